@@ -1,0 +1,82 @@
+"""Samples: measured programs as flat arrays, the form in which models are trained and judged."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cdmpp.devices.spec import DeviceSpec
+
+
+@dataclass(frozen=True)
+class ProgramArrays:
+    """Compact ASTs of P programs, leaves stacked.
+
+    Attributes:
+        program_id: object [P], sha256 hex ids.
+        task_id: int64 [P], index into `tasks` (one per distinct (workload key, target kind)).
+        tasks: object [T], `"<workload_key>|<target kind>"`.
+        operator: object [P], operator name such as `conv2d+add+relu`.
+        networks: list of T lists of (network name, weight); empty when the task is in no network.
+        flop_count: float64 [P], NaN where unknown.
+        leaf_offset: int64 [P + 1]; leaves of program p are rows leaf_offset[p]:leaf_offset[p + 1].
+        leaf_features: float32 [L, 164] (possibly memory-mapped).
+        leaf_extra: float32 [L, E].
+        leaf_position: int32 [L].
+        data_hash: hex digest of the Parquet data these arrays came from.
+        feature_schema: {"leaf": version, "leaf_extra": version}.
+    """
+
+    program_id: NDArray[np.object_]
+    task_id: NDArray[np.int64]
+    tasks: NDArray[np.object_]
+    operator: NDArray[np.object_]
+    networks: list[list[tuple[str, int]]]
+    flop_count: NDArray[np.float64]
+    leaf_offset: NDArray[np.int64]
+    leaf_features: NDArray[np.float32]
+    leaf_extra: NDArray[np.float32]
+    leaf_position: NDArray[np.int32]
+    data_hash: str
+    feature_schema: dict[str, int]
+
+
+@dataclass(frozen=True)
+class Samples:
+    """N (program, device, latency) triples over shared program arrays.
+
+    Attributes:
+        programs: the programs referred to.
+        devices: the devices referred to, in label order.
+        program: int64 [N], row in `programs`.
+        device: int64 [N], index into `devices`.
+        latency_s: float64 [N], mean measured latency in seconds (NaN where not measured).
+        latency_std_s: float64 [N], population std of the repeats in seconds (NaN where unknown).
+    """
+
+    programs: ProgramArrays
+    devices: tuple[DeviceSpec, ...]
+    program: NDArray[np.int64]
+    device: NDArray[np.int64]
+    latency_s: NDArray[np.float64]
+    latency_std_s: NDArray[np.float64]
+
+    def __len__(self) -> int:
+        return len(self.program)
+
+    @property
+    def task_id(self) -> NDArray[np.int64]:
+        """int64 [N], task of each sample."""
+        return self.programs.task_id[self.program]
+
+    def take(self, index: NDArray[np.int64] | NDArray[np.bool_]) -> Samples:
+        """Returns the chosen samples; the program arrays are shared, not copied."""
+        return replace(
+            self,
+            program=self.program[index],
+            device=self.device[index],
+            latency_s=self.latency_s[index],
+            latency_std_s=self.latency_std_s[index],
+        )

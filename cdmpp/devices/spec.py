@@ -1,0 +1,44 @@
+"""DeviceSpec: what the hardware is, with a source for every number."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class DeviceSpec:
+    """Hardware facts in SI units; None = unknown (never 0).
+
+    Attributes:
+        name: device label, e.g. `t4` or `epyc-avx512-2c`.
+        core_count: cores or streaming multiprocessors of the device.
+        clock_hz: nominal clock.
+        peak_*_flop_per_s: arithmetic peak of the label as used (its threads, its instruction set).
+        simd_bits: vector width of a CPU label; `warp_size` is its GPU counterpart.
+        threads: software threads used by the label.
+        sources: field name -> where the value is from.
+    """
+
+    name: str
+    kind: Literal["gpu", "cpu", "accelerator"]
+    vendor: str | None = None
+    architecture: str | None = None
+    core_count: int | None = None
+    clock_hz: float | None = None
+    peak_fp32_flop_per_s: float | None = None
+    peak_fp16_flop_per_s: float | None = None
+    peak_tensor_flop_per_s: float | None = None
+    mem_bandwidth_bytes_per_s: float | None = None
+    mem_bytes: int | None = None
+    l1_bytes: int | None = None
+    l2_bytes: int | None = None
+    l3_bytes: int | None = None
+    l2_bandwidth_bytes_per_s: float | None = None
+    shared_mem_bytes_per_core: int | None = None
+    registers_per_core: int | None = None
+    simd_bits: int | None = None
+    warp_size: int | None = None
+    threads: int | None = None
+    compute_capability: str | None = None
+    sources: dict[str, str] = field(default_factory=dict)

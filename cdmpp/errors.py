@@ -1,0 +1,48 @@
+"""The error tree: every expected failure of cdmpp is a `CdmppError` with an exit code and a next step."""
+
+from __future__ import annotations
+
+EXIT_OK = 0
+EXIT_USAGE = 2
+EXIT_DATA = 3
+EXIT_DEVICE = 4
+
+
+class CdmppError(Exception):
+    """Expected trouble. The text says what went wrong, what was got, what was expected and what to run next.
+
+    Attributes:
+        exit_code: process exit code of the command line (0 ok, 2 usage, 3 data, 4 device).
+    """
+
+    exit_code = 1
+
+
+class UsageError(CdmppError):
+    """A command, option or configuration that cannot be carried out as written."""
+
+    exit_code = EXIT_USAGE
+
+
+class DataError(CdmppError):
+    """Data that is missing, malformed, empty or of another schema version."""
+
+    exit_code = EXIT_DATA
+
+
+class DeviceError(CdmppError):
+    """A device that is unknown, unavailable or fails."""
+
+    exit_code = EXIT_DEVICE
+
+
+class ReplayError(DataError):
+    """A measure record whose steps cannot be replayed on its task's computation.
+
+    Attributes:
+        reason: short stable phrase used to count failures of one kind.
+    """
+
+    def __init__(self, reason: str, detail: str = "") -> None:
+        super().__init__(f"{reason}: {detail}" if detail else reason)
+        self.reason = reason

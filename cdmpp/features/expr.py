@@ -1,0 +1,118 @@
+"""Scalar expressions of a tensor program, independent of any compiler version.
+
+An `Expr` is immutable and hashable. Variables are identified by name, so names are unique in a program.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+#: Operations with two operands. `div`/`mod` are float division and truncating integer division/remainder.
+BINARY_OPS = frozenset(
+    "add sub mul div mod floordiv floormod min max eq ne lt le gt ge and or".split()
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Buffer:
+    """A tensor in memory. Compared by identity: two buffers may share a name.
+
+    Attributes:
+        name: name for people, not unique.
+        dtype: element type such as `float32`.
+        shape: full extents in elements.
+        scope: memory scope (`global`, `shared`, `local`, ...).
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    scope: str = "global"
+
+    @property
+    def element_bytes(self) -> int:
+        """Size of one element in bytes."""
+        return dtype_bytes(self.dtype)
+
+
+def dtype_bytes(dtype: str) -> int:
+    """Returns the size in bytes of a scalar dtype name such as `float32`, `int8` or `bool`."""
+    digits = "".join(character for character in dtype if character.isdigit())
+    return max(1, int(digits) // 8) if digits else 1
+
+
+class Expr:
+    """One expression node.
+
+    Attributes:
+        op: `const`, `var`, `load`, `call`, `cast`, `select`, `not` or a member of `BINARY_OPS`.
+        dtype: type of the result (`int32`, `float32`, `bool`, ...).
+        args: operands; the indices of a `load`; (condition, true value, false value) of a `select`.
+        value: the number of a `const`, the name of a `var`, the `Buffer` of a `load`, the intrinsic's
+            name of a `call` (as the original TVM prints it, e.g. `tir.exp`, `tir.if_then_else`), else None.
+    """
+
+    __slots__ = ("args", "dtype", "hash", "op", "value")
+
+    def __init__(self, op: str, dtype: str, args: tuple[Expr, ...] = (), value: Any = None) -> None:
+        self.op = op
+        self.dtype = dtype
+        self.args = args
+        self.value = value
+        self.hash = hash((op, args, value))
+
+    def __hash__(self) -> int:
+        return self.hash
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        return (
+            isinstance(other, Expr)
+            and self.hash == other.hash
+            and self.op == other.op
+            and self.value == other.value
+            and self.dtype == other.dtype
+            and self.args == other.args
+        )
+
+    def __repr__(self) -> str:
+        return expr_text(self)
+
+
+_SYMBOLS = {
+    "add": "+", "sub": "-", "mul": "*", "div": "/", "mod": "%", "eq": "==", "ne": "!=",
+    "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "and": "&&", "or": "||",
+}  # fmt: skip
+
+
+def expr_text(expr: Expr) -> str:
+    """Returns the expression as text in the style of the original TVM's printer."""
+    texts = [expr_text(argument) for argument in expr.args]
+    if expr.op in ("const", "var"):
+        return str(expr.value)
+    if expr.op in _SYMBOLS:
+        return f"({texts[0]} {_SYMBOLS[expr.op]} {texts[1]})"
+    if expr.op == "load":
+        return f"{expr.value.name}[{', '.join(texts)}]"
+    if expr.op == "call":
+        return f"{expr.value}({', '.join(texts)})"
+    if expr.op == "cast":
+        return f"{expr.dtype}({texts[0]})"
+    return f"{expr.op}({', '.join(texts)})"
+
+
+def int_const(value: int) -> Expr:
+    """Returns an int32 constant."""
+    return Expr("const", "int32", (), int(value))
+
+
+def int_var(name: str) -> Expr:
+    """Returns the int32 variable of that (unique) name."""
+    return Expr("var", "int32", (), name)
+
+
+def load(buffer: Buffer, indices: tuple[Expr, ...]) -> Expr:
+    """Returns the read of one element of `buffer`."""
+    return Expr("load", buffer.dtype, indices, buffer)

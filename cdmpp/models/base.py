@@ -1,0 +1,53 @@
+"""The CostModel contract: samples in, seconds out."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cdmpp.datasets.samples import Samples
+
+
+class CostModel(ABC):
+    """Predicts the latency of programs on devices. Every kind of model is one subclass.
+
+    Attributes:
+        kind: name under which the model is registered and saved (`transformer`, `gbdt`, ...).
+    """
+
+    kind: ClassVar[str]
+
+    @abstractmethod
+    def fit(
+        self,
+        train: Samples,
+        validation: Samples,
+        *,
+        seed: int,
+        run_dir: Path | None = None,
+        on_progress: Callable[[dict[str, Any]], None] | None = None,
+    ) -> None:
+        """Learns from `train`; `validation` may only be used for early stopping. Statistics come from `train`.
+
+        Args:
+            run_dir: where checkpoints go; training resumes from one that is there.
+            on_progress: called with {"step", "steps", ...} now and then.
+        """
+
+    @abstractmethod
+    def predict(self, samples: Samples) -> NDArray[np.float64]:
+        """Returns float64 [N], predicted latency in seconds. `latency_s` of `samples` is never read."""
+
+    @abstractmethod
+    def save(self, directory: Path) -> dict[str, Any]:
+        """Writes weights into `directory` (no pickle) and returns the JSON-able state that `load` needs."""
+
+    @classmethod
+    @abstractmethod
+    def load(cls, directory: Path, state: dict[str, Any]) -> CostModel:
+        """Rebuilds the model that `save` wrote."""
