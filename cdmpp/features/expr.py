@@ -116,3 +116,32 @@ def int_var(name: str) -> Expr:
 def load(buffer: Buffer, indices: tuple[Expr, ...]) -> Expr:
     """Returns the read of one element of `buffer`."""
     return Expr("load", buffer.dtype, indices, buffer)
+
+
+def substitute(expr: Expr, values: dict[str, Expr]) -> Expr:
+    """Returns `expr` with every variable named in `values` replaced (not recursively)."""
+    memo: dict[Expr, Expr] = {}
+
+    def visit(node: Expr) -> Expr:
+        if node.op == "var":
+            return values.get(node.value, node)
+        if not node.args:
+            return node
+        done = memo.get(node)
+        if done is None:
+            args = tuple(visit(argument) for argument in node.args)
+            same = all(a is b for a, b in zip(args, node.args, strict=True))
+            done = node if same else Expr(node.op, node.dtype, args, node.value)
+            memo[node] = done
+        return done
+
+    return visit(expr)
+
+
+def replace_buffers(expr: Expr, buffers: dict[Buffer, Buffer]) -> Expr:
+    """Returns `expr` with the reads of some buffers redirected to others at the same indices."""
+    args = tuple(replace_buffers(argument, buffers) for argument in expr.args)
+    value = buffers.get(expr.value, expr.value) if expr.op == "load" else expr.value
+    if value is expr.value and all(a is b for a, b in zip(args, expr.args, strict=True)):
+        return expr
+    return Expr(expr.op, expr.dtype, args, value)

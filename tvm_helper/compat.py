@@ -1,0 +1,133 @@
+"""The one place that knows which TVM is in use: version check, start-up fixes, names that moved.
+
+Importing this module checks the installed versions and then imports TVM. Everything in `tvm_helper`
+that needs TVM imports it from here.
+"""
+
+from __future__ import annotations
+
+import inspect
+import linecache
+import sys
+import types
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib import metadata
+
+from cdmpp.errors import UsageError
+
+#: The versions that work together. Later builds of tvm-ffi crash this TVM when it saves JSON.
+REQUIRED_VERSIONS: Mapping[str, str] = types.MappingProxyType(
+    {"apache-tvm": "0.27.0.post1", "apache-tvm-ffi": "0.1.14.post1"}
+)
+
+
+def installed_versions() -> dict[str, str | None]:
+    """Returns the installed version of every required distribution; None where it is missing."""
+    found: dict[str, str | None] = {}
+    for name in REQUIRED_VERSIONS:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = None
+    return found
+
+
+def check_versions(found: Mapping[str, str | None]) -> None:
+    """Checks versions of apache-tvm and apache-tvm-ffi against those that work together.
+
+    Raises:
+        UsageError: one of them is missing or another version.
+    """
+    wrong = {name: found.get(name) for name, need in REQUIRED_VERSIONS.items()
+             if found.get(name) != need}  # fmt: skip
+    if wrong:
+        got = ", ".join(f"{name} {version or 'not installed'}" for name, version in wrong.items())
+        pins = " ".join(f"{name}=={version}" for name, version in REQUIRED_VERSIONS.items())
+        raise UsageError(f"Cannot use TVM: got {got}; expected {pins}. Run: pip install {pins}")
+
+
+check_versions(installed_versions())
+
+import tvm  # noqa: E402
+from tvm import s_tir, te, tirx  # noqa: E402
+from tvm.ir import Call, TensorLoad  # noqa: E402
+from tvm.s_tir import Schedule, ScheduleError  # noqa: E402
+from tvm.target import Target  # noqa: E402
+
+#: Module with the block-level passes (LowerInitBlock, CompactBufferAllocation, ...).
+block_passes = s_tir.transform
+#: Module with the passes on plain TIR (StmtSimplify, FlattenBuffer, ...).
+tir_passes = tirx.transform
+Sequential = tvm.transform.Sequential
+
+_INTRINSICS = "tvm.s_tir.tensor_intrin"
+
+
+def llvm_target(*, mcpu: str = "core-avx2", num_cores: int | None = None) -> Target:
+    """Returns a CPU target.
+
+    Args:
+        mcpu: LLVM's processor name, e.g. `core-avx2` or `skylake-avx512`.
+        num_cores: number of threads that programs are made for; None = unspecified.
+    """
+    options: dict[str, str | int] = {"kind": "llvm", "mcpu": mcpu}
+    if num_cores is not None:
+        options["num-cores"] = num_cores
+    return Target(options)
+
+
+def import_tensor_intrinsics() -> None:
+    """Imports TVM's tensor intrinsics quickly.
+
+    TVM asks `inspect.stack()` for the call stack once for each of about 250 intrinsics, which reads
+    source files all over and takes half a minute; a frame walk without context lines takes seconds.
+    """
+    if _INTRINSICS in sys.modules:
+        return
+    with _cheap_inspect_stack():
+        __import__(_INTRINSICS)
+
+
+def stub_tensor_intrinsics() -> None:
+    """Puts an empty module in the place of TVM's tensor intrinsics.
+
+    For worker processes that build programs without intrinsics. Does nothing when they are loaded.
+    """
+    if _INTRINSICS not in sys.modules:
+        module = types.ModuleType(_INTRINSICS)
+        sys.modules[_INTRINSICS] = module
+        s_tir.tensor_intrin = module
+
+
+@contextmanager
+def _cheap_inspect_stack() -> Iterator[None]:
+    def stack(context: int = 1) -> list[inspect.FrameInfo]:
+        del context
+        frame: types.FrameType | None = sys._getframe(1)
+        found = []
+        while frame is not None:
+            code = frame.f_code
+            line = linecache.getline(code.co_filename, frame.f_lineno)
+            lines, index = ([line], 0) if line else (None, None)
+            found.append(
+                inspect.FrameInfo(
+                    frame, code.co_filename, frame.f_lineno, code.co_name, lines, index
+                )
+            )
+            frame = frame.f_back
+        return found
+
+    original = inspect.stack
+    inspect.stack = stack
+    try:
+        yield
+    finally:
+        inspect.stack = original
+
+
+__all__ = [
+    "REQUIRED_VERSIONS", "Call", "Schedule", "ScheduleError", "Sequential", "Target", "TensorLoad",
+    "block_passes", "check_versions", "import_tensor_intrinsics", "installed_versions",
+    "llvm_target", "s_tir", "stub_tensor_intrinsics", "te", "tir_passes", "tirx", "tvm",
+]  # fmt: skip
