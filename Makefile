@@ -1,0 +1,47 @@
+# Every target makes its own environment (.venv) when it is missing.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+GOLDEN ?= ../shared/data/golden/golden_llvm.jsonl.gz
+export OMP_NUM_THREADS ?= 2
+
+.PHONY: help venv demo test lint format bench golden report clean
+
+help:
+	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+
+$(STAMP): requirements.txt requirements-dev.txt pyproject.toml setup.py
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.txt -r requirements-dev.txt
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -e .
+	@touch $@
+
+venv: $(STAMP) ## install everything into .venv
+
+demo: $(STAMP) ## train on the shipped real measurements and print the table and the report
+	$(BIN)/python scripts/train.py --out runs/demo --seed 0
+
+test: $(STAMP) ## run the tests
+	$(BIN)/python -m pytest
+
+lint: $(STAMP) ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(STAMP) ## format the sources
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(STAMP) ## run the benchmarks
+	$(BIN)/python -m pytest tests/benchmarks --benchmark-only -o addopts=--import-mode=importlib
+
+golden: $(STAMP) ## compare replayed records with the original TVM's results (GOLDEN=FILE)
+	$(BIN)/python scripts/golden.py $(GOLDEN) --network-info data/tenset-cpu/network_info
+
+report: $(STAMP) ## train three seeds and write docs/results/by-task.*
+	$(BIN)/python scripts/benchmark.py --suite by-task --seeds 0,1,2 --out docs/results
+
+clean: ## remove runs and caches (keeps .venv)
+	rm -rf runs cache build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,71 @@
+"""`cdmpp golden`: compares replayed records with what the original TVM computed for them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tvm_helper.golden import GoldenReport
+
+
+def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds the `golden` command."""
+    parser = subparsers.add_parser(
+        "golden",
+        help="compare replayed records with the original TVM's results",
+        description=(
+            "Replays every record of golden files and counts how many programs have the same stores, "
+            "loops and operation counts as the original TVM computed."
+        ),
+    )
+    parser.add_argument(
+        "files", nargs="+", type=Path, metavar="FILE", help="golden file (.jsonl or .jsonl.gz)"
+    )
+    parser.add_argument(
+        "--network-info",
+        nargs="+",
+        type=Path,
+        metavar="DIR",
+        help="folders with all_tasks.pkl (default: the shipped dataset's)",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object of counts")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Runs the command; returns the exit code."""
+    from cdmpp.datasets.tenset import default_dataset_dir
+    from tvm_helper.golden import compare_golden
+
+    folders = args.network_info or [default_dataset_dir() / "network_info"]
+    report = compare_golden(args.files, folders)
+    if args.json:
+        print(json.dumps(report.as_json()))
+    else:
+        print(_text(report))
+    return 0
+
+
+def _text(report: GoldenReport) -> str:
+    counts = report.counts
+    rows = [
+        ("replayed", counts["replayed"], counts["lines"], "lines"),
+        ("structure equal", counts["structure_equal"], counts["replayed"], "replayed lines"),
+        ("float counts equal", counts["float_ops_equal"], counts["stores_matched"], "stores"),
+        ("int counts equal", counts["int_ops_equal"], counts["stores_matched"], "stores"),
+        ("rejected alike", counts["invalid_agree"], counts["invalid_expected"], "rejected lines"),
+        ("accepted alike", counts["valid_agree"], counts["valid_expected"], "accepted lines"),
+    ]
+    lines = [
+        f"{name:20}{part:>8} of {whole:>6} {unit}" + (f"  {part / whole:.4f}" if whole else "")
+        for name, part, whole, unit in rows
+    ]
+    for title, reasons in (
+        ("did not replay", report.failures),
+        ("structure differs", report.differences),
+    ):
+        lines += [f"{title}: {count} x {reason}" for reason, count in reasons.most_common()]
+    return "\n".join(lines)

@@ -1,0 +1,177 @@
+"""Fidelity: replayed records compared with what the original TVM 0.8 computed for them (golden files)."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cdmpp.datasets.record_line import parse_record
+from cdmpp.datasets.task_index import TaskIndex, load_tasks
+from cdmpp.errors import CdmppError, DataError
+from cdmpp.features.leaf import op_counts
+from cdmpp.features.loop_tree import Loop, LoopTree, Node, Store, stores_with_path
+from cdmpp.features.tree import reject_reason
+from tvm_helper.dag import Dag, parse_dag
+from tvm_helper.lower import lower_record
+
+#: Counters in the order in which they are printed.
+COUNTS = (
+    "lines", "replayed", "structure_equal", "stores_matched", "float_ops_equal", "int_ops_equal",
+    "invalid_expected", "invalid_agree", "valid_expected", "valid_agree",
+)  # fmt: skip
+_SYMBOLIC = "symbolic"
+LoopSignature = tuple[tuple[int | str, str], ...]
+
+
+@dataclass
+class GoldenReport:
+    """What a comparison counted.
+
+    Attributes:
+        counts: the numbers named in `COUNTS`: lines, except the three in the middle, which are stores.
+        failures: why lines did not replay, with how often.
+        differences: how replayed lines differ in structure, with how often.
+    """
+
+    counts: Counter[str] = field(default_factory=Counter)
+    failures: Counter[str] = field(default_factory=Counter)
+    differences: Counter[str] = field(default_factory=Counter)
+
+    def as_json(self) -> dict[str, int]:
+        """Returns every counter, zeros included."""
+        return {name: self.counts[name] for name in COUNTS}
+
+
+def compare_golden(files: Iterable[Path], network_info_dirs: Iterable[Path]) -> GoldenReport:
+    """Replays every line of golden files and compares structure, operation counts and validity.
+
+    Only `record` of a line is used for the replay; the computation comes from `network_info` by workload
+    key. What the original computed is read for the comparison only.
+
+    Raises:
+        DataError: a file or folder cannot be read.
+    """
+    indices = [load_tasks(directory) for directory in network_info_dirs]
+    dags: dict[tuple[str, str], Dag] = {}
+    report = GoldenReport()
+    for path in files:
+        for line in _golden_lines(path):
+            report.counts["lines"] += 1
+            _compare_line(line, indices, dags, report)
+    return report
+
+
+def _golden_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """Yields the lines of a golden file without its header."""
+    opener = gzip.open if path.suffix == ".gz" else open
+    try:
+        with opener(path, "rt", encoding="utf-8") as stream:
+            for number, text in enumerate(stream, start=1):
+                value = json.loads(text)
+                if not isinstance(value, dict):
+                    raise DataError(f"{path}:{number}: not a golden line: expected a JSON object.")
+                if "record" in value:
+                    yield value
+    except (OSError, EOFError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise DataError(
+            f"{path}: cannot be read as golden file ({error}); expected JSON lines, plain or gzipped."
+        ) from error
+
+
+def _compare_line(
+    line: dict[str, Any],
+    indices: list[TaskIndex],
+    dags: dict[tuple[str, str], Dag],
+    report: GoldenReport,
+) -> None:
+    rejected = bool(line.get("feature_error"))
+    report.counts["invalid_expected" if rejected else "valid_expected"] += 1
+    try:
+        tree = _replay(str(line["record"]), indices, dags)
+    except CdmppError as error:
+        report.failures[getattr(error, "reason", str(error))] += 1
+        return
+    report.counts["replayed"] += 1
+    invalid = reject_reason(tree) is not None
+    if invalid == rejected:
+        report.counts["invalid_agree" if rejected else "valid_agree"] += 1
+    ours = list(stores_with_path(tree))
+    golden = line["stores"]
+    difference = structure_difference(ours, golden)
+    if difference is None:
+        report.counts["structure_equal"] += 1
+    else:
+        report.differences[difference] += 1
+    if len(ours) != len(golden):
+        return
+    for (store, path), expected in zip(ours, golden, strict=True):
+        if _our_loops(path) == _golden_loops(expected):
+            _compare_ops(store, expected, report.counts)
+
+
+def _replay(text: str, indices: list[TaskIndex], dags: dict[tuple[str, str], Dag]) -> LoopTree:
+    record = parse_record(text)
+    key = (record.workload_key, record.target_kind)
+    if key not in dags:
+        tasks = (index.find(*key) for index in indices)
+        task = next((task for task in tasks if task is not None), None)
+        if task is None:
+            raise DataError(f"task is not in network_info: {record.workload_key}")
+        dags[key] = parse_dag(task.dag_json)
+    return lower_record(dags[key], record.steps, is_gpu=record.target_kind != "llvm")
+
+
+def structure_difference(
+    ours: list[tuple[Store, tuple[Node, ...]]], golden: list[dict[str, Any]]
+) -> str | None:
+    """Returns how the stores and their loops differ, None when they are the same in the same order.
+
+    Stores are the same when they write the same buffer (by name, and one buffer of ours for each of the
+    original's) inside the same loops (extent and kind; loops of extent 1 are ignored).
+    """
+    if len(ours) != len(golden):
+        return f"{len(ours)} stores instead of {len(golden)}"
+    ids: dict[object, int] = {}
+    for (store, path), expected in zip(ours, golden, strict=True):
+        if store.buffer.name != expected["buffer"]:
+            return "a store writes a buffer of another name"
+        if ids.setdefault(store.buffer, expected["buf_id"]) != expected["buf_id"]:
+            return "a store writes another buffer of the same name"
+        if _our_loops(path) != _golden_loops(expected):
+            return "loops of a store differ"
+    if len(set(ids.values())) != len(ids):
+        return "two buffers are one in the original"
+    return None
+
+
+def _our_loops(path: tuple[Node, ...]) -> LoopSignature:
+    return tuple(
+        (node.extent if isinstance(node.extent, int) else _SYMBOLIC, node.kind)
+        for node in path
+        if isinstance(node, Loop) and node.extent != 1
+    )
+
+
+def _golden_loops(store: dict[str, Any]) -> LoopSignature:
+    return tuple(
+        (loop[0] if isinstance(loop[0], int) else _SYMBOLIC, loop[1])
+        for loop in store["loops"]
+        if loop[0] != 1
+    )
+
+
+def _compare_ops(store: Store, expected: dict[str, Any], counts: Counter[str]) -> None:
+    counts["stores_matched"] += 1
+    ours = {name: count for name, count in op_counts(store.value).items() if count}
+    golden = {name: count for name, count in expected["ops"].items() if count}
+    for group, is_float in (("float_ops_equal", True), ("int_ops_equal", False)):
+        mine, theirs = (
+            {n: c for n, c in counted.items() if n.startswith("float_") == is_float}
+            for counted in (ours, golden)
+        )
+        counts[group] += mine == theirs
