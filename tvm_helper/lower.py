@@ -171,12 +171,31 @@ class _Emitter:
                 for buffer, body in zip(stage.op.outputs, stage.op.body, strict=True)
             ]
             return _wrap(main.levels, _guard(predicates, stores))
+        if any(i.is_reduction and i.kind in THREAD_KINDS for i in stage.leaf):
+            return self._cross_thread(stage, main, indices)
         update = self._update(stage, reduction, indices, values)
         flags = _reduction_flags(stage)
         first = next((n for n, i in enumerate(stage.leaf) if flags[i] & 2), len(stage.leaf))
         init = self._init(stage, reduction, main, first, flags)
         inner = _wrap(main.levels[first:], _guard(predicates, update))
         return _wrap(main.levels[:first], [*init, *inner])
+
+    def _cross_thread(self, stage: Stage, main: _Nest, indices: tuple[Expr, ...]) -> list[Node]:
+        """Returns a reduction across threads as the original's features see it.
+
+        Each thread accumulates in a register, the registers are combined by an intrinsic, and only the
+        store of the combined value is a store to a buffer.
+        """
+        common = [
+            level
+            for iterator, level in zip(stage.leaf, main.levels, strict=True)
+            if not iterator.is_reduction or iterator.kind in THREAD_KINDS
+        ]
+        stores: list[Node] = [
+            Store(buffer, indices, Expr("var", buffer.dtype, (), f"{buffer.name}.reduce_temp"))
+            for buffer in stage.op.outputs
+        ]
+        return _wrap(common, stores)
 
     def _update(
         self,

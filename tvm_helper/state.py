@@ -134,7 +134,7 @@ class ScheduleState:
             ReplayError: a step is unknown, malformed or refers to something that is not there.
         """
         for number, step in enumerate(steps):
-            code = step[0] if isinstance(step, list) and step else step
+            code = step[0] if isinstance(step, list) and step else None
             handler = _HANDLERS.get(code) if isinstance(code, str) else None
             if handler is None:
                 raise ReplayError("unknown step code", f"step {number} is {str(step)[:80]}")
