@@ -13,7 +13,7 @@ from typing import Any
 from cdmpp.datasets.record_line import parse_record
 from cdmpp.datasets.task_index import TaskIndex, load_tasks
 from cdmpp.errors import CdmppError, DataError
-from cdmpp.features.leaf import op_counts
+from cdmpp.features.operations import op_counts
 from cdmpp.features.loop_tree import Loop, LoopTree, Node, Store, stores_with_path
 from cdmpp.features.tree import reject_reason
 from tvm_helper.dag import Dag, parse_dag

@@ -309,7 +309,10 @@ class ScheduleState:
         stage, scope = self._stage(step[1]), str(step[2])
         readers = [self._stage(i) for i in step[3]]
         source = stage.op.outputs[0]
-        name = f"{stage.op.name}.{scope}"
+        base = stage.op.name
+        while any(other.op.name == f"{base}.{scope}" for other in self.stages):
+            base += ".d"
+        name = f"{base}.{scope}"
         cache = Buffer(name, source.dtype, source.shape, scope)
         axes = tuple(Axis(self._unique(f"{name}.ax{i}"), n) for i, n in enumerate(source.shape))
         body = (load(source, tuple(int_var(a.name) for a in axes)),)
