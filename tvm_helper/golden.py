@@ -15,8 +15,8 @@ from cdmpp.datasets.task_index import TaskIndex, load_tasks
 from cdmpp.errors import CdmppError, DataError
 from cdmpp.features.operations import op_counts
 from cdmpp.features.loop_tree import Loop, LoopTree, Node, Store, stores_with_path
-from cdmpp.features.tree import reject_reason
 from tvm_helper.dag import Dag, parse_dag
+from tvm_helper.featurise import is_gpu_kind, rejection
 from tvm_helper.lower import lower_record
 
 #: Counters in the order in which they are printed.
@@ -92,13 +92,12 @@ def _compare_line(
     rejected = bool(line.get("feature_error"))
     report.counts["invalid_expected" if rejected else "valid_expected"] += 1
     try:
-        tree = _replay(str(line["record"]), indices, dags)
+        tree, reason = _replay(str(line["record"]), indices, dags)
     except CdmppError as error:
         report.failures[getattr(error, "reason", str(error))] += 1
         return
     report.counts["replayed"] += 1
-    invalid = reject_reason(tree) is not None
-    if invalid == rejected:
+    if (reason is not None) == rejected:
         report.counts["invalid_agree" if rejected else "valid_agree"] += 1
     ours = list(stores_with_path(tree))
     golden = line["stores"]
@@ -114,7 +113,10 @@ def _compare_line(
             _compare_ops(store, expected, report.counts)
 
 
-def _replay(text: str, indices: list[TaskIndex], dags: dict[tuple[str, str], Dag]) -> LoopTree:
+def _replay(
+    text: str, indices: list[TaskIndex], dags: dict[tuple[str, str], Dag]
+) -> tuple[LoopTree, str | None]:
+    """Returns the loop tree of a record and why the program is rejected (None = it is not)."""
     record = parse_record(text)
     key = (record.workload_key, record.target_kind)
     if key not in dags:
@@ -123,7 +125,8 @@ def _replay(text: str, indices: list[TaskIndex], dags: dict[tuple[str, str], Dag
         if task is None:
             raise DataError(f"task is not in network_info: {record.workload_key}")
         dags[key] = parse_dag(task.dag_json)
-    return lower_record(dags[key], record.steps, is_gpu=record.target_kind != "llvm")
+    tree = lower_record(dags[key], record.steps, is_gpu=is_gpu_kind(record.target_kind))
+    return tree, rejection(tree, record)
 
 
 def structure_difference(

@@ -11,10 +11,11 @@ import numpy as np
 
 from cdmpp.errors import ReplayError
 from cdmpp.features.expr import Buffer, Expr
-from tvm_helper.compat import te, tirx
+from tvm_helper.compat import s_tir, te, tirx, tvm
 from tvm_helper.dag import Axis, Dag, DagOp
 
-_BINARY: Mapping[str, str] = {
+#: Name of the class in `tirx` of every operation with two operands.
+TIRX_CLASS_OF_OP: Mapping[str, str] = {
     "add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div", "mod": "Mod", "floordiv": "FloorDiv",
     "floormod": "FloorMod", "min": "Min", "max": "Max", "eq": "EQ", "ne": "NE", "lt": "LT",
     "le": "LE", "gt": "GT", "ge": "GE", "and": "And", "or": "Or",
@@ -46,8 +47,8 @@ def to_tirx(expr: Expr, variables: Mapping[str, Any], load: LoadRule) -> Any:
     args = tuple(to_tirx(argument, variables, load) for argument in expr.args)
     if expr.op == "load":
         return load(expr.value, args)
-    if expr.op in _BINARY:
-        return getattr(tirx, _BINARY[expr.op])(*args)
+    if expr.op in TIRX_CLASS_OF_OP:
+        return getattr(tirx, TIRX_CLASS_OF_OP[expr.op])(*args)
     if expr.op == "cast":
         return tirx.Cast(expr.dtype, args[0])
     if expr.op == "select":
@@ -184,3 +185,54 @@ def unscheduled_prim_func(dag: Dag) -> Any:
         ReplayError: an expression that today's TVM cannot state.
     """
     return te.create_prim_func(build_te(dag))
+
+
+def narrow_blocks(function: Any, regions: Mapping[str, Sequence[tuple[int, int]]]) -> Any:
+    """Returns a function in which some blocks run over a part of their axes only.
+
+    The original's bound inference drops elements that nobody reads; `create_prim_func` keeps them.
+
+    Args:
+        function: what `te.create_prim_func` made: a sequence of loop nests with one block each.
+        regions: for each block to narrow the first and last value of its leading axes.
+    """
+    root = function.body.block
+
+    def narrowed(statement: Any) -> Any:
+        if isinstance(statement, tirx.SeqStmt):
+            return tirx.SeqStmt([narrowed(item) for item in statement.seq])
+        loops, inner = [], statement
+        while isinstance(inner, tirx.For):
+            loops.append(inner)
+            inner = inner.body
+        if not isinstance(inner, s_tir.SBlockRealize) or inner.block.name_hint not in regions:
+            return statement
+        bounds = list(regions[inner.block.name_hint])
+        result = _narrow_realize(inner, bounds)
+        sizes = [high - low + 1 for low, high in bounds] + [None] * (len(loops) - len(bounds))
+        for loop, size in reversed(list(zip(loops, sizes, strict=True))):
+            extent = loop.extent if size is None else tirx.const(size, "int32")
+            result = tirx.For(loop.loop_var, loop.min, extent, loop.kind, result)
+        return result
+
+    block = s_tir.SBlock(
+        root.iter_vars, root.reads, root.writes, root.name_hint, narrowed(root.body), root.init,
+        root.alloc_buffers, root.match_buffers, root.annotations,
+    )  # fmt: skip
+    return function.with_body(s_tir.SBlockRealize([], True, block))
+
+
+def _narrow_realize(realize: Any, bounds: Sequence[tuple[int, int]]) -> Any:
+    block = realize.block
+    iter_vars, iter_values = list(block.iter_vars), list(realize.iter_values)
+    for number, (low, high) in enumerate(bounds):
+        old = iter_vars[number]
+        domain = tvm.ir.Range(low, high + 1)
+        iter_vars[number] = tirx.IterVar(domain, old.var, old.iter_type, old.thread_tag)
+        if low:
+            iter_values[number] = iter_values[number] + low
+    inner = s_tir.SBlock(
+        iter_vars, block.reads, block.writes, block.name_hint, block.body, block.init,
+        block.alloc_buffers, block.match_buffers, block.annotations,
+    )  # fmt: skip
+    return s_tir.SBlockRealize(iter_values, realize.predicate, inner)

@@ -1,9 +1,9 @@
 """Ansor's steps replayed on today's schedules, so that a Tenset record can be built and run.
 
-Ansor's steps only describe where stages go; TVM's `Schedule` moves them at once. So the steps are first
-applied to `ScheduleState` (plain bookkeeping), the computation is stated anew with the stages that the
-steps added, and then the stages are realised from the outputs to the inputs: attach, split, fuse,
-reorder, annotate. A stage's loops thus exist before anything is attached to them.
+Ansor's steps only describe where stages go; TVM's `Schedule` moves them at once. So the steps are
+first applied to `ScheduleState` (plain bookkeeping), the computation is stated anew with the stages
+that the steps added, and then the stages are realised from the outputs to the inputs: attach,
+split, fuse, reorder, annotate. A stage's loops exist before anything is attached to them.
 """
 
 from __future__ import annotations
@@ -12,10 +12,21 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from cdmpp.errors import ReplayError
+from cdmpp.features.expr import Buffer
 from tvm_helper.compat import Schedule, te
-from tvm_helper.dag import Dag
-from tvm_helper.prim_func import TensorGraph
-from tvm_helper.state import Fuse, Iterator, Rebase, ScheduleState, Singleton, Split, Stage
+from tvm_helper.dag import Dag, DagOp
+from tvm_helper.prim_func import TensorGraph, narrow_blocks
+from tvm_helper.regions import Interval, needed_regions
+from tvm_helper.state import (
+    THREAD_KINDS,
+    Fuse,
+    Iterator,
+    Rebase,
+    ScheduleState,
+    Singleton,
+    Split,
+    Stage,
+)
 
 #: First insertion point under a loop: stages realised later come earlier in the program.
 _FIRST = -2
@@ -57,6 +68,9 @@ class _Replay:
         self._blocks = graph.block_names
         arguments = [graph.tensors[buffer] for buffer in state.parameters]
         function = _call("create_prim_func", te.create_prim_func, arguments)
+        regions = self._narrow_regions(ops, {op.outputs[0]: op for op in inlined})
+        if regions:
+            function = narrow_blocks(function, regions)
         self._schedule = Schedule(function, debug_mask="none", error_render_level="none")
         self._loops: dict[Iterator, Any] = {}
 
@@ -66,6 +80,21 @@ class _Replay:
         for stage in self._stages:
             self._place_init(stage)
         return self._schedule
+
+    def _narrow_regions(
+        self, ops: list[DagOp], inlined: dict[Buffer, DagOp]
+    ) -> dict[str, tuple[Interval, ...]]:
+        """Returns the needed part of stages that stay at the root and are not needed as a whole."""
+        found = {}
+        needed = needed_regions(ops, inlined)
+        for stage in self._stages:
+            buffer = stage.op.outputs[0]
+            if stage.attach != "root" or stage.is_output or len(stage.op.outputs) > 1:
+                continue
+            region = needed.get(buffer)
+            if region and region != tuple((0, extent - 1) for extent in buffer.shape):
+                found[self._blocks[stage.op]] = region
+        return found
 
     def _do(self, primitive: str, *args: Any, **options: Any) -> Any:
         return _call(primitive, getattr(self._schedule, primitive), *args, **options)
@@ -88,10 +117,11 @@ class _Replay:
 
     def _shape_loops(self, stage: Stage, block: Any) -> None:
         made_by = _made_by(stage)
+        to_threads = _becomes_thread(stage)
         live = list(stage.root)
         for relation in stage.relations:
             if isinstance(relation, Split):
-                parts = self._split(relation)
+                parts = self._split(relation, to_threads)
                 at = live.index(relation.parent)
                 live[at : at + 1] = [relation.outer, relation.inner]
                 self._loops[relation.outer], self._loops[relation.inner] = parts
@@ -111,17 +141,18 @@ class _Replay:
                 live.insert(0, relation.iterator)
         self._reorder(live, stage.leaf)
 
-    def _split(self, relation: Split) -> list[Any]:
+    def _split(self, relation: Split, to_threads: set[Iterator]) -> list[Any]:
+        """Splits a loop; a part of given length never exceeds the loop unless it is a thread."""
         loop = self._loops[relation.parent]
-        extent = _constant_extent(self._schedule.get(loop))
-        if relation.factor is not None:
-            inner = min(relation.factor, extent)
-            outer = -(-extent // inner)
-        else:
-            assert relation.nparts is not None
-            outer = min(relation.nparts, extent)
-            inner = -(-extent // outer)
-        return list(self._do("split", loop, [outer, inner]))
+        extent = getattr(self._schedule.get(loop).extent, "value", None)
+        given = relation.inner if relation.factor is not None else relation.outer
+        length = relation.factor if relation.factor is not None else relation.nparts
+        assert length is not None
+        if extent is not None and given not in to_threads:
+            length = min(length, int(extent))
+        rest = None if extent is None else -(-int(extent) // length)
+        factors = [rest, length] if given is relation.inner else [length, rest]
+        return list(self._do("split", loop, factors))
 
     def _reorder(self, live: list[Iterator], wanted: list[Iterator]) -> list[Iterator]:
         if live != wanted:
@@ -162,13 +193,6 @@ def _call(primitive: str, function: Callable[..., Any], *args: Any, **options: A
         raise ReplayError(f"TVM refuses {primitive}", detail[:200]) from error
 
 
-def _constant_extent(loop: Any) -> int:
-    value = getattr(loop.extent, "value", None)
-    if value is None:
-        raise ReplayError("loop extent is not constant", str(loop.extent)[:120])
-    return int(value)
-
-
 def _made_by(stage: Stage) -> dict[Iterator, Split | Fuse | Rebase | Singleton]:
     """Returns the relation that each derived iterator of a stage came from."""
     made: dict[Iterator, Split | Fuse | Rebase | Singleton] = {}
@@ -182,6 +206,20 @@ def _made_by(stage: Stage) -> dict[Iterator, Split | Fuse | Rebase | Singleton]:
         else:
             made[relation.iterator] = relation
     return made
+
+
+def _becomes_thread(stage: Stage) -> set[Iterator]:
+    """Returns the iterators that are bound to threads or that a thread binding was made out of."""
+    found = {iterator for iterator in stage.leaf if iterator.kind in THREAD_KINDS}
+    for relation in reversed(stage.relations):
+        if isinstance(relation, Split):
+            if relation.outer in found or relation.inner in found:
+                found.add(relation.parent)
+        elif isinstance(relation, Fuse) and relation.fused in found:
+            found.update((relation.outer, relation.inner))
+        elif isinstance(relation, Rebase) and relation.rebased in found:
+            found.add(relation.parent)
+    return found
 
 
 def _parents(relation: Split | Fuse | Rebase | Singleton | None) -> list[Iterator]:
@@ -218,7 +256,7 @@ def _is_over_reduction(iterator: Iterator, made_by: dict[Iterator, Any]) -> bool
 
 
 def _present(stage: Stage | None, iterator: Iterator | None) -> Iterator:
-    """Returns the final loop that stands for an iterator that was split or fused after attaching."""
+    """Returns the final loop that stands for an iterator split or fused after attaching."""
     assert stage is not None
     assert iterator is not None
     while iterator not in stage.leaf:

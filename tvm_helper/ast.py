@@ -1,0 +1,300 @@
+"""TIR to the loop tree: the reference walker, in Python.
+
+A module is lowered with a short pass list to plain loops with multi-dimensional buffers, the
+canonical level for features; the walker then turns every statement into a node. Blocks, sequences
+and bindings make no node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+from cdmpp.errors import DataError
+from cdmpp.features.expr import BINARY_OPS, Buffer, Expr
+from cdmpp.features.loop_tree import (
+    Allocation,
+    Attribute,
+    Condition,
+    Loop,
+    LoopKind,
+    LoopTree,
+    Node,
+    Store,
+    children,
+)
+from tvm_helper.compat import Call, Schedule, Sequential, TensorLoad, block_passes, tir_passes, tirx
+from tvm_helper.prim_func import TIRX_CLASS_OF_OP
+
+_FOR_KINDS: tuple[LoopKind, ...] = ("serial", "parallel", "vectorized", "unrolled")
+_THREAD_ATTRS = ("thread_extent", "virtual_thread")
+
+
+def loop_tree_of_schedule(schedule: Schedule) -> LoopTree:
+    """Returns the loop tree of a schedule's present state; the schedule is not changed."""
+    return loop_tree_from_tir(schedule.mod)
+
+
+def loop_tree_from_tir(module: Any) -> LoopTree:
+    """Returns the loop tree of a scheduled module.
+
+    Args:
+        module: an `IRModule` with one function `main` whose blocks are not lowered yet.
+
+    Raises:
+        DataError: `main` is missing or holds a statement that has no place in a loop tree.
+    """
+    if "main" not in [var.name_hint for var in module.get_global_vars()]:
+        raise DataError("Cannot read a TIR module: got no function `main`; expected exactly one.")
+    blocks = _TO_OPAQUE_BLOCKS(module)
+    plain = _TO_LOOPS(blocks)["main"]
+    compacted = _TO_LOOPS(block_passes.CompactBufferAllocation()(blocks))["main"]
+    return _Walker(plain, _allocation_extents(compacted.body)).tree()
+
+
+def _passes_to_opaque_blocks() -> Any:
+    return Sequential(
+        [
+            block_passes.LowerCrossThreadReduction(),
+            block_passes.LowerInitBlock(),
+            block_passes.PlanAndUpdateBufferAllocationLocation(),
+            block_passes.ConvertBlocksToOpaque(),
+        ]
+    )
+
+
+def _passes_to_loops() -> Any:
+    return Sequential(
+        [
+            block_passes.LowerMatchBuffer(),
+            block_passes.LowerOpaqueBlock(),
+            tir_passes.StmtSimplify(),
+        ]
+    )
+
+
+_TO_OPAQUE_BLOCKS = _passes_to_opaque_blocks()
+_TO_LOOPS = _passes_to_loops()
+
+
+def _allocation_extents(statement: Any) -> list[tuple[str, tuple[Any, ...]]]:
+    """Returns (name, shape) of every allocation in program order."""
+    found: list[tuple[str, tuple[Any, ...]]] = []
+
+    def visit(node: Any) -> None:
+        if isinstance(node, tirx.AllocBuffer):
+            found.append((node.buffer.name, tuple(node.buffer.shape)))
+        for child in _child_statements(node):
+            visit(child)
+
+    visit(statement)
+    return found
+
+
+def _child_statements(statement: Any) -> list[Any]:
+    if isinstance(statement, tirx.SeqStmt):
+        return list(statement.seq)
+    if isinstance(statement, tirx.IfThenElse):
+        both = (statement.then_case, statement.else_case)
+        return [case for case in both if case is not None]
+    body = getattr(statement, "body", None)
+    return [] if body is None else [body]
+
+
+class _Walker:
+    """Turns one lowered function into a loop tree."""
+
+    def __init__(self, function: Any, extents: list[tuple[str, tuple[Any, ...]]]) -> None:
+        self._function = function
+        self._names: dict[Any, str] = {}
+        self._used_names: set[str] = set()
+        self._bound: dict[Any, Expr] = {}
+        self._buffers: dict[Any, Buffer] = {}
+        self._extents = iter(extents)
+        self._allocated: dict[Buffer, tuple[int | Expr, ...]] = {}
+        self._is_gpu = False
+
+    def tree(self) -> LoopTree:
+        parameters = tuple(self._buffer(parameter) for parameter in self._function.params)
+        body = self._statement(self._function.body)
+        body = _place_allocations(body, self._allocated)
+        written = [buffer for buffer in parameters if _uses(body, buffer, only_stores=True)]
+        for buffer in reversed(written):
+            first = next(i for i, node in enumerate(body) if _uses([node], buffer))
+            body = [*body[:first], Allocation(buffer, buffer.shape, body[first:])]
+        return LoopTree(parameters, body, self._is_gpu)
+
+    # Statements.
+
+    def _statement(self, node: Any) -> list[Node]:
+        if isinstance(node, tirx.SeqStmt):
+            return [made for item in node.seq for made in self._statement(item)]
+        if isinstance(node, tirx.BufferStore):
+            indices = tuple(self._expr(index) for index in node.indices)
+            return [Store(self._buffer(node.buffer), indices, self._expr(node.value))]
+        if isinstance(node, tirx.For):
+            return [self._loop(node)]
+        if isinstance(node, tirx.AttrStmt):
+            return self._attribute(node)
+        if isinstance(node, tirx.IfThenElse):
+            otherwise = [] if node.else_case is None else self._statement(node.else_case)
+            condition = self._expr(node.condition)
+            return [Condition(condition, self._statement(node.then_case), otherwise)]
+        if isinstance(node, tirx.AllocBuffer):
+            self._allocate(node)
+            return []
+        if isinstance(node, tirx.Bind):
+            self._bound[node.var] = self._expr(node.value)
+            return []
+        if isinstance(node, tirx.Evaluate):
+            return []
+        raise DataError(
+            f"Cannot turn TIR into a loop tree: got a statement of type {type(node).__name__}; "
+            "expected loops, conditions, stores, attributes and allocations."
+        )
+
+    def _loop(self, node: Any) -> Loop:
+        binding = node.thread_binding
+        kind = (
+            self._thread_kind(binding.thread_tag)
+            if binding is not None
+            else _FOR_KINDS[int(node.kind)]
+        )
+        name = self._var_name(node.loop_var)
+        loop = Loop(name, self._int_or_expr(node.min), self._int_or_expr(node.extent), kind)
+        loop.body = self._statement(node.body)
+        return loop
+
+    def _attribute(self, node: Any) -> list[Node]:
+        if node.attr_key in _THREAD_ATTRS:
+            kind = self._thread_kind(node.node.thread_tag)
+            loop = Loop(self._var_name(node.node.var), 0, self._int_or_expr(node.value), kind)
+            loop.body = self._statement(node.body)
+            return [loop]
+        body = self._statement(node.body)
+        if not node.attr_key.startswith("pragma_"):
+            return body
+        value = node.value.value if hasattr(node.value, "value") else str(node.value)
+        return [Attribute(node.attr_key, value if isinstance(value, int) else str(value), body)]
+
+    def _thread_kind(self, tag: str) -> LoopKind:
+        self._is_gpu = True
+        return cast(LoopKind, "vthread" if tag.startswith("vthread") else tag)
+
+    def _allocate(self, node: Any) -> None:
+        name, shape = next(self._extents, ("", ()))
+        if name != node.buffer.name:
+            raise DataError(
+                "Cannot turn TIR into a loop tree: compaction changed the order of allocations "
+                f"(got {name!r}, expected {node.buffer.name!r})."
+            )
+        self._allocated[self._buffer(node.buffer)] = tuple(self._int_or_expr(e) for e in shape)
+
+    # Expressions.
+
+    def _expr(self, node: Any) -> Expr:
+        dtype = str(node.ty)
+        if isinstance(node, tirx.IntImm):
+            return Expr("const", dtype, (), int(node.value))
+        if isinstance(node, tirx.FloatImm):
+            return Expr("const", dtype, (), float(node.value))
+        if isinstance(node, TensorLoad):
+            indices = tuple(self._expr(index) for index in node.indices)
+            buffer = self._buffer(node.source)
+            return Expr("load", buffer.dtype, indices, buffer)
+        if isinstance(node, tirx.Var):
+            if node in self._bound:
+                return self._bound[node]
+            return Expr("var", dtype, (), self._var_name(node))
+        if isinstance(node, tirx.Select):
+            parts = (node.condition, node.true_value, node.false_value)
+            return Expr("select", dtype, tuple(self._expr(part) for part in parts))
+        if isinstance(node, tirx.Cast):
+            return Expr("cast", dtype, (self._expr(node.value),))
+        if isinstance(node, tirx.Not):
+            return Expr("not", "bool", (self._expr(node.a),))
+        op = _OP_OF_CLASS_NAME.get(type(node).__name__)
+        if op is not None:
+            return Expr(op, dtype, (self._expr(node.a), self._expr(node.b)))
+        if isinstance(node, Call):
+            name = "tir." + str(node.op.name).rpartition(".")[2]
+            return Expr("call", dtype, tuple(self._expr(item) for item in node.args), name)
+        if isinstance(node, tirx.Let):
+            self._bound[node.var] = self._expr(node.value)
+            return self._expr(node.body)
+        raise DataError(
+            f"Cannot turn TIR into a loop tree: got an expression of type {type(node).__name__}; "
+            "expected scalar arithmetic, loads and calls."
+        )
+
+    def _int_or_expr(self, node: Any) -> int | Expr:
+        expr = Expr("const", "int32", (), node) if isinstance(node, int) else self._expr(node)
+        return int(expr.value) if expr.op == "const" else expr
+
+    def _var_name(self, var: Any) -> str:
+        if var not in self._names:
+            name, count = str(var.name), 0
+            while name in self._used_names:
+                count += 1
+                name = f"{var.name}_{count}"
+            self._used_names.add(name)
+            self._names[var] = name
+        return self._names[var]
+
+    def _buffer(self, node: Any) -> Buffer:
+        if node not in self._buffers:
+            shape = tuple(int(extent) for extent in node.shape)
+            self._buffers[node] = Buffer(node.name, str(node.dtype), shape, str(node.scope()))
+        return self._buffers[node]
+
+
+_OP_OF_CLASS_NAME: Mapping[str, str] = {name: op for op, name in TIRX_CLASS_OF_OP.items()}
+assert set(_OP_OF_CLASS_NAME.values()) == BINARY_OPS
+
+
+def _expr_reads(expr: Expr, buffer: Buffer) -> bool:
+    if expr.op == "load" and expr.value is buffer:
+        return True
+    return any(_expr_reads(argument, buffer) for argument in expr.args)
+
+
+def _uses(nodes: list[Node], buffer: Buffer, *, only_stores: bool = False) -> bool:
+    """Returns whether a buffer is stored to (or read) anywhere in the nodes."""
+    for node in nodes:
+        if isinstance(node, Store):
+            if node.buffer is buffer:
+                return True
+            read = (*node.indices, node.value)
+            if not only_stores and any(_expr_reads(expr, buffer) for expr in read):
+                return True
+        elif not only_stores and isinstance(node, Condition):
+            if _expr_reads(node.condition, buffer):
+                return True
+            if _uses(children(node), buffer):
+                return True
+        elif _uses(children(node), buffer, only_stores=only_stores):
+            return True
+    return False
+
+
+def _place_allocations(
+    nodes: list[Node], allocated: Mapping[Buffer, tuple[int | Expr, ...]]
+) -> list[Node]:
+    """Puts every allocation around the statements of the innermost list that has all its uses.
+
+    It spans from the first use to the end of that list: allocations nest like the original's.
+    """
+    for buffer, extents in allocated.items():
+        if _uses(nodes, buffer):
+            nodes = _place(nodes, buffer, extents)
+    return nodes
+
+
+def _place(nodes: list[Node], buffer: Buffer, extents: tuple[int | Expr, ...]) -> list[Node]:
+    using = [i for i, node in enumerate(nodes) if _uses([node], buffer)]
+    if len(using) == 1:
+        only = nodes[using[0]]
+        if isinstance(only, Loop | Attribute | Allocation):
+            only.body = _place(only.body, buffer, extents)
+            return nodes
+    return [*nodes[: using[0]], Allocation(buffer, extents, nodes[using[0] :])]
