@@ -1,7 +1,8 @@
-"""Bound inference: the range of every iterator of a schedule, as the original's schedule lowering finds it.
+"""Bound inference: the range of every iterator of a schedule, as the original's schedule lowering
+finds it.
 
-Ranges are propagated from the outputs to the inputs: the region of a tensor that its consumers read inside the loop
-where it is attached becomes the domain of its own loops. No TVM needed.
+Ranges are propagated from the outputs to the inputs: the region of a tensor that its consumers read
+inside the loop where it is attached becomes the domain of its own loops. No TVM needed.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import TypeAlias
 from cdmpp.errors import ReplayError
 from cdmpp.features.expr import Buffer, Expr
 from cdmpp.features.simplify import ONE, ZERO, Linear, Simplifier, constant
-from tvm_helper.state import THREAD_KINDS, Fuse, Iterator, Rebase, Singleton, Split, Stage
+from tvm_helper.state import THREAD_KINDS, Fuse, Iterator, Rebase, Split, Stage
 
 #: (minimum, extent).
 Range: TypeAlias = tuple[Linear, Linear]
@@ -23,14 +24,16 @@ _SCOPE_RANK = {"global": 0, "shared": 1, "warp": 2, "local": 3}
 
 
 def thread_rank(kind: str) -> int | None:
-    """Returns 0 for a block index, 1 for a thread index or a virtual thread, None for a plain loop."""
+    """Returns 0 for a block index, 1 for a thread index or a virtual thread, None for a plain loop.
+    """
     if kind not in THREAD_KINDS:
         return None
     return 0 if kind.startswith("blockIdx") else 1
 
 
 def derived_iterators(stage: Stage) -> list[Iterator]:
-    """Returns all iterators of a stage: root ones, then derived ones in the order they were made."""
+    """Returns all iterators of a stage: root ones, then derived ones in the order they were made.
+    """
     found = dict.fromkeys(stage.root)
     for relation in stage.relations:
         if isinstance(relation, Split):
@@ -130,7 +133,8 @@ class BoundInference:
         return self.simplifier.linear(Expr(op, "int32", args))
 
     def _regions_read(self, stage: Stage, consumer: Stage, found: list[list[Interval]]) -> None:
-        """Adds to `found` (one list a dimension) what `consumer` reads of the tensors of `stage`."""
+        """Adds to `found` (one list a dimension) what `consumer` reads of the tensors of `stage`.
+        """
         path = self._attach_path[stage]
         scope_rank = self._scope_rank(stage)
         attached = False
@@ -192,7 +196,9 @@ class BoundInference:
                     found[dimension].append(self._clip(interval, expr.value.shape[dimension]))
 
     def _clip(self, interval: Interval, extent: int) -> Interval:
-        """Returns the whole dimension where it is provably inside the interval (both ends together)."""
+        """Returns the whole dimension where it is provably inside the interval (both ends
+        together).
+        """
         if interval is None:
             return (ZERO, constant(extent - 1))
         low, high = interval
@@ -427,6 +433,3 @@ def _derives_thread(stage: Stage) -> dict[Iterator, bool]:
         elif isinstance(relation, Rebase):
             state[relation.parent] = state[relation.rebased]
     return state
-
-
-__all__ = ["BoundInference", "Interval", "Range", "Singleton", "derived_iterators", "thread_rank"]

@@ -1,4 +1,6 @@
-"""Fidelity: replayed records compared with what the original TVM 0.8 computed for them (golden files)."""
+"""Fidelity: replayed records compared with what the original TVM 0.8 computed for them (golden
+files).
+"""
 
 from __future__ import annotations
 
@@ -10,11 +12,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from cdmpp.datasets.record_line import parse_record
 from cdmpp.datasets.task_index import TaskIndex, load_tasks
 from cdmpp.errors import CdmppError, DataError
-from cdmpp.features.operations import op_counts
 from cdmpp.features.loop_tree import Loop, LoopTree, Node, Store, stores_with_path
+from cdmpp.features.operations import op_counts
+from cdmpp.features.tree import compact_ast
 from tvm_helper.dag import Dag, parse_dag
 from tvm_helper.featurise import is_gpu_kind, rejection
 from tvm_helper.lower import lower_record
@@ -23,7 +29,16 @@ from tvm_helper.lower import lower_record
 COUNTS = (
     "lines", "replayed", "structure_equal", "stores_matched", "float_ops_equal", "int_ops_equal",
     "invalid_expected", "invalid_agree", "valid_expected", "valid_agree",
+    "rows_compared", "compute_cells", "compute_cells_equal", "buffer_cells", "buffer_cells_close",
+    "other_cells", "other_cells_close",
 )  # fmt: skip
+#: Columns of the leaf vector by the name of their counters.
+_CELL_GROUPS = (
+    ("compute_cells", "compute_cells_equal", slice(0, 57)),
+    ("buffer_cells", "buffer_cells_close", slice(57, 147)),
+    ("other_cells", "other_cells_close", slice(147, 164)),
+)
+_CLOSE = 1e-3
 _SYMBOLIC = "symbolic"
 LoopSignature = tuple[tuple[int | str, str], ...]
 
@@ -33,7 +48,8 @@ class GoldenReport:
     """What a comparison counted.
 
     Attributes:
-        counts: the numbers named in `COUNTS`: lines, except the three in the middle, which are stores.
+        counts: the numbers named in `COUNTS`: lines; from `stores_matched` on stores; from
+            `rows_compared` on rows and cells of the original's leaf vectors.
         failures: why lines did not replay, with how often.
         differences: how replayed lines differ in structure, with how often.
     """
@@ -50,8 +66,8 @@ class GoldenReport:
 def compare_golden(files: Iterable[Path], network_info_dirs: Iterable[Path]) -> GoldenReport:
     """Replays every line of golden files and compares structure, operation counts and validity.
 
-    Only `record` of a line is used for the replay; the computation comes from `network_info` by workload
-    key. What the original computed is read for the comparison only.
+    Only `record` of a line is used for the replay; the computation comes from `network_info` by
+    workload key. What the original computed is read for the comparison only.
 
     Raises:
         DataError: a file or folder cannot be read.
@@ -79,7 +95,8 @@ def _golden_lines(path: Path) -> Iterator[dict[str, Any]]:
                     yield value
     except (OSError, EOFError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise DataError(
-            f"{path}: cannot be read as golden file ({error}); expected JSON lines, plain or gzipped."
+            f"{path}: cannot be read as golden file ({error}); expected JSON lines, plain or
+            gzipped."
         ) from error
 
 
@@ -108,6 +125,8 @@ def _compare_line(
         report.differences[difference] += 1
     if len(ours) != len(golden):
         return
+    if line.get("features"):
+        _compare_features(compact_ast(tree).leaf_features, line, report.counts)
     for (store, path), expected in zip(ours, golden, strict=True):
         if _our_loops(path) == _golden_loops(expected):
             _compare_ops(store, expected, report.counts)
@@ -134,8 +153,8 @@ def structure_difference(
 ) -> str | None:
     """Returns how the stores and their loops differ, None when they are the same in the same order.
 
-    Stores are the same when they write the same buffer (by name, and one buffer of ours for each of the
-    original's) inside the same loops (extent and kind; loops of extent 1 are ignored).
+    Stores are the same when they write the same buffer (by name, and one buffer of ours for each of
+    the original's) inside the same loops (extent and kind; loops of extent 1 are ignored).
     """
     if len(ours) != len(golden):
         return f"{len(ours)} stores instead of {len(golden)}"
@@ -178,3 +197,17 @@ def _compare_ops(store: Store, expected: dict[str, Any], counts: Counter[str]) -
             for counted in (ours, golden)
         )
         counts[group] += mine == theirs
+
+
+def _compare_features(
+    leaf_features: NDArray[np.float32], line: dict[str, Any], counts: Counter[str]
+) -> None:
+    """Compares leaf vectors; the original has one row a buffer, that of the last store to it."""
+    last = {store["buf_id"]: leaf for leaf, store in enumerate(line["stores"])}
+    rows = np.asarray(line["features"], dtype=np.float32)
+    ours = leaf_features[[last[buffer] for buffer in line["feature_row_buf_ids"]]]
+    close = np.abs(ours - rows) <= _CLOSE * np.maximum(1.0, np.abs(rows))
+    counts["rows_compared"] += len(rows)
+    for cells, cells_close, columns in _CELL_GROUPS:
+        counts[cells] += close[:, columns].size
+        counts[cells_close] += int(close[:, columns].sum())

@@ -1,8 +1,10 @@
-"""Direct lowering: an Ansor schedule state becomes a loop tree, with the original's loops, order and indices.
+"""Direct lowering: an Ansor schedule state becomes a loop tree, with the original's loops, order
+and indices.
 
-This is the path on which records are featurised. It needs no TVM: bounds are inferred, loop nests made and indices
-simplified here, at the one canonical level (regions of allocations known, indices simplified, before flattening,
-vectorising and unrolling). `tvm_helper.replay` makes the same program as a schedule of today's TVM, to run it.
+This is the path on which records are featurised. It needs no TVM: bounds are inferred, loop nests
+made and indices simplified here, at the one canonical level (regions of allocations known, indices
+simplified, before flattening, vectorising and unrolling). `tvm_helper.replay` makes the same
+program as a schedule of today's TVM, to run it.
 """
 
 from __future__ import annotations
@@ -183,8 +185,8 @@ class _Emitter:
     def _cross_thread(self, stage: Stage, main: _Nest, indices: tuple[Expr, ...]) -> list[Node]:
         """Returns a reduction across threads as the original's features see it.
 
-        Each thread accumulates in a register, the registers are combined by an intrinsic, and only the
-        store of the combined value is a store to a buffer.
+        Each thread accumulates in a register, the registers are combined by an intrinsic, and only
+        the store of the combined value is a store to a buffer.
         """
         common = [
             level

@@ -1,9 +1,11 @@
-"""Ansor's bookkeeping: a record's steps applied to a Dag, as stages, iterators and their relations. No TVM needed.
+"""Ansor's bookkeeping: a record's steps applied to a Dag, as stages, iterators and their relations.
+No TVM needed.
 
-Every stage keeps its root iterators (the axes of its operation), the relations that made its present (leaf)
-iterators out of them, and where it is attached. Steps number stages and iterators as Ansor does: the order of
-`ScheduleState.stages` and of `Stage.leaf`. `ScheduleState.lowering_order` is the order of the schedule that the
-original lowers; it decides which of two stages attached at one place comes first.
+Every stage keeps its root iterators (the axes of its operation), the relations that made its
+present (leaf) iterators out of them, and where it is attached. Steps number stages and iterators as
+Ansor does: the order of `ScheduleState.stages` and of `Stage.leaf`. `ScheduleState.lowering_order`
+is the order of the schedule that the original lowers; it decides which of two stages attached at
+one place comes first.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from typing import Any, Literal
 from cdmpp.errors import ReplayError
 from cdmpp.features.expr import Buffer, Expr, int_const, int_var, load, replace_buffers, substitute
 from cdmpp.features.loop_tree import LoopKind
-from tvm_helper.dag import Axis, Dag, DagOp, Reduction, loads_of
+from tvm_helper.dag import Axis, Dag, DagOp, loads_of
 
 #: What an annotation number in an AN step asks for.
 ANNOTATIONS: dict[int, LoopKind] = {
@@ -47,7 +49,9 @@ class Iterator:
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """parent = outer * extent(inner) + inner; exactly one of factor (inner length) and nparts is set."""
+    """parent = outer * extent(inner) + inner; exactly one of factor (inner length) and nparts is
+    set.
+    """
 
     parent: Iterator
     outer: Iterator
@@ -412,7 +416,9 @@ def _related(stage: Stage, iterator: Iterator) -> set[Iterator]:
 def _factor_reduction(
     unique: Any, stage: Stage, factored: Iterator, position: int
 ) -> tuple[DagOp, DagOp]:
-    """Returns (the partial reduction with `factored` as a spatial axis, the final reduction over it)."""
+    """Returns (the partial reduction with `factored` as a spatial axis, the final reduction over
+    it).
+    """
     op = stage.op
     assert op.reduce is not None
     extent: dict[Iterator, int] = {i: i.domain[1] for i in stage.root if i.domain is not None}
@@ -441,7 +447,8 @@ def _factor_reduction(
     root = {i.name: i for i in stage.root}
     if any(root[a.name] in touched for a in op.axes):
         raise ReplayError("rfactor touches a spatial axis", op.name)
-    # The new axes take over the names of the stage's loops, so that the body needs only the touched axis replaced.
+    # The new axes take over the names of the stage's loops, so that the body needs only the touched
+    # axis replaced.
     reduce_axes = [a for a in op.reduce_axes if root[a.name] not in touched]
     reduce_axes += [
         Axis(i.name, extent[i]) for i in stage.leaf if i in touched and i is not factored
@@ -470,9 +477,3 @@ def _factor_reduction(
         inputs=outputs,
     )  # fmt: skip
     return rf_op, final_op
-
-
-__all__ = [
-    "ANNOTATIONS", "THREAD_KINDS", "Fuse", "Iterator", "Rebase", "Reduction", "Relation", "ScheduleState",
-    "Singleton", "Split", "Stage",
-]  # fmt: skip

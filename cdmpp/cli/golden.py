@@ -56,6 +56,9 @@ def _text(report: GoldenReport) -> str:
         ("structure equal", counts["structure_equal"], counts["replayed"], "replayed lines"),
         ("float counts equal", counts["float_ops_equal"], counts["stores_matched"], "stores"),
         ("int counts equal", counts["int_ops_equal"], counts["stores_matched"], "stores"),
+        ("compute cells equal", counts["compute_cells_equal"], counts["compute_cells"], "cells"),
+        ("buffer cells close", counts["buffer_cells_close"], counts["buffer_cells"], "cells"),
+        ("other cells close", counts["other_cells_close"], counts["other_cells"], "cells"),
         ("rejected alike", counts["invalid_agree"], counts["invalid_expected"], "rejected lines"),
         ("accepted alike", counts["valid_agree"], counts["valid_expected"], "accepted lines"),
     ]

@@ -20,7 +20,8 @@ class CompactAst:
 
     Attributes:
         leaf_features: float32 [leaf, 164], columns as `cdmpp.features.schema.LEAF_FEATURE_NAMES`.
-        leaf_extra: float32 [leaf, E], additional columns with their own schema version (E may be 0).
+        leaf_extra: float32 [leaf, E], additional columns with their own schema version (E may be
+            0).
         leaf_position: int32 [leaf], index of the leaf's number in `tree`.
         tree: int32 [2 * node], pre-order serialisation: a node's number on entering, -1 on leaving.
         valid: False when the original toolchain would reject the program.

@@ -1,6 +1,7 @@
 """Scalar expressions of a tensor program, independent of any compiler version.
 
-An `Expr` is immutable and hashable. Variables are identified by name, so names are unique in a program.
+An `Expr` is immutable and hashable. Variables are identified by name, so names are unique in a
+program.
 """
 
 from __future__ import annotations
@@ -8,10 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-#: Operations with two operands. `div`/`mod` are float division and truncating integer division/remainder.
+#: Operations with two operands. `div`/`mod` are float division and truncating integer
+#: division/remainder.
 BINARY_OPS = frozenset(
-    "add sub mul div mod floordiv floormod min max eq ne lt le gt ge and or".split()
-)
+    (
+        "add", "sub", "mul", "div", "mod", "floordiv", "floormod", "min", "max",
+        "eq", "ne", "lt", "le", "gt", "ge", "and", "or",
+    )
+)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,8 +54,9 @@ class Expr:
         op: `const`, `var`, `load`, `call`, `cast`, `select`, `not` or a member of `BINARY_OPS`.
         dtype: type of the result (`int32`, `float32`, `bool`, ...).
         args: operands; the indices of a `load`; (condition, true value, false value) of a `select`.
-        value: the number of a `const`, the name of a `var`, the `Buffer` of a `load`, the intrinsic's
-            name of a `call` (as the original TVM prints it, e.g. `tir.exp`, `tir.if_then_else`), else None.
+        value: the number of a `const`, the name of a `var`, the `Buffer` of a `load`, the
+            intrinsic's name of a `call` (as the original TVM prints it, e.g. `tir.exp`,
+            `tir.if_then_else`), else None.
     """
 
     __slots__ = ("args", "dtype", "hash", "op", "value")

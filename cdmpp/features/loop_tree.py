@@ -1,7 +1,8 @@
 """The loop tree: a lowered tensor program as nested loops, allocations, conditions and stores.
 
-It is the one form that every source of programs is turned into (replayed Tenset records, TIR modules) and the only
-input of the compact AST. Buffers keep their full, un-flattened indices; regions are given by allocations.
+It is the one form that every source of programs is turned into (replayed Tenset records, TIR
+modules) and the only input of the compact AST. Buffers keep their full, un-flattened indices;
+regions are given by allocations.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ class Loop:
 
     Attributes:
         var: unique name of the loop variable.
-        extent: trip count; an `Expr` where it is not constant (such programs are rejected, not dropped).
+        extent: trip count; an `Expr` where it is not constant (such programs are rejected, not
+            dropped).
     """
 
     var: str

@@ -1,8 +1,10 @@
-"""Integer simplification of index expressions: one canonical form, as TVM's canonical simplifier has it.
+"""Integer simplification of index expressions: one canonical form, as TVM's canonical simplifier
+has it.
 
-An integer expression becomes a sum of terms `coefficient * ((base mod upper) div lower)` and a constant. The
-rules (and the ones that are missing) follow the original: what it cannot simplify stays as it is here, because the
-compact AST counts the operations that are left and rejects loops whose extent stays symbolic.
+An integer expression becomes a sum of terms `coefficient * ((base mod upper) div lower)` and a
+constant. The rules (and the ones that are missing) follow the original: what it cannot simplify
+stays as it is here, because the compact AST counts the operations that are left and rejects loops
+whose extent stays symbolic.
 """
 
 from __future__ import annotations
@@ -77,7 +79,8 @@ class Simplifier:
 
     @contextmanager
     def assume(self, condition: Expr) -> Iterator[None]:
-        """Inside the `with` block, `condition` (comparisons with a constant, joined by and) holds."""
+        """Inside the `with` block, `condition` (comparisons with a constant, joined by and) holds.
+        """
         before = dict(self._known)
         self._learn(condition)
         self._forget()
@@ -300,7 +303,9 @@ class Simplifier:
         return _of_term((Expr(expr.op, expr.dtype, args), 1, 0), 1)
 
     def to_expr(self, form: Linear) -> Expr:
-        """Returns the expression of a canonical form: positive terms first, then the constant, then the rest."""
+        """Returns the expression of a canonical form: positive terms first, then the constant, then
+        the rest.
+        """
         result: Expr | None = None
         negative: list[tuple[Term, int]] = []
         for term, coefficient in form.terms.items():
@@ -317,7 +322,9 @@ class Simplifier:
         return int_const(0) if result is None else result
 
     def simplify(self, expr: Expr) -> Expr:
-        """Returns the expression with every integer part in canonical form and decided conditions removed."""
+        """Returns the expression with every integer part in canonical form and decided conditions
+        removed.
+        """
         if not expr.args:
             return expr
         found = self._simple.get(expr)
@@ -335,7 +342,7 @@ class Simplifier:
             ends, passes = (_FALSE, _TRUE) if expr.op == "and" else (_TRUE, _FALSE)
             if ends in (left, right):
                 return ends
-            if left == passes or left == right:
+            if left in (passes, right):
                 return right
             return left if right == passes else Expr(expr.op, "bool", (left, right))
         if expr.op == "not":

@@ -14,6 +14,7 @@ from cdmpp.datasets.tenset import default_dataset_dir, load_tasks, read_records
 from cdmpp.errors import DataError
 from cdmpp.features.loop_tree import Loop, stores_with_path
 from cdmpp.features.operations import op_counts
+from cdmpp.features.schema import LEAF_FEATURE_NAMES
 from tests.shared_data import shared
 from tvm_helper.dag import parse_dag
 from tvm_helper.golden import COUNTS, compare_golden
@@ -32,8 +33,17 @@ def test_replay_equals_the_original(name: str, folder: str, int_share: float) ->
     assert counts["replayed"] == counts["structure_equal"] == counts["lines"]
     assert counts["float_ops_equal"] == counts["stores_matched"] > 3000
     assert counts["int_ops_equal"] >= int_share * counts["stores_matched"]
+    assert counts["compute_cells_equal"] >= 0.999 * counts["compute_cells"] > 0
+    assert counts["buffer_cells_close"] >= 0.999 * counts["buffer_cells"] > 0
+    assert counts["other_cells_close"] == counts["other_cells"] > 0
     assert counts["invalid_agree"] == counts["invalid_expected"]
     assert counts["valid_agree"] == counts["valid_expected"]
+
+
+def test_column_names_are_the_original_ones() -> None:
+    with gzip.open(shared("golden/golden_llvm.jsonl.gz"), "rt") as stream:
+        header = json.loads(next(stream))
+    assert tuple(header["feature_names"]) == LEAF_FEATURE_NAMES
 
 
 @pytest.fixture(scope="module")
@@ -84,6 +94,8 @@ def test_counts(tmp_path: Path, shipped_line: dict[str, Any]) -> None:
         "lines": 5, "replayed": 4, "structure_equal": 3, "stores_matched": 4 * stores - 1,
         "float_ops_equal": 4 * stores - 2, "int_ops_equal": 4 * stores - 2,
         "invalid_expected": 1, "invalid_agree": 0, "valid_expected": 4, "valid_agree": 3,
+        "rows_compared": 0, "compute_cells": 0, "compute_cells_equal": 0, "buffer_cells": 0,
+        "buffer_cells_close": 0, "other_cells": 0, "other_cells_close": 0,
     }  # fmt: skip
 
 

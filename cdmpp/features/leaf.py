@@ -1,0 +1,234 @@
+"""Leaf vectors: the 164 values of every store of a program.
+
+Source: the per-store features of Ansor (Zheng et al., OSDI 2020), as TVM 0.8 computes them.
+Differs from it: one row a store (there: one a buffer, the last store's), each with the columns of
+the written buffer's allocation; access slots have one defined order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from cdmpp.features.accesses import (
+    AccessFeatures,
+    EnclosingLoop,
+    Traffic,
+    access_features,
+    store_accesses,
+    touch,
+)
+from cdmpp.features.coefficients import CoefficientFinder
+from cdmpp.features.compact_ast import LEAF_FEATURE_COUNT
+from cdmpp.features.expr import Buffer
+from cdmpp.features.intervals import IntervalAnalysis
+from cdmpp.features.loop_tree import (
+    Allocation,
+    Attribute,
+    Condition,
+    Loop,
+    LoopTree,
+    Node,
+    Store,
+)
+from cdmpp.features.operations import op_counts
+from cdmpp.features.schema import (
+    ACCESS_COLUMN_COUNT,
+    ACCESS_SLOT_COUNT,
+    INTENSITY_SAMPLE_COUNT,
+    OPERATION_KEYS,
+)
+
+__all__ = ["leaf_vectors", "op_counts"]
+
+_ANNOTATIONS = ("vectorized", "unrolled", "parallel")
+_THREAD_INDICES = tuple(f"{index}.{axis}" for index in ("blockIdx", "threadIdx") for axis in "xyz")
+_THREAD_KINDS = frozenset((*_THREAD_INDICES, "vthread"))
+_UNROLL_KEY = "pragma_auto_unroll_max_step"
+_POSITION_COUNT = 8
+_CURVE_TOLERANCE = 1e-4
+
+
+def leaf_vectors(tree: LoopTree) -> list[list[float]]:
+    """Returns the 164 values of every store, in program order (columns as `LEAF_FEATURE_NAMES`)."""
+    return _LeafWalk(tree.is_gpu).rows_of(tree.body)
+
+
+def slog(value: float) -> float:
+    """Returns `sign(value) * log2(|value| + 1)`."""
+    return -math.log2(1.0 - value) if value < 0 else math.log2(value + 1.0)
+
+
+class _LeafWalk:
+    """One walk over a program; holds what earlier stores leave behind for later ones."""
+
+    def __init__(self, is_gpu: bool) -> None:
+        self._is_gpu = is_gpu
+        self._analysis = IntervalAnalysis()
+        self._finder = CoefficientFinder()
+        self._loops: list[EnclosingLoop] = []
+        self._iterations = 1.0
+        self._unroll_max_step = 0
+        self._ended_bindings: list[Traffic] = []
+        self._allocations: dict[Buffer, tuple[float, float]] = {}
+        self._rows: list[list[float]] = []
+
+    def rows_of(self, nodes: Sequence[Node]) -> list[list[float]]:
+        self._visit_all(nodes)
+        return self._rows
+
+    def _visit_all(self, nodes: Sequence[Node]) -> None:
+        for node in nodes:
+            self._visit(node)
+
+    def _visit(self, node: Node) -> None:
+        if isinstance(node, Store):
+            self._rows.append(self._row(node))
+        elif isinstance(node, Loop):
+            self._visit_loop(node)
+        elif isinstance(node, Allocation):
+            elements = math.prod(
+                extent if isinstance(extent, int) else 1 for extent in node.extents
+            )
+            self._allocations[node.buffer] = (elements, self._iterations)
+            self._visit_all(node.body)
+        elif isinstance(node, Attribute):
+            outer = self._unroll_max_step
+            if node.key == _UNROLL_KEY:
+                self._unroll_max_step = int(node.value)
+            self._visit_all(node.body)
+            self._unroll_max_step = outer
+        elif isinstance(node, Condition):
+            self._visit_all(node.body)
+            self._visit_all(node.else_body)
+
+    def _visit_loop(self, node: Loop) -> None:
+        bit = self._analysis.declare(node.var, node.minimum, node.extent)
+        extent = max(node.extent, 1) if isinstance(node.extent, int) else 1
+        binds_threads = node.kind in _THREAD_KINDS
+        if node.extent == 1 and not binds_threads:
+            self._visit_all(node.body)
+            return
+        # The original files a thread binding's traffic under a memory address that the next binding
+        # gets again: a binding goes on with the traffic of the one that ended last.
+        resumes = binds_threads and self._ended_bindings
+        traffic = self._ended_bindings.pop() if resumes else Traffic()
+        outer = self._iterations
+        self._loops.append(EnclosingLoop(bit, extent, node.kind, traffic))
+        self._iterations = outer * extent
+        self._visit_all(node.body)
+        self._iterations = outer
+        self._loops.pop()
+        if binds_threads:
+            self._ended_bindings.append(traffic)
+
+    def _row(self, store: Store) -> list[float]:
+        counts = op_counts(store.value)
+        accesses = store_accesses(store, self._analysis)
+        bytes_by_loop, written = touch(accesses, self._loops, self._analysis)
+        slots = [
+            access_features(
+                access,
+                self._loops,
+                iterations=self._iterations,
+                written_region=written,
+                finder=self._finder,
+            )
+            for access in accesses
+        ]
+        row = [slog(self._iterations * counts.get(key, 0)) for key in OPERATION_KEYS]
+        row += self._annotation_columns()
+        row += self._thread_columns()
+        row += _access_columns(slots)
+        float_ops = sum(count for key, count in counts.items() if key.startswith("float_"))
+        extents = [loop.extent for loop in reversed(self._loops)]
+        row += _intensity_curve(float_ops, extents, bytes_by_loop)
+        row += self._allocation_columns(store)
+        row += (slog(self._iterations), slog(len(self._loops)), slog(self._unroll_max_step))
+        assert len(row) == LEAF_FEATURE_COUNT
+        return row
+
+    def _annotation_columns(self) -> list[float]:
+        columns: list[float] = []
+        for annotation in _ANNOTATIONS:
+            extents = [loop.extent for loop in self._loops if loop.kind == annotation]
+            position = [0.0] * _POSITION_COUNT
+            position[-1 if extents else 0] = 1.0
+            if extents:
+                columns += (slog(len(extents)), slog(math.prod(extents)), slog(extents[-1]))
+            else:
+                columns += (0.0, 0.0, 0.0)
+            columns += position
+        return columns
+
+    def _thread_columns(self) -> list[float]:
+        extents = {loop.kind: loop.extent for loop in self._loops}
+        columns = [float(self._is_gpu)]
+        columns += [slog(extents.get(kind, 1)) for kind in _THREAD_INDICES]
+        vthreads = math.prod(loop.extent for loop in self._loops if loop.kind == "vthread")
+        return [*columns, slog(vthreads)]
+
+    def _allocation_columns(self, store: Store) -> list[float]:
+        found = self._allocations.get(store.buffer)
+        if found is None:
+            return [0.0] * 4
+        elements, outer = found
+        return [
+            slog(elements * store.buffer.element_bytes),
+            slog(elements * outer),
+            slog(outer),
+            slog(self._iterations / outer),
+        ]
+
+
+def _access_columns(slots: Sequence[AccessFeatures]) -> list[float]:
+    """Returns the columns of the largest accesses, in slot order, padded with zeros."""
+    kept = sorted(slots, key=lambda slot: (-slot.lines, -slot.bytes))[:ACCESS_SLOT_COUNT]
+    columns: list[float] = []
+    for slot in sorted(kept, key=lambda slot: slot.order):
+        shared = slot.reuse_count if slot.reuse_count > 0.5 else 0.5
+        sizes = (slot.bytes, slot.unique_bytes, slot.lines, slot.unique_lines)
+        columns += [float(kind == slot.kind) for kind in range(3)]
+        columns += map(slog, sizes)
+        columns += [float(kind == slot.reuse_kind) for kind in range(3)]
+        columns += (
+            slog(slot.reuse_distance_iterations),
+            slog(slot.reuse_distance_bytes),
+            slog(slot.reuse_count),
+        )
+        columns += [slog(size / shared) for size in sizes]
+        columns.append(slog(slot.stride))
+    return columns + [0.0] * (ACCESS_SLOT_COUNT * ACCESS_COLUMN_COUNT - len(columns))
+
+
+def _intensity_curve(
+    float_ops: int, extents: Sequence[int], bytes_by_loop: Sequence[int]
+) -> list[float]:
+    """Returns log2(operations) / log2(bytes) at ten points, interpolated between loops.
+
+    Loops are given innermost first. Differs from the original: less than two bytes count as two, so
+    that the ratio stays finite.
+    """
+    if float_ops == 0 or not extents:
+        return [0.0] * INTENSITY_SAMPLE_COUNT
+    operations = []
+    total = float(float_ops)
+    for extent in extents:
+        total *= extent
+        operations.append(math.log2(total))
+    intensity = [
+        ops / math.log2(max(size, 2)) for ops, size in zip(operations, bytes_by_loop, strict=True)
+    ]
+    curve = []
+    point = 0
+    for sample in range(1, INTENSITY_SAMPLE_COUNT + 1):
+        wanted = operations[-1] * sample / INTENSITY_SAMPLE_COUNT
+        while operations[point] < wanted - _CURVE_TOLERANCE:
+            point += 1
+        if point == 0:
+            curve.append(intensity[0])
+            continue
+        step = operations[point] - operations[point - 1]
+        slope = (intensity[point] - intensity[point - 1]) / step
+        curve.append(intensity[point - 1] + slope * (wanted - operations[point - 1]))
+    return curve
