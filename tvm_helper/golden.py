@@ -95,8 +95,8 @@ def _golden_lines(path: Path) -> Iterator[dict[str, Any]]:
                     yield value
     except (OSError, EOFError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise DataError(
-            f"{path}: cannot be read as golden file ({error}); expected JSON lines, plain or
-            gzipped."
+            f"{path}: cannot be read as golden file ({error}); expected JSON lines, plain "
+            "or gzipped."
         ) from error
 
 

@@ -9,8 +9,9 @@ program as a schedule of today's TVM, to run it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from cdmpp.errors import ReplayError
 from cdmpp.features.expr import Buffer, Expr, int_const, int_var, load, substitute
@@ -23,7 +24,7 @@ from tvm_helper.state import THREAD_KINDS, Fuse, Iterator, Rebase, ScheduleState
 _SCOPE = "loop_scope"
 
 
-def lower_record(dag: Dag, steps: list[list[object]], *, is_gpu: bool) -> LoopTree:
+def lower_record(dag: Dag, steps: Sequence[list[Any]], *, is_gpu: bool) -> LoopTree:
     """Replays a record's steps and returns the lowered program.
 
     Raises:

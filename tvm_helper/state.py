@@ -10,6 +10,7 @@ one place comes first.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -131,7 +132,7 @@ class ScheduleState:
         self.stages = [self._new_stage(op, i in dag.outputs) for i, op in enumerate(dag.ops)]
         self.lowering_order = [self.stages[i] for i in _depth_first_order(dag)]
 
-    def apply(self, steps: list[list[Any]] | tuple[list[Any], ...]) -> None:
+    def apply(self, steps: Sequence[list[Any]]) -> None:
         """Applies the steps of a record in order.
 
         Raises:
@@ -414,7 +415,7 @@ def _related(stage: Stage, iterator: Iterator) -> set[Iterator]:
 
 
 def _factor_reduction(
-    unique: Any, stage: Stage, factored: Iterator, position: int
+    unique: Callable[[str], str], stage: Stage, factored: Iterator, position: int
 ) -> tuple[DagOp, DagOp]:
     """Returns (the partial reduction with `factored` as a spatial axis, the final reduction over
     it).

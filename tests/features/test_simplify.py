@@ -98,15 +98,26 @@ def test_assumed_condition_only_changes_points_where_it_fails(
         assert evaluate(after, point) == evaluate(expr, point)
 
 
+A, B, C = (int_var(name) for name in "abc")
+SUM = binary("add", binary("mul", B, int_const(4)), A)
+
+
 @pytest.mark.parametrize(
     ("expr", "text"),
     [
-        (binary("floordiv", binary("add", binary("mul", int_var("b"), int_const(4)), int_var("a")), int_const(4)), "b"),
-        (binary("floormod", binary("add", binary("mul", int_var("b"), int_const(4)), int_var("a")), int_const(4)), "a"),
-        (binary("floordiv", binary("floordiv", int_var("c"), int_const(2)), int_const(3)), "floordiv(c, 6)"),
-        (binary("floormod", int_var("b"), int_const(8)), "b"),
-        (binary("add", binary("mul", binary("floordiv", int_var("c"), int_const(5)), int_const(5)), binary("floormod", int_var("c"), int_const(5))), "c"),
+        (binary("floordiv", SUM, int_const(4)), "b"),
+        (binary("floormod", SUM, int_const(4)), "a"),
+        (binary("floordiv", binary("floordiv", C, int_const(2)), int_const(3)), "floordiv(c, 6)"),
+        (binary("floormod", B, int_const(8)), "b"),
+        (
+            binary(
+                "add",
+                binary("mul", binary("floordiv", C, int_const(5)), int_const(5)),
+                binary("floormod", C, int_const(5)),
+            ),
+            "c",
+        ),
     ],
-)  # fmt: skip
+)
 def test_canonical_forms(expr: Expr, text: str) -> None:
     assert expr_text(simplifier().simplify(expr)) == text

@@ -1,0 +1,268 @@
+"""Configuration: frozen dataclasses are the truth, YAML maps onto them one to one.
+
+Values come from the dataclass defaults, then a YAML file, then `a.b=c` overrides.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import os
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+
+from cdmpp.errors import UsageError
+
+Config = TypeVar("Config")
+
+
+def load_config(
+    cls: type[Config],
+    yaml_path: Path | None = None,
+    *,
+    overrides: Iterable[str] = (),
+    base: Config | None = None,
+) -> Config:
+    """Returns a configuration: defaults (or `base`), then the YAML file, then the overrides.
+
+    Args:
+        cls: a dataclass; fields may be nested dataclasses.
+        yaml_path: file with a mapping; None = none.
+        overrides: texts `name=value` or `name.part=value`; the value is read as YAML.
+        base: what to start from instead of the defaults.
+
+    Raises:
+        UsageError: an unknown name (names the nearest one), a value of the wrong type, a missing
+            value, an unreadable file or a malformed override.
+    """
+    values: dict[str, Any] = {}
+    if yaml_path is not None:
+        values = read_yaml(yaml_path)
+    for override in overrides:
+        _apply_override(values, override)
+    return from_dict(cls, values, base=base)
+
+
+def from_dict(
+    cls: type[Config], values: Mapping[str, Any], *, base: Config | None = None
+) -> Config:
+    """Returns an instance of the dataclass with the given values; others are `base` or default.
+
+    Raises:
+        UsageError: as `load_config`.
+    """
+    return typing.cast(Config, _build(cls, values, base, where=""))
+
+
+def to_dict(config: Any) -> dict[str, Any]:
+    """Returns a dataclass as plain values that YAML and JSON can hold."""
+    return {field.name: _plain(getattr(config, field.name)) for field in dataclasses.fields(config)}
+
+
+def dump_config(config: Any, path: Path) -> None:
+    """Writes a configuration as YAML that `load_config` reads back equal.
+
+    Raises:
+        UsageError: the file cannot be written.
+    """
+    path = Path(path)
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_text(dump_text(config), encoding="utf-8")
+        os.replace(temporary, path)
+    except OSError as error:
+        raise UsageError(
+            f"{path}: cannot write the configuration ({error.strerror}); choose another folder"
+        ) from None
+
+
+def dump_text(config: Any) -> str:
+    """Returns a configuration as YAML text, fields in their order."""
+    # Without allow_unicode: with it, U+0085 is written bare and read back as a space.
+    return yaml.safe_dump(to_dict(config), sort_keys=False)
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Returns the mapping in a YAML file; empty for an empty file.
+
+    Raises:
+        UsageError: unreadable, not YAML, or no mapping.
+    """
+    try:
+        value = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(
+            f"{path}: cannot read the configuration ({error.strerror}); give an existing YAML file"
+        ) from None
+    except (ValueError, yaml.YAMLError) as error:
+        detail = " ".join(str(error).split())
+        raise UsageError(f"{path}: not YAML ({detail[:200]}); correct the file") from None
+    if value is None:
+        return {}
+    if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
+        raise UsageError(
+            f"{path}: expected a mapping of names to values, got {type(value).__name__}"
+        )
+    return value
+
+
+def _apply_override(values: dict[str, Any], override: str) -> None:
+    name, separator, text = override.partition("=")
+    parts = name.strip().split(".")
+    if not separator or not all(parts):
+        raise UsageError(f"override {override!r}: expected NAME=VALUE, e.g. --set training.seed=1")
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        value = text
+    target = values
+    for part in parts[:-1]:
+        inner = target.get(part)
+        if not isinstance(inner, dict):
+            inner = {}
+            target[part] = inner
+        target = inner
+    target[parts[-1]] = value
+
+
+def _build(cls: Any, values: Any, base: Any, *, where: str) -> Any:
+    """Returns a `cls`; `where` is the dotted name with a closing dot, for messages."""
+    if not isinstance(values, Mapping):
+        raise UsageError(
+            f"{where.rstrip('.') or 'configuration'}: expected a mapping of names to values, "
+            f"got {_show(values)}"
+        )
+    fields = {field.name: field for field in dataclasses.fields(cls) if field.init}
+    hints = typing.get_type_hints(cls)
+    for name in values:
+        if name not in fields:
+            near = difflib.get_close_matches(str(name), list(fields), n=1)
+            hint = f", did you mean {where}{near[0]}?" if near else ""
+            known = ", ".join(where + field for field in fields)
+            raise UsageError(f"unknown setting {where}{name}{hint} (known: {known})")
+    arguments: dict[str, Any] = {}
+    for name, field in fields.items():
+        default = getattr(base, name) if base is not None else _default(field)
+        if name in values:
+            arguments[name] = _convert(hints[name], values[name], default, where=f"{where}{name}")
+        elif default is not dataclasses.MISSING:
+            arguments[name] = default
+        else:
+            raise UsageError(
+                f"setting {where}{name} has no default; give it with --set {where}{name}="
+            )
+    return cls(**arguments)
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return field.default
+
+
+def _convert(hint: Any, value: Any, default: Any, *, where: str) -> Any:
+    """Returns the value as the type that the hint asks for.
+
+    Raises:
+        UsageError: the value is of another type.
+    """
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Any:
+        return value
+    if dataclasses.is_dataclass(hint):
+        base = default if dataclasses.is_dataclass(default) else None
+        return _build(hint, value, base, where=f"{where}.")
+    if origin in (typing.Union, types.UnionType):
+        return _convert_union(arguments, value, default, where=where)
+    if origin is typing.Literal:
+        if value in arguments:
+            return value
+        near = difflib.get_close_matches(str(value), [str(a) for a in arguments], n=1)
+        hint_text = f", did you mean {near[0]}?" if near else ""
+        known = ", ".join(str(argument) for argument in arguments)
+        raise UsageError(f"setting {where} is {_show(value)}, expected one of {known}{hint_text}")
+    if origin in (list, tuple) or hint in (list, tuple):
+        return _convert_sequence(hint, value, where=where)
+    if origin is dict or hint is dict:
+        if not isinstance(value, Mapping):
+            raise _wrong(where, value, "a mapping")
+        inner = arguments[1] if arguments else Any
+        return {
+            str(key): _convert(inner, item, dataclasses.MISSING, where=f"{where}.{key}")
+            for key, item in value.items()
+        }
+    return _convert_scalar(hint, value, where=where)
+
+
+def _convert_union(options: tuple[Any, ...], value: Any, default: Any, *, where: str) -> Any:
+    if value is None and type(None) in options:
+        return None
+    options = tuple(option for option in options if option is not type(None))
+    for option in options[:-1]:
+        try:
+            return _convert(option, value, default, where=where)
+        except UsageError:
+            continue  # the last option's message is the one to show
+    return _convert(options[-1], value, default, where=where)
+
+
+def _convert_sequence(hint: Any, value: Any, *, where: str) -> Any:
+    if not isinstance(value, (list, tuple)):
+        raise _wrong(where, value, "a list")
+    origin, arguments = typing.get_origin(hint) or hint, typing.get_args(hint)
+    if origin is tuple and arguments and arguments[-1] is not Ellipsis:
+        if len(value) != len(arguments):
+            raise _wrong(where, value, f"a list of {len(arguments)}")
+        inner = list(arguments)
+    else:
+        inner = [arguments[0] if arguments else Any] * len(value)
+    items = [
+        _convert(item_hint, item, dataclasses.MISSING, where=f"{where}[{position}]")
+        for position, (item_hint, item) in enumerate(zip(inner, value, strict=True))
+    ]
+    return tuple(items) if origin is tuple else items
+
+
+def _convert_scalar(hint: Any, value: Any, *, where: str) -> Any:
+    if hint is bool and isinstance(value, bool):
+        return value
+    if hint is int and isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if hint is float and not isinstance(value, bool):
+        if isinstance(value, (int, float)):
+            return float(value)
+        if isinstance(value, str):  # YAML reads 1e-3 as text
+            try:
+                return float(value)
+            except ValueError:
+                pass
+    if hint is str and isinstance(value, str):
+        return value
+    if isinstance(hint, type) and issubclass(hint, Path) and isinstance(value, (str, Path)):
+        return Path(value)
+    names = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+    raise _wrong(where, value, names.get(hint, getattr(hint, "__name__", str(hint))))
+
+
+def _wrong(where: str, value: Any, expected: str) -> UsageError:
+    return UsageError(f"setting {where} is {_show(value)}, expected {expected}")
+
+
+def _show(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return to_dict(value)
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    return str(value) if isinstance(value, Path) else value

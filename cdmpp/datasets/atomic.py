@@ -1,0 +1,103 @@
+"""Files that appear whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from cdmpp.errors import DataError
+
+
+def make_folder(path: Path, *, what: str) -> Path:
+    """Makes a folder (and its parents) and checks that files can be written into it.
+
+    Raises:
+        DataError: it cannot be made or written.
+    """
+    path = Path(path)
+    probe = path / f".{os.getpid()}.tmp"
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        probe.write_bytes(b"")
+        probe.unlink()
+    except OSError as error:
+        raise DataError(
+            f"{path}: cannot write the {what} there ({error.strerror or error}); "
+            "choose a folder that can be written, or free the disk"
+        ) from None
+    return path
+
+
+def write_atomic(path: Path, write: Callable[[Path], None]) -> None:
+    """Lets `write` fill a temporary file beside `path`, then puts it in place in one step.
+
+    Raises:
+        DataError: the file cannot be written (read-only folder, full disk).
+    """
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        write(temporary)
+        with temporary.open("rb") as stream:
+            os.fsync(stream.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise DataError(f"{path}: cannot write ({error.strerror or error})") from None
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Writes a JSON value atomically, keys sorted.
+
+    Raises:
+        DataError: the file cannot be written.
+    """
+    text = json.dumps(value, indent=1, sort_keys=True) + "\n"
+    write_atomic(path, lambda temporary: _write_text(temporary, text))
+
+
+def _write_text(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")
+
+
+def remove_abandoned(folder: Path) -> None:
+    """Removes temporary files and folders (`*.PID.tmp`) of processes that are gone."""
+    for path in Path(folder).glob("*.tmp"):
+        pid = path.name.split(".")[-2]
+        if not pid.isdecimal() or _is_running(int(pid)):
+            continue
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):
+        return True
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(") ")[2][:1]
+    except OSError:
+        return True  # no /proc on this system
+    return state not in ("Z", "X")  # ended, but not yet reaped
+
+
+def sha256_file(path: Path) -> str:
+    """Returns the hex digest of a file's bytes.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

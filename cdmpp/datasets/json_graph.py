@@ -1,0 +1,87 @@
+"""TVM's JSON node graph (as `tvm.ir.save_json` writes it), read as plain data."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+from cdmpp.errors import DataError
+
+
+class JsonGraph:
+    """A graph of typed nodes that refer to each other by number; node 0 is null.
+
+    Attributes:
+        nodes: the nodes as parsed JSON: `type_key`, `attrs`, `data`, `keys`, `repr_str`.
+        root: number of the root node.
+    """
+
+    def __init__(self, text: str) -> None:
+        """Parses the graph.
+
+        Raises:
+            DataError: not JSON, or not a node graph.
+        """
+        try:
+            value = json.loads(text)
+            self.nodes: list[dict[str, Any]] = value["nodes"]
+            self.root = int(value["root"])
+            self.type_keys: list[str] = [node["type_key"] for node in self.nodes]
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise DataError(
+                f"not a TVM JSON node graph ({type(error).__name__}: {error}); expected an object "
+                "with `root` and `nodes`, fetch network_info again"
+            ) from None
+
+    def type_key(self, number: int) -> str:
+        """Returns the type of a node, e.g. `ComputeOp`; empty for null."""
+        return self.type_keys[number]
+
+    def attribute(self, number: int, name: str) -> str:
+        """Returns an attribute's text; empty when the node has no such attribute.
+
+        Raises:
+            DataError: no such node.
+        """
+        try:
+            return str(self.nodes[number].get("attrs", {}).get(name, ""))
+        except IndexError:
+            raise DataError(f"node {number} of {len(self.nodes)} does not exist") from None
+
+    def reference(self, number: int, name: str) -> int:
+        """Returns the number of the node that an attribute refers to; 0 = null.
+
+        Raises:
+            DataError: the attribute is no node number.
+        """
+        text = self.attribute(number, name)
+        try:
+            reference = int(text or 0)
+        except ValueError:
+            reference = -1
+        if not 0 <= reference < len(self.nodes):
+            raise DataError(f"attribute {name} of node {number}: {text!r} is no node number")
+        return reference
+
+    def items(self, number: int) -> list[int]:
+        """Returns the node numbers in an array or the values of a map."""
+        return [int(item) for item in self.nodes[number].get("data", [])]
+
+    def mapping(self, number: int) -> dict[str, int]:
+        """Returns a map with text keys as key -> node number."""
+        node = self.nodes[number]
+        return dict(zip(node.get("keys", []), self.items(number), strict=False))
+
+    def text(self, number: int) -> str:
+        """Returns the text of a string node."""
+        node = self.nodes[number]
+        if "repr_b64" in node:
+            return base64.b64decode(node["repr_b64"]).decode("utf-8", "replace")
+        return str(node.get("repr_str", ""))
+
+    def integer(self, number: int) -> int | None:
+        """Returns the value of an integer constant, or None for any other node."""
+        if self.type_keys[number] != "IntImm":
+            return None
+        return int(self.attribute(number, "value"))

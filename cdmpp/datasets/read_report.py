@@ -1,0 +1,114 @@
+"""ReadReport: what a reader took, what it skipped and why."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+#: Skipped lines that are named one by one; the others are only counted.
+MAX_EXAMPLES = 20
+
+
+@dataclass(frozen=True)
+class SkippedLine:
+    """A line (or a whole file, line 0) that could not be used."""
+
+    file: str
+    line: int
+    reason: str
+    detail: str = ""
+
+    def __str__(self) -> str:
+        place = f"{self.file}:{self.line}" if self.line else self.file
+        return f"{place}: {self.reason}" + (f" ({self.detail})" if self.detail else "")
+
+
+@dataclass
+class ReadReport:
+    """Counters of reading measure records; grows while files are read.
+
+    Attributes:
+        files: files opened.
+        lines: lines that are no comment and not blank.
+        records: records taken, failed measurements included.
+        failed: records taken whose program did not build or run.
+        unmeasured: records without a measurement, taken or skipped.
+        comments: blank lines and lines that start with `#`.
+        skipped: reason -> number of lines (or files) skipped.
+        notes: remark -> number of records taken with it.
+        examples: the first `MAX_EXAMPLES` skipped ones.
+    """
+
+    files: int = 0
+    lines: int = 0
+    records: int = 0
+    failed: int = 0
+    unmeasured: int = 0
+    comments: int = 0
+    skipped: Counter[str] = field(default_factory=Counter)
+    notes: Counter[str] = field(default_factory=Counter)
+    examples: list[SkippedLine] = field(default_factory=list)
+
+    @property
+    def skipped_total(self) -> int:
+        """Number of lines and files skipped."""
+        return sum(self.skipped.values())
+
+    def skip(self, file: str, line: int, reason: str, *, detail: str = "") -> None:
+        """Counts a skipped line (line 0: the whole file)."""
+        self.skipped[reason] += 1
+        if len(self.examples) < MAX_EXAMPLES:
+            self.examples.append(SkippedLine(file, line, reason, detail))
+
+    def add(self, other: ReadReport) -> None:
+        """Adds the counters of another report."""
+        for name in ("files", "lines", "records", "failed", "unmeasured", "comments"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.skipped.update(other.skipped)
+        self.notes.update(other.notes)
+        self.examples.extend(other.examples[: MAX_EXAMPLES - len(self.examples)])
+
+    def summary(self) -> str:
+        """Returns the report as lines of text."""
+        text = [
+            f"read {self.records} records from {self.files} files ({self.failed} failed "
+            f"measurements kept with their error code, {self.skipped_total} skipped)"
+        ]
+        text += [f"  skipped {count}: {reason}" for reason, count in self.skipped.most_common()]
+        text += [f"  note {count}: {remark}" for remark, count in self.notes.most_common()]
+        text += [f"    {example}" for example in self.examples]
+        if self.skipped_total > len(self.examples):
+            text.append(f"    and {self.skipped_total - len(self.examples)} more")
+        return "\n".join(text)
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the report as JSON values."""
+        return {
+            "files": self.files,
+            "lines": self.lines,
+            "records": self.records,
+            "failed": self.failed,
+            "unmeasured": self.unmeasured,
+            "comments": self.comments,
+            "skipped": dict(sorted(self.skipped.items())),
+            "notes": dict(sorted(self.notes.items())),
+            "examples": [
+                {"file": e.file, "line": e.line, "reason": e.reason, "detail": e.detail}
+                for e in self.examples
+            ],
+        }
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> ReadReport:
+        """Rebuilds what `to_json` returned."""
+        counters = {
+            name: int(value[name])
+            for name in ("files", "lines", "records", "failed", "unmeasured", "comments")
+        }
+        return cls(
+            **counters,
+            skipped=Counter(value["skipped"]),
+            notes=Counter(value["notes"]),
+            examples=[SkippedLine(**example) for example in value["examples"]],
+        )

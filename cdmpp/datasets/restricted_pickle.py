@@ -1,0 +1,197 @@
+"""Reads the pickles of a Tenset directory without TVM and without running anything they name.
+
+The pickles hold plain Python values and objects of eight globals. Each of the eight stands for an
+inert stub here; every other global, persistent id or extension code is refused.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import pickle
+import pickletools
+import zlib
+from pathlib import Path
+from typing import Any
+
+from cdmpp.errors import DataError
+
+#: Largest (decompressed) pickle that is read.
+MAX_PICKLE_BYTES = 4 << 30
+_GZIP_MAGIC = b"\x1f\x8b"
+#: Operations that reach outside of the pickle by a way other than a named global.
+_REFUSED_OPCODES = frozenset(
+    {"PERSID", "BINPERSID", "EXT1", "EXT2", "EXT4", "NEXT_BUFFER", "READONLY_BUFFER"}
+)
+_LOAD_ERRORS = (
+    pickle.UnpicklingError, EOFError, ValueError, TypeError, AttributeError, LookupError,
+    OverflowError, MemoryError, RecursionError,
+)  # fmt: skip
+
+
+class StubObject:
+    """Inert stand-in of a TVM object: keeps the state it was pickled with and does nothing.
+
+    Attributes:
+        state: what the pickle gave, e.g. `{"handle": JSON text}`; None when it gave nothing.
+    """
+
+    __slots__ = ("state",)
+
+    def __init__(self) -> None:
+        self.state: Any = None
+
+    def __setstate__(self, state: Any) -> None:
+        self.state = state
+
+    def get(self, name: str) -> Any:
+        """Returns entry `name` of a dict state, or None."""
+        return self.state.get(name) if isinstance(self.state, dict) else None
+
+
+class ObjectStub(StubObject):
+    """`tvm.runtime.object.Object`."""
+
+    __slots__ = ()
+
+
+class SearchTaskStub(StubObject):
+    """`tvm.auto_scheduler.search_task.SearchTask`."""
+
+    __slots__ = ()
+
+
+class HardwareParamsStub(StubObject):
+    """`tvm.auto_scheduler.search_task.HardwareParams`."""
+
+    __slots__ = ()
+
+
+class ComputeDagStub(StubObject):
+    """`tvm.auto_scheduler.compute_dag.ComputeDAG`."""
+
+    __slots__ = ()
+
+
+class TargetStub(StubObject):
+    """`tvm.target.target.Target`."""
+
+    __slots__ = ()
+
+
+class ArrayStub(StubObject):
+    """`tvm.ir.container.Array`."""
+
+    __slots__ = ()
+
+
+class StringStub(str):
+    """`tvm.runtime.container.String`: a str; its object state is dropped."""
+
+    __slots__ = ()
+
+    def __new__(cls, text: str = "") -> StringStub:
+        """Makes the string from text only (no decoding of bytes, no `str()` of other objects)."""
+        if not isinstance(text, str):
+            raise pickle.UnpicklingError("a String of something that is not text")
+        return super().__new__(cls, text)
+
+    def __setstate__(self, state: Any) -> None:
+        """Ignores the state: the text is all there is."""
+
+
+class _NewObject:
+    """`tvm.runtime.object._new_object`: makes an empty stub of a stub class, and nothing else."""
+
+    __slots__ = ()
+
+    def __call__(self, cls: object) -> StubObject:
+        if not (isinstance(cls, type) and issubclass(cls, StubObject)):
+            raise pickle.UnpicklingError("_new_object of something that is not a TVM class")
+        return cls()
+
+    def __setstate__(self, state: Any) -> None:
+        raise pickle.UnpicklingError("state given to a function")
+
+
+_GLOBALS: dict[tuple[str, str], Any] = {
+    ("tvm.runtime.object", "_new_object"): _NewObject(),
+    ("tvm.runtime.object", "Object"): ObjectStub,
+    ("tvm.auto_scheduler.search_task", "SearchTask"): SearchTaskStub,
+    ("tvm.auto_scheduler.search_task", "HardwareParams"): HardwareParamsStub,
+    ("tvm.auto_scheduler.compute_dag", "ComputeDAG"): ComputeDagStub,
+    ("tvm.target.target", "Target"): TargetStub,
+    ("tvm.runtime.container", "String"): StringStub,
+    ("tvm.ir.container", "Array"): ArrayStub,
+}
+
+
+class _RefusedGlobalError(Exception):
+    """Carries the name of a global that is not on the list."""
+
+
+class _RestrictedUnpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        try:
+            return _GLOBALS[module, name]
+        except KeyError:
+            raise _RefusedGlobalError(f"{module}.{name}") from None
+
+    def persistent_load(self, pid: Any) -> Any:
+        raise pickle.UnpicklingError("persistent id")
+
+
+def load_restricted(path: Path) -> Any:
+    """Returns the value pickled in `path` (`.pkl`, or gzipped, whatever its name).
+
+    Raises:
+        DataError: the file cannot be read, is empty, truncated, no pickle, or names a global that
+            is not one of the eight.
+    """
+    data = _read_bytes(path)
+    if not data:
+        raise DataError(f"{path}: the pickle is empty; fetch the file again from Tenset")
+    try:
+        _check_opcodes(data)
+        return _RestrictedUnpickler(io.BytesIO(data)).load()
+    except _RefusedGlobalError as error:
+        raise DataError(
+            f"{path}: refused, the pickle names the global {error}; a Tenset task file names only "
+            "TVM's task classes, so do not trust this file and fetch it again from Tenset"
+        ) from None
+    except _LOAD_ERRORS as error:
+        detail = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise DataError(
+            f"{path}: not a readable task pickle ({detail[:120]}); expected a Tenset "
+            "all_tasks.pkl or *.task.pkl, fetch the file again"
+        ) from None
+
+
+def _read_bytes(path: Path) -> bytes:
+    """Returns the decompressed content, at most `MAX_PICKLE_BYTES`."""
+    try:
+        with path.open("rb") as raw:
+            zipped = raw.read(2) == _GZIP_MAGIC
+        with gzip.open(path, "rb") if zipped else path.open("rb") as stream:
+            data: bytes = stream.read(MAX_PICKLE_BYTES + 1)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise DataError(f"{path}: damaged gzip file ({error}); fetch it again") from None
+    except OSError as error:
+        raise DataError(f"{path}: cannot read ({error.strerror or error})") from None
+    if len(data) > MAX_PICKLE_BYTES:
+        raise DataError(f"{path}: larger than {MAX_PICKLE_BYTES} bytes, not a Tenset task file")
+    return data
+
+
+def _check_opcodes(data: bytes) -> None:
+    """Walks the pickle without running it; refuses outside references and absurd memo sizes.
+
+    The memo is an array that grows to the largest index, so that nine bytes could ask for
+    gigabytes.
+    """
+    for opcode, argument, _ in pickletools.genops(data):
+        if opcode.name in _REFUSED_OPCODES:
+            raise pickle.UnpicklingError(f"operation {opcode.name} is not allowed")
+        is_put = opcode.name in ("PUT", "BINPUT", "LONG_BINPUT")
+        if is_put and argument is not None and argument > len(data):
+            raise pickle.UnpicklingError(f"memo index {argument} in {len(data)} bytes")

@@ -1,0 +1,78 @@
+"""Columns of the two Parquet tables of an extracted dataset."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from cdmpp.features.compact_ast import (
+    LEAF_EXTRA_SCHEMA_VERSION,
+    LEAF_FEATURE_COUNT,
+    LEAF_SCHEMA_VERSION,
+)
+
+#: Version of the tables below; a reader refuses another one.
+STORE_SCHEMA_VERSION = 1
+
+
+def schema_versions() -> dict[str, int]:
+    """Returns the versions that together say what the tables mean."""
+    return {
+        "store": STORE_SCHEMA_VERSION,
+        "leaf": LEAF_SCHEMA_VERSION,
+        "leaf_extra": LEAF_EXTRA_SCHEMA_VERSION,
+    }
+
+
+def _metadata() -> dict[str, str]:
+    versions = {f"cdmpp.{name}_schema_version": str(v) for name, v in schema_versions().items()}
+    return versions | {"cdmpp.leaf_feature_count": str(LEAF_FEATURE_COUNT)}
+
+
+def programs_schema() -> Any:
+    """Returns the schema of `programs`: one row a program, whatever devices measured it.
+
+    `leaf_features` and `leaf_extra` are flat lists, leaf after leaf; the number of leaves is the
+    length of `leaf_position`. They are empty where the program could not be featurised (`valid`
+    false). `tree` is the serialised compact AST. `flop_count` is null where unknown.
+    """
+    network = pa.struct([pa.field("name", pa.string()), pa.field("weight", pa.int64())])
+    return pa.schema(
+        [
+            pa.field("program_id", pa.string(), nullable=False),
+            pa.field("source", pa.string(), nullable=False),
+            pa.field("workload_key", pa.string(), nullable=False),
+            pa.field("operator", pa.string(), nullable=False),
+            pa.field("target_kind", pa.string(), nullable=False),
+            pa.field("networks", pa.list_(network), nullable=False),
+            pa.field("flop_count", pa.float64()),
+            pa.field("valid", pa.bool_(), nullable=False),
+            pa.field("reject_reason", pa.string()),
+            pa.field("leaf_features", pa.list_(pa.float32()), nullable=False),
+            pa.field("leaf_extra", pa.list_(pa.float32()), nullable=False),
+            pa.field("leaf_position", pa.list_(pa.int32()), nullable=False),
+            pa.field("tree", pa.list_(pa.int32()), nullable=False),
+        ],
+        metadata=_metadata(),
+    )
+
+
+def measurements_schema() -> Any:
+    """Returns the schema of `measurements`: one row a record.
+
+    `latency_s` (mean of `costs_s`) and `latency_std_s` (population standard deviation) are null
+    unless `error_code` is 0. `measured_at` is Unix time in seconds.
+    """
+    return pa.schema(
+        [
+            pa.field("program_id", pa.string(), nullable=False),
+            pa.field("device", pa.string(), nullable=False),
+            pa.field("latency_s", pa.float64()),
+            pa.field("latency_std_s", pa.float64()),
+            pa.field("costs_s", pa.list_(pa.float64()), nullable=False),
+            pa.field("error_code", pa.int32(), nullable=False),
+            pa.field("measured_at", pa.int64(), nullable=False),
+        ],
+        metadata=_metadata(),
+    )

@@ -1,0 +1,217 @@
+"""Splits: which samples train a model, which stop its training and which judge it."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Literal, cast, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cdmpp.datasets.samples import ProgramArrays, Samples
+from cdmpp.errors import DataError, UsageError
+
+SplitKind = Literal["task", "network", "record"]
+
+_PARTS = ("train", "validation", "test")
+
+
+@dataclass(frozen=True)
+class Split:
+    """Three disjoint parts that together are all samples.
+
+    Attributes:
+        kind: `task`, `network` or `record`.
+        train: int64, sorted sample indices to learn from.
+        validation: int64, sorted sample indices for early stopping and choices.
+        test: int64, sorted sample indices to judge with, once.
+        description: one sentence for reports.
+        leaks: whether samples of one task are in several parts.
+        seed: what the parts were drawn with.
+        test_networks: networks held out for the test part (`network` only).
+        validation_networks: networks held out for the validation part (`network` only).
+    """
+
+    kind: SplitKind
+    train: NDArray[np.int64]
+    validation: NDArray[np.int64]
+    test: NDArray[np.int64]
+    description: str
+    leaks: bool
+    seed: int
+    test_networks: tuple[str, ...] = ()
+    validation_networks: tuple[str, ...] = ()
+
+
+def split(
+    samples: Samples,
+    kind: SplitKind,
+    *,
+    seed: int,
+    fractions: tuple[float, float, float] = (0.7, 0.1, 0.2),
+    test_networks: Iterable[str] | None = None,
+) -> Split:
+    """Returns the parts; equal for equal samples and seed, whatever devices are there.
+
+    `task`: whole workloads go to one part, on every device and for every target. `network`: whole
+    networks are held out, a network with all its batch sizes and resolutions together; a task that
+    a training network also has is a training task, one that a validation network has is not a test
+    task; tasks in no network are training tasks. `record`: programs are drawn one by one, so all
+    parts share tasks ("within-task"); it measures interpolation and leaks.
+
+    Each workload, network or program is drawn by a hash of its name and the seed, so that
+    fractions hold on average and adding devices moves nothing (`network` shares are numbers of
+    networks).
+
+    Args:
+        fractions: shares of (train, validation, test), positive sum; scaled to sum 1.
+        test_networks: networks to hold out (`network` only), by full name or by the name before the
+            comma; None = drawn.
+
+    Raises:
+        UsageError: an unknown kind or network, or impossible fractions.
+        DataError: a part with a positive fraction is empty.
+    """
+    if kind not in get_args(SplitKind):
+        raise UsageError(
+            f"unknown split {kind!r}, expected one of {', '.join(get_args(SplitKind))}"
+        )
+    if len(fractions) != 3 or min(fractions) < 0 or not 0 < sum(fractions) < float("inf"):
+        raise UsageError(f"fractions are {fractions}, expected three numbers >= 0, not all zero")
+    if test_networks is not None and kind != "network":
+        raise UsageError("test networks can only be named for the split by network")
+    shares = np.cumsum(fractions) / sum(fractions)
+    programs = samples.programs
+    held_out: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+    if kind == "record":
+        part_of_program = _draw(programs.program_id.tolist(), seed, shares)
+        part = part_of_program[samples.program]
+    else:
+        if kind == "task":
+            part_of_task = _draw([_workload(task) for task in programs.tasks], seed, shares)
+        else:
+            present = np.unique(samples.task_id)
+            held_out = _hold_out(programs, present, seed, fractions, test_networks)
+            part_of_task = _by_network(programs, *held_out)
+        part = part_of_task[samples.task_id]
+    parts = [np.flatnonzero(part == number).astype(np.int64) for number in range(3)]
+    for name, indices, fraction in zip(_PARTS, parts, fractions, strict=True):
+        if fraction > 0 and len(indices) == 0:
+            raise DataError(
+                f"the {name} part of the split by {kind} is empty ({len(samples)} samples, "
+                f"seed {seed}); use more data, another seed or other fractions"
+            )
+    validation_networks, named = held_out
+    return Split(
+        kind=kind,
+        train=parts[0],
+        validation=parts[1],
+        test=parts[2],
+        description=_describe(samples, kind, parts, named, seed),
+        leaks=kind == "record",
+        seed=seed,
+        test_networks=named,
+        validation_networks=validation_networks,
+    )
+
+
+def network_family(network: str) -> str:
+    """Returns a network's name without input shapes: `resnet_50` of `resnet_50,[(1,3,224,224)]`."""
+    return network.split(",", 1)[0]
+
+
+def _workload(task: str) -> str:
+    """Returns the workload key of `"<workload key>|<target kind>"`."""
+    return str(task).rsplit("|", 1)[0]
+
+
+def _uniform(name: str, seed: int) -> float:
+    """Returns a number in [0, 1) that follows from the name and the seed only."""
+    digest = hashlib.sha256(f"{seed}|{name}".encode()).digest()
+    return float(int.from_bytes(digest[:7], "big") / (1 << 56))
+
+
+def _draw(names: Iterable[str], seed: int, shares: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Returns the part (0, 1, 2) of every name."""
+    drawn = np.array([_uniform(str(name), seed) for name in names], dtype=np.float64)
+    part = np.searchsorted(shares[:2], drawn, side="right")
+    return cast("NDArray[np.int64]", part.astype(np.int64))
+
+
+def _families(programs: ProgramArrays, task: int) -> set[str]:
+    return {network_family(name) for name, _ in programs.networks[task]}
+
+
+def _hold_out(
+    programs: ProgramArrays,
+    present: NDArray[np.int64],
+    seed: int,
+    fractions: tuple[float, float, float],
+    named: Iterable[str] | None,
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Returns the (validation, test) families of networks."""
+    families = sorted(set().union(*(_families(programs, int(task)) for task in present)))
+    if len(families) < 3:
+        raise DataError(
+            f"a split by network needs at least 3 networks, found {len(families)}: "
+            f"{', '.join(families) or 'none'}; use the split by task"
+        )
+    order = sorted(families, key=lambda family: _uniform(family, seed))
+    if named is None:
+        count = _count(len(families), fractions[2] / sum(fractions))
+        test = order[:count]
+    else:
+        test = sorted({network_family(_known_family(name, families)) for name in named})
+    rest = [family for family in order if family not in test]
+    validation = rest[: _count(len(families), fractions[1] / sum(fractions))]
+    return tuple(sorted(validation)), tuple(sorted(test))
+
+
+def _count(total: int, fraction: float) -> int:
+    return 0 if fraction == 0 else max(1, round(total * fraction))
+
+
+def _known_family(name: str, families: list[str]) -> str:
+    family = network_family(name)
+    if family in families:
+        return family
+    near = difflib.get_close_matches(family, families, n=1)
+    hint = f", did you mean {near[0]!r}?" if near else ""
+    raise UsageError(f"unknown network {name!r}{hint}; networks found: {', '.join(families)}")
+
+
+def _by_network(
+    programs: ProgramArrays, validation: tuple[str, ...], test: tuple[str, ...]
+) -> NDArray[np.int64]:
+    """Returns the part of every task: training if any training network has it, then validation."""
+    parts = np.zeros(len(programs.tasks), dtype=np.int64)
+    for task in range(len(parts)):
+        families = _families(programs, task)
+        if not families or families - set(validation) - set(test):
+            continue
+        parts[task] = 1 if families & set(validation) else 2
+    return parts
+
+
+def _describe(
+    samples: Samples,
+    kind: SplitKind,
+    parts: list[NDArray[np.int64]],
+    test_networks: tuple[str, ...],
+    seed: int,
+) -> str:
+    sizes = ", ".join(
+        f"{name} {len(indices)} samples of {len(np.unique(samples.task_id[indices]))} tasks"
+        for name, indices in zip(_PARTS, parts, strict=True)
+    )
+    how: Callable[[], str] = {
+        "task": lambda: "by task: no task is in two parts",
+        "network": lambda: (
+            f"by network: {', '.join(test_networks)} held out, shared tasks not tested"
+        ),
+        "record": lambda: "within-task (leaking): programs of one task are in all parts",
+    }[kind]
+    return f"{how()} (seed {seed}): {sizes}"

@@ -1,0 +1,118 @@
+"""Records: tasks, measured programs and the identity of a program. Plain frozen dataclasses."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Source = Literal["tenset", "autotvm", "metaschedule"]
+
+#: What a code of `MeasureRecord.error_code` means.
+ERROR_CODE_NAMES = (
+    "ok", "instantiation error", "compile error (host)", "compile error (device)",
+    "runtime error (device)", "wrong answer", "build timeout", "run timeout", "unknown error",
+)  # fmt: skip
+UNKNOWN_ERROR_CODE = 8
+
+
+@dataclass(frozen=True)
+class TensetTask:
+    """A task: a computation to be compiled for a kind of target.
+
+    Attributes:
+        workload_key: normalised key (see `normalise_workload_key`).
+        target: the compiler target as text, e.g. `llvm -keys=cpu -link-params=0`.
+        target_kind: first word of the target (`llvm`, `cuda`, `rocm`).
+        dag_json: the computation as TVM's JSON node graph; its root is the array of tensors.
+        hardware_params: num_cores, vector_unit_bytes, cache_line_bytes,
+            max_shared_memory_per_block, max_local_memory_per_block, max_threads_per_block,
+            max_vthread_extent, warp_size.
+        layout_rewrite_option: 0 none, 1 insert a transform stage, 2 rewrite for pre-transformed
+            weights.
+        task_input_names: names of the special inputs the task is measured with; usually empty.
+    """
+
+    workload_key: str
+    target: str
+    target_kind: str
+    dag_json: str
+    hardware_params: tuple[int, ...]
+    layout_rewrite_option: int = 0
+    task_input_names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class MeasureRecord:
+    """A program measured (or tried) on a device.
+
+    Attributes:
+        workload_key: normalised key of the task.
+        target: the compiler target as text.
+        target_kind: first word of the target.
+        device: device label.
+        hardware_params: as in `TensetTask`; empty where the record's version has none.
+        steps: transform steps as parsed JSON, each `[code, argument, ...]`.
+        costs_s: measured seconds, one per repeat; empty when the program has not been measured.
+        error_code: index into `ERROR_CODE_NAMES`; 0 = ok.
+        all_cost_s: seconds spent on building and measuring.
+        measured_at: Unix time in seconds.
+        version: version of the record format, e.g. `v0.6`.
+        line: line number in the file it was read from, from 1; 0 = unknown.
+    """
+
+    workload_key: str
+    target: str
+    target_kind: str
+    device: str
+    hardware_params: tuple[int, ...]
+    steps: tuple[list[Any], ...]
+    costs_s: tuple[float, ...]
+    error_code: int
+    all_cost_s: float
+    measured_at: int
+    version: str
+    line: int = 0
+
+    @property
+    def is_ok(self) -> bool:
+        """Whether the program ran and `costs_s` are its latencies."""
+        return self.error_code == 0 and len(self.costs_s) > 0
+
+    @property
+    def latency_s(self) -> float | None:
+        """Mean of the repeats in seconds; None unless `is_ok`."""
+        return sum(self.costs_s) / len(self.costs_s) if self.is_ok else None
+
+
+def normalise_workload_key(key: str) -> str:
+    """Returns the key with the white space of `json.dumps`; a key that is not JSON is stripped."""
+    try:
+        return json.dumps(json.loads(key))
+    except (ValueError, RecursionError):
+        return key.strip()
+
+
+def program_id(source: Source, workload_key: str, steps_or_trace: Any, target_kind: str) -> str:
+    """Returns the identity of a program: equal on every device that measures it.
+
+    The hashed bytes are the ASCII text of the JSON array
+    `[source, normalised workload key, steps or trace, target kind]`, without white space between
+    tokens, object keys sorted, other characters as `\\u` escapes.
+
+    Args:
+        source: where the program is from.
+        workload_key: key of its task, normalised here.
+        steps_or_trace: Ansor's steps, an AutoTVM entity or a MetaSchedule trace, as JSON values.
+        target_kind: `cuda`, `llvm`, `rocm`; other attributes of the target do not count.
+
+    Returns:
+        64 hexadecimal digits (sha256).
+
+    Raises:
+        ValueError: a number that JSON has no name for (NaN, infinity).
+    """
+    value = [source, normalise_workload_key(workload_key), steps_or_trace, target_kind]
+    text = json.dumps(value, separators=(",", ":"), sort_keys=True, allow_nan=False)
+    return hashlib.sha256(text.encode("ascii")).hexdigest()

@@ -1,0 +1,156 @@
+"""The device registry and the device vector."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cdmpp.devices.registry import (
+    get_device,
+    load_device_file,
+    load_registry,
+    resolve_devices,
+    unknown_device,
+)
+from cdmpp.devices.spec import DeviceSpec
+from cdmpp.devices.vector import DEVICE_VECTOR_NAMES, device_vector
+from cdmpp.errors import DeviceError
+
+LABELS = [
+    f"{cpu}-{isa}-{threads}c"
+    for cpu in ("epyc", "xeon")
+    for isa in ("avx512", "avx2")
+    for threads in (1, 2)
+]
+
+
+def test_the_labels_of_the_default_dataset_are_known(tmp_path: Path) -> None:
+    registry = load_registry()
+    assert set(LABELS) <= set(registry)
+    shipped = Path(__file__).resolve().parents[2] / "data" / "tenset-cpu" / "measure_records"
+    assert {path.name for path in shipped.iterdir()} == set(LABELS)
+
+
+def test_values_and_their_sources() -> None:
+    spec = get_device("xeon-avx512-2c")
+    assert spec.peak_fp32_flop_per_s == 285e9
+    assert spec.mem_bandwidth_bytes_per_s == 28.8e9
+    assert spec.clock_hz == 2.3e9
+    assert spec.threads == 2
+    assert spec.simd_bits == 512
+    assert get_device("epyc-avx2-1c").clock_hz is None
+    assert get_device("epyc-avx2-1c").peak_fp32_flop_per_s == 116e9
+
+
+@pytest.mark.parametrize("label", LABELS)
+def test_every_value_has_a_source(label: str) -> None:
+    spec = get_device(label)
+    for field in fields(DeviceSpec):
+        if field.name in ("name", "kind", "sources"):
+            continue
+        known = getattr(spec, field.name) is not None
+        assert known == bool(spec.sources.get(field.name)), field.name
+
+
+def test_an_unknown_label_names_the_nearest() -> None:
+    with pytest.raises(DeviceError, match="did you mean 'xeon-avx512-2c'"):
+        get_device("xeon-avx512-2")
+
+
+@pytest.mark.parametrize(
+    ("target_kind", "kind"),
+    [("llvm", "cpu"), ("cuda", "gpu"), ("rocm", "gpu"), ("hexagon", "accelerator")],
+)
+def test_the_fallback_of_an_unknown_device(target_kind: str, kind: str) -> None:
+    spec, warning = unknown_device("new-thing", target_kind)
+    assert spec.kind == kind
+    assert "new-thing" in warning
+    vector = device_vector(spec)
+    half = len(vector) // 2
+    names = DEVICE_VECTOR_NAMES[half:]
+    known = {name for name, bit in zip(names, vector[half:], strict=True) if bit}
+    assert known == {"known_is_gpu", "known_is_cpu", "known_is_accelerator"}
+    assert vector[:half].sum() == 1
+
+
+def test_resolving_keeps_label_order_and_warns() -> None:
+    specs, warnings = resolve_devices({"z": "cuda", "epyc-avx2-1c": "llvm"})
+    assert [spec.name for spec in specs] == ["epyc-avx2-1c", "z"]
+    assert len(warnings) == 1
+
+
+def test_vectors_of_the_labels_differ_and_are_moderate() -> None:
+    vectors = np.stack([device_vector(get_device(label)) for label in LABELS])
+    assert vectors.dtype == np.float32
+    assert vectors.shape == (8, len(DEVICE_VECTOR_NAMES))
+    assert len(np.unique(vectors, axis=0)) == 8
+    assert np.abs(vectors).max() <= 3
+
+
+@given(st.floats(1e6, 1e15), st.integers(1, 10_000))
+def test_more_is_more_and_unknown_is_masked(rate: float, cores: int) -> None:
+    spec = DeviceSpec(name="x", kind="gpu", mem_bandwidth_bytes_per_s=rate, core_count=cores)
+    faster = replace(spec, mem_bandwidth_bytes_per_s=2 * rate, core_count=None)
+    half = len(DEVICE_VECTOR_NAMES) // 2
+    value = DEVICE_VECTOR_NAMES.index("log2_mem_bandwidth_bytes_per_s")
+    count = DEVICE_VECTOR_NAMES.index("log2_core_count")
+    first, second = device_vector(spec), device_vector(faster)
+    assert np.isfinite(first).all()
+    assert second[value] > first[value]
+    assert first[half + value] == second[half + value] == 1
+    assert (first[half + count], second[half + count]) == (1, 0)
+    assert second[count] == 0
+
+
+def test_compute_capability() -> None:
+    place = DEVICE_VECTOR_NAMES.index("compute_capability")
+    assert device_vector(DeviceSpec("t4", "gpu", compute_capability="7.5"))[place] == 0.75
+    half = len(DEVICE_VECTOR_NAMES) // 2
+    assert device_vector(DeviceSpec("mi50", "gpu", compute_capability="gfx906"))[half + place] == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[1", "cannot read the device file"),
+        ("devices: 3", "expected a mapping with `devices`"),
+        ("device: {}\ndevices: {}", "unknown key 'device', did you mean 'devices'"),
+        (
+            "devices: {x: {kind: cpu, core_cout: {value: 1, source: s}}}",
+            "did you mean 'core_count'",
+        ),
+        ("devices: {x: {kind: dog}}", "kind is 'dog'"),
+        ("devices: {x: {}}", "kind is missing"),
+        ("devices: {x: {kind: cpu, threads: 2}}", "expected {value: ..., source: ...}"),
+        ("devices: {x: {kind: cpu, threads: {value: 2}}}", "expected {value: ..., source: ...}"),
+        ("devices: {x: {kind: cpu, threads: {value: 0, source: s}}}", "expected a positive number"),
+        ("devices: {x: {kind: cpu, threads: {value: 1.5, source: s}}}", "expected a whole number"),
+        (
+            "devices: {x: {kind: cpu, clock_hz: {value: fast, source: s}}}",
+            "expected a positive number",
+        ),
+    ],
+)
+def test_a_wrong_device_file_is_told(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_text(text)
+    with pytest.raises(DeviceError) as caught:
+        load_device_file(path)
+    assert message in str(caught.value)
+    assert str(path) in str(caught.value)
+
+
+def test_a_device_file_of_ones_own(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(
+        "devices:\n  box:\n    kind: gpu\n    clock_hz: {value: 1.59e9, source: data sheet}\n"
+        "    mem_bytes: {value: null, source: not told}\n"
+    )
+    spec = get_device("box", [tmp_path])
+    assert spec.clock_hz == 1.59e9
+    assert spec.mem_bytes is None
+    assert spec.sources == {"clock_hz": "data sheet"}
