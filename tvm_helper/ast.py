@@ -21,8 +21,8 @@ from cdmpp.features.loop_tree import (
     LoopTree,
     Node,
     Store,
-    children,
 )
+from tvm_helper.allocations import place_allocation, place_allocations, uses, without_empty_nodes
 from tvm_helper.compat import Call, Schedule, Sequential, TensorLoad, block_passes, tir_passes, tirx
 from tvm_helper.prim_func import TIRX_CLASS_OF_OP
 
@@ -101,6 +101,22 @@ def _child_statements(statement: Any) -> list[Any]:
     return [] if body is None else [body]
 
 
+def _reduction_registers(statement: Any) -> set[Any]:
+    """Returns the one-element buffers through which threads combine their partial reductions.
+
+    The original keeps them as bare registers, whose stores are not stores to a buffer.
+    """
+    found: set[Any] = set()
+    call = statement.value if isinstance(statement, tirx.Evaluate) else None
+    if isinstance(call, Call) and str(call.op.name).endswith("tvm_thread_allreduce"):
+        for argument in call.args:
+            if isinstance(argument, TensorLoad) and argument.source.scope() == "local":
+                found.add(argument.source)
+    for child in _child_statements(statement):
+        found |= _reduction_registers(child)
+    return found
+
+
 class _Walker:
     """Turns one lowered function into a loop tree."""
 
@@ -112,16 +128,16 @@ class _Walker:
         self._buffers: dict[Any, Buffer] = {}
         self._extents = iter(extents)
         self._allocated: dict[Buffer, tuple[int | Expr, ...]] = {}
+        self._registers = _reduction_registers(function.body)
         self._is_gpu = False
 
     def tree(self) -> LoopTree:
         parameters = tuple(self._buffer(parameter) for parameter in self._function.params)
-        body = self._statement(self._function.body)
-        body = _place_allocations(body, self._allocated)
-        written = [buffer for buffer in parameters if _uses(body, buffer, only_stores=True)]
-        for buffer in reversed(written):
-            first = next(i for i, node in enumerate(body) if _uses([node], buffer))
-            body = [*body[:first], Allocation(buffer, buffer.shape, body[first:])]
+        body = without_empty_nodes(self._statement(self._function.body))
+        body = place_allocations(body, self._allocated)
+        written = [buffer for buffer in parameters if uses(body, buffer, only_stores=True)]
+        for buffer in written:
+            body = place_allocation(body, buffer, buffer.shape, through=(Allocation,))
         return LoopTree(parameters, body, self._is_gpu)
 
     # Statements.
@@ -130,6 +146,8 @@ class _Walker:
         if isinstance(node, tirx.SeqStmt):
             return [made for item in node.seq for made in self._statement(item)]
         if isinstance(node, tirx.BufferStore):
+            if node.buffer in self._registers:
+                return []
             indices = tuple(self._expr(index) for index in node.indices)
             return [Store(self._buffer(node.buffer), indices, self._expr(node.value))]
         if isinstance(node, tirx.For):
@@ -188,7 +206,9 @@ class _Walker:
                 "Cannot turn TIR into a loop tree: compaction changed the order of allocations "
                 f"(got {name!r}, expected {node.buffer.name!r})."
             )
-        self._allocated[self._buffer(node.buffer)] = tuple(self._int_or_expr(e) for e in shape)
+        if node.buffer not in self._registers:
+            extents = tuple(self._int_or_expr(extent) for extent in shape)
+            self._allocated[self._buffer(node.buffer)] = extents
 
     # Expressions.
 
@@ -199,6 +219,8 @@ class _Walker:
         if isinstance(node, tirx.FloatImm):
             return Expr("const", dtype, (), float(node.value))
         if isinstance(node, TensorLoad):
+            if node.source in self._registers:
+                return Expr("var", dtype, (), self._var_name(node.source))
             indices = tuple(self._expr(index) for index in node.indices)
             buffer = self._buffer(node.source)
             return Expr("load", buffer.dtype, indices, buffer)
@@ -250,51 +272,3 @@ class _Walker:
 
 _OP_OF_CLASS_NAME: Mapping[str, str] = {name: op for op, name in TIRX_CLASS_OF_OP.items()}
 assert set(_OP_OF_CLASS_NAME.values()) == BINARY_OPS
-
-
-def _expr_reads(expr: Expr, buffer: Buffer) -> bool:
-    if expr.op == "load" and expr.value is buffer:
-        return True
-    return any(_expr_reads(argument, buffer) for argument in expr.args)
-
-
-def _uses(nodes: list[Node], buffer: Buffer, *, only_stores: bool = False) -> bool:
-    """Returns whether a buffer is stored to (or read) anywhere in the nodes."""
-    for node in nodes:
-        if isinstance(node, Store):
-            if node.buffer is buffer:
-                return True
-            read = (*node.indices, node.value)
-            if not only_stores and any(_expr_reads(expr, buffer) for expr in read):
-                return True
-        elif not only_stores and isinstance(node, Condition):
-            if _expr_reads(node.condition, buffer):
-                return True
-            if _uses(children(node), buffer):
-                return True
-        elif _uses(children(node), buffer, only_stores=only_stores):
-            return True
-    return False
-
-
-def _place_allocations(
-    nodes: list[Node], allocated: Mapping[Buffer, tuple[int | Expr, ...]]
-) -> list[Node]:
-    """Puts every allocation around the statements of the innermost list that has all its uses.
-
-    It spans from the first use to the end of that list: allocations nest like the original's.
-    """
-    for buffer, extents in allocated.items():
-        if _uses(nodes, buffer):
-            nodes = _place(nodes, buffer, extents)
-    return nodes
-
-
-def _place(nodes: list[Node], buffer: Buffer, extents: tuple[int | Expr, ...]) -> list[Node]:
-    using = [i for i, node in enumerate(nodes) if _uses([node], buffer)]
-    if len(using) == 1:
-        only = nodes[using[0]]
-        if isinstance(only, Loop | Attribute | Allocation):
-            only.body = _place(only.body, buffer, extents)
-            return nodes
-    return [*nodes[: using[0]], Allocation(buffer, extents, nodes[using[0] :])]

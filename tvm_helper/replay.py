@@ -66,6 +66,9 @@ class _Replay:
         inlined = [stage.op for stage in state.stages if stage.attach == "inline"]
         graph = TensorGraph(ops, inlined)
         self._blocks = graph.block_names
+        for op in inlined:
+            if op.outputs[0] in state.parameters:
+                raise ReplayError("output stage cannot be inlined", op.name)
         arguments = [graph.tensors[buffer] for buffer in state.parameters]
         function = _call("create_prim_func", te.create_prim_func, arguments)
         regions = self._narrow_regions(ops, {op.outputs[0]: op for op in inlined})
@@ -107,13 +110,20 @@ class _Replay:
         if stage.scope:
             self._do("set_scope", block, 0, stage.scope)
         if stage.attach == "at":
-            target = self._loops[_present(stage.attach_stage, stage.attach_iterator)]
+            target = self._loops.get(_present(stage.attach_stage, stage.attach_iterator))
+            if target is None:
+                raise ReplayError("attach loop does not exist", stage.op.name)
             self._do("compute_at", block, target, preserve_unit_loops=True, index=_FIRST)
         loops = list(self._schedule.get_loops(block))
         own = loops[len(loops) - len(stage.root) :]
         self._loops.update(zip(stage.root, own, strict=True))
         self._shape_loops(stage, block)
         self._annotate(stage)
+        for iterator, (factor, offset) in stage.storage_align.items():
+            if iterator not in stage.root[: len(stage.op.axes)]:
+                raise ReplayError("storage align of a loop that is no axis", stage.op.name)
+            axis = stage.root.index(iterator)
+            self._do("storage_align", block, 0, axis, factor, offset)
 
     def _shape_loops(self, stage: Stage, block: Any) -> None:
         made_by = _made_by(stage)
@@ -170,6 +180,8 @@ class _Replay:
                 self._do("unroll", loop)
             elif iterator.kind != "serial":
                 self._do("bind", loop, _THREAD_TAGS.get(iterator.kind, iterator.kind))
+            if iterator.kind in THREAD_KINDS:
+                continue  # the original gives no pragma to a loop that is bound to threads
             for name, value in iterator.pragmas.items():
                 self._do("annotate", loop, name, value)
 
