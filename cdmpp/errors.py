@@ -1,4 +1,6 @@
-"""The error tree: every expected failure of cdmpp is a `CdmppError` with an exit code and a next step."""
+"""The error tree: every expected failure of cdmpp is a `CdmppError` with an exit code and a next
+step.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,8 @@ EXIT_DEVICE = 4
 
 
 class CdmppError(Exception):
-    """Expected trouble. The text says what went wrong, what was got, what was expected and what to run next.
+    """Expected trouble. The text says what went wrong, what was got, what was expected and what to
+    run next.
 
     Attributes:
         exit_code: process exit code of the command line (0 ok, 2 usage, 3 data, 4 device).

@@ -1,4 +1,6 @@
-"""Where tests find the large real data: beside the checkout, or nowhere (then they skip with a reason)."""
+"""Where tests find the large real data: beside the checkout, or nowhere (then they skip with a
+reason).
+"""
 
 from __future__ import annotations
 

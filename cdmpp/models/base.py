@@ -32,7 +32,8 @@ class CostModel(ABC):
         run_dir: Path | None = None,
         on_progress: Callable[[dict[str, Any]], None] | None = None,
     ) -> None:
-        """Learns from `train`; `validation` may only be used for early stopping. Statistics come from `train`.
+        """Learns from `train`; `validation` may only be used for early stopping. Statistics come
+        from `train`.
 
         Args:
             run_dir: where checkpoints go; training resumes from one that is there.
@@ -41,11 +42,15 @@ class CostModel(ABC):
 
     @abstractmethod
     def predict(self, samples: Samples) -> NDArray[np.float64]:
-        """Returns float64 [N], predicted latency in seconds. `latency_s` of `samples` is never read."""
+        """Returns float64 [N], predicted latency in seconds. `latency_s` of `samples` is never
+        read.
+        """
 
     @abstractmethod
     def save(self, directory: Path) -> dict[str, Any]:
-        """Writes weights into `directory` (no pickle) and returns the JSON-able state that `load` needs."""
+        """Writes weights into `directory` (no pickle) and returns the JSON-able state that `load`
+        needs.
+        """
 
     @classmethod
     @abstractmethod

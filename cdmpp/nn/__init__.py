@@ -1,1 +1,1 @@
-"""nn."""
+"""Torch modules and losses of the cost models."""

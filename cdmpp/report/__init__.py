@@ -1,1 +1,1 @@
-"""report."""
+"""Reports: tables, plots and one self-contained HTML page."""

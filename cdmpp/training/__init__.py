@@ -1,1 +1,1 @@
-"""training."""
+"""Training: the loop, checkpoints, runs and run folders."""

@@ -1,0 +1,101 @@
+"""The roofline of a tensor program: the larger of its compute time and its memory time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cdmpp.datasets.samples import ProgramArrays
+from cdmpp.devices.spec import DeviceSpec
+from cdmpp.features.schema import LEAF_FEATURE_NAMES
+
+FloatArray = NDArray[np.float64]
+
+#: Stand-in for an unknown arithmetic peak; models that use it fit a factor per device on top.
+NOMINAL_FLOP_PER_S = 1.0e11
+#: Stand-in for an unknown memory bandwidth, as a share of the arithmetic peak (bytes per
+#: operation).
+NOMINAL_BYTES_PER_FLOP = 0.1
+
+_FLOAT_OPERATIONS = (
+    "float_mad", "float_addsub", "float_mul", "float_divmod", "float_cmp", "float_mathfunc",
+    "float_otherfunc",
+)  # fmt: skip
+_BUFFER_SLOTS = 5
+_CHUNK_LEAVES = 200_000
+
+
+@dataclass(frozen=True)
+class LeafWork:
+    """What each leaf does, decoded from the leaf features.
+
+    Attributes:
+        flop: float64 [L], floating-point operations over all iterations.
+        bytes: float64 [L], distinct bytes that the leaf reads and writes.
+    """
+
+    flop: FloatArray
+    bytes: FloatArray
+
+
+def leaf_work(leaf_features: NDArray[np.float32]) -> LeafWork:
+    """Returns the work of each leaf.
+
+    The features hold log2(x + 1); this undoes it. The distinct bytes of the (up to five) buffers of
+    a leaf are added; a buffer that two leaves share counts in both.
+
+    Args:
+        leaf_features: float32 [L, 164], possibly memory-mapped; read in chunks.
+    """
+    operations = [LEAF_FEATURE_NAMES.index(name) for name in _FLOAT_OPERATIONS]
+    unique_bytes = [
+        LEAF_FEATURE_NAMES.index(f"B{slot}.unique_bytes") for slot in range(_BUFFER_SLOTS)
+    ]
+    count = len(leaf_features)
+    flop = np.zeros(count)
+    moved = np.zeros(count)
+    for start in range(0, count, _CHUNK_LEAVES):
+        chunk = np.asarray(leaf_features[start : start + _CHUNK_LEAVES], np.float64)
+        part = slice(start, start + len(chunk))
+        flop[part] = _undo_log(chunk[:, operations]).sum(axis=1)
+        moved[part] = _undo_log(chunk[:, unique_bytes]).sum(axis=1)
+    return LeafWork(flop, moved)
+
+
+def device_rates(device: DeviceSpec) -> tuple[float, float]:
+    """Returns (FLOP/s, bytes/s) of a device, with the nominal stand-ins where a value is
+    unknown.
+    """
+    flop_per_s = device.peak_fp32_flop_per_s or NOMINAL_FLOP_PER_S
+    return flop_per_s, device.mem_bandwidth_bytes_per_s or flop_per_s * NOMINAL_BYTES_PER_FLOP
+
+
+def roofline_s(programs: ProgramArrays, device: DeviceSpec, work: LeafWork) -> FloatArray:
+    """Returns float64 [P], seconds: max(operations / peak, bytes / bandwidth) of each whole
+    program.
+
+    Args:
+        work: `leaf_work(programs.leaf_features)`.
+    """
+    flop_per_s, bytes_per_s = device_rates(device)
+    return np.maximum(
+        program_sums(programs, work.flop) / flop_per_s,
+        program_sums(programs, work.bytes) / bytes_per_s,
+    )
+
+
+def program_sums(programs: ProgramArrays, values: FloatArray) -> FloatArray:
+    """Returns float64 [P], the sum of a per-leaf value over the leaves of each program."""
+    offset = programs.leaf_offset
+    total = np.zeros(len(offset) - 1)
+    # Sums leaf by leaf: differences of a running sum would lose small programs beside large ones.
+    occupied = np.flatnonzero(np.diff(offset) > 0)
+    if len(occupied):
+        total[occupied] = np.add.reduceat(values, offset[occupied])
+    return total
+
+
+def _undo_log(values: FloatArray) -> FloatArray:
+    return np.exp2(values) - 1.0

@@ -1,0 +1,69 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+
+def add_output_options(parser: argparse.ArgumentParser) -> None:
+    """Adds --json, -v and -q."""
+    parser.add_argument("--json", action="store_true", help="print one JSON value and nothing else")
+    # SUPPRESS keeps what the parser above this one has already set.
+    suppressed: dict[str, Any] = {"default": argparse.SUPPRESS}
+    parser.add_argument("-v", "--verbose", action="count", help="say more", **suppressed)
+    parser.add_argument("-q", "--quiet", action="store_true", help="no progress", **suppressed)
+
+
+def add_data_options(parser: argparse.ArgumentParser, *, is_dataset_required: bool = False) -> None:
+    """Adds --dataset, --network-info, --device, --cache and --jobs."""
+    default = "" if is_dataset_required else " (default: the shipped data/tenset-cpu)"
+    parser.add_argument(
+        "--dataset",
+        type=Path,
+        metavar="DIR",
+        required=is_dataset_required,
+        help=f"folder in Tenset's layout, or an extracted one{default}",
+    )
+    parser.add_argument(
+        "--network-info",
+        type=Path,
+        metavar="DIR",
+        help="folder of the tasks (default: network_info in the dataset)",
+    )
+    parser.add_argument(
+        "--device",
+        action="append",
+        metavar="LABEL[,LABEL]",
+        help="devices to use (default: all of the dataset); may be repeated",
+    )
+    parser.add_argument(
+        "--cache",
+        type=Path,
+        metavar="DIR",
+        default=Path("cache"),
+        help="where extracted data are kept (default: ./cache)",
+    )
+    parser.add_argument(
+        "--jobs", type=int, metavar="N", help="processes that extract (default: one per CPU)"
+    )
+
+
+def add_training_options(parser: argparse.ArgumentParser) -> None:
+    """Adds --config and --set."""
+    parser.add_argument(
+        "--config", type=Path, metavar="YAML", help="options, e.g. configs/train/default.yaml"
+    )
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="one option, e.g. transformer.loop.epochs=10; may be repeated, wins over --config",
+    )
+
+
+def is_quiet(args: argparse.Namespace) -> bool:
+    """Whether progress is to be left out."""
+    return bool(args.json or getattr(args, "quiet", False))

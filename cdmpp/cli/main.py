@@ -1,0 +1,82 @@
+"""The `cdmpp` command: finds the subcommand, runs it, and turns expected trouble into one line."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import logging
+import os
+import sys
+from collections.abc import Sequence
+
+from cdmpp import __version__
+from cdmpp.errors import CdmppError
+
+#: Modules of `cdmpp.cli`, in the order of the help. Each has `register(subparsers)`.
+COMMANDS = ("dataset", "train", "evaluate", "predict", "benchmark", "golden")
+
+_EXIT_INTERRUPTED = 130
+_EXIT_BROKEN_PIPE = 141
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command and returns the process's exit code.
+
+    Expected errors are one line on stderr with the exit code of their class (2 usage, 3 data, 4
+    device).
+
+    Args:
+        argv: arguments without the program's name; None = those of the process.
+    """
+    args = build_parser().parse_args(argv)
+    _set_up_logging(args)
+    try:
+        code: int = args.run(args)
+    except CdmppError as error:
+        if getattr(args, "verbose", 0) > 1:
+            raise
+        print(f"cdmpp: error: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("cdmpp: interrupted; run the same command again to continue", file=sys.stderr)
+        return _EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output went away (`cdmpp ... | head`); nothing is left to say.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _EXIT_BROKEN_PIPE
+    return code
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Returns the parser with every subcommand; loads nothing heavy."""
+    parser = argparse.ArgumentParser(
+        prog="cdmpp",
+        description="Predict how long a tensor program takes on a device, without running it.",
+        epilog="`cdmpp COMMAND --help` explains a command.",
+    )
+    parser.add_argument("--version", action="version", version=f"cdmpp {__version__}")
+    parser.add_argument("-v", "--verbose", action="count", default=0, help="say more")
+    parser.add_argument("-q", "--quiet", action="store_true", help="no progress")
+    subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name in COMMANDS:
+        importlib.import_module(f"cdmpp.cli.{name}").register(subparsers)
+    return parser
+
+
+def run_command(*words: str) -> int:
+    """Runs `cdmpp WORDS...` with the process's own arguments and returns the exit code."""
+    return main([*words, *sys.argv[1:]])
+
+
+def _set_up_logging(args: argparse.Namespace) -> None:
+    level = logging.WARNING
+    if getattr(args, "verbose", 0):
+        level = logging.DEBUG if args.verbose > 1 else logging.INFO
+    elif getattr(args, "quiet", False):
+        level = logging.ERROR
+    logging.basicConfig(level=level, format="cdmpp: %(levelname)s: %(message)s", stream=sys.stderr)
+    logging.getLogger("cdmpp").setLevel(level)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

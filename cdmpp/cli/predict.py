@@ -1,0 +1,220 @@
+"""`cdmpp predict`: latencies of the programs in a record file, best first."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cdmpp.cli._options import add_output_options
+
+if TYPE_CHECKING:
+    from cdmpp.datasets.read_report import ReadReport
+    from cdmpp.devices.spec import DeviceSpec
+    from cdmpp.models.assemble import AskedProgram
+    from cdmpp.records import MeasureRecord
+    from cdmpp.training.run_folder import ModelCard
+
+
+def register(subparsers: Any) -> None:
+    """Adds the `predict` command."""
+    parser = subparsers.add_parser(
+        "predict",
+        help="predict the latency of programs, best first",
+        description=(
+            "Predicts every program of a Tenset record file (measured or not) and prints the "
+            "latencies, "
+            "best first, beside the measured one when the record has it."
+        ),
+    )
+    parser.add_argument("--model", type=Path, required=True, metavar="RUN", help="run folder")
+    parser.add_argument(
+        "--records", type=Path, required=True, metavar="FILE", help="record file, .json or .json.gz"
+    )
+    parser.add_argument(
+        "--network-info",
+        type=Path,
+        metavar="DIR",
+        help="folder of the tasks (default: that of the file's dataset, else the shipped)",
+    )
+    parser.add_argument(
+        "--device", metavar="LABEL", help="device to predict for (default: that of each record)"
+    )
+    add_output_options(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Runs the command; returns the exit code."""
+    from cdmpp.datasets.read_report import ReadReport
+    from cdmpp.datasets.record_file import read_records
+    from cdmpp.errors import DataError
+    from cdmpp.training.run_folder import load_model
+
+    model, card = load_model(args.model)
+    report = ReadReport()
+    records = list(read_records(args.records, report, keep_unmeasured=True))
+    failures: Counter[str] = Counter()
+    asked = _featurise(args, records, card, failures) if records else []
+    _say_what_is_missing(args, report, failures)
+    if not asked:
+        reasons = [*report.skipped, *failures]
+        raise DataError(
+            f"no program of {args.records} can be predicted"
+            + (f" ({', '.join(reasons)})" if reasons else "")
+            + "; expected Tenset measure records, one JSON object a line, whose tasks are in the "
+            "folder given with --network-info"
+        )
+    from cdmpp.models.assemble import assemble_samples
+
+    predicted_s = model.predict(assemble_samples(asked))
+    order = sorted(range(len(asked)), key=lambda index: float(predicted_s[index]))
+    if args.json:
+        rows = [_json_row(asked[index], float(predicted_s[index])) for index in order]
+        print(json.dumps(rows, allow_nan=False))
+        return 0
+    _print(asked, predicted_s.tolist(), order)
+    return 0
+
+
+def _featurise(
+    args: argparse.Namespace,
+    records: list[MeasureRecord],
+    card: ModelCard,
+    failures: Counter[str],
+) -> list[AskedProgram]:
+    """Returns the programs that have features; counts the others by reason."""
+    from cdmpp.datasets.task_index import load_tasks
+    from cdmpp.errors import ReplayError
+    from cdmpp.models.assemble import AskedProgram
+    from cdmpp.records import program_id
+    from tvm_helper.featurise import featurise_records
+
+    tasks = load_tasks(_network_info(args))
+    groups: dict[tuple[str, str], list[MeasureRecord]] = {}
+    for record in records:
+        groups.setdefault((record.workload_key, record.target_kind), []).append(record)
+    specs: dict[str, DeviceSpec] = {}
+    asked = []
+    for (workload_key, target_kind), members in groups.items():
+        task = tasks.find(workload_key, target_kind)
+        if task is None:
+            failures["its task is not in network_info"] += len(members)
+            continue
+        for record, ast in zip(members, featurise_records(task, members), strict=True):
+            if isinstance(ast, ReplayError):
+                failures[ast.reason] += 1
+                continue
+            if not ast.valid:
+                failures[ast.reject_reason or "invalid program"] += 1
+                continue
+            label = args.device or _record_device(record, card)
+            if label not in specs:
+                specs[label] = _device_spec(label, target_kind, card)
+            asked.append(
+                AskedProgram(
+                    program_id=program_id("tenset", workload_key, list(record.steps), target_kind),
+                    task=f"{workload_key}|{target_kind}",
+                    ast=ast,
+                    device=specs[label],
+                    # What was measured elsewhere is no measurement of the asked device.
+                    measured_s=record.latency_s if record.device == label else None,
+                )
+            )
+    return asked
+
+
+def _network_info(args: argparse.Namespace) -> Path:
+    """Returns the given folder, else the one of the dataset that the file is in, else the shipped
+    one.
+    """
+    from cdmpp.datasets.tenset import default_dataset_dir
+
+    if args.network_info:
+        return Path(args.network_info)
+    records: Path = args.records
+    for parent in records.resolve().parents:
+        if parent.name in ("measure_records", "to_measure_programs"):
+            beside = parent.parent / "network_info"
+            if beside.is_dir():
+                return beside
+    return default_dataset_dir() / "network_info"
+
+
+def _record_device(record: MeasureRecord, card: ModelCard) -> str:
+    """Returns the label of the record where it is known, else the model's only device.
+
+    Raises:
+        UsageError: the device cannot be told.
+    """
+    from cdmpp.devices.registry import load_registry
+    from cdmpp.errors import UsageError
+
+    trained = [spec.name for spec in card.devices]
+    if record.device in trained or record.device in load_registry():
+        return record.device
+    if len(trained) == 1:
+        return trained[0]
+    raise UsageError(
+        f"the record's device {record.device!r} is not known; choose one with --device LABEL; "
+        f"the model was trained on {', '.join(trained)}"
+    )
+
+
+def _device_spec(label: str, target_kind: str, card: ModelCard) -> DeviceSpec:
+    from cdmpp.devices.registry import load_registry, unknown_device
+
+    known = load_registry() | {spec.name: spec for spec in card.devices}
+    if label in known:
+        return known[label]
+    spec, warning = unknown_device(label, target_kind)
+    print(f"cdmpp: warning: {warning}", file=sys.stderr)
+    return spec
+
+
+def _say_what_is_missing(
+    args: argparse.Namespace, report: ReadReport, failures: Counter[str]
+) -> None:
+    if getattr(args, "quiet", False):
+        return
+    if report.skipped_total:
+        print(f"cdmpp: {report.summary()}", file=sys.stderr)
+    for reason, count in failures.most_common():
+        print(f"cdmpp: {count} programs cannot be predicted: {reason}", file=sys.stderr)
+
+
+def _json_row(program: AskedProgram, predicted_s: float) -> dict[str, Any]:
+    return {
+        "program_id": program.program_id,
+        "device": program.device.name,
+        "latency_s": predicted_s,
+        "low_s": None,
+        "high_s": None,
+        "measured_s": program.measured_s,
+        "out_of_distribution": None,
+    }
+
+
+def _print(asked: list[AskedProgram], predicted_s: list[float], order: list[int]) -> None:
+    from cdmpp.report.tables import format_seconds
+
+    has_measured = any(program.measured_s is not None for program in asked)
+    devices = {program.device.name for program in asked}
+    device_width = max(len("device"), *(len(name) for name in devices)) if len(devices) > 1 else 0
+    measured_heading = f"  {'measured':>10}  {'error':>8}" if has_measured else ""
+    device_heading = f"  {'device':<{device_width}}" if device_width else ""
+    print(f"{'':>5}  {'predicted':>10}{measured_heading}{device_heading}  program")
+    for rank, index in enumerate(order, 1):
+        program = asked[index]
+        text = f"{rank:>5}  {format_seconds(predicted_s[index]):>10}"
+        if has_measured and program.measured_s is not None:
+            error = predicted_s[index] / program.measured_s - 1
+            text += f"  {format_seconds(program.measured_s):>10}  {100 * error:>+6.1f} %"
+        elif has_measured:
+            text += f"  {'-':>10}  {'-':>8}"
+        if device_width:
+            text += f"  {program.device.name:<{device_width}}"
+        print(f"{text}  {program.program_id[:12]}")

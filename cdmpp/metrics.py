@@ -1,0 +1,236 @@
+"""Error and ranking metrics of latency predictions. Numpy only; every value is a fraction or in
+seconds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+#: Keys of one metrics object, in the order of tables; the JSON names of `cdmpp evaluate`.
+METRIC_NAMES = (
+    "n", "mape", "median_ape", "rmse_s", "within_5pct", "within_10pct", "within_20pct",
+    "spearman_by_task", "top1_score", "top5_score",
+)  # fmt: skip
+
+#: A task enters the rank metrics when it has at least this many measured programs on a device.
+MIN_PROGRAMS_TO_RANK = 4
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Predictions beside measurements.
+
+    Attributes:
+        measured_s: float64 [N], seconds, positive.
+        predicted_s: float64 [N], seconds, positive.
+        task: int64 [N], task of each sample.
+        device: int64 [N], device of each sample; programs are ranked within one (task, device).
+        task_weight: float64 [T], weight of each task in the top-k score (see `task_weights`).
+    """
+
+    measured_s: FloatArray
+    predicted_s: FloatArray
+    task: IntArray
+    device: IntArray
+    task_weight: FloatArray
+
+    def take(self, index: NDArray[np.bool_]) -> Judged:
+        """Returns the chosen samples."""
+        return Judged(
+            self.measured_s[index],
+            self.predicted_s[index],
+            self.task[index],
+            self.device[index],
+            self.task_weight,
+        )
+
+
+def task_weights(networks: Iterable[Sequence[tuple[str, int]]]) -> FloatArray:
+    """Returns float64 [T]: a task counts once in every network it occurs in, with its weight there.
+
+    Outside any network a task has weight 1.
+
+    Args:
+        networks: for each task its list of (network name, weight).
+    """
+    return np.array(
+        [sum(weight for _, weight in entry) if entry else 1.0 for entry in networks], np.float64
+    )
+
+
+def summarise(judged: Judged) -> dict[str, float | int | None]:
+    """Returns every metric of `METRIC_NAMES`; a metric that is not defined on these samples is
+    None.
+    """
+    n = len(judged.measured_s)
+    if n == 0:
+        return {name: (0 if name == "n" else None) for name in METRIC_NAMES}
+    ape = absolute_percentage_error(judged.measured_s, judged.predicted_s)
+    difference = judged.predicted_s - judged.measured_s
+    groups = _groups(judged)
+    values: dict[str, float | int | None] = {
+        "n": n,
+        "mape": float(ape.mean()),
+        "median_ape": float(np.median(ape)),
+        "rmse_s": float(np.sqrt(np.mean(difference**2))),
+        "within_5pct": float(np.mean(ape <= 0.05)),
+        "within_10pct": float(np.mean(ape <= 0.10)),
+        "within_20pct": float(np.mean(ape <= 0.20)),
+        "spearman_by_task": _spearman_by_task(judged, groups),
+        "top1_score": _top_k_score(judged, groups, 1),
+        "top5_score": _top_k_score(judged, groups, 5),
+    }
+    return {name: values[name] for name in METRIC_NAMES}
+
+
+def absolute_percentage_error(measured_s: FloatArray, predicted_s: FloatArray) -> FloatArray:
+    """Returns float64 [N], |predicted - measured| / measured, as a fraction."""
+    return np.abs(predicted_s - measured_s) / measured_s
+
+
+def spearman(first: FloatArray, second: FloatArray) -> float:
+    """Returns Spearman's rank correlation, ties by average ranks; 0 where one side is constant."""
+    a = average_ranks(first)
+    b = average_ranks(second)
+    a = a - a.mean()
+    b = b - b.mean()
+    scale = math.sqrt(float(a @ a) * float(b @ b))
+    return float(a @ b) / scale if scale > 0 else 0.0
+
+
+def average_ranks(values: FloatArray) -> FloatArray:
+    """Returns float64 [N], ranks from 1; equal values share the mean of their ranks."""
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    mean_rank = last - (counts - 1) / 2.0
+    return np.asarray(mean_rank[inverse], np.float64)
+
+
+def spearman_by_task(judged: Judged) -> float | None:
+    """Returns the mean of Spearman's correlation over all (task, device) with enough programs.
+
+    A task whose predictions are all equal counts as 0. None when no task has enough programs.
+    """
+    return _spearman_by_task(judged, _groups(judged))
+
+
+def top_k_score(judged: Judged, k: int) -> float | None:
+    """Returns sum(weight x best latency) / sum(weight x best latency among the k predicted
+    fastest).
+
+    1 is perfect. Where predictions tie, the expectation over all orders of the tied programs is
+    taken, so that the score does not depend on the order of the samples. None when there are no
+    samples.
+    """
+    return _top_k_score(judged, _groups(judged), k)
+
+
+def pairwise_accuracy(judged: Judged) -> float | None:
+    """Returns the share of pairs of one (task, device) put in the right order; a predicted tie
+    counts half.
+
+    Pairs with equal measurements do not count. None when there is no pair.
+    """
+    right = 0.0
+    pairs = 0
+    for rows in _groups(judged):
+        measured = judged.measured_s[rows]
+        predicted = judged.predicted_s[rows]
+        first, second = np.triu_indices(len(rows), 1)
+        sign = np.sign(measured[first] - measured[second])
+        agreement = sign * np.sign(predicted[first] - predicted[second])
+        counted = sign != 0
+        right += float(np.sum((agreement[counted] + 1.0) / 2.0))
+        pairs += int(counted.sum())
+    return right / pairs if pairs else None
+
+
+def summarise_by_device(
+    judged: Judged, labels: Sequence[str]
+) -> tuple[dict[str, float | int | None], dict[str, dict[str, float | int | None]]]:
+    """Returns the metrics of all samples and those of each device that has samples, by label."""
+    by_device = {
+        label: summarise(judged.take(judged.device == index))
+        for index, label in enumerate(labels)
+        if bool(np.any(judged.device == index))
+    }
+    return summarise(judged), by_device
+
+
+def mean_and_interval(values: Sequence[float]) -> tuple[float, float | None]:
+    """Returns the mean over seeds and the half width of its 95 % interval (Student's t; None for
+    one value).
+    """
+    array = np.asarray(values, np.float64)
+    if len(array) < 2:
+        return float(array.mean()), None
+    spread = float(array.std(ddof=1)) / math.sqrt(len(array))
+    return float(array.mean()), _student_t_975(len(array) - 1) * spread
+
+
+def _student_t_975(degrees: int) -> float:
+    table: Mapping[int, float] = {
+        1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365,
+        8: 2.306, 9: 2.262, 10: 2.228,
+    }  # fmt: skip
+    if degrees in table:
+        return table[degrees]
+    # Cornish-Fisher expansion of the t quantile around the normal one; error below 1e-3 from 11
+    # degrees on.
+    z = 1.959964
+    return z + (z**3 + z) / (4 * degrees) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * degrees**2)
+
+
+def _groups(judged: Judged) -> list[IntArray]:
+    """Returns the row numbers of each (task, device), in order of task, then device."""
+    if len(judged.task) == 0:
+        return []
+    order = np.lexsort((judged.device, judged.task))
+    task = judged.task[order]
+    device = judged.device[order]
+    starts = np.flatnonzero((np.diff(task) != 0) | (np.diff(device) != 0)) + 1
+    return [np.asarray(rows, np.int64) for rows in np.split(order, starts)]
+
+
+def _spearman_by_task(judged: Judged, groups: list[IntArray]) -> float | None:
+    values = [
+        spearman(judged.measured_s[rows], judged.predicted_s[rows])
+        for rows in groups
+        if len(rows) >= MIN_PROGRAMS_TO_RANK
+    ]
+    return float(np.mean(values)) if values else None
+
+
+def _top_k_score(judged: Judged, groups: list[IntArray], k: int) -> float | None:
+    best = 0.0
+    found = 0.0
+    for rows in groups:
+        measured = judged.measured_s[rows]
+        weight = float(judged.task_weight[judged.task[rows[0]]])
+        best += weight * float(measured.min())
+        found += weight * _expected_best_of_first(measured, judged.predicted_s[rows], k)
+    return best / found if found > 0 else None
+
+
+def _expected_best_of_first(measured: FloatArray, predicted: FloatArray, k: int) -> float:
+    """Returns the mean, over all orders of tied predictions, of the best of the k predicted
+    fastest.
+    """
+    if k >= len(measured):
+        return float(measured.min())
+    threshold = np.sort(predicted)[k - 1]
+    sure = measured[predicted < threshold]
+    tied = np.sort(measured[predicted == threshold])
+    draws = k - len(sure)
+    best_sure = float(sure.min()) if len(sure) else math.inf
+    ways = math.comb(len(tied), draws)
+    chance = [math.comb(len(tied) - 1 - i, draws - 1) / ways for i in range(len(tied))]
+    return sum(p * min(best_sure, float(value)) for p, value in zip(chance, tied, strict=True))

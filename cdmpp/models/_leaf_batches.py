@@ -1,0 +1,154 @@
+"""From samples to padded batches of leaves."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from cdmpp.analytic.roofline import device_rates, leaf_work
+from cdmpp.datasets.samples import Samples
+from cdmpp.devices.vector import device_vector
+from cdmpp.models._normalise import Normalisation
+from cdmpp.models._pooling import leaf_matrix, leaf_rows
+from cdmpp.nn.latency_net import LeafBatch
+
+IntArray = NDArray[np.int64]
+
+#: Work below one operation or byte counts as one, so that its logarithm is finite.
+_LEAST_WORK = 1.0
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """What a model remembers of its training part to normalise its inputs."""
+
+    leaf: Normalisation
+    device: Normalisation
+
+    @classmethod
+    def fit(cls, train: Samples) -> Statistics:
+        """Returns the statistics of the leaves and devices of the training part, each program
+        counted once.
+        """
+        rows = leaf_rows(train.programs, np.unique(train.program))
+        vectors = np.stack([device_vector(train.devices[i]) for i in np.unique(train.device)])
+        return cls(Normalisation.fit(leaf_matrix(train.programs, rows)), Normalisation.fit(vectors))
+
+
+class SampleBatches:
+    """Samples grouped by program: a program is encoded once for all the devices that measured
+    it.
+    """
+
+    def __init__(self, samples: Samples, statistics: Statistics) -> None:
+        self._samples = samples
+        self._statistics = statistics
+        order = np.argsort(samples.program, kind="stable")
+        self._order = order
+        self.program_rows, first = np.unique(samples.program[order], return_index=True)
+        self._first = np.append(first, len(order)).astype(np.int64)
+        self.leaf_count = np.diff(samples.programs.leaf_offset)[self.program_rows]
+        self.task = samples.programs.task_id[self.program_rows]
+        vectors = np.stack([device_vector(spec) for spec in samples.devices])
+        self._device = torch.from_numpy(statistics.device.apply(vectors))
+        self._rate = torch.from_numpy(
+            np.log([device_rates(spec) for spec in samples.devices]).astype(np.float32)
+        )
+
+    def __len__(self) -> int:
+        """Returns the number of distinct programs."""
+        return len(self.program_rows)
+
+    def sample_rows(self, programs: IntArray) -> IntArray:
+        """Returns the samples of the chosen programs (indices into `program_rows`), program after
+        program.
+        """
+        return self._order[self._sample_index(programs)[0]]
+
+    def batch(self, programs: IntArray) -> LeafBatch:
+        """Returns the padded batch of the chosen programs (indices into `program_rows`)."""
+        arrays = self._samples.programs
+        rows = leaf_rows(arrays, self.program_rows[programs])
+        counts = self.leaf_count[programs]
+        batch = len(programs)
+        leaf = max(1, int(counts.max(initial=0)))
+        mask = np.arange(leaf)[None, :] < counts[:, None]
+        raw = leaf_matrix(arrays, rows)
+        leaves = np.zeros((batch, leaf, raw.shape[1]), np.float32)
+        leaves[mask] = self._statistics.leaf.apply(raw)
+        position = np.zeros((batch, leaf), np.int64)
+        position[mask] = arrays.leaf_position[rows]
+        work = leaf_work(raw[:, : arrays.leaf_features.shape[1]])
+        log_work = np.zeros((batch, leaf, 2), np.float32)
+        log_work[mask] = np.log(np.maximum(np.stack([work.flop, work.bytes], 1), _LEAST_WORK))
+        sample_index, owner = self._sample_index(programs)
+        device = torch.from_numpy(self._samples.device[self._order[sample_index]])
+        return LeafBatch(
+            leaves=torch.from_numpy(leaves),
+            position=torch.from_numpy(position),
+            mask=torch.from_numpy(mask),
+            leaf_work=torch.from_numpy(log_work),
+            program=torch.from_numpy(owner),
+            device=self._device[device],
+            device_rate=self._rate[device],
+        )
+
+    def in_order(self, programs_per_batch: int) -> list[IntArray]:
+        """Returns batches of similar leaf counts that cover every program once, the same at every
+        call.
+        """
+        order = np.argsort(self.leaf_count, kind="stable").astype(np.int64)
+        return _cut(order, programs_per_batch)
+
+    def shuffled(
+        self, programs_per_batch: int, programs_per_task: int, *, seed: int, epoch: int
+    ) -> list[IntArray]:
+        """Returns the batches of an epoch, a pure function of the arguments.
+
+        Programs of one task stay together in small groups, groups of similar leaf counts share a
+        batch, and the order of groups and batches is random.
+        """
+        rng = np.random.default_rng([seed, epoch])
+        by_task = rng.permutation(len(self)).astype(np.int64)
+        by_task = by_task[np.argsort(self.task[by_task], kind="stable")]
+        boundaries = np.flatnonzero(np.diff(self.task[by_task])) + 1
+        groups = [
+            group
+            for part in np.split(by_task, boundaries)
+            for group in _cut(part, programs_per_task)
+        ]
+        groups = [groups[i] for i in rng.permutation(len(groups))]
+        # Sorting only within a window keeps padding low and batches varied.
+        window = max(1, 16 * programs_per_batch // programs_per_task)
+        batches: list[IntArray] = []
+        for start in range(0, len(groups), window):
+            part_groups = groups[start : start + window]
+            part_groups.sort(key=lambda group: int(self.leaf_count[group].max()))
+            batches.extend(_cut(np.concatenate(part_groups), programs_per_batch))
+        return [batches[i] for i in rng.permutation(len(batches))]
+
+    def _sample_index(self, programs: IntArray) -> tuple[IntArray, IntArray]:
+        first = self._first[programs]
+        counts = self._first[programs + 1] - first
+        starts = np.concatenate([[0], np.cumsum(counts)[:-1]]).astype(np.int64)
+        index = np.repeat(first - starts, counts) + np.arange(counts.sum(), dtype=np.int64)
+        return index, np.repeat(np.arange(len(programs), dtype=np.int64), counts)
+
+
+def samples_digest(samples: Samples) -> str:
+    """Returns a hex digest of which programs, devices and latencies the samples are."""
+    digest = hashlib.sha256()
+    digest.update(samples.programs.data_hash.encode())
+    digest.update(" ".join(spec.name for spec in samples.devices).encode())
+    digest.update("".join(samples.programs.program_id[samples.program]).encode())
+    for array in (samples.device, samples.latency_s):
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()
+
+
+def _cut(values: IntArray, size: int) -> list[IntArray]:
+    return [values[start : start + size] for start in range(0, len(values), size)]

@@ -1,0 +1,64 @@
+"""Column statistics of a training part and what they turn raw values into."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Normalisation:
+    """Standardises columns after clipping them to the range seen in training.
+
+    Attributes:
+        low: float32 [F], least value seen.
+        high: float32 [F], greatest value seen.
+        mean: float32 [F].
+        scale: float32 [F], 1 / standard deviation; 0 for a column that never varied, which removes
+            it.
+    """
+
+    low: FloatArray
+    high: FloatArray
+    mean: FloatArray
+    scale: FloatArray
+
+    @classmethod
+    def fit(cls, values: FloatArray) -> Normalisation:
+        """Returns the statistics of float32 [N, F], N ≥ 1."""
+        exact = values.astype(np.float64)
+        deviation = exact.std(axis=0)
+        varies = deviation > 1e-6
+        scale = np.where(varies, 1.0 / np.where(varies, deviation, 1.0), 0.0)
+        return cls(
+            values.min(axis=0),
+            values.max(axis=0),
+            exact.mean(axis=0).astype(np.float32),
+            scale.astype(np.float32),
+        )
+
+    def apply(self, values: FloatArray) -> FloatArray:
+        """Returns float32 [N, F], zero mean and unit deviation on the training part."""
+        clipped = np.clip(values, self.low, self.high)
+        return np.asarray((clipped - self.mean) * self.scale, np.float32)
+
+    def to_json(self) -> dict[str, list[float]]:
+        """Returns the statistics as lists; JSON keeps every bit of a float32."""
+        return {
+            "low": self.low.tolist(),
+            "high": self.high.tolist(),
+            "mean": self.mean.tolist(),
+            "scale": self.scale.tolist(),
+        }
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Normalisation:
+        """Returns what `to_json` wrote."""
+        return cls(
+            *(np.asarray(value[key], np.float32) for key in ("low", "high", "mean", "scale"))
+        )

@@ -1,0 +1,77 @@
+"""Programs that are not in an extracted dataset, put into the form that models take."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from cdmpp.datasets.samples import ProgramArrays, Samples
+from cdmpp.devices.spec import DeviceSpec
+from cdmpp.features.compact_ast import (
+    LEAF_EXTRA_SCHEMA_VERSION,
+    LEAF_FEATURE_COUNT,
+    LEAF_SCHEMA_VERSION,
+    CompactAst,
+)
+
+
+@dataclass(frozen=True)
+class AskedProgram:
+    """A program to predict on a device.
+
+    Attributes:
+        program_id: its sha256 id.
+        task: `"<workload key>|<target kind>"`.
+        ast: its compact AST.
+        device: where it is to run.
+        measured_s: measured seconds; None where it has not been measured.
+    """
+
+    program_id: str
+    task: str
+    ast: CompactAst
+    device: DeviceSpec
+    measured_s: float | None = None
+
+
+def assemble_samples(asked: Sequence[AskedProgram]) -> Samples:
+    """Returns one sample per asked program, in the same order; its latency is NaN where not
+    measured.
+    """
+    tasks = sorted({program.task for program in asked})
+    labels = sorted({program.device.name for program in asked})
+    devices = {program.device.name: program.device for program in asked}
+    counts = [len(program.ast.leaf_features) for program in asked]
+    extra = asked[0].ast.leaf_extra.shape[1] if asked else 0
+    programs = ProgramArrays(
+        program_id=np.array([program.program_id for program in asked], object),
+        task_id=np.array([tasks.index(program.task) for program in asked], np.int64),
+        tasks=np.array(tasks, object),
+        operator=np.array([""] * len(asked), object),
+        networks=[[] for _ in tasks],
+        flop_count=np.full(len(asked), np.nan),
+        leaf_offset=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
+        leaf_features=np.concatenate(
+            [np.zeros((0, LEAF_FEATURE_COUNT), np.float32)]
+            + [program.ast.leaf_features for program in asked]
+        ),
+        leaf_extra=np.concatenate(
+            [np.zeros((0, extra), np.float32)] + [program.ast.leaf_extra for program in asked]
+        ),
+        leaf_position=np.concatenate(
+            [np.zeros(0, np.int32)] + [program.ast.leaf_position for program in asked]
+        ),
+        data_hash="",
+        feature_schema={"leaf": LEAF_SCHEMA_VERSION, "leaf_extra": LEAF_EXTRA_SCHEMA_VERSION},
+    )
+    measured = [np.nan if p.measured_s is None else p.measured_s for p in asked]
+    return Samples(
+        programs=programs,
+        devices=tuple(devices[label] for label in labels),
+        program=np.arange(len(asked), dtype=np.int64),
+        device=np.array([labels.index(program.device.name) for program in asked], np.int64),
+        latency_s=np.array(measured, np.float64),
+        latency_std_s=np.full(len(asked), np.nan),
+    )

@@ -1,0 +1,180 @@
+"""The network: leaves of a program and a device in, log latency out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from cdmpp.models.options import NetworkOptions
+from cdmpp.nn.encoder import Encoder
+from cdmpp.nn.positional import encode_position
+
+
+@dataclass(frozen=True)
+class LeafBatch:
+    """Some programs, padded to the same number of leaves, and the samples that refer to them.
+
+    Attributes:
+        leaves: float32 [batch, leaf, feature], normalised leaf vectors; zeros in padding.
+        position: int64 [batch, leaf], place in the serialised tree.
+        mask: bool [batch, leaf], True where there is a leaf.
+        leaf_work: float32 [batch, leaf, 2], log of floating-point operations and of bytes of each
+            leaf.
+        program: int64 [sample], row of each sample's program in the batch.
+        device: float32 [sample, device_feature], normalised device vectors.
+        device_rate: float32 [sample, 2], log of FLOP/s and of bytes/s of each sample's device.
+    """
+
+    leaves: Tensor
+    position: Tensor
+    mask: Tensor
+    leaf_work: Tensor
+    program: Tensor
+    device: Tensor
+    device_rate: Tensor
+
+
+class LatencyNet(nn.Module):
+    """Encodes each program once, then combines its leaves with each device it is asked about.
+
+    Latency adds over leaves, so the result is the logarithm of a sum over leaves of exp(score),
+    where a leaf's score is its log roofline time on the device (or 0) plus a learned term, plus one
+    learned term of the whole program.
+    """
+
+    def __init__(
+        self, options: NetworkOptions, *, feature_count: int, device_feature_count: int
+    ) -> None:
+        super().__init__()
+        hidden = options.hidden
+        self._options = options
+        self.project = nn.Linear(feature_count, hidden)
+        self.position_scale = nn.Parameter(torch.full((hidden,), 0.1))
+        self.encoder = Encoder(
+            hidden=hidden,
+            layers=options.layers,
+            heads=options.heads,
+            feed_forward=options.feed_forward,
+            dropout=options.dropout,
+        )
+        self.device_mlp = nn.Sequential(
+            nn.Linear(device_feature_count, options.head_hidden),
+            nn.GELU(),
+            nn.Linear(options.head_hidden, 2 * hidden),
+        )
+        self.leaf_head = nn.Sequential(
+            nn.Linear(hidden, options.head_hidden),
+            nn.GELU(),
+            nn.Dropout(options.dropout),
+            nn.Linear(options.head_hidden, 1),
+        )
+        self.program_head = nn.Sequential(
+            nn.Linear(2 * hidden, options.head_hidden),
+            nn.GELU(),
+            nn.Dropout(options.dropout),
+            nn.Linear(options.head_hidden, 1),
+        )
+        self.bias = nn.Parameter(torch.zeros(()))
+
+    def forward(self, batch: LeafBatch) -> Tensor:
+        """Returns float32 [sample], log of the predicted latency in seconds."""
+        state = self.project(batch.leaves)
+        if self._options.position != "none":
+            code = encode_position(
+                batch.position, self._options.hidden, kind=self._options.position
+            )
+            state = state + self.position_scale * code
+        state = self.encoder(state, batch.mask)
+        scale, shift = self.device_mlp(batch.device).chunk(2, dim=-1)
+        mask = batch.mask[batch.program]
+        on_device = state[batch.program] * (1.0 + scale[:, None, :]) + shift[:, None, :]
+        on_device = on_device * mask[:, :, None]
+        score = self.leaf_head(on_device).squeeze(-1)
+        if self._options.anchor == "leaf_roofline":
+            work = batch.leaf_work[batch.program]
+            score = score + torch.amax(work - batch.device_rate[:, None, :], dim=-1)
+        score = score.masked_fill(~mask, -torch.inf)
+        total = torch.logsumexp(score, dim=1)
+        summed = on_device.sum(dim=1)
+        count = mask.sum(dim=1, keepdim=True)
+        pooled = torch.cat([summed / count, summed / torch.sqrt(count.float())], dim=-1)
+        log_latency: Tensor = total + self.program_head(pooled).squeeze(-1) + self.bias
+        return log_latency
+
+
+class LatencyEnsemble(nn.Module):
+    """Several networks of one shape, trained on the same batches from different random starts.
+
+    Their mean errs less than each of them, most where there is little data.
+    """
+
+    def __init__(
+        self, options: NetworkOptions, *, feature_count: int, device_feature_count: int
+    ) -> None:
+        super().__init__()
+        self.members = nn.ModuleList(
+            LatencyNet(
+                options, feature_count=feature_count, device_feature_count=device_feature_count
+            )
+            for _ in range(options.members)
+        )
+
+    def forward(self, batch: LeafBatch) -> Tensor:
+        """Returns float32 [member, sample], log of the latency in seconds that each member
+        predicts.
+        """
+        return torch.stack([member(batch) for member in self.members])
+
+    @torch.no_grad()
+    def shift(self, log_factor: Tensor) -> None:
+        """Adds a constant to what each member predicts.
+
+        Args:
+            log_factor: float32 [member].
+        """
+        for member, value in zip(self.members, log_factor, strict=True):
+            assert isinstance(member, LatencyNet)
+            member.bias.add_(value)
+
+
+def latency_loss(
+    predicted_log: Tensor,
+    measured_log: Tensor,
+    group: Tensor,
+    *,
+    huber_delta: float,
+    relative_weight: float,
+    relative_clip: float,
+    rank_weight: float,
+) -> Tensor:
+    """Returns the scalar training loss (see `LossOptions`).
+
+    Args:
+        predicted_log: float32 [sample], log of predicted seconds.
+        measured_log: float32 [sample], log of measured seconds.
+        group: int64 [sample], equal for samples of one task on one device.
+    """
+    difference = predicted_log - measured_log
+    loss = functional.huber_loss(predicted_log, measured_log, delta=huber_delta) / huber_delta
+    if relative_weight > 0:
+        # The clamp of the exponent keeps the gradient finite where the clip makes it zero anyway.
+        relative = torch.abs(torch.expm1(difference.clamp(max=10.0))).clamp(max=relative_clip)
+        loss = loss + relative_weight * relative.mean()
+    if rank_weight > 0:
+        loss = loss + rank_weight * pairwise_order_loss(predicted_log, measured_log, group)
+    return loss
+
+
+def pairwise_order_loss(predicted_log: Tensor, measured_log: Tensor, group: Tensor) -> Tensor:
+    """Returns the mean logistic loss over pairs of one group, weighted by how far apart they
+    measured.
+
+    0 when the batch has no such pair.
+    """
+    gap = measured_log[:, None] - measured_log[None, :]
+    weight = (group[:, None] == group[None, :]) * gap.clamp(min=0.0, max=1.0)
+    margin = predicted_log[:, None] - predicted_log[None, :]
+    return (weight * functional.softplus(-2.0 * margin)).sum() / weight.sum().clamp(min=1e-6)

@@ -1,0 +1,130 @@
+"""report.html of a training run."""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+from cdmpp.metrics import absolute_percentage_error
+from cdmpp.report.page import Page, render_page
+from cdmpp.report.plots import (
+    error_by_latency,
+    error_distribution,
+    predicted_against_measured,
+    training_curve,
+)
+from cdmpp.report.tables import Group, format_value, metric_group
+from cdmpp.training._files import write_text
+from cdmpp.training.run import ORACLE, RunResult
+
+
+def run_groups(metrics: dict[str, Any]) -> list[Group]:
+    """Returns the test table of a run, all devices together first.
+
+    Args:
+        metrics: what metrics.json holds.
+    """
+    lines: dict[str, dict[str, Any]] = metrics["test"]
+    model = metrics["model"]
+    first = next(iter(lines.values()))
+    devices = list(first["by_device"])
+    groups = []
+    if len(devices) > 1:
+        groups.append(
+            metric_group("all devices", {name: [line] for name, line in lines.items()}, model=model)
+        )
+    groups += [
+        metric_group(
+            device, {name: [line["by_device"][device]] for name, line in lines.items()}, model=model
+        )
+        for device in devices
+    ]
+    return groups
+
+
+def write_run_report(result: RunResult, *, command: str) -> Path:
+    """Writes report.html into the run folder and returns its path.
+
+    Args:
+        command: the command line that made the run, for the reader.
+    """
+    metrics = result.metrics
+    model = metrics["model"]
+    values = metrics["test"][model]
+    split = metrics["split"]
+    parts = metrics["parts"]
+    page = Page(
+        title=f"Latency prediction: {model}",
+        lead=(
+            f"Trained on {parts['train']['samples']:,} measured programs of "
+            f"{parts['train']['tasks']:,} tasks, judged on {parts['test']['samples']:,} of "
+            f"{parts['test']['tasks']:,} other tasks."
+            if not split["leaks"]
+            else f"Trained on {parts['train']['samples']:,} measured programs, judged on "
+            f"{parts['test']['samples']:,} others of the same tasks."
+        ),
+        warnings=[
+            "This split leaks: programs of the same task are in the training and the test part, so "
+            "the errors say little about new tasks."
+        ]
+        if split["leaks"]
+        else [],
+        tiles=[
+            (format_value(values["median_ape"], "percent"), "median error"),
+            (format_value(values["mape"], "percent"), "mean error (MAPE)"),
+            (format_value(values["spearman_by_task"], "ratio"), "Spearman within a task"),
+            (format_value(values["top5_score"], "ratio"), "top-5 score"),
+        ],
+        table_title="Test part",
+        table_note=f"Split {split['description']}.",
+        groups=run_groups(metrics),
+        plots=_plots(result, model),
+        command=command,
+        facts=_facts(metrics),
+    )
+    path = result.run_dir / "report.html"
+    write_text(path, render_page(page))
+    return path
+
+
+def _plots(result: RunResult, model: str) -> list[tuple[str, str]]:
+    test = result.test
+    errors = {
+        name: absolute_percentage_error(test.latency_s, predicted)
+        for name, predicted in result.predicted_s.items()
+        if name != ORACLE
+    }
+    labels = [spec.name for spec in test.devices]
+    plots = [
+        (
+            "Every test program; the band is a factor of two.",
+            predicted_against_measured(
+                test.latency_s, result.predicted_s[model], test.device, labels
+            ),
+        ),
+        ("How many programs are predicted how well.", error_distribution(errors)),
+        (
+            "Where the errors are: median by measured latency.",
+            error_by_latency(test.latency_s, errors),
+        ),
+    ]
+    if result.history:
+        plots.append(("Training.", training_curve(result.history)))
+    return plots
+
+
+def _facts(metrics: dict[str, Any]) -> list[tuple[str, str]]:
+    facts = [
+        ("split", f"by {metrics['split']['kind']}, fractions {metrics['split']['fractions']}"),
+        ("seed", str(metrics["seed"])),
+        ("data hash", metrics["data_hash"]),
+        ("training time", f"{metrics['training_s']:.1f} s"),
+    ]
+    if metrics["samples_per_s"]:
+        facts.append(("training speed", f"{metrics['samples_per_s']:,.0f} samples/s"))
+    facts.append(("prediction speed", f"{metrics['predictions_per_s']:,.0f} programs/s"))
+    facts.append(("versions", ", ".join(f"{k} {v}" for k, v in metrics["versions"].items())))
+    facts.append(("machine", f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()}"))
+    return facts

@@ -1,0 +1,178 @@
+"""Metric tables as structured rows, HTML-ready and as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of the metric tables.
+
+    Attributes:
+        key: name in a metrics object.
+        title: heading.
+        unit: `count`, `percent` (of a fraction), `ratio` or `seconds`.
+        better: which end is better; None for a column that is no judgement.
+    """
+
+    key: str
+    title: str
+    unit: str
+    better: str | None
+
+
+COLUMNS = (
+    Column("n", "n", "count", None),
+    Column("tasks", "tasks", "count", None),
+    Column("mape", "MAPE", "percent", "low"),
+    Column("median_ape", "median APE", "percent", "low"),
+    Column("rmse_s", "RMSE", "seconds", "low"),
+    Column("within_5pct", "≤ 5 %", "percent", "high"),
+    Column("within_10pct", "≤ 10 %", "percent", "high"),
+    Column("within_20pct", "≤ 20 %", "percent", "high"),
+    Column("spearman_by_task", "Spearman", "ratio", "high"),
+    Column("top1_score", "top-1", "ratio", "high"),
+    Column("top5_score", "top-5", "ratio", "high"),
+)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Text of a table cell; `interval` is the half width of the 95 % interval, if there is one."""
+
+    text: str
+    interval: str = ""
+    best: bool = False
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a table.
+
+    Attributes:
+        name: name of the model.
+        role: `model`, `baseline` or `oracle` (which looks at the answers and is never marked as
+            best).
+        cells: one per column of `COLUMNS`.
+    """
+
+    name: str
+    role: str
+    cells: tuple[Cell, ...]
+
+
+@dataclass(frozen=True)
+class Group:
+    """The rows of one device, or of all together."""
+
+    title: str
+    rows: tuple[Row, ...]
+
+
+def metric_group(
+    title: str,
+    lines: Mapping[str, Sequence[Mapping[str, Any]]],
+    *,
+    model: str,
+    oracle: str = "oracle",
+) -> Group:
+    """Returns a table group.
+
+    Args:
+        lines: line name -> one metrics object per seed, in the order of the table.
+        model: the line that is the subject of the table.
+        oracle: the line that is out of competition.
+    """
+    from cdmpp.metrics import mean_and_interval
+
+    means: dict[str, list[float | None]] = {}
+    halves: dict[str, list[float | None]] = {}
+    for name, seeds in lines.items():
+        means[name] = []
+        halves[name] = []
+        for column in COLUMNS:
+            values = [seed[column.key] for seed in seeds if seed.get(column.key) is not None]
+            mean, half = mean_and_interval(values) if values else (None, None)
+            means[name].append(mean)
+            halves[name].append(half if column.better else None)
+    rows = []
+    for name in lines:
+        role = "model" if name == model else "oracle" if name == oracle else "baseline"
+        cells = []
+        for index, column in enumerate(COLUMNS):
+            rivals = [
+                value
+                for other in lines
+                if other != oracle and (value := means[other][index]) is not None
+            ]
+            value, half = means[name][index], halves[name][index]
+            cells.append(
+                Cell(
+                    text=format_value(value, column.unit),
+                    interval="" if half is None else f"± {format_value(half, column.unit)}",
+                    best=name != oracle and value is not None and _is_best(value, rivals, column),
+                )
+            )
+        rows.append(Row(name, role, tuple(cells)))
+    return Group(title, tuple(rows))
+
+
+def format_value(value: float | None, unit: str) -> str:
+    """Returns a number as people read it; `-` for None."""
+    if value is None:
+        return "-"
+    if unit == "count":
+        return f"{value:,.0f}"
+    if unit == "percent":
+        return f"{100 * value:.1f} %"
+    if unit == "seconds":
+        return format_seconds(value)
+    return f"{value:.3f}"
+
+
+def format_seconds(value: float) -> str:
+    """Returns seconds in a readable unit with three significant digits, e.g. `1.25 ms`."""
+    magnitude = abs(value)
+    for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
+        if magnitude >= scale:
+            return f"{value / scale:#.3g}".rstrip(".") + f" {unit}"
+    return f"{value / 1e-9:.3g} ns"
+
+
+def markdown_table(group: Group) -> str:
+    """Returns a Markdown table; the best value of a column is bold."""
+    header = ["", *(column.title for column in COLUMNS)]
+    lines = [
+        "| " + " | ".join(header) + " |",
+        "|" + "|".join([":--"] + ["--:"] * len(COLUMNS)) + "|",
+    ]
+    for row in group.rows:
+        cells = [row.name]
+        for cell in row.cells:
+            text = f"{cell.text} {cell.interval}".strip()
+            cells.append(f"**{text}**" if cell.best else text)
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def text_table(group: Group) -> str:
+    """Returns the table as aligned plain text."""
+    grid = [["", *(column.title for column in COLUMNS)]]
+    grid += [[row.name, *(cell.text for cell in row.cells)] for row in group.rows]
+    widths = [max(len(line[index]) for line in grid) for index in range(len(grid[0]))]
+    return "\n".join(
+        "  ".join(
+            text.ljust(width) if index == 0 else text.rjust(width)
+            for index, (text, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in grid
+    )
+
+
+def _is_best(value: float, rivals: Sequence[float], column: Column) -> bool:
+    if column.better is None:
+        return False
+    return value == (min(rivals) if column.better == "low" else max(rivals))

@@ -1,0 +1,40 @@
+"""Everything that decides a training run; written as config.yaml into its run folder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from cdmpp.models.options import GbdtOptions, TransformerOptions
+
+SplitKind = Literal["task", "network", "record"]
+
+
+@dataclass(frozen=True)
+class TrainOptions:
+    """A training run.
+
+    Attributes:
+        dataset: folder in Tenset's layout or an extracted one; empty = the shipped default dataset.
+        devices: device labels; empty = every device of the dataset.
+        model: kind of the model.
+        baselines: kinds trained and judged beside it; kinds equal to `model` are left out.
+        split: `task` (whole tasks are held out), `network` (whole networks) or `record` (programs
+            of one task on both sides: leaks, for comparison only).
+        seed: decides the split and the training.
+        fractions: shares of training, validation and test.
+        test_networks: networks held out by `split: network`; empty = drawn by the seed.
+        transformer: options of `model: transformer`.
+        gbdt: options of `gbdt`, as model or baseline.
+    """
+
+    dataset: str = ""
+    devices: tuple[str, ...] = ()
+    model: str = "transformer"
+    baselines: tuple[str, ...] = ("gbdt", "roofline", "constant")
+    split: SplitKind = "task"
+    seed: int = 0
+    fractions: tuple[float, float, float] = (0.7, 0.1, 0.2)
+    test_networks: tuple[str, ...] = ()
+    transformer: TransformerOptions = field(default_factory=TransformerOptions)
+    gbdt: GbdtOptions = field(default_factory=GbdtOptions)

@@ -1,0 +1,207 @@
+"""A training run from samples to a finished run folder."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cdmpp import __version__
+from cdmpp.config import dump_text
+from cdmpp.datasets.atomic import make_folder
+from cdmpp.datasets.samples import Samples
+from cdmpp.datasets.splits import Split, split
+from cdmpp.errors import UsageError
+from cdmpp.models.base import CostModel
+from cdmpp.models.registry import model_class
+from cdmpp.training._files import write_json, write_text
+from cdmpp.training.judge import judge_in_detail, oracle_task_median
+from cdmpp.training.options import TrainOptions
+from cdmpp.training.run_folder import ModelCard, save_model, task_digests, write_predictions
+
+#: (what is being done, progress of it or None)
+RunProgress = Callable[[str, dict[str, Any] | None], None]
+
+ORACLE = "oracle"
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """A finished run.
+
+    Attributes:
+        run_dir: the run folder.
+        metrics: what metrics.json holds.
+        test: the test samples.
+        predicted_s: line name -> float64 [N], predictions of the test samples; includes `oracle`.
+        history: one entry an epoch of the model's training; empty for models without epochs.
+    """
+
+    run_dir: Path
+    metrics: dict[str, Any]
+    test: Samples
+    predicted_s: dict[str, NDArray[np.float64]]
+    history: list[dict[str, Any]]
+
+
+def new_model(kind: str, options: TrainOptions) -> CostModel:
+    """Returns an untrained model of that kind with its part of the options.
+
+    Raises:
+        UsageError: there is no such kind.
+    """
+    own = {"transformer": options.transformer, "gbdt": options.gbdt}.get(kind)
+    found = model_class(kind)
+    return found(own) if own is not None else found()  # type: ignore[call-arg]
+
+
+def train_run(
+    options: TrainOptions,
+    samples: Samples,
+    run_dir: Path,
+    *,
+    on_progress: RunProgress | None = None,
+) -> RunResult:
+    """Splits, trains the model and its baselines, judges them once on the test part and writes the
+    run folder.
+
+    All of the folder but the report (`cdmpp.report.run_report.write_run_report`). A run folder with
+    checkpoints of the same options and data is continued.
+
+    Raises:
+        UsageError: the folder holds another run.
+        DataError: the folder cannot be written, or a part of the split is empty.
+    """
+    report = on_progress or _ignore
+    make_folder(run_dir, what="run folder")
+    _claim(run_dir, dump_text(options))
+    parts = split(
+        samples,
+        options.split,
+        seed=options.seed,
+        fractions=options.fractions,
+        test_networks=options.test_networks or None,
+    )
+    train, validation, test = (
+        samples.take(index) for index in (parts.train, parts.validation, parts.test)
+    )
+    model, training_s = _fit(options.model, options, train, validation, run_dir, report)
+    save_model(model, run_dir, _card(options.model, samples, train, parts, options))
+    predicted_s: dict[str, NDArray[np.float64]] = {}
+    started = time.perf_counter()
+    predicted_s[options.model] = model.predict(test)
+    predict_s = time.perf_counter() - started
+    write_predictions(
+        run_dir / "predictions.parquet",
+        [
+            ("train", train, model.predict(train)),
+            ("validation", validation, model.predict(validation)),
+            ("test", test, predicted_s[options.model]),
+        ],
+    )
+    for kind in options.baselines:
+        if kind not in predicted_s:
+            baseline, _ = _fit(kind, options, train, validation, None, report)
+            predicted_s[kind] = baseline.predict(test)
+    predicted_s[ORACLE] = oracle_task_median(test)
+    history = list(getattr(model, "history", []))
+    # The log also knows the seconds spent before an interruption.
+    training_s = history[-1]["elapsed_s"] if history else training_s
+    metrics = {
+        "model": options.model,
+        "split": _split_facts(parts, options),
+        "seed": options.seed,
+        "data_hash": samples.programs.data_hash,
+        "parts": {
+            name: {"samples": len(part), "tasks": len(np.unique(part.task_id))}
+            for name, part in (("train", train), ("validation", validation), ("test", test))
+        },
+        "training_s": training_s,
+        "samples_per_s": float(np.mean([e["samples_per_s"] for e in history])) if history else None,
+        "predictions_per_s": len(test) / max(predict_s, 1e-9),
+        "versions": versions(),
+        "test": {name: judge_in_detail(test, values) for name, values in predicted_s.items()},
+    }
+    write_json(run_dir / "metrics.json", metrics)
+    return RunResult(run_dir, metrics, test, predicted_s, history)
+
+
+def versions() -> dict[str, str]:
+    """Returns the versions of what took part in a run."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    found = {"cdmpp": __version__, "python": platform.python_version()}
+    for name in ("torch", "numpy", "xgboost-cpu", "apache-tvm"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _claim(run_dir: Path, config: str) -> None:
+    """Writes config.yaml, or checks that the one that is there says the same."""
+    path = run_dir / "config.yaml"
+    if path.exists() and path.read_text("utf-8") != config:
+        raise UsageError(
+            f"{run_dir} holds a run with other options (see {path}); choose another folder with "
+            f"--out, "
+            f"or remove {run_dir}"
+        )
+    write_text(path, config)
+
+
+def _fit(
+    kind: str,
+    options: TrainOptions,
+    train: Samples,
+    validation: Samples,
+    run_dir: Path | None,
+    report: RunProgress,
+) -> tuple[CostModel, float]:
+    model = new_model(kind, options)
+    report(f"training {kind}", None)
+    started = time.perf_counter()
+    model.fit(
+        train,
+        validation,
+        seed=options.seed,
+        run_dir=run_dir,
+        on_progress=lambda progress: report(f"training {kind}", progress),
+    )
+    return model, time.perf_counter() - started
+
+
+def _card(
+    kind: str, samples: Samples, train: Samples, parts: Split, options: TrainOptions
+) -> ModelCard:
+    return ModelCard(
+        kind=kind,
+        feature_schema=dict(samples.programs.feature_schema),
+        data_hash=samples.programs.data_hash,
+        split=_split_facts(parts, options),
+        devices=tuple(samples.devices[index] for index in np.unique(train.device)),
+        training_tasks=task_digests(train),
+        versions=versions(),
+    )
+
+
+def _split_facts(parts: Split, options: TrainOptions) -> dict[str, Any]:
+    return {
+        "kind": options.split,
+        "seed": options.seed,
+        "fractions": list(options.fractions),
+        "description": parts.description,
+        "leaks": parts.leaks,
+        "test_networks": list(parts.test_networks),
+    }
+
+
+def _ignore(what: str, progress: dict[str, Any] | None) -> None:
+    """Reports nothing."""

@@ -1,0 +1,133 @@
+"""The run folder: a trained model with everything that led to it."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cdmpp.datasets.atomic import write_atomic
+from cdmpp.datasets.samples import Samples
+from cdmpp.devices.spec import DeviceSpec
+from cdmpp.errors import DataError
+from cdmpp.models.base import CostModel
+from cdmpp.models.registry import model_class
+from cdmpp.training._files import read_json, write_json
+
+MODEL_FORMAT = 1
+_HINT = "give a run folder that `cdmpp train` has finished, or train one with `cdmpp train`"
+
+
+@dataclass(frozen=True)
+class ModelCard:
+    """What is known of a saved model besides its weights.
+
+    Attributes:
+        kind: its registered name.
+        feature_schema: versions of the leaf columns it was trained on.
+        data_hash: digest of the data set it was trained on.
+        split: kind, seed, fractions, description and whether it leaks.
+        devices: the devices it was trained on.
+        training_tasks: short digests of the tasks in its training part (see `task_digest`).
+        versions: cdmpp, python and library versions at training time.
+    """
+
+    kind: str
+    feature_schema: dict[str, int]
+    data_hash: str
+    split: dict[str, Any]
+    devices: tuple[DeviceSpec, ...]
+    training_tasks: frozenset[str]
+    versions: dict[str, str]
+
+
+def task_digest(task: str) -> str:
+    """Returns 16 hex digits that identify a task (`"<workload key>|<target kind>"`)."""
+    return hashlib.sha256(task.encode("utf-8")).hexdigest()[:16]
+
+
+def task_digests(samples: Samples) -> frozenset[str]:
+    """Returns the digests of the tasks that occur in `samples`."""
+    return frozenset(
+        task_digest(str(samples.programs.tasks[task])) for task in np.unique(samples.task_id)
+    )
+
+
+def save_model(model: CostModel, directory: Path, card: ModelCard) -> None:
+    """Writes the weights, then model.json, whose presence says that the model is complete."""
+    state = model.save(directory)
+    write_json(
+        directory / "model.json",
+        {
+            "format": MODEL_FORMAT,
+            "kind": card.kind,
+            "feature_schema": card.feature_schema,
+            "data_hash": card.data_hash,
+            "split": card.split,
+            "devices": [asdict(spec) for spec in card.devices],
+            "versions": card.versions,
+            "training_tasks": sorted(card.training_tasks),
+            "state": state,
+        },
+    )
+
+
+def load_model(directory: Path) -> tuple[CostModel, ModelCard]:
+    """Returns the model of a run folder and what is known of it.
+
+    Raises:
+        DataError: there is no complete model, or it was written by another version of this format.
+    """
+    path = Path(directory) / "model.json"
+    value = read_json(path, what="trained model", hint=_HINT)
+    if not isinstance(value, dict) or value.get("format") != MODEL_FORMAT:
+        got = value.get("format") if isinstance(value, dict) else type(value).__name__
+        raise DataError(f"{path} has format {got}, expected {MODEL_FORMAT}; {_HINT}")
+    try:
+        card = ModelCard(
+            kind=value["kind"],
+            feature_schema=value["feature_schema"],
+            data_hash=value["data_hash"],
+            split=value["split"],
+            devices=tuple(DeviceSpec(**spec) for spec in value["devices"]),
+            training_tasks=frozenset(value["training_tasks"]),
+            versions=value["versions"],
+        )
+        model = model_class(card.kind).load(Path(directory), value["state"])
+    except (KeyError, TypeError, AttributeError) as error:
+        raise DataError(f"{path} is damaged ({error!r}); {_HINT}") from error
+    return model, card
+
+
+def write_predictions(path: Path, rows: list[tuple[str, Samples, NDArray[np.float64]]]) -> None:
+    """Writes predictions.parquet: program_id, device, task, part, measured_s, predicted_s.
+
+    Args:
+        rows: (part name, its samples, float64 [N] predicted seconds).
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    tables = []
+    for part, samples, predicted_s in rows:
+        labels = np.array([spec.name for spec in samples.devices], object)
+        tables.append(
+            pa.table(
+                {
+                    "program_id": pa.array(
+                        samples.programs.program_id[samples.program].tolist(), pa.string()
+                    ),
+                    "device": pa.array(labels[samples.device].tolist(), pa.string()),
+                    "task": pa.array(samples.programs.tasks[samples.task_id].tolist(), pa.string()),
+                    "part": pa.array([part] * len(samples), pa.string()),
+                    "measured_s": pa.array(samples.latency_s, pa.float64()),
+                    "predicted_s": pa.array(predicted_s, pa.float64()),
+                }
+            )
+        )
+    table = pa.concat_tables(tables)
+    write_atomic(path, lambda temporary: pq.write_table(table, temporary))

@@ -1,0 +1,95 @@
+"""Errors of the command line: one line, the right exit code, no traceback."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from cdmpp.cli.main import main
+from tests.cli.conftest import QUICK
+
+
+def fails(capsys, code, *arguments) -> str:
+    assert main(list(arguments)) == code
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1, captured.err
+    assert "Traceback" not in captured.err
+    return captured.err
+
+
+def test_device_without_data_says_what_to_do_next(capsys):
+    text = fails(capsys, 3, "train", "--device", "t4")
+    for word in ("t4", "xeon-avx2-1c", "tlc-pack/tenset", "--dataset DIR"):
+        assert word in text
+
+
+def test_missing_dataset(capsys, tmp_path):
+    fails(capsys, 3, "train", "--dataset", str(tmp_path / "absent"), "--device", "t4")
+
+
+def test_missing_and_damaged_models(capsys, trained, tmp_path):
+    records = ["--records", str(tmp_path / "x.json")]
+    assert "cdmpp train" in fails(capsys, 3, "predict", "--model", str(tmp_path), *records)
+    (tmp_path / "model.json").write_text('{"format": 1')
+    assert "damaged" in fails(capsys, 3, "predict", "--model", str(tmp_path), *records)
+    (tmp_path / "model.json").write_text('{"format": 99}')
+    assert "format 99" in fails(capsys, 3, "predict", "--model", str(tmp_path), *records)
+    value = json.loads((trained / "model.json").read_text())
+    del value["state"]["options"]
+    (tmp_path / "model.json").write_text(json.dumps(value))
+    assert "options" in fails(capsys, 3, "predict", "--model", str(tmp_path), *records)
+    (tmp_path / "model.json").write_text((trained / "model.json").read_text())
+    assert "weights" in fails(capsys, 3, "predict", "--model", str(tmp_path), *records)
+
+
+def test_model_of_another_feature_schema_is_refused(capsys, trained, dataset, cache, tmp_path):
+    value = json.loads((trained / "model.json").read_text())
+    value["state"]["feature_schema"]["leaf"] = 77
+    (tmp_path / "model.json").write_text(json.dumps(value))
+    (tmp_path / "model.safetensors").write_bytes((trained / "model.safetensors").read_bytes())
+    arguments = ["--model", str(tmp_path), "--dataset", str(dataset), "--cache", str(cache), "-q"]
+    assert "leaf v77" in fails(capsys, 3, "evaluate", *arguments, "--jobs", "1")
+
+
+def test_missing_record_file(capsys, trained, tmp_path):
+    arguments = ["predict", "--model", str(trained), "--records", str(tmp_path / "absent.json")]
+    fails(capsys, 3, *arguments)
+
+
+def test_unknown_option_names_the_nearest(capsys):
+    text = fails(capsys, 2, "train", "--set", "transformer.loop.epoch=3")
+    assert "transformer.loop.epochs" in text
+
+
+def test_unknown_model_names_the_nearest(capsys, dataset, cache, tmp_path):
+    arguments = ["--dataset", str(dataset), "--cache", str(cache), "-q", "--jobs", "1"]
+    out = ["--out", str(tmp_path / "run")]
+    assert "gbdt" in fails(capsys, 2, "train", *arguments, *out, "--model", "gbtd")
+
+
+def test_unwritable_run_folder(capsys, dataset, cache, tmp_path):
+    (tmp_path / "file").write_text("")
+    arguments = ["--dataset", str(dataset), "--cache", str(cache), "-q", "--jobs", "1"]
+    out = ["--out", str(tmp_path / "file" / "run")]
+    assert "cannot write" in fails(capsys, 3, "train", *arguments, *out, *QUICK)
+
+
+@pytest.mark.parametrize("seeds", ["", "a", "1,1", "-1"])
+def test_bad_seeds(capsys, seeds):
+    assert "--seeds" in fails(capsys, 2, "benchmark", f"--seeds={seeds}")
+
+
+def test_interruption_is_one_line(capsys, monkeypatch):
+    def interrupted(args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("cdmpp.cli.train.run", interrupted)
+    assert "run the same command again" in fails(capsys, 130, "train")
+
+
+def test_usage_errors_have_code_2(capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(["no-such-command"])
+    assert caught.value.code == 2

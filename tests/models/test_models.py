@@ -1,0 +1,147 @@
+"""Every kind of cost model against the contract, and what each promises on top."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from cdmpp.errors import DataError, UsageError
+from cdmpp.metrics import absolute_percentage_error
+from cdmpp.models.constant import ConstantCostModel
+from cdmpp.models.gbdt import GbdtCostModel
+from cdmpp.models.options import GbdtOptions, LoopOptions, NetworkOptions, TransformerOptions
+from cdmpp.models.registry import MODEL_CLASSES, model_class
+from cdmpp.models.roofline import RooflineCostModel
+from cdmpp.models.transformer import TransformerCostModel
+from tests.models.contract import CostModelContract
+from tests.models.synthetic import make_samples, split_by_task
+
+SMALL = TransformerOptions(
+    network=NetworkOptions(hidden=32, layers=1, heads=2, feed_forward=32, head_hidden=32),
+    loop=LoopOptions(epochs=3, programs_per_batch=8),
+)
+
+
+class TestConstant(CostModelContract):
+    def new_model(self):
+        return ConstantCostModel()
+
+
+class TestRoofline(CostModelContract):
+    def new_model(self):
+        return RooflineCostModel()
+
+
+class TestGbdt(CostModelContract):
+    def new_model(self):
+        return GbdtCostModel(GbdtOptions(trees=20, depth=3, threads=1))
+
+
+class TestTransformer(CostModelContract):
+    def new_model(self):
+        return TransformerCostModel(SMALL)
+
+
+@pytest.mark.parametrize("kind", sorted(MODEL_CLASSES))
+def test_registry_names_the_class(kind):
+    assert model_class(kind).kind == kind
+
+
+def test_registry_guesses_the_nearest_kind():
+    with pytest.raises(UsageError, match="did you mean 'transformer'"):
+        model_class("transfomer")
+
+
+def test_constant_is_the_median_of_each_device():
+    samples = make_samples(5, 5)
+    model = ConstantCostModel()
+    model.fit(samples, samples, seed=0)
+    for index in range(2):
+        rows = samples.device == index
+        assert np.all(model.predict(samples)[rows] == np.median(samples.latency_s[rows]))
+
+
+def test_roofline_has_no_median_error_on_its_training_part():
+    samples = make_samples(9, 7)
+    model = RooflineCostModel()
+    model.fit(samples, samples, seed=0)
+    for index in range(2):
+        rows = samples.device == index
+        ratio = model.predict(samples)[rows] / samples.latency_s[rows]
+        assert np.median(np.log(ratio)) == pytest.approx(0.0, abs=1e-9)
+
+
+def test_transformer_overfits_64_records():
+    samples = make_samples(4, 8)
+    assert len(samples) == 64
+    options = TransformerOptions(
+        network=NetworkOptions(hidden=48, layers=1, heads=2, feed_forward=64, dropout=0.0),
+        loop=LoopOptions(
+            epochs=150, programs_per_batch=16, learning_rate=3e-3, weight_decay=0.0, patience=150
+        ),
+    )
+    model = TransformerCostModel(options)
+    model.fit(samples, samples, seed=0)
+    error = absolute_percentage_error(samples.latency_s, model.predict(samples))
+    assert np.mean(error) < 0.08
+
+
+def test_transformer_beats_constant_and_roofline_on_unseen_tasks():
+    train, validation, test = split_by_task(make_samples(30, 8, seed=4))
+    options = TransformerOptions(
+        network=NetworkOptions(hidden=48, layers=1, heads=2, feed_forward=64),
+        loop=LoopOptions(epochs=25, programs_per_batch=16, learning_rate=3e-3),
+    )
+    errors = {}
+    for model in (TransformerCostModel(options), ConstantCostModel(), RooflineCostModel()):
+        model.fit(train, validation, seed=0)
+        error = absolute_percentage_error(test.latency_s, model.predict(test))
+        errors[model.kind] = (float(np.mean(error)), float(np.median(error)))
+    for other in ("constant", "roofline"):
+        assert errors["transformer"][0] < errors[other][0]
+        assert errors["transformer"][1] < errors[other][1]
+
+
+def test_padding_does_not_change_a_prediction():
+    samples = make_samples(6, 4, most_leaves=9)
+    model = TransformerCostModel(SMALL)
+    model.fit(samples, samples, seed=0)
+    together = model.predict(samples)
+    alone = np.concatenate(
+        [model.predict(samples.take(np.array([i]))) for i in range(len(samples))]
+    )
+    assert np.allclose(together, alone, rtol=1e-4)
+
+
+def test_more_device_speed_means_less_time():
+    """The device vector reaches the result: the same program is predicted faster on the fast
+    device.
+    """
+    train, validation, test = split_by_task(make_samples(10, 6))
+    model = TransformerCostModel(SMALL)
+    model.fit(train, validation, seed=0)
+    predicted = model.predict(test)
+    assert np.all(predicted[test.device == 0] < predicted[test.device == 1])
+
+
+@pytest.mark.parametrize("kind", ["gbdt", "transformer"])
+def test_damaged_weights_are_one_clear_error(kind, tmp_path):
+    samples = make_samples(4, 4)
+    model = GbdtCostModel(GbdtOptions(trees=3)) if kind == "gbdt" else TransformerCostModel(SMALL)
+    model.fit(samples, samples, seed=0)
+    state = model.save(tmp_path)
+    for path in tmp_path.iterdir():
+        path.write_bytes(path.read_bytes()[:40])
+    with pytest.raises(DataError, match="train again with"):
+        model_class(kind).load(tmp_path, state)
+    for path in tmp_path.iterdir():
+        path.unlink()
+    with pytest.raises(DataError, match="train again with"):
+        model_class(kind).load(tmp_path, state)
+
+
+def test_extra_leaf_columns_are_used():
+    samples = make_samples(4, 4, extra=3)
+    model = TransformerCostModel(SMALL)
+    model.fit(samples, samples, seed=0)
+    assert np.all(np.isfinite(model.predict(samples)))

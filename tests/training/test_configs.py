@@ -1,0 +1,29 @@
+"""Every YAML file in configs/ loads, and the defaults are the dataclasses'."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cdmpp.config import dump_text, load_config
+from cdmpp.training.options import TrainOptions
+
+CONFIGS = Path(__file__).resolve().parents[2] / "configs"
+FILES = sorted(CONFIGS.rglob("*.yaml"))
+
+
+def test_there_are_configs():
+    assert CONFIGS / "train" / "default.yaml" in FILES
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(CONFIGS)))
+def test_config_loads_and_survives_a_round_trip(path, tmp_path):
+    options = load_config(TrainOptions, path)
+    copy = tmp_path / "copy.yaml"
+    copy.write_text(dump_text(options))
+    assert load_config(TrainOptions, copy) == options
+
+
+def test_default_config_states_the_defaults():
+    assert load_config(TrainOptions, CONFIGS / "train" / "default.yaml") == TrainOptions()
