@@ -24,14 +24,14 @@ _SCOPE_RANK = {"global": 0, "shared": 1, "warp": 2, "local": 3}
 
 
 def thread_rank(kind: str) -> int | None:
-    """Returns 0 for a block index, 1 for a thread index or a virtual thread, None for a plain loop."""
+    """Returns 0 for a block index, 1 for a (virtual) thread, None for a plain loop."""
     if kind not in THREAD_KINDS:
         return None
     return 0 if kind.startswith("blockIdx") else 1
 
 
 def derived_iterators(stage: Stage) -> list[Iterator]:
-    """Returns all iterators of a stage: root ones, then derived ones in the order they were made."""
+    """Returns all iterators of a stage: root ones, then derived ones, oldest first."""
     found = dict.fromkeys(stage.root)
     for relation in stage.relations:
         if isinstance(relation, Split):
@@ -131,7 +131,7 @@ class BoundInference:
         return self.simplifier.linear(Expr(op, "int32", args))
 
     def _regions_read(self, stage: Stage, consumer: Stage, found: list[list[Interval]]) -> None:
-        """Adds to `found` (one list a dimension) what `consumer` reads of the tensors of `stage`."""
+        """Adds to `found` (a list a dimension) what `consumer` reads of the tensors of `stage`."""
         path = self._attach_path[stage]
         scope_rank = self._scope_rank(stage)
         attached = False

@@ -17,8 +17,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "golden",
         help="compare replayed records with the original TVM's results",
         description=(
-            "Replays every record of golden files and counts how many programs have the same stores,
-            " "loops and operation counts as the original TVM computed."
+            "Replays every record of golden files and counts how many programs have the same "
+            "stores, loops and operation counts as the original TVM computed."
         ),
     )
     parser.add_argument(

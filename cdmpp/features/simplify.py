@@ -79,7 +79,7 @@ class Simplifier:
 
     @contextmanager
     def assume(self, condition: Expr) -> Iterator[None]:
-        """Inside the `with` block, `condition` (comparisons with a constant, joined by and) holds."""
+        """Lets `condition` (comparisons with a constant, joined by and) hold in a `with` block."""
         before = dict(self._known)
         self._learn(condition)
         self._forget()
