@@ -1,0 +1,13 @@
+"""The native fast path: records to compact ASTs in C++, equal to the Python reference."""
+
+from tvm_helper.native.binding import PHASES, NativeBatch, NativeTask, Status
+from tvm_helper.native.build import NativeBuildError, native_library
+
+__all__ = [
+    "PHASES",
+    "NativeBatch",
+    "NativeBuildError",
+    "NativeTask",
+    "Status",
+    "native_library",
+]

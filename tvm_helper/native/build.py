@@ -1,0 +1,143 @@
+"""Compiles the native code on first use and keeps the library for the next process.
+
+The library is kept beside the sources, or in the user's cache folder where that is read-only; its
+name is a hash of the sources, the compiler's version and its flags. `CXX` names the compiler (g++
+when unset); `CDMPP_NATIVE=0` turns the native code off.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import logging
+import os
+import shlex
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+
+from cdmpp.errors import DataError
+
+SOURCE_DIR = Path(__file__).parent
+FLAGS = (
+    "-std=c++17", "-O3", "-DNDEBUG", "-fPIC", "-shared", "-pthread", "-ffp-contract=off", "-Wall",
+    "-Wextra",
+)  # fmt: skip
+INTERFACE_VERSION = 1
+_COMPILE_TIMEOUT_S = 600
+_log = logging.getLogger("cdmpp")
+
+
+class NativeBuildError(DataError):
+    """The native code cannot be compiled or loaded here."""
+
+
+@lru_cache(maxsize=1)
+def native_library() -> ctypes.CDLL | None:
+    """Returns the library, None where it is turned off or there is no compiler.
+
+    Logs one warning a process where it cannot be had.
+    """
+    if os.environ.get("CDMPP_NATIVE", "1") == "0":
+        return None
+    try:
+        return load_library(library_path())
+    except NativeBuildError as error:
+        _log.warning("%s Programs are featurised in Python, some thirty times slower.", error)
+        return None
+
+
+def load_library(path: Path) -> ctypes.CDLL:
+    """Loads a compiled library.
+
+    Raises:
+        NativeBuildError: the file is no such library, or one of another version.
+    """
+    try:
+        library = ctypes.CDLL(str(path))
+        version = library.cdmpp_interface_version()
+    except (OSError, AttributeError) as error:
+        raise NativeBuildError(f"{path}: cannot be loaded ({error}); delete it.") from error
+    if version != INTERFACE_VERSION:
+        raise NativeBuildError(
+            f"{path}: got interface version {version}, expected {INTERFACE_VERSION}; delete it."
+        )
+    return library
+
+
+def library_path(flags: Sequence[str] = FLAGS, *, cache_dirs: Sequence[Path] | None = None) -> Path:
+    """Returns the compiled library; compiles it when it is not there yet.
+
+    Args:
+        flags: of the compiler.
+        cache_dirs: folders for the library, the first that can be used is.
+
+    Raises:
+        NativeBuildError: there is no compiler, it fails, or no folder can be written.
+    """
+    compiler = shlex.split(os.environ.get("CXX") or "g++")
+    name = f"featurise-{_fingerprint(compiler, flags)}.so"
+    dirs = default_cache_dirs() if cache_dirs is None else cache_dirs
+    for directory in dirs:
+        if (directory / name).is_file():
+            return directory / name
+    for directory in dirs:
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            # Every process writes a file of its own; whoever is last puts the same in its place.
+            handle, temporary = tempfile.mkstemp(prefix=f"{name}.", suffix=".tmp", dir=directory)
+        except OSError:
+            continue
+        os.close(handle)
+        try:
+            _compile([*compiler, *flags, "-o", temporary, str(SOURCE_DIR / "featurise.cc")])
+            os.replace(temporary, directory / name)
+        finally:
+            Path(temporary).unlink(missing_ok=True)
+        return directory / name
+    raise NativeBuildError(
+        f"No folder for the compiled native code: none of {', '.join(map(str, dirs))} can be "
+        "written. Set XDG_CACHE_HOME to a folder that can."
+    )
+
+
+def default_cache_dirs() -> tuple[Path, ...]:
+    """Returns where the library may be kept, best first."""
+    user = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return SOURCE_DIR / "cache", Path(user) / "cdmpp" / "native"
+
+
+def _fingerprint(compiler: list[str], flags: Sequence[str]) -> str:
+    digest = hashlib.sha256()
+    for source in sorted([*SOURCE_DIR.glob("*.hpp"), *SOURCE_DIR.glob("*.cc")]):
+        digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
+    digest.update(_run([*compiler, "--version"]).encode())
+    digest.update("\0".join([*compiler, *flags]).encode())
+    return digest.hexdigest()[:20]
+
+
+def _compile(command: list[str]) -> None:
+    _log.info("compiling the native code: %s", shlex.join(command))
+    _run(command)
+
+
+def _run(command: list[str]) -> str:
+    """Returns what a command prints."""
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=True, timeout=_COMPILE_TIMEOUT_S
+        )
+    except subprocess.CalledProcessError as error:
+        lines = [line for line in str(error.stderr).splitlines() if "error" in line][:3]
+        raise NativeBuildError(
+            f"The native code cannot be compiled: `{command[0]}` failed ({'; '.join(lines)}). "
+            "Set CXX to a C++17 compiler such as g++."
+        ) from error
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise NativeBuildError(
+            f"The native code cannot be compiled: `{command[0]}` does not run ({error}). "
+            "Install g++ or set CXX to a C++17 compiler."
+        ) from error
+    return done.stdout
