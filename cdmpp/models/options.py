@@ -27,15 +27,15 @@ class NetworkOptions:
             predicts the logarithm of seconds directly.
     """
 
-    hidden: int = 96
+    hidden: int = 64
     layers: int = 2
     heads: int = 4
-    feed_forward: int = 192
-    head_hidden: int = 96
+    feed_forward: int = 128
+    head_hidden: int = 64
     dropout: float = 0.1
     position: PositionKind = "sinusoidal"
     anchor: AnchorKind = "leaf_roofline"
-    members: int = 1
+    members: int = 2
 
 
 @dataclass(frozen=True)
@@ -51,9 +51,9 @@ class LossOptions:
     """
 
     huber_delta: float = 0.5
-    relative_weight: float = 0.3
+    relative_weight: float = 1.0
     relative_clip: float = 3.0
-    rank_weight: float = 0.2
+    rank_weight: float = 0.4
 
 
 @dataclass(frozen=True)
@@ -72,9 +72,11 @@ class LoopOptions:
         average_decay: decay of the moving average of the weights, which is what is judged and kept.
         patience: epochs without a better validation loss after which training stops.
         checkpoint_every: steps between checkpoints.
+        threads: CPU threads of the training; 0 = all cores. Small matrices gain little from more
+            than one, and one gives the same bytes on every number of cores.
     """
 
-    epochs: int = 40
+    epochs: int = 30
     programs_per_batch: int = 48
     programs_per_task: int = 4
     learning_rate: float = 1e-3
@@ -82,8 +84,9 @@ class LoopOptions:
     weight_decay: float = 0.05
     gradient_clip: float = 2.0
     average_decay: float = 0.995
-    patience: int = 12
+    patience: int = 10
     checkpoint_every: int = 200
+    threads: int = 1
 
 
 @dataclass(frozen=True)

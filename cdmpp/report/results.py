@@ -162,7 +162,7 @@ def _table_note(grid: GridResult) -> str:
     return (
         f"Split by {grid.splits[0]['kind']}; mean over {len(grid.seeds)} seeds ± half width of "
         f"the 95 % "
-        f"interval. Training / validation / test: {sizes}."
+        f"interval, n and tasks means too. Training / validation / test: {sizes}."
     )
 
 

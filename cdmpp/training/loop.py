@@ -86,9 +86,14 @@ def train_loop(
         DataError: the loss is not finite.
         UsageError: `run_dir` holds checkpoints of another fingerprint.
     """
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return _train(network, trainee, options, fingerprint, run_dir, on_progress)
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(options.threads or threads)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return _train(network, trainee, options, fingerprint, run_dir, on_progress)
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _train(

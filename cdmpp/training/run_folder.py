@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from cdmpp.datasets.atomic import write_atomic
 from cdmpp.datasets.samples import Samples
 from cdmpp.devices.spec import DeviceSpec
+from cdmpp.devices.vector import DEVICE_VECTOR_SCHEMA_VERSION
 from cdmpp.errors import DataError
 from cdmpp.models.base import CostModel
 from cdmpp.models.registry import model_class
@@ -66,6 +67,7 @@ def save_model(model: CostModel, directory: Path, card: ModelCard) -> None:
             "format": MODEL_FORMAT,
             "kind": card.kind,
             "feature_schema": card.feature_schema,
+            "device_vector_schema": DEVICE_VECTOR_SCHEMA_VERSION,
             "data_hash": card.data_hash,
             "split": card.split,
             "devices": [asdict(spec) for spec in card.devices],
@@ -87,6 +89,12 @@ def load_model(directory: Path) -> tuple[CostModel, ModelCard]:
     if not isinstance(value, dict) or value.get("format") != MODEL_FORMAT:
         got = value.get("format") if isinstance(value, dict) else type(value).__name__
         raise DataError(f"{path} has format {got}, expected {MODEL_FORMAT}; {_HINT}")
+    got = value.get("device_vector_schema")
+    if got != DEVICE_VECTOR_SCHEMA_VERSION:
+        raise DataError(
+            f"{path} expects device vectors of version {got}, this version makes "
+            f"{DEVICE_VECTOR_SCHEMA_VERSION}; train again with `cdmpp train`"
+        )
     try:
         card = ModelCard(
             kind=value["kind"],

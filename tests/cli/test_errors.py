@@ -37,6 +37,10 @@ def test_missing_and_damaged_models(capsys, trained, tmp_path):
     (tmp_path / "model.json").write_text('{"format": 99}')
     assert "format 99" in fails(capsys, 3, "predict", "--model", str(tmp_path), *records)
     value = json.loads((trained / "model.json").read_text())
+    value["device_vector_schema"] = 0
+    (tmp_path / "model.json").write_text(json.dumps(value))
+    assert "device vectors" in fails(capsys, 3, "predict", "--model", str(tmp_path), *records)
+    value = json.loads((trained / "model.json").read_text())
     del value["state"]["options"]
     (tmp_path / "model.json").write_text(json.dumps(value))
     assert "options" in fails(capsys, 3, "predict", "--model", str(tmp_path), *records)

@@ -10,6 +10,7 @@ from cdmpp.features.schema import LEAF_FEATURE_NAMES
 
 FLOAT_ADD = LEAF_FEATURE_NAMES.index("float_addsub")
 UNIQUE_BYTES = LEAF_FEATURE_NAMES.index("B0.unique_bytes")
+NOISE_COLUMNS = 10
 VECTOR_LENGTH = LEAF_FEATURE_NAMES.index("vec_len")
 
 DEVICES = (
@@ -37,7 +38,9 @@ def make_samples(
     total = int(offset[-1])
     owner = np.repeat(np.arange(count), leaf_count)
     task = np.repeat(np.arange(tasks), programs_per_task).astype(np.int64)
-    leaves = rng.normal(0, 1, (total, len(LEAF_FEATURE_NAMES))).astype(np.float32)
+    leaves = np.zeros((total, len(LEAF_FEATURE_NAMES)), np.float32)
+    # Some columns that say nothing; the others stay zero, as many do in real programs.
+    leaves[:, -NOISE_COLUMNS:] = rng.normal(0, 1, (total, NOISE_COLUMNS))
     task_size = rng.uniform(14, 22, tasks)
     leaves[:, FLOAT_ADD] = task_size[task[owner]] + rng.uniform(0, 2, total)
     for name in LEAF_FEATURE_NAMES:
