@@ -82,7 +82,7 @@ class LoopOptions:
     learning_rate: float = 1e-3
     warmup_fraction: float = 0.05
     weight_decay: float = 0.05
-    gradient_clip: float = 2.0
+    gradient_clip: float = 1.0
     average_decay: float = 0.995
     patience: int = 10
     checkpoint_every: int = 200

@@ -200,7 +200,7 @@ class _LatencyTrainee:
         )
         options = asdict(self._options.loss)
         losses = [latency_loss(member, log_latency, group, **options) for member in predicted]
-        return torch.stack(losses).sum(), len(group)
+        return torch.stack(losses).mean(), len(group)
 
     def validate(self, network: nn.Module) -> float:
         total = 0.0

@@ -111,7 +111,9 @@ def _plots(result: RunResult, model: str) -> list[tuple[str, str]]:
         ),
     ]
     if result.history:
-        plots.append(("Training.", training_curve(result.history)))
+        plots.append(
+            ("Training; its loss holds the order term too.", training_curve(result.history))
+        )
     return plots
 
 

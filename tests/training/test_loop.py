@@ -1,0 +1,94 @@
+"""The training loop on a small problem of its own."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from cdmpp.errors import DataError
+from cdmpp.models.options import LoopOptions
+from cdmpp.training.loop import train_loop
+
+
+class Line:
+    """Fits y = 3 x with one weight; the validation loss can be dictated."""
+
+    def __init__(self, validation_losses=None, factor=1.0):
+        self.x = torch.linspace(-1, 1, 32)[:, None]
+        self.validation_losses = list(validation_losses or [])
+        self.factor = factor
+
+    def batches(self, epoch):
+        order = np.random.default_rng(epoch).permutation(32).astype(np.int64)
+        return [order[start : start + 8] for start in range(0, 32, 8)]
+
+    def loss(self, network, batch):
+        x = self.x[torch.from_numpy(batch)]
+        return self.factor * torch.mean((network(x) - 3 * x) ** 2), len(batch)
+
+    def validate(self, network):
+        if self.validation_losses:
+            return self.validation_losses.pop(0)
+        return float(torch.mean((network(self.x) - 3 * self.x) ** 2))
+
+
+def train(trainee, run_dir=None, **options):
+    torch.manual_seed(0)
+    network = torch.nn.Linear(1, 1)
+    loop = LoopOptions(learning_rate=0.05, weight_decay=0.0, average_decay=0.9, **options)
+    return train_loop(network, trainee, loop, seed=0, fingerprint="x", run_dir=run_dir)
+
+
+def test_it_learns():
+    result = train(Line(), epochs=80, patience=80)
+    assert result.weights["weight"].item() == pytest.approx(3.0, abs=0.05)
+    assert result.history[-1]["validation_loss"] < result.history[0]["validation_loss"] / 100
+
+
+def test_stops_after_patience_and_keeps_the_best():
+    losses = [3.0, 2.0, 2.5, 2.5, 2.5, 1.0]
+    result = train(Line(losses), epochs=50, patience=3)
+    assert result.best_epoch == 2
+    assert len(result.history) == 5
+    assert result.steps == 5 * 4
+
+
+def test_log_has_one_line_an_epoch(tmp_path):
+    result = train(Line(), run_dir=tmp_path, epochs=3)
+    lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert lines == result.history
+    assert [line["epoch"] for line in lines] == [1, 2, 3]
+
+
+def test_only_the_newest_checkpoint_is_kept(tmp_path):
+    train(Line(), run_dir=tmp_path, epochs=3, checkpoint_every=2)
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000012"]
+
+
+def test_finished_training_is_not_repeated(tmp_path):
+    first = train(Line(), run_dir=tmp_path, epochs=3)
+    again = train(Line(validation_losses=[0.0]), run_dir=tmp_path, epochs=3)
+    assert again.history == first.history
+    assert torch.equal(again.weights["weight"], first.weights["weight"])
+
+
+def test_random_state_and_threads_of_the_caller_are_left_alone():
+    threads = torch.get_num_threads()
+    torch.manual_seed(7)
+    network = torch.nn.Linear(1, 1)
+    state = torch.get_rng_state()
+    train_loop(network, Line(), LoopOptions(epochs=1, threads=1), seed=3, fingerprint="x")
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.get_num_threads() == threads
+
+
+@pytest.mark.parametrize(
+    ("trainee", "text"),
+    [(Line(factor=float("nan")), "training loss"), (Line([float("inf")]), "validation loss")],
+)
+def test_loss_that_is_not_finite_is_an_error(trainee, text):
+    with pytest.raises(DataError, match=text):
+        train(trainee, epochs=2)
