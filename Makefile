@@ -6,10 +6,10 @@ STAMP := $(VENV)/.installed
 GOLDEN ?= ../shared/data/golden/golden_llvm.jsonl.gz
 export OMP_NUM_THREADS ?= 2
 
-.PHONY: help venv demo test lint format bench golden report clean
+.PHONY: legacy-env help venv demo test lint format bench golden report clean
 
 help:
-	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 $(STAMP): requirements.txt requirements-dev.txt pyproject.toml setup.py
 	$(PYTHON) -m venv $(VENV)
@@ -42,6 +42,9 @@ golden: $(STAMP) ## compare replayed records with the original TVM's results (GO
 
 report: $(STAMP) ## train three seeds and write docs/results/by-task.*
 	$(BIN)/python scripts/benchmark.py --suite by-task --seeds 0,1,2 --out docs/results
+
+legacy-env: $(STAMP) ## build .venv-legacy: the old TVM, for AutoTVM logs and Ansor's own replay
+	$(BIN)/python -m tvm_helper.legacy.setup
 
 clean: ## remove runs and caches (keeps .venv)
 	rm -rf runs cache build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -34,7 +34,13 @@ class JsonGraph:
                 "expected TVM 0.8's node graph. Unpack network_info again."
             )
         self.nodes: list[dict[str, Any]] = graph["nodes"]
-        self.root = int(graph.get("root", 1))
+        try:
+            self.root = int(graph.get("root", 1))
+        except (TypeError, ValueError, OverflowError):
+            raise DataError(
+                f"Cannot read the computation graph of a task: its root is {graph['root']!r:.40}, "
+                "expected the number of a node. Unpack network_info again."
+            ) from None
         self._exprs: dict[int, Expr] = {}
         self._var_names: dict[int, str] = {}
         self._used_names: set[str] = set()

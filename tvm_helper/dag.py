@@ -184,7 +184,9 @@ def parse_dag(dag_json: str) -> Dag:
         ops = tuple(_read_op(graph, index) for index in order)
     except DataError:
         raise
-    except (KeyError, IndexError, ValueError, TypeError, AttributeError, RecursionError) as error:
+    except (
+        KeyError, IndexError, ValueError, TypeError, AttributeError, OverflowError, RecursionError,
+    ) as error:  # fmt: skip
         raise DataError(
             f"Cannot read the computation graph of a task: {type(error).__name__}: {error}; "
             "expected TVM 0.8's node graph. Unpack network_info again."

@@ -30,12 +30,17 @@ def _extracted(args: argparse.Namespace, devices: list[str] | None) -> Path:
     """Returns an extracted folder that has the devices; extraction continues where it was
     stopped.
     """
+    from cdmpp.datasets.autotvm import is_autotvm_log
     from cdmpp.datasets.extracted import is_extracted_dir
     from cdmpp.datasets.tenset import default_dataset_dir, find_device_files, find_devices
 
     dataset: Path = args.dataset or default_dataset_dir()
     if is_extracted_dir(dataset):
         return dataset
+    if is_autotvm_log(dataset):
+        logs: Path = args.cache / _cache_name(dataset, None)
+        extract_with_progress(dataset, logs, None, jobs=args.jobs, is_quiet=is_quiet(args))
+        return logs
     found = find_devices(dataset)
     for label in devices or []:
         find_device_files(dataset, label)

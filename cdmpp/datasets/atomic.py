@@ -66,9 +66,9 @@ def _write_text(path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8")
 
 
-def remove_abandoned(folder: Path) -> None:
+def remove_abandoned(folder: Path, pattern: str = "*.tmp") -> None:
     """Removes temporary files and folders (`*.PID.tmp`) of processes that are gone."""
-    for path in Path(folder).glob("*.tmp"):
+    for path in Path(folder).glob(pattern):
         pid = path.name.split(".")[-2]
         if not pid.isdecimal() or _is_running(int(pid)):
             continue

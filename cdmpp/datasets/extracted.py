@@ -47,7 +47,7 @@ def read_manifest(extracted_dir: Path) -> dict[str, Any]:
 
 
 def read_table(extracted_dir: Path, table: str, columns: list[str]) -> Iterator[Any]:
-    """Yields the chosen columns of a table, shard by shard, as pyarrow tables.
+    """Yields the chosen columns of a table as pyarrow tables, a row group of a shard at a time.
 
     Args:
         table: `programs` or `measurements`.
@@ -55,19 +55,35 @@ def read_table(extracted_dir: Path, table: str, columns: list[str]) -> Iterator[
     Raises:
         DataError: a shard is missing or is not what the manifest says.
     """
+    for shard in read_manifest(extracted_dir)["shards"]:
+        yield from read_shard(extracted_dir, shard, table, columns)
+
+
+def read_shard(
+    extracted_dir: Path, shard: dict[str, Any], table: str, columns: list[str]
+) -> Iterator[Any]:
+    """Yields the chosen columns of one shard as pyarrow tables, a row group at a time.
+
+    Args:
+        shard: its entry in the manifest's `shards`.
+        table: `programs` or `measurements`.
+
+    Raises:
+        DataError: the shard is missing or is not what the manifest says.
+    """
     import pyarrow.parquet as pq
 
-    for shard in read_manifest(extracted_dir)["shards"]:
-        path = Path(extracted_dir) / shard[table]["file"]
-        try:
-            if sha256_file(path) != shard[table]["sha256"]:
-                raise DataError(
-                    f"{path}: not what the manifest says; run again: "
-                    f"cdmpp dataset extract --out {extracted_dir}"
-                )
-            yield pq.read_table(path, columns=columns)
-        except OSError as error:
+    path = Path(extracted_dir) / shard[table]["file"]
+    try:
+        if sha256_file(path) != shard[table]["sha256"]:
             raise DataError(
-                f"{path}: cannot read ({error}); run again: "
+                f"{path}: not what the manifest says; run again: "
                 f"cdmpp dataset extract --out {extracted_dir}"
-            ) from None
+            )
+        with pq.ParquetFile(path) as file:
+            for group in range(file.num_row_groups):
+                yield file.read_row_group(group, columns=columns)
+    except OSError as error:
+        raise DataError(
+            f"{path}: cannot read ({error}); run again: cdmpp dataset extract --out {extracted_dir}"
+        ) from None

@@ -27,8 +27,8 @@ class JsonGraph:
             value = json.loads(text)
             self.nodes: list[dict[str, Any]] = value["nodes"]
             self.root = int(value["root"])
-            self.type_keys: list[str] = [node["type_key"] for node in self.nodes]
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            self.type_keys: list[str] = [str(node["type_key"]) for node in self.nodes]
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             raise DataError(
                 f"not a TVM JSON node graph ({type(error).__name__}: {error}); expected an object "
                 "with `root` and `nodes`, fetch network_info again"
@@ -48,6 +48,8 @@ class JsonGraph:
             return str(self.nodes[number].get("attrs", {}).get(name, ""))
         except IndexError:
             raise DataError(f"node {number} of {len(self.nodes)} does not exist") from None
+        except AttributeError:
+            raise DataError(f"node {number}: its attributes are no JSON object") from None
 
     def reference(self, number: int, name: str) -> int:
         """Returns the number of the node that an attribute refers to; 0 = null.
@@ -65,13 +67,27 @@ class JsonGraph:
         return reference
 
     def items(self, number: int) -> list[int]:
-        """Returns the node numbers in an array or the values of a map."""
-        return [int(item) for item in self.nodes[number].get("data", [])]
+        """Returns the node numbers in an array or the values of a map.
+
+        Raises:
+            DataError: there is something else in it.
+        """
+        try:
+            return [int(item) for item in self.nodes[number].get("data", [])]
+        except (TypeError, ValueError, OverflowError, AttributeError, IndexError) as error:
+            raise DataError(f"node {number} is no array of node numbers ({error})") from None
 
     def mapping(self, number: int) -> dict[str, int]:
-        """Returns a map with text keys as key -> node number."""
-        node = self.nodes[number]
-        return dict(zip(node.get("keys", []), self.items(number), strict=False))
+        """Returns a map with text keys as key -> node number.
+
+        Raises:
+            DataError: the node is no such map.
+        """
+        items = self.items(number)
+        keys = self.nodes[number].get("keys", [])
+        if not isinstance(keys, list):
+            raise DataError(f"node {number} is no map with a list of keys")
+        return dict(zip(map(str, keys), items, strict=False))
 
     def text(self, number: int) -> str:
         """Returns the text of a string node."""
@@ -81,7 +97,14 @@ class JsonGraph:
         return str(node.get("repr_str", ""))
 
     def integer(self, number: int) -> int | None:
-        """Returns the value of an integer constant, or None for any other node."""
+        """Returns the value of an integer constant, or None for any other node.
+
+        Raises:
+            DataError: the constant has no value.
+        """
         if self.type_keys[number] != "IntImm":
             return None
-        return int(self.attribute(number, "value"))
+        try:
+            return int(self.attribute(number, "value"))
+        except ValueError as error:
+            raise DataError(f"node {number} is no integer constant ({error})") from None

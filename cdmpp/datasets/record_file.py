@@ -1,13 +1,13 @@
-"""Reads files of Ansor measure records, one JSON object a line, plain or gzipped."""
+"""Reads files of measure records, one JSON object a line, plain or gzipped."""
 
 from __future__ import annotations
 
 import gzip
 import zlib
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import BinaryIO, Protocol, cast
 
 from cdmpp.datasets.read_report import ReadReport
 from cdmpp.datasets.record_line import RecordLineError, parse_record
@@ -19,12 +19,21 @@ MAX_LINE_BYTES = 4 << 20
 _GZIP_MAGIC = b"\x1f\x8b"
 
 
+class LineParser(Protocol):
+    """Reads one line; raises `RecordLineError` when it is no record."""
+
+    def __call__(self, text: str, *, device: str = ..., line: int = ...) -> MeasureRecord:
+        """Returns the record."""
+
+
 def read_records(
     path: Path,
     report: ReadReport,
     *,
     device: str | None = None,
     keep_unmeasured: bool = False,
+    parse: LineParser = parse_record,
+    only: Container[int] | None = None,
 ) -> Iterator[MeasureRecord]:
     """Yields the records of a file; counts what cannot be used in `report`, with line and reason.
 
@@ -37,6 +46,8 @@ def read_records(
         device: label for all records; None takes it from the target (`-model=`), else the folder's
             name.
         keep_unmeasured: whether to yield records that have not been measured (empty `costs_s`).
+        parse: reads one line of the file's format.
+        only: numbers of the lines to read; the others are not counted. None = all.
 
     Raises:
         DataError: the file cannot be opened.
@@ -46,6 +57,8 @@ def read_records(
     skipped_before = report.skipped_total
     for number, raw in _read_lines(path, report):
         seen = True
+        if only is not None and number not in only:
+            continue
         text = _decode(raw)
         if text is None:
             report.lines += 1
@@ -56,7 +69,7 @@ def read_records(
             continue
         report.lines += 1
         try:
-            record = parse_record(text, device=device or path.parent.name, line=number)
+            record = parse(text, device=device or path.parent.name, line=number)
         except RecordLineError as error:
             report.skip(path.name, number, error.reason, detail=error.detail)
             continue

@@ -18,6 +18,8 @@ from cdmpp.records import (
 KNOWN_VERSIONS = ("v0.2", "v0.3", "v0.4", "v0.5", "v0.6")
 #: The cost that Ansor writes for a program that failed.
 FAILED_COST_S = 1e10
+#: Steps hold lists of numbers; deeper ones are no steps.
+MAX_NESTING = 16
 _HARDWARE_PARAM_COUNT = 8
 _MODEL = re.compile(r"(?:^|\s)-model=(\S+)")
 
@@ -57,7 +59,7 @@ def parse_record(text: str, *, device: str = "unknown", line: int = 0) -> Measur
     Raises:
         RecordLineError: the line is no valid record.
     """
-    value = _parse_json(text)
+    value = parse_json(text)
     if not isinstance(value, dict):
         raise RecordLineError("not a JSON object", type(value).__name__)
     for field in ("i", "r", "v"):
@@ -66,7 +68,7 @@ def parse_record(text: str, *, device: str = "unknown", line: int = 0) -> Measur
     if value["v"] not in KNOWN_VERSIONS:
         raise RecordLineError("unknown version", str(value["v"])[:40])
     workload_key, target, hardware_params, steps = _parse_input(value["i"])
-    costs_s, error_code, all_cost_s, measured_at = _parse_result(value["r"])
+    costs_s, error_code, all_cost_s, measured_at = parse_result(value["r"])
     return MeasureRecord(
         workload_key=normalise_workload_key(workload_key),
         target=target,
@@ -83,7 +85,12 @@ def parse_record(text: str, *, device: str = "unknown", line: int = 0) -> Measur
     )
 
 
-def _parse_json(text: str) -> Any:
+def parse_json(text: str) -> Any:
+    """Returns the value of a line of JSON.
+
+    Raises:
+        RecordLineError: it is not JSON, or cut off.
+    """
     try:
         return json.loads(text)
     except RecursionError:
@@ -104,6 +111,8 @@ def _parse_input(value: Any) -> tuple[str, str, tuple[int, ...], tuple[list[Any]
     task, state = value[0], value[1]
     if not (len(task) >= 2 and all(isinstance(item, str) and item.strip() for item in task[:2])):
         raise RecordLineError("malformed task", "expected [workload key, target, ...]")
+    if not all(is_text(item) for item in task[:2]):
+        raise RecordLineError("malformed task", "half a character in the workload key or target")
     hardware_params = task[2] if len(task) > 2 else []
     expected_count = _HARDWARE_PARAM_COUNT if len(task) > 2 else 0
     if not (
@@ -117,20 +126,36 @@ def _parse_input(value: Any) -> tuple[str, str, tuple[int, ...], tuple[list[Any]
     for number, step in enumerate(state[1]):
         if not (isinstance(step, list) and step and isinstance(step[0], str)):
             raise RecordLineError("malformed step", f"step {number}: expected [code, ...]")
-        if not _is_finite(step):
-            raise RecordLineError("malformed step", f"step {number}: a number is not finite")
+        if not is_finite(step):
+            detail = f"step {number}: a number is not finite, or lists are nested too deeply"
+            raise RecordLineError("malformed step", detail)
     return task[0], task[1], tuple(hardware_params), tuple(state[1])
 
 
-def _is_finite(value: Any) -> bool:
-    """Whether a (nested) JSON value holds no NaN or infinity."""
+def is_text(text: str) -> bool:
+    """Whether a string can be written as UTF-8: JSON can name halves of a character."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def is_finite(value: Any, *, depth: int = MAX_NESTING) -> bool:
+    """Whether a JSON value holds no NaN or infinity and is nested at most `depth` deep."""
+    if isinstance(value, dict):
+        value = list(value.values())
     if isinstance(value, list):
-        return all(_is_finite(item) for item in value)
+        return depth > 0 and all(is_finite(item, depth=depth - 1) for item in value)
     return not isinstance(value, float) or math.isfinite(value)
 
 
-def _parse_result(value: Any) -> tuple[tuple[float, ...], int, float, int]:
-    """Returns (costs in seconds, error code, all cost in seconds, Unix time)."""
+def parse_result(value: Any) -> tuple[tuple[float, ...], int, float, int]:
+    """Returns (costs in seconds, error code, all cost in seconds, Unix time) of a result field.
+
+    Raises:
+        RecordLineError: it is malformed, or says that the program ran and has no usable cost.
+    """
     if not (isinstance(value, list) and len(value) >= 2 and isinstance(value[0], list)):
         raise RecordLineError("malformed result", "expected [costs, error, all cost, timestamp]")
     costs, error_code = value[0], value[1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -76,3 +77,18 @@ def measurements_schema() -> Any:
         ],
         metadata=_metadata(),
     )
+
+
+def open_writer(path: Path, schema: Any) -> Any:
+    """Returns a `pyarrow.parquet.ParquetWriter` for one of the tables.
+
+    Only texts that repeat get a dictionary: one of features costs 50 MB and saves little.
+    """
+    import pyarrow.parquet as pq
+
+    repeating = [
+        field.name
+        for field in schema
+        if pa.types.is_string(field.type) and field.name != "program_id"
+    ]
+    return pq.ParquetWriter(path, schema, compression="zstd", use_dictionary=repeating)

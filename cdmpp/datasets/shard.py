@@ -6,37 +6,42 @@ import hashlib
 import inspect
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeAlias
-
-import numpy as np
+from typing import Any
 
 from cdmpp.datasets.atomic import sha256_file, write_atomic, write_json
-from cdmpp.datasets.flops import flop_count
-from cdmpp.datasets.json_graph import JsonGraph
-from cdmpp.datasets.operators import operator_name
+from cdmpp.datasets.program_rows import (
+    Featurise,
+    measurement_row,
+    program_rows,
+    reason_group,
+)
 from cdmpp.datasets.read_report import ReadReport
 from cdmpp.datasets.record_file import read_records
-from cdmpp.datasets.schema import measurements_schema, programs_schema, schema_versions
+from cdmpp.datasets.schema import measurements_schema, open_writer, programs_schema, schema_versions
 from cdmpp.datasets.task_index import TaskIndex, load_tasks
-from cdmpp.errors import DataError, ReplayError
-from cdmpp.features.compact_ast import LEAF_FEATURE_COUNT, CompactAst
-from cdmpp.records import MeasureRecord, TensetTask, program_id
+from cdmpp.errors import DataError
+from cdmpp.records import MeasureRecord, program_id
 
-Featurise: TypeAlias = Callable[
-    [TensetTask, list[MeasureRecord]], Sequence[CompactAst | ReplayError]
-]
+__all__ = [
+    "Featurise", "ShardCounts", "ShardPlan", "TableWriter", "build_shard", "code_hash",
+    "finished_shard", "shard_key", "worker_tasks", "write_shard",
+]  # fmt: skip
+
+#: Programs that are featurised in one go.
+PROGRAM_BATCH = 256
+#: Rows of one row group of a table.
+ROW_GROUP = 2048
 
 #: Modules of this package that a shard's content follows from.
 _CONTENT_MODULES = (
-    "dag_graph", "flops", "json_graph", "operators", "record_file", "record_line", "schema",
-    "shard", "task_index",
+    "autotvm", "autotvm_extract", "dag_graph", "flops", "json_graph",
+    "metaschedule", "operators", "program_rows",
+    "record_file", "record_line", "schema", "shard", "task_index",
 )  # fmt: skip
-#: Reasons that do not come from replaying a program.
-_OWN_REASONS = ("internal error", "task not in network_info", "unreadable task")
 _SOURCE_SUFFIXES = (".py", ".cc", ".h")
 
 
@@ -63,17 +68,7 @@ class ShardPlan:
         )
 
 
-@dataclass
-class ShardContent:
-    """Rows of a shard while they are collected."""
-
-    programs: dict[str, dict[str, Any]] = field(default_factory=dict)
-    measurements: list[dict[str, Any]] = field(default_factory=list)
-    rejected: Counter[str] = field(default_factory=Counter)
-    report: ReadReport = field(default_factory=ReadReport)
-
-
-def code_hash(featurise: Featurise) -> str:
+def code_hash(featurise: Callable[..., Any]) -> str:
     """Returns a digest of the source of what makes a shard: the featuriser's package and ours.
 
     A finished shard is used again only when the code that made it is the same.
@@ -123,7 +118,7 @@ def finished_shard(plan: ShardPlan, out_dir: Path, key: str) -> dict[str, Any] |
 
 
 @lru_cache(maxsize=1)
-def _worker_tasks(network_info_dir: Path, tasks_hash: str) -> TaskIndex:
+def worker_tasks(network_info_dir: Path, tasks_hash: str) -> TaskIndex:
     """Returns the tasks, read once per process and content (`tasks_hash` keeps them apart)."""
     return load_tasks(network_info_dir)
 
@@ -138,176 +133,152 @@ def build_shard(
 ) -> dict[str, Any]:
     """Reads, featurises and writes a shard; returns its completion note, which is written last.
 
+    Rows are written as they come, `PROGRAM_BATCH` programs at a time: what is held in memory does
+    not grow with the files, except for about 100 bytes of identity a program.
+
     Raises:
         DataError: a file cannot be read or written, or the featuriser breaks its contract.
     """
-    content = collect_shard(plan, _worker_tasks(network_info_dir, tasks_hash), featurise)
+    tasks = worker_tasks(network_info_dir, tasks_hash)
+
+    def stream(programs: TableWriter, measurements: TableWriter, counts: ShardCounts) -> None:
+        _stream_shard(plan, tasks, featurise, programs, measurements, counts)
+
+    return write_shard(plan, out_dir, key, stream)
+
+
+def write_shard(
+    plan: ShardPlan,
+    out_dir: Path,
+    key: str,
+    stream: Callable[[TableWriter, TableWriter, ShardCounts], None],
+) -> dict[str, Any]:
+    """Writes the tables that `stream` fills (programs, measurements) and then the note.
+
+    Args:
+        key: digest of what the content follows from (see `shard_key`).
+        stream: adds rows to the two tables and counts them.
+
+    Raises:
+        DataError: a file cannot be written.
+    """
     programs, measurements, note = plan.paths(out_dir)
-    _write_table(programs, list(content.programs.values()), programs_schema())
-    _write_table(measurements, content.measurements, measurements_schema())
-    valid = sum(row["valid"] for row in content.programs.values())
-    extras = {
-        len(row["leaf_extra"]) // len(row["leaf_position"])
-        for row in content.programs.values()
-        if row["valid"]
-    }
+    counts = ShardCounts()
+
+    def fill(programs_file: Path, measurements_file: Path) -> None:
+        with (
+            TableWriter(programs_file, programs_schema()) as program_table,
+            TableWriter(measurements_file, measurements_schema()) as measurement_table,
+        ):
+            stream(program_table, measurement_table, counts)
+
+    write_atomic(programs, lambda one: write_atomic(measurements, lambda two: fill(one, two)))
     value = {
         "key": key,
-        "programs": _table_note(programs, len(content.programs)),
-        "measurements": _table_note(measurements, len(content.measurements)),
-        "valid": valid,
-        "rejected": dict(sorted(content.rejected.items())),
-        "leaf_extra_counts": sorted(extras),
-        "read": content.report.to_json(),
+        "programs": _table_note(programs, counts.programs),
+        "measurements": _table_note(measurements, counts.measurements),
+        "valid": counts.valid,
+        "rejected": dict(sorted(counts.rejected.items())),
+        "leaf_extra_counts": sorted(counts.leaf_extra_counts),
+        "read": counts.report.to_json(),
     }
     write_json(note, value)
     return value
-
-
-def _write_table(path: Path, rows: list[dict[str, Any]], schema: Any) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    table = pa.Table.from_pylist(rows, schema=schema)
-    write_atomic(path, lambda temporary: pq.write_table(table, temporary, compression="zstd"))
 
 
 def _table_note(path: Path, rows: int) -> dict[str, Any]:
     return {"file": path.name, "rows": rows, "sha256": sha256_file(path)}
 
 
-def collect_shard(plan: ShardPlan, tasks: TaskIndex, featurise: Featurise) -> ShardContent:
-    """Returns the rows of a shard; a program is featurised once, whatever devices measured it."""
-    content = ShardContent()
-    new: dict[tuple[str, str], dict[str, MeasureRecord]] = {}
+@dataclass
+class ShardCounts:
+    """What a shard holds, counted while it is written."""
+
+    programs: int = 0
+    measurements: int = 0
+    valid: int = 0
+    rejected: Counter[str] = field(default_factory=Counter)
+    leaf_extra_counts: set[int] = field(default_factory=set)
+    report: ReadReport = field(default_factory=ReadReport)
+
+    def add_programs(self, rows: list[dict[str, Any]]) -> None:
+        """Counts rows of `programs`."""
+        self.programs += len(rows)
+        for row in rows:
+            if row["valid"]:
+                self.valid += 1
+                self.leaf_extra_counts.add(len(row["leaf_extra"]) // len(row["leaf_position"]))
+            else:
+                self.rejected[reason_group(row["reject_reason"])] += 1
+
+
+class TableWriter:
+    """Writes rows to a Parquet file, a row group every `ROW_GROUP` rows."""
+
+    def __init__(self, path: Path, schema: Any) -> None:
+        self._schema = schema
+        self._rows: list[dict[str, Any]] = []
+        self._writer = open_writer(path, schema)
+
+    def __enter__(self) -> TableWriter:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            self.flush()
+        self._writer.close()
+
+    def add(self, rows: Iterable[dict[str, Any]]) -> None:
+        """Takes rows; they are written when there are enough of them."""
+        self._rows.extend(rows)
+        if len(self._rows) >= ROW_GROUP:
+            self.flush()
+
+    def flush(self) -> None:
+        """Writes what has been taken."""
+        import pyarrow as pa
+
+        if self._rows:
+            self._writer.write_table(pa.Table.from_pylist(self._rows, schema=self._schema))
+            self._rows = []
+
+
+def _stream_shard(
+    plan: ShardPlan,
+    tasks: TaskIndex,
+    featurise: Featurise,
+    programs: TableWriter,
+    measurements: TableWriter,
+    counts: ShardCounts,
+) -> None:
+    """Writes the rows of a shard; a program is featurised once, whatever devices measured it."""
+    seen: set[bytes] = set()
+    pending: dict[tuple[str, str], dict[str, MeasureRecord]] = {}
+    waiting = 0
+
+    def featurise_pending() -> None:
+        for (workload_key, target_kind), records in pending.items():
+            task = tasks.find(workload_key, target_kind)
+            networks = tasks.networks_of(workload_key, target_kind)
+            rows = [row for _, row in program_rows(task, networks, records, featurise)]
+            counts.add_programs(rows)
+            programs.add(rows)
+        programs.flush()
+        pending.clear()
+
     for device, path in plan.files:
-        for record in read_records(path, content.report, device=device):
+        for record in read_records(path, counts.report, device=device):
             steps = list(record.steps)
             identity = program_id("tenset", record.workload_key, steps, record.target_kind)
-            content.measurements.append(_measurement_row(identity, record))
-            group = new.setdefault((record.workload_key, record.target_kind), {})
-            group.setdefault(identity, record)
-    for (workload_key, target_kind), records in new.items():
-        task = tasks.find(workload_key, target_kind)
-        networks = tasks.networks_of(workload_key, target_kind)
-        content.programs.update(_program_rows(task, networks, records, featurise))
-    content.rejected.update(
-        _reason_group(row["reject_reason"]) for row in content.programs.values() if not row["valid"]
-    )
-    return content
-
-
-def _reason_group(reason: str) -> str:
-    """Returns the part of a reject reason that many programs share: what is before the detail."""
-    parts = reason.split(": ")
-    has_prefix = parts[0] in ("replay", "internal error")
-    return ": ".join(parts[: 2 if has_prefix else 1])[:100]
-
-
-def _measurement_row(identity: str, record: MeasureRecord) -> dict[str, Any]:
-    return {
-        "program_id": identity,
-        "device": record.device,
-        "latency_s": record.latency_s,
-        "latency_std_s": float(np.std(record.costs_s)) if record.is_ok else None,
-        "costs_s": list(record.costs_s),
-        "error_code": record.error_code,
-        "measured_at": record.measured_at,
-    }
-
-
-def _program_rows(
-    task: TensetTask | None,
-    networks: list[tuple[str, int]],
-    records: dict[str, MeasureRecord],
-    featurise: Featurise,
-) -> Iterable[tuple[str, dict[str, Any]]]:
-    """Yields (program id, row) for the distinct programs of one task."""
-    operator, flops = _describe(task)
-    features: Sequence[CompactAst | ReplayError]
-    if task is None:
-        features = [ReplayError("task not in network_info")] * len(records)
-    else:
-        features = _featurise(task, list(records.values()), featurise)
-    for (identity, record), result in zip(records.items(), features, strict=True):
-        reason = _reject_reason(result)
-        ast = result if isinstance(result, CompactAst) else _empty_ast()
-        yield (
-            identity,
-            {
-                "program_id": identity,
-                "source": "tenset",
-                "workload_key": record.workload_key,
-                "operator": operator,
-                "target_kind": record.target_kind,
-                "networks": [{"name": name, "weight": weight} for name, weight in networks],
-                "flop_count": flops,
-                "valid": reason is None,
-                "reject_reason": reason,
-                "leaf_features": np.asarray(ast.leaf_features, np.float32).ravel(),
-                "leaf_extra": np.asarray(ast.leaf_extra, np.float32).ravel(),
-                "leaf_position": np.asarray(ast.leaf_position, np.int32),
-                "tree": np.asarray(ast.tree, np.int32),
-            },
-        )
-
-
-def _describe(task: TensetTask | None) -> tuple[str, float | None]:
-    """Returns (operator name, flop count); `unknown`, None where the task cannot be read."""
-    if task is None:
-        return "unknown", None
-    try:
-        graph = JsonGraph(task.dag_json)
-        return operator_name(graph), flop_count(graph)
-    except DataError:
-        return "unknown", None
-
-
-def _featurise(
-    task: TensetTask, records: list[MeasureRecord], featurise: Featurise
-) -> list[CompactAst | ReplayError]:
-    """Calls the featuriser on all records; when that raises, on one at a time.
-
-    So one bad program costs one program: what it raises becomes its reject reason and is counted.
-    """
-    try:
-        results = list(featurise(task, records))
-    except Exception as error:
-        if len(records) > 1:
-            return [result for one in records for result in _featurise(task, [one], featurise)]
-        if isinstance(error, DataError):
-            return [ReplayError(getattr(error, "reason", f"unreadable task: {error}"))]
-        return [ReplayError(f"internal error: {type(error).__name__}: {error}"[:200])]
-    if len(results) != len(records):
-        raise DataError(
-            f"the featuriser returned {len(results)} results for {len(records)} records of task "
-            f"{task.workload_key}"
-        )
-    return results
-
-
-def _reject_reason(result: CompactAst | ReplayError) -> str | None:
-    """Returns why a program cannot be a sample, None when it can."""
-    if isinstance(result, ReplayError):
-        is_replay = not result.reason.startswith(_OWN_REASONS)
-        return f"replay: {result.reason}" if is_replay else result.reason
-    if not result.valid:
-        return result.reject_reason or "rejected"
-    leaf_count = len(result.leaf_position)
-    if leaf_count == 0:
-        return "no stores"
-    if result.leaf_features.shape != (leaf_count, LEAF_FEATURE_COUNT):
-        return f"features of shape {result.leaf_features.shape}"
-    if not (np.isfinite(result.leaf_features).all() and np.isfinite(result.leaf_extra).all()):
-        return "features are not finite"
-    return None
-
-
-def _empty_ast() -> CompactAst:
-    return CompactAst(
-        leaf_features=np.zeros((0, LEAF_FEATURE_COUNT), np.float32),
-        leaf_extra=np.zeros((0, 0), np.float32),
-        leaf_position=np.zeros(0, np.int32),
-        tree=np.zeros(0, np.int32),
-        valid=False,
-    )
+            measurements.add([measurement_row(identity, record)])
+            counts.measurements += 1
+            digest = bytes.fromhex(identity)
+            if digest in seen:
+                continue
+            seen.add(digest)
+            pending.setdefault((record.workload_key, record.target_kind), {})[identity] = record
+            waiting += 1
+            if waiting >= PROGRAM_BATCH:
+                featurise_pending()
+                waiting = 0
+    featurise_pending()

@@ -11,12 +11,15 @@ from typing import Literal, cast, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from cdmpp.datasets.autotvm import operator_shape
 from cdmpp.datasets.samples import ProgramArrays, Samples
 from cdmpp.errors import DataError, UsageError
 
 SplitKind = Literal["task", "network", "record"]
 
 _PARTS = ("train", "validation", "test")
+#: A test part with fewer workloads says little about unseen ones; the report remarks it.
+_FEW_WORKLOADS = 5
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,8 @@ def split(
 
     Each workload, network or program is drawn by a hash of its name and the seed, so that
     fractions hold on average and adding devices moves nothing (`network` shares are numbers of
-    networks).
+    networks). Where that leaves a part without workloads because there are so few, they are shared
+    out by number.
 
     Args:
         fractions: shares of (train, validation, test), positive sum; scaled to sum 1.
@@ -91,7 +95,8 @@ def split(
         part = part_of_program[samples.program]
     else:
         if kind == "task":
-            part_of_task = _draw([_workload(task) for task in programs.tasks], seed, shares)
+            groups = [_workload(task) for task in programs.tasks]
+            part_of_task = _by_workload(groups, np.unique(samples.task_id), seed, fractions)
         else:
             present = np.unique(samples.task_id)
             held_out = _hold_out(programs, present, seed, fractions, test_networks)
@@ -124,8 +129,40 @@ def network_family(network: str) -> str:
 
 
 def _workload(task: str) -> str:
-    """Returns the workload key of `"<workload key>|<target kind>"`."""
-    return str(task).rsplit("|", 1)[0]
+    """Returns what of `"<workload key>|<target kind>"` must stay in one part.
+
+    It is the workload key; for AutoTVM's tasks operator and shapes, because several templates
+    compute the same.
+    """
+    key = str(task).rsplit("|", 1)[0]
+    return operator_shape(key) or key
+
+
+def _by_workload(
+    groups: list[str],
+    present: NDArray[np.int64],
+    seed: int,
+    fractions: tuple[float, float, float],
+) -> NDArray[np.int64]:
+    """Returns the part of every task; tasks of one group share it.
+
+    Groups are drawn one by one. When there are so few that a part stays empty, they are shared out
+    in the order of their draws instead, at least one for each part.
+    """
+    shares = np.cumsum(fractions) / sum(fractions)
+    part = _draw(groups, seed, shares)
+    wanted = {number for number in range(3) if fractions[number] > 0}
+    names = sorted({groups[task] for task in present}, key=lambda name: _uniform(name, seed))
+    if len(names) < len(wanted) or wanted <= set(part[present].tolist()):
+        return part
+    validation = _count(len(names), fractions[1] / sum(fractions))
+    test = _count(len(names), fractions[2] / sum(fractions))
+    first_test = len(names) - test
+    first_validation = first_test - validation
+    place = {
+        name: int(n >= first_validation) + int(n >= first_test) for n, name in enumerate(names)
+    }
+    return np.array([place.get(name, 0) for name in groups], dtype=np.int64)
 
 
 def _uniform(name: str, seed: int) -> float:
@@ -214,4 +251,15 @@ def _describe(
         ),
         "record": lambda: "within-task (leaking): programs of one task are in all parts",
     }[kind]
-    return f"{how()} (seed {seed}): {sizes}"
+    return f"{how()} (seed {seed}): {sizes}{_warning(samples, kind, parts)}"
+
+
+def _warning(samples: Samples, kind: SplitKind, parts: list[NDArray[np.int64]]) -> str:
+    """Returns a remark where the test part has too few workloads to prove much."""
+    tasks = [np.unique(samples.task_id[indices]) for indices in (np.concatenate(parts), parts[2])]
+    every, tested = (len({_workload(samples.programs.tasks[t]) for t in some}) for some in tasks)
+    if kind != "task" or not 0 < tested < _FEW_WORKLOADS:
+        return ""
+    return (
+        f"; only {tested} of {every} operator shapes are tested: a result on so few proves little"
+    )

@@ -11,13 +11,14 @@ import hashlib
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from cdmpp.datasets.atomic import make_folder, remove_abandoned, sha256_file, write_json
 from cdmpp.datasets.extracted import MANIFEST
+from cdmpp.datasets.ray_backend import run_on_ray
 from cdmpp.datasets.read_report import ReadReport
 from cdmpp.datasets.schema import schema_versions
 from cdmpp.datasets.shard import (
@@ -27,13 +28,16 @@ from cdmpp.datasets.shard import (
     code_hash,
     finished_shard,
     shard_key,
+    worker_tasks,
 )
-from cdmpp.datasets.tenset import find_device_files, find_devices, load_tasks
+from cdmpp.datasets.tenset import find_device_files, find_devices
 from cdmpp.datasets.workers import run_in_processes
 from cdmpp.errors import DataError, UsageError
 
 #: Record bytes after which a shard is closed; a file never spans two shards.
 SHARD_BYTES = 256 << 10
+#: Where shards are built.
+Backend = Literal["local", "ray"]
 _GZIP_RATIO = 10
 _SHARD_FILE = re.compile(r"^(?:programs|measurements|shard)-(\d{5})\.(?:parquet|json)$")
 
@@ -114,6 +118,7 @@ def extract(
     on_progress: Callable[[ExtractProgress], None] | None = None,
     network_info: Path | None = None,
     shard_bytes: int = SHARD_BYTES,
+    backend: Backend = "local",
 ) -> ExtractReport:
     """Extracts a Tenset directory: every program is featurised once and joined to its measurements.
 
@@ -126,30 +131,75 @@ def extract(
         devices: labels to read; None = all.
         featurise: module-level function (task, records) -> one `CompactAst` or `ReplayError` a
             record.
-        jobs: processes; None = one per CPU. With 1, no process is started.
+        jobs: processes; None = one per CPU. With 1 (and `local`), no process is started.
         on_progress: called in this process after every shard.
         network_info: folder of the tasks; None = `dataset_dir/network_info`.
         shard_bytes: (unzipped) record bytes after which a shard is closed.
+        backend: `local` = processes of this machine, `ray` = a Ray cluster whose machines see the
+            same folders (see `cdmpp.datasets.ray_backend`).
 
     Raises:
         DataError: the dataset or a device is missing, or `out_dir` cannot be written.
-        UsageError: `jobs` is less than 1.
+        UsageError: `jobs` is less than 1, or Ray is wanted and not installed.
     """
     dataset_dir, out_dir = Path(dataset_dir), Path(out_dir)
-    jobs = jobs if jobs is not None else os.cpu_count() or 1
-    if jobs < 1:
+    network_info = Path(network_info) if network_info else dataset_dir / "network_info"
+    if backend == "ray":  # its workers have working directories of their own
+        dataset_dir, out_dir = dataset_dir.absolute(), out_dir.absolute()
+        network_info = network_info.absolute()
+    if jobs is not None and jobs < 1:
         raise UsageError(f"jobs must be at least 1, got {jobs}; leave it out for one per CPU")
     labels = sorted(set(devices)) if devices is not None else find_devices(dataset_dir)
     files = {label: find_device_files(dataset_dir, label) for label in labels}
     plans = plan_shards(files, shard_bytes=shard_bytes)
     if not plans:
         find_device_files(dataset_dir, "DEVICE")
-    network_info = Path(network_info) if network_info else dataset_dir / "network_info"
-    load_tasks(network_info)  # one clear error now instead of one per worker
+    tasks_hash = _folder_hash(network_info)
+    worker_tasks(network_info, tasks_hash)  # one clear error now instead of one per worker
     make_folder(out_dir, what="extracted dataset")
 
-    featuriser, tasks_hash = code_hash(featurise), _folder_hash(network_info)
+    featuriser = code_hash(featurise)
     keys = [shard_key(plan, tasks_hash=tasks_hash, featuriser=featuriser) for plan in plans]
+    arguments = [
+        (plan, network_info, tasks_hash, out_dir, featurise, key)
+        for plan, key in zip(plans, keys, strict=True)
+    ]
+    return build_shards(
+        build_shard, arguments, plans, keys, out_dir, labels,
+        jobs=jobs, on_progress=on_progress, backend=backend,
+    )  # fmt: skip
+
+
+def build_shards(
+    build: Callable[..., dict[str, Any]],
+    arguments: Sequence[tuple[Any, ...]],
+    plans: Sequence[ShardPlan],
+    keys: Sequence[str],
+    out_dir: Path,
+    devices: list[str],
+    *,
+    jobs: int | None = None,
+    on_progress: Callable[[ExtractProgress], None] | None = None,
+    backend: Backend = "local",
+    read: ReadReport | None = None,
+) -> ExtractReport:
+    """Builds the shards that are not there yet, then writes the manifest.
+
+    Args:
+        build: module-level function that writes a shard and returns its note.
+        arguments: its arguments, one tuple a shard.
+        plans: the shards.
+        keys: digest of what each shard's content follows from.
+        out_dir: the extracted dataset's folder, which is there.
+        devices: labels for the report.
+        jobs: processes; None = one per CPU. With 1 (and `local`), no process is started.
+        on_progress: called in this process after every shard.
+        backend: as in `extract`.
+        read: counters of reading that was done before, added to those of the shards.
+
+    Raises:
+        DataError: a file cannot be read or written, or a worker died.
+    """
     notes = [finished_shard(plan, out_dir, key) for plan, key in zip(plans, keys, strict=True)]
     reused = sum(note is not None for note in notes)
     missing = [number for number, note in enumerate(notes) if note is None]
@@ -159,14 +209,25 @@ def extract(
     for number, note in enumerate(notes):
         if note is not None:
             progress.add(plans[number], note)
-    calls = [(plans[n], network_info, tasks_hash, out_dir, featurise, keys[n]) for n in missing]
-    for position, note in run_in_processes(build_shard, calls, jobs=min(jobs, len(calls) or 1)):
+    calls = [arguments[number] for number in missing]
+    for position, note in _run(build, calls, jobs=jobs, backend=backend):
         notes[missing[position]] = note
         progress.add(plans[missing[position]], note)
-    report = _report(out_dir, labels, [note for note in notes if note is not None])
+    report = _report(out_dir, devices, [note for note in notes if note is not None])
     report.reused = reused
+    if read is not None:
+        report.read.add(read)
     _write_manifest(report, [note for note in notes if note is not None])
     return report
+
+
+def _run(
+    function: Callable[..., Any], calls: list[tuple[Any, ...]], *, jobs: int | None, backend: str
+) -> Iterable[tuple[int, Any]]:
+    if backend == "ray" and calls:
+        return run_on_ray(function, calls, jobs=jobs)
+    jobs = jobs if jobs is not None else os.cpu_count() or 1
+    return run_in_processes(function, calls, jobs=min(jobs, len(calls) or 1))
 
 
 def plan_shards(files: dict[str, list[Path]], *, shard_bytes: int) -> list[ShardPlan]:
@@ -199,9 +260,9 @@ def _weight(path: Path) -> int:
 
 
 def _folder_hash(folder: Path) -> str:
-    """Returns a digest of the task files of `network_info`."""
+    """Returns a digest of the task files of `network_info`; of nothing when it is missing."""
     digest = hashlib.sha256()
-    for path in sorted(folder.iterdir()):
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         if ".pkl" in path.name and not path.name.startswith(".") and path.is_file():
             digest.update(f"{path.name}\0{sha256_file(path)}\n".encode())
     return digest.hexdigest()
@@ -209,7 +270,7 @@ def _folder_hash(folder: Path) -> str:
 
 class _Progress:
     def __init__(
-        self, plans: list[ShardPlan], on_progress: Callable[[ExtractProgress], None] | None
+        self, plans: Sequence[ShardPlan], on_progress: Callable[[ExtractProgress], None] | None
     ) -> None:
         self._total = sum(plan.weight for plan in plans)
         self._shards_total = len(plans)

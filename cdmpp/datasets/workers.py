@@ -6,12 +6,13 @@ inherit half-way. A spawned worker loads the compiler once and then works throug
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, TypeVar
 
@@ -19,11 +20,21 @@ from cdmpp.errors import DataError
 
 Result = TypeVar("Result")
 
+_log = logging.getLogger("cdmpp")
+
+#: How often workers may die before a run is given up.
+WORKER_DEATHS = 3
+#: Calls handed to the workers ahead of time, per process.
+_CALLS_PER_JOB = 2
+
 
 def run_in_processes(
     function: Callable[..., Result], calls: Sequence[tuple[Any, ...]], *, jobs: int
 ) -> Iterator[tuple[int, Result]]:
     """Yields (position in `calls`, result) as the calls finish.
+
+    When a worker dies (killed, out of memory, crashed in native code), the calls that were not
+    finished are run again by new workers, `WORKER_DEATHS` times.
 
     Args:
         function: picklable, module-level.
@@ -31,30 +42,50 @@ def run_in_processes(
         jobs: processes; with 1, the calls run here, in order.
 
     Raises:
-        DataError: a worker died (killed, out of memory, crashed in native code).
+        DataError: workers died too often.
     """
     if jobs == 1:
         for position, arguments in enumerate(calls):
             yield position, function(*arguments)
         return
+    left = dict(enumerate(calls))
+    deaths = 0
+    while left:
+        try:
+            for position, result in _run_in_pool(function, list(left.items()), jobs):
+                del left[position]
+                yield position, result
+        except BrokenProcessPool:
+            deaths += 1
+            if deaths > WORKER_DEATHS:
+                raise DataError(
+                    f"worker processes died {deaths} times, with {len(calls) - len(left)} of "
+                    f"{len(calls)} parts finished (out of memory, killed, or a crash in native "
+                    "code); what is finished is kept: run the same command again, with --jobs 1 "
+                    "to see where it dies"
+                ) from None
+            _log.warning("a worker process died; its part is done again by another one")
+
+
+def _run_in_pool(
+    function: Callable[..., Result], calls: Sequence[tuple[int, tuple[Any, ...]]], jobs: int
+) -> Iterator[tuple[int, Result]]:
+    """Yields (position, result) until a worker dies, which raises `BrokenProcessPool`."""
     before = set(multiprocessing.active_children())
     context = multiprocessing.get_context("spawn")
     executor = ProcessPoolExecutor(jobs, mp_context=context, initializer=_start_worker)
+    waiting = iter(calls)
+    running: dict[Future[Result], int] = {}
     try:
-        futures = {
-            executor.submit(function, *arguments): position
-            for position, arguments in enumerate(calls)
-        }
-        for done, future in enumerate(as_completed(futures)):
-            try:
-                result = future.result()
-            except BrokenProcessPool:
-                raise DataError(
-                    f"a worker process died after {done} of {len(calls)} parts (out of memory, "
-                    "killed, or a crash in the compiler); what is finished is kept: run the same "
-                    "command again, with --jobs 1 to see where it dies"
-                ) from None
-            yield futures[future], result
+        while True:
+            while len(running) < jobs * _CALLS_PER_JOB and (call := next(waiting, None)):
+                running[executor.submit(function, *call[1])] = call[0]
+            if not running:
+                break
+            finished, _ = wait(running, return_when=FIRST_COMPLETED)
+            # What finished before a worker died comes first.
+            for future in sorted(finished, key=lambda future: future.exception() is not None):
+                yield running.pop(future), future.result()
     except BaseException:
         executor.shutdown(wait=False, cancel_futures=True)
         for process in set(multiprocessing.active_children()) - before:

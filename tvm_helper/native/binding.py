@@ -188,24 +188,35 @@ def _functions(library: ctypes.CDLL) -> tuple[Any, Any, Any]:
 def _copied(result: _Result) -> NativeBatch:
     records, leaves = int(result.record_count), int(result.leaf_count)
     text = ctypes.string_at(result.text, result.text_size)
-    bounds = np.ctypeslib.as_array(result.text_offsets, (2 * records + 1,)).tolist()
+    bounds = _vector(result.text_offsets, 2 * records + 1).tolist()
     texts = (
         [text[low:high].decode() for low, high in pairwise(bounds)]
         if text
         else [""] * (2 * records)
     )
-    features = np.ctypeslib.as_array(result.features, (leaves * LEAF_FEATURE_COUNT,))
+    features = _vector(result.features, leaves * LEAF_FEATURE_COUNT)
     return NativeBatch(
-        status=np.ctypeslib.as_array(result.status, (records,)).copy(),
+        status=_vector(result.status, records),
         reasons=texts[::2],
         details=texts[1::2],
-        leaf_offset=np.ctypeslib.as_array(result.leaf_offsets, (records + 1,)).copy(),
-        leaf_features=features.reshape(leaves, LEAF_FEATURE_COUNT).copy(),
-        leaf_position=np.ctypeslib.as_array(result.positions, (leaves,)).copy(),
-        tree_offset=np.ctypeslib.as_array(result.tree_offsets, (records + 1,)).copy(),
-        tree=np.ctypeslib.as_array(result.tree, (int(result.tree_size),)).copy(),
+        leaf_offset=_vector(result.leaf_offsets, records + 1),
+        leaf_features=features.reshape(leaves, LEAF_FEATURE_COUNT),
+        leaf_position=_vector(result.positions, leaves),
+        tree_offset=_vector(result.tree_offsets, records + 1),
+        tree=_vector(result.tree, int(result.tree_size)),
         seconds={
             phase: nanoseconds / 1e9
             for phase, nanoseconds in zip(PHASES, result.nanoseconds, strict=True)
         },
     )
+
+
+def _vector(pointer: Any, count: int) -> NDArray[Any]:
+    """Returns a copy of an array of the library.
+
+    Not by `numpy.ctypeslib`: that makes a ctypes type for every length, which is never freed.
+    """
+    vector = np.empty(count, np.dtype(pointer._type_))
+    if count:
+        ctypes.memmove(vector.ctypes.data, pointer, vector.nbytes)
+    return vector

@@ -1,0 +1,49 @@
+"""The part of `cdmpp dataset extract` that is for databases of MetaSchedule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+from cdmpp.errors import UsageError
+
+if TYPE_CHECKING:
+    from cdmpp.datasets.store import ExtractProgress, ExtractReport
+
+#: Extracts, calling back after every part.
+Run: TypeAlias = Callable[["Callable[[ExtractProgress], None] | None"], "ExtractReport"]
+
+
+def metaschedule_run(
+    place: Path,
+    out_dir: Path,
+    devices: list[str] | None,
+    *,
+    target: str | None,
+    jobs: int | None,
+    backend: str,
+) -> Run:
+    """Returns what extracts a database of MetaSchedule.
+
+    Raises:
+        UsageError: no device or several are named, or an option does not fit.
+    """
+    if devices is None or len(devices) != 1:
+        raise UsageError(
+            f"{place} is a MetaSchedule database, which does not say on what it was measured; "
+            "name the one device: --device LABEL"
+        )
+    if jobs is not None and jobs < 1:
+        raise UsageError(f"jobs must be at least 1, got {jobs}; leave it out for one per CPU")
+    if backend != "local":
+        raise UsageError(f"databases are extracted on one machine; got --backend {backend}")
+
+    def run(on_progress: Callable[[ExtractProgress], None] | None) -> ExtractReport:
+        from tvm_helper.metaschedule import import_database
+
+        return import_database(
+            place, out_dir, device=devices[0], target=target, jobs=jobs, on_progress=on_progress
+        )
+
+    return run

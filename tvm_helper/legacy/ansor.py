@@ -1,0 +1,111 @@
+"""Tenset records replayed by the old TVM's own Ansor: the second reference beside `lower`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from cdmpp.errors import DataError, ReplayError
+from cdmpp.features.compact_ast import CompactAst
+from cdmpp.features.loop_tree import LoopTree
+from cdmpp.features.tree import compact_ast
+from cdmpp.records import MeasureRecord, TensetTask
+from tvm_helper.featurise import rejection
+from tvm_helper.legacy.canonical import simplified
+from tvm_helper.legacy.client import LegacyProcessError, LegacyTvm
+from tvm_helper.legacy.tir import loop_tree_from_json
+
+#: Attributes of targets that the old TVM no longer knows.
+_GONE_TARGET_ATTRIBUTES = ("-link-params=0", "-link-params=1", "-libs=")
+
+
+def replay_trees(
+    tvm: LegacyTvm, task: TensetTask, records: Sequence[MeasureRecord]
+) -> Iterator[LoopTree | ReplayError]:
+    """Yields for every record of one task its program, or why Ansor could not replay it.
+
+    Raises:
+        DataError: the task's computation cannot be read.
+    """
+    position = 0
+    dag = _with_constant_matrices(task.dag_json)
+    while position < len(records):
+        request = {
+            "kind": "ansor",
+            "workload_key": task.workload_key,
+            "dag": dag,
+            "records": [_record_text(record) for record in records[position:]],
+        }
+        try:
+            for answer in tvm.ask(request):
+                if "task_error" in answer:
+                    raise DataError(
+                        f"the old TVM cannot read task {task.workload_key}: {answer['task_error']}"
+                    )
+                position += 1
+                if "tir" in answer:
+                    yield simplified(loop_tree_from_json(answer["tir"]))
+                else:
+                    yield ReplayError("old Ansor", str(answer["error"]))
+        except LegacyProcessError as error:
+            position += 1  # the record at which the process died; the others are asked again
+            yield ReplayError("old Ansor's process died", str(error))
+
+
+def featurise_by_ansor(
+    tvm: LegacyTvm, task: TensetTask, records: Sequence[MeasureRecord]
+) -> list[CompactAst | ReplayError]:
+    """Returns what `tvm_helper.featurise.featurise_records` returns, by way of the old Ansor.
+
+    Raises:
+        DataError: the task's computation cannot be read.
+    """
+    results: list[CompactAst | ReplayError] = []
+    for tree, record in zip(replay_trees(tvm, task, records), records, strict=True):
+        if isinstance(tree, ReplayError):
+            results.append(tree)
+            continue
+        reason = rejection(tree, record)
+        results.append(replace(compact_ast(tree), valid=reason is None, reject_reason=reason))
+    return results
+
+
+def legacy_target(target: str) -> str:
+    """Returns a target without attributes that the old TVM does not know."""
+    words = (w for w in target.split() if not w.startswith(_GONE_TARGET_ATTRIBUTES))
+    return " ".join(words)
+
+
+def _record_text(record: MeasureRecord) -> str:
+    """Returns the line of a record file that the old TVM reads the record from."""
+    target, hardware = legacy_target(record.target), list(record.hardware_params)
+    task = [record.workload_key, target, hardware, "", 0, []]
+    value = {
+        "i": [task, [[], list(record.steps)]],
+        "r": [[0.0], 0, 0, 0],
+        "v": "v0.6",
+    }
+    return json.dumps(value)
+
+
+def _with_constant_matrices(dag_json: str) -> str:
+    """Returns the graph with the bodies of constant matrices replaced by 1.
+
+    Ansor's own feature extraction does the same when it inlines them (see `tvm_helper.lower`).
+    """
+    graph: dict[str, Any] = json.loads(dag_json)
+    nodes: list[dict[str, Any]] = graph["nodes"]
+    for node in list(nodes):
+        if node["type_key"] != "ComputeOp":
+            continue
+        attrs = nodes[int(node["attrs"]["attrs"])]
+        if "const_matrix" not in attrs.get("keys", []):
+            continue
+        body = nodes[nodes[int(node["attrs"]["body"])]["data"][0]]
+        one = {"dtype": str(body["attrs"]["dtype"]), "span": "0", "value": "1"}
+        nodes.append({"type_key": "FloatImm", "attrs": one})
+        nodes.append({"type_key": "Array", "data": [len(nodes) - 1]})
+        node["attrs"]["body"] = str(len(nodes) - 1)
+    return json.dumps(graph)

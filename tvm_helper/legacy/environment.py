@@ -1,0 +1,101 @@
+"""Where the side environment with the old TVM is and what a process in it needs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from cdmpp.errors import UsageError
+
+#: Folder of the side environment, looked for in the working directory and in the checkout.
+FOLDER_NAME = ".venv-legacy"
+#: Environment variable with another place.
+FOLDER_VARIABLE = "CDMPP_LEGACY_ENV"
+#: File that is written last when the environment is built; holds what it was built from.
+STAMP = "cdmpp-legacy.json"
+
+_TVM = Path("bitblas") / "3rdparty" / "tvm"
+_LIBRARY_FOLDERS = ("nvidia/cuda_runtime/lib", "nvidia/cuda_nvrtc/lib")
+
+
+@dataclass(frozen=True)
+class LegacyEnvironment:
+    """A Python environment with the old TVM inside.
+
+    Attributes:
+        folder: the environment's folder.
+    """
+
+    folder: Path
+
+    @property
+    def python(self) -> Path:
+        """The interpreter."""
+        return self.folder / "bin" / "python"
+
+    @property
+    def site_packages(self) -> Path:
+        """Where the wheels are installed."""
+        found = sorted((self.folder / "lib").glob("python3.*/site-packages"))
+        return found[0] if found else self.folder / "lib" / "site-packages"
+
+    @property
+    def tvm_folder(self) -> Path:
+        """The old TVM's folder: `python/` and `build/libtvm.so` are in it."""
+        return self.site_packages / _TVM
+
+    @property
+    def driver_folder(self) -> Path:
+        """Folder of the stand-in for the CUDA driver library."""
+        return self.folder / "cuda-driver"
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the environment has been built to its end."""
+        return self.python.exists() and (self.folder / STAMP).is_file()
+
+    def variables(self, base: Mapping[str, str] | None = None) -> dict[str, str]:
+        """Returns the environment variables of a process in it.
+
+        Args:
+            base: variables to start from; None = those of this process.
+        """
+        variables = dict(os.environ if base is None else base)
+        for name in ("PYTHONHOME", "VIRTUAL_ENV", "TVM_LIBRARY_PATH"):
+            variables.pop(name, None)
+        libraries = [self.driver_folder, *(self.site_packages / f for f in _LIBRARY_FOLDERS)]
+        variables["PYTHONPATH"] = str(self.tvm_folder / "python")
+        variables["LD_LIBRARY_PATH"] = os.pathsep.join(map(str, libraries))
+        # One thread a process: several of them share the machine.
+        variables.setdefault("TVM_NUM_THREADS", "1")
+        variables.setdefault("OMP_NUM_THREADS", "1")
+        return variables
+
+
+def default_folder() -> Path:
+    """Returns where the environment is, or where it would be built."""
+    named = os.environ.get(FOLDER_VARIABLE)
+    if named:
+        return Path(named).resolve()
+    here = Path.cwd() / FOLDER_NAME
+    checkout = Path(__file__).resolve().parents[2]
+    is_checkout = (checkout / "pyproject.toml").is_file()
+    return checkout / FOLDER_NAME if is_checkout and not (here / STAMP).is_file() else here
+
+
+def find_environment() -> LegacyEnvironment:
+    """Returns the side environment.
+
+    Raises:
+        UsageError: it has not been built.
+    """
+    environment = LegacyEnvironment(default_folder())
+    if not environment.is_complete:
+        raise UsageError(
+            f"No side environment with the old TVM (got nothing complete at {environment.folder}; "
+            f"AutoTVM logs and Ansor's own replay need it). Build it: make legacy-env "
+            f"(or name one: {FOLDER_VARIABLE}=DIR)"
+        )
+    return environment

@@ -1,0 +1,98 @@
+"""AutoTVM records to compact ASTs, by way of the old TVM in the side environment."""
+
+from __future__ import annotations
+
+import atexit
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+from cdmpp.datasets.autotvm import AutotvmTask
+from cdmpp.datasets.autotvm_extract import AutotvmFeatures
+from cdmpp.errors import DataError, ReplayError
+from cdmpp.features.compact_ast import CompactAst
+from cdmpp.features.tree import compact_ast
+from cdmpp.records import MeasureRecord
+from tvm_helper.legacy.ansor import legacy_target
+from tvm_helper.legacy.canonical import simplified
+from tvm_helper.legacy.client import LegacyProcessError, LegacyTvm
+from tvm_helper.legacy.tir import loop_tree_from_json
+from tvm_helper.legacy.validity import rejection
+
+#: Programs of one task that may crash or hang the old TVM before the others are given up.
+_GIVE_UP_AFTER = 3
+_MAX_REASON = 120
+
+
+def featurise_autotvm(task: AutotvmTask, records: Sequence[MeasureRecord]) -> AutotvmFeatures:
+    """Instantiates and lowers the programs of one task.
+
+    Args:
+        task: template and arguments.
+        records: programs of that task; their costs are not looked at.
+
+    Raises:
+        UsageError: there is no side environment.
+    """
+    return features_of(_shared_process(), task, records)
+
+
+@lru_cache(maxsize=1)
+def _shared_process() -> LegacyTvm:
+    """Returns this process's connection to the old TVM; it takes seconds to start."""
+    process = LegacyTvm()
+    atexit.register(process.close)
+    return process
+
+
+def features_of(
+    tvm: LegacyTvm, task: AutotvmTask, records: Sequence[MeasureRecord]
+) -> AutotvmFeatures:
+    """As `featurise_autotvm`, with the given connection."""
+    flop_count: float | None = None
+    results: list[CompactAst | ReplayError] = []
+    deaths = 0
+    while len(results) < len(records):
+        try:
+            for answer in tvm.ask(_request(task, records[len(results) :])):
+                if "task_error" in answer:
+                    failure = _failure(f"AutoTVM task {task.template}", answer["task_error"])
+                    results += [failure] * (len(records) - len(results))
+                elif "flop_count" in answer:
+                    flop_count = answer["flop_count"] or None
+                else:
+                    results.append(_result(answer, task.target_kind))
+        except LegacyProcessError as error:
+            deaths += 1
+            lost = 1 if deaths < _GIVE_UP_AFTER else len(records) - len(results)
+            results += [_failure("old TVM's process", str(error))] * lost
+    return AutotvmFeatures(flop_count, results)
+
+
+def _request(task: AutotvmTask, records: Sequence[MeasureRecord]) -> dict[str, Any]:
+    return {
+        "kind": "autotvm",
+        "template": task.template,
+        "arguments": task.arguments,
+        "target": legacy_target(task.target),
+        "entities": [list(record.steps) for record in records],
+    }
+
+
+def _result(answer: dict[str, Any], target_kind: str) -> CompactAst | ReplayError:
+    if "error" in answer:
+        return _failure("AutoTVM", answer["error"])
+    try:
+        tree = simplified(loop_tree_from_json(answer["tir"]))
+        ast = compact_ast(tree)
+    except (DataError, RecursionError) as error:
+        return _failure("lowered program", str(error))
+    reason = rejection(tree, target_kind)
+    return replace(ast, valid=reason is None, reject_reason=reason)
+
+
+def _failure(what: str, text: object) -> ReplayError:
+    """Returns an error whose reason names the failure on one line."""
+    line = " ".join(str(text).split()).replace(": ", ", ")
+    return ReplayError(f"{what}, {line}"[:_MAX_REASON])

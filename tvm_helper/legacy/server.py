@@ -1,0 +1,178 @@
+"""The process in the side environment: answers requests with lowered programs, one JSON a line.
+
+It is started by `tvm_helper.legacy.client` as a plain file, imports the old TVM and the standard
+library only, and speaks on the standard output it was started with; what TVM prints goes to the
+standard error. Requests and answers are described at the functions below. Programs come back as the
+JSON node graph of a TIR function at the level of the compact AST: after bound inference and index
+simplification, before flattening, vectorising and unrolling.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+_MAX_ERROR = 300
+
+
+def serve() -> None:
+    """Answers the requests on the standard input until it ends."""
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # nothing but answers may come between the answers
+    tvm = _load_tvm()
+    _say(answers, {"tvm": str(tvm.__version__)})
+    kinds: dict[str, Callable[[Any, dict[str, Any]], Iterator[dict[str, Any]]]] = {
+        "autotvm": _autotvm,
+        "ansor": _ansor,
+    }
+    for line in sys.stdin:
+        request = json.loads(line)
+        for answer in kinds[request["kind"]](tvm, request):
+            _say(answers, answer)
+        _say(answers, {"done": True})
+
+
+def _say(stream: Any, value: dict[str, Any]) -> None:
+    stream.write(json.dumps(value) + "\n")
+    stream.flush()
+
+
+def _load_tvm() -> Any:
+    """Imports the old TVM and prepares its templates."""
+    import tvm
+    import tvm.topi
+
+    _replace_constant_matrices(tvm)
+    _accept_untransposed_weights(tvm)
+    return tvm
+
+
+def _replace_constant_matrices(tvm: Any) -> None:
+    """Replaces the constant matrices of a Winograd convolution by ones.
+
+    They are inlined as long chains of selections; the original's features count a constant in their
+    place.
+    """
+    from tvm import te
+    from tvm.topi.nn import winograd_util
+
+    def const_matrix(matrix: Any, name: str = "const_matrix") -> Any:
+        dtype = str(matrix.dtype)
+        return te.compute(
+            matrix.shape,
+            lambda *_: tvm.tir.const(1.0, dtype),
+            name=name,
+            attrs={"const_matrix": True},
+        )
+
+    winograd_util.const_matrix = const_matrix
+
+
+def _accept_untransposed_weights(tvm: Any) -> None:
+    """Lets the dense templates take weights of shape (input, output).
+
+    Logs of other builds of TVM have such tasks; the schedule of the templates is the same for both.
+    Weights whose last axis fits are (output, input), as in every TVM.
+    """
+    from tvm import te
+    from tvm.topi import nn
+
+    dense = nn.dense
+
+    def dense_of_either(data: Any, weight: Any, bias: Any = None, out_dtype: Any = None) -> Any:
+        (rows, inner), shape = map(int, data.shape), tuple(map(int, weight.shape))
+        if bias is not None or shape[1] == inner or shape[0] != inner:
+            return dense(data, weight, bias, out_dtype)
+        k = te.reduce_axis((0, inner), name="k")
+        dtype = out_dtype or data.dtype
+        return te.compute(
+            (rows, shape[1]),
+            lambda i, j: te.sum(data[i, k].astype(dtype) * weight[k, j].astype(dtype), axis=k),
+            name="T_matmul_NN",
+            tag="dense",
+        )
+
+    nn.dense = dense_of_either
+
+
+def _lower(tvm: Any, schedule: Any, arguments: Sequence[Any]) -> str:
+    from tvm.driver import build_module
+
+    module = build_module.schedule_to_module(schedule, arguments, "main", None)
+    return str(tvm.ir.save_json(module["main"]))
+
+
+def _reason(error: BaseException) -> str:
+    """Returns the last line of an error's text, where TVM says what is wrong."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = lines[-1] if lines else ""
+    if type(error).__module__ == "builtins" or not text:
+        text = f"{type(error).__name__}: {text}"
+    return text[:_MAX_ERROR]
+
+
+def _autotvm(tvm: Any, request: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Lowers configurations of one AutoTVM task.
+
+    Request: `template`, `arguments`, `keywords`, `target`, `entities` (one a program). Answers:
+    first `{"flop_count"}`, then for every program `{"tir"}` or `{"error"}`; `{"task_error"}` alone
+    when the task cannot be made.
+    """
+    from tvm import autotvm
+    from tvm.autotvm.task.space import ConfigEntity
+
+    try:
+        target = tvm.target.Target(request["target"])
+        arguments = [_tuples(argument) for argument in request["arguments"]]
+        task = autotvm.task.create(request["template"], arguments, target)
+        flop_count = float(task.flop or 0.0)
+    except Exception as error:
+        yield {"task_error": _reason(error)}
+        return
+    yield {"flop_count": flop_count}
+    for entity in request["entities"]:
+        try:
+            config = ConfigEntity.from_json_dict({"index": 0, "code_hash": None, "entity": entity})
+            with target:
+                schedule, tensors = task.instantiate(config)
+                yield {"tir": _lower(tvm, schedule, tensors)}
+        except Exception as error:
+            yield {"error": _reason(error)}
+
+
+def _tuples(value: Any) -> Any:
+    """Returns a JSON value with tuples for lists, as AutoTVM passes arguments to templates."""
+    return tuple(_tuples(item) for item in value) if isinstance(value, list) else value
+
+
+def _ansor(tvm: Any, request: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Replays measure records of one task with the old TVM's own Ansor.
+
+    Request: `workload_key`, `dag` (JSON node graph of the tensors), `records` (lines). Answers:
+    `{"tir"}` or `{"error"}` for every record; `{"task_error"}` alone when the task cannot be read.
+    """
+    from tvm import auto_scheduler
+    from tvm.auto_scheduler.measure import recover_measure_input
+    from tvm.auto_scheduler.measure_record import load_record_from_string
+
+    try:
+        tensors = list(tvm.ir.load_json(request["dag"]))
+        auto_scheduler.workload_registry.register_workload_tensors(request["workload_key"], tensors)
+    except Exception as error:
+        yield {"task_error": _reason(error)}
+        return
+    for record in request["records"]:
+        try:
+            read, _ = load_record_from_string(record)
+            recovered = recover_measure_input(read, rebuild_state=True)
+            dag = recovered.task.compute_dag
+            yield {"tir": _lower(tvm, *dag.apply_steps_from_state(recovered.state))}
+        except Exception as error:
+            yield {"error": _reason(error)}
+
+
+if __name__ == "__main__":
+    serve()

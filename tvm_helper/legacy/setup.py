@@ -1,0 +1,177 @@
+"""Builds the side environment with the old TVM (`make legacy-env`).
+
+The wheel of another project contains a whole TVM 0.17 development build, the last ones with
+AutoTVM, Ansor and TE schedules. It is built for CUDA, so that it wants libraries of the CUDA
+toolkit (from wheels) and of the driver, for which a stand-in is compiled that answers every call
+with an error: no GPU is needed or used.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from cdmpp.errors import CdmppError, UsageError
+from tvm_helper.legacy.environment import STAMP, LegacyEnvironment, default_folder
+
+#: Installed without their dependencies (the first one would bring torch and much more).
+WHEELS = (
+    "bitblas==0.1.0.post1",
+    "nvidia-cuda-runtime-cu12==12.9.79",
+    "nvidia-cuda-nvrtc-cu12==12.9.86",
+)
+#: What the old TVM imports.
+REQUIREMENTS = (
+    "numpy==1.26.4", "decorator", "attrs", "psutil", "cloudpickle", "scipy<1.18", "tornado",
+    "ml_dtypes<0.6", "typing_extensions",
+)  # fmt: skip
+#: AutoTVM imports xgboost; the library alone is enough, without the GPU's communication library.
+WHEELS_LATE = ("xgboost==2.1.4",)
+
+_PYTHON = (3, 11)
+_NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
+_CHECK = "import tvm, tvm.topi; from tvm import autotvm, auto_scheduler; print(tvm.__version__)"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Builds the environment unless it is there already; returns the process's exit code."""
+    parser = argparse.ArgumentParser(prog="tvm_helper.legacy.setup", description=__doc__)
+    parser.add_argument("--folder", type=Path, default=default_folder(), metavar="DIR")
+    parser.add_argument("--force", action="store_true", help="build again from nothing")
+    args = parser.parse_args(argv)
+    try:
+        print(build(args.folder, force=args.force))
+    except CdmppError as error:
+        print(f"legacy-env: error: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+def build(folder: Path, *, force: bool = False) -> str:
+    """Builds the side environment in `folder` and returns one sentence about it.
+
+    Does nothing when a finished one made from the same list is there. A build that was interrupted
+    is continued.
+
+    Raises:
+        UsageError: a tool is missing, a wheel cannot be installed, or the old TVM does not import.
+    """
+    environment = LegacyEnvironment(Path(folder).resolve())
+    recipe = _recipe()
+    if force:
+        shutil.rmtree(environment.folder, ignore_errors=True)
+    if not force and _is_built(environment, recipe):
+        return f"The side environment is there already: {environment.folder}"
+    _check_tools()
+    (environment.folder / STAMP).unlink(missing_ok=True)
+    if not environment.python.exists():
+        _run([_python(), "-m", "venv", str(environment.folder)], "make a Python environment")
+    pip = [str(environment.python), "-m", "pip", "install", "--quiet", "--no-input",
+           "--disable-pip-version-check"]  # fmt: skip
+    # The late wheel before the requirements: pip then has nothing left to complain about.
+    _run([*pip, "--no-deps", *WHEELS, *WHEELS_LATE], "install the wheels with the old TVM")
+    _run([*pip, *REQUIREMENTS], "install what the old TVM imports")
+    _make_driver_stand_in(environment)
+    version = _run([str(environment.python), "-c", _CHECK], "import the old TVM", environment)
+    _write_stamp(environment, recipe, version.strip().splitlines()[-1])
+    return f"TVM {version.strip().splitlines()[-1]} is ready in {environment.folder}"
+
+
+def _recipe() -> str:
+    """Returns a digest of what the environment is made from."""
+    text = json.dumps([WHEELS, REQUIREMENTS, WHEELS_LATE, _PYTHON])
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _is_built(environment: LegacyEnvironment, recipe: str) -> bool:
+    try:
+        stamp = json.loads((environment.folder / STAMP).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return environment.python.exists() and stamp.get("recipe") == recipe
+
+
+def _write_stamp(environment: LegacyEnvironment, recipe: str, version: str) -> None:
+    path = environment.folder / STAMP
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(json.dumps({"recipe": recipe, "tvm": version}) + "\n", encoding="utf-8")
+    os.replace(temporary, path)
+
+
+def _check_tools() -> None:
+    missing = [tool for tool in ("gcc", "nm") if shutil.which(tool) is None]
+    if missing:
+        raise UsageError(
+            f"Cannot build the side environment: got no {' and no '.join(missing)}; expected a C "
+            "compiler and binutils. Install them (Debian: apt-get install gcc binutils)"
+        )
+
+
+def _python() -> str:
+    """Returns an interpreter of the version that the wheels are for."""
+    wanted = ".".join(map(str, _PYTHON))
+    if sys.version_info[:2] == _PYTHON:
+        return sys.executable
+    found = shutil.which(f"python{wanted}")
+    if found is None:
+        got = ".".join(map(str, sys.version_info[:2]))
+        raise UsageError(
+            f"Cannot build the side environment: got Python {got}; expected Python {wanted}. "
+            f"Install python{wanted} and run again: make legacy-env"
+        )
+    return found
+
+
+def _make_driver_stand_in(environment: LegacyEnvironment) -> None:
+    """Compiles `libcuda.so.1`: the driver functions that the old TVM links to, all failing."""
+    library = environment.tvm_folder / "build" / "libtvm.so"
+    if not library.is_file():
+        raise UsageError(
+            f"Cannot build the side environment: got no {library}; expected it in {WHEELS[0]}. "
+            "Start afresh: python -m tvm_helper.legacy.setup --force"
+        )
+    symbols = _run(["nm", "-D", "--undefined-only", str(library)], "list the driver's functions")
+    names = sorted(set(re.findall(r"\bU (cu[A-Z]\w*)", symbols)))
+    source = "".join(f"int {name}(void) {{ return {_NO_DEVICE}; }}\n" for name in names)
+    folder = environment.driver_folder
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "stand_in.c").write_text(source, encoding="utf-8")
+    temporary = folder / "libcuda.so.1.tmp"
+    _run(
+        ["gcc", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", str(temporary),
+         str(folder / "stand_in.c")],
+        "compile the stand-in for the CUDA driver",
+    )  # fmt: skip
+    os.replace(temporary, folder / "libcuda.so.1")
+
+
+def _run(command: list[str], what: str, environment: LegacyEnvironment | None = None) -> str:
+    """Runs a command and returns its output.
+
+    Raises:
+        UsageError: it fails; says what it printed last.
+    """
+    variables = environment.variables() if environment is not None else None
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=variables)
+    except OSError as error:
+        raise UsageError(f"Cannot {what}: {error}") from None
+    if done.returncode:
+        last = "\n".join(done.stderr.strip().splitlines()[-6:])
+        raise UsageError(
+            f"Cannot {what}: {Path(command[0]).name} ended with code {done.returncode}:\n{last}\n"
+            "Put that right and run again: make legacy-env"
+        )
+    return done.stdout
+
+
+if __name__ == "__main__":
+    sys.exit(main())

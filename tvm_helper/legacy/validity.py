@@ -1,0 +1,134 @@
+"""Whether AutoTVM would have refused to build a GPU program.
+
+It verifies programs late in lowering: buffers that are never alive together share memory by then,
+and a double-buffered one takes twice its size.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from cdmpp.features.expr import Buffer, Expr
+from cdmpp.features.gpu_limits import GpuLimits, gpu_violation
+from cdmpp.features.loop_tree import Allocation, Attribute, Loop, LoopTree, Node, Store, children
+from cdmpp.features.tree import reject_reason
+
+#: AutoTVM asks the device for its limits and does not write them down, so a program is judged by
+#: those that all devices of its kind have.
+_SHARED_BYTES = {"cuda": 48 << 10, "rocm": 64 << 10}
+_THREADS = 1024
+_UNLIMITED = 1 << 62
+DOUBLE_BUFFER = "double_buffer_scope"
+
+
+def rejection(tree: LoopTree, target_kind: str) -> str | None:
+    """Returns why AutoTVM would refuse to build a program for a device of that kind, or None."""
+    reason = reject_reason(tree)
+    if reason is None and tree.is_gpu:
+        limit = _SHARED_BYTES.get(target_kind, 48 << 10)
+        reason = (
+            gpu_violation(tree, GpuLimits(_UNLIMITED, _THREADS, _UNLIMITED))
+            or _shared_violation(tree.body, limit)
+            or _binding_violation(tree.body, {})
+        )
+    return reason
+
+
+def _binding_violation(nodes: list[Node], bound: dict[str, int | Expr]) -> str | None:
+    """Returns the first thread index of a kernel that is bound to two different extents.
+
+    Such a program has no launch configuration.
+    """
+    for node in nodes:
+        inside = bound
+        if _is_thread(node):
+            assert isinstance(node, Loop)
+            if not bound:
+                inside = {"": 0}  # the outermost binding opens a kernel with bindings of its own
+            if inside.setdefault(node.kind, node.extent) != node.extent:
+                return f"{node.kind} is bound to different extents"
+        reason = _binding_violation(children(node), inside)
+        if reason is not None:
+            return reason
+    return None
+
+
+def _is_thread(node: Node) -> bool:
+    return isinstance(node, Loop) and "Idx" in node.kind
+
+
+def _shared_violation(nodes: list[Node], limit: int) -> str | None:
+    for node in nodes:
+        if _is_thread(node):
+            needed = shared_bytes(node)
+            if needed > limit:
+                return f"shared memory per block ({needed}) is above the limit ({limit})"
+            continue
+        reason = _shared_violation(children(node), limit)
+        if reason is not None:
+            return reason
+    return None
+
+
+def shared_bytes(kernel: Node) -> int:
+    """Returns the shared memory in bytes that a block needs at once."""
+    leaves = list(_leaves(kernel, (), False))
+    alive = [0] * len(leaves)
+    for buffer, extents in _shared_allocations(kernel):
+        uses = [n for n, (store, *_) in enumerate(leaves) if _uses(store, buffer)]
+        spans = [_span(leaves, n, buffer) for n in uses]
+        if not spans:
+            continue
+        copies = 2 if any(leaves[n][2] and leaves[n][0].buffer is buffer for n in uses) else 1
+        size = copies * buffer.element_bytes * math.prod(e for e in extents if isinstance(e, int))
+        for n in range(min(s[0] for s in spans), max(s[1] for s in spans) + 1):
+            alive[n] += size
+    return max(alive, default=0)
+
+
+def _leaves(
+    node: Node, path: tuple[Node, ...], is_doubled: bool
+) -> Iterator[tuple[Store, tuple[Node, ...], bool]]:
+    """Yields (store, enclosing nodes, whether it fills a double buffer) in program order."""
+    if isinstance(node, Store):
+        yield node, path, is_doubled
+        return
+    is_doubled = is_doubled or (isinstance(node, Attribute) and node.key == DOUBLE_BUFFER)
+    for child in children(node):
+        yield from _leaves(child, (*path, node), is_doubled)
+
+
+def _shared_allocations(node: Node) -> Iterator[tuple[Buffer, tuple[int | Expr, ...]]]:
+    if isinstance(node, Allocation) and node.buffer.scope == "shared":
+        yield node.buffer, node.extents
+    for child in children(node):
+        yield from _shared_allocations(child)
+
+
+def _uses(store: Store, buffer: Buffer) -> bool:
+    return store.buffer is buffer or _reads(store.value, buffer)
+
+
+def _reads(expr: Expr, buffer: Buffer) -> bool:
+    if expr.op == "load" and expr.value is buffer:
+        return True
+    return any(_reads(argument, buffer) for argument in expr.args)
+
+
+def _span(
+    leaves: list[tuple[Store, tuple[Node, ...], bool]], use: int, buffer: Buffer
+) -> tuple[int, int]:
+    """Returns the first and last store of the outermost loop around a use, below the allocation."""
+    path = leaves[use][1]
+    start = next(
+        (n + 1 for n, a in enumerate(path) if isinstance(a, Allocation) and a.buffer is buffer), 0
+    )
+    loop = next(
+        (n for n in path[start:] if isinstance(n, Loop) and not _is_thread(n) and n.extent != 1),
+        None,
+    )
+    if loop is None:
+        return use, use
+    inside = [n for n, (_, nodes, _) in enumerate(leaves) if any(node is loop for node in nodes)]
+    return inside[0], inside[-1]
