@@ -31,10 +31,11 @@ __all__ = [
     "finished_shard", "shard_key", "worker_tasks", "write_shard",
 ]  # fmt: skip
 
-#: Programs that are featurised in one go.
-PROGRAM_BATCH = 256
-#: Rows of one row group of a table.
-ROW_GROUP = 2048
+#: Programs that are featurised in one go: more only cost memory.
+PROGRAM_BATCH = 64
+#: Rows of one row group of `programs` and of `measurements`.
+PROGRAM_ROWS = 256
+MEASUREMENT_ROWS = 2048
 
 #: Modules of this package that a shard's content follows from.
 _CONTENT_MODULES = (
@@ -167,8 +168,10 @@ def write_shard(
 
     def fill(programs_file: Path, measurements_file: Path) -> None:
         with (
-            TableWriter(programs_file, programs_schema()) as program_table,
-            TableWriter(measurements_file, measurements_schema()) as measurement_table,
+            TableWriter(programs_file, programs_schema(), PROGRAM_ROWS) as program_table,
+            TableWriter(
+                measurements_file, measurements_schema(), MEASUREMENT_ROWS
+            ) as measurement_table,
         ):
             stream(program_table, measurement_table, counts)
 
@@ -213,10 +216,11 @@ class ShardCounts:
 
 
 class TableWriter:
-    """Writes rows to a Parquet file, a row group every `ROW_GROUP` rows."""
+    """Writes rows to a Parquet file, a row group every so many rows."""
 
-    def __init__(self, path: Path, schema: Any) -> None:
+    def __init__(self, path: Path, schema: Any, group_rows: int) -> None:
         self._schema = schema
+        self._group_rows = group_rows
         self._rows: list[dict[str, Any]] = []
         self._writer = open_writer(path, schema)
 
@@ -231,7 +235,7 @@ class TableWriter:
     def add(self, rows: Iterable[dict[str, Any]]) -> None:
         """Takes rows; they are written when there are enough of them."""
         self._rows.extend(rows)
-        if len(self._rows) >= ROW_GROUP:
+        if len(self._rows) >= self._group_rows:
             self.flush()
 
     def flush(self) -> None:
@@ -263,7 +267,6 @@ def _stream_shard(
             rows = [row for _, row in program_rows(task, networks, records, featurise)]
             counts.add_programs(rows)
             programs.add(rows)
-        programs.flush()
         pending.clear()
 
     for device, path in plan.files:
