@@ -4,7 +4,6 @@ step.
 
 from __future__ import annotations
 
-EXIT_OK = 0
 EXIT_USAGE = 2
 EXIT_DATA = 3
 EXIT_DEVICE = 4

@@ -15,6 +15,8 @@ ERROR_CODE_NAMES = (
     "runtime error (device)", "wrong answer", "build timeout", "run timeout", "unknown error",
 )  # fmt: skip
 UNKNOWN_ERROR_CODE = 8
+#: First words of targets whose programs are GPU kernels.
+GPU_TARGET_KINDS = frozenset({"cuda", "rocm", "opencl", "vulkan", "metal"})
 
 
 @dataclass(frozen=True)

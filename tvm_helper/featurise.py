@@ -19,12 +19,11 @@ from cdmpp.features.compact_ast import CompactAst
 from cdmpp.features.gpu_limits import gpu_limits, gpu_violation
 from cdmpp.features.loop_tree import LoopTree
 from cdmpp.features.tree import compact_ast, reject_reason
-from cdmpp.records import MeasureRecord, TensetTask
+from cdmpp.records import GPU_TARGET_KINDS, MeasureRecord, TensetTask
 from tvm_helper.dag import Dag, parse_dag
 from tvm_helper.lower import lower_record
 from tvm_helper.native import NativeBatch, NativeTask, Status, native_library
 
-_GPU_KINDS = frozenset(("cuda", "rocm", "opencl", "vulkan", "metal"))
 _CACHED_TASKS = 8
 
 
@@ -63,7 +62,7 @@ def featurise_records(
 
 def is_gpu_kind(target_kind: str) -> bool:
     """Whether programs of that target kind (first word of a target) are GPU kernels."""
-    return target_kind in _GPU_KINDS
+    return target_kind in GPU_TARGET_KINDS
 
 
 def rejection(tree: LoopTree, record: MeasureRecord) -> str | None:

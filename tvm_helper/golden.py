@@ -20,6 +20,12 @@ from cdmpp.datasets.task_index import TaskIndex, load_tasks
 from cdmpp.errors import CdmppError, DataError
 from cdmpp.features.loop_tree import Loop, LoopTree, Node, Store, stores_with_path
 from cdmpp.features.operations import op_counts
+from cdmpp.features.schema import (
+    ACCESS_COLUMNS,
+    COMPUTE_COLUMNS,
+    INTENSITY_COLUMNS,
+    SCOPE_COLUMNS,
+)
 from cdmpp.features.tree import compact_ast
 from tvm_helper.dag import Dag, parse_dag
 from tvm_helper.featurise import is_gpu_kind, rejection
@@ -34,9 +40,9 @@ COUNTS = (
 )  # fmt: skip
 #: Columns of the leaf vector by the name of their counters.
 _CELL_GROUPS = (
-    ("compute_cells", "compute_cells_equal", slice(0, 57)),
-    ("buffer_cells", "buffer_cells_close", slice(57, 147)),
-    ("other_cells", "other_cells_close", slice(147, 164)),
+    ("compute_cells", "compute_cells_equal", COMPUTE_COLUMNS),
+    ("buffer_cells", "buffer_cells_close", ACCESS_COLUMNS),
+    ("other_cells", "other_cells_close", slice(INTENSITY_COLUMNS.start, SCOPE_COLUMNS.stop)),
 )
 _CLOSE = 1e-3
 _SYMBOLIC = "symbolic"

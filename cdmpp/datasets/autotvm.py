@@ -16,7 +16,7 @@ from cdmpp.datasets.record_line import (
     RecordLineError,
     is_finite,
     is_text,
-    parse_json,
+    parse_object,
     parse_result,
 )
 from cdmpp.errors import DataError
@@ -78,12 +78,7 @@ def parse_autotvm_line(text: str, *, device: str = "unknown", line: int = 0) -> 
     Raises:
         RecordLineError: the line is no valid record.
     """
-    value = parse_json(text)
-    if not isinstance(value, dict):
-        raise RecordLineError("not a JSON object", type(value).__name__)
-    for field in ("input", "config", "result"):
-        if field not in value:
-            raise RecordLineError("missing field", field)
+    value = parse_object(text, ("input", "config", "result"))
     target, template, arguments = _parse_input(value["input"])
     costs_s, error_code, all_cost_s, measured_at = parse_result(value["result"])
     if error_code == 0 and costs_s and max(costs_s) >= FAILED_COST_S:

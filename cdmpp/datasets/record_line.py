@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from cdmpp.errors import DataError
@@ -59,12 +60,7 @@ def parse_record(text: str, *, device: str = "unknown", line: int = 0) -> Measur
     Raises:
         RecordLineError: the line is no valid record.
     """
-    value = parse_json(text)
-    if not isinstance(value, dict):
-        raise RecordLineError("not a JSON object", type(value).__name__)
-    for field in ("i", "r", "v"):
-        if field not in value:
-            raise RecordLineError("missing field", field)
+    value = parse_object(text, ("i", "r", "v"))
     if value["v"] not in KNOWN_VERSIONS:
         raise RecordLineError("unknown version", str(value["v"])[:40])
     workload_key, target, hardware_params, steps = _parse_input(value["i"])
@@ -83,6 +79,21 @@ def parse_record(text: str, *, device: str = "unknown", line: int = 0) -> Measur
         version=value["v"],
         line=line,
     )
+
+
+def parse_object(text: str, fields: Sequence[str]) -> dict[str, Any]:
+    """Returns a line's JSON object.
+
+    Raises:
+        RecordLineError: the line is no JSON object or lacks one of `fields`.
+    """
+    value = parse_json(text)
+    if not isinstance(value, dict):
+        raise RecordLineError("not a JSON object", type(value).__name__)
+    for field in fields:
+        if field not in value:
+            raise RecordLineError("missing field", field)
+    return value
 
 
 def parse_json(text: str) -> Any:

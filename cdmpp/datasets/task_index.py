@@ -15,7 +15,7 @@ from cdmpp.datasets.restricted_pickle import (
     load_restricted,
 )
 from cdmpp.errors import DataError
-from cdmpp.records import TensetTask, normalise_workload_key
+from cdmpp.records import GPU_TARGET_KINDS, TensetTask, normalise_workload_key
 
 _HARDWARE_PARAM_NAMES = (
     "num_cores", "vector_unit_bytes", "cache_line_bytes", "max_shared_memory_per_block",
@@ -23,7 +23,6 @@ _HARDWARE_PARAM_NAMES = (
 )  # fmt: skip
 _ALL_TASKS = re.compile(r"^all_tasks\.pkl(\.gz)?$")
 _NETWORK_TASKS = re.compile(r"^\(\((?P<network>.*)\),(?P<kind>[a-z]+)\)\.task\.pkl(\.gz)?$")
-_GPU_KINDS = frozenset({"cuda", "rocm", "opencl", "vulkan", "metal"})
 
 TaskKey = tuple[str, str]
 
@@ -49,9 +48,9 @@ class TaskIndex:
         """
         key = normalise_workload_key(workload_key)
         task = self.tasks.get((key, target_kind))
-        if task is not None or target_kind not in _GPU_KINDS:
+        if task is not None or target_kind not in GPU_TARGET_KINDS:
             return task
-        for other in sorted(_GPU_KINDS):
+        for other in sorted(GPU_TARGET_KINDS):
             if (key, other) in self.tasks:
                 found = self.tasks[key, other]
                 return replace(found, target=target_kind, target_kind=target_kind)

@@ -12,6 +12,7 @@ import yaml
 
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DeviceError
+from cdmpp.records import GPU_TARGET_KINDS
 
 DeviceKind = Literal["gpu", "cpu", "accelerator"]
 
@@ -19,7 +20,6 @@ _KINDS = ("gpu", "cpu", "accelerator")
 _TEXT_FIELDS = frozenset({"vendor", "architecture", "compute_capability"})
 _REAL_SUFFIXES = ("_hz", "_per_s")
 _CPU_TARGETS = frozenset({"llvm", "c"})
-_GPU_TARGETS = frozenset({"cuda", "rocm", "opencl", "vulkan", "metal"})
 
 
 def load_registry(folders: Iterable[Path] = ()) -> dict[str, DeviceSpec]:
@@ -61,7 +61,7 @@ def unknown_device(label: str, target_kind: str) -> tuple[DeviceSpec, str]:
     if target_kind in _CPU_TARGETS:
         kind: DeviceKind = "cpu"
     else:
-        kind = "gpu" if target_kind in _GPU_TARGETS else "accelerator"
+        kind = "gpu" if target_kind in GPU_TARGET_KINDS else "accelerator"
     warning = (
         f"device {label!r} is not in the registry: its hardware values are unknown to the model; "
         "describe it in a YAML file like those in cdmpp/devices"
