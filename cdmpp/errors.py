@@ -32,6 +32,13 @@ class DataError(CdmppError):
     exit_code = EXIT_DATA
 
 
+class NotApplicableError(DataError):
+    """Sound data that this kind of model cannot use, such as programs without schedule steps.
+
+    A benchmark records it as not applicable instead of failed.
+    """
+
+
 class DeviceError(CdmppError):
     """A device that is unknown, unavailable or fails."""
 

@@ -153,6 +153,42 @@ def pairwise_accuracy(judged: Judged) -> float | None:
     return right / pairs if pairs else None
 
 
+def top1_regret(judged: Judged) -> float | None:
+    """Returns the mean over (task, device) of latency(predicted fastest) / best latency - 1.
+
+    0 is perfect; 1 means that the picked program takes twice as long as the best. Every task counts
+    the same, whatever its latency. Where predictions tie, the expectation over the tied programs is
+    taken. Groups with fewer than `MIN_PROGRAMS_TO_RANK` programs are left out; None when no group
+    is left.
+    """
+    regrets = []
+    for rows in _groups(judged):
+        if len(rows) < MIN_PROGRAMS_TO_RANK:
+            continue
+        measured, predicted = judged.measured_s[rows], judged.predicted_s[rows]
+        picked_s = float(measured[predicted == predicted.min()].mean())
+        regrets.append(picked_s / float(measured.min()) - 1.0)
+    return float(np.mean(regrets)) if regrets else None
+
+
+def mean_metrics(
+    parts: Sequence[Mapping[str, float | int | None]],
+) -> dict[str, float | int | None]:
+    """Returns the unweighted mean of several metrics objects, key by key.
+
+    `n` and `tasks` are sums. A metric is averaged over the parts where it is defined; None where it
+    is defined in none.
+    """
+    means: dict[str, float | int | None] = {}
+    for name in dict.fromkeys(name for part in parts for name in part):
+        values = [value for part in parts if (value := part.get(name)) is not None]
+        if name in ("n", "tasks"):
+            means[name] = int(sum(values))
+        else:
+            means[name] = float(np.mean(values)) if values else None
+    return means
+
+
 def summarise_by_device(
     judged: Judged, labels: Sequence[str]
 ) -> tuple[dict[str, float | int | None], dict[str, dict[str, float | int | None]]]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Literal
 
 Source = Literal["tenset", "autotvm", "metaschedule"]
@@ -62,6 +63,7 @@ class MeasureRecord:
         measured_at: Unix time in seconds.
         version: version of the record format, e.g. `v0.6`.
         line: line number in the file it was read from, from 1; 0 = unknown.
+        steps_text: canonical JSON of `steps` where the reader has it, see `schedule`.
     """
 
     workload_key: str
@@ -76,6 +78,12 @@ class MeasureRecord:
     measured_at: int
     version: str
     line: int = 0
+    steps_text: str | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def schedule(self) -> str:
+        """Canonical JSON of the steps (see `canonical_json`)."""
+        return canonical_json(list(self.steps)) if self.steps_text is None else self.steps_text
 
     @property
     def is_ok(self) -> bool:
@@ -115,6 +123,26 @@ def program_id(source: Source, workload_key: str, steps_or_trace: Any, target_ki
     Raises:
         ValueError: a number that JSON has no name for (NaN, infinity).
     """
-    value = [source, normalise_workload_key(workload_key), steps_or_trace, target_kind]
-    text = json.dumps(value, separators=(",", ":"), sort_keys=True, allow_nan=False)
-    return hashlib.sha256(text.encode("ascii")).hexdigest()
+    return program_id_of_text(source, workload_key, canonical_json(steps_or_trace), target_kind)
+
+
+def program_id_of_text(source: Source, workload_key: str, text: str, target_kind: str) -> str:
+    """Returns the same as `program_id` for steps or a trace given as canonical JSON."""
+    head, tail = _id_frame(source, workload_key, target_kind)
+    return hashlib.sha256(f"{head},{text},{tail}".encode("ascii")).hexdigest()
+
+
+@lru_cache(maxsize=4096)
+def _id_frame(source: Source, workload_key: str, target_kind: str) -> tuple[str, str]:
+    """Returns what a program's canonical JSON has before and after its steps, without commas."""
+    head = canonical_json([source, normalise_workload_key(workload_key)])
+    return head[:-1], canonical_json(target_kind) + "]"
+
+
+def canonical_json(value: Any) -> str:
+    """Returns a JSON value as the ASCII text that program ids are made of (see `program_id`).
+
+    Raises:
+        ValueError: a number that JSON has no name for (NaN, infinity).
+    """
+    return json.dumps(value, separators=(",", ":"), sort_keys=True, allow_nan=False)

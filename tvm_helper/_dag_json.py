@@ -1,10 +1,10 @@
-"""Reading TVM 0.8's JSON node graphs without TVM: nodes by index, expressions, attribute values."""
+"""Reading the expressions and buffers of TVM 0.8's JSON node graphs without TVM."""
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
+from cdmpp.datasets.json_graph import JsonGraph
 from cdmpp.errors import DataError
 from cdmpp.features.expr import Buffer, Expr, load
 
@@ -17,79 +17,58 @@ _BINARY = {
 _ONE_RESULT_BOOL = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "and", "or"})
 
 
-class JsonGraph:
-    """A parsed node graph with typed access; every malformed reference is a `DataError`."""
+class ExprGraph(JsonGraph):
+    """A computation's node graph, read as expressions and buffers.
+
+    A malformed reference is a `DataError`, other malformed values raise what Python raises for
+    them (`tvm_helper.dag.parse_dag` turns that into a `DataError`).
+    """
 
     def __init__(self, text: str) -> None:
-        try:
-            graph = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise DataError(
-                f"Cannot read the computation graph of a task: not JSON ({error}); expected the "
-                "node graph that TVM 0.8 writes into network_info. Unpack network_info again."
-            ) from error
-        if not isinstance(graph, dict) or not isinstance(graph.get("nodes"), list):
-            raise DataError(
-                "Cannot read the computation graph of a task: got JSON without a list `nodes`; "
-                "expected TVM 0.8's node graph. Unpack network_info again."
-            )
-        self.nodes: list[dict[str, Any]] = graph["nodes"]
-        try:
-            self.root = int(graph.get("root", 1))
-        except (TypeError, ValueError, OverflowError):
-            raise DataError(
-                f"Cannot read the computation graph of a task: its root is {graph['root']!r:.40}, "
-                "expected the number of a node. Unpack network_info again."
-            ) from None
+        """Parses the graph.
+
+        Raises:
+            DataError: not JSON, or not a node graph.
+        """
+        super().__init__(text)
         self._exprs: dict[int, Expr] = {}
         self._var_names: dict[int, str] = {}
         self._used_names: set[str] = set()
         self._buffers: dict[tuple[int, int], Buffer] = {}
 
-    def kind(self, index: int) -> str:
-        """Returns the type key of a node."""
-        return str(self.nodes[index]["type_key"])
+    def constant(self, number: int) -> int:
+        """Returns the value of an integer constant.
 
-    def attr(self, index: int, name: str) -> str:
-        """Returns an attribute as the file holds it: text."""
-        return str(self.nodes[index]["attrs"][name])
-
-    def ref(self, index: int, name: str) -> int:
-        """Returns an attribute that is the index of another node."""
-        return int(self.attr(index, name))
-
-    def items(self, index: int) -> list[int]:
-        """Returns the node indices in an array node (null counts as empty)."""
-        return [int(item) for item in self.nodes[index].get("data", [])]
-
-    def integer(self, index: int) -> int:
-        """Returns the value of an integer constant node."""
-        if self.kind(index) != "IntImm":
+        Raises:
+            DataError: the node is something else, or has no value.
+        """
+        value = self.integer(number)
+        if value is None:
             raise DataError(
-                f"Cannot read a computation graph: got {self.kind(index)} where a constant extent "
-                "is expected. Dynamic shapes are not supported; leave this task out."
+                f"Cannot read a computation graph: got {self.type_key(number)} where a constant "
+                "extent is expected. Dynamic shapes are not supported; leave this task out."
             )
-        return int(self.attr(index, "value"))
+        return value
 
     def shape(self, index: int) -> tuple[int, ...]:
         """Returns an array of integer constants, in elements."""
-        return tuple(self.integer(item) for item in self.items(index))
+        return tuple(self.constant(item) for item in self.items(index))
 
     def op_of_tensor(self, index: int) -> tuple[int, int]:
         """Returns (operation node, output number) of a tensor node: equal for equal tensors."""
-        return self.ref(index, "op"), self.ref(index, "value_index")
+        return self.reference(index, "op"), int(self.required(index, "value_index"))
 
     def buffer(self, index: int) -> Buffer:
         """Returns the one `Buffer` of a tensor node; equal tensors share it."""
         op, number = self.op_of_tensor(index)
         return self.output(
-            op, number, self.attr(index, "dtype"), self.shape(self.ref(index, "shape"))
+            op, number, self.required(index, "dtype"), self.shape(self.reference(index, "shape"))
         )
 
     def output(self, op: int, number: int, dtype: str, shape: tuple[int, ...]) -> Buffer:
         """Returns the one `Buffer` of output `number` of an operation node."""
         if (op, number) not in self._buffers:
-            name = self.attr(op, "name")
+            name = self.required(op, "name")
             self._buffers[op, number] = Buffer(
                 name if number == 0 else f"{name}.v{number}", dtype, shape
             )
@@ -98,7 +77,7 @@ class JsonGraph:
     def var_name(self, index: int) -> str:
         """Returns the name of a variable node, made unique in the whole graph by a number."""
         if index not in self._var_names:
-            base = self.nodes[self.ref(index, "name")].get("repr_str", "") or "v"
+            base = self.nodes[self.reference(index, "name")].get("repr_str", "") or "v"
             name, count = base, 0
             while name in self._used_names:
                 count += 1
@@ -115,9 +94,9 @@ class JsonGraph:
 
     def value(self, index: int) -> Any:
         """Returns an attribute value as plain Python; a tensor becomes its `Buffer`."""
-        kind = self.kind(index)
+        kind = self.type_key(index)
         if kind in ("IntImm", "FloatImm"):
-            text = self.attr(index, "value")
+            text = self.required(index, "value")
             return int(text) if kind == "IntImm" else float(text)
         if kind == "runtime.String":
             return str(self.nodes[index].get("repr_str", ""))
@@ -136,39 +115,41 @@ class JsonGraph:
             str(key): self.value(item) for key, item in zip(keys, self.items(index), strict=True)
         }
 
+    def _operand(self, index: int, name: str) -> Expr:
+        return self.expr(self.reference(index, name))
+
     def _convert(self, index: int) -> Expr:
-        kind = self.kind(index)
+        kind = self.type_key(index)
         if kind in _BINARY:
             op = _BINARY[kind]
-            dtype = "bool" if op in _ONE_RESULT_BOOL else self.attr(index, "dtype")
-            return Expr(
-                op, dtype, (self.expr(self.ref(index, "a")), self.expr(self.ref(index, "b")))
-            )
-        dtype = self.attr(index, "dtype")
+            dtype = "bool" if op in _ONE_RESULT_BOOL else self.required(index, "dtype")
+            return Expr(op, dtype, (self._operand(index, "a"), self._operand(index, "b")))
+        dtype = self.required(index, "dtype")
         if kind == "IntImm":
-            return Expr("const", dtype, (), int(self.attr(index, "value")))
+            return Expr("const", dtype, (), int(self.required(index, "value")))
         if kind == "FloatImm":
-            return Expr("const", dtype, (), float(self.attr(index, "value")))
+            return Expr("const", dtype, (), float(self.required(index, "value")))
         if kind == "tir.Var":
             return Expr("var", dtype, (), self.var_name(index))
         if kind == "tir.ProducerLoad":
-            indices = tuple(self.expr(item) for item in self.items(self.ref(index, "indices")))
-            return load(self.buffer(self.ref(index, "producer")), indices)
+            places = self.items(self.reference(index, "indices"))
+            indices = tuple(self.expr(place) for place in places)
+            return load(self.buffer(self.reference(index, "producer")), indices)
         if kind == "tir.Call":
-            name = self.nodes[self.ref(index, "op")].get("repr_str")
+            name = self.nodes[self.reference(index, "op")].get("repr_str")
             if not name:
                 raise DataError(
                     f"Cannot read a computation graph: call of {name!r} at node {index}."
                 )
-            arguments = tuple(self.expr(item) for item in self.items(self.ref(index, "args")))
+            arguments = tuple(self.expr(item) for item in self.items(self.reference(index, "args")))
             return Expr("call", dtype, arguments, str(name))
         if kind == "tir.Select":
             names = ("condition", "true_value", "false_value")
-            return Expr("select", dtype, tuple(self.expr(self.ref(index, name)) for name in names))
+            return Expr("select", dtype, tuple(self._operand(index, name) for name in names))
         if kind == "tir.Cast":
-            return Expr("cast", dtype, (self.expr(self.ref(index, "value")),))
+            return Expr("cast", dtype, (self._operand(index, "value"),))
         if kind == "tir.Not":
-            return Expr("not", "bool", (self.expr(self.ref(index, "a")),))
+            return Expr("not", "bool", (self._operand(index, "a"),))
         raise DataError(
             f"Cannot read a computation graph: expression of type {kind!r} at node {index} is not "
             "supported. Leave this task out and report its workload key."

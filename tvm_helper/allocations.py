@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 
 from cdmpp.features.expr import Buffer, Expr
 from cdmpp.features.loop_tree import (
@@ -54,30 +54,56 @@ def uses(nodes: list[Node], buffer: Buffer, *, only_stores: bool = False) -> boo
     return False
 
 
-def place_allocations(
-    nodes: list[Node], allocated: Mapping[Buffer, tuple[int | Expr, ...]]
-) -> list[Node]:
+def place_allocations(nodes: list[Node], allocated: Sequence[Buffer]) -> list[Node]:
     """Puts every allocation around the statements of the innermost list that has all its uses.
 
-    It spans from the first use to the end of that list: allocations nest like the original's.
+    It spans from the first use to the end of that list: allocations nest like the original's. What
+    is used first is placed first. Extents are the buffers' full shapes.
     """
-    for buffer, extents in allocated.items():
-        if uses(nodes, buffer):
-            nodes = place_allocation(nodes, buffer, extents, through=(Loop, Attribute, Allocation))
+    for buffer in _in_order_of_use(nodes, set(allocated)):
+        nodes = _place(nodes, buffer, through=(Loop, Attribute, Allocation))
     return nodes
 
 
-def place_allocation(
-    nodes: list[Node],
-    buffer: Buffer,
-    extents: tuple[int | Expr, ...],
-    *,
-    through: tuple[type, ...],
-) -> list[Node]:
+def place_outputs(nodes: list[Node], parameters: Sequence[Buffer]) -> list[Node]:
+    """Puts the allocations of all parameters that are written around the whole program."""
+    for buffer in parameters:
+        if uses(nodes, buffer, only_stores=True):
+            nodes = _place(nodes, buffer, through=(Allocation,))
+    return nodes
+
+
+def _place(nodes: list[Node], buffer: Buffer, *, through: tuple[type, ...]) -> list[Node]:
     """Returns nodes with an allocation put in, below nodes of the types in `through`."""
     using = [i for i, node in enumerate(nodes) if uses([node], buffer)]
     only = nodes[using[0]]
     if len(using) == 1 and isinstance(only, through) and not isinstance(only, Condition | Store):
-        only.body = place_allocation(only.body, buffer, extents, through=through)
+        only.body = _place(only.body, buffer, through=through)
         return nodes
-    return [*nodes[: using[0]], Allocation(buffer, extents, nodes[using[0] :])]
+    return [*nodes[: using[0]], Allocation(buffer, buffer.shape, nodes[using[0] :])]
+
+
+def _in_order_of_use(nodes: list[Node], buffers: set[Buffer]) -> list[Buffer]:
+    """Returns the buffers that are used, each once; a store's own buffer before its reads."""
+    found: dict[Buffer, None] = {}
+
+    def read(expr: Expr) -> None:
+        if expr.op == "load" and expr.value in buffers:
+            found[expr.value] = None
+        for argument in expr.args:
+            read(argument)
+
+    def visit(node: Node) -> None:
+        if isinstance(node, Store):
+            if node.buffer in buffers:
+                found[node.buffer] = None
+            for expr in (*node.indices, node.value):
+                read(expr)
+        elif isinstance(node, Condition):
+            read(node.condition)
+        for child in children(node):
+            visit(child)
+
+    for node in nodes:
+        visit(node)
+    return list(found)

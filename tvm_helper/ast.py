@@ -1,8 +1,9 @@
 """TIR to the loop tree: the reference walker, in Python.
 
-A module is lowered with a short pass list to plain loops with multi-dimensional buffers, the
-canonical level for features; the walker then turns every statement into a node. Blocks, sequences
-and bindings make no node.
+A module is lowered with a short pass list to plain loops with multi-dimensional buffers and the
+walker turns every statement into a node; blocks, sequences and bindings make none. Indices and
+regions are then brought to the canonical level here (`tvm_helper.canonical`), because TVM's own
+passes for that take most of the time and change from version to version.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from typing import Any, cast
 from cdmpp.errors import DataError
 from cdmpp.features.expr import BINARY_OPS, Buffer, Expr
 from cdmpp.features.loop_tree import (
-    Allocation,
     Attribute,
     Condition,
     Loop,
@@ -22,8 +22,8 @@ from cdmpp.features.loop_tree import (
     Node,
     Store,
 )
-from tvm_helper.allocations import place_allocation, place_allocations, uses, without_empty_nodes
-from tvm_helper.compat import Call, Schedule, Sequential, TensorLoad, block_passes, tir_passes, tirx
+from tvm_helper.canonical import canonical
+from tvm_helper.compat import Call, Schedule, Sequential, TensorLoad, block_passes, tirx
 from tvm_helper.prim_func import TIRX_CLASS_OF_OP
 
 _FOR_KINDS: tuple[LoopKind, ...] = ("serial", "parallel", "vectorized", "unrolled")
@@ -35,60 +35,36 @@ def loop_tree_of_schedule(schedule: Schedule) -> LoopTree:
     return loop_tree_from_tir(schedule.mod)
 
 
-def loop_tree_from_tir(module: Any) -> LoopTree:
+def loop_tree_from_tir(module: Any, *, lowered: bool = False) -> LoopTree:
     """Returns the loop tree of a scheduled module.
 
     Args:
-        module: an `IRModule` with one function `main` whose blocks are not lowered yet.
+        module: an `IRModule` with one function `main`.
+        lowered: whether its blocks are lowered already.
 
     Raises:
         DataError: `main` is missing or holds a statement that has no place in a loop tree.
     """
     if "main" not in [var.name_hint for var in module.get_global_vars()]:
         raise DataError("Cannot read a TIR module: got no function `main`; expected exactly one.")
-    blocks = _TO_OPAQUE_BLOCKS(module)
-    plain = _TO_LOOPS(blocks)["main"]
-    compacted = _TO_LOOPS(block_passes.CompactBufferAllocation()(blocks))["main"]
-    return _Walker(plain, _allocation_extents(compacted.body)).tree()
+    plain = module if lowered else _TO_LOOPS(module)
+    return _Walker(plain["main"]).tree()
 
 
-def _passes_to_opaque_blocks() -> Any:
+def lowering_passes() -> Any:
+    """Returns the pass that turns blocks into plain loops; a lowered module stays as it is."""
     return Sequential(
         [
             block_passes.LowerCrossThreadReduction(),
             block_passes.LowerInitBlock(),
-            block_passes.PlanAndUpdateBufferAllocationLocation(),
             block_passes.ConvertBlocksToOpaque(),
-        ]
-    )
-
-
-def _passes_to_loops() -> Any:
-    return Sequential(
-        [
             block_passes.LowerMatchBuffer(),
             block_passes.LowerOpaqueBlock(),
-            tir_passes.StmtSimplify(),
         ]
     )
 
 
-_TO_OPAQUE_BLOCKS = _passes_to_opaque_blocks()
-_TO_LOOPS = _passes_to_loops()
-
-
-def _allocation_extents(statement: Any) -> list[tuple[str, tuple[Any, ...]]]:
-    """Returns (name, shape) of every allocation in program order."""
-    found: list[tuple[str, tuple[Any, ...]]] = []
-
-    def visit(node: Any) -> None:
-        if isinstance(node, tirx.AllocBuffer):
-            found.append((node.buffer.name, tuple(node.buffer.shape)))
-        for child in _child_statements(node):
-            visit(child)
-
-    visit(statement)
-    return found
+_TO_LOOPS = lowering_passes()
 
 
 def _child_statements(statement: Any) -> list[Any]:
@@ -120,25 +96,20 @@ def _reduction_registers(statement: Any) -> set[Any]:
 class _Walker:
     """Turns one lowered function into a loop tree."""
 
-    def __init__(self, function: Any, extents: list[tuple[str, tuple[Any, ...]]]) -> None:
+    def __init__(self, function: Any) -> None:
         self._function = function
         self._names: dict[Any, str] = {}
         self._used_names: set[str] = set()
         self._bound: dict[Any, Expr] = {}
         self._buffers: dict[Any, Buffer] = {}
-        self._extents = iter(extents)
-        self._allocated: dict[Buffer, tuple[int | Expr, ...]] = {}
+        self._allocated: list[Buffer] = []
         self._registers = _reduction_registers(function.body)
         self._is_gpu = False
 
     def tree(self) -> LoopTree:
         parameters = tuple(self._buffer(parameter) for parameter in self._function.params)
-        body = without_empty_nodes(self._statement(self._function.body))
-        body = place_allocations(body, self._allocated)
-        written = [buffer for buffer in parameters if uses(body, buffer, only_stores=True)]
-        for buffer in written:
-            body = place_allocation(body, buffer, buffer.shape, through=(Allocation,))
-        return LoopTree(parameters, body, self._is_gpu)
+        body = self._statement(self._function.body)
+        return canonical(LoopTree(parameters, body, self._is_gpu), self._allocated)
 
     # Statements.
 
@@ -159,7 +130,8 @@ class _Walker:
             condition = self._expr(node.condition)
             return [Condition(condition, self._statement(node.then_case), otherwise)]
         if isinstance(node, tirx.AllocBuffer):
-            self._allocate(node)
+            if node.buffer not in self._registers:
+                self._allocated.append(self._buffer(node.buffer))
             return []
         if isinstance(node, tirx.Bind):
             self._bound[node.var] = self._expr(node.value)
@@ -173,6 +145,8 @@ class _Walker:
 
     def _loop(self, node: Any) -> Loop:
         binding = node.thread_binding
+        if node.step is not None:
+            raise DataError(f"Cannot turn TIR into a loop tree: {node.loop_var} has a step.")
         kind = (
             self._thread_kind(binding.thread_tag)
             if binding is not None
@@ -198,17 +172,6 @@ class _Walker:
     def _thread_kind(self, tag: str) -> LoopKind:
         self._is_gpu = True
         return cast(LoopKind, "vthread" if tag.startswith("vthread") else tag)
-
-    def _allocate(self, node: Any) -> None:
-        name, shape = next(self._extents, ("", ()))
-        if name != node.buffer.name:
-            raise DataError(
-                "Cannot turn TIR into a loop tree: compaction changed the order of allocations "
-                f"(got {name!r}, expected {node.buffer.name!r})."
-            )
-        if node.buffer not in self._registers:
-            extents = tuple(self._int_or_expr(extent) for extent in shape)
-            self._allocated[self._buffer(node.buffer)] = extents
 
     # Expressions.
 
@@ -265,7 +228,13 @@ class _Walker:
 
     def _buffer(self, node: Any) -> Buffer:
         if node not in self._buffers:
-            shape = tuple(int(extent) for extent in node.shape)
+            extents = getattr(getattr(node, "ty", None), "shape", None)
+            if extents is None or not all(isinstance(e, tirx.IntImm) for e in extents):
+                raise DataError(
+                    f"Cannot turn TIR into a loop tree: got {node}; expected a buffer of constant "
+                    "shape."
+                )
+            shape = tuple(int(extent) for extent in extents)
             self._buffers[node] = Buffer(node.name, str(node.dtype), shape, str(node.scope()))
         return self._buffers[node]
 

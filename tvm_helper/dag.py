@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from cdmpp.errors import DataError
 from cdmpp.features.expr import Buffer, Expr
-from tvm_helper._dag_json import JsonGraph
+from tvm_helper._dag_json import ExprGraph
 
 #: Largest number of points at which an extent is evaluated to see that it is constant.
 _MAX_POINTS = 65536
@@ -176,7 +176,7 @@ def parse_dag(dag_json: str) -> Dag:
     Raises:
         DataError: the text is not such a graph or uses an unsupported operation.
     """
-    graph = JsonGraph(dag_json)
+    graph = ExprGraph(dag_json)
     try:
         tensors = graph.items(graph.root)
         order = _stage_order(graph, [graph.op_of_tensor(tensor)[0] for tensor in tensors])
@@ -200,9 +200,9 @@ def parse_dag(dag_json: str) -> Dag:
     return Dag(ops, outputs, parameters)
 
 
-def _input_tensors(graph: JsonGraph, op: int) -> list[int]:
+def _input_tensors(graph: ExprGraph, op: int) -> list[int]:
     """Returns one tensor node for each tensor that an operation reads, in order of first use."""
-    if graph.kind(op) == "PlaceholderOp":
+    if graph.type_key(op) == "PlaceholderOp":
         return []
     found: dict[tuple[int, int], int] = {}
     seen: set[int] = set()
@@ -211,14 +211,14 @@ def _input_tensors(graph: JsonGraph, op: int) -> list[int]:
         if index in seen:
             return
         seen.add(index)
-        kind = graph.kind(index)
+        kind = graph.type_key(index)
         if kind == "tir.ProducerLoad":
-            visit(graph.ref(index, "indices"))
-            tensor = graph.ref(index, "producer")
+            visit(graph.reference(index, "indices"))
+            tensor = graph.reference(index, "producer")
             found.setdefault(graph.op_of_tensor(tensor), tensor)
         elif kind == "tir.Reduce":
             for name in ("source", "init", "condition"):
-                visit(graph.ref(index, name))
+                visit(graph.reference(index, name))
         elif kind == "Array":
             for item in graph.items(index):
                 visit(item)
@@ -229,11 +229,11 @@ def _input_tensors(graph: JsonGraph, op: int) -> list[int]:
                 if name in attrs:
                     visit(int(attrs[name]))
 
-    visit(graph.ref(op, "body"))
+    visit(graph.reference(op, "body"))
     return list(found.values())
 
 
-def _stage_order(graph: JsonGraph, roots: list[int]) -> list[int]:
+def _stage_order(graph: ExprGraph, roots: list[int]) -> list[int]:
     """Returns operation nodes in the order in which Ansor numbers its stages.
 
     Operations get a rank from a search with a stack that starts at the last tensor of the
@@ -250,10 +250,10 @@ def _stage_order(graph: JsonGraph, roots: list[int]) -> list[int]:
         if op in rank:
             continue
         rank[op] = len(rank)
-        if graph.kind(op) not in ("PlaceholderOp", "ComputeOp"):
+        if graph.type_key(op) not in ("PlaceholderOp", "ComputeOp"):
             raise DataError(
-                f"Cannot read a computation graph: operation of type {graph.kind(op)!r}; expected "
-                "PlaceholderOp or ComputeOp. Leave this task out."
+                f"Cannot read a computation graph: operation of type {graph.type_key(op)!r}; "
+                "expected PlaceholderOp or ComputeOp. Leave this task out."
             )
         inputs = [graph.op_of_tensor(tensor)[0] for tensor in _input_tensors(graph, op)]
         waiting[op] = len(inputs)
@@ -278,23 +278,27 @@ def _stage_order(graph: JsonGraph, roots: list[int]) -> list[int]:
     return order
 
 
-def _read_op(graph: JsonGraph, index: int) -> DagOp:
-    name, tag = graph.attr(index, "name"), graph.attr(index, "tag")
-    attrs = graph.attrs_map(graph.ref(index, "attrs")) if graph.ref(index, "attrs") else {}
-    if graph.kind(index) == "PlaceholderOp":
-        shape, dtype = graph.shape(graph.ref(index, "shape")), graph.attr(index, "dtype")
+def _read_op(graph: ExprGraph, index: int) -> DagOp:
+    name, tag = graph.required(index, "name"), graph.required(index, "tag")
+    attrs = (
+        graph.attrs_map(graph.reference(index, "attrs")) if graph.reference(index, "attrs") else {}
+    )
+    if graph.type_key(index) == "PlaceholderOp":
+        shape, dtype = graph.shape(graph.reference(index, "shape")), graph.required(index, "dtype")
         output = graph.output(index, 0, dtype, shape)
         return DagOp(name, "placeholder", (output,), tag=tag, attrs=attrs)
-    axes = tuple(_read_axis(graph, item) for item in graph.items(graph.ref(index, "axis")))
+    axes = tuple(_read_axis(graph, item) for item in graph.items(graph.reference(index, "axis")))
     reduce_axes = tuple(
-        _read_axis(graph, item, axes) for item in graph.items(graph.ref(index, "reduce_axis"))
+        _read_axis(graph, item, axes) for item in graph.items(graph.reference(index, "reduce_axis"))
     )
-    bodies = graph.items(graph.ref(index, "body"))
+    bodies = graph.items(graph.reference(index, "body"))
     inputs = tuple(graph.buffer(tensor) for tensor in _input_tensors(graph, index))
     reduction: Reduction | None = None
-    if graph.kind(bodies[0]) == "tir.Reduce":
+    if graph.type_key(bodies[0]) == "tir.Reduce":
         reduction = _read_reduction(graph, bodies[0])
-        values = tuple(graph.expr(item) for item in graph.items(graph.ref(bodies[0], "source")))
+        values = tuple(
+            graph.expr(item) for item in graph.items(graph.reference(bodies[0], "source"))
+        )
     else:
         values = tuple(graph.expr(item) for item in bodies)
     shape = tuple(axis.extent for axis in axes)
@@ -306,15 +310,15 @@ def _read_op(graph: JsonGraph, index: int) -> DagOp:
     )  # fmt: skip
 
 
-def _read_axis(graph: JsonGraph, index: int, outer: tuple[Axis, ...] = ()) -> Axis:
-    domain = graph.ref(index, "dom")
-    extent = graph.ref(domain, "extent")
+def _read_axis(graph: ExprGraph, index: int, outer: tuple[Axis, ...] = ()) -> Axis:
+    domain = graph.reference(index, "dom")
+    extent = graph.reference(domain, "extent")
     return Axis(
-        graph.var_name(graph.ref(index, "var")),
-        graph.integer(extent)
-        if graph.kind(extent) == "IntImm"
+        graph.var_name(graph.reference(index, "var")),
+        graph.constant(extent)
+        if graph.type_key(extent) == "IntImm"
         else _constant_over(graph.expr(extent), outer),
-        graph.integer(graph.ref(domain, "min")),
+        graph.constant(graph.reference(domain, "min")),
     )
 
 
@@ -339,13 +343,13 @@ def _constant_over(expr: Expr, axes: tuple[Axis, ...]) -> int:
     )
 
 
-def _read_reduction(graph: JsonGraph, index: int) -> Reduction:
-    combiner = graph.ref(index, "combiner")
-    left = tuple(graph.var_name(item) for item in graph.items(graph.ref(combiner, "lhs")))
-    right = tuple(graph.var_name(item) for item in graph.items(graph.ref(combiner, "rhs")))
-    results = tuple(graph.expr(item) for item in graph.items(graph.ref(combiner, "result")))
-    identity = graph.items(graph.ref(combiner, "identity_element"))
-    condition = graph.expr(graph.ref(index, "condition"))
+def _read_reduction(graph: ExprGraph, index: int) -> Reduction:
+    combiner = graph.reference(index, "combiner")
+    left = tuple(graph.var_name(item) for item in graph.items(graph.reference(combiner, "lhs")))
+    right = tuple(graph.var_name(item) for item in graph.items(graph.reference(combiner, "rhs")))
+    results = tuple(graph.expr(item) for item in graph.items(graph.reference(combiner, "result")))
+    identity = graph.items(graph.reference(combiner, "identity_element"))
+    condition = graph.expr(graph.reference(index, "condition"))
     always = condition.op == "const" and bool(condition.value)
     return Reduction(
         _combiner_kind(left, right, results),
@@ -354,7 +358,7 @@ def _read_reduction(graph: JsonGraph, index: int) -> Reduction:
         results,
         tuple(graph.expr(item) for item in identity),
         None if always else condition,
-        tuple(graph.expr(item) for item in graph.items(graph.ref(index, "init"))),
+        tuple(graph.expr(item) for item in graph.items(graph.reference(index, "init"))),
     )
 
 

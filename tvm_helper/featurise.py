@@ -1,10 +1,7 @@
 """Measure records to compact ASTs: the one function that datasets and predictions use.
 
 The native code does it where it can be compiled, Python (its reference) otherwise and for the few
-records that the native code declines; the results are the same. The steps come here as parsed JSON
-and go on as text, which costs a few microseconds; parsing a whole line in Python costs about as
-much as featurising it natively in the best case. A reader of record files saves that by handing its
-raw lines to `NativeTask.featurise_lines` and parsing only what it stores.
+records that the native code declines; the results are the same.
 """
 
 from __future__ import annotations
@@ -25,6 +22,9 @@ from tvm_helper.lower import lower_record
 from tvm_helper.native import NativeBatch, NativeTask, Status, native_library
 
 _CACHED_TASKS = 8
+# As plain numbers, which compare ten times as fast as members of the enumeration.
+_VALID, _FAILED = int(Status.VALID), int(Status.FAILED)
+_WITH_FEATURES = (_VALID, int(Status.REJECTED))
 
 
 def featurise_records(
@@ -43,21 +43,27 @@ def featurise_records(
     Raises:
         DataError: the task's computation cannot be read.
     """
-    dag, native = _prepared(task.dag_json)
+    dag, native = prepared_task(task.dag_json)
     if native is None or not records:
         return [_featurise(dag, record) for record in records]
-    batch = native.featurise_steps(
+    batch = native_batch(native, records, threads=threads)
+    return [
+        _featurise(dag, record) if result is None else result
+        for record, result in zip(records, outcomes(batch), strict=True)
+    ]
+
+
+def native_batch(
+    native: NativeTask, records: Sequence[MeasureRecord], *, threads: int = 1
+) -> NativeBatch:
+    """Returns what the native code makes of the programs of one task."""
+    limits = {hardware: gpu_limits(hardware) for hardware in {r.hardware_params for r in records}}
+    return native.featurise_steps(
         [_steps_text(record) for record in records],
         is_gpu=[is_gpu_kind(record.target_kind) for record in records],
-        limits=[gpu_limits(record.hardware_params) for record in records],
+        limits=[limits[record.hardware_params] for record in records],
         threads=threads,
     )
-    return [
-        _featurise(dag, record)
-        if batch.status[number] == Status.DECLINED
-        else _outcome(batch, number)
-        for number, record in enumerate(records)
-    ]
 
 
 def is_gpu_kind(target_kind: str) -> bool:
@@ -75,7 +81,7 @@ def rejection(tree: LoopTree, record: MeasureRecord) -> str | None:
 
 
 @lru_cache(maxsize=_CACHED_TASKS)
-def _prepared(dag_json: str) -> tuple[Dag, NativeTask | None]:
+def prepared_task(dag_json: str) -> tuple[Dag, NativeTask | None]:
     """Returns a computation and its native featuriser; None where Python has to do it."""
     dag = parse_dag(dag_json)
     library = native_library()
@@ -88,6 +94,8 @@ def _prepared(dag_json: str) -> tuple[Dag, NativeTask | None]:
 
 
 def _steps_text(record: MeasureRecord) -> bytes:
+    if record.steps_text is not None:
+        return record.steps_text.encode()
     import orjson  # here, because the side environment of the old TVM has none
 
     try:
@@ -96,21 +104,32 @@ def _steps_text(record: MeasureRecord) -> bytes:
         return json.dumps(record.steps).encode()
 
 
-def _outcome(batch: NativeBatch, number: int) -> CompactAst | ReplayError:
-    """Returns one record's part of a batch; its arrays are views."""
-    status, reason = batch.status[number], batch.reasons[number]
-    if status == Status.FAILED:
-        return ReplayError(reason, batch.details[number])
-    leaves = slice(batch.leaf_offset[number], batch.leaf_offset[number + 1])
-    features = batch.leaf_features[leaves]
-    return CompactAst(
-        leaf_features=features,
-        leaf_extra=features[:, :0],
-        leaf_position=batch.leaf_position[leaves],
-        tree=batch.tree[batch.tree_offset[number] : batch.tree_offset[number + 1]],
-        valid=status == Status.VALID,
-        reject_reason=reason or None,
-    )
+def outcomes(batch: NativeBatch) -> list[CompactAst | ReplayError | None]:
+    """Returns what became of every record of a batch, None where Python has to decide.
+
+    The arrays are views of the batch's.
+    """
+    leaf, tree = batch.leaf_offset.tolist(), batch.tree_offset.tolist()
+    results: list[CompactAst | ReplayError | None] = []
+    for number, status in enumerate(batch.status.tolist()):
+        if status in _WITH_FEATURES:
+            leaves = slice(leaf[number], leaf[number + 1])
+            features = batch.leaf_features[leaves]
+            results.append(
+                CompactAst(
+                    leaf_features=features,
+                    leaf_extra=batch.leaf_extra[leaves],
+                    leaf_position=batch.leaf_position[leaves],
+                    tree=batch.tree[tree[number] : tree[number + 1]],
+                    valid=status == _VALID,
+                    reject_reason=batch.reasons[number] or None,
+                )
+            )
+        elif status == _FAILED:
+            results.append(ReplayError(batch.reasons[number], batch.details[number]))
+        else:
+            results.append(None)
+    return results
 
 
 def _featurise(dag: Dag, record: MeasureRecord) -> CompactAst | ReplayError:

@@ -7,7 +7,6 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -28,11 +27,10 @@ from cdmpp.datasets.shard import ShardCounts, ShardPlan, TableWriter, code_hash,
 from cdmpp.datasets.store import ExtractProgress, ExtractReport, build_shards
 from cdmpp.errors import DataError, ReplayError, UsageError
 from cdmpp.features.compact_ast import CompactAst
-from cdmpp.features.tree import compact_ast
+from cdmpp.features.gpu_limits import gpu_limits
 from cdmpp.records import MeasureRecord
-from tvm_helper.ast import loop_tree_of_schedule
 from tvm_helper.compat import import_tensor_intrinsics, s_tir, tvm
-from tvm_helper.featurise import rejection
+from tvm_helper.module_features import featurise_modules
 
 #: Records of one shard.
 SHARD_RECORDS = 512
@@ -225,14 +223,8 @@ def featurise_trace(module: Any, record: MeasureRecord) -> CompactAst:
     except Exception as error:  # TVM raises whatever its checks do
         first = (str(error).strip().splitlines() or [""])[-1]
         raise ReplayError("trace cannot be applied", first[:160]) from None
-    try:
-        tree = loop_tree_of_schedule(schedule)
-        ast = compact_ast(tree)
-    except ReplayError:
-        raise
-    except DataError as error:
-        raise ReplayError("no loop tree", str(error)[:160]) from None
-    except RecursionError:
-        raise ReplayError("expression nested too deeply") from None
-    reason = rejection(tree, record)
-    return replace(ast, valid=reason is None, reject_reason=reason)
+    limits = gpu_limits(record.hardware_params)
+    (result,) = featurise_modules([schedule.mod], None, limits=limits)
+    if isinstance(result, ReplayError):
+        raise result
+    return result

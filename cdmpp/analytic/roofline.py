@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,6 +24,9 @@ _FLOAT_OPERATIONS = (
     "float_mad", "float_addsub", "float_mul", "float_divmod", "float_cmp", "float_mathfunc",
     "float_otherfunc",
 )  # fmt: skip
+_PARALLEL_EXTENTS = (
+    "parallel_prod", *(f"{index}Idx_{axis}_len" for index in ("block", "thread") for axis in "xyz"),
+)  # fmt: skip
 _BUFFER_SLOTS = 5
 _CHUNK_LEAVES = 200_000
 
@@ -34,10 +38,14 @@ class LeafWork:
     Attributes:
         flop: float64 [L], floating-point operations over all iterations.
         bytes: float64 [L], distinct bytes that the leaf reads and writes.
+        touched_bytes: float64 [L], bytes that it reads and writes, repeats included.
+        parallelism: float64 [L], iterations of its parallel loops, blocks and threads, at least 1.
     """
 
     flop: FloatArray
     bytes: FloatArray
+    touched_bytes: FloatArray
+    parallelism: FloatArray
 
 
 def leaf_work(leaf_features: NDArray[np.float32]) -> LeafWork:
@@ -49,19 +57,23 @@ def leaf_work(leaf_features: NDArray[np.float32]) -> LeafWork:
     Args:
         leaf_features: float32 [L, 164], possibly memory-mapped; read in chunks.
     """
-    operations = [LEAF_FEATURE_NAMES.index(name) for name in _FLOAT_OPERATIONS]
-    unique_bytes = [
-        LEAF_FEATURE_NAMES.index(f"B{slot}.unique_bytes") for slot in range(_BUFFER_SLOTS)
-    ]
+    operations = _columns(_FLOAT_OPERATIONS)
+    unique_bytes = _columns(f"B{slot}.unique_bytes" for slot in range(_BUFFER_SLOTS))
+    all_bytes = _columns(f"B{slot}.bytes" for slot in range(_BUFFER_SLOTS))
+    extents = _columns(_PARALLEL_EXTENTS)
     count = len(leaf_features)
     flop = np.zeros(count)
     moved = np.zeros(count)
+    touched = np.zeros(count)
+    parallelism = np.ones(count)
     for start in range(0, count, _CHUNK_LEAVES):
         chunk = np.asarray(leaf_features[start : start + _CHUNK_LEAVES], np.float64)
         part = slice(start, start + len(chunk))
         flop[part] = _undo_log(chunk[:, operations]).sum(axis=1)
         moved[part] = _undo_log(chunk[:, unique_bytes]).sum(axis=1)
-    return LeafWork(flop, moved)
+        touched[part] = _undo_log(chunk[:, all_bytes]).sum(axis=1)
+        parallelism[part] = np.maximum(_undo_log(chunk[:, extents]), 1.0).prod(axis=1)
+    return LeafWork(flop, moved, touched, parallelism)
 
 
 def device_rates(device: DeviceSpec) -> tuple[float, float]:
@@ -95,6 +107,10 @@ def program_sums(programs: ProgramArrays, values: FloatArray) -> FloatArray:
     if len(occupied):
         total[occupied] = np.add.reduceat(values, offset[occupied])
     return total
+
+
+def _columns(names: Iterable[str]) -> list[int]:
+    return [LEAF_FEATURE_NAMES.index(name) for name in names]
 
 
 def _undo_log(values: FloatArray) -> FloatArray:

@@ -26,6 +26,15 @@ def samples_of(args: argparse.Namespace) -> Samples:
     return load_samples(_extracted(args, devices), devices)
 
 
+def extracted_folder(args: argparse.Namespace) -> Path:
+    """Returns the extracted folder of --dataset, where it has at least the asked devices.
+
+    Raises:
+        DataError: the dataset or a device is missing, or nothing in it is usable.
+    """
+    return _extracted(args, device_labels(args.device))
+
+
 def _extracted(args: argparse.Namespace, devices: list[str] | None) -> Path:
     """Returns an extracted folder that has the devices; extraction continues where it was
     stopped.

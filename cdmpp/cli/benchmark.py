@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from cdmpp.cli._options import add_data_options, add_output_options, add_training_options, is_quiet
+from cdmpp.cli._options import add_data_options, add_output_options, add_training_options
 
 
 def register(subparsers: Any) -> None:
@@ -17,19 +15,20 @@ def register(subparsers: Any) -> None:
         "benchmark",
         help="train and judge every model with several seeds, write tables",
         description=(
-            "Trains the model and its baselines once a seed and writes SUITE.csv, .json, .md "
-            "and .html with "
-            "means and 95 % intervals. Finished cells are kept: run it again to continue."
+            "Trains and judges models and writes SUITE.csv, .json, .md and .html with means and "
+            "95 % intervals. by-task and by-network: one dataset, the model and its baselines. "
+            "cross-model, cross-device or a YAML file: the grid of configs/suites. Finished cells "
+            "are kept: run it again to continue."
         ),
     )
     parser.add_argument(
         "--suite",
-        choices=("by-task", "by-network"),
         default="by-task",
-        help="what the test part holds out (default: by-task)",
+        metavar="SUITE",
+        help="by-task (default), by-network, cross-model, cross-device or a YAML file",
     )
     parser.add_argument(
-        "--seeds", default="0,1,2", metavar="N,N,...", help="seeds (default: 0,1,2)"
+        "--seeds", metavar="N,N,...", help="seeds (default: 0,1,2, or those of the YAML file)"
     )
     parser.add_argument(
         "--model", metavar="KIND", help="transformer (default), gbdt, roofline or constant"
@@ -47,7 +46,22 @@ def register(subparsers: Any) -> None:
         "--runs",
         type=Path,
         metavar="DIR",
-        help="where the run folders go (default: runs/benchmark-SUITE-NAME of the options)",
+        help="where the cells go (default: runs/suite-SUITE)",
+    )
+    grid = parser.add_argument_group("the grid of cells; --jobs processes run it (default: 1)")
+    grid.add_argument(
+        "--data",
+        action="append",
+        default=[],
+        metavar="NAME=DIR",
+        help="folder of a data set of a suite in configs/suites (tenset-cpu: the shipped one); "
+        "those without a folder are left out",
+    )
+    grid.add_argument(
+        "--cells", metavar="PATTERN", help="run only cells whose id matches, e.g. '*-s0-gbdt'"
+    )
+    grid.add_argument(
+        "--report-only", action="store_true", help="run nothing, write tables of what is finished"
     )
     add_output_options(parser)
     parser.set_defaults(run=run)
@@ -55,39 +69,9 @@ def register(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Runs the command; returns the exit code."""
-    from cdmpp.cli._data import samples_of
-    from cdmpp.cli._progress import training_progress
-    from cdmpp.cli.train import command_line, run_name, train_options
-    from cdmpp.datasets.atomic import make_folder
-    from cdmpp.report.results import SuiteOrigin, suite_groups, write_results
-    from cdmpp.training.benchmark import SUITES, run_grid
+    from cdmpp.cli._suite import run_suite
 
-    seeds = _seeds(args.seeds)
-    options = replace(train_options(args), split=SUITES[args.suite], seed=0)
-    args.dataset = Path(options.dataset) if options.dataset else None
-    args.device = list(options.devices) or None
-    make_folder(args.out, what="tables")
-    samples = samples_of(args)
-    runs_dir = args.runs or Path("runs") / f"benchmark-{args.suite}-{run_name(options)}"
-    with training_progress(is_quiet=is_quiet(args)) as progress:
-        grid = run_grid(options, samples, seeds, runs_dir, on_progress=progress)
-    origin = SuiteOrigin(
-        suite=args.suite,
-        dataset=Path(options.dataset).name if options.dataset else "tenset-cpu",
-        data_hash=samples.programs.data_hash,
-        command=command_line(),
-        model=options.model,
-    )
-    paths = write_results(grid, origin, args.out)
-    if args.json:
-        print(json.dumps({"files": [str(path) for path in paths], "test": grid.lines}))
-        return 0
-    from cdmpp.cli._tables import print_groups
-
-    print_groups(suite_groups(grid, options.model))
-    for path in paths:
-        print(path)
-    return 0
+    return run_suite(args, None if args.seeds is None else _seeds(args.seeds))
 
 
 def _seeds(text: str) -> list[int]:

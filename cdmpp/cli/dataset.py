@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from cdmpp.errors import UsageError
 
 if TYPE_CHECKING:
+    from cdmpp.datasets.program_rows import Featurise
     from cdmpp.datasets.store import Backend, ExtractProgress, ExtractReport
 
 
@@ -75,6 +76,12 @@ def add_extract_arguments(parser: argparse.ArgumentParser) -> None:
         "--target",
         metavar="TEXT",
         help="MetaSchedule databases: only records whose target (as JSON) contains this",
+    )
+    parser.add_argument(
+        "--fallback",
+        choices=("ansor",),
+        help="Tenset: send records that cannot be replayed to the old TVM's Ansor (make "
+        "legacy-env); they are counted separately",
     )
     parser.add_argument("--jobs", type=int, metavar="N", help="processes (default: one per CPU)")
     parser.add_argument(
@@ -203,6 +210,7 @@ def run_extract(args: argparse.Namespace) -> int:
         backend=args.backend,
         per_task=args.per_task,
         target=args.target,
+        fallback=args.fallback,
     )
     print(json.dumps(report.to_json()) if args.json else report.summary())
     return 0
@@ -219,6 +227,7 @@ def extract_with_progress(
     backend: Backend = "local",
     per_task: int | None = None,
     target: str | None = None,
+    fallback: str | None = None,
 ) -> ExtractReport:
     """Extracts with the product's featuriser and shows progress on stderr.
 
@@ -226,11 +235,16 @@ def extract_with_progress(
 
     Raises:
         DataError: as `cdmpp.datasets.store.extract`.
-        UsageError: as `cdmpp.datasets.store.extract`.
+        UsageError: as `cdmpp.datasets.store.extract`, or the fallback's environment is missing.
     """
     from cdmpp.datasets.autotvm import is_autotvm_log
     from cdmpp.datasets.metaschedule import is_metaschedule_database
 
+    is_tenset = (dataset_dir / "measure_records").is_dir()
+    if fallback is not None and not is_tenset:
+        raise UsageError(
+            f"--fallback {fallback} is for folders in Tenset's layout; {dataset_dir} is none"
+        )
     if is_metaschedule_database(dataset_dir):
         from cdmpp.cli._metaschedule import metaschedule_run
 
@@ -252,14 +266,14 @@ def extract_with_progress(
 
     for label in devices if devices is not None else find_devices(dataset_dir)[:1]:
         find_device_files(dataset_dir, label)  # a clear error before the compiler is loaded
-    from tvm_helper.featurise import featurise_records
+    featurise = _featuriser(fallback)
 
     def run(on_progress: Callable[[ExtractProgress], None] | None) -> ExtractReport:
         return extract(
             dataset_dir,
             out_dir,
             devices,
-            featurise_records,
+            featurise,
             jobs=jobs,
             on_progress=on_progress,
             network_info=network_info,
@@ -267,6 +281,23 @@ def extract_with_progress(
         )
 
     return _show(run, is_quiet=is_quiet)
+
+
+def _featuriser(fallback: str | None) -> Featurise:
+    """Returns what featurises Tenset records.
+
+    Raises:
+        UsageError: the fallback's environment is missing.
+    """
+    if fallback is None:
+        from tvm_helper.featurise import featurise_records
+
+        return featurise_records
+    from tvm_helper.legacy.environment import find_environment
+    from tvm_helper.legacy.fallback import featurise_with_ansor
+
+    find_environment()  # one clear error now instead of one in every worker
+    return featurise_with_ansor
 
 
 def _show(

@@ -11,6 +11,7 @@ from cdmpp.cli._options import add_data_options, add_output_options, is_quiet
 
 if TYPE_CHECKING:
     from cdmpp.datasets.samples import Samples
+    from cdmpp.training.estimates import TrainedModel
 
 
 def register(subparsers: Any) -> None:
@@ -24,7 +25,9 @@ def register(subparsers: Any) -> None:
             "in the model's training part: on those the errors are too good."
         ),
     )
-    parser.add_argument("--model", type=Path, required=True, metavar="RUN", help="run folder")
+    parser.add_argument(
+        "--model", type=Path, required=True, metavar="RUN", help="run folder, or pretrained"
+    )
     add_data_options(parser)
     add_output_options(parser)
     parser.set_defaults(run=run)
@@ -32,32 +35,32 @@ def register(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Runs the command; returns the exit code."""
-    from cdmpp.training.run_folder import load_model
+    from cdmpp.pretrained import model_folder
+    from cdmpp.training.estimates import load_trained
 
-    model, card = load_model(args.model)
+    trained = load_trained(model_folder(args.model))
 
     from cdmpp.cli._data import samples_of
+    from cdmpp.training.calibration import add_interval_metrics
     from cdmpp.training.judge import judge
 
     samples = samples_of(args)
-    values = judge(samples, model.predict(samples))
-    overlap = _overlap(samples, card.training_tasks)
+    estimates = trained.estimate(samples)
+    values = judge(samples, estimates.latency_s)
+    overlap = _overlap(samples, trained.card.training_tasks)
+    by_device = values.pop("by_device")
+    values["overlap_with_training"] = overlap
+    values["by_device"] = by_device
+    for index, spec in enumerate(samples.devices):
+        if spec.name in by_device:
+            own = samples.take(samples.device == index)
+            tasks = _overlap(own, trained.card.training_tasks)
+            by_device[spec.name]["overlap_with_training"] = tasks
+    add_interval_metrics(values, samples, estimates.low_s, estimates.high_s)
     if args.json:
-        by_device = values.pop("by_device")
-        labels = {spec.name: index for index, spec in enumerate(samples.devices)}
-        values["overlap_with_training"] = overlap
-        values["by_device"] = {
-            label: {
-                **metrics,
-                "overlap_with_training": _overlap(
-                    samples.take(samples.device == labels[label]), card.training_tasks
-                ),
-            }
-            for label, metrics in by_device.items()
-        }
         print(json.dumps(values, allow_nan=False))
         return 0
-    _print(args, values, card.kind, samples, overlap)
+    _print(args, values, trained, samples)
     return 0
 
 
@@ -69,13 +72,14 @@ def _overlap(samples: Samples, training_tasks: frozenset[str]) -> int:
 
 
 def _print(
-    args: argparse.Namespace, values: dict[str, Any], kind: str, samples: Samples, overlap: int
+    args: argparse.Namespace, values: dict[str, Any], trained: TrainedModel, samples: Samples
 ) -> None:
     import numpy as np
 
     from cdmpp.cli._tables import print_groups
     from cdmpp.report.tables import metric_group
 
+    kind = trained.card.kind
     values["tasks"] = len(np.unique(samples.task_id))
     for index, spec in enumerate(samples.devices):
         if spec.name in values["by_device"]:
@@ -87,6 +91,31 @@ def _print(
         for label, metrics in values["by_device"].items()
     ]
     print_groups(groups if len(groups) > 2 else groups[1:])
-    print(f"{overlap} of {values['tasks']} tasks were in the training part of {args.model}")
-    if overlap and not is_quiet(args):
+    print(_interval_sentence(values, trained))
+    print(_overlap_sentence(values["overlap_with_training"], values["tasks"], args.model))
+    if values["overlap_with_training"] and not is_quiet(args):
         print("(its test part alone is judged in its report.html and metrics.json)")
+
+
+def _interval_sentence(values: dict[str, Any], trained: TrainedModel) -> str:
+    import math
+
+    calibration = trained.card.calibration
+    if calibration is None or values["interval_coverage"] is None:
+        return "no intervals: the model was calibrated on too few tasks, or by an older version"
+    factor = math.exp(values["interval_log_width"] / 2.0)
+    return (
+        f"{100 * calibration.coverage:.0f} % intervals hold "
+        f"{100 * values['interval_coverage']:.1f} % of a task's programs (mean over tasks), "
+        f"typically a factor {factor:.2f} each way"
+    )
+
+
+def _overlap_sentence(overlap: int, tasks: int, model: Path | str) -> str:
+    """Returns whether the result may be called held-out."""
+    if overlap == 0:
+        return f"held out: none of the {tasks} tasks was in the training part of {model}"
+    return (
+        f"NOT held out: {overlap} of {tasks} tasks were in the training part of {model}, so these "
+        "errors are too small for tasks that it has not seen"
+    )

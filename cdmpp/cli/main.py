@@ -13,7 +13,17 @@ from cdmpp import __version__
 from cdmpp.errors import CdmppError
 
 #: Modules of `cdmpp.cli`, in the order of the help. Each has `register(subparsers)`.
-COMMANDS = ("dataset", "train", "evaluate", "predict", "benchmark", "golden")
+COMMANDS = (
+    "dataset",
+    "train",
+    "finetune",
+    "evaluate",
+    "predict",
+    "benchmark",
+    "device",
+    "golden",
+    "pretrain",
+)
 
 _EXIT_INTERRUPTED = 130
 _EXIT_BROKEN_PIPE = 141

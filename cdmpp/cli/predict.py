@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 from collections import Counter
 from pathlib import Path
@@ -15,7 +16,8 @@ if TYPE_CHECKING:
     from cdmpp.datasets.read_report import ReadReport
     from cdmpp.devices.spec import DeviceSpec
     from cdmpp.models.assemble import AskedProgram
-    from cdmpp.records import MeasureRecord
+    from cdmpp.records import MeasureRecord, TensetTask
+    from cdmpp.training.estimates import BoolArray, Estimates, TrainedModel
     from cdmpp.training.run_folder import ModelCard
 
 
@@ -30,7 +32,9 @@ def register(subparsers: Any) -> None:
             "best first, beside the measured one when the record has it."
         ),
     )
-    parser.add_argument("--model", type=Path, required=True, metavar="RUN", help="run folder")
+    parser.add_argument(
+        "--model", type=Path, required=True, metavar="RUN", help="run folder, or pretrained"
+    )
     parser.add_argument(
         "--records", type=Path, required=True, metavar="FILE", help="record file, .json or .json.gz"
     )
@@ -52,13 +56,14 @@ def run(args: argparse.Namespace) -> int:
     from cdmpp.datasets.read_report import ReadReport
     from cdmpp.datasets.record_file import read_records
     from cdmpp.errors import DataError
-    from cdmpp.training.run_folder import load_model
+    from cdmpp.pretrained import model_folder
+    from cdmpp.training.estimates import load_trained
 
-    model, card = load_model(args.model)
+    trained = load_trained(model_folder(args.model))
     report = ReadReport()
     records = list(read_records(args.records, report, keep_unmeasured=True))
     failures: Counter[str] = Counter()
-    asked = _featurise(args, records, card, failures) if records else []
+    asked = _featurise(args, records, trained.card, failures) if records else []
     _say_what_is_missing(args, report, failures)
     if not asked:
         reasons = [*report.skipped, *failures]
@@ -70,13 +75,15 @@ def run(args: argparse.Namespace) -> int:
         )
     from cdmpp.models.assemble import assemble_samples
 
-    predicted_s = model.predict(assemble_samples(asked))
-    order = sorted(range(len(asked)), key=lambda index: float(predicted_s[index]))
+    estimates = trained.estimate(assemble_samples(asked))
+    order = sorted(range(len(asked)), key=lambda index: float(estimates.latency_s[index]))
     if args.json:
-        rows = [_json_row(asked[index], float(predicted_s[index])) for index in order]
+        rows = [_json_row(asked[index], estimates, index) for index in order]
         print(json.dumps(rows, allow_nan=False))
         return 0
-    _print(asked, predicted_s.tolist(), order)
+    _print(asked, estimates, order)
+    if not getattr(args, "quiet", False):
+        _print_notes(asked, estimates, trained)
     return 0
 
 
@@ -90,7 +97,7 @@ def _featurise(
     from cdmpp.datasets.task_index import load_tasks
     from cdmpp.errors import ReplayError
     from cdmpp.models.assemble import AskedProgram
-    from cdmpp.records import program_id
+    from cdmpp.records import program_id_of_text
     from tvm_helper.featurise import featurise_records
 
     tasks = load_tasks(_network_info(args))
@@ -104,6 +111,7 @@ def _featurise(
         if task is None:
             failures["its task is not in network_info"] += len(members)
             continue
+        operator = _operator(task)
         for record, ast in zip(members, featurise_records(task, members), strict=True):
             if isinstance(ast, ReplayError):
                 failures[ast.reason] += 1
@@ -116,15 +124,27 @@ def _featurise(
                 specs[label] = _device_spec(label, target_kind, card)
             asked.append(
                 AskedProgram(
-                    program_id=program_id("tenset", workload_key, list(record.steps), target_kind),
+                    program_id=program_id_of_text(
+                        "tenset", workload_key, record.schedule, target_kind
+                    ),
                     task=f"{workload_key}|{target_kind}",
                     ast=ast,
                     device=specs[label],
                     # What was measured elsewhere is no measurement of the asked device.
                     measured_s=record.latency_s if record.device == label else None,
+                    schedule=record.schedule,
+                    operator=operator,
                 )
             )
     return asked
+
+
+def _operator(task: TensetTask) -> str:
+    """Returns the name that the task has in an extracted dataset."""
+    from cdmpp.datasets.json_graph import JsonGraph
+    from cdmpp.datasets.operators import operator_name
+
+    return operator_name(JsonGraph(task.dag_json))
 
 
 def _network_info(args: argparse.Namespace) -> Path:
@@ -150,11 +170,11 @@ def _record_device(record: MeasureRecord, card: ModelCard) -> str:
     Raises:
         UsageError: the device cannot be told.
     """
-    from cdmpp.devices.registry import load_registry
+    from cdmpp.devices.registry import find_device
     from cdmpp.errors import UsageError
 
     trained = [spec.name for spec in card.devices]
-    if record.device in trained or record.device in load_registry():
+    if record.device in trained or find_device(record.device) is not None:
         return record.device
     if len(trained) == 1:
         return trained[0]
@@ -165,11 +185,14 @@ def _record_device(record: MeasureRecord, card: ModelCard) -> str:
 
 
 def _device_spec(label: str, target_kind: str, card: ModelCard) -> DeviceSpec:
-    from cdmpp.devices.registry import load_registry, unknown_device
+    from dataclasses import replace
 
-    known = load_registry() | {spec.name: spec for spec in card.devices}
-    if label in known:
-        return known[label]
+    from cdmpp.devices.registry import find_device, unknown_device
+
+    trained = {spec.name: spec for spec in card.devices}
+    found = trained.get(label) or find_device(label)
+    if found is not None:
+        return replace(found, name=label)
     spec, warning = unknown_device(label, target_kind)
     print(f"cdmpp: warning: {warning}", file=sys.stderr)
     return spec
@@ -186,35 +209,104 @@ def _say_what_is_missing(
         print(f"cdmpp: {count} programs cannot be predicted: {reason}", file=sys.stderr)
 
 
-def _json_row(program: AskedProgram, predicted_s: float) -> dict[str, Any]:
+def _json_row(program: AskedProgram, estimates: Estimates, index: int) -> dict[str, Any]:
+    flags = estimates.out_of_distribution
+    nearest = estimates.nearest
     return {
         "program_id": program.program_id,
         "device": program.device.name,
-        "latency_s": predicted_s,
-        "low_s": None,
-        "high_s": None,
+        "latency_s": float(estimates.latency_s[index]),
+        "low_s": _number(estimates.low_s[index]),
+        "high_s": _number(estimates.high_s[index]),
         "measured_s": program.measured_s,
-        "out_of_distribution": None,
+        "out_of_distribution": None if flags is None else bool(flags[index]),
+        "nearest_tasks": None
+        if nearest is None
+        else [
+            {"task": near.task, "operator": near.operator, "distance": near.distance}
+            for near in nearest[index]
+        ],
     }
 
 
-def _print(asked: list[AskedProgram], predicted_s: list[float], order: list[int]) -> None:
+def _number(value: float) -> float | None:
+    return None if math.isnan(value) else float(value)
+
+
+def _print(asked: list[AskedProgram], estimates: Estimates, order: list[int]) -> None:
+    from cdmpp.report.intervals import format_interval
     from cdmpp.report.tables import format_seconds
 
+    ends = zip(
+        estimates.latency_s.tolist(),
+        estimates.low_s.tolist(),
+        estimates.high_s.tolist(),
+        strict=True,
+    )
+    predicted = [format_interval(*values) for values in ends]
+    width = max(len("predicted"), *(len(text) for text in predicted))
+    flags = _flags(estimates)
     has_measured = any(program.measured_s is not None for program in asked)
     devices = {program.device.name for program in asked}
     device_width = max(len("device"), *(len(name) for name in devices)) if len(devices) > 1 else 0
     measured_heading = f"  {'measured':>10}  {'error':>8}" if has_measured else ""
     device_heading = f"  {'device':<{device_width}}" if device_width else ""
-    print(f"{'':>5}  {'predicted':>10}{measured_heading}{device_heading}  program")
+    print(f"{'':>5}  {'predicted':<{width}}{measured_heading}{device_heading}  program")
     for rank, index in enumerate(order, 1):
         program = asked[index]
-        text = f"{rank:>5}  {format_seconds(predicted_s[index]):>10}"
+        text = f"{rank:>5}  {predicted[index]:<{width}}"
         if has_measured and program.measured_s is not None:
-            error = predicted_s[index] / program.measured_s - 1
+            error = estimates.latency_s[index] / program.measured_s - 1
             text += f"  {format_seconds(program.measured_s):>10}  {100 * error:>+6.1f} %"
         elif has_measured:
             text += f"  {'-':>10}  {'-':>8}"
         if device_width:
             text += f"  {program.device.name:<{device_width}}"
-        print(f"{text}  {program.program_id[:12]}")
+        print(f"{text}  {program.program_id[:12]}{' !' if flags[index] else ''}")
+
+
+def _flags(estimates: Estimates) -> list[bool]:
+    """Returns which programs get a mark: strange ones, as far as the model can tell."""
+    flags = estimates.out_of_distribution
+    chosen = estimates.is_new_device if flags is None else flags
+    return [bool(flag) for flag in chosen]
+
+
+def _indices(mask: BoolArray) -> list[int]:
+    return [index for index, is_set in enumerate(mask.tolist()) if is_set]
+
+
+def _print_notes(asked: list[AskedProgram], estimates: Estimates, trained: TrainedModel) -> None:
+    """Says what the marks mean and what the flagged programs are nearest to."""
+    from cdmpp.report.intervals import short_task
+
+    flags = _flags(estimates)
+    calibration = trained.card.calibration
+    if calibration is None:
+        print(
+            "cdmpp: no intervals: the model was calibrated on too few tasks, or by an older "
+            "version; train again with more tasks in the validation part",
+            file=sys.stderr,
+        )
+    if not any(flags):
+        return
+    widened = "" if calibration is None else "; their intervals are widened, and may be too narrow"
+    print(f"\n! {sum(flags)} of {len(flags)} are out of distribution{widened}")
+    trained_on = ", ".join(spec.name for spec in trained.card.devices)
+    new = {asked[index].device.name for index in _indices(estimates.is_new_device)}
+    for label in sorted(new):
+        print(f"  device {label} was not trained on; the model knows {trained_on}")
+    if estimates.is_far is None or estimates.nearest is None:
+        return
+    said = set()
+    for index in _indices(estimates.is_far):
+        program = asked[index]
+        if program.task in said:
+            continue
+        said.add(program.task)
+        near = "; ".join(
+            f"{short_task(task.task, task.operator)} at {task.distance:.2f}"
+            for task in estimates.nearest[index]
+        )
+        print(f"  {short_task(program.task, program.operator)} is unlike all training tasks")
+        print(f"    nearest: {near}")

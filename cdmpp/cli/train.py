@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 from cdmpp.cli._options import add_data_options, add_output_options, add_training_options, is_quiet
 
 if TYPE_CHECKING:
+    from cdmpp.datasets.samples import Samples
+    from cdmpp.models.options import DeviceType, TransformerOptions
     from cdmpp.training.options import TrainOptions
 
 
@@ -40,6 +42,11 @@ def register(subparsers: Any) -> None:
     parser.add_argument("--seed", type=int, metavar="N", help="of the split and the training")
     add_training_options(parser)
     parser.add_argument(
+        "--device-type",
+        choices=("cpu", "cuda"),
+        help="what the training of a transformer runs on (default: cpu)",
+    )
+    parser.add_argument(
         "--out", type=Path, metavar="RUN", help="run folder (default: runs/NAME of the options)"
     )
     add_output_options(parser)
@@ -48,18 +55,30 @@ def register(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Runs the command; returns the exit code."""
-    from cdmpp.cli._data import samples_of
-
     options = train_options(args)
     args.dataset = Path(options.dataset) if options.dataset else None
     args.device = list(options.devices) or None
-    samples = samples_of(args)
 
+    from cdmpp.cli._data import samples_of
+    from cdmpp.training.distributed import first_then_others, is_first, process_group
+
+    with process_group(args.device_type or "cpu"):
+        samples = first_then_others(lambda: samples_of(args))
+        run_dir = args.out or Path("runs") / run_name(options)
+        if is_first():
+            return _train(args, options, samples, run_dir)
+
+        from cdmpp.training.run import assist_run
+
+        assist_run(options, samples, run_dir)
+        return 0
+
+
+def _train(args: argparse.Namespace, options: TrainOptions, samples: Samples, run_dir: Path) -> int:
     from cdmpp.cli._progress import training_progress
-    from cdmpp.report.run_report import run_groups, write_run_report
+    from cdmpp.report.run_report import interval_sentence, run_groups, write_run_report
     from cdmpp.training.run import train_run
 
-    run_dir = args.out or Path("runs") / run_name(options)
     with training_progress(is_quiet=is_quiet(args)) as progress:
         result = train_run(options, samples, run_dir, on_progress=progress)
     report = write_run_report(result, command=command_line())
@@ -71,6 +90,7 @@ def run(args: argparse.Namespace) -> int:
 
     print(f"test part, {result.metrics['split']['description']}\n")
     print_groups(run_groups(result.metrics))
+    print(f"intervals: {interval_sentence(result.metrics)}")
     print(f"model   {run_dir}\nreport  {report}")
     return 0
 
@@ -94,7 +114,22 @@ def train_options(args: argparse.Namespace) -> TrainOptions:
         "devices": tuple(sorted(set(device_labels(args.device) or []))) or None,
         **{name: getattr(args, name, None) for name in ("model", "split", "seed")},
     }
-    return replace(options, **{name: value for name, value in given.items() if value is not None})
+    options = replace(
+        options, **{name: value for name, value in given.items() if value is not None}
+    )
+    device_type = getattr(args, "device_type", None)
+    return _trained_on(options, device_type) if device_type else options
+
+
+def _trained_on(options: TrainOptions, device_type: DeviceType) -> TrainOptions:
+    """Returns the options with the transformer, alone or in the ensemble, trained there."""
+    from dataclasses import replace
+
+    def moved(part: TransformerOptions) -> TransformerOptions:
+        return replace(part, loop=replace(part.loop, device_type=device_type))
+
+    ensemble = replace(options.ensemble, transformer=moved(options.ensemble.transformer))
+    return replace(options, transformer=moved(options.transformer), ensemble=ensemble)
 
 
 def run_name(options: TrainOptions) -> str:

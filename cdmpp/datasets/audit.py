@@ -24,7 +24,7 @@ from cdmpp.datasets.audit_facts import (
 )
 from cdmpp.datasets.audit_splits import audit_splits
 from cdmpp.datasets.quantiles import Quantiles
-from cdmpp.devices.registry import load_registry
+from cdmpp.devices.registry import find_device
 
 #: Latencies outside are taken for a wrong unit.
 SHORTEST_S = 1e-7
@@ -152,7 +152,7 @@ def _units(facts: Facts, device: int, label: str, findings: list[Finding]) -> di
     known = program >= 0
     rate = np.full(len(program), np.nan)
     rate[known] = flops[facts.task[program[known]]] / latency_s[known]
-    spec = load_registry().get(label)
+    spec = find_device(label)
     peak = spec.peak_fp32_flop_per_s if spec is not None else None
     too_fast = rate > PEAK_MARGIN * peak if peak is not None else np.zeros(len(rate), bool)
     short, long = latency_s < SHORTEST_S, latency_s > LONGEST_S

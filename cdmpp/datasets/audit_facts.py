@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import heapq
-import json
 from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -34,7 +33,7 @@ from cdmpp.datasets.tenset import (
     read_records,
 )
 from cdmpp.errors import DataError
-from cdmpp.records import program_id
+from cdmpp.records import program_id_of_text
 
 #: A record whose slowest repeat takes this many times its fastest is an outlier.
 OUTLIER_RATIO = 2.0
@@ -209,13 +208,14 @@ class _Collector:
 def _extracted_facts(extracted_dir: Path) -> Facts:
     collector = _Collector()
     columns = [
-        "program_id", "workload_key", "target_kind", "operator", "networks", "flop_count", "valid",
-        *CONTENT_COLUMNS,
+        "program_id", "workload_key", "target_kind", "operator", "networks", "flop_count",
+        "leaf_position", *CONTENT_COLUMNS,
     ]  # fmt: skip
     for table in read_table(extracted_dir, "programs", columns):
         contents = row_contents(table)
-        rows = table.select(columns[:7]).to_pylist()
-        for row, digest in zip(rows, contents, strict=True):
+        leaves = table["leaf_position"].combine_chunks().value_lengths().to_pylist()
+        rows = table.select(columns[:6]).to_pylist()
+        for row, leaf_count, digest in zip(rows, leaves, contents, strict=True):
             key = (row["workload_key"], row["target_kind"])
             if key not in collector.tasks:
                 collector.tasks[key] = len(collector.tasks)
@@ -223,7 +223,7 @@ def _extracted_facts(extracted_dir: Path) -> Facts:
                 collector.task_facts.append(
                     TaskFacts(*key, row["operator"], networks, row["flop_count"])
                 )
-            content = int.from_bytes(digest, "little") if row["valid"] else 0
+            content = int.from_bytes(digest, "little") if leaf_count else 0
             collector.add_program(row["program_id"], collector.tasks[key], content)
     wanted = ["program_id", "device", "latency_s", "costs_s"]
     for table in read_table(extracted_dir, "measurements", wanted):
@@ -242,9 +242,8 @@ def _tenset_facts(dataset_dir: Path, network_info: Path) -> Facts:
     for label in find_devices(dataset_dir):
         for path in find_device_files(dataset_dir, label):
             for record in read_records(path, report, device=label):
-                steps = list(record.steps)
                 key = (record.workload_key, record.target_kind)
-                identity = program_id("tenset", key[0], steps, key[1])
+                identity = program_id_of_text("tenset", key[0], record.schedule, key[1])
                 collector.add_measurement(identity, label, record.latency_s, record.costs_s)
                 digest = bytes.fromhex(identity)[:16]
                 if digest in seen:
@@ -253,7 +252,7 @@ def _tenset_facts(dataset_dir: Path, network_info: Path) -> Facts:
                 if key not in collector.tasks:
                     collector.tasks[key] = len(collector.tasks)
                     collector.task_facts.append(_task_facts(index, *key))
-                text = json.dumps([steps, key[1]]).encode()
+                text = f"{record.schedule} {key[1]}".encode()
                 content = hashlib.blake2b(text, digest_size=8).digest()
                 collector.add_program(
                     identity, collector.tasks[key], int.from_bytes(content, "little")

@@ -42,7 +42,7 @@ def audit_splits(facts: Facts, seeds: tuple[int, ...]) -> list[dict[str, Any]]:
 def _samples(facts: Facts) -> tuple[Samples, NDArray[np.int64]]:
     """Returns the samples without features, as they are split, and each program's row in `facts`.
 
-    Programs that an extraction rejected are left out, as in training.
+    Programs without features are left out, as in training.
     """
     is_usable = np.ones(len(facts.task), bool)
     if facts.layout == "extracted":
@@ -69,6 +69,10 @@ def _samples(facts: Facts) -> tuple[Samples, NDArray[np.int64]]:
         leaf_position=np.zeros(0, np.int32),
         data_hash="",
         feature_schema={},
+        tree_offset=np.zeros(count + 1, np.int64),
+        tree=np.zeros(0, np.int32),
+        schedule_offset=np.zeros(count + 1, np.int64),
+        schedule=np.zeros(0, np.uint8),
     )
     number = pairs.shape[1]
     samples = Samples(

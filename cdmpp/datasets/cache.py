@@ -1,4 +1,4 @@
-"""The training cache: the valid programs and good measurements of an extracted dataset,
+"""The training cache: the featurised programs and good measurements of an extracted dataset,
 memory-mapped.
 
 The arrays are .npy files in a folder named after the data hash, so that data that changed is never
@@ -28,11 +28,12 @@ from cdmpp.errors import DataError
 from cdmpp.features.compact_ast import LEAF_FEATURE_COUNT
 
 #: Version of the layout of the cache folder.
-_CACHE_VERSION = 1
+_CACHE_VERSION = 2
 _META = "meta.json"
 _ARRAYS = (
     "program_id", "task_id", "flop_count", "leaf_offset", "leaf_features", "leaf_extra",
-    "leaf_position", "sample_program", "sample_device", "latency_s", "latency_std_s",
+    "leaf_position", "tree_offset", "tree", "schedule_offset", "schedule", "sample_program",
+    "sample_device", "latency_s", "latency_std_s",
 )  # fmt: skip
 
 _log = logging.getLogger("cdmpp")
@@ -43,9 +44,10 @@ def load_samples(
 ) -> Samples:
     """Returns the samples of an extracted dataset.
 
-    Taken are measurements without error (error code 0, finite positive latency) of valid programs.
-    One sample per program and device: repeats in several records are pooled. Leaf arrays are
-    memory-mapped.
+    Taken are measurements without error (error code 0, finite positive latency) of programs with
+    features, also of those that the original toolchain rejects (`valid` = false) for their GPU
+    limits: who measured them built them, and they ran. One sample per program and device: repeats
+    in several records are pooled. Leaf arrays, trees and schedules are memory-mapped.
 
     Args:
         extracted_dir: folder that `cdmpp dataset extract` wrote.
@@ -80,6 +82,10 @@ def _programs(arrays: dict[str, Any], meta: dict[str, Any]) -> ProgramArrays:
         leaf_position=arrays["leaf_position"],
         data_hash=meta["data_hash"],
         feature_schema=meta["feature_schema"],
+        tree_offset=np.array(arrays["tree_offset"]),
+        tree=arrays["tree"],
+        schedule_offset=np.array(arrays["schedule_offset"]),
+        schedule=arrays["schedule"],
     )
 
 
@@ -101,8 +107,8 @@ def _select(
         )
     if not wanted:
         raise DataError(
-            "the extracted dataset holds no usable measurement (every program was rejected or "
-            "failed); see the reject reasons with: cdmpp dataset stats --dataset DIR"
+            "the extracted dataset holds no usable measurement (no program has features, "
+            "or all failed); see the reject reasons with: cdmpp dataset stats --dataset DIR"
         )
     specs, warnings = resolve_devices({label: known[label] for label in wanted})
     for warning in warnings:
@@ -151,7 +157,7 @@ def _build(extracted_dir: Path, manifest: dict[str, Any], folder: Path) -> None:
 
 
 def _write_programs(extracted_dir: Path, manifest: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Writes the arrays of the valid programs; returns the meta data and `rows`, id -> row."""
+    """Writes the arrays of the featurised programs; returns the meta data and `rows`, id -> row."""
     columns = ["program_id", "workload_key", "operator", "target_kind", "networks", "flop_count"]
     rows: dict[str, int] = {}
     tasks: dict[str, int] = {}
@@ -160,11 +166,11 @@ def _write_programs(extracted_dir: Path, manifest: dict[str, Any], folder: Path)
     operators: list[str] = []
     task_ids: list[int] = []
     flops: list[float] = []
-    leaf_counts: list[int] = []
-    lists = [*columns, "valid", "leaf_position"]
-    for table in read_table(extracted_dir, "programs", lists):
-        for row in table.to_pylist():
-            if not row["valid"] or row["program_id"] in rows:
+    lengths: dict[str, list[int]] = {"leaf_position": [], "tree": [], "schedule": []}
+    for table in read_table(extracted_dir, "programs", [*columns, *lengths]):
+        measured = {name: _lengths(table[name]) for name in lengths}
+        for number, row in enumerate(table.select(columns).to_pylist()):
+            if not measured["leaf_position"][number] or row["program_id"] in rows:
                 continue
             rows[row["program_id"]] = len(rows)
             task = f"{row['workload_key']}|{row['target_kind']}"
@@ -175,13 +181,19 @@ def _write_programs(extracted_dir: Path, manifest: dict[str, Any], folder: Path)
             task_ids.append(tasks[task])
             operators.append(row["operator"])
             flops.append(float("nan") if row["flop_count"] is None else row["flop_count"])
-            leaf_counts.append(len(row["leaf_position"]))
-    offset = np.concatenate([[0], np.cumsum(leaf_counts, dtype=np.int64)]).astype(np.int64)
+            for name, found in measured.items():
+                lengths[name].append(int(found[number]))
+    offsets = {
+        name: np.concatenate([[0], np.cumsum(found, dtype=np.int64)]).astype(np.int64)
+        for name, found in lengths.items()
+    }
     np.save(folder / "program_id.npy", np.array(list(rows), dtype="S64"))
     np.save(folder / "task_id.npy", np.array(task_ids, dtype=np.int64))
     np.save(folder / "flop_count.npy", np.array(flops, dtype=np.float64))
-    np.save(folder / "leaf_offset.npy", offset)
-    _write_leaves(extracted_dir, manifest, folder, int(offset[-1]))
+    np.save(folder / "leaf_offset.npy", offsets["leaf_position"])
+    np.save(folder / "tree_offset.npy", offsets["tree"])
+    np.save(folder / "schedule_offset.npy", offsets["schedule"])
+    _write_lists(extracted_dir, manifest, folder, {n: int(o[-1]) for n, o in offsets.items()})
     schema = manifest["schema"]
     return {
         "rows": rows,
@@ -194,47 +206,80 @@ def _write_programs(extracted_dir: Path, manifest: dict[str, Any], folder: Path)
     }
 
 
-def _write_leaves(
-    extracted_dir: Path, manifest: dict[str, Any], folder: Path, leaf_count: int
+def _write_lists(
+    extracted_dir: Path, manifest: dict[str, Any], folder: Path, sizes: dict[str, int]
 ) -> None:
-    """Copies the leaf columns of the valid programs shard by shard, in the order of the rows."""
-    widths = {"leaf_features": LEAF_FEATURE_COUNT, "leaf_extra": int(manifest["leaf_extra_count"])}
-    arrays: dict[str, Any] = {}
-    for name, width in widths.items():
-        shape = (leaf_count, width)
-        if leaf_count * width == 0:  # an empty file cannot be memory-mapped for writing
-            np.save(folder / f"{name}.npy", np.zeros(shape, np.float32))
-            continue
-        path = folder / f"{name}.npy"
-        arrays[name] = open_memmap(path, mode="w+", dtype=np.float32, shape=shape)
-    position = np.zeros(leaf_count, np.int32)
+    """Copies leaves, trees and schedules of the featurised programs, in the order of the rows.
+
+    Args:
+        sizes: total number of leaves, of entries of `tree` and of bytes of `schedule`.
+    """
+    leaves, extra = sizes["leaf_position"], int(manifest["leaf_extra_count"])
+    shapes: dict[str, tuple[tuple[int, ...], Any]] = {
+        "leaf_features": ((leaves, LEAF_FEATURE_COUNT), np.float32),
+        "leaf_extra": ((leaves, extra), np.float32),
+        "leaf_position": ((leaves,), np.int32),
+        "tree": ((sizes["tree"],), np.int32),
+        "schedule": ((sizes["schedule"],), np.uint8),
+    }
+    arrays = {name: _new_array(folder / f"{name}.npy", *form) for name, form in shapes.items()}
+    position = dict.fromkeys(arrays, 0)
     seen: set[str] = set()
-    start = 0
-    columns = ["program_id", "valid", "leaf_position", *arrays]
-    for table in read_table(extracted_dir, "programs", columns):
-        keep = _first_valid(table, seen)
-        part = table.filter(keep)
-        flat = part["leaf_position"].combine_chunks().flatten().to_numpy(zero_copy_only=False)
-        stop = start + len(flat)
-        position[start:stop] = flat
+    for table in read_table(extracted_dir, "programs", ["program_id", *arrays]):
+        part = table.filter(_first_featurised(table, seen))
         for name, array in arrays.items():
-            values = part[name].combine_chunks().flatten().to_numpy(zero_copy_only=False)
-            array[start:stop] = values.reshape(len(flat), widths[name])
-        start = stop
-    for array in arrays.values():
-        array.flush()
-    np.save(folder / "leaf_position.npy", position)
+            if not array.size:
+                continue
+            values = _values(part[name]).reshape(-1, *array.shape[1:])
+            start = position[name]
+            array[start : start + len(values)] = values
+            position[name] = start + len(values)
+    for name, array in arrays.items():
+        if isinstance(array, np.memmap):
+            array.flush()
+        else:
+            np.save(folder / f"{name}.npy", array)
 
 
-def _first_valid(table: Any, seen: set[str]) -> Any:
-    """Returns the mask of valid programs that are not in `seen`, and adds them to it."""
+def _new_array(path: Path, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
+    """Returns a memory-mapped array to fill; an empty one, which cannot be mapped, is plain."""
+    if 0 in shape:
+        return np.zeros(shape, dtype)
+    return open_memmap(path, mode="w+", dtype=dtype, shape=shape)
+
+
+def _lengths(column: Any) -> NDArray[np.int64]:
+    """Returns the lengths of lists (in items) or texts (in bytes); null counts as empty."""
+    import pyarrow.compute as pc
+
+    measure = pc.binary_length if _is_text(column) else pc.list_value_length
+    lengths = pc.fill_null(measure(column.combine_chunks()), 0)
+    return np.asarray(lengths.to_numpy(zero_copy_only=False), np.int64)
+
+
+def _values(column: Any) -> NDArray[Any]:
+    """Returns the items of all lists, or the bytes of all texts, one after another."""
+    if _is_text(column):
+        return np.frombuffer("".join(text or "" for text in column.to_pylist()).encode(), np.uint8)
+    values: NDArray[Any] = column.combine_chunks().flatten().to_numpy(zero_copy_only=False)
+    return values
+
+
+def _is_text(column: Any) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_string(column.type))
+
+
+def _first_featurised(table: Any, seen: set[str]) -> Any:
+    """Returns the mask of programs with features that are not in `seen`, and adds them to it."""
     import pyarrow as pa
 
     mask: list[bool] = []
-    valid = table["valid"].to_pylist()
-    for identity, is_valid in zip(table["program_id"].to_pylist(), valid, strict=True):
-        mask.append(is_valid and identity not in seen)
-        if is_valid:
+    leaves = _lengths(table["leaf_position"])
+    for identity, leaf_count in zip(table["program_id"].to_pylist(), leaves, strict=True):
+        mask.append(bool(leaf_count) and identity not in seen)
+        if leaf_count:
             seen.add(identity)
     return pa.array(mask, pa.bool_())
 

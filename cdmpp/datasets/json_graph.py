@@ -1,4 +1,7 @@
-"""TVM's JSON node graph (as `tvm.ir.save_json` writes it), read as plain data."""
+"""TVM's JSON node graph (as `tvm.ir.save_json` writes it), read as plain data.
+
+`tvm_helper._dag_json` reads expressions and buffers on top of it.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +28,14 @@ class JsonGraph:
         """
         try:
             value = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise _unreadable(f"not JSON ({error})") from None
+        try:
             self.nodes: list[dict[str, Any]] = value["nodes"]
             self.root = int(value["root"])
             self.type_keys: list[str] = [str(node["type_key"]) for node in self.nodes]
-        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
-            raise DataError(
-                f"not a TVM JSON node graph ({type(error).__name__}: {error}); expected an object "
-                "with `root` and `nodes`, fetch network_info again"
-            ) from None
+        except (ValueError, KeyError, TypeError, OverflowError) as error:
+            raise _unreadable(f"got {type(error).__name__}: {error}") from None
 
     def type_key(self, number: int) -> str:
         """Returns the type of a node, e.g. `ComputeOp`; empty for null."""
@@ -47,9 +50,20 @@ class JsonGraph:
         try:
             return str(self.nodes[number].get("attrs", {}).get(name, ""))
         except IndexError:
-            raise DataError(f"node {number} of {len(self.nodes)} does not exist") from None
+            raise _unreadable(f"node {number} of {len(self.nodes)} does not exist") from None
         except AttributeError:
-            raise DataError(f"node {number}: its attributes are no JSON object") from None
+            raise _unreadable(f"the attributes of node {number} are no JSON object") from None
+
+    def required(self, number: int, name: str) -> str:
+        """Returns an attribute's text.
+
+        Raises:
+            DataError: no such node, or it has no such attribute.
+        """
+        text = self.attribute(number, name)
+        if not text and name not in self.nodes[number]["attrs"]:
+            raise _unreadable(f"node {number} ({self.type_key(number)}) has no attribute {name}")
+        return text
 
     def reference(self, number: int, name: str) -> int:
         """Returns the number of the node that an attribute refers to; 0 = null.
@@ -63,7 +77,7 @@ class JsonGraph:
         except ValueError:
             reference = -1
         if not 0 <= reference < len(self.nodes):
-            raise DataError(f"attribute {name} of node {number}: {text!r} is no node number")
+            raise _unreadable(f"{name} of node {number} is {text!r:.40}, no node number")
         return reference
 
     def items(self, number: int) -> list[int]:
@@ -75,7 +89,7 @@ class JsonGraph:
         try:
             return [int(item) for item in self.nodes[number].get("data", [])]
         except (TypeError, ValueError, OverflowError, AttributeError, IndexError) as error:
-            raise DataError(f"node {number} is no array of node numbers ({error})") from None
+            raise _unreadable(f"node {number} is no array of node numbers ({error})") from None
 
     def mapping(self, number: int) -> dict[str, int]:
         """Returns a map with text keys as key -> node number.
@@ -86,7 +100,7 @@ class JsonGraph:
         items = self.items(number)
         keys = self.nodes[number].get("keys", [])
         if not isinstance(keys, list):
-            raise DataError(f"node {number} is no map with a list of keys")
+            raise _unreadable(f"node {number} is no map with a list of keys")
         return dict(zip(map(str, keys), items, strict=False))
 
     def text(self, number: int) -> str:
@@ -107,4 +121,11 @@ class JsonGraph:
         try:
             return int(self.attribute(number, "value"))
         except ValueError as error:
-            raise DataError(f"node {number} is no integer constant ({error})") from None
+            raise _unreadable(f"node {number} is no integer constant ({error})") from None
+
+
+def _unreadable(found: str) -> DataError:
+    return DataError(
+        f"Cannot read the computation graph of a task: {found}; expected TVM's JSON node graph, an "
+        "object with a list `nodes` and the number of its `root`. Unpack network_info again."
+    )

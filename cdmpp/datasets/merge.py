@@ -34,7 +34,8 @@ class MergeReport:
     Attributes:
         out_dir: the merged dataset.
         inputs: the datasets that went in.
-        programs: distinct programs; `valid` of them with features.
+        programs: distinct programs; `featurised` of them have features, `valid` of those are
+            accepted by the original toolchain.
         merged_programs: programs that were in more than one place and are stored once.
         conflicting_programs: those of them whose features differ between the places; the first
             ones are kept.
@@ -46,6 +47,7 @@ class MergeReport:
     out_dir: Path
     inputs: list[Path]
     programs: int = 0
+    featurised: int = 0
     valid: int = 0
     merged_programs: int = 0
     conflicting_programs: int = 0
@@ -57,7 +59,7 @@ class MergeReport:
     def summary(self) -> str:
         """Returns the report as lines of text."""
         lines = [
-            f"{self.programs} programs ({self.valid} with features) and {self.measurements} "
+            f"{self.programs} programs ({self.featurised} with features) and {self.measurements} "
             f"measurements of {len(self.inputs)} datasets in {self.out_dir}",
             f"{self.merged_programs} programs were in several places and are stored once",
         ]
@@ -80,6 +82,7 @@ class MergeReport:
             "out_dir": str(self.out_dir),
             "inputs": [str(path) for path in self.inputs],
             "programs": self.programs,
+            "featurised": self.featurised,
             "valid": self.valid,
             "rejected": dict(sorted(self.rejected.items())),
             "merged_programs": self.merged_programs,
@@ -108,8 +111,8 @@ def merge(inputs: Sequence[Path], out_dir: Path) -> MergeReport:
     if out_dir.exists() and (not out_dir.is_dir() or any(out_dir.iterdir())):
         raise UsageError(f"{out_dir} is there already; give a new folder with --out DIR")
     manifests = [read_manifest(path) for path in inputs]
-    # An input without any valid program has no columns to disagree about.
-    widths = {m["leaf_extra_count"] for m in manifests if m["valid"]}
+    # An input without any features has no columns to disagree about.
+    widths = {m["leaf_extra_count"] for m in manifests if m["featurised"]}
     if len(widths) > 1:
         raise DataError(
             f"the datasets have different numbers of leaf_extra columns ({sorted(widths)}); "
@@ -136,10 +139,13 @@ def merge(inputs: Sequence[Path], out_dir: Path) -> MergeReport:
 
 @dataclass(slots=True)
 class _Copy:
-    """The copy of a program that is kept: its place in reading order, and whether it is valid."""
+    """The copy of a program that is kept: its place in reading order, and how good it is.
+
+    Quality is 0 without features, 1 with features that the original toolchain rejects, 2 valid.
+    """
 
     place: int
-    is_valid: bool
+    quality: int
     content: bytes
 
 
@@ -181,28 +187,30 @@ class _Merger:
                 yield folder, shard
 
     def _choose(self) -> None:
-        """Chooses the copy of every program: the first valid one, else the first."""
+        """Chooses the copy of every program: the first of the best quality."""
         columns = [
-            "program_id", "workload_key", "target_kind", "networks", "valid", *CONTENT_COLUMNS,
+            "program_id", "workload_key", "target_kind", "networks", "valid", "leaf_position",
+            *CONTENT_COLUMNS,
         ]  # fmt: skip
         conflicts: set[bytes] = set()
         place = 0
         for folder, shard in self._shards():
             for table in read_shard(folder, shard, "programs", columns):
                 contents = row_contents(table)
-                for row, content in zip(
-                    table.select(columns[:5]).to_pylist(), contents, strict=True
-                ):
+                leaves = table["leaf_position"].combine_chunks().value_lengths().to_pylist()
+                rows = table.select(columns[:5]).to_pylist()
+                for row, leaf_count, content in zip(rows, leaves, contents, strict=True):
+                    quality = 2 if row["valid"] else int(leaf_count > 0)
                     identity = bytes.fromhex(row["program_id"])
                     kept = self._copies.get(identity)
                     if kept is None:
-                        self._copies[identity] = _Copy(place, row["valid"], content)
+                        self._copies[identity] = _Copy(place, quality, content)
                     else:
                         self._merged.add(identity)
-                        if row["valid"] and kept.is_valid and content != kept.content:
+                        if min(quality, kept.quality) > 0 and content != kept.content:
                             conflicts.add(identity)
-                        if row["valid"] and not kept.is_valid:
-                            self._copies[identity] = _Copy(place, True, content)
+                        if quality > kept.quality:
+                            self._copies[identity] = _Copy(place, quality, content)
                     self._add_networks(row)
                     place += 1
         self._report.merged_programs = len(self._merged)
@@ -256,6 +264,8 @@ class _Merger:
     def _count_programs(self, table: Any) -> None:
         report = self._report
         report.programs += len(table)
+        leaves = table["leaf_position"].combine_chunks().value_lengths().to_pylist()
+        report.featurised += sum(leaf_count > 0 for leaf_count in leaves)
         for row in table.select(["valid", "reject_reason"]).to_pylist():
             if row["valid"]:
                 report.valid += 1
@@ -294,6 +304,7 @@ class _Merger:
         value = {
             "devices": sorted(devices),
             "programs": report.programs,
+            "featurised": report.featurised,
             "valid": report.valid,
             "rejected": dict(sorted(report.rejected.items())),
             "measurements": report.measurements,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -19,6 +21,7 @@ Featurise: TypeAlias = Callable[
     [TensetTask, list[MeasureRecord]], Sequence[CompactAst | ReplayError]
 ]
 
+_CACHED_TASKS = 8
 #: Reasons that do not come from replaying a program.
 _OWN_REASONS = ("internal error", "task not in network_info", "unreadable task")
 
@@ -31,15 +34,22 @@ def reason_group(reason: str) -> str:
 
 
 def measurement_row(identity: str, record: MeasureRecord) -> dict[str, Any]:
+    """Returns the row of `measurements` of a record."""
+    mean = record.latency_s
     return {
         "program_id": identity,
         "device": record.device,
-        "latency_s": record.latency_s,
-        "latency_std_s": float(np.std(record.costs_s)) if record.is_ok else None,
+        "latency_s": mean,
+        "latency_std_s": None if mean is None else _deviation(record.costs_s, mean),
         "costs_s": list(record.costs_s),
         "error_code": record.error_code,
         "measured_at": record.measured_at,
     }
+
+
+def _deviation(costs_s: Sequence[float], mean: float) -> float:
+    """Returns the population standard deviation of a few numbers (faster than an array's)."""
+    return math.sqrt(sum((cost - mean) ** 2 for cost in costs_s) / len(costs_s))
 
 
 def program_rows(
@@ -49,12 +59,13 @@ def program_rows(
     featurise: Featurise,
 ) -> Iterable[tuple[str, dict[str, Any]]]:
     """Yields (program id, row) for the distinct programs of one task."""
-    operator, flops = _describe(task)
+    operator, flops = ("unknown", None) if task is None else _describe(task.dag_json)
     features: Sequence[CompactAst | ReplayError]
     if task is None:
         features = [ReplayError("task not in network_info")] * len(records)
     else:
         features = _featurise(task, list(records.values()), featurise)
+    known_finite = _are_finite([ast for ast in features if isinstance(ast, CompactAst)])
     for (identity, record), result in zip(records.items(), features, strict=True):
         yield (
             identity,
@@ -66,6 +77,7 @@ def program_rows(
                 operator=operator,
                 networks=networks,
                 flop_count=flops,
+                known_finite=known_finite,
             ),
         )
 
@@ -79,10 +91,16 @@ def program_row(
     operator: str,
     networks: Sequence[tuple[str, int]],
     flop_count: float | None,
+    known_finite: bool = False,
 ) -> dict[str, Any]:
-    """Returns the row of `programs` of a program: one of its records and what featurising gave."""
-    reason = _reject_reason(result)
-    ast = result if isinstance(result, CompactAst) else _empty_ast()
+    """Returns the row of `programs` of a program: one of its records and what featurising gave.
+
+    `fallback` is for counting only, the table has no such column.
+
+    Args:
+        known_finite: whether the features have been checked for NaN and infinity.
+    """
+    ast, reason = _features(result, known_finite=known_finite)
     return {
         "program_id": identity,
         "source": source,
@@ -97,15 +115,16 @@ def program_row(
         "leaf_extra": np.asarray(ast.leaf_extra, np.float32).ravel(),
         "leaf_position": np.asarray(ast.leaf_position, np.int32),
         "tree": np.asarray(ast.tree, np.int32),
+        "schedule": record.schedule if source == "tenset" else None,
+        "fallback": ast.fallback,
     }
 
 
-def _describe(task: TensetTask | None) -> tuple[str, float | None]:
+@lru_cache(maxsize=_CACHED_TASKS)
+def _describe(dag_json: str) -> tuple[str, float | None]:
     """Returns (operator name, flop count); `unknown`, None where the task cannot be read."""
-    if task is None:
-        return "unknown", None
     try:
-        graph = JsonGraph(task.dag_json)
+        graph = JsonGraph(dag_json)
         return operator_name(graph), flop_count(graph)
     except DataError:
         return "unknown", None
@@ -134,28 +153,39 @@ def _featurise(
     return results
 
 
-def _reject_reason(result: CompactAst | ReplayError) -> str | None:
-    """Returns why a program cannot be a sample, None when it can."""
+def _are_finite(asts: Sequence[CompactAst]) -> bool:
+    """Whether all features of some programs are finite (faster than one program at a time)."""
+    return all(
+        bool(np.isfinite(np.concatenate([values.ravel() for values in block])).all())
+        for block in ([ast.leaf_features for ast in asts], [ast.leaf_extra for ast in asts])
+        if block
+    )
+
+
+def _features(
+    result: CompactAst | ReplayError, *, known_finite: bool
+) -> tuple[CompactAst, str | None]:
+    """Returns what is stored of a program, empty where it has no features, and why it is invalid.
+
+    What the original toolchain rejects keeps its features: some of it runs all the same.
+    """
     if isinstance(result, ReplayError):
         is_replay = not result.reason.startswith(_OWN_REASONS)
-        return f"replay: {result.reason}" if is_replay else result.reason
-    if not result.valid:
-        return result.reject_reason or "rejected"
+        return _EMPTY_AST, f"replay: {result.reason}" if is_replay else result.reason
     leaf_count = len(result.leaf_position)
-    if leaf_count == 0:
-        return "no stores"
     if result.leaf_features.shape != (leaf_count, LEAF_FEATURE_COUNT):
-        return f"features of shape {result.leaf_features.shape}"
-    if not (np.isfinite(result.leaf_features).all() and np.isfinite(result.leaf_extra).all()):
-        return "features are not finite"
-    return None
+        return _EMPTY_AST, f"features of shape {result.leaf_features.shape}"
+    if not (known_finite or _are_finite([result])):
+        return _EMPTY_AST, "features are not finite"
+    if not result.valid:
+        return result, result.reject_reason or "rejected"
+    return result, None if leaf_count else "no stores"
 
 
-def _empty_ast() -> CompactAst:
-    return CompactAst(
-        leaf_features=np.zeros((0, LEAF_FEATURE_COUNT), np.float32),
-        leaf_extra=np.zeros((0, 0), np.float32),
-        leaf_position=np.zeros(0, np.int32),
-        tree=np.zeros(0, np.int32),
-        valid=False,
-    )
+_EMPTY_AST = CompactAst(
+    leaf_features=np.zeros((0, LEAF_FEATURE_COUNT), np.float32),
+    leaf_extra=np.zeros((0, 0), np.float32),
+    leaf_position=np.zeros(0, np.int32),
+    tree=np.zeros(0, np.int32),
+    valid=False,
+)

@@ -27,6 +27,12 @@ class ProgramArrays:
         leaf_position: int32 [L].
         data_hash: hex digest of the Parquet data these arrays came from.
         feature_schema: {"leaf": version, "leaf_extra": version}.
+        tree_offset: int64 [P + 1]; the serialised tree of program p is
+            tree[tree_offset[p]:tree_offset[p + 1]].
+        tree: int32, serialised trees one after another (possibly memory-mapped).
+        schedule_offset: int64 [P + 1]; likewise for `schedule`.
+        schedule: uint8, UTF-8 of the programs' schedules, see `schedule_text` (possibly
+            memory-mapped).
     """
 
     program_id: NDArray[np.object_]
@@ -41,6 +47,18 @@ class ProgramArrays:
     leaf_position: NDArray[np.int32]
     data_hash: str
     feature_schema: dict[str, int]
+    tree_offset: NDArray[np.int64]
+    tree: NDArray[np.int32]
+    schedule_offset: NDArray[np.int64]
+    schedule: NDArray[np.uint8]
+
+    def schedule_text(self, row: int) -> str | None:
+        """Returns the canonical JSON of a program's transform steps, None where there is none.
+
+        Only programs of Tenset records have it: `[[code, argument, ...], ...]` without white space.
+        """
+        start, stop = int(self.schedule_offset[row]), int(self.schedule_offset[row + 1])
+        return self.schedule[start:stop].tobytes().decode() if stop > start else None
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from cdmpp.features.compact_ast import (
 )
 
 #: Version of the tables below; a reader refuses another one.
-STORE_SCHEMA_VERSION = 1
+STORE_SCHEMA_VERSION = 2
 
 
 def schema_versions() -> dict[str, int]:
@@ -35,8 +35,10 @@ def programs_schema() -> Any:
     """Returns the schema of `programs`: one row a program, whatever devices measured it.
 
     `leaf_features` and `leaf_extra` are flat lists, leaf after leaf; the number of leaves is the
-    length of `leaf_position`. They are empty where the program could not be featurised (`valid`
-    false). `tree` is the serialised compact AST. `flop_count` is null where unknown.
+    length of `leaf_position`. They are empty where the program could not be featurised; a program
+    that has them can be `valid` = false all the same, when the original toolchain rejects it.
+    `tree` is the serialised compact AST, `flop_count` is null where unknown, `schedule` is the
+    canonical JSON of the transform steps of a Tenset record, null for other sources.
     """
     network = pa.struct([pa.field("name", pa.string()), pa.field("weight", pa.int64())])
     return pa.schema(
@@ -54,6 +56,7 @@ def programs_schema() -> Any:
             pa.field("leaf_extra", pa.list_(pa.float32()), nullable=False),
             pa.field("leaf_position", pa.list_(pa.int32()), nullable=False),
             pa.field("tree", pa.list_(pa.int32()), nullable=False),
+            pa.field("schedule", pa.string()),
         ],
         metadata=_metadata(),
     )
@@ -89,6 +92,6 @@ def open_writer(path: Path, schema: Any) -> Any:
     repeating = [
         field.name
         for field in schema
-        if pa.types.is_string(field.type) and field.name != "program_id"
+        if pa.types.is_string(field.type) and field.name not in ("program_id", "schedule")
     ]
     return pq.ParquetWriter(path, schema, compression="zstd", use_dictionary=repeating)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import hashlib
 import inspect
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from cdmpp.datasets.atomic import sha256_file, write_atomic, write_json
 from cdmpp.datasets.program_rows import (
@@ -24,7 +28,7 @@ from cdmpp.datasets.record_file import read_records
 from cdmpp.datasets.schema import measurements_schema, open_writer, programs_schema, schema_versions
 from cdmpp.datasets.task_index import TaskIndex, load_tasks
 from cdmpp.errors import DataError
-from cdmpp.records import MeasureRecord, program_id
+from cdmpp.records import MeasureRecord, program_id_of_text
 
 __all__ = [
     "Featurise", "ShardCounts", "ShardPlan", "TableWriter", "build_shard", "code_hash",
@@ -37,13 +41,16 @@ PROGRAM_BATCH = 64
 PROGRAM_ROWS = 256
 MEASUREMENT_ROWS = 2048
 
+#: New objects after which Python looks for cyclic garbage (its own default is 700).
+_COLLECTION_THRESHOLD = 100_000
+
 #: Modules of this package that a shard's content follows from.
 _CONTENT_MODULES = (
     "autotvm", "autotvm_extract", "dag_graph", "flops", "json_graph",
-    "metaschedule", "operators", "program_rows",
+    "metaschedule", "operators", "plain_line", "program_rows",
     "record_file", "record_line", "schema", "shard", "task_index",
 )  # fmt: skip
-_SOURCE_SUFFIXES = (".py", ".cc", ".h")
+_SOURCE_SUFFIXES = (".py", ".cc", ".hpp")
 
 
 @dataclass(frozen=True)
@@ -83,7 +90,7 @@ def code_hash(featurise: Callable[..., Any]) -> str:
     package = Path(__file__).resolve().parents[1]
     files += [package / "records.py", *sorted((package / "features").glob("*.py"))]
     files += [package / "datasets" / f"{module}.py" for module in _CONTENT_MODULES]
-    digest = hashlib.sha256()
+    digest = hashlib.sha256(featurise.__qualname__.encode())
     for path in files:
         if path.suffix in _SOURCE_SUFFIXES and path.is_file():
             digest.update(f"{path.name}\0".encode())
@@ -143,9 +150,21 @@ def build_shard(
     tasks = worker_tasks(network_info_dir, tasks_hash)
 
     def stream(programs: TableWriter, measurements: TableWriter, counts: ShardCounts) -> None:
-        _stream_shard(plan, tasks, featurise, programs, measurements, counts)
+        with _rare_collections():
+            _stream_shard(plan, tasks, featurise, programs, measurements, counts)
 
     return write_shard(plan, out_dir, key, stream)
+
+
+@contextlib.contextmanager
+def _rare_collections() -> Iterator[None]:
+    """Lets Python look for cyclic garbage rarely: records make none, and looking costs a tenth."""
+    before = gc.get_threshold()
+    gc.set_threshold(_COLLECTION_THRESHOLD, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 def write_shard(
@@ -180,8 +199,10 @@ def write_shard(
         "key": key,
         "programs": _table_note(programs, counts.programs),
         "measurements": _table_note(measurements, counts.measurements),
+        "featurised": counts.featurised,
         "valid": counts.valid,
         "rejected": dict(sorted(counts.rejected.items())),
+        "fallbacks": dict(sorted(counts.fallbacks.items())),
         "leaf_extra_counts": sorted(counts.leaf_extra_counts),
         "read": counts.report.to_json(),
     }
@@ -199,8 +220,10 @@ class ShardCounts:
 
     programs: int = 0
     measurements: int = 0
+    featurised: int = 0
     valid: int = 0
     rejected: Counter[str] = field(default_factory=Counter)
+    fallbacks: Counter[str] = field(default_factory=Counter)
     leaf_extra_counts: set[int] = field(default_factory=set)
     report: ReadReport = field(default_factory=ReadReport)
 
@@ -208,15 +231,22 @@ class ShardCounts:
         """Counts rows of `programs`."""
         self.programs += len(rows)
         for row in rows:
+            if row["fallback"] is not None:
+                self.fallbacks[row["fallback"]] += 1
+            if len(row["leaf_position"]):
+                self.featurised += 1
+                self.leaf_extra_counts.add(len(row["leaf_extra"]) // len(row["leaf_position"]))
             if row["valid"]:
                 self.valid += 1
-                self.leaf_extra_counts.add(len(row["leaf_extra"]) // len(row["leaf_position"]))
             else:
                 self.rejected[reason_group(row["reject_reason"])] += 1
 
 
 class TableWriter:
-    """Writes rows to a Parquet file, a row group every so many rows."""
+    """Writes rows to a Parquet file, a row group every so many rows.
+
+    Lists of numbers may come as arrays.
+    """
 
     def __init__(self, path: Path, schema: Any, group_rows: int) -> None:
         self._schema = schema
@@ -243,8 +273,23 @@ class TableWriter:
         import pyarrow as pa
 
         if self._rows:
-            self._writer.write_table(pa.Table.from_pylist(self._rows, schema=self._schema))
+            columns = [
+                _column(field, [row[field.name] for row in self._rows]) for field in self._schema
+            ]
+            self._writer.write_table(pa.Table.from_arrays(columns, schema=self._schema))
             self._rows = []
+
+
+def _column(field: Any, values: list[Any]) -> Any:
+    """Returns a column as pyarrow array; arrays are joined, which is faster than item by item."""
+    import pyarrow as pa
+
+    if not isinstance(values[0], np.ndarray):
+        return pa.array(values, field.type)
+    offsets = np.zeros(len(values) + 1, np.int32)
+    np.cumsum([len(value) for value in values], out=offsets[1:])
+    items = pa.array(np.concatenate(values), field.type.value_type)
+    return pa.ListArray.from_arrays(pa.array(offsets), items, type=field.type)
 
 
 def _stream_shard(
@@ -271,8 +316,9 @@ def _stream_shard(
 
     for device, path in plan.files:
         for record in read_records(path, counts.report, device=device):
-            steps = list(record.steps)
-            identity = program_id("tenset", record.workload_key, steps, record.target_kind)
+            identity = program_id_of_text(
+                "tenset", record.workload_key, record.schedule, record.target_kind
+            )
             measurements.add([measurement_row(identity, record)])
             counts.measurements += 1
             digest = bytes.fromhex(identity)

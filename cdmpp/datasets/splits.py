@@ -95,7 +95,7 @@ def split(
         part = part_of_program[samples.program]
     else:
         if kind == "task":
-            groups = [_workload(task) for task in programs.tasks]
+            groups = [workload_of(task) for task in programs.tasks]
             part_of_task = _by_workload(groups, np.unique(samples.task_id), seed, fractions)
         else:
             present = np.unique(samples.task_id)
@@ -128,7 +128,7 @@ def network_family(network: str) -> str:
     return network.split(",", 1)[0]
 
 
-def _workload(task: str) -> str:
+def workload_of(task: str) -> str:
     """Returns what of `"<workload key>|<target kind>"` must stay in one part.
 
     It is the workload key; for AutoTVM's tasks operator and shapes, because several templates
@@ -152,7 +152,7 @@ def _by_workload(
     shares = np.cumsum(fractions) / sum(fractions)
     part = _draw(groups, seed, shares)
     wanted = {number for number in range(3) if fractions[number] > 0}
-    names = sorted({groups[task] for task in present}, key=lambda name: _uniform(name, seed))
+    names = sorted({groups[task] for task in present}, key=lambda name: uniform_draw(name, seed))
     if len(names) < len(wanted) or wanted <= set(part[present].tolist()):
         return part
     validation = _count(len(names), fractions[1] / sum(fractions))
@@ -165,7 +165,7 @@ def _by_workload(
     return np.array([place.get(name, 0) for name in groups], dtype=np.int64)
 
 
-def _uniform(name: str, seed: int) -> float:
+def uniform_draw(name: str, seed: int) -> float:
     """Returns a number in [0, 1) that follows from the name and the seed only."""
     digest = hashlib.sha256(f"{seed}|{name}".encode()).digest()
     return float(int.from_bytes(digest[:7], "big") / (1 << 56))
@@ -173,7 +173,7 @@ def _uniform(name: str, seed: int) -> float:
 
 def _draw(names: Iterable[str], seed: int, shares: NDArray[np.float64]) -> NDArray[np.int64]:
     """Returns the part (0, 1, 2) of every name."""
-    drawn = np.array([_uniform(str(name), seed) for name in names], dtype=np.float64)
+    drawn = np.array([uniform_draw(str(name), seed) for name in names], dtype=np.float64)
     part = np.searchsorted(shares[:2], drawn, side="right")
     return cast("NDArray[np.int64]", part.astype(np.int64))
 
@@ -196,7 +196,7 @@ def _hold_out(
             f"a split by network needs at least 3 networks, found {len(families)}: "
             f"{', '.join(families) or 'none'}; use the split by task"
         )
-    order = sorted(families, key=lambda family: _uniform(family, seed))
+    order = sorted(families, key=lambda family: uniform_draw(family, seed))
     if named is None:
         count = _count(len(families), fractions[2] / sum(fractions))
         test = order[:count]
@@ -257,7 +257,7 @@ def _describe(
 def _warning(samples: Samples, kind: SplitKind, parts: list[NDArray[np.int64]]) -> str:
     """Returns a remark where the test part has too few workloads to prove much."""
     tasks = [np.unique(samples.task_id[indices]) for indices in (np.concatenate(parts), parts[2])]
-    every, tested = (len({_workload(samples.programs.tasks[t]) for t in some}) for some in tasks)
+    every, tested = (len({workload_of(samples.programs.tasks[t]) for t in some}) for some in tasks)
     if kind != "task" or not 0 < tested < _FEW_WORKLOADS:
         return ""
     return (

@@ -53,7 +53,9 @@ def dataset_stats(dataset_dir: Path) -> dict[str, Any]:
 
     Keys: `layout` (`tenset` or `extracted`), `devices` (label -> tasks, records, failed and
     quantiles of latency in seconds: exact up to 100,000 records, beyond that to 0.12 %), `read`
-    (counters of the reader) and, for an extracted dataset, `programs`, `valid`, `rejected`,
+    (counters of the reader) and, for an extracted dataset, `programs`, `featurised` (those with
+    features, which can be samples), `valid` (those of them that the original toolchain accepts),
+    `rejected` (reason -> programs that are not valid),
     `tasks`, `operators` and `sources` (programs of each), `targets` (tasks of each kind), `leaves`
     (a program's number of them), `bytes`, `schema` and `data_hash`.
 
@@ -91,15 +93,14 @@ def _extracted_stats(dataset_dir: Path) -> dict[str, Any]:
     sources: Counter[str] = Counter()
     leaf_count = Quantiles()
     columns = ["program_id", "workload_key", "target_kind", "operator", "source"]
-    for table in read_table(dataset_dir, "programs", [*columns, "valid", "leaf_position"]):
+    for table in read_table(dataset_dir, "programs", [*columns, "leaf_position"]):
         leaves = table["leaf_position"].combine_chunks().value_lengths().to_pylist()
         for row in table.select(columns).to_pylist():
             task = (row["workload_key"], row["target_kind"])
             task_of[_short(row["program_id"])] = tasks.setdefault(task, len(tasks))
             operators[row["operator"]] += 1
             sources[row["source"]] += 1
-        valid = table["valid"].to_pylist()
-        leaf_count.add(count for count, is_valid in zip(leaves, valid, strict=True) if is_valid)
+        leaf_count.add(count for count in leaves if count)
     counters: dict[str, _DeviceCounter] = {}
     for table in read_table(dataset_dir, "measurements", ["program_id", "device", "latency_s"]):
         by_device: dict[str, tuple[list[int], list[float | None]]] = {}
@@ -109,7 +110,7 @@ def _extracted_stats(dataset_dir: Path) -> dict[str, Any]:
             latencies.append(row["latency_s"])
         for label, (task_numbers, latencies) in by_device.items():
             counters.setdefault(label, _DeviceCounter()).add(task_numbers, latencies)
-    copied = ("programs", "valid", "rejected", "data_hash", "read", "schema")
+    copied = ("programs", "featurised", "valid", "rejected", "data_hash", "read", "schema")
     return {
         "layout": "extracted",
         "devices": {label: counters[label].to_json() for label in sorted(counters)},
@@ -149,9 +150,13 @@ def stats_table(stats: dict[str, Any]) -> Any:
     if "programs" in stats:
         leaves = stats["leaves"]
         lines.append(
-            f"{stats['programs']} programs of {stats['tasks']} tasks, {stats['valid']} with "
+            f"{stats['programs']} programs of {stats['tasks']} tasks, {stats['featurised']} with "
             f"features ({leaves['smallest']} to {leaves['largest']} leaves, median "
             f"{leaves['median']}), {stats['bytes'] / 1e6:.1f} MB"
+        )
+        lines.append(
+            f"{stats['valid']} valid; {stats['featurised'] - stats['valid']} with features are "
+            "rejected by the original toolchain: samples all the same where they ran"
         )
         lines += [f"  rejected {count}: {why}" for why, count in stats["rejected"].items()]
         names = list(stats["operators"].items())[:8]

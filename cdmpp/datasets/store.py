@@ -35,7 +35,7 @@ from cdmpp.datasets.workers import run_in_processes
 from cdmpp.errors import DataError, UsageError
 
 #: Record bytes after which a shard is closed; a file never spans two shards.
-SHARD_BYTES = 256 << 10
+SHARD_BYTES = 2 << 20
 #: Where shards are built.
 Backend = Literal["local", "ray"]
 _GZIP_RATIO = 10
@@ -62,8 +62,10 @@ class ExtractReport:
         out_dir: the extracted dataset.
         devices: labels whose records were read.
         programs: distinct programs.
-        valid: programs with features.
-        rejected: reason -> programs without.
+        featurised: programs with features.
+        valid: those of them that the original toolchain accepts.
+        rejected: reason -> programs that are not valid.
+        fallbacks: name -> programs that a fallback featurised, the usual way could not.
         measurements: rows of `measurements`, failed ones included.
         shards: number of shards; `reused` of them were there from an earlier run.
         data_hash: digest of the tables.
@@ -73,8 +75,10 @@ class ExtractReport:
     out_dir: Path
     devices: list[str]
     programs: int = 0
+    featurised: int = 0
     valid: int = 0
     rejected: Counter[str] = field(default_factory=Counter)
+    fallbacks: Counter[str] = field(default_factory=Counter)
     measurements: int = 0
     shards: int = 0
     reused: int = 0
@@ -85,10 +89,11 @@ class ExtractReport:
         """Returns the report as lines of text."""
         lines = [
             self.read.summary(),
-            f"{self.programs} programs, {self.valid} with features, {self.programs - self.valid} "
-            f"rejected; {self.measurements} measurements on {len(self.devices)} devices",
+            f"{self.programs} programs, {self.featurised} with features, {self.valid} of them "
+            f"valid; {self.measurements} measurements on {len(self.devices)} devices",
         ]
         lines += [f"  rejected {n}: {reason}" for reason, n in self.rejected.most_common()]
+        lines += [f"  by fallback {name}: {n}" for name, n in self.fallbacks.most_common()]
         lines.append(f"{self.shards} shards ({self.reused} from an earlier run) in {self.out_dir}")
         return "\n".join(lines)
 
@@ -98,8 +103,10 @@ class ExtractReport:
             "out_dir": str(self.out_dir),
             "devices": self.devices,
             "programs": self.programs,
+            "featurised": self.featurised,
             "valid": self.valid,
             "rejected": dict(sorted(self.rejected.items())),
+            "fallbacks": dict(sorted(self.fallbacks.items())),
             "measurements": self.measurements,
             "shards": self.shards,
             "reused": self.reused,
@@ -297,8 +304,10 @@ def _report(out_dir: Path, devices: list[str], notes: list[dict[str, Any]]) -> E
     for note in notes:
         report.programs += note["programs"]["rows"]
         report.measurements += note["measurements"]["rows"]
+        report.featurised += note["featurised"]
         report.valid += note["valid"]
         report.rejected.update(note["rejected"])
+        report.fallbacks.update(note["fallbacks"])
         report.read.add(ReadReport.from_json(note["read"]))
         for table in ("programs", "measurements"):
             digest.update(f"{note[table]['file']} {note[table]['sha256']}\n".encode())

@@ -1,24 +1,23 @@
-"""The devices that are known: YAML files of labels, one value with its source each."""
+"""The devices that are known: those shipped beside this module and those of a user's folders."""
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
-from dataclasses import fields
+from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal, cast
 
-import yaml
-
+from cdmpp.devices.device_file import (
+    DeviceFile,
+    DeviceKind,
+    nearest,
+    normal_name,
+    read_device_file,
+)
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DeviceError
 from cdmpp.records import GPU_TARGET_KINDS
 
-DeviceKind = Literal["gpu", "cpu", "accelerator"]
-
-_KINDS = ("gpu", "cpu", "accelerator")
-_TEXT_FIELDS = frozenset({"vendor", "architecture", "compute_capability"})
-_REAL_SUFFIXES = ("_hz", "_per_s")
 _CPU_TARGETS = frozenset({"llvm", "c"})
 
 
@@ -31,26 +30,60 @@ def load_registry(folders: Iterable[Path] = ()) -> dict[str, DeviceSpec]:
         DeviceError: a file that is not as it should be.
     """
     devices: dict[str, DeviceSpec] = {}
-    for folder in (Path(__file__).parent, *folders):
-        for path in sorted(Path(folder).glob("*.yaml")):
-            devices.update(load_device_file(path))
+    for content in _contents(folders):
+        devices.update(content.devices)
     return devices
 
 
-def get_device(label: str, folders: Iterable[Path] = ()) -> DeviceSpec:
-    """Returns the DeviceSpec of a label.
+def load_aliases(folders: Iterable[Path] = ()) -> dict[str, str]:
+    """Returns other name (as `normal_name` gives it) -> label, of the same files.
 
     Raises:
-        DeviceError: the label is not known; names the nearest one.
+        DeviceError: a file that is not as it should be.
     """
+    aliases: dict[str, str] = {}
+    for content in _contents(folders):
+        aliases.update(content.aliases)
+    return aliases
+
+
+def find_device(name: str, folders: Iterable[Path] = ()) -> DeviceSpec | None:
+    """Returns the DeviceSpec of a label or alias, None if it is not known.
+
+    A label wins over an alias; letter case, spaces and the vendor in front do not matter. The
+    `name` of the result is the label.
+
+    Raises:
+        DeviceError: a file that is not as it should be.
+    """
+    folders = tuple(folders)
     devices = load_registry(folders)
-    if label not in devices:
-        near = _nearest(label, devices)
+    if name in devices:
+        return devices[name]
+    wanted = normal_name(name)
+    for label, spec in devices.items():
+        if normal_name(label) == wanted:
+            return spec
+    label_of = load_aliases(folders).get(wanted)
+    return devices.get(label_of) if label_of else None
+
+
+def get_device(name: str, folders: Iterable[Path] = ()) -> DeviceSpec:
+    """Returns the DeviceSpec of a label or alias.
+
+    Raises:
+        DeviceError: the name is not known; names the nearest one.
+    """
+    folders = tuple(folders)
+    spec = find_device(name, folders)
+    if spec is None:
+        devices = load_registry(folders)
+        near = nearest(name, [*devices, *load_aliases(folders)])
         raise DeviceError(
-            f"unknown device {label!r}{near}; known: {', '.join(sorted(devices))}; describe a new "
+            f"unknown device {name!r}{near}; known: {', '.join(sorted(devices))}; describe a new "
             "device in a YAML file like those in cdmpp/devices"
         )
-    return devices[label]
+    return spec
 
 
 def unknown_device(label: str, target_kind: str) -> tuple[DeviceSpec, str]:
@@ -74,15 +107,18 @@ def resolve_devices(
 ) -> tuple[tuple[DeviceSpec, ...], list[str]]:
     """Returns (specs in label order, warnings) of labels given with the kind of their programs.
 
+    A spec found by an alias keeps the name that the data use.
+
     Args:
         target_kinds: label -> target kind (`llvm`, `cuda`, `rocm`) of what runs there.
     """
-    devices = load_registry(folders)
+    folders = tuple(folders)
     specs: list[DeviceSpec] = []
     warnings: list[str] = []
     for label in sorted(target_kinds):
-        if label in devices:
-            specs.append(devices[label])
+        found = find_device(label, folders)
+        if found is not None:
+            specs.append(replace(found, name=label))
             continue
         spec, warning = unknown_device(label, target_kinds[label])
         specs.append(spec)
@@ -90,83 +126,11 @@ def resolve_devices(
     return tuple(specs), warnings
 
 
-def load_device_file(path: Path) -> dict[str, DeviceSpec]:
-    """Reads one YAML file: `common` fields and `devices`, label -> fields.
-
-    A field is `{value: ..., source: ...}`, only `kind` is a bare word; null or absent = unknown.
-
-    Raises:
-        DeviceError: unreadable, an unknown field, a value of the wrong type or without a source.
-    """
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        detail = " ".join(str(error).split())
-        raise DeviceError(f"{path}: cannot read the device file ({detail[:200]})") from None
-    if not isinstance(content, dict) or not isinstance(content.get("devices"), dict):
-        raise DeviceError(f"{path}: expected a mapping with `devices` (label -> fields)")
-    common = content.get("common") or {}
-    unknown = sorted(set(content) - {"common", "devices"})
-    if unknown:
-        near = _nearest(str(unknown[0]), ("common", "devices"))
-        raise DeviceError(f"{path}: unknown key {unknown[0]!r}{near}")
-    result: dict[str, DeviceSpec] = {}
-    for label, own in content["devices"].items():
-        if not isinstance(own or {}, dict) or not isinstance(common, dict):
-            raise DeviceError(f"{path}: {label}: expected a mapping of fields")
-        result[str(label)] = _to_spec(str(label), common | (own or {}), path)
-    return result
+def _contents(folders: Iterable[Path]) -> list[DeviceFile]:
+    paths = [path for folder in folders for path in sorted(Path(folder).glob("*.yaml"))]
+    return [*_shipped(), *(read_device_file(path) for path in paths)]
 
 
-def _to_spec(label: str, values: dict[str, Any], path: Path) -> DeviceSpec:
-    where = f"{path}: {label}"
-    known = {spec_field.name for spec_field in fields(DeviceSpec)} - {"name", "sources"}
-    arguments: dict[str, Any] = {}
-    sources: dict[str, str] = {}
-    for name, entry in values.items():
-        if name not in known:
-            raise DeviceError(f"{where}: unknown field {name!r}{_nearest(str(name), known)}")
-        if name == "kind":
-            if entry not in _KINDS:
-                raise DeviceError(
-                    f"{where}: kind is {entry!r}, expected one of {', '.join(_KINDS)}"
-                )
-            arguments[name] = entry
-            continue
-        if entry is None:
-            continue
-        if not (isinstance(entry, dict) and set(entry) == {"value", "source"} and entry["source"]):
-            raise DeviceError(
-                f"{where}: {name}: expected {{value: ..., source: ...}}, got {entry!r}"
-            )
-        if entry["value"] is not None:
-            arguments[name] = _typed(name, entry["value"], where)
-            sources[name] = str(entry["source"])
-    if "kind" not in arguments:
-        raise DeviceError(f"{where}: kind is missing, expected one of {', '.join(_KINDS)}")
-    kind = cast(DeviceKind, arguments.pop("kind"))
-    return DeviceSpec(name=label, kind=kind, sources=sources, **arguments)
-
-
-def _typed(name: str, value: Any, where: str) -> str | int | float:
-    """Returns the value as text, a positive float (rates) or a positive int (counts and sizes)."""
-    if name in _TEXT_FIELDS:
-        return str(value)
-    try:
-        number = float(value)  # YAML reads 2.3e9 as text
-    except (TypeError, ValueError):
-        number = 0.0
-    if isinstance(value, bool) or not 0 < number < float("inf"):
-        raise DeviceError(
-            f"{where}: {name} is {value!r}, expected a positive number (null if unknown)"
-        )
-    if name.endswith(_REAL_SUFFIXES):
-        return number
-    if number != int(number):
-        raise DeviceError(f"{where}: {name} is {value!r}, expected a whole number")
-    return int(number)
-
-
-def _nearest(name: str, known: Iterable[str]) -> str:
-    match = difflib.get_close_matches(name, list(known), n=1)
-    return f", did you mean {match[0]!r}?" if match else ""
+@lru_cache(maxsize=1)
+def _shipped() -> tuple[DeviceFile, ...]:
+    return tuple(read_device_file(path) for path in sorted(Path(__file__).parent.glob("*.yaml")))

@@ -9,9 +9,10 @@ from numpy.typing import NDArray
 
 #: Version of the meaning of the 164 leaf columns; a model refuses features of another version.
 LEAF_SCHEMA_VERSION = 1
-#: Version of the additional `leaf_extra` block (no columns yet).
-LEAF_EXTRA_SCHEMA_VERSION = 0
+#: Version of the meaning of the additional `leaf_extra` columns (`cdmpp.features.extra`).
+LEAF_EXTRA_SCHEMA_VERSION = 1
 LEAF_FEATURE_COUNT = 164
+LEAF_EXTRA_COUNT = 173
 
 
 @dataclass(frozen=True)
@@ -20,12 +21,13 @@ class CompactAst:
 
     Attributes:
         leaf_features: float32 [leaf, 164], columns as `cdmpp.features.schema.LEAF_FEATURE_NAMES`.
-        leaf_extra: float32 [leaf, E], additional columns with their own schema version (E may be
-            0).
+        leaf_extra: float32 [leaf, E], additional columns with their own schema version, named by
+            `cdmpp.features.extra.LEAF_EXTRA_NAMES` (E may be 0).
         leaf_position: int32 [leaf], index of the leaf's number in `tree`.
         tree: int32 [2 * node], pre-order serialisation: a node's number on entering, -1 on leaving.
         valid: False when the original toolchain would reject the program.
         reject_reason: why, or None.
+        fallback: name of the fallback that made it; None for the usual way.
     """
 
     leaf_features: NDArray[np.float32]
@@ -34,3 +36,4 @@ class CompactAst:
     tree: NDArray[np.int32]
     valid: bool = True
     reject_reason: str | None = None
+    fallback: str | None = None

@@ -1,4 +1,4 @@
-"""Leaf vectors: the 164 values of every store of a program.
+"""Leaf vectors: the 164 values of every store of a program, and the additional columns beside them.
 
 Source: the per-store features of Ansor (Zheng et al., OSDI 2020), as TVM 0.8 computes them.
 Differs from it: one row a store (there: one a buffer, the last store's), each with the columns of
@@ -21,6 +21,7 @@ from cdmpp.features.accesses import (
 from cdmpp.features.coefficients import CoefficientFinder
 from cdmpp.features.compact_ast import LEAF_FEATURE_COUNT
 from cdmpp.features.expr import Buffer
+from cdmpp.features.extra_rows import ExtraWalk
 from cdmpp.features.intervals import IntervalAnalysis
 from cdmpp.features.loop_tree import (
     Allocation,
@@ -38,8 +39,9 @@ from cdmpp.features.schema import (
     INTENSITY_SAMPLE_COUNT,
     OPERATION_KEYS,
 )
+from cdmpp.features.slog import slog
 
-__all__ = ["leaf_vectors", "op_counts"]
+__all__ = ["leaf_rows", "leaf_vectors", "op_counts", "slog"]
 
 _ANNOTATIONS = ("vectorized", "unrolled", "parallel")
 _THREAD_INDICES = tuple(f"{index}.{axis}" for index in ("blockIdx", "threadIdx") for axis in "xyz")
@@ -51,12 +53,12 @@ _CURVE_TOLERANCE = 1e-4
 
 def leaf_vectors(tree: LoopTree) -> list[list[float]]:
     """Returns the 164 values of every store, in program order (columns as `LEAF_FEATURE_NAMES`)."""
+    return leaf_rows(tree)[0]
+
+
+def leaf_rows(tree: LoopTree) -> tuple[list[list[float]], list[list[float]]]:
+    """Returns the 164 values and the additional columns of every store, in program order."""
     return _LeafWalk(tree.is_gpu).rows_of(tree.body)
-
-
-def slog(value: float) -> float:
-    """Returns `sign(value) * log2(|value| + 1)`."""
-    return -math.log2(1.0 - value) if value < 0 else math.log2(value + 1.0)
 
 
 class _LeafWalk:
@@ -66,6 +68,7 @@ class _LeafWalk:
         self._is_gpu = is_gpu
         self._analysis = IntervalAnalysis()
         self._finder = CoefficientFinder()
+        self._extra = ExtraWalk(self._analysis, is_gpu=is_gpu)
         self._loops: list[EnclosingLoop] = []
         self._iterations = 1.0
         self._unroll_max_step = 0
@@ -73,9 +76,9 @@ class _LeafWalk:
         self._allocations: dict[Buffer, tuple[float, float]] = {}
         self._rows: list[list[float]] = []
 
-    def rows_of(self, nodes: Sequence[Node]) -> list[list[float]]:
+    def rows_of(self, nodes: Sequence[Node]) -> tuple[list[list[float]], list[list[float]]]:
         self._visit_all(nodes)
-        return self._rows
+        return self._rows, self._extra.rows()
 
     def _visit_all(self, nodes: Sequence[Node]) -> None:
         for node in nodes:
@@ -91,6 +94,7 @@ class _LeafWalk:
                 extent if isinstance(extent, int) else 1 for extent in node.extents
             )
             self._allocations[node.buffer] = (elements, self._iterations)
+            self._extra.allocate(node.buffer, node.extents)
             self._visit_all(node.body)
         elif isinstance(node, Attribute):
             outer = self._unroll_max_step
@@ -99,8 +103,9 @@ class _LeafWalk:
             self._visit_all(node.body)
             self._unroll_max_step = outer
         elif isinstance(node, Condition):
-            self._visit_all(node.body)
-            self._visit_all(node.else_body)
+            with self._extra.condition(node.condition):
+                self._visit_all(node.body)
+                self._visit_all(node.else_body)
 
     def _visit_loop(self, node: Loop) -> None:
         bit = self._analysis.declare(node.var, node.minimum, node.extent)
@@ -116,7 +121,8 @@ class _LeafWalk:
         outer = self._iterations
         self._loops.append(EnclosingLoop(bit, extent, node.kind, traffic))
         self._iterations = outer * extent
-        self._visit_all(node.body)
+        with self._extra.loop(node.var, extent, node.kind, bit):
+            self._visit_all(node.body)
         self._iterations = outer
         self._loops.pop()
         if binds_threads:
@@ -136,16 +142,26 @@ class _LeafWalk:
             )
             for access in accesses
         ]
+        order = _slot_order(slots)
         row = [slog(self._iterations * counts.get(key, 0)) for key in OPERATION_KEYS]
         row += self._annotation_columns()
         row += self._thread_columns()
-        row += _access_columns(slots)
+        row += _access_columns([slots[number] for number in order])
         float_ops = sum(count for key, count in counts.items() if key.startswith("float_"))
         extents = [loop.extent for loop in reversed(self._loops)]
         row += _intensity_curve(float_ops, extents, bytes_by_loop)
         row += self._allocation_columns(store)
         row += (slog(self._iterations), slog(len(self._loops)), slog(self._unroll_max_step))
         assert len(row) == LEAF_FEATURE_COUNT
+        self._extra.add(
+            store.value,
+            accesses,
+            [accesses[number] for number in order],
+            iterations=self._iterations,
+            float_ops=float_ops,
+            selects=counts.get("select_op", 0),
+            unroll_max_step=self._unroll_max_step,
+        )
         return row
 
     def _annotation_columns(self) -> list[float]:
@@ -181,11 +197,18 @@ class _LeafWalk:
         ]
 
 
+def _slot_order(accesses: Sequence[AccessFeatures]) -> list[int]:
+    """Returns the numbers of the largest accesses, in slot order."""
+    order = sorted(
+        range(len(accesses)), key=lambda number: (-accesses[number].lines, -accesses[number].bytes)
+    )
+    return sorted(order[:ACCESS_SLOT_COUNT], key=lambda number: accesses[number].order)
+
+
 def _access_columns(slots: Sequence[AccessFeatures]) -> list[float]:
-    """Returns the columns of the largest accesses, in slot order, padded with zeros."""
-    kept = sorted(slots, key=lambda slot: (-slot.lines, -slot.bytes))[:ACCESS_SLOT_COUNT]
+    """Returns the columns of access slots, padded with zeros."""
     columns: list[float] = []
-    for slot in sorted(kept, key=lambda slot: slot.order):
+    for slot in slots:
         shared = slot.reuse_count if slot.reuse_count > 0.5 else 0.5
         sizes = (slot.bytes, slot.unique_bytes, slot.lines, slot.unique_lines)
         columns += [float(kind == slot.kind) for kind in range(3)]

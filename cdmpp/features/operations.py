@@ -14,6 +14,8 @@ _GROUPS = {
 #: Calls with side effects or an unknown body; every other intrinsic counts as a math function.
 _OPAQUE_CALLS = ("tir.call_extern", "tir.call_packed", "tir.call_llvm", "tir.tvm_", "tir.tvm.")
 
+_GUARD = "tir.if_then_else"
+
 
 def op_counts(value: Expr) -> dict[str, int]:
     """Counts the operations in one evaluation of `value`, as the original counts them.
@@ -42,6 +44,17 @@ def op_counts(value: Expr) -> dict[str, int]:
             group = f"{_domain(expr.dtype)}_{'other_func' if opaque else 'math_func'}"
             counts[group] = counts.get(group, 0) + 1
     return counts
+
+
+def guard_count(value: Expr) -> int:
+    """Returns how many conditional reads (`if_then_else`, as of a padded input) are in a value."""
+    count = 0
+    pending = [value]
+    while pending:
+        expr = pending.pop()
+        count += expr.op == "call" and expr.value == _GUARD
+        pending.extend([argument for argument in expr.args if argument.args])
+    return count
 
 
 def _domain(dtype: str) -> str:

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from cdmpp.features.compact_ast import LEAF_FEATURE_COUNT, CompactAst
+from cdmpp.features.compact_ast import LEAF_EXTRA_COUNT, LEAF_FEATURE_COUNT, CompactAst
 from cdmpp.features.expr import Expr, expr_text
-from cdmpp.features.leaf import leaf_vectors
+from cdmpp.features.leaf import leaf_rows
 from cdmpp.features.loop_tree import Allocation, Loop, LoopTree, Node, Store, children
 
 #: Marks leaving a node in the serialised tree.
@@ -23,12 +23,12 @@ def compact_ast(tree: LoopTree) -> CompactAst:
     `reject_reason`).
     """
     serialised, positions = serialise(tree.body)
-    rows = leaf_vectors(tree)
+    rows, extra = leaf_rows(tree)
     reason = reject_reason(tree)
     features = np.asarray(rows, dtype=np.float32).reshape(len(rows), LEAF_FEATURE_COUNT)
     return CompactAst(
         leaf_features=features,
-        leaf_extra=np.zeros((len(rows), 0), dtype=np.float32),
+        leaf_extra=np.asarray(extra, dtype=np.float32).reshape(len(rows), LEAF_EXTRA_COUNT),
         leaf_position=np.asarray(positions, dtype=np.int32),
         tree=np.asarray(serialised, dtype=np.int32),
         valid=reason is None,

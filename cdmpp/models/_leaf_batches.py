@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 
 from cdmpp.analytic.roofline import device_rates, leaf_work
 from cdmpp.datasets.samples import Samples
+from cdmpp.devices.spec import DeviceSpec
 from cdmpp.devices.vector import device_vector
 from cdmpp.models._normalise import Normalisation
 from cdmpp.models._pooling import leaf_matrix, leaf_rows
@@ -30,13 +32,19 @@ class Statistics:
     device: Normalisation
 
     @classmethod
-    def fit(cls, train: Samples) -> Statistics:
+    def fit(cls, train: Samples, extra_blocks: Sequence[str] | None = None) -> Statistics:
         """Returns the statistics of the leaves and devices of the training part, each program
         counted once.
+
+        Args:
+            extra_blocks: blocks of added leaf columns in use; None = all.
         """
         rows = leaf_rows(train.programs, np.unique(train.program))
         vectors = np.stack([device_vector(train.devices[i]) for i in np.unique(train.device)])
-        return cls(Normalisation.fit(leaf_matrix(train.programs, rows)), Normalisation.fit(vectors))
+        return cls(
+            Normalisation.fit(leaf_matrix(train.programs, rows, extra_blocks)),
+            Normalisation.fit(vectors),
+        )
 
 
 class SampleBatches:
@@ -44,8 +52,14 @@ class SampleBatches:
     it.
     """
 
-    def __init__(self, samples: Samples, statistics: Statistics) -> None:
+    def __init__(
+        self,
+        samples: Samples,
+        statistics: Statistics,
+        extra_blocks: Sequence[str] | None = None,
+    ) -> None:
         self._samples = samples
+        self._extra_blocks = extra_blocks
         self._statistics = statistics
         order = np.argsort(samples.program, kind="stable")
         self._order = order
@@ -55,9 +69,7 @@ class SampleBatches:
         self.task = samples.programs.task_id[self.program_rows]
         vectors = np.stack([device_vector(spec) for spec in samples.devices])
         self._device = torch.from_numpy(statistics.device.apply(vectors))
-        self._rate = torch.from_numpy(
-            np.log([device_rates(spec) for spec in samples.devices]).astype(np.float32)
-        )
+        self._supply = torch.from_numpy(np.stack([_supply(spec) for spec in samples.devices]))
 
     def __len__(self) -> int:
         """Returns the number of distinct programs."""
@@ -77,24 +89,25 @@ class SampleBatches:
         batch = len(programs)
         leaf = max(1, int(counts.max(initial=0)))
         mask = np.arange(leaf)[None, :] < counts[:, None]
-        raw = leaf_matrix(arrays, rows)
+        raw = leaf_matrix(arrays, rows, self._extra_blocks)
         leaves = np.zeros((batch, leaf, raw.shape[1]), np.float32)
         leaves[mask] = self._statistics.leaf.apply(raw)
         position = np.zeros((batch, leaf), np.int64)
         position[mask] = arrays.leaf_position[rows]
         work = leaf_work(raw[:, : arrays.leaf_features.shape[1]])
-        log_work = np.zeros((batch, leaf, 2), np.float32)
-        log_work[mask] = np.log(np.maximum(np.stack([work.flop, work.bytes], 1), _LEAST_WORK))
+        demand = np.zeros((batch, leaf, 4), np.float32)
+        values = np.stack([work.flop, work.bytes, work.touched_bytes, work.parallelism], 1)
+        demand[mask] = np.log(np.maximum(values, _LEAST_WORK))
         sample_index, owner = self._sample_index(programs)
         device = torch.from_numpy(self._samples.device[self._order[sample_index]])
         return LeafBatch(
             leaves=torch.from_numpy(leaves),
             position=torch.from_numpy(position),
             mask=torch.from_numpy(mask),
-            leaf_work=torch.from_numpy(log_work),
+            demand=torch.from_numpy(demand),
             program=torch.from_numpy(owner),
             device=self._device[device],
-            device_rate=self._rate[device],
+            supply=self._supply[device],
         )
 
     def in_order(self, programs_per_batch: int) -> list[IntArray]:
@@ -137,6 +150,15 @@ class SampleBatches:
         starts = np.concatenate([[0], np.cumsum(counts)[:-1]]).astype(np.int64)
         index = np.repeat(first - starts, counts) + np.arange(counts.sum(), dtype=np.int64)
         return index, np.repeat(np.arange(len(programs), dtype=np.int64), counts)
+
+
+def _supply(spec: DeviceSpec) -> NDArray[np.float32]:
+    """Returns `LeafBatch.supply` of one device: NaN where a value is unknown, but the rates, which
+    have stand-ins.
+    """
+    counts = (spec.l1_bytes, spec.l2_bytes, spec.l3_bytes, spec.core_count)
+    values = [*device_rates(spec), *(count or np.nan for count in counts)]
+    return np.log(np.array(values, np.float64)).astype(np.float32)
 
 
 def samples_digest(samples: Samples) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cdmpp.datasets.samples import ProgramArrays, Samples
 from cdmpp.devices.spec import DeviceSpec
@@ -27,6 +28,8 @@ class AskedProgram:
         ast: its compact AST.
         device: where it is to run.
         measured_s: measured seconds; None where it has not been measured.
+        schedule: canonical JSON of its transform steps; None where it has none.
+        operator: name of its operator such as `conv2d+add+relu`; empty where it is unknown.
     """
 
     program_id: str
@@ -34,6 +37,8 @@ class AskedProgram:
     ast: CompactAst
     device: DeviceSpec
     measured_s: float | None = None
+    schedule: str | None = None
+    operator: str = ""
 
 
 def assemble_samples(asked: Sequence[AskedProgram]) -> Samples:
@@ -45,14 +50,15 @@ def assemble_samples(asked: Sequence[AskedProgram]) -> Samples:
     devices = {program.device.name: program.device for program in asked}
     counts = [len(program.ast.leaf_features) for program in asked]
     extra = asked[0].ast.leaf_extra.shape[1] if asked else 0
+    schedules = [(program.schedule or "").encode() for program in asked]
     programs = ProgramArrays(
         program_id=np.array([program.program_id for program in asked], object),
         task_id=np.array([tasks.index(program.task) for program in asked], np.int64),
         tasks=np.array(tasks, object),
-        operator=np.array([""] * len(asked), object),
+        operator=np.array([program.operator for program in asked], object),
         networks=[[] for _ in tasks],
         flop_count=np.full(len(asked), np.nan),
-        leaf_offset=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
+        leaf_offset=_offsets(counts),
         leaf_features=np.concatenate(
             [np.zeros((0, LEAF_FEATURE_COUNT), np.float32)]
             + [program.ast.leaf_features for program in asked]
@@ -65,6 +71,10 @@ def assemble_samples(asked: Sequence[AskedProgram]) -> Samples:
         ),
         data_hash="",
         feature_schema={"leaf": LEAF_SCHEMA_VERSION, "leaf_extra": LEAF_EXTRA_SCHEMA_VERSION},
+        tree_offset=_offsets([len(program.ast.tree) for program in asked]),
+        tree=np.concatenate([np.zeros(0, np.int32)] + [program.ast.tree for program in asked]),
+        schedule_offset=_offsets([len(schedule) for schedule in schedules]),
+        schedule=np.frombuffer(b"".join(schedules), np.uint8),
     )
     measured = [np.nan if p.measured_s is None else p.measured_s for p in asked]
     return Samples(
@@ -75,3 +85,7 @@ def assemble_samples(asked: Sequence[AskedProgram]) -> Samples:
         latency_s=np.array(measured, np.float64),
         latency_std_s=np.full(len(asked), np.nan),
     )
+
+
+def _offsets(lengths: Sequence[int]) -> NDArray[np.int64]:
+    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)

@@ -10,29 +10,50 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from cdmpp.config import from_dict, to_dict
 from cdmpp.datasets.atomic import write_atomic
 from cdmpp.datasets.samples import Samples
 from cdmpp.devices.vector import device_vector
 from cdmpp.errors import DataError
 from cdmpp.models._guard import check_schema, check_trainable, state_value
-from cdmpp.models._pooling import pooled_features
+from cdmpp.models._labels import LogLabels, ScoreLabels, labels_from_json
+from cdmpp.models._order import best_over_latency, log_rates, task_device_groups
+from cdmpp.models._pooling import leaf_matrix, leaf_rows, pooled_features
 from cdmpp.models.base import CostModel
-from cdmpp.models.options import GbdtOptions
+from cdmpp.models.options import GbdtObjective, GbdtOptions
 
 _FILE_NAME = "trees.json"
+_CHUNK_PROGRAMS = 20_000
+_OBJECTIVES: dict[GbdtObjective, str] = {
+    "squared_log": "reg:squarederror",
+    "absolute_log": "reg:absoluteerror",
+    "huber_log": "reg:pseudohubererror",
+    "rank": "rank:pairwise",
+}
+
+FloatArray = NDArray[np.float64]
 
 
 class GbdtCostModel(CostModel):
     """XGBoost on log latency: a strong and quick baseline that does not see the tree, only sums and
-    maxima.
+    maxima over the leaves.
+
+    With the objective `rank` it learns the order of the programs of one task on one device, and the
+    scores are calibrated to seconds afterwards (see `ScoreLabels`).
     """
 
     kind: ClassVar[str] = "gbdt"
 
     def __init__(self, options: GbdtOptions | None = None) -> None:
-        self._options = options or GbdtOptions()
+        self._options = options or self.default_options()
         self._schema: dict[str, int] | None = None
+        self._labels: LogLabels | ScoreLabels = LogLabels(0.0, 1.0)
         self._booster: Any = None
+
+    @classmethod
+    def default_options(cls) -> GbdtOptions:
+        """Returns the options of a model that is given none."""
+        return GbdtOptions()
 
     def fit(
         self,
@@ -49,23 +70,15 @@ class GbdtCostModel(CostModel):
         check_trainable(train)
         self._schema = dict(train.programs.feature_schema)
         options = self._options
-        training = xgboost.DMatrix(_matrix(train), label=np.log(train.latency_s))
+        # Programs of one task on one device must follow each other for the ranking objective.
+        train = train.take(np.argsort(task_device_groups(train), kind="stable"))
         watched = []
         if len(validation):
-            label = np.log(validation.latency_s)
-            watched = [(xgboost.DMatrix(_matrix(validation), label=label), "validation")]
+            validation = validation.take(np.argsort(task_device_groups(validation), kind="stable"))
+            watched = [(self._labelled(validation), "validation")]
+        training = self._labelled(train)
         booster = xgboost.train(
-            {
-                "objective": "reg:squarederror",
-                "tree_method": "hist",
-                "max_depth": options.depth,
-                "eta": options.learning_rate,
-                "subsample": options.subsample,
-                "colsample_bytree": options.column_share,
-                "min_child_weight": options.min_child_weight,
-                "nthread": options.threads or None,
-                "seed": seed,
-            },
+            self._parameters(seed),
             training,
             num_boost_round=options.trees,
             evals=watched,
@@ -75,22 +88,38 @@ class GbdtCostModel(CostModel):
         if watched:
             booster = booster[: booster.best_iteration + 1]
         self._booster = booster
+        judge, matrix = (validation, watched[0][0]) if watched else (train, training)
+        output = np.asarray(booster.predict(matrix), np.float64)
+        if options.objective == "rank":
+            self._labels = ScoreLabels.fit(-output, judge.latency_s, log_rates(judge))
+        else:
+            labels = LogLabels(0.0, 1.0)
+            if options.least_mape_factor:
+                labels = labels.with_least_mape(labels.decode(output), judge.latency_s)
+            self._labels = labels
 
-    def predict(self, samples: Samples) -> NDArray[np.float64]:
+    def predict(self, samples: Samples) -> FloatArray:
         """Returns float64 [N], seconds."""
         import xgboost
 
         check_schema(self._schema, samples)
         if len(samples) == 0:
             return np.zeros(0)
-        log_latency = self._booster.predict(xgboost.DMatrix(_matrix(samples)))
-        return np.exp(np.asarray(log_latency, np.float64))
+        matrix = xgboost.DMatrix(self._matrix(samples), nthread=self._options.threads or None)
+        output = np.asarray(self._booster.predict(matrix), np.float64)
+        if isinstance(self._labels, ScoreLabels):
+            return self._labels.decode(-output, log_rates(samples))
+        return self._labels.decode(output)
 
     def save(self, directory: Path) -> dict[str, Any]:
         """Writes the trees as the library's own JSON and returns the state."""
         content = bytes(self._booster.save_raw("json"))
         write_atomic(directory / _FILE_NAME, lambda path: _write_bytes(path, content))
-        return {"feature_schema": self._schema, "options": asdict(self._options)}
+        return {
+            "feature_schema": self._schema,
+            "options": to_dict(self._options),
+            "labels": asdict(self._labels),
+        }
 
     @classmethod
     def load(cls, directory: Path, state: dict[str, Any]) -> GbdtCostModel:
@@ -101,8 +130,11 @@ class GbdtCostModel(CostModel):
         """
         import xgboost
 
-        model = cls(GbdtOptions(**state_value(state, "options")))
+        model = cls(from_dict(GbdtOptions, state_value(state, "options")))
         model._schema = state_value(state, "feature_schema")
+        labels = labels_from_json(state_value(state, "labels"))
+        assert isinstance(labels, LogLabels | ScoreLabels)
+        model._labels = labels
         path = directory / _FILE_NAME
         try:
             model._booster = xgboost.Booster(model_file=bytearray(path.read_bytes()))
@@ -110,18 +142,90 @@ class GbdtCostModel(CostModel):
             reason = str(error).strip().splitlines()[0] if str(error).strip() else "empty"
             raise DataError(
                 f"cannot read the trees {path} ({reason}); train again with `cdmpp train "
-                f"--model gbdt`"
+                f"--model {cls.kind}`"
             ) from error
         return model
+
+    def _parameters(self, seed: int) -> dict[str, Any]:
+        options = self._options
+        parameters: dict[str, Any] = {
+            "objective": _OBJECTIVES[options.objective],
+            "tree_method": "hist",
+            "max_depth": options.depth,
+            "eta": options.learning_rate,
+            "subsample": options.subsample,
+            "colsample_bytree": options.column_share,
+            "min_child_weight": options.min_child_weight,
+            "nthread": options.threads or None,
+            "seed": seed,
+        }
+        if options.objective == "rank":
+            parameters |= {"eval_metric": "ndcg", "ndcg_exp_gain": False}
+        return parameters
+
+    def _labelled(self, samples: Samples) -> Any:
+        """Returns the matrix with labels of samples whose groups follow each other."""
+        import xgboost
+
+        threads = self._options.threads or None
+        if self._options.objective != "rank":
+            label = np.log(samples.latency_s)
+            return xgboost.DMatrix(self._matrix(samples), label=label, nthread=threads)
+        group = task_device_groups(samples)
+        return xgboost.DMatrix(
+            self._matrix(samples),
+            label=best_over_latency(samples.latency_s, group),
+            qid=np.unique(group, return_inverse=True)[1],
+            nthread=threads,
+        )
+
+    def _matrix(self, samples: Samples) -> NDArray[np.float32]:
+        """Returns float32 [N, pooled + device columns]."""
+        rows, inverse = np.unique(samples.program, return_inverse=True)
+        blocks = self._options.extra_blocks
+        pooled = [pooled_features(samples.programs, rows, blocks)]
+        if self._options.total_columns:
+            pooled.append(_totals(samples, rows, blocks))
+        devices = np.stack([device_vector(spec) for spec in samples.devices])
+        return np.concatenate(
+            [*(part[inverse] for part in pooled), devices[samples.device]], axis=1
+        )
+
+
+class GbdtRankCostModel(GbdtCostModel):
+    """The same trees trained on the order of the programs of a task."""
+
+    kind: ClassVar[str] = "gbdt-rank"
+
+    @classmethod
+    def default_options(cls) -> GbdtOptions:
+        """Returns the options with the ranking objective."""
+        return GbdtOptions(objective="rank")
 
 
 def _write_bytes(path: Path, content: bytes) -> None:
     path.write_bytes(content)
 
 
-def _matrix(samples: Samples) -> NDArray[np.float32]:
-    """Returns float32 [N, pooled + device columns]."""
-    rows, inverse = np.unique(samples.program, return_inverse=True)
-    devices = np.stack([device_vector(spec) for spec in samples.devices])
-    pooled = pooled_features(samples.programs, rows)
-    return np.concatenate([pooled[inverse], devices[samples.device]], axis=1)
+def _totals(
+    samples: Samples, rows: NDArray[np.int64], blocks: tuple[str, ...] | None
+) -> NDArray[np.float32]:
+    """Returns float32 [len(rows), F], the sum over the leaves of what a column stands for.
+
+    Columns hold sign(x) log2(|x| + 1), as does the result: the total operations of a program are
+    not the sum of logarithms.
+    """
+    programs = samples.programs
+    counts = np.diff(programs.leaf_offset)[rows]
+    width = leaf_matrix(programs, rows[:0], blocks).shape[1]
+    totals = np.zeros((len(rows), width), np.float32)
+    for start in range(0, len(rows), _CHUNK_PROGRAMS):
+        part = np.arange(start, min(start + _CHUNK_PROGRAMS, len(rows)))
+        part = part[counts[part] > 0]
+        if len(part) == 0:
+            continue
+        leaves = leaf_matrix(programs, leaf_rows(programs, rows[part]), blocks).astype(np.float64)
+        values = np.sign(leaves) * (np.exp2(np.abs(leaves)) - 1.0)
+        total = np.add.reduceat(values, np.cumsum([0, *counts[part][:-1]]), axis=0)
+        totals[part] = np.sign(total) * np.log2(np.abs(total) + 1.0)
+    return totals

@@ -9,6 +9,14 @@ from typing import Literal
 
 PositionKind = Literal["sinusoidal", "original", "none"]
 AnchorKind = Literal["leaf_roofline", "none"]
+AlignmentKind = Literal["none", "cmd", "mmd"]
+AlignmentGroups = Literal["device", "task"]
+ScheduleKind = Literal["cosine", "triangular"]
+OptimiserKind = Literal["adamw", "adam"]
+DeviceType = Literal["cpu", "cuda"]
+Precision = Literal["fp32", "bf16"]
+PeerLossKind = Literal["mse", "lambda_rank"]
+GbdtObjective = Literal["squared_log", "absolute_log", "huber_log", "rank"]
 
 
 @dataclass(frozen=True)
@@ -25,6 +33,9 @@ class NetworkOptions:
         position: encoding of a leaf's place in the tree.
         anchor: `leaf_roofline` predicts how much slower than its roofline each leaf is; `none`
             predicts the logarithm of seconds directly.
+        members: networks of this shape that are trained together and averaged.
+        ratios: whether each leaf also sees what it needs of what the device has: its times at peak
+            rates, its bytes over the caches, its parallel iterations over the cores.
     """
 
     hidden: int = 64
@@ -36,6 +47,7 @@ class NetworkOptions:
     position: PositionKind = "sinusoidal"
     anchor: AnchorKind = "leaf_roofline"
     members: int = 2
+    ratios: bool = True
 
 
 @dataclass(frozen=True)
@@ -48,12 +60,19 @@ class LossOptions:
             itself.
         relative_clip: bound of that term.
         rank_weight: weight of the pairwise order term among programs of one task on one device.
+        alignment: term that pulls the embeddings of the training part's domains together: `cmd`
+            central moments, `mmd` kernels.
+        alignment_weight: its weight.
+        alignment_groups: what a domain is.
     """
 
     huber_delta: float = 0.5
     relative_weight: float = 1.0
     relative_clip: float = 3.0
     rank_weight: float = 0.4
+    alignment: AlignmentKind = "none"
+    alignment_weight: float = 0.1
+    alignment_groups: AlignmentGroups = "device"
 
 
 @dataclass(frozen=True)
@@ -74,6 +93,19 @@ class LoopOptions:
         checkpoint_every: steps between checkpoints.
         threads: CPU threads of the training; 0 = all cores. Small matrices gain little from more
             than one, and one gives the same bytes on every number of cores.
+        schedule: of the learning rate: `cosine` as above; `triangular` goes from a tenth of
+            `learning_rate` to ten times it and back, again and again.
+        half_period: steps of one way of `triangular`.
+        optimiser: `adamw`, or `adam`, whose weight decay is an L2 term on all parameters.
+        validate_every: steps between validations (which is when patience counts and the best
+            weights are kept); 0 = once every pass over the training part.
+        max_steps: most steps; 0 = `epochs` decide.
+        cpu_seconds: process CPU time, checks on the validation part included, after which training
+            stops; the learning rate then follows time where that is further than the steps. Not
+            reproducible; 0 = off.
+        device_type: what the training itself runs on.
+        precision: `bf16` multiplies matrices in bfloat16 (weights and losses stay float32).
+        compile: whether the steps run through torch.compile; pays on a GPU, needs a C++ compiler.
     """
 
     epochs: int = 30
@@ -87,15 +119,32 @@ class LoopOptions:
     patience: int = 10
     checkpoint_every: int = 200
     threads: int = 1
+    schedule: ScheduleKind = "cosine"
+    half_period: int = 2000
+    optimiser: OptimiserKind = "adamw"
+    validate_every: int = 0
+    max_steps: int = 0
+    cpu_seconds: float = 0.0
+    device_type: DeviceType = "cpu"
+    precision: Precision = "fp32"
+    compile: bool = False
 
 
 @dataclass(frozen=True)
 class TransformerOptions:
-    """Everything about the transformer cost model."""
+    """Everything about the transformer cost model.
+
+    Attributes:
+        network: its shape.
+        loss: what it is trained for.
+        loop: how it is trained.
+        extra_blocks: named blocks of the added leaf columns that are used; null = all.
+    """
 
     network: NetworkOptions = field(default_factory=NetworkOptions)
     loss: LossOptions = field(default_factory=LossOptions)
     loop: LoopOptions = field(default_factory=LoopOptions)
+    extra_blocks: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -110,7 +159,14 @@ class GbdtOptions:
         column_share: share of columns each tree sees.
         min_child_weight: least number of samples in a leaf of a tree.
         patience: rounds without a better validation error after which boosting stops.
-        threads: worker threads; 0 = all cores.
+        threads: worker threads; 0 = all cores, which is slower on a busy machine.
+        objective: squared, absolute or pseudo-Huber error of log seconds, or the pairwise order of
+            the programs of one task on one device.
+        least_mape_factor: whether predictions are scaled by the one factor that gives the least
+            MAPE on the validation part (not with `rank`).
+        total_columns: whether the totals of a program (sums of what the logarithmic columns stand
+            for) are added to the sums and maxima of its columns.
+        extra_blocks: named blocks of the added leaf columns that are used; null = all.
     """
 
     trees: int = 500
@@ -120,4 +176,165 @@ class GbdtOptions:
     column_share: float = 0.5
     min_child_weight: float = 3.0
     patience: int = 50
-    threads: int = 0
+    threads: int = 1
+    objective: GbdtObjective = "squared_log"
+    least_mape_factor: bool = True
+    total_columns: bool = True
+    extra_blocks: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
+class TorchPeerOptions:
+    """What the torch peers have in common.
+
+    Attributes:
+        extra_blocks: named blocks of the added leaf columns that are used; null = all.
+        loop: how it is trained.
+    """
+
+    extra_blocks: tuple[str, ...] | None = None
+    loop: LoopOptions = field(default_factory=LoopOptions)
+
+
+@dataclass(frozen=True)
+class RankablePeerOptions(TorchPeerOptions):
+    """Peers that can learn seconds or an order.
+
+    Attributes:
+        loss: `mse` on standardised log seconds, or `lambda_rank` on the order of the programs of
+            one task on one device.
+        least_mape_factor: whether predictions are scaled by the one factor that gives the least
+            MAPE on the validation part (`mse` only).
+    """
+
+    loss: PeerLossKind = "mse"
+    least_mape_factor: bool = True
+
+
+@dataclass(frozen=True)
+class SegmentMlpOptions(RankablePeerOptions):
+    """Tenset's perceptron over the leaves of a program.
+
+    Attributes:
+        hidden: width of all layers.
+    """
+
+    hidden: int = 256
+    loop: LoopOptions = field(
+        default_factory=lambda: LoopOptions(
+            epochs=50,
+            programs_per_batch=128,
+            programs_per_task=16,
+            learning_rate=7e-4,
+            weight_decay=1e-6,
+            patience=15,
+        )
+    )
+
+
+@dataclass(frozen=True)
+class TlpOptions(RankablePeerOptions):
+    """TLP: a transformer on the steps of a schedule.
+
+    Attributes:
+        hidden: width of a step's state; the paper's is 256.
+        heads: attention heads; divides `hidden`.
+    """
+
+    hidden: int = 256
+    heads: int = 8
+    loop: LoopOptions = field(
+        default_factory=lambda: LoopOptions(
+            epochs=50,
+            programs_per_batch=64,
+            programs_per_task=16,
+            learning_rate=7e-4,
+            weight_decay=1e-6,
+            gradient_clip=0.5,
+            patience=15,
+        )
+    )
+
+
+@dataclass(frozen=True)
+class RecursiveLstmOptions(RankablePeerOptions):
+    """A recursive LSTM over the tree of a program (Tiramisu).
+
+    Attributes:
+        embed: widths of the perceptron that embeds a leaf; the last one is the width of every
+            state.
+        dropout: share of activations dropped in training, in [0, 1).
+        collapse_chains: whether a loop whose only child is a loop is merged with it.
+    """
+
+    embed: tuple[int, ...] = (600, 350, 200, 180)
+    dropout: float = 0.112
+    collapse_chains: bool = True
+    loop: LoopOptions = field(
+        default_factory=lambda: LoopOptions(
+            epochs=50,
+            programs_per_batch=64,
+            programs_per_task=8,
+            learning_rate=1e-3,
+            weight_decay=0.00375,
+            patience=15,
+        )
+    )
+
+
+@dataclass(frozen=True)
+class CdmppPaperOptions(TorchPeerOptions):
+    """The original CDMPP with its published sizes.
+
+    Attributes:
+        layers: encoder layers.
+        feed_forward: width inside the perceptron of an encoder layer.
+        dropout: share of activations dropped in the encoder, in [0, 1).
+        input_layer: width after the flattened leaves.
+        embedded_layers: widths of the layers that follow.
+        latent: width of the latents of program and device.
+        device_layers: widths of the device encoder before the latent.
+        regression_layers: widths of the decoder.
+        mse_weight: weight of the squared error beside the percentage error of the normalised label.
+    """
+
+    layers: int = 11
+    feed_forward: int = 2048
+    dropout: float = 0.1
+    input_layer: int = 716
+    embedded_layers: tuple[int, ...] = (985, 985, 985)
+    latent: int = 69
+    device_layers: tuple[int, ...] = (128, 128, 128)
+    regression_layers: tuple[int, ...] = (930, 930, 930)
+    mse_weight: float = 1000.0
+    loop: LoopOptions = field(
+        default_factory=lambda: LoopOptions(
+            epochs=100,
+            programs_per_batch=600,
+            learning_rate=1.6765674942e-5,
+            weight_decay=0.0013070669,
+            gradient_clip=2.0,
+            average_decay=0.0,
+            patience=1000,
+            schedule="triangular",
+            half_period=2000,
+            optimiser="adam",
+        )
+    )
+
+
+@dataclass(frozen=True)
+class EnsembleOptions:
+    """The mean of a transformer and trees.
+
+    Attributes:
+        transformer: its options.
+        trees: those of the trees.
+        least_tasks: training tasks below which a device is left to the transformer.
+        default_share: share of the trees where no validation samples can tell.
+    """
+
+    transformer: TransformerOptions = field(default_factory=TransformerOptions)
+    trees: GbdtOptions = field(default_factory=lambda: GbdtOptions(least_mape_factor=False))
+    least_tasks: int = 10
+    default_share: float = 0.3

@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
+import math
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
 
+from cdmpp.config import from_dict, to_dict
 from cdmpp.datasets.atomic import write_atomic
 from cdmpp.datasets.samples import Samples
-from cdmpp.errors import DataError
+from cdmpp.errors import DataError, UsageError
 from cdmpp.models._guard import check_schema, check_trainable, state_value
+from cdmpp.models._latency_trainee import PREDICT_PROGRAMS, LatencyTrainee
 from cdmpp.models._leaf_batches import SampleBatches, Statistics, samples_digest
 from cdmpp.models._normalise import Normalisation
 from cdmpp.models.base import CostModel
-from cdmpp.models.options import LoopOptions, LossOptions, NetworkOptions, TransformerOptions
-from cdmpp.nn.latency_net import LatencyEnsemble, latency_loss
+from cdmpp.models.options import LoopOptions, TransformerOptions
+from cdmpp.nn.latency_net import LatencyEnsemble
 
 _FILE_NAME = "model.safetensors"
-_PREDICT_PROGRAMS = 256
 
 
 class TransformerCostModel(CostModel):
@@ -55,30 +57,38 @@ class TransformerCostModel(CostModel):
         on_progress: Callable[[dict[str, Any]], None] | None = None,
     ) -> None:
         """Trains; without validation samples the training loss decides when to stop."""
-        from cdmpp.training.loop import train_loop
+        self._fit(train, validation, None, seed, run_dir, on_progress)
 
-        check_trainable(train)
-        self._schema = dict(train.programs.feature_schema)
-        self._statistics = Statistics.fit(train)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            network = self._new_network()
-        trainee = _LatencyTrainee(
-            train, validation if len(validation) else train, self._statistics, self._options, seed
-        )
-        trainee.centre(network)
-        result = train_loop(
-            network,
-            trainee,
-            self._options.loop,
-            seed=seed,
-            fingerprint=self._fingerprint(train, validation, seed),
-            run_dir=run_dir,
-            on_progress=on_progress,
-        )
-        network.load_state_dict(result.weights)
-        self._network = network.eval()
-        self.history = result.history
+    def fit_transductive(
+        self,
+        train: Samples,
+        validation: Samples,
+        unlabelled: Samples,
+        *,
+        seed: int,
+        run_dir: Path | None = None,
+        on_progress: Callable[[dict[str, Any]], None] | None = None,
+    ) -> None:
+        """Trains as `fit`, and aligns the embeddings of `train` with those of `unlabelled`.
+
+        This sees the inputs that the model will be asked about, though no latency of them: compare
+        it with other transductive results only.
+
+        Args:
+            unlabelled: programs on the target; their `latency_s` is never read.
+
+        Raises:
+            UsageError: `LossOptions.alignment` is `none`.
+            DataError: no training sample or nothing unlabelled.
+        """
+        if self._options.loss.alignment == "none":
+            raise UsageError(
+                "transductive training needs a distance, got alignment 'none'; expected --set "
+                "transformer.loss.alignment=cmd or mmd"
+            )
+        check_trainable(unlabelled)
+        blind = replace(unlabelled, latency_s=np.full(len(unlabelled), np.nan))
+        self._fit(train, validation, blind, seed, run_dir, on_progress)
 
     def predict(self, samples: Samples) -> NDArray[np.float64]:
         """Returns float64 [N], seconds."""
@@ -86,9 +96,9 @@ class TransformerCostModel(CostModel):
         assert self._statistics is not None
         assert self._network is not None
         log_latency = np.zeros(len(samples))
-        batches = SampleBatches(samples, self._statistics) if len(samples) else None
+        batches = self._batches(samples) if len(samples) else None
         with torch.no_grad():
-            for programs in batches.in_order(_PREDICT_PROGRAMS) if batches else []:
+            for programs in batches.in_order(PREDICT_PROGRAMS) if batches else []:
                 assert batches is not None
                 members = self._network(batches.batch(programs))
                 log_latency[batches.sample_rows(programs)] = members.mean(dim=0).numpy()
@@ -104,7 +114,7 @@ class TransformerCostModel(CostModel):
         write_atomic(directory / _FILE_NAME, lambda path: save_file(weights, path))
         return {
             "feature_schema": self._schema,
-            "options": asdict(self._options),
+            "options": to_dict(self._options),
             "normalisation": {
                 "leaf": self._statistics.leaf.to_json(),
                 "device": self._statistics.device.to_json(),
@@ -122,14 +132,7 @@ class TransformerCostModel(CostModel):
         from safetensors import SafetensorError
         from safetensors.torch import load_file
 
-        options = state_value(state, "options")
-        model = cls(
-            TransformerOptions(
-                network=NetworkOptions(**options["network"]),
-                loss=LossOptions(**options["loss"]),
-                loop=LoopOptions(**options["loop"]),
-            )
-        )
+        model = cls(from_dict(TransformerOptions, state_value(state, "options")))
         model._schema = state_value(state, "feature_schema")
         normalisation = state_value(state, "normalisation")
         model._statistics = Statistics(
@@ -148,6 +151,87 @@ class TransformerCostModel(CostModel):
         model._network = network.eval()
         return model
 
+    def tuning_copy(self) -> TransformerCostModel:
+        """Returns a model that predicts the same and shares no weights with this one.
+
+        Raises:
+            UsageError: the model was not trained.
+        """
+        if self._network is None:
+            raise UsageError("this model has not been trained; call fit() or load() first")
+        model = TransformerCostModel(self._options)
+        model._schema = self._schema
+        model._statistics = self._statistics
+        model._network = copy.deepcopy(self._network)
+        return model
+
+    def tuning_network(self) -> LatencyEnsemble:
+        """Returns the network itself: what is done to it shows in `predict`."""
+        assert self._network is not None
+        return self._network
+
+    def tuning_scale(self, factor: float) -> None:
+        """Multiplies everything the model predicts from now on."""
+        network = self.tuning_network()
+        network.shift(torch.full((len(network.members),), math.log(factor)))
+
+    def tuning_trainee(
+        self, train: Samples, validation: Samples, loop: LoopOptions, *, seed: int
+    ) -> LatencyTrainee:
+        """Returns samples as the training loop wants them, normalised as in the first training.
+
+        Raises:
+            DataError: the samples have features of another schema version.
+        """
+        for samples in (train, validation):
+            check_schema(self._schema, samples)
+        assert self._statistics is not None
+        options = replace(self._options, loop=loop)
+        return LatencyTrainee(train, validation, self._statistics, options, seed)
+
+    def _fit(
+        self,
+        train: Samples,
+        validation: Samples,
+        unlabelled: Samples | None,
+        seed: int,
+        run_dir: Path | None,
+        on_progress: Callable[[dict[str, Any]], None] | None,
+    ) -> None:
+        from cdmpp.training.loop import train_loop
+
+        check_trainable(train)
+        self._schema = dict(train.programs.feature_schema)
+        self._statistics = Statistics.fit(train, self._options.extra_blocks)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            network = self._new_network()
+        trainee = LatencyTrainee(
+            train,
+            validation if len(validation) else train,
+            self._statistics,
+            self._options,
+            seed,
+            unlabelled=unlabelled,
+        )
+        trainee.centre(network)
+        result = train_loop(
+            network,
+            trainee,
+            self._options.loop,
+            seed=seed,
+            fingerprint=self._fingerprint(train, validation, unlabelled, seed),
+            run_dir=run_dir,
+            on_progress=on_progress,
+        )
+        network.load_state_dict(result.weights)
+        self._network = network.eval()
+        self.history = result.history
+
+    def _batches(self, samples: Samples) -> SampleBatches:
+        assert self._statistics is not None
+        return SampleBatches(samples, self._statistics, self._options.extra_blocks)
+
     def _new_network(self) -> LatencyEnsemble:
         assert self._statistics is not None
         return LatencyEnsemble(
@@ -156,7 +240,9 @@ class TransformerCostModel(CostModel):
             device_feature_count=len(self._statistics.device.mean),
         )
 
-    def _fingerprint(self, train: Samples, validation: Samples, seed: int) -> str:
+    def _fingerprint(
+        self, train: Samples, validation: Samples, unlabelled: Samples | None, seed: int
+    ) -> str:
         text = json.dumps(
             [
                 asdict(self._options),
@@ -164,86 +250,8 @@ class TransformerCostModel(CostModel):
                 self._schema,
                 samples_digest(train),
                 samples_digest(validation),
+                None if unlabelled is None else samples_digest(unlabelled),
             ],
             sort_keys=True,
         )
         return hashlib.sha256(text.encode()).hexdigest()
-
-
-class _LatencyTrainee:
-    """The samples of one training as the loop wants them."""
-
-    def __init__(
-        self,
-        train: Samples,
-        validation: Samples,
-        statistics: Statistics,
-        options: TransformerOptions,
-        seed: int,
-    ) -> None:
-        self._options = options
-        self._seed = seed
-        self._train = SampleBatches(train, statistics)
-        self._validation = SampleBatches(validation, statistics)
-        self._train_target = _targets(train)
-        self._validation_target = _targets(validation)
-
-    def batches(self, epoch: int) -> list[NDArray[np.int64]]:
-        loop = self._options.loop
-        return self._train.shuffled(
-            loop.programs_per_batch, loop.programs_per_task, seed=self._seed, epoch=epoch
-        )
-
-    def loss(self, network: nn.Module, batch: NDArray[np.int64]) -> tuple[Tensor, int]:
-        predicted, log_latency, group = self._forward(
-            network, self._train, self._train_target, batch
-        )
-        options = asdict(self._options.loss)
-        losses = [latency_loss(member, log_latency, group, **options) for member in predicted]
-        return torch.stack(losses).mean(), len(group)
-
-    def validate(self, network: nn.Module) -> float:
-        total = 0.0
-        count = 0
-        # The order term needs whole batches to mean anything, so validation judges the errors
-        # alone.
-        options = {**asdict(self._options.loss), "rank_weight": 0.0}
-        for batch in self._validation.in_order(_PREDICT_PROGRAMS):
-            predicted, log_latency, group = self._forward(
-                network, self._validation, self._validation_target, batch
-            )
-            mean = predicted.mean(dim=0)
-            total += float(latency_loss(mean, log_latency, group, **options)) * len(group)
-            count += len(group)
-        return total / count
-
-    def centre(self, network: LatencyEnsemble) -> None:
-        """Sets each member's bias so that its median error before training is zero."""
-        errors = []
-        with torch.no_grad():
-            for batch in self._train.in_order(_PREDICT_PROGRAMS):
-                predicted, log_latency, _ = self._forward(
-                    network.eval(), self._train, self._train_target, batch
-                )
-                errors.append(log_latency - predicted)
-            network.shift(torch.cat(errors, dim=1).median(dim=1).values)
-
-    def _forward(
-        self,
-        network: nn.Module,
-        batches: SampleBatches,
-        target: tuple[Tensor, Tensor],
-        programs: NDArray[np.int64],
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns predicted log seconds [member, sample], measured ones and groups [sample]."""
-        rows = torch.from_numpy(batches.sample_rows(programs))
-        return network(batches.batch(programs)), target[0][rows], target[1][rows]
-
-
-def _targets(samples: Samples) -> tuple[Tensor, Tensor]:
-    """Returns log seconds (float32 [N]) and the (task, device) group of each sample (int64 [N])."""
-    group = samples.task_id * len(samples.devices) + samples.device
-    return (
-        torch.from_numpy(np.log(samples.latency_s).astype(np.float32)),
-        torch.from_numpy(group),
-    )

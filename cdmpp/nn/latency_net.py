@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -21,20 +22,21 @@ class LeafBatch:
         leaves: float32 [batch, leaf, feature], normalised leaf vectors; zeros in padding.
         position: int64 [batch, leaf], place in the serialised tree.
         mask: bool [batch, leaf], True where there is a leaf.
-        leaf_work: float32 [batch, leaf, 2], log of floating-point operations and of bytes of each
-            leaf.
+        demand: float32 [batch, leaf, 4], log of floating-point operations, distinct bytes, touched
+            bytes and parallel iterations of each leaf.
         program: int64 [sample], row of each sample's program in the batch.
         device: float32 [sample, device_feature], normalised device vectors.
-        device_rate: float32 [sample, 2], log of FLOP/s and of bytes/s of each sample's device.
+        supply: float32 [sample, 6], log of FLOP/s, of bytes/s, of the bytes of the three cache
+            levels and of the cores of each sample's device; NaN where unknown.
     """
 
     leaves: Tensor
     position: Tensor
     mask: Tensor
-    leaf_work: Tensor
+    demand: Tensor
     program: Tensor
     device: Tensor
-    device_rate: Tensor
+    supply: Tensor
 
 
 class LatencyNet(nn.Module):
@@ -66,7 +68,7 @@ class LatencyNet(nn.Module):
             nn.Linear(options.head_hidden, 2 * hidden),
         )
         self.leaf_head = nn.Sequential(
-            nn.Linear(hidden, options.head_hidden),
+            nn.Linear(hidden + (_RATIO_COUNT if options.ratios else 0), options.head_hidden),
             nn.GELU(),
             nn.Dropout(options.dropout),
             nn.Linear(options.head_hidden, 1),
@@ -81,6 +83,12 @@ class LatencyNet(nn.Module):
 
     def forward(self, batch: LeafBatch) -> Tensor:
         """Returns float32 [sample], log of the predicted latency in seconds."""
+        return self.with_embedding(batch)[0]
+
+    def with_embedding(self, batch: LeafBatch) -> tuple[Tensor, Tensor]:
+        """Returns what `forward` does, and float32 [sample, 2 hidden], each program on its device
+        as the network sees it.
+        """
         state = self.project(batch.leaves)
         if self._options.position != "none":
             code = encode_position(
@@ -92,17 +100,41 @@ class LatencyNet(nn.Module):
         mask = batch.mask[batch.program]
         on_device = state[batch.program] * (1.0 + scale[:, None, :]) + shift[:, None, :]
         on_device = on_device * mask[:, :, None]
-        score = self.leaf_head(on_device).squeeze(-1)
+        demand = batch.demand[batch.program]
+        seen = on_device
+        if self._options.ratios:
+            seen = torch.cat([on_device, _ratios(demand, batch.supply[:, None, :])], dim=-1)
+        score = self.leaf_head(seen).squeeze(-1)
         if self._options.anchor == "leaf_roofline":
-            work = batch.leaf_work[batch.program]
-            score = score + torch.amax(work - batch.device_rate[:, None, :], dim=-1)
+            score = score + torch.amax(demand[..., :2] - batch.supply[:, None, :2], dim=-1)
         score = score.masked_fill(~mask, -torch.inf)
         total = torch.logsumexp(score, dim=1)
         summed = on_device.sum(dim=1)
         count = mask.sum(dim=1, keepdim=True)
         pooled = torch.cat([summed / count, summed / torch.sqrt(count.float())], dim=-1)
         log_latency: Tensor = total + self.program_head(pooled).squeeze(-1) + self.bias
-        return log_latency
+        return log_latency, pooled
+
+
+#: Columns of `_ratios`.
+_RATIO_COUNT = 7
+
+
+def _ratios(demand: Tensor, supply: Tensor) -> Tensor:
+    """Returns float32 [sample, leaf, 7], what a leaf needs of what the device has, as logarithms.
+
+    Times of operations, distinct bytes and touched bytes; distinct bytes over each cache level;
+    parallel iterations over cores. They are shifted and divided by constants that bring them to
+    about [-2, 2]; 0 where the device is not known that well.
+
+    Args:
+        demand: float32 [sample, leaf, 4], see `LeafBatch`.
+        supply: float32 [sample, 1, 6], see `LeafBatch`.
+    """
+    times = (demand[..., [0, 1, 2]] - supply[..., [0, 1, 1]] + 8.0) / 4.0
+    fills = (demand[..., [1, 1, 1]] - supply[..., 2:5]) / 5.0
+    waves = (demand[..., 3:4] - supply[..., 5:6]) / 4.0
+    return torch.nan_to_num(torch.cat([times, fills, waves], dim=-1))
 
 
 class LatencyEnsemble(nn.Module):
@@ -127,6 +159,11 @@ class LatencyEnsemble(nn.Module):
         predicts.
         """
         return torch.stack([member(batch) for member in self.members])
+
+    def with_embedding(self, batch: LeafBatch) -> tuple[Tensor, Tensor]:
+        """Returns what `forward` does, and float32 [member, sample, 2 hidden], the embeddings."""
+        pairs = [cast(LatencyNet, member).with_embedding(batch) for member in self.members]
+        return torch.stack([log for log, _ in pairs]), torch.stack([state for _, state in pairs])
 
     @torch.no_grad()
     def shift(self, log_factor: Tensor) -> None:

@@ -18,7 +18,7 @@ FloatArray = NDArray[np.float64]
 _INK = "#1f2933"
 _GRID = "#e4e7eb"
 _ACCENT = "#0b6e99"
-_COLOURS = (
+COLOURS = (
     "#0b6e99", "#d9730d", "#448361", "#9065b0", "#c14c8a", "#cb912f", "#787774", "#2e5aac",
 )  # fmt: skip
 _MOST_POINTS = 20_000
@@ -31,7 +31,7 @@ def predicted_against_measured(
     labels: Sequence[str],
 ) -> str:
     """Returns a log-log scatter plot with the lines of no error and of a factor of two."""
-    figure, axes = _figure(5.6, 5.2)
+    figure, axes = new_figure(5.6, 5.2)
     rng = np.random.default_rng(0)
     chosen = rng.permutation(len(measured_s))[:_MOST_POINTS]
     low = float(min(measured_s.min(), predicted_s.min())) / 1.5
@@ -49,7 +49,7 @@ def predicted_against_measured(
                 s=7,
                 lw=0,
                 alpha=0.55,
-                color=_COLOURS[index % len(_COLOURS)],
+                color=COLOURS[index % len(COLOURS)],
                 label=label,
                 # Thousands of vector marks would make the page slow; axes and text stay vectors.
                 rasterized=True,
@@ -61,7 +61,7 @@ def predicted_against_measured(
     axes.set_xlabel("measured latency (s)")
     axes.set_ylabel("predicted latency (s)")
     axes.legend(frameon=False, fontsize=8, markerscale=2.2, loc="upper left", handletextpad=0.2)
-    return _svg(figure)
+    return svg_text(figure)
 
 
 def error_by_latency(measured_s: FloatArray, errors: dict[str, FloatArray]) -> str:
@@ -70,7 +70,7 @@ def error_by_latency(measured_s: FloatArray, errors: dict[str, FloatArray]) -> s
     Args:
         errors: line name -> float64 [N], absolute percentage errors as fractions.
     """
-    figure, axes = _figure(5.6, 3.6)
+    figure, axes = new_figure(5.6, 3.6)
     half_decade = np.floor(2 * np.log10(measured_s)).astype(np.int64)
     steps = np.unique(half_decade)
     centre = 10.0 ** ((steps + 0.5) / 2)
@@ -82,7 +82,7 @@ def error_by_latency(measured_s: FloatArray, errors: dict[str, FloatArray]) -> s
             marker="o",
             ms=4,
             lw=2.2 if index == 0 else 1.2,
-            color=_COLOURS[index % len(_COLOURS)],
+            color=COLOURS[index % len(COLOURS)],
             label=name,
         )
     axes.set_xscale("log")
@@ -90,12 +90,12 @@ def error_by_latency(measured_s: FloatArray, errors: dict[str, FloatArray]) -> s
     axes.set_xlabel("measured latency (s)")
     axes.set_ylabel("median error (%)")
     axes.legend(frameon=False, fontsize=8, ncols=2)
-    return _svg(figure)
+    return svg_text(figure)
 
 
 def error_distribution(errors: dict[str, FloatArray]) -> str:
     """Returns the share of programs whose error is at most x, one line a model."""
-    figure, axes = _figure(5.6, 3.6)
+    figure, axes = new_figure(5.6, 3.6)
     for index, (name, error) in enumerate(errors.items()):
         ordered = np.sort(error)
         share = np.arange(1, len(ordered) + 1) / len(ordered)
@@ -104,7 +104,7 @@ def error_distribution(errors: dict[str, FloatArray]) -> str:
             100 * np.maximum(ordered[keep], 1e-3),
             100 * share[keep],
             lw=2.2 if index == 0 else 1.2,
-            color=_COLOURS[index % len(_COLOURS)],
+            color=COLOURS[index % len(COLOURS)],
             label=name,
         )
     for limit in (5, 10, 20):
@@ -115,22 +115,22 @@ def error_distribution(errors: dict[str, FloatArray]) -> str:
     axes.set_xlabel("error at most (%)")
     axes.set_ylabel("share of programs (%)")
     axes.legend(frameon=False, fontsize=8, loc="upper left")
-    return _svg(figure)
+    return svg_text(figure)
 
 
 def training_curve(history: Sequence[dict[str, Any]]) -> str:
     """Returns training and validation loss by epoch."""
     from matplotlib.ticker import MaxNLocator
 
-    figure, axes = _figure(5.6, 3.6)
+    figure, axes = new_figure(5.6, 3.6)
     epochs = [entry["epoch"] for entry in history]
     validation = [entry["validation_loss"] for entry in history]
     axes.plot(
-        epochs, [entry["training_loss"] for entry in history], color=_COLOURS[1], label="training"
+        epochs, [entry["training_loss"] for entry in history], color=COLOURS[1], label="training"
     )
-    axes.plot(epochs, validation, color=_COLOURS[0], lw=2, label="validation (averaged weights)")
+    axes.plot(epochs, validation, color=COLOURS[0], lw=2, label="validation (averaged weights)")
     best = int(np.argmin(validation))
-    axes.plot(epochs[best], validation[best], "o", color=_COLOURS[0])
+    axes.plot(epochs[best], validation[best], "o", color=COLOURS[0])
     axes.annotate(
         f"kept: epoch {epochs[best]}",
         (epochs[best], validation[best]),
@@ -144,10 +144,11 @@ def training_curve(history: Sequence[dict[str, Any]]) -> str:
     axes.set_xlabel("epoch")
     axes.set_ylabel("loss")
     axes.legend(frameon=False, fontsize=8)
-    return _svg(figure)
+    return svg_text(figure)
 
 
-def _figure(width: float, height: float) -> tuple[Figure, Axes]:
+def new_figure(width: float, height: float) -> tuple[Figure, Axes]:
+    """Returns an empty figure of this size in inches, in the style of the reports."""
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
@@ -166,7 +167,8 @@ def _figure(width: float, height: float) -> tuple[Figure, Axes]:
     return figure, axes
 
 
-def _svg(figure: Figure) -> str:
+def svg_text(figure: Figure) -> str:
+    """Returns a figure as an SVG element; the same figure gives the same text."""
     import matplotlib
 
     text = io.StringIO()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 from pathlib import Path
@@ -42,6 +43,29 @@ def run_groups(metrics: dict[str, Any]) -> list[Group]:
         for device in devices
     ]
     return groups
+
+
+def interval_sentence(metrics: dict[str, Any]) -> str:
+    """Returns what the run's intervals are and how they did on the test part.
+
+    Args:
+        metrics: what metrics.json holds.
+    """
+    calibration = metrics.get("calibration")
+    if calibration is None:
+        return "none: too few validation tasks to measure them on"
+    values = metrics["test"][metrics["model"]]
+    made = (
+        f"{100 * calibration['coverage']:.0f} % nominal, measured on {calibration['tasks']} "
+        "validation tasks"
+    )
+    if values.get("interval_coverage") is None:
+        return made
+    factor = math.exp(values["interval_log_width"] / 2.0)
+    return (
+        f"{made}; on the test part {100 * values['interval_coverage']:.1f} % of a task's programs "
+        f"lie in theirs, typically a factor {factor:.2f} each way"
+    )
 
 
 def write_run_report(result: RunResult, *, command: str) -> Path:
@@ -126,6 +150,7 @@ def _facts(metrics: dict[str, Any]) -> list[tuple[str, str]]:
     ]
     if metrics["samples_per_s"]:
         facts.append(("training speed", f"{metrics['samples_per_s']:,.0f} samples/s"))
+    facts.append(("intervals", interval_sentence(metrics)))
     facts.append(("prediction speed", f"{metrics['predictions_per_s']:,.0f} programs/s"))
     facts.append(("versions", ", ".join(f"{k} {v}" for k, v in metrics["versions"].items())))
     facts.append(("machine", f"{platform.machine()}, {os.cpu_count()} cores, {platform.system()}"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,7 +56,7 @@ class Row:
         name: name of the model.
         role: `model`, `baseline` or `oracle` (which looks at the answers and is never marked as
             best).
-        cells: one per column of `COLUMNS`.
+        cells: one per column of the table.
     """
 
     name: str
@@ -77,14 +77,16 @@ def metric_group(
     lines: Mapping[str, Sequence[Mapping[str, Any]]],
     *,
     model: str,
-    oracle: str = "oracle",
+    references: Collection[str] = ("oracle",),
+    columns: Sequence[Column] = COLUMNS,
 ) -> Group:
     """Returns a table group.
 
     Args:
         lines: line name -> one metrics object per seed, in the order of the table.
         model: the line that is the subject of the table.
-        oracle: the line that is out of competition.
+        references: lines that are out of competition.
+        columns: of the table.
     """
     from cdmpp.metrics import mean_and_interval
 
@@ -93,27 +95,29 @@ def metric_group(
     for name, seeds in lines.items():
         means[name] = []
         halves[name] = []
-        for column in COLUMNS:
+        for column in columns:
             values = [seed[column.key] for seed in seeds if seed.get(column.key) is not None]
             mean, half = mean_and_interval(values) if values else (None, None)
             means[name].append(mean)
             halves[name].append(half if column.better else None)
     rows = []
     for name in lines:
-        role = "model" if name == model else "oracle" if name == oracle else "baseline"
+        role = "model" if name == model else "oracle" if name in references else "baseline"
         cells = []
-        for index, column in enumerate(COLUMNS):
+        for index, column in enumerate(columns):
             rivals = [
                 value
                 for other in lines
-                if other != oracle and (value := means[other][index]) is not None
+                if other not in references and (value := means[other][index]) is not None
             ]
             value, half = means[name][index], halves[name][index]
             cells.append(
                 Cell(
                     text=format_value(value, column.unit),
                     interval="" if half is None else f"± {format_value(half, column.unit)}",
-                    best=name != oracle and value is not None and _is_best(value, rivals, column),
+                    best=name not in references
+                    and value is not None
+                    and _is_best(value, rivals, column),
                 )
             )
         rows.append(Row(name, role, tuple(cells)))

@@ -7,8 +7,9 @@ from __future__ import annotations
 import copy
 import json
 import math
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,15 +20,18 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from cdmpp.datasets.atomic import make_folder
-from cdmpp.errors import DataError
+from cdmpp.errors import DataError, UsageError
 from cdmpp.models.options import LoopOptions
+from cdmpp.nn.shards import process_count
 from cdmpp.training._files import write_text
+from cdmpp.training._pace import CpuBudget, learning_rate, new_optimiser
 from cdmpp.training.checkpoint import (
     TrainingState,
     latest_checkpoint,
     load_checkpoint,
     save_checkpoint,
 )
+from cdmpp.training.distributed import average_gradients, is_first, seed_step, training_device
 
 Progress = Callable[[dict[str, Any]], None]
 
@@ -80,20 +84,47 @@ def train_loop(
     With a `run_dir`, a checkpoint is written every `options.checkpoint_every` steps and after every
     epoch, and a later call with the same fingerprint continues from the newest one: on CPU the
     result has the same bytes as a training that was never interrupted. The caller's random state is
-    left alone.
+    left alone. Under torchrun (see `cdmpp.training.distributed`) all processes do the same steps
+    and only the first one writes. On a GPU a resume is close, not exact.
 
     Raises:
         DataError: the loss is not finite.
-        UsageError: `run_dir` holds checkpoints of another fingerprint.
+        UsageError: `run_dir` holds checkpoints of another fingerprint, or what `options` asks for
+            is not there.
     """
     threads = torch.get_num_threads()
+    device = training_device(options.device_type)
+    _check(trainee, options)
     try:
         torch.set_num_threads(options.threads or threads)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            return _train(network, trainee, options, fingerprint, run_dir, on_progress)
+            network.to(device)
+            writes_to = run_dir if is_first() else None
+            return _train(
+                network, trainee, options, fingerprint, run_dir, writes_to, on_progress, seed
+            )
     finally:
+        network.to("cpu")
         torch.set_num_threads(threads)
+
+
+def _check(trainee: Trainee, options: LoopOptions) -> None:
+    """Refuses options that cannot be carried out.
+
+    Raises:
+        UsageError: this kind of model has no GPU path, or a time limit for several processes.
+    """
+    if options.device_type != "cpu" and not getattr(trainee, "follows_network", False):
+        raise UsageError(
+            f"this training runs on the CPU only, got device_type {options.device_type}; expected "
+            "cpu, or the model transformer"
+        )
+    if options.cpu_seconds and process_count() > 1:
+        raise UsageError(
+            "cpu_seconds limits the time of one process, got a training in "
+            f"{process_count()} processes; limit it with max_steps instead"
+        )
 
 
 def _train(
@@ -102,13 +133,16 @@ def _train(
     options: LoopOptions,
     fingerprint: str,
     run_dir: Path | None,
+    writes_to: Path | None,
     on_progress: Progress | None,
+    seed: int,
 ) -> LoopResult:
+    """As `train_loop`; `writes_to` is `run_dir` in the process that writes, else None."""
     state = TrainingState(
         network=network,
         average=copy.deepcopy(network).requires_grad_(False),
         best={key: value.detach().clone() for key, value in network.state_dict().items()},
-        optimiser=_optimiser(network, options),
+        optimiser=new_optimiser(network, options),
         step=0,
         best_loss=None,
         best_epoch=0,
@@ -116,27 +150,34 @@ def _train(
         history=[],
         finished=False,
     )
-    checkpoints = run_dir / "checkpoints" if run_dir else None
+    checkpoints = writes_to / "checkpoints" if writes_to else None
     if checkpoints:
         make_folder(checkpoints, what="checkpoints")
-        newest = latest_checkpoint(checkpoints)
-        if newest:
-            load_checkpoint(newest, state, fingerprint=fingerprint)
-    if run_dir:
-        _write_log(run_dir, state.history)
-    per_epoch = len(trainee.batches(0))
-    steps = per_epoch * options.epochs
+    newest = latest_checkpoint(run_dir / "checkpoints") if run_dir else None
+    if newest:
+        load_checkpoint(newest, state, fingerprint=fingerprint)
+    if writes_to:
+        _write_log(writes_to, state.history)
+    forward: Any = torch.compile(network, dynamic=True) if options.compile else network
+    per_pass = len(trainee.batches(0))
+    per_epoch = options.validate_every or per_pass
+    steps = min(per_pass * options.epochs, options.max_steps or sys.maxsize)
+    budget = CpuBudget(options.cpu_seconds, state.history)
     started = time.perf_counter()
     first_step = state.step
     while not state.finished and state.step < steps:
         epoch = state.step // per_epoch
+        stop = min((epoch + 1) * per_epoch, steps)
         samples = 0
         epoch_started = time.perf_counter()
-        for batch in trainee.batches(epoch)[state.step % per_epoch :]:
-            loss, count = _step(state, trainee, batch, options, steps)
+        for batch in _stretch(trainee, state.step, stop, per_pass):
+            place = max(state.step, budget.share_used() * steps)
+            seed_step(seed, state.step)
+            rate = learning_rate(options, step=state.step, place=place, steps=steps)
+            loss, count = _step(state, trainee, batch, options, rate, forward)
             state.epoch_losses.append(loss)
             samples += count
-            at_end = state.step % per_epoch == 0
+            at_end = state.step == stop
             if checkpoints and not at_end and state.step % options.checkpoint_every == 0:
                 save_checkpoint(checkpoints, state, fingerprint=fingerprint)
             if on_progress:
@@ -151,28 +192,31 @@ def _train(
                         "steps_per_s": (state.step - first_step) / max(elapsed, 1e-9),
                     }
                 )
+            if budget.is_spent():
+                break
         seconds = time.perf_counter() - epoch_started
         _end_epoch(state, trainee, epoch + 1, samples / max(seconds, 1e-9), seconds)
+        budget.note(state.history[-1])
         state.finished = (
-            epoch + 1 - state.best_epoch >= options.patience or epoch + 1 == options.epochs
+            epoch + 1 - state.best_epoch >= options.patience
+            or state.step == steps
+            or budget.is_spent()
         )
-        if run_dir:
-            _append_log(run_dir, state.history[-1])
+        if writes_to:
+            _append_log(writes_to, state.history[-1])
         if checkpoints:
             save_checkpoint(checkpoints, state, fingerprint=fingerprint)
     return LoopResult(state.best, state.best_epoch, state.step, state.history)
 
 
-def _optimiser(network: nn.Module, options: LoopOptions) -> torch.optim.Optimizer:
-    matrices = [p for p in network.parameters() if p.ndim >= 2]
-    others = [p for p in network.parameters() if p.ndim < 2]
-    return torch.optim.AdamW(
-        [
-            {"params": matrices, "weight_decay": options.weight_decay},
-            {"params": others, "weight_decay": 0.0},
-        ],
-        lr=options.learning_rate,
-    )
+def _stretch(trainee: Trainee, start: int, stop: int, per_pass: int) -> Iterator[NDArray[np.int64]]:
+    """Yields the batches of steps start to stop, over as many passes as that takes."""
+    step = start
+    while step < stop:
+        first = step % per_pass
+        batches = trainee.batches(step // per_pass)[first : first + stop - step]
+        yield from batches
+        step += len(batches)
 
 
 def _step(
@@ -180,12 +224,16 @@ def _step(
     trainee: Trainee,
     batch: NDArray[np.int64],
     options: LoopOptions,
-    steps: int,
+    rate: float,
+    forward: nn.Module,
 ) -> tuple[float, int]:
+    """Does one step; `forward` computes what `state.network` computes, perhaps compiled."""
     for group in state.optimiser.param_groups:
-        group["lr"] = options.learning_rate * _schedule(state.step, steps, options.warmup_fraction)
+        group["lr"] = rate
     state.network.train()
-    loss, samples = trainee.loss(state.network, batch)
+    is_narrow = options.precision == "bf16"
+    with torch.autocast(options.device_type, dtype=torch.bfloat16, enabled=is_narrow):
+        loss, samples = trainee.loss(forward, batch)
     value = float(loss.detach())
     if not math.isfinite(value):
         raise DataError(
@@ -195,6 +243,7 @@ def _step(
         )
     state.optimiser.zero_grad()
     loss.backward()  # type: ignore[no-untyped-call]
+    average_gradients(state.network.parameters())
     nn.utils.clip_grad_norm_(state.network.parameters(), options.gradient_clip)
     state.optimiser.step()
     state.step += 1
@@ -205,15 +254,10 @@ def _step(
             state.average.parameters(), state.network.parameters(), strict=True
         ):
             averaged.lerp_(current, 1.0 - decay)
+        # Statistics of batch norms are averages already.
+        for kept, own in zip(state.average.buffers(), state.network.buffers(), strict=True):
+            kept.copy_(own)
     return value, samples
-
-
-def _schedule(step: int, steps: int, warmup_fraction: float) -> float:
-    """Returns the share of the peak learning rate: linear warm-up, then half a cosine to zero."""
-    warmup = max(1.0, warmup_fraction * steps)
-    if step < warmup:
-        return (step + 1) / warmup
-    return 0.5 * (1.0 + math.cos(math.pi * (step - warmup) / max(1.0, steps - warmup)))
 
 
 def _end_epoch(

@@ -5,7 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from cdmpp.models.options import GbdtOptions, TransformerOptions
+from cdmpp.models.options import (
+    CdmppPaperOptions,
+    EnsembleOptions,
+    GbdtOptions,
+    RecursiveLstmOptions,
+    SegmentMlpOptions,
+    TlpOptions,
+    TransformerOptions,
+)
 
 SplitKind = Literal["task", "network", "record"]
 
@@ -25,7 +33,8 @@ class TrainOptions:
         fractions: shares of training, validation and test.
         test_networks: networks held out by `split: network`; empty = drawn by the seed.
         transformer: options of `model: transformer`.
-        gbdt: options of `gbdt`, as model or baseline.
+        gbdt: options of `gbdt`, as model or baseline; so on for every kind: `gbdt-rank` reads
+            `gbdt_rank`.
     """
 
     dataset: str = ""
@@ -37,4 +46,11 @@ class TrainOptions:
     fractions: tuple[float, float, float] = (0.7, 0.1, 0.2)
     test_networks: tuple[str, ...] = ()
     transformer: TransformerOptions = field(default_factory=TransformerOptions)
+    ensemble: EnsembleOptions = field(default_factory=EnsembleOptions)
     gbdt: GbdtOptions = field(default_factory=GbdtOptions)
+    gbdt_rank: GbdtOptions = field(default_factory=lambda: GbdtOptions(objective="rank"))
+    segment_mlp: SegmentMlpOptions = field(default_factory=SegmentMlpOptions)
+    tlp: TlpOptions = field(default_factory=TlpOptions)
+    tlp_rank: TlpOptions = field(default_factory=lambda: TlpOptions(loss="lambda_rank"))
+    recursive_lstm: RecursiveLstmOptions = field(default_factory=RecursiveLstmOptions)
+    cdmpp_paper: CdmppPaperOptions = field(default_factory=CdmppPaperOptions)

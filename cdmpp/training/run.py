@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cdmpp import __version__
 from cdmpp.config import dump_text
 from cdmpp.datasets.atomic import make_folder
 from cdmpp.datasets.samples import Samples
@@ -21,9 +19,12 @@ from cdmpp.errors import UsageError
 from cdmpp.models.base import CostModel
 from cdmpp.models.registry import model_class
 from cdmpp.training._files import write_json, write_text
+from cdmpp.training.calibration import add_interval_metrics
+from cdmpp.training.estimates import TrainedModel
 from cdmpp.training.judge import judge_in_detail, oracle_task_median
 from cdmpp.training.options import TrainOptions
-from cdmpp.training.run_folder import ModelCard, save_model, task_digests, write_predictions
+from cdmpp.training.origin import versions
+from cdmpp.training.run_folder import ModelCard, save_trained, task_digests, write_predictions
 
 #: (what is being done, progress of it or None)
 RunProgress = Callable[[str, dict[str, Any] | None], None]
@@ -51,13 +52,14 @@ class RunResult:
 
 
 def new_model(kind: str, options: TrainOptions) -> CostModel:
-    """Returns an untrained model of that kind with its part of the options.
+    """Returns an untrained model of that kind with its part of the options: the field named after
+    the kind, where there is one.
 
     Raises:
         UsageError: there is no such kind.
     """
-    own = {"transformer": options.transformer, "gbdt": options.gbdt}.get(kind)
     found = model_class(kind)
+    own = getattr(options, kind.replace("-", "_"), None)
     return found(own) if own is not None else found()  # type: ignore[call-arg]
 
 
@@ -80,19 +82,21 @@ def train_run(
     """
     report = on_progress or _ignore
     make_folder(run_dir, what="run folder")
-    _claim(run_dir, dump_text(options))
-    parts = split(
-        samples,
-        options.split,
-        seed=options.seed,
-        fractions=options.fractions,
-        test_networks=options.test_networks or None,
-    )
+    claim_run_folder(run_dir, dump_text(options))
+    parts = _split(options, samples)
     train, validation, test = (
         samples.take(index) for index in (parts.train, parts.validation, parts.test)
     )
     model, training_s = _fit(options.model, options, train, validation, run_dir, report)
-    save_model(model, run_dir, _card(options.model, samples, train, parts, options))
+    validation_s = model.predict(validation)
+    card, tasks = save_trained(
+        model,
+        run_dir,
+        _card(options.model, samples, train, parts, options),
+        train=train,
+        validation=validation,
+        validation_s=validation_s,
+    )
     predicted_s: dict[str, NDArray[np.float64]] = {}
     started = time.perf_counter()
     predicted_s[options.model] = model.predict(test)
@@ -101,7 +105,7 @@ def train_run(
         run_dir / "predictions.parquet",
         [
             ("train", train, model.predict(train)),
-            ("validation", validation, model.predict(validation)),
+            ("validation", validation, validation_s),
             ("test", test, predicted_s[options.model]),
         ],
     )
@@ -110,6 +114,11 @@ def train_run(
             baseline, _ = _fit(kind, options, train, validation, None, report)
             predicted_s[kind] = baseline.predict(test)
     predicted_s[ORACLE] = oracle_task_median(test)
+    judged = {name: judge_in_detail(test, values) for name, values in predicted_s.items()}
+    estimates = TrainedModel(model, card, tasks).estimate(
+        test, latency_s=predicted_s[options.model]
+    )
+    add_interval_metrics(judged[options.model], test, estimates.low_s, estimates.high_s)
     history = list(getattr(model, "history", []))
     # The log also knows the seconds spent before an interruption.
     training_s = history[-1]["elapsed_s"] if history else training_s
@@ -126,26 +135,36 @@ def train_run(
         "samples_per_s": float(np.mean([e["samples_per_s"] for e in history])) if history else None,
         "predictions_per_s": len(test) / max(predict_s, 1e-9),
         "versions": versions(),
-        "test": {name: judge_in_detail(test, values) for name, values in predicted_s.items()},
+        "calibration": _calibration_facts(card),
+        "test": judged,
     }
     write_json(run_dir / "metrics.json", metrics)
     return RunResult(run_dir, metrics, test, predicted_s, history)
 
 
-def versions() -> dict[str, str]:
-    """Returns the versions of what took part in a run."""
-    from importlib.metadata import PackageNotFoundError, version
+def assist_run(options: TrainOptions, samples: Samples, run_dir: Path) -> None:
+    """Trains along with the process that called `train_run` with the same arguments; writes
+    nothing.
 
-    found = {"cdmpp": __version__, "python": platform.python_version()}
-    for name in ("torch", "numpy", "xgboost-cpu", "apache-tvm"):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
+    Raises:
+        DataError: a part of the split is empty.
+    """
+    parts = _split(options, samples)
+    train, validation = samples.take(parts.train), samples.take(parts.validation)
+    new_model(options.model, options).fit(train, validation, seed=options.seed, run_dir=run_dir)
 
 
-def _claim(run_dir: Path, config: str) -> None:
+def _split(options: TrainOptions, samples: Samples) -> Split:
+    return split(
+        samples,
+        options.split,
+        seed=options.seed,
+        fractions=options.fractions,
+        test_networks=options.test_networks or None,
+    )
+
+
+def claim_run_folder(run_dir: Path, config: str) -> None:
     """Writes config.yaml, or checks that the one that is there says the same."""
     path = run_dir / "config.yaml"
     if path.exists() and path.read_text("utf-8") != config:
@@ -200,6 +219,18 @@ def _split_facts(parts: Split, options: TrainOptions) -> dict[str, Any]:
         "description": parts.description,
         "leaks": parts.leaks,
         "test_networks": list(parts.test_networks),
+    }
+
+
+def _calibration_facts(card: ModelCard) -> dict[str, Any] | None:
+    found = card.calibration
+    if found is None:
+        return None
+    return {
+        "coverage": found.coverage,
+        "tasks": found.tasks,
+        "samples": found.samples,
+        "pooled_log_half_width": found.pooled,
     }
 
 

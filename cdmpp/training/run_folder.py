@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,8 @@ from cdmpp.errors import DataError
 from cdmpp.models.base import CostModel
 from cdmpp.models.registry import model_class
 from cdmpp.training._files import read_json, write_json
+from cdmpp.training.calibration import Calibration, calibrate
+from cdmpp.training.out_of_distribution import TrainingTasks
 
 MODEL_FORMAT = 1
 _HINT = "give a run folder that `cdmpp train` has finished, or train one with `cdmpp train`"
@@ -35,6 +37,7 @@ class ModelCard:
         devices: the devices it was trained on.
         training_tasks: short digests of the tasks in its training part (see `task_digest`).
         versions: cdmpp, python and library versions at training time.
+        calibration: its intervals; None where too few tasks were held back to measure them.
     """
 
     kind: str
@@ -44,6 +47,7 @@ class ModelCard:
     devices: tuple[DeviceSpec, ...]
     training_tasks: frozenset[str]
     versions: dict[str, str]
+    calibration: Calibration | None = None
 
 
 def task_digest(task: str) -> str:
@@ -73,9 +77,39 @@ def save_model(model: CostModel, directory: Path, card: ModelCard) -> None:
             "devices": [asdict(spec) for spec in card.devices],
             "versions": card.versions,
             "training_tasks": sorted(card.training_tasks),
+            "calibration": None if card.calibration is None else asdict(card.calibration),
             "state": state,
         },
     )
+
+
+def save_trained(
+    model: CostModel,
+    directory: Path,
+    card: ModelCard,
+    *,
+    train: Samples,
+    validation: Samples,
+    validation_s: NDArray[np.float64] | None = None,
+    base_tasks: TrainingTasks | None = None,
+) -> tuple[ModelCard, TrainingTasks]:
+    """Calibrates a trained model and writes it with where its training tasks lie.
+
+    Args:
+        card: its calibration is replaced.
+        validation: measured programs that no weight was fitted to.
+        validation_s: float64 [N], predictions of them, if there are some already.
+        base_tasks: training tasks of the model that this one was fine-tuned from.
+
+    Returns:
+        The card with the calibration, and the training tasks.
+    """
+    predicted_s = model.predict(validation) if validation_s is None else validation_s
+    calibrated = replace(card, calibration=calibrate(validation, predicted_s))
+    tasks = TrainingTasks.fit(train) if base_tasks is None else base_tasks.extended(train)
+    tasks.save(directory)
+    save_model(model, directory, calibrated)
+    return calibrated, tasks
 
 
 def load_model(directory: Path) -> tuple[CostModel, ModelCard]:
@@ -96,6 +130,7 @@ def load_model(directory: Path) -> tuple[CostModel, ModelCard]:
             f"{DEVICE_VECTOR_SCHEMA_VERSION}; train again with `cdmpp train`"
         )
     try:
+        calibration = value.get("calibration")
         card = ModelCard(
             kind=value["kind"],
             feature_schema=value["feature_schema"],
@@ -104,6 +139,7 @@ def load_model(directory: Path) -> tuple[CostModel, ModelCard]:
             devices=tuple(DeviceSpec(**spec) for spec in value["devices"]),
             training_tasks=frozenset(value["training_tasks"]),
             versions=value["versions"],
+            calibration=Calibration(**calibration) if calibration else None,
         )
         model = model_class(card.kind).load(Path(directory), value["state"])
     except (KeyError, TypeError, AttributeError) as error:

@@ -14,13 +14,14 @@ from cdmpp.cli.main import main
 from cdmpp.metrics import METRIC_NAMES
 from cdmpp.training.run_folder import load_model
 from tests.cli.conftest import DEVICES, QUICK, json_of
+from tests.training.test_distributed import torchrun
 
 
 def test_run_folder_is_complete(trained):
     names = {path.name for path in trained.iterdir()}
     assert names == {
         "config.yaml", "metrics.json", "predictions.parquet", "model.safetensors", "model.json",
-        "checkpoints", "report.html", "log.jsonl",
+        "checkpoints", "report.html", "log.jsonl", "training_tasks.safetensors",
     }  # fmt: skip
 
 
@@ -110,3 +111,19 @@ def test_split_by_record_is_marked_as_leaking(dataset, cache, tmp_path, capsys):
     assert main([*arguments, *options, *QUICK]) == 0
     assert "This split leaks" in (tmp_path / "run" / "report.html").read_text()
     assert json.loads((tmp_path / "run" / "model.json").read_text())["split"]["leaks"] is True
+
+
+@pytest.mark.slow
+def test_two_processes_write_one_run_folder_and_find_it_again(dataset, cache, tmp_path):
+    words = [
+        "scripts/train.py", "--dataset", str(dataset), "--cache", str(cache), "--jobs", "1",
+        "--out", str(tmp_path / "run"), "--json", *QUICK, "--set", "baselines=[constant]",
+    ]  # fmt: skip
+    printed = []
+    for _ in range(2):
+        done = torchrun(*words)
+        assert done.returncode == 0, done.stderr
+        printed.append(json.loads(done.stdout))
+    assert printed[0]["test"] == printed[1]["test"]
+    assert (tmp_path / "run" / "report.html").exists()
+    assert len((tmp_path / "run" / "log.jsonl").read_text().splitlines()) == 3

@@ -126,6 +126,10 @@ def build_samples(
         leaf_position=np.ones(count, np.int32),
         data_hash="0" * 64,
         feature_schema={"leaf": 1, "leaf_extra": 0},
+        tree_offset=np.zeros(count + 1, np.int64),
+        tree=np.zeros(0, np.int32),
+        schedule_offset=np.zeros(count + 1, np.int64),
+        schedule=np.zeros(0, np.uint8),
     )
     return Samples(
         programs=programs,

@@ -70,5 +70,5 @@ def test_extract_with_the_real_featuriser(
     assert "18 programs" in captured.out
     assert "extract: 100 %" in captured.err
     samples = load_samples(out)
-    assert len(samples) == 2 * report["valid"]
+    assert len(samples) == 2 * report["featurised"]
     assert samples.programs.leaf_features.any()

@@ -20,11 +20,14 @@ from tests.fuzz.fuzz_readers import (
     fuzz_extraction,
     fuzz_graphs,
     fuzz_lines,
+    fuzz_native_lines,
     fuzz_other_lines,
     fuzz_pickles,
     seed_lines,
     small_pickles,
 )
+from tvm_helper.dag import parse_dag
+from tvm_helper.native import NativeTask, Status, native_library
 
 needs_tvm_helper = pytest.mark.skipif(
     importlib.util.find_spec("tvm_helper") is None, reason="tvm_helper is not installed"
@@ -50,6 +53,46 @@ def test_mutated_lines(lines: list[str], tmp_path: Path) -> None:
     assert outcome.total == 2000
     assert outcome.accepted > 50
     assert len(outcome.rejected) > 10
+
+
+@needs_tvm_helper
+def test_mutated_lines_in_the_native_code(lines: list[str], tasks: TaskIndex) -> None:
+    if native_library() is None:
+        pytest.skip("no C++ compiler, or CDMPP_NATIVE=0")
+    outcome = fuzz_native_lines(lines, tasks, count=2000, seed=1)
+    assert outcome.is_clean, outcome.to_json()
+    assert outcome.total == 2000
+    assert outcome.accepted > 50
+    assert outcome.rejected["left to Python"] > 50
+    assert any(reason.startswith("program: ") for reason in outcome.rejected)
+
+
+@needs_tvm_helper
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"CI", ', '"CI", 1e999, '),
+        ('"CI", ', '"CI", ' + "[" * 17 + "]" * 17 + ", "),
+        ('[["[', '[["\\ud800['),
+        ('[["[', '[["\\uDFFF['),
+    ],
+)
+def test_lines_that_only_the_native_code_took(
+    lines: list[str], tasks: TaskIndex, old: str, new: str
+) -> None:
+    library = native_library()
+    if library is None:
+        pytest.skip("no C++ compiler, or CDMPP_NATIVE=0")
+    line = next(line for line in lines if '"CI", ' in line)
+    record = parse_record(line)
+    task = tasks.find(record.workload_key, record.target_kind)
+    assert task is not None
+    native = NativeTask(parse_dag(task.dag_json), library)
+    assert native.featurise_lines([line.encode()]).status.tolist() == [Status.VALID]
+    bad = line.replace(old, new, 1)
+    assert native.featurise_lines([bad.encode()]).status.tolist() == [Status.DECLINED]
+    with pytest.raises(RecordLineError):
+        parse_record(bad)
 
 
 def test_mutated_lines_of_autotvm_and_metaschedule() -> None:

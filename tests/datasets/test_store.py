@@ -10,6 +10,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,13 @@ import pytest
 from cdmpp.datasets.cache import load_samples
 from cdmpp.datasets.extracted import MANIFEST, read_manifest, read_table
 from cdmpp.datasets.schema import STORE_SCHEMA_VERSION
-from cdmpp.datasets.stats import dataset_stats
+from cdmpp.datasets.stats import dataset_stats, stats_table
 from cdmpp.datasets.store import ExtractProgress, extract
 from cdmpp.datasets.tenset import ReadReport, read_records
 from cdmpp.errors import DataError, ReplayError, UsageError
 from cdmpp.features.compact_ast import CompactAst
 from cdmpp.records import MeasureRecord, TensetTask, program_id
+from tests.datasets.conftest import build_samples
 
 Featurise = Callable[..., list[CompactAst | ReplayError]]
 
@@ -37,8 +39,9 @@ def content(folder: Path) -> dict[str, bytes]:
 
 def rows(folder: Path, table: str) -> list[dict[str, Any]]:
     schema = {
-        "programs": ["program_id", "operator", "valid", "reject_reason", "networks", "flop_count",
-                     "leaf_features", "leaf_extra", "leaf_position", "tree", "target_kind"],
+        "programs": ["program_id", "operator", "schedule", "valid", "reject_reason", "networks",
+                     "flop_count", "leaf_features", "leaf_extra", "leaf_position", "tree",
+                     "target_kind"],
         "measurements": ["program_id", "device", "latency_s", "latency_std_s", "costs_s",
                          "error_code", "measured_at"],
     }  # fmt: skip
@@ -369,10 +372,60 @@ def test_samples_hold_the_features_of_their_programs(
         features = np.array(row["leaf_features"], np.float32).reshape(-1, 164)
         assert np.array_equal(programs.leaf_features[leaves], features)
         assert programs.leaf_position[leaves].tolist() == row["leaf_position"]
+        tree = programs.tree[programs.tree_offset[p] : programs.tree_offset[p + 1]]
+        assert tree.tolist() == row["tree"]
+        assert programs.schedule_text(p) == row["schedule"]
         assert programs.operator[p] == row["operator"]
         networks = programs.networks[programs.task_id[p]]
         assert networks == [(pair["name"], pair["weight"]) for pair in row["networks"]]
         assert str(programs.tasks[programs.task_id[p]]).endswith("|llvm")
+
+
+def test_the_schedule_is_the_canonical_json_of_the_steps(
+    tiny_dataset: Path, tmp_path: Path, featurise: Featurise
+) -> None:
+    extract(tiny_dataset, tmp_path / "out", None, featurise, jobs=1)
+    expected = {
+        program_id(
+            "tenset", record.workload_key, list(record.steps), record.target_kind
+        ): json.dumps(record.steps, separators=(",", ":"))
+        for path in (tiny_dataset / "measure_records").rglob("*.json")
+        for record in read_records(path, ReadReport())
+    }
+    found = {row["program_id"]: row["schedule"] for row in rows(tmp_path / "out", "programs")}
+    assert found == expected
+
+
+def test_programs_without_schedule_have_none() -> None:
+    programs = build_samples([[]]).programs
+    assert programs.schedule_text(0) is None
+
+
+def test_rejected_programs_with_features_are_samples(
+    tiny_dataset: Path, tmp_path: Path, featurise: Featurise
+) -> None:
+    def strict(task: TensetTask, records: list[MeasureRecord]) -> list[CompactAst | ReplayError]:
+        results: list[CompactAst | ReplayError] = []
+        for record, ast in zip(records, featurise(task, records), strict=True):
+            assert isinstance(ast, CompactAst)
+            if record.line == 1:
+                results.append(replace(ast, valid=False, reject_reason="threads (512)"))
+            else:
+                results.append(ReplayError("no") if record.line == 2 else ast)
+        return results
+
+    report = extract(tiny_dataset, tmp_path / "out", None, strict, jobs=1)
+    assert (report.programs, report.featurised, report.valid) == (18, 12, 6)
+    assert report.rejected == {"threads": 6, "replay: no": 6}
+    samples = load_samples(tmp_path / "out")
+    by_id = {row["program_id"]: row for row in rows(tmp_path / "out", "programs")}
+    reasons = [by_id[identity]["reject_reason"] for identity in samples.programs.program_id]
+    assert sorted(map(str, reasons)) == ["None"] * 6 + ["threads (512)"] * 6
+    assert len(samples) == 24
+    stats = dataset_stats(tmp_path / "out")
+    assert (stats["programs"], stats["featurised"], stats["valid"]) == (18, 12, 6)
+    text = "\n".join(str(part) for part in stats_table(stats).renderables)
+    assert "6 valid; 6 with features are rejected by the original toolchain" in text
 
 
 def test_the_cache_follows_the_data(

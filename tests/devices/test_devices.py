@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cdmpp.devices.device_file import load_device_spec, read_device_file
 from cdmpp.devices.registry import (
+    find_device,
     get_device,
-    load_device_file,
     load_registry,
     resolve_devices,
     unknown_device,
@@ -45,16 +46,6 @@ def test_values_and_their_sources() -> None:
     assert spec.simd_bits == 512
     assert get_device("epyc-avx2-1c").clock_hz is None
     assert get_device("epyc-avx2-1c").peak_fp32_flop_per_s == 116e9
-
-
-@pytest.mark.parametrize("label", LABELS)
-def test_every_value_has_a_source(label: str) -> None:
-    spec = get_device(label)
-    for field in fields(DeviceSpec):
-        if field.name in ("name", "kind", "sources"):
-            continue
-        known = getattr(spec, field.name) is not None
-        assert known == bool(spec.sources.get(field.name)), field.name
 
 
 def test_an_unknown_label_names_the_nearest() -> None:
@@ -134,13 +125,15 @@ def test_compute_capability() -> None:
             "devices: {x: {kind: cpu, clock_hz: {value: fast, source: s}}}",
             "expected a positive number",
         ),
+        ("devices: {x: {kind: cpu, aliases: y}}", "aliases: expected a list of names"),
+        ("devices: {x: {kind: cpu, alias: [y]}}", "did you mean 'aliases'"),
     ],
 )
 def test_a_wrong_device_file_is_told(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "x.yaml"
     path.write_text(text)
     with pytest.raises(DeviceError) as caught:
-        load_device_file(path)
+        read_device_file(path)
     assert message in str(caught.value)
     assert str(path) in str(caught.value)
 
@@ -154,3 +147,54 @@ def test_a_device_file_of_ones_own(tmp_path: Path) -> None:
     assert spec.clock_hz == 1.59e9
     assert spec.mem_bytes is None
     assert spec.sources == {"clock_hz": "data sheet"}
+
+
+@pytest.mark.parametrize(
+    ("name", "label"),
+    [
+        ("t4", "t4"),
+        ("Tesla T4", "t4"),
+        ("a100", "a100-40gb"),
+        ("NVIDIA A100-SXM4-40GB", "a100-40gb"),
+        ("NVIDIA A100 80GB PCIe", "a100-80gb"),
+        ("Tesla V100-PCIE-16GB", "v100"),
+        ("NVIDIA GeForce RTX 3090", "rtx3090"),
+        ("AMD Instinct MI210", "mi210"),
+        ("EPYC_7452", "epyc-7452"),
+    ],
+)
+def test_other_names_of_a_device(name: str, label: str) -> None:
+    assert get_device(name).name == label
+
+
+def test_data_keep_the_name_they_use() -> None:
+    (spec,), warnings = resolve_devices({"a100": "cuda"})
+    assert spec == replace(get_device("a100-40gb"), name="a100")
+    assert not warnings
+
+
+def test_a_board_that_is_not_described_is_not_taken_for_another() -> None:
+    assert find_device("NVIDIA H100 PCIe") is None
+    assert find_device("NVIDIA A100-SXM4-80GB") is None
+
+
+def test_a_label_of_ones_own_wins_over_a_shipped_alias(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(
+        "devices: {a100: {kind: gpu, core_count: {value: 7, source: a slice}}}"
+    )
+    assert get_device("a100", [tmp_path]).core_count == 7
+    assert get_device("a100").core_count == 108
+
+
+def test_one_device_of_a_file(tmp_path: Path) -> None:
+    one, two = tmp_path / "one.yaml", tmp_path / "two.yaml"
+    one.write_text("devices: {box: {kind: cpu, threads: {value: 3, source: me}}}")
+    two.write_text("devices: {first: {kind: cpu}, second: {kind: gpu}}")
+    assert load_device_spec(one).threads == 3
+    assert load_device_spec(two, "second").kind == "gpu"
+    with pytest.raises(DeviceError, match="has 2 devices, expected one; there are: first, second"):
+        load_device_spec(two)
+    with pytest.raises(DeviceError, match="no device 'secnd', did you mean 'second'"):
+        load_device_spec(two, "secnd")
+    with pytest.raises(DeviceError, match="cannot read the device file"):
+        load_device_spec(tmp_path / "none.yaml")

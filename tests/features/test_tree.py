@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cdmpp.features.compact_ast import LEAF_FEATURE_COUNT
+from cdmpp.features.compact_ast import LEAF_EXTRA_COUNT, LEAF_FEATURE_COUNT
 from cdmpp.features.expr import Expr, int_const, int_var
 from cdmpp.features.loop_tree import Attribute, Condition, Loop, LoopKind, LoopTree
 from cdmpp.features.schema import (
@@ -27,7 +27,7 @@ def test_matmul() -> None:
     assert ast.leaf_position.tolist() == [4, 9]
     assert [int(ast.tree[position]) for position in ast.leaf_position] == [4, 7]
     assert ast.leaf_features.shape == (2, LEAF_FEATURE_COUNT)
-    assert ast.leaf_extra.shape == (2, 0)
+    assert ast.leaf_extra.shape == (2, LEAF_EXTRA_COUNT)
     assert ast.leaf_features.dtype == np.float32
     assert ast.tree.dtype == ast.leaf_position.dtype == np.int32
     assert ast.valid

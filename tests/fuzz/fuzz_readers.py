@@ -36,11 +36,11 @@ from cdmpp.datasets.metaschedule import Workload, parse_tuning_record  # noqa: E
 from cdmpp.datasets.operators import operator_name  # noqa: E402
 from cdmpp.datasets.read_report import ReadReport  # noqa: E402
 from cdmpp.datasets.record_file import read_records  # noqa: E402
-from cdmpp.datasets.record_line import RecordLineError  # noqa: E402
+from cdmpp.datasets.record_line import RecordLineError, parse_record  # noqa: E402
 from cdmpp.datasets.restricted_pickle import load_restricted  # noqa: E402
 from cdmpp.datasets.task_index import TaskIndex, load_tasks  # noqa: E402
 from cdmpp.errors import DataError  # noqa: E402
-from cdmpp.records import program_id  # noqa: E402
+from cdmpp.records import MeasureRecord, canonical_json, program_id  # noqa: E402
 from tests.fuzz.mutate import (  # noqa: E402
     mutate_bytes,
     mutate_line,
@@ -53,6 +53,10 @@ SHIPPED = ROOT / "data" / "tenset-cpu"
 FORBIDDEN_EVENTS = (
     "pickle.find_class", "os.", "subprocess.", "shutil.", "socket.", "ctypes.", "exec", "compile",
     "import", "code.__new__", "builtins.input",
+)  # fmt: skip
+#: Why a line whose program is fine can be refused.
+_RESULT_REASONS = (
+    "malformed result", "no costs", "cost is not finite", "cost is zero or negative",
 )  # fmt: skip
 #: Looking into the folder of tasks.
 _HARMLESS_EVENTS = ("os.listdir", "os.scandir")
@@ -175,7 +179,8 @@ def fuzz_lines(
     """Reads `count` mutated lines, each as a file of its own, and names the programs in them.
 
     A file with several lines after mutation is refused when any of its lines is; every line must
-    be accounted for.
+    be accounted for. Each file is read twice, with the fast reader of plain lines and without; the
+    two must say the same.
     """
     rng = random.Random(seed)
     outcome = Outcome()
@@ -183,8 +188,13 @@ def fuzz_lines(
 
     def read(case: bytes) -> str | None:
         path.write_bytes(case)
-        report = ReadReport()
-        for record in read_records(path, report, device="fuzz"):
+        report, slow_report = ReadReport(), ReadReport()
+        records = list(read_records(path, report, device="fuzz"))
+        slowly = list(read_records(path, slow_report, device="fuzz", parse=parse_every_line))
+        assert repr(records) == repr(slowly), "the two readers differ"
+        assert report == slow_report, (report.to_json(), slow_report.to_json())
+        for record in records:
+            assert record.schedule == canonical_json(list(record.steps))
             identity = program_id(
                 "tenset", record.workload_key, list(record.steps), record.target_kind
             )
@@ -202,6 +212,70 @@ def fuzz_lines(
     for _ in range(count):
         case = mutate_line(rng, rng.choice(lines))
         outcome.run(bound_s, case, lambda case=case: read(case))  # type: ignore[misc]
+    return outcome
+
+
+def parse_every_line(text: str, *, device: str = "unknown", line: int = 0) -> MeasureRecord:
+    """Reads a line with the reader that knows every case: no other one is asked first."""
+    return parse_record(text, device=device, line=line)
+
+
+def fuzz_native_lines(
+    lines: list[str], tasks: TaskIndex, *, count: int, seed: int, bound_s: float = 60.0
+) -> Outcome:
+    """Gives `count` mutated lines to the native featuriser, 100 of one task at a time.
+
+    A line that it takes must be one that the Python reader takes, and its program must come out as
+    from the steps that Python read.
+    """
+    from tvm_helper.dag import parse_dag
+    from tvm_helper.featurise import native_batch, outcomes
+    from tvm_helper.native import NativeTask, Status, native_library
+
+    library = native_library()
+    assert library is not None, "there is no native code to test"
+    rng = random.Random(seed)
+    outcome = Outcome()
+    keys = [(r.workload_key, r.target_kind) for r in map(parse_record, lines)]
+    groups: dict[tuple[str, str], list[str]] = {}
+    for key, line in zip(keys, lines, strict=True):
+        if tasks.find(*key) is not None:
+            groups.setdefault(key, []).append(line)
+    natives: dict[tuple[str, str], NativeTask] = {}
+
+    def run(key: tuple[str, str], cases: list[bytes]) -> str | None:
+        task = tasks.find(*key)
+        assert task is not None
+        if key not in natives:
+            natives[key] = NativeTask(parse_dag(task.dag_json), library)
+        batch = natives[key].featurise_lines(cases)
+        results = zip(cases, batch.status.tolist(), outcomes(batch), strict=True)
+        for number, (case, status, result) in enumerate(results):
+            if result is None:
+                outcome.rejected["left to Python"] += 1
+                continue
+            try:
+                record = parse_record(case.decode())
+            except RecordLineError as error:
+                # Costs are not looked at natively.
+                if error.reason not in _RESULT_REASONS:
+                    raise
+                outcome.rejected[f"costs, which are not looked at: {error.reason}"] += 1
+                continue
+            (again,) = outcomes(native_batch(natives[key], [record]))
+            if again is not None:
+                assert repr(again) == repr(result), "lines and steps differ"
+            if status == Status.FAILED:
+                outcome.rejected[f"program: {batch.reasons[number]}"] += 1
+            else:
+                outcome.accepted += 1
+        return None
+
+    for _ in range(0, count, 100):
+        key = rng.choice(list(groups))
+        cases = [mutate_line(rng, rng.choice(groups[key])).replace(b"\n", b" ") for _ in range(100)]
+        outcome.run(bound_s, cases[0], lambda k=key, c=cases: run(k, c))  # type: ignore[misc]
+        outcome.accepted -= 1  # the batch itself is no case
     return outcome
 
 
@@ -371,15 +445,46 @@ def small_pickles() -> list[bytes]:
     return [data for data in pickles if len(data) < 300_000]
 
 
+def page(counts: dict[str, dict[str, Any]], command: str) -> str:
+    """Returns the counts of all kinds as a Markdown page."""
+    lines = [
+        "# Fuzzing",
+        "",
+        f"`{command}`; a crash is anything but a value or a `DataError`, a hang a case above its "
+        "time bound.",
+        "`lines` are read twice, by the fast and by the full reader, which have to say the same; "
+        "`native lines` that the",
+        "native code takes have to be lines that Python takes and to give what their steps give; "
+        "`extraction` goes from",
+        "files of 100 lines to Parquet.",
+        "",
+        "| kind | cases | accepted | rejected | crashes | hangs | forbidden events | slowest s |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for kind, value in counts.items():
+        lines.append(
+            f"| {kind} | {value['cases']:,} | {value['accepted']:,} | "
+            f"{sum(value['rejected'].values()):,} | {sum(value['crashes'].values())} | "
+            f"{value['hangs']} | {sum(value['forbidden_events'].values())} | "
+            f"{value['slowest_s']:.2f} |"
+        )
+    for kind, value in counts.items():
+        lines += ["", f"## {kind}", "", "| reason | cases |", "|---|---|"]
+        lines += [f"| {reason} | {count:,} |" for reason, count in value["rejected"].items()]
+    return "\n".join([*lines, ""])
+
+
 def main() -> int:
     """Runs all kinds and prints their counts as JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--lines", type=int, default=100_000)
+    parser.add_argument("--native-lines", type=int, default=100_000, help="into the native code")
     parser.add_argument("--other-lines", type=int, default=20_000, help="AutoTVM, MetaSchedule")
     parser.add_argument("--pickles", type=int, default=1_000)
     parser.add_argument("--graphs", type=int, default=2_000)
     parser.add_argument("--extracted", type=int, default=2_000, help="lines that are featurised")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--page", type=Path, help="a Markdown file for the counts")
     parser.add_argument("--records", type=Path, nargs="*", help="more record files to mutate")
     args = parser.parse_args()
     resource.setrlimit(resource.RLIMIT_AS, (6 << 30, 6 << 30))
@@ -390,6 +495,9 @@ def main() -> int:
         folder = Path(name)
         results = {
             "lines": fuzz_lines(lines, folder, count=args.lines, seed=args.seed),
+            "native lines": fuzz_native_lines(
+                lines, load_tasks(SHIPPED / "network_info"), count=args.native_lines, seed=args.seed
+            ),
             "other lines": fuzz_other_lines(args.other_lines, seed=args.seed),
             "pickles": fuzz_pickles(small_pickles(), folder, count=args.pickles, seed=args.seed),
             "graphs": fuzz_graphs(
@@ -397,7 +505,11 @@ def main() -> int:
             ),
             "extraction": fuzz_extraction(lines, folder, count=args.extracted, seed=args.seed),
         }
-    print(json.dumps({kind: result.to_json() for kind, result in results.items()}, indent=1))
+    counts = {kind: result.to_json() for kind, result in results.items()}
+    print(json.dumps(counts, indent=1))
+    if args.page:
+        command = " ".join(["python", "tests/fuzz/fuzz_readers.py", *sys.argv[1:]])
+        args.page.write_text(page(counts, command), encoding="utf-8")
     return 0 if all(result.is_clean for result in results.values()) else 1
 
 

@@ -7,6 +7,7 @@ import numpy as np
 from cdmpp.datasets.samples import ProgramArrays, Samples
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.features.schema import LEAF_FEATURE_NAMES
+from cdmpp.records import canonical_json
 
 FLOAT_ADD = LEAF_FEATURE_NAMES.index("float_addsub")
 UNIQUE_BYTES = LEAF_FEATURE_NAMES.index("B0.unique_bytes")
@@ -49,6 +50,8 @@ def make_samples(
         if name.endswith(".unique_bytes"):
             leaves[:, LEAF_FEATURE_NAMES.index(name)] = rng.uniform(5, 10, total)
     leaves[:, VECTOR_LENGTH] = rng.integers(0, 4, total)
+    trees = [_tree(int(leaves)) for leaves in leaf_count]
+    schedules = [_schedule(rng).encode() for _ in range(count)]
     programs = ProgramArrays(
         program_id=np.array([f"{seed:02x}{i:062x}" for i in range(count)], object),
         task_id=task,
@@ -59,9 +62,14 @@ def make_samples(
         leaf_offset=offset,
         leaf_features=leaves,
         leaf_extra=np.zeros((total, extra), np.float32),
-        leaf_position=(np.arange(total) - np.repeat(offset[:-1], leaf_count)).astype(np.int32) * 3,
+        leaf_position=(np.arange(total) - np.repeat(offset[:-1], leaf_count)).astype(np.int32) * 4
+        + 2,
         data_hash=f"synthetic-{seed}",
         feature_schema={"leaf": leaf_schema, "leaf_extra": 0},
+        tree_offset=np.cumsum([0, *map(len, trees)]).astype(np.int64),
+        tree=np.array([node for tree in trees for node in tree], np.int32),
+        schedule_offset=np.cumsum([0, *map(len, schedules)]).astype(np.int64),
+        schedule=np.frombuffer(b"".join(schedules), np.uint8),
     )
     program = np.repeat(np.arange(count), len(DEVICES)).astype(np.int64)
     device = np.tile(np.arange(len(DEVICES)), count).astype(np.int64)
@@ -78,6 +86,18 @@ def make_samples(
         latency_s=latency.astype(np.float64),
         latency_std_s=(latency * 0.02).astype(np.float64),
     )
+
+
+def _tree(leaves: int) -> list[int]:
+    """Returns a root with one loop a leaf, serialised; leaf k is at position 4 k + 2."""
+    inner = [entry for k in range(leaves) for entry in (2 * k + 1, 2 * k + 2, -1, -1)]
+    return [0, *inner, -1]
+
+
+def _schedule(rng: np.random.Generator) -> str:
+    """Returns a schedule of a few splits and one annotation."""
+    splits = [["SP", 1, n, 64, [int(rng.integers(1, 9))], 1] for n in range(rng.integers(1, 4))]
+    return canonical_json([*splits, ["AN", 1, 0, int(rng.integers(1, 4))]])
 
 
 def split_by_task(samples: Samples) -> tuple[Samples, Samples, Samples]:

@@ -14,12 +14,14 @@ from cdmpp.metrics import (
     Judged,
     average_ranks,
     mean_and_interval,
+    mean_metrics,
     pairwise_accuracy,
     spearman,
     spearman_by_task,
     summarise,
     summarise_by_device,
     task_weights,
+    top1_regret,
     top_k_score,
 )
 
@@ -162,3 +164,22 @@ def test_interval_of_three_seeds():
     assert mean_and_interval(values)[1] == pytest.approx(
         2.086 * np.std(values, ddof=1) / np.sqrt(21), rel=1e-3
     )
+
+
+def test_regret_of_the_first_pick_by_hand():
+    measured = [4.0, 1.0, 2.0, 3.0, 10.0, 8.0, 16.0, 24.0]
+    predicted = [1.0, 2.0, 3.0, 4.0, 5.0, 5.0, 6.0, 6.0]
+    task = [0] * 4 + [1] * 4
+    # task 0 picks 4 s of 1 s; task 1 picks 10 s or 8 s of 8 s
+    value = top1_regret(judged(measured, predicted, task))
+    assert value == pytest.approx((3.0 + 0.125) / 2)
+    assert top1_regret(judged(measured, measured, task)) == 0
+    assert top1_regret(judged([1, 2, 3], [1, 2, 3])) is None
+
+
+def test_mean_of_metrics_skips_what_is_undefined():
+    means = mean_metrics(
+        [{"n": 3, "mape": 0.5, "top1_score": None}, {"n": 5, "mape": 1.5, "top1_score": 0.5}]
+    )
+    assert means == {"n": 8, "mape": 1.0, "top1_score": 0.5}
+    assert mean_metrics([{"n": 1, "mape": None}]) == {"n": 1, "mape": None}

@@ -8,8 +8,15 @@ import pytest
 from cdmpp.errors import DataError, UsageError
 from cdmpp.metrics import absolute_percentage_error
 from cdmpp.models.constant import ConstantCostModel
+from cdmpp.models.ensemble import EnsembleCostModel
 from cdmpp.models.gbdt import GbdtCostModel
-from cdmpp.models.options import GbdtOptions, LoopOptions, NetworkOptions, TransformerOptions
+from cdmpp.models.options import (
+    EnsembleOptions,
+    GbdtOptions,
+    LoopOptions,
+    NetworkOptions,
+    TransformerOptions,
+)
 from cdmpp.models.registry import MODEL_CLASSES, model_class
 from cdmpp.models.roofline import RooflineCostModel
 from cdmpp.models.transformer import TransformerCostModel
@@ -40,6 +47,22 @@ class TestGbdt(CostModelContract):
 class TestTransformer(CostModelContract):
     def new_model(self):
         return TransformerCostModel(SMALL)
+
+
+SMALL_TREES = GbdtOptions(trees=20, depth=3, threads=1, least_mape_factor=False)
+
+
+class TestEnsemble(CostModelContract):
+    def new_model(self):
+        return EnsembleCostModel(EnsembleOptions(SMALL, SMALL_TREES, least_tasks=1))
+
+
+def test_ensemble_leaves_devices_with_few_tasks_to_the_transformer():
+    train, validation, test = split_by_task(make_samples(10, 6))
+    model = EnsembleCostModel(EnsembleOptions(SMALL, SMALL_TREES, least_tasks=100))
+    model.fit(train, validation, seed=0)
+    ratio = model.predict(test) / model.transformer.predict(test)
+    assert np.allclose(ratio, ratio[0])
 
 
 @pytest.mark.parametrize("kind", sorted(MODEL_CLASSES))

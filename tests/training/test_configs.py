@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from cdmpp.config import dump_text, load_config
+from cdmpp.training.finetune_run import FinetuneRunOptions
 from cdmpp.training.options import TrainOptions
+from cdmpp.training.suite import SuiteOptions
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 FILES = sorted(CONFIGS.rglob("*.yaml"))
@@ -19,11 +21,19 @@ def test_there_are_configs():
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(CONFIGS)))
 def test_config_loads_and_survives_a_round_trip(path, tmp_path):
-    options = load_config(TrainOptions, path)
+    cls = {"suites": SuiteOptions, "finetune": FinetuneRunOptions}.get(
+        path.parent.name, TrainOptions
+    )
+    options = load_config(cls, path)
     copy = tmp_path / "copy.yaml"
     copy.write_text(dump_text(options))
-    assert load_config(TrainOptions, copy) == options
+    assert load_config(cls, copy) == options
 
 
 def test_default_config_states_the_defaults():
     assert load_config(TrainOptions, CONFIGS / "train" / "default.yaml") == TrainOptions()
+
+
+def test_default_finetune_config_states_the_defaults():
+    path = CONFIGS / "finetune" / "default.yaml"
+    assert load_config(FinetuneRunOptions, path) == FinetuneRunOptions()

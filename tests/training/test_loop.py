@@ -10,6 +10,7 @@ import torch
 
 from cdmpp.errors import DataError
 from cdmpp.models.options import LoopOptions
+from cdmpp.training._pace import triangle
 from cdmpp.training.loop import train_loop
 
 
@@ -92,3 +93,58 @@ def test_random_state_and_threads_of_the_caller_are_left_alone():
 def test_loss_that_is_not_finite_is_an_error(trainee, text):
     with pytest.raises(DataError, match=text):
         train(trainee, epochs=2)
+
+
+def test_validations_can_be_closer_than_passes():
+    result = train(Line(), epochs=3, validate_every=3)
+    assert [entry["step"] for entry in result.history] == [3, 6, 9, 12]
+    assert result.steps == 12
+    every_pass = train(Line(), epochs=3)
+    assert [entry["step"] for entry in every_pass.history] == [4, 8, 12]
+
+
+def test_validations_can_be_farther_than_passes():
+    result = train(Line(), epochs=5, validate_every=8)
+    assert [entry["step"] for entry in result.history] == [8, 16, 20]
+
+
+def test_stretches_see_the_same_batches_as_passes():
+    seen = {0: [], 3: []}
+    for every, batches in seen.items():
+
+        class Watched(Line):
+            def loss(self, network, batch, batches=batches):
+                batches.append(batch.tolist())
+                return super().loss(network, batch)
+
+        train(Watched(), epochs=3, validate_every=every)
+    assert seen[0] == seen[3]
+
+
+def test_most_steps_end_the_training():
+    assert train(Line(), epochs=50, patience=50, max_steps=10).steps == 10
+
+
+def test_cpu_time_ends_the_training_at_a_validation():
+    result = train(Line(), epochs=10_000_000, patience=10_000_000, cpu_seconds=0.3)
+    assert result.history[-1]["cpu_s"] >= 0.3
+    assert all(entry["cpu_s"] < 0.3 for entry in result.history[:-1])
+
+
+def test_cpu_time_of_an_interrupted_training_counts(tmp_path):
+    first = train(Line(), run_dir=tmp_path, epochs=3, cpu_seconds=1e-9)
+    assert len(first.history) == 1
+    assert train(Line(), run_dir=tmp_path, epochs=3, cpu_seconds=1e-9).steps == first.steps
+
+
+def test_triangle_goes_from_a_tenth_to_ten_times_and_back():
+    factors = [triangle(step, 4) for step in range(9)]
+    assert factors == pytest.approx([0.1, 2.575, 5.05, 7.525, 10, 7.525, 5.05, 2.575, 0.1])
+
+
+def test_adam_couples_its_weight_decay():
+    weights = {
+        kind: train(Line(), epochs=5, optimiser=kind, schedule="triangular").weights["weight"]
+        for kind in ("adam", "adamw")
+    }
+    assert torch.equal(weights["adam"], weights["adamw"])  # no decay: the same

@@ -22,6 +22,7 @@ from cdmpp.datasets.record_line import parse_record
 from cdmpp.datasets.task_index import load_tasks
 from cdmpp.errors import ReplayError
 from cdmpp.features.compact_ast import CompactAst
+from cdmpp.features.extra import LEAF_EXTRA_NAMES
 from cdmpp.features.gpu_limits import GpuLimits, gpu_limits, gpu_violation
 from cdmpp.features.tree import compact_ast
 from tests.tvm_helper.fixture_records import fixture_records
@@ -221,6 +222,9 @@ def difference(batch: NativeBatch, number: int, expected: CompactAst | str | Non
     if not np.allclose(features, expected.leaf_features, rtol=1e-6, atol=0):
         far = ~np.isclose(features, expected.leaf_features, rtol=1e-6, atol=0)
         return f"leaf columns {sorted(set(np.argwhere(far)[:, 1].tolist()))}"
+    differs = batch.leaf_extra[leaves].view(np.int32) != expected.leaf_extra.view(np.int32)
+    if differs.any():
+        return f"extra {[LEAF_EXTRA_NAMES[i] for i in np.flatnonzero(differs.any(axis=0))]}"
     return None
 
 

@@ -31,9 +31,9 @@ from cdmpp.features.loop_tree import (
 from cdmpp.features.tree import compact_ast
 from cdmpp.records import MeasureRecord
 from tests.shared_data import shared
+from tvm_helper.canonical import simplified
 from tvm_helper.legacy import setup
 from tvm_helper.legacy.ansor import legacy_target
-from tvm_helper.legacy.canonical import simplified
 from tvm_helper.legacy.client import LegacyProcessError, LegacyTvm
 from tvm_helper.legacy.crosscheck import crosscheck
 from tvm_helper.legacy.environment import STAMP, LegacyEnvironment, find_environment

@@ -22,7 +22,7 @@ from cdmpp.datasets.record_line import parse_record
 from cdmpp.datasets.task_index import TaskIndex
 from cdmpp.datasets.tenset import default_dataset_dir, load_tasks, read_records
 from cdmpp.errors import DataError, ReplayError
-from cdmpp.features.compact_ast import CompactAst
+from cdmpp.features.compact_ast import LEAF_EXTRA_COUNT, CompactAst
 from cdmpp.features.expr import Buffer, Expr
 from cdmpp.features.gpu_limits import GpuLimits, gpu_limits
 from cdmpp.records import MeasureRecord, TensetTask
@@ -169,7 +169,8 @@ def test_lines_and_steps_give_the_same(library: Any) -> None:
 
 def assert_equal(left: NativeBatch, right: NativeBatch) -> None:
     for name in (
-        "status", "leaf_offset", "leaf_features", "leaf_position", "tree_offset", "tree",
+        "status", "leaf_offset", "leaf_features", "leaf_extra", "leaf_position", "tree_offset",
+        "tree",
     ):  # fmt: skip
         assert np.array_equal(getattr(left, name), getattr(right, name)), name
     assert (left.reasons, left.details) == (right.reasons, right.details)
@@ -200,6 +201,7 @@ def test_threads_give_the_same_as_one(library: Any) -> None:
 def test_an_empty_batch(library: Any) -> None:
     batch = NativeTask(matmul_relu(), library).featurise_lines([])
     assert batch.leaf_features.shape == (0, 164)
+    assert batch.leaf_extra.shape == (0, LEAF_EXTRA_COUNT)
     assert batch.status.size == batch.tree.size == len(batch.reasons) == 0
 
 
@@ -286,12 +288,12 @@ def test_featurise_records_is_the_same_with_and_without(
     library: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task, records = task_and_records()
-    featurise_module._prepared.cache_clear()
+    featurise_module.prepared_task.cache_clear()
     native = featurise_records(task, records)
-    featurise_module._prepared.cache_clear()
+    featurise_module.prepared_task.cache_clear()
     monkeypatch.setattr(featurise_module, "native_library", lambda: None)
     python = featurise_records(task, records)
-    featurise_module._prepared.cache_clear()
+    featurise_module.prepared_task.cache_clear()
     assert isinstance(native[0], CompactAst)
     assert isinstance(python[0], CompactAst)
     for name in ("leaf_features", "leaf_extra", "leaf_position", "tree"):
@@ -313,14 +315,14 @@ def test_without_a_compiler_there_is_one_warning(
     monkeypatch.delenv("CDMPP_NATIVE", raising=False)
     task, records = task_and_records()
     native_library.cache_clear()
-    featurise_module._prepared.cache_clear()
+    featurise_module.prepared_task.cache_clear()
     try:
         with caplog.at_level(logging.WARNING, logger="cdmpp"):
             assert isinstance(featurise_records(task, records[:1])[0], CompactAst)
             assert native_library() is None
     finally:
         native_library.cache_clear()
-        featurise_module._prepared.cache_clear()
+        featurise_module.prepared_task.cache_clear()
     (warning,) = caplog.records
     assert "no-such-compiler" in warning.getMessage()
     assert "Install g++" in warning.getMessage()

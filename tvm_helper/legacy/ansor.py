@@ -10,12 +10,12 @@ from typing import Any
 from cdmpp.errors import DataError, ReplayError
 from cdmpp.features.compact_ast import CompactAst
 from cdmpp.features.loop_tree import LoopTree
-from cdmpp.features.tree import compact_ast
 from cdmpp.records import MeasureRecord, TensetTask
+from tvm_helper.canonical import simplified
 from tvm_helper.featurise import rejection
-from tvm_helper.legacy.canonical import simplified
 from tvm_helper.legacy.client import LegacyProcessError, LegacyTvm
 from tvm_helper.legacy.tir import loop_tree_from_json
+from tvm_helper.tree_features import compact_asts
 
 #: Attributes of targets that the old TVM no longer knows.
 _GONE_TARGET_ATTRIBUTES = ("-link-params=0", "-link-params=1", "-libs=")
@@ -45,13 +45,19 @@ def replay_trees(
                         f"the old TVM cannot read task {task.workload_key}: {answer['task_error']}"
                     )
                 position += 1
-                if "tir" in answer:
-                    yield simplified(loop_tree_from_json(answer["tir"]))
-                else:
-                    yield ReplayError("old Ansor", str(answer["error"]))
+                yield _program(answer)
         except LegacyProcessError as error:
             position += 1  # the record at which the process died; the others are asked again
             yield ReplayError("old Ansor's process died", str(error))
+
+
+def _program(answer: dict[str, Any]) -> LoopTree | ReplayError:
+    if "error" in answer:
+        return ReplayError("old Ansor", str(answer["error"]))
+    try:
+        return simplified(loop_tree_from_json(answer["tir"]))
+    except (DataError, RecursionError) as error:
+        return ReplayError("old Ansor's program", str(error))
 
 
 def featurise_by_ansor(
@@ -62,13 +68,15 @@ def featurise_by_ansor(
     Raises:
         DataError: the task's computation cannot be read.
     """
+    programs = list(replay_trees(tvm, task, records))
+    asts = iter(compact_asts([tree for tree in programs if isinstance(tree, LoopTree)]))
     results: list[CompactAst | ReplayError] = []
-    for tree, record in zip(replay_trees(tvm, task, records), records, strict=True):
-        if isinstance(tree, ReplayError):
-            results.append(tree)
-            continue
-        reason = rejection(tree, record)
-        results.append(replace(compact_ast(tree), valid=reason is None, reject_reason=reason))
+    for program, record in zip(programs, records, strict=True):
+        result = program if isinstance(program, ReplayError) else next(asts)
+        if isinstance(program, LoopTree) and isinstance(result, CompactAst):
+            reason = rejection(program, record)
+            result = replace(result, valid=reason is None, reject_reason=reason)
+        results.append(result)
     return results
 
 

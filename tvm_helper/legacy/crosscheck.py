@@ -22,9 +22,9 @@ from cdmpp.datasets.record_file import read_records
 from cdmpp.datasets.task_index import TaskIndex, load_tasks
 from cdmpp.errors import CdmppError, DataError, ReplayError
 from cdmpp.features.compact_ast import CompactAst
+from cdmpp.features.extra import LEAF_EXTRA_NAMES
 from cdmpp.features.loop_tree import LoopTree
 from cdmpp.features.schema import LEAF_FEATURE_NAMES
-from cdmpp.features.tree import compact_ast
 from cdmpp.records import MeasureRecord, TensetTask
 from tvm_helper.dag import Dag, parse_dag
 from tvm_helper.featurise import is_gpu_kind, rejection
@@ -32,6 +32,7 @@ from tvm_helper.legacy.ansor import replay_trees
 from tvm_helper.legacy.client import LegacyTvm
 from tvm_helper.legacy.equivalence import program_difference
 from tvm_helper.lower import lower_record
+from tvm_helper.tree_features import compact_asts
 
 _RELATIVE = 1e-6
 _MAX_EXAMPLES = 5
@@ -44,30 +45,37 @@ class CrossCheck:
 
     Attributes:
         records: records compared.
-        same: records with the same compact AST (tree, leaves, validity, every value to 1e-6).
-        same_but_index_arithmetic: further records that differ only in the columns which count
-            integer operations, while their programs do the same at every sampled point: another
-            version of the simplifier writes the same index in another way.
         same_structure: records with the same tree and leaf positions.
-        differences: what differs first, with how often; the above included.
-        examples: the first records that differ otherwise: task, difference.
+        same: those of them with the same validity and the same 164 values a leaf, to 1e-6.
+        same_but_index_arithmetic: further records of the same structure and validity that differ
+            only in the columns which count integer operations (every float count, access and loop
+            column is equal), while their programs do the same at every sampled point: another
+            version of the simplifier writes the same index in another way.
+        same_with_extra: those of `same` whose additional columns (`leaf_extra`) are equal as well.
+        differences: what differs first, with how often; additional columns not counted.
+        extra_differences: additional columns that differ in a record counted in `same`.
+        examples: the first records that differ in more than index arithmetic: task, difference.
     """
 
     records: int = 0
+    same_structure: int = 0
     same: int = 0
     same_but_index_arithmetic: int = 0
-    same_structure: int = 0
+    same_with_extra: int = 0
     differences: Counter[str] = field(default_factory=Counter)
+    extra_differences: Counter[str] = field(default_factory=Counter)
     examples: list[tuple[str, str]] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
         """Returns the counters as JSON values."""
         return {
             "records": self.records,
+            "same_structure": self.same_structure,
             "same": self.same,
             "same_but_index_arithmetic": self.same_but_index_arithmetic,
-            "same_structure": self.same_structure,
+            "same_with_extra": self.same_with_extra,
             "differences": dict(self.differences.most_common()),
+            "extra_differences": dict(self.extra_differences.most_common()),
             "examples": [list(example) for example in self.examples],
         }
 
@@ -111,27 +119,40 @@ def _compare(
     result.records += 1
     if isinstance(ours, ReplayError) or isinstance(theirs, ReplayError):
         text = _failure_difference(ours, theirs)
-        is_index_arithmetic = False
-    else:
-        asts = [_compact_ast(tree, record) for tree in (ours, theirs)]
-        result.same_structure += _has_same_structure(*asts)
-        text = difference(*asts)
-        is_index_arithmetic = _differ_in_index_arithmetic_only(*asts) and (
-            program_difference(ours, theirs) is None
-        )
+        if text is None:
+            result.same += 1
+            result.same_with_extra += 1
+        else:
+            _note(result, record, text)
+        return
+    asts = [_compact_ast(tree, record) for tree in (ours, theirs)]
+    result.same_structure += _has_same_structure(*asts)
+    text = difference(*asts)
     if text is None:
         result.same += 1
-        return
-    result.differences[text] += 1
-    if is_index_arithmetic:
+        columns = _different_extra_columns(*asts)
+        result.same_with_extra += not columns
+        if columns:
+            result.extra_differences[", ".join(columns)] += 1
+    elif _differ_in_index_arithmetic_only(*asts) and program_difference(ours, theirs) is None:
+        result.differences[text] += 1
         result.same_but_index_arithmetic += 1
-    elif len(result.examples) < _MAX_EXAMPLES:
+    else:
+        _note(result, record, text)
+
+
+def _note(result: CrossCheck, record: MeasureRecord, text: str) -> None:
+    result.differences[text] += 1
+    if len(result.examples) < _MAX_EXAMPLES:
         result.examples.append((record.workload_key, text))
 
 
 def _compact_ast(tree: LoopTree, record: MeasureRecord) -> CompactAst:
+    (ast,) = compact_asts([tree])
+    if isinstance(ast, ReplayError):
+        raise ast
     reason = rejection(tree, record)
-    return replace(compact_ast(tree), valid=reason is None, reject_reason=reason)
+    return replace(ast, valid=reason is None, reject_reason=reason)
 
 
 def _failure_difference(ours: object, theirs: object) -> str | None:
@@ -152,6 +173,11 @@ def difference(ours: CompactAst, theirs: CompactAst) -> str | None:
         return None
     names = [LEAF_FEATURE_NAMES[column] for column in columns]
     return "columns " + ", ".join(names[:6]) + (" ..." if len(names) > 6 else "")
+
+
+def _different_extra_columns(ours: CompactAst, theirs: CompactAst) -> list[str]:
+    close = np.isclose(ours.leaf_extra, theirs.leaf_extra, rtol=_RELATIVE, atol=_RELATIVE)
+    return [LEAF_EXTRA_NAMES[n] for n in sorted({int(n) for n in np.argwhere(~close)[:, 1]})]
 
 
 def _different_columns(ours: CompactAst, theirs: CompactAst) -> list[int]:
@@ -222,9 +248,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(json.dumps(result.to_json()))
         return 0
     print(
-        f"{result.records} records, {result.same} the same, "
+        f"{result.records} records, {result.same_structure} of the same structure, {result.same} "
+        f"the same ({result.same_with_extra} with the additional columns), "
         f"{result.same_but_index_arithmetic} further ones the same but for index arithmetic"
     )
+    for columns, times in result.extra_differences.most_common():
+        print(f"  {times}: additional columns {columns}")
     for text, times in result.differences.most_common():
         print(f"  {times}: {text}")
     for key, text in result.examples:

@@ -68,6 +68,7 @@ class LegacyEnvironment:
         libraries = [self.driver_folder, *(self.site_packages / f for f in _LIBRARY_FOLDERS)]
         variables["PYTHONPATH"] = str(self.tvm_folder / "python")
         variables["LD_LIBRARY_PATH"] = os.pathsep.join(map(str, libraries))
+        variables["TVM_FFI"] = "cython"  # an error where the compiled bindings are missing
         # One thread a process: several of them share the machine.
         variables.setdefault("TVM_NUM_THREADS", "1")
         variables.setdefault("OMP_NUM_THREADS", "1")

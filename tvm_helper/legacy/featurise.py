@@ -12,13 +12,14 @@ from cdmpp.datasets.autotvm import AutotvmTask
 from cdmpp.datasets.autotvm_extract import AutotvmFeatures
 from cdmpp.errors import DataError, ReplayError
 from cdmpp.features.compact_ast import CompactAst
-from cdmpp.features.tree import compact_ast
+from cdmpp.features.loop_tree import LoopTree
 from cdmpp.records import MeasureRecord
+from tvm_helper.canonical import simplified
 from tvm_helper.legacy.ansor import legacy_target
-from tvm_helper.legacy.canonical import simplified
 from tvm_helper.legacy.client import LegacyProcessError, LegacyTvm
 from tvm_helper.legacy.tir import loop_tree_from_json
 from tvm_helper.legacy.validity import rejection
+from tvm_helper.tree_features import compact_asts
 
 #: Programs of one task that may crash or hang the old TVM before the others are given up.
 _GIVE_UP_AFTER = 3
@@ -51,23 +52,23 @@ def features_of(
 ) -> AutotvmFeatures:
     """As `featurise_autotvm`, with the given connection."""
     flop_count: float | None = None
-    results: list[CompactAst | ReplayError] = []
+    programs: list[LoopTree | ReplayError] = []
     deaths = 0
-    while len(results) < len(records):
+    while len(programs) < len(records):
         try:
-            for answer in tvm.ask(_request(task, records[len(results) :])):
+            for answer in tvm.ask(_request(task, records[len(programs) :])):
                 if "task_error" in answer:
                     failure = _failure(f"AutoTVM task {task.template}", answer["task_error"])
-                    results += [failure] * (len(records) - len(results))
+                    programs += [failure] * (len(records) - len(programs))
                 elif "flop_count" in answer:
                     flop_count = answer["flop_count"] or None
                 else:
-                    results.append(_result(answer, task.target_kind))
+                    programs.append(_program(answer))
         except LegacyProcessError as error:
             deaths += 1
-            lost = 1 if deaths < _GIVE_UP_AFTER else len(records) - len(results)
-            results += [_failure("old TVM's process", str(error))] * lost
-    return AutotvmFeatures(flop_count, results)
+            lost = 1 if deaths < _GIVE_UP_AFTER else len(records) - len(programs)
+            programs += [_failure("old TVM's process", str(error))] * lost
+    return AutotvmFeatures(flop_count, _featurised(programs, task.target_kind))
 
 
 def _request(task: AutotvmTask, records: Sequence[MeasureRecord]) -> dict[str, Any]:
@@ -80,16 +81,27 @@ def _request(task: AutotvmTask, records: Sequence[MeasureRecord]) -> dict[str, A
     }
 
 
-def _result(answer: dict[str, Any], target_kind: str) -> CompactAst | ReplayError:
+def _program(answer: dict[str, Any]) -> LoopTree | ReplayError:
     if "error" in answer:
         return _failure("AutoTVM", answer["error"])
     try:
-        tree = simplified(loop_tree_from_json(answer["tir"]))
-        ast = compact_ast(tree)
+        return simplified(loop_tree_from_json(answer["tir"]))
     except (DataError, RecursionError) as error:
         return _failure("lowered program", str(error))
-    reason = rejection(tree, target_kind)
-    return replace(ast, valid=reason is None, reject_reason=reason)
+
+
+def _featurised(
+    programs: Sequence[LoopTree | ReplayError], target_kind: str
+) -> list[CompactAst | ReplayError]:
+    asts = iter(compact_asts([tree for tree in programs if isinstance(tree, LoopTree)]))
+    results: list[CompactAst | ReplayError] = []
+    for program in programs:
+        result = program if isinstance(program, ReplayError) else next(asts)
+        if isinstance(program, LoopTree) and isinstance(result, CompactAst):
+            reason = rejection(program, target_kind)
+            result = replace(result, valid=reason is None, reject_reason=reason)
+        results.append(result)
+    return results
 
 
 def _failure(what: str, text: object) -> ReplayError:

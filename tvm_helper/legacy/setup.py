@@ -14,13 +14,14 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from cdmpp.errors import CdmppError, UsageError
+from tvm_helper.legacy._process import run
 from tvm_helper.legacy.environment import STAMP, LegacyEnvironment, default_folder
+from tvm_helper.legacy.fast_calls import HEADER, REQUIREMENT, compile_bindings
 
 #: Installed without their dependencies (the first one would bring torch and much more).
 WHEELS = (
@@ -31,7 +32,7 @@ WHEELS = (
 #: What the old TVM imports.
 REQUIREMENTS = (
     "numpy==1.26.4", "decorator", "attrs", "psutil", "cloudpickle", "scipy<1.18", "tornado",
-    "ml_dtypes<0.6", "typing_extensions",
+    "ml_dtypes<0.6", "typing_extensions", REQUIREMENT,
 )  # fmt: skip
 #: AutoTVM imports xgboost; the library alone is enough, without the GPU's communication library.
 WHEELS_LATE = ("xgboost==2.1.4",)
@@ -73,21 +74,23 @@ def build(folder: Path, *, force: bool = False) -> str:
     _check_tools()
     (environment.folder / STAMP).unlink(missing_ok=True)
     if not environment.python.exists():
-        _run([_python(), "-m", "venv", str(environment.folder)], "make a Python environment")
+        run([_python(), "-m", "venv", str(environment.folder)], "make a Python environment")
     pip = [str(environment.python), "-m", "pip", "install", "--quiet", "--no-input",
            "--disable-pip-version-check"]  # fmt: skip
     # The late wheel before the requirements: pip then has nothing left to complain about.
-    _run([*pip, "--no-deps", *WHEELS, *WHEELS_LATE], "install the wheels with the old TVM")
-    _run([*pip, *REQUIREMENTS], "install what the old TVM imports")
+    run([*pip, "--no-deps", *WHEELS, *WHEELS_LATE], "install the wheels with the old TVM")
+    run([*pip, *REQUIREMENTS], "install what the old TVM imports")
     _make_driver_stand_in(environment)
-    version = _run([str(environment.python), "-c", _CHECK], "import the old TVM", environment)
+    compile_bindings(environment)
+    version = run([str(environment.python), "-c", _CHECK], "import the old TVM", environment)
     _write_stamp(environment, recipe, version.strip().splitlines()[-1])
     return f"TVM {version.strip().splitlines()[-1]} is ready in {environment.folder}"
 
 
 def _recipe() -> str:
     """Returns a digest of what the environment is made from."""
-    text = json.dumps([WHEELS, REQUIREMENTS, WHEELS_LATE, _PYTHON])
+    header = HEADER.read_text(encoding="utf-8")
+    text = json.dumps([WHEELS, REQUIREMENTS, WHEELS_LATE, _PYTHON, header])
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -107,11 +110,11 @@ def _write_stamp(environment: LegacyEnvironment, recipe: str, version: str) -> N
 
 
 def _check_tools() -> None:
-    missing = [tool for tool in ("gcc", "nm") if shutil.which(tool) is None]
+    missing = [tool for tool in ("gcc", "g++", "nm") if shutil.which(tool) is None]
     if missing:
         raise UsageError(
             f"Cannot build the side environment: got no {' and no '.join(missing)}; expected a C "
-            "compiler and binutils. Install them (Debian: apt-get install gcc binutils)"
+            "and a C++ compiler and binutils. Install them (Debian: apt-get install g++ binutils)"
         )
 
 
@@ -138,39 +141,19 @@ def _make_driver_stand_in(environment: LegacyEnvironment) -> None:
             f"Cannot build the side environment: got no {library}; expected it in {WHEELS[0]}. "
             "Start afresh: python -m tvm_helper.legacy.setup --force"
         )
-    symbols = _run(["nm", "-D", "--undefined-only", str(library)], "list the driver's functions")
+    symbols = run(["nm", "-D", "--undefined-only", str(library)], "list the driver's functions")
     names = sorted(set(re.findall(r"\bU (cu[A-Z]\w*)", symbols)))
     source = "".join(f"int {name}(void) {{ return {_NO_DEVICE}; }}\n" for name in names)
     folder = environment.driver_folder
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "stand_in.c").write_text(source, encoding="utf-8")
     temporary = folder / "libcuda.so.1.tmp"
-    _run(
+    run(
         ["gcc", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", str(temporary),
          str(folder / "stand_in.c")],
         "compile the stand-in for the CUDA driver",
     )  # fmt: skip
     os.replace(temporary, folder / "libcuda.so.1")
-
-
-def _run(command: list[str], what: str, environment: LegacyEnvironment | None = None) -> str:
-    """Runs a command and returns its output.
-
-    Raises:
-        UsageError: it fails; says what it printed last.
-    """
-    variables = environment.variables() if environment is not None else None
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, env=variables)
-    except OSError as error:
-        raise UsageError(f"Cannot {what}: {error}") from None
-    if done.returncode:
-        last = "\n".join(done.stderr.strip().splitlines()[-6:])
-        raise UsageError(
-            f"Cannot {what}: {Path(command[0]).name} ended with code {done.returncode}:\n{last}\n"
-            "Put that right and run again: make legacy-env"
-        )
-    return done.stdout
 
 
 if __name__ == "__main__":

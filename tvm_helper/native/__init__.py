@@ -1,6 +1,12 @@
 """The native fast path: records to compact ASTs in C++, equal to the Python reference."""
 
-from tvm_helper.native.binding import PHASES, NativeBatch, NativeTask, Status
+from tvm_helper.native.binding import (
+    PHASES,
+    NativeBatch,
+    NativeTask,
+    Status,
+    featurise_trees,
+)
 from tvm_helper.native.build import NativeBuildError, native_library
 
 __all__ = [
@@ -9,5 +15,6 @@ __all__ = [
     "NativeBuildError",
     "NativeTask",
     "Status",
+    "featurise_trees",
     "native_library",
 ]

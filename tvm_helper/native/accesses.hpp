@@ -76,6 +76,9 @@ class AccessAnalysis {
                  const std::vector<EnclosingLoop>& loops, std::deque<Traffic>& traffic)
       : p_(program), tree_(tree), intervals_(intervals), loops_(loops), traffic_(traffic) {}
 
+  // The accesses of the latest store, the written buffer first, in the order of their features.
+  const Access& operator[](size_t number) const { return accesses_[number]; }
+
   // Bytes that the latest store touches in one run of each loop, innermost first.
   const std::vector<i64>& bytes_by_loop() const { return bytes_by_loop_; }
 

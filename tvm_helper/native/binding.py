@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from array import array
 from collections.abc import Sequence
 from ctypes import POINTER, c_char, c_char_p, c_float, c_int, c_int32, c_int64, c_size_t, c_uint8
 from dataclasses import dataclass
@@ -14,10 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cdmpp.errors import DataError
-from cdmpp.features.compact_ast import LEAF_FEATURE_COUNT
+from cdmpp.features.compact_ast import LEAF_EXTRA_COUNT, LEAF_FEATURE_COUNT
 from cdmpp.features.gpu_limits import GpuLimits
+from cdmpp.features.loop_tree import LoopTree
 from tvm_helper.dag import Dag
 from tvm_helper.native.flatten import flatten_dag
+from tvm_helper.native.flatten_tree import flatten_tree
 
 #: What the native code measures, in the order of its counters.
 PHASES = ("parse", "replay", "lower", "simplify", "features")
@@ -50,6 +53,7 @@ class NativeBatch:
         details: what a failure is about; often empty.
         leaf_offset: int64 [R + 1]; leaves of record r are rows leaf_offset[r]:leaf_offset[r + 1].
         leaf_features: float32 [L, 164].
+        leaf_extra: float32 [L, E].
         leaf_position: int32 [L].
         tree_offset: int64 [R + 1].
         tree: int32 [T], serialised trees one after another.
@@ -61,6 +65,7 @@ class NativeBatch:
     details: list[str]
     leaf_offset: NDArray[np.int64]
     leaf_features: NDArray[np.float32]
+    leaf_extra: NDArray[np.float32]
     leaf_position: NDArray[np.int32]
     tree_offset: NDArray[np.int64]
     tree: NDArray[np.int32]
@@ -74,6 +79,7 @@ class _Result(ctypes.Structure):
         ("tree_size", c_int64),
         ("text_size", c_int64),
         ("features", POINTER(c_float)),
+        ("extra", POINTER(c_float)),
         ("positions", POINTER(c_int32)),
         ("tree", POINTER(c_int32)),
         ("leaf_offsets", POINTER(c_int64)),
@@ -131,11 +137,13 @@ class NativeTask:
             limits: what their kernels may use, one a record; None = unlimited.
             threads: how many threads work inside this call.
         """
-        settings = np.zeros((len(steps), 5), dtype=np.int64)
-        for row, gpu, limit in zip(settings, is_gpu, limits, strict=True):
-            row[0] = gpu
-            if limit is not None:
-                row[1:] = (1, limit.shared_bytes, limit.threads, limit.vthreads)
+        rows = [
+            (gpu, 0, 0, 0, 0)
+            if limit is None
+            else (gpu, 1, limit.shared_bytes, limit.threads, limit.vthreads)
+            for gpu, limit in zip(is_gpu, limits, strict=True)
+        ]
+        settings = np.array(rows, dtype=np.int64).reshape(-1, 5)
         return self._run(steps, settings, threads)
 
     def featurise_lines(self, lines: Sequence[bytes], *, threads: int = 1) -> NativeBatch:
@@ -168,6 +176,67 @@ class NativeTask:
             self._free_result(result)
 
 
+def featurise_trees(trees: Sequence[LoopTree], library: ctypes.CDLL) -> NativeBatch:
+    """Featurises loop trees that were made elsewhere.
+
+    A tree that has no native form is declined (`Status.DECLINED`). GPU limits are not looked at.
+
+    Args:
+        trees: the programs.
+        library: the compiled library (`tvm_helper.native.build.native_library`).
+    """
+    numbers, text = array("q"), bytearray()
+    number_offsets, text_offsets = array("q", [0]), array("q", [0])
+    for tree in trees:
+        try:
+            data, names = flatten_tree(tree)
+        except DataError:  # an empty form, which the native code declines
+            data, names = array("q"), b""
+        numbers.extend(data)
+        text += names
+        number_offsets.append(len(numbers))
+        text_offsets.append(len(text))
+    function = library.cdmpp_featurise_trees
+    function.argtypes = (
+        ctypes.c_void_p, ctypes.c_void_p, c_char_p, ctypes.c_void_p, c_char_p, c_size_t,
+    )  # fmt: skip
+    function.restype = POINTER(_Result)
+    library.cdmpp_result_free.argtypes = (POINTER(_Result),)
+    library.cdmpp_result_free.restype = None
+    result = function(
+        numbers.buffer_info()[0],
+        number_offsets.buffer_info()[0],
+        bytes(text),
+        text_offsets.buffer_info()[0],
+        bytes(tree.is_gpu for tree in trees),
+        len(trees),
+    )
+    if not result:
+        raise MemoryError("the native featuriser has not enough memory; use smaller batches")
+    try:
+        return _copied(result.contents)
+    finally:
+        library.cdmpp_result_free(result)
+
+
+def call(library: ctypes.CDLL, function: Any, *arguments: Any) -> NativeBatch:
+    """Calls a function of a library that featurises programs.
+
+    Raises:
+        MemoryError: it has not enough memory.
+    """
+    function.restype = POINTER(_Result)
+    library.cdmpp_result_free.argtypes = (POINTER(_Result),)
+    library.cdmpp_result_free.restype = None
+    result = function(*arguments)
+    if not result:
+        raise MemoryError("the native featuriser has not enough memory; use smaller batches")
+    try:
+        return _copied(result.contents)
+    finally:
+        library.cdmpp_result_free(result)
+
+
 def _functions(library: ctypes.CDLL) -> tuple[Any, Any, Any]:
     """Returns (free task, featurise, free result) with their signatures set."""
     library.cdmpp_task_new.argtypes = (
@@ -195,12 +264,14 @@ def _copied(result: _Result) -> NativeBatch:
         else [""] * (2 * records)
     )
     features = _vector(result.features, leaves * LEAF_FEATURE_COUNT)
+    extra = _vector(result.extra, leaves * LEAF_EXTRA_COUNT)
     return NativeBatch(
         status=_vector(result.status, records),
         reasons=texts[::2],
         details=texts[1::2],
         leaf_offset=_vector(result.leaf_offsets, records + 1),
         leaf_features=features.reshape(leaves, LEAF_FEATURE_COUNT),
+        leaf_extra=extra.reshape(leaves, LEAF_EXTRA_COUNT),
         leaf_position=_vector(result.positions, leaves),
         tree_offset=_vector(result.tree_offsets, records + 1),
         tree=_vector(result.tree, int(result.tree_size)),

@@ -25,7 +25,7 @@ FLAGS = (
     "-std=c++17", "-O3", "-DNDEBUG", "-fPIC", "-shared", "-pthread", "-ffp-contract=off", "-Wall",
     "-Wextra",
 )  # fmt: skip
-INTERFACE_VERSION = 1
+INTERFACE_VERSION = 2
 _COMPILE_TIMEOUT_S = 600
 _log = logging.getLogger("cdmpp")
 
@@ -67,18 +67,26 @@ def load_library(path: Path) -> ctypes.CDLL:
     return library
 
 
-def library_path(flags: Sequence[str] = FLAGS, *, cache_dirs: Sequence[Path] | None = None) -> Path:
+def library_path(
+    flags: Sequence[str] = FLAGS,
+    *,
+    cache_dirs: Sequence[Path] | None = None,
+    source: str = "featurise.cc",
+    libraries: Sequence[str] = (),
+) -> Path:
     """Returns the compiled library; compiles it when it is not there yet.
 
     Args:
         flags: of the compiler.
         cache_dirs: folders for the library, the first that can be used is.
+        source: the file to compile.
+        libraries: further flags of the compiler, which name libraries to link with.
 
     Raises:
         NativeBuildError: there is no compiler, it fails, or no folder can be written.
     """
     compiler = shlex.split(os.environ.get("CXX") or "g++")
-    name = f"featurise-{_fingerprint(compiler, flags)}.so"
+    name = f"{Path(source).stem}-{_fingerprint(compiler, [*flags, *libraries])}.so"
     dirs = default_cache_dirs() if cache_dirs is None else cache_dirs
     for directory in dirs:
         if (directory / name).is_file():
@@ -92,7 +100,8 @@ def library_path(flags: Sequence[str] = FLAGS, *, cache_dirs: Sequence[Path] | N
             continue
         os.close(handle)
         try:
-            _compile([*compiler, *flags, "-o", temporary, str(SOURCE_DIR / "featurise.cc")])
+            source_path = str(SOURCE_DIR / source)
+            _compile([*compiler, *flags, "-o", temporary, source_path, *libraries])
             os.replace(temporary, directory / name)
         finally:
             Path(temporary).unlink(missing_ok=True)

@@ -43,7 +43,7 @@ def flatten_dag(dag: Dag) -> FlatDag:
         DataError: it holds something that the flat form has no place for.
     """
     try:
-        return _Flattener().flatten(dag)
+        return _DagWriter().flatten(dag)
     except (OverflowError, KeyError, UnicodeEncodeError, RecursionError) as error:
         raise DataError(
             f"Cannot hand a computation to the native code ({type(error).__name__}: {error}); "
@@ -51,7 +51,9 @@ def flatten_dag(dag: Dag) -> FlatDag:
         ) from error
 
 
-class _Flattener:
+class FlatWriter:
+    """Names, buffers and expressions as numbers, in the order in which they are first used."""
+
     def __init__(self) -> None:
         self._names: dict[str, int] = {}
         self._buffers: dict[Buffer, int] = {}
@@ -60,72 +62,80 @@ class _Flattener:
         self._kept: list[Expr] = []
         self._expr_data = array("q")
 
-    def flatten(self, dag: Dag) -> FlatDag:
-        ops = array("q", [len(dag.ops)])
-        for op in dag.ops:
-            self._op(op, ops)
-        for indices in (dag.outputs, _lowering_order(dag)):
-            ops.extend((len(indices), *indices))
+    def finished(self, rest: array[int]) -> tuple[array[int], bytes]:
+        """Returns the numbers (names, buffers and expressions before `rest`) and the text."""
         encoded = [name.encode() for name in self._names]
         data = array("q", [len(encoded), *map(len, encoded)])
         data.append(len(self._buffers))
         data.extend(self._buffer_data)
         data.append(len(self._kept))
         data.extend(self._expr_data)
-        data.extend(ops)
-        return FlatDag(data, b"".join(encoded))
+        data.extend(rest)
+        return data, b"".join(encoded)
 
-    def _name(self, name: str) -> int:
+    def name(self, name: str) -> int:
+        """Returns the number of a name."""
         return self._names.setdefault(name, len(self._names))
 
-    def _buffer(self, buffer: Buffer) -> int:
+    def buffer(self, buffer: Buffer) -> int:
+        """Returns the number of a buffer."""
         if buffer not in self._buffers:
             self._buffers[buffer] = len(self._buffers)
             self._buffer_data.extend(
                 (
-                    self._name(buffer.name),
-                    self._name(buffer.dtype),
-                    self._name(buffer.scope),
+                    self.name(buffer.name),
+                    self.name(buffer.dtype),
+                    self.name(buffer.scope),
                     len(buffer.shape),
                     *buffer.shape,
                 )
             )
         return self._buffers[buffer]
 
-    def _expr(self, expr: Expr) -> int:
+    def expr(self, expr: Expr) -> int:
         """Returns the number of an expression, operands first. Shared expressions count once."""
         if id(expr) not in self._exprs:
-            operands = [self._expr(operand) for operand in expr.args]
-            self._expr_data.extend((_NUMBER_OF[expr.op], self._name(expr.dtype)))
+            operands = [self.expr(operand) for operand in expr.args]
+            self._expr_data.extend((_NUMBER_OF[expr.op], self.name(expr.dtype)))
             if expr.op == "const":
                 self._expr_data.append(_constant(expr))
             elif expr.op in ("var", "call"):
-                self._expr_data.append(self._name(expr.value))
+                self._expr_data.append(self.name(expr.value))
             elif expr.op == "load":
-                self._expr_data.append(self._buffer(expr.value))
+                self._expr_data.append(self.buffer(expr.value))
             self._expr_data.extend((len(operands), *operands))
             self._exprs[id(expr)] = len(self._kept)
             self._kept.append(expr)
         return self._exprs[id(expr)]
 
+
+class _DagWriter(FlatWriter):
+    def flatten(self, dag: Dag) -> FlatDag:
+        ops = array("q", [len(dag.ops)])
+        for op in dag.ops:
+            self._op(op, ops)
+        for indices in (dag.outputs, _lowering_order(dag)):
+            ops.extend((len(indices), *indices))
+        return FlatDag(*self.finished(ops))
+
     def _exprs_to(self, exprs: Iterable[Expr], out: array[int]) -> None:
-        numbers = [self._expr(expr) for expr in exprs]
+        numbers = [self.expr(expr) for expr in exprs]
         out.extend((len(numbers), *numbers))
 
     def _axes_to(self, axes: tuple[Axis, ...], out: array[int]) -> None:
         out.append(len(axes))
         for axis in axes:
-            out.extend((self._name(axis.name), axis.extent, axis.minimum))
+            out.extend((self.name(axis.name), axis.extent, axis.minimum))
 
     def _op(self, op: DagOp, out: array[int]) -> None:
         is_const_matrix = bool(op.attrs.get("const_matrix"))
-        out.extend((self._name(op.name), op.kind == "compute", is_const_matrix))
+        out.extend((self.name(op.name), op.kind == "compute", is_const_matrix))
         self._axes_to(op.axes, out)
         self._axes_to(op.reduce_axes, out)
         self._exprs_to(op.body, out)
         for buffers in (op.outputs, op.inputs):
             out.append(len(buffers))
-            out.extend(self._buffer(buffer) for buffer in buffers)
+            out.extend(self.buffer(buffer) for buffer in buffers)
         out.append(op.reduce is not None)
         if op.reduce is not None:
             self._reduction(op.reduce, out)
@@ -133,12 +143,12 @@ class _Flattener:
     def _reduction(self, reduction: Reduction, out: array[int]) -> None:
         for names in (reduction.left, reduction.right):
             out.append(len(names))
-            out.extend(self._name(name) for name in names)
+            out.extend(self.name(name) for name in names)
         for exprs in (reduction.results, reduction.identities, reduction.init):
             self._exprs_to(exprs, out)
         out.append(reduction.condition is not None)
         if reduction.condition is not None:
-            out.append(self._expr(reduction.condition))
+            out.append(self.expr(reduction.condition))
 
 
 def _lowering_order(dag: Dag) -> list[int]:

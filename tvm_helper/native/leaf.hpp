@@ -1,7 +1,8 @@
-// The 164 values of every store (see cdmpp/features/leaf.py and cdmpp/features/operations.py).
+// The 164 values of every store and the additional columns beside them (see cdmpp/features/leaf.py
+// and cdmpp/features/operations.py).
 #pragma once
 
-#include "accesses.hpp"
+#include "extra.hpp"
 
 namespace cdmpp {
 
@@ -11,12 +12,14 @@ class LeafWalk {
  public:
   LeafWalk(const Program& program, const Tree& tree)
       : p_(program), tree_(tree), intervals_(program),
-        accesses_(program, tree, intervals_, loops_, traffic_) {}
+        accesses_(program, tree, intervals_, loops_, traffic_), extra_(program, intervals_) {}
 
-  // Appends one row a store, in program order.
-  void run(const std::vector<TreeId>& nodes, bool is_gpu, std::vector<float>* rows) {
+  // Appends one row a store to each of both, in program order.
+  void run(const std::vector<TreeId>& nodes, bool is_gpu, std::vector<float>* rows,
+           std::vector<float>* extra) {
     is_gpu_ = is_gpu;
     rows_ = rows;
+    extra_.start(is_gpu, extra);
     intervals_.reset();
     loops_.clear();
     ended_bindings_.clear();
@@ -25,10 +28,12 @@ class LeafWalk {
     iterations_ = 1;
     unroll_max_step_ = 0;
     visit_all(nodes);
+    extra_.finish();
   }
 
  private:
-  static constexpr size_t kSlots = 5, kSlotColumns = 18, kSamples = 10, kPositions = 8;
+  static constexpr size_t kSlots = ExtraWalk::kSlots, kSlotColumns = 18;
+  static constexpr size_t kSamples = 10, kPositions = 8;
   // Counters, in column order: add, mul, div, compare, math and other calls of floats (after the
   // fused multiply-add that is never counted), the same of integers, then bool and select.
   enum Counter : u8 { FLOAT = 0, INT = 7, ADDSUB = 1, MULTIPLY = 2, DIVMOD = 3, COMPARE = 4,
@@ -61,6 +66,7 @@ class LeafWalk {
           if (extent.is_constant) elements = mul(elements, extent.value);
         }
         allocations_.set(node.buffer, {static_cast<double>(elements), iterations_});
+        extra_.allocate(node);
         visit_all(node.body);
         break;
       }
@@ -71,6 +77,11 @@ class LeafWalk {
         unroll_max_step_ = outer;
         break;
       }
+      case TreeNode::CONDITION:
+        extra_.enter_condition(node.expr);
+        visit_all(node.body);
+        extra_.leave_condition(node.expr);
+        break;
       default:
         visit_all(node.body);
     }
@@ -97,7 +108,9 @@ class LeafWalk {
     const double outer = iterations_;
     loops_.push_back({bit, extent, node.kind, traffic});
     iterations_ = outer * static_cast<double>(extent);
+    extra_.enter_loop(node.name, extent, node.kind, bit);
     visit_all(node.body);
+    extra_.leave_loop();
     iterations_ = outer;
     loops_.pop_back();
     if (binds) ended_bindings_.push_back(traffic);
@@ -119,10 +132,28 @@ class LeafWalk {
     put(slog(static_cast<double>(loops_.size())));
     put(slog(static_cast<double>(unroll_max_step_)));
     if (rows_->size() - first != kLeafFeatures) throw Declined{"wrong number of columns"};
+    extra_row(slots, float_ops);
+  }
+
+  void extra_row(const std::vector<AccessFeatures>& slots, i64 float_ops) {
+    for (size_t i = 0; i < slots.size(); ++i) extra_.note_input(accesses_[i].buffer);
+    ExtraWalk::Leaf leaf;
+    leaf.written = &accesses_[0];
+    leaf.slot_count = kept_.size();
+    for (size_t i = 0; i < kept_.size(); ++i) {
+      leaf.slots[i] = &accesses_[static_cast<size_t>(kept_[i] - slots.data())];
+    }
+    leaf.iterations = iterations_;
+    leaf.float_ops = float_ops;
+    leaf.selects = counts_[SELECT_OP];
+    leaf.guards = guards_;
+    leaf.unroll_max_step = unroll_max_step_;
+    extra_.add_row(leaf);
   }
 
   void count_operations(ExprId value) {
     std::fill(std::begin(counts_), std::end(counts_), 0);
+    guards_ = 0;
     pending_.assign(1, value);
     size_t steps = 0;
     while (!pending_.empty()) {
@@ -140,6 +171,7 @@ class LeafWalk {
 
   void count(const Node& node) {
     if (node.op == CALL) {
+      guards_ += node.value == p_.if_then_else;
       const std::string& name = p_.names.text(static_cast<NameId>(node.value));
       ++counts_[domain(p_.dtypes[node.dtype]) + (is_opaque(name) ? OTHER : MATH)];
     } else if (node.op == AND || node.op == OR || node.op == NOT) {
@@ -272,6 +304,7 @@ class LeafWalk {
   std::deque<Traffic> traffic_;
   IntervalAnalysis intervals_;
   AccessAnalysis accesses_;
+  ExtraWalk extra_;
   size_t used_traffic_ = 0;
   std::vector<u32> ended_bindings_;
   StampedMap<Allocated> allocations_;
@@ -279,7 +312,7 @@ class LeafWalk {
   i64 unroll_max_step_ = 0;
   bool is_gpu_ = false;
   std::vector<float>* rows_ = nullptr;
-  i64 counts_[COUNTERS];
+  i64 counts_[COUNTERS], guards_ = 0;
   std::vector<ExprId> pending_;
   std::vector<const AccessFeatures*> kept_;
   std::vector<double> operations_, intensity_;

@@ -174,9 +174,9 @@ class RecordReader {
     return true;
   }
 
-  // Passes over any value.
+  // Passes over any value. Python takes steps of 16 levels, of which two are outside of this one.
   void skip(int depth) {
-    if (depth > 50) throw Declined{"JSON nested deeply"};
+    if (depth > 14) throw Declined{"JSON nested deeply"};
     const char c = peek();
     if (c == '"') {
       skip_text();
@@ -219,7 +219,8 @@ class RecordReader {
     if (at_ < text_.size() && (text_[at_] == 'e' || text_[at_] == 'E')) {
       ++at_;
       if (at_ < text_.size() && (text_[at_] == '-' || text_[at_] == '+')) ++at_;
-      digits();
+      const size_t exponent = digits();
+      if (at_ - exponent > 2) throw Declined{"number that may be infinite"};
     }
     if (at_ - first > 40) throw Declined{"long number"};
   }
@@ -263,6 +264,9 @@ class RecordReader {
       const bool hex = (digit >= '0' && digit <= '9') || (digit >= 'a' && digit <= 'f') ||
                        (digit >= 'A' && digit <= 'F');
       if (!hex) throw Declined{"not JSON"};
+      if (i == 1 && (text_[at_ - 1] == 'd' || text_[at_ - 1] == 'D') && digit >= '8') {
+        throw Declined{"half a character"};
+      }
     }
   }
 

@@ -1,8 +1,12 @@
-"""Index simplification of a loop tree that was lowered elsewhere, to the one canonical form."""
+"""The canonical level of a loop tree that was lowered by a compiler: simple indices, allocations in
+their places, regions compacted.
+"""
 
 from __future__ import annotations
 
-from cdmpp.features.expr import Expr, int_const, substitute
+from collections.abc import Sequence
+
+from cdmpp.features.expr import Buffer, Expr, int_const, substitute
 from cdmpp.features.loop_tree import (
     Allocation,
     Attribute,
@@ -13,6 +17,21 @@ from cdmpp.features.loop_tree import (
     Store,
 )
 from cdmpp.features.simplify import Simplifier
+from tvm_helper.allocations import place_allocations, place_outputs, without_empty_nodes
+from tvm_helper.compaction import compact_allocations
+
+
+def canonical(tree: LoopTree, allocated: Sequence[Buffer]) -> LoopTree:
+    """Returns a program at the canonical level of the compact AST.
+
+    Args:
+        tree: loops, conditions, attributes and stores, as lowered; used up.
+        allocated: buffers that the program allocates, in any order.
+    """
+    body = without_empty_nodes(simplified(tree).body)
+    body = place_allocations(body, allocated)
+    compact_allocations(body)
+    return LoopTree(tree.parameters, place_outputs(body, tree.parameters), tree.is_gpu)
 
 
 def simplified(tree: LoopTree) -> LoopTree:

@@ -1,0 +1,177 @@
+"""`cdmpp finetune`: a trained model learns a new device or network from a few measured tasks."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cdmpp.cli._options import add_data_options, add_output_options, add_training_options, is_quiet
+
+if TYPE_CHECKING:
+    from cdmpp.training.finetune_run import Budget, FinetuneRunOptions
+
+
+def register(subparsers: Any) -> None:
+    """Adds the `finetune` command."""
+    parser = subparsers.add_parser(
+        "finetune",
+        help="adapt a trained model to a new device or network with a few measured tasks",
+        description=(
+            "Chooses a few tasks of the device (or network), adapts the model of a run folder to "
+            "their measurements, judges it once on the device's other tasks beside the model as "
+            "it was, and writes a run folder of its own."
+        ),
+    )
+    parser.add_argument(
+        "--from",
+        dest="from_run",
+        type=Path,
+        metavar="RUN",
+        help="run folder to start from, or pretrained",
+    )
+    parser.add_argument(
+        "--budget", metavar="Ntasks", help="how many tasks are learned from (default: 10tasks)"
+    )
+    parser.add_argument(
+        "--sampler",
+        choices=("kmeans", "random", "k-center"),
+        help="how the tasks are chosen (default: kmeans); none needs a measurement",
+    )
+    parser.add_argument("--network", metavar="NAME", help="only the tasks of this network")
+    parser.add_argument("--seed", type=int, metavar="N", help="of the choice and the training")
+    parser.add_argument(
+        "--compare",
+        action="store_true",
+        default=None,
+        help="also train on the budget alone: the same kind of model, and trees",
+    )
+    add_data_options(parser)
+    add_training_options(parser)
+    parser.add_argument(
+        "--out", type=Path, metavar="RUN2", help="run folder (default: runs/NAME of the options)"
+    )
+    add_output_options(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Runs the command; returns the exit code."""
+    options = finetune_options(args)
+
+    from cdmpp.cli._data import samples_of
+    from cdmpp.pretrained import model_folder
+    from cdmpp.training.run_folder import load_model
+
+    load_model(
+        model_folder(options.from_run)
+    )  # a wrong folder is told before anything is extracted
+    args.dataset = Path(options.dataset) if options.dataset else None
+    args.device = list(options.devices) or None
+    samples = samples_of(args)
+
+    from cdmpp.cli._progress import training_progress
+    from cdmpp.cli.train import command_line
+    from cdmpp.report.run_report import run_groups, write_run_report
+    from cdmpp.training.finetune_run import finetune_run
+
+    run_dir = args.out or Path("runs") / run_name(options)
+    with training_progress(is_quiet=is_quiet(args)) as progress:
+        result, budget = finetune_run(options, samples, run_dir, on_progress=progress)
+    report = write_run_report(result, command=command_line())
+    if args.json:
+        values = {"run": str(run_dir), "report": str(report), **result.metrics}
+        print(json.dumps(values, allow_nan=False))
+        return 0
+    from cdmpp.cli._tables import print_groups
+
+    _print_budget(budget, options)
+    print(f"\ntest part, {result.metrics['split']['description']}\n")
+    print_groups(run_groups(result.metrics))
+    steps = ", ".join(f"{what} {count} steps" for what, count in result.metrics["steps"].items())
+    kept = {
+        "unchanged": "the model as it was: nothing was better on held-out tasks",
+        "shifted": "the model times one factor: tuning was not better on held-out tasks",
+        "tuned": f"the tuned model ({steps})",
+    }
+    print(f"kept    {kept[result.metrics['kept']]}\nmodel   {run_dir}\nreport  {report}")
+    return 0
+
+
+def finetune_options(args: argparse.Namespace) -> FinetuneRunOptions:
+    """Returns the options: defaults, then --config, then --set, then the other command line
+    options.
+
+    Raises:
+        UsageError: an unknown or ill-typed option, no model to start from, or nothing new to adapt
+            to.
+    """
+    from cdmpp.cli.dataset import device_labels
+    from cdmpp.config import load_config
+    from cdmpp.errors import UsageError
+    from cdmpp.training.finetune_run import FinetuneRunOptions
+
+    options = load_config(FinetuneRunOptions, args.config, overrides=args.set)
+    given: dict[str, Any] = {
+        "from_run": str(args.from_run) if args.from_run else None,
+        "dataset": str(args.dataset) if args.dataset else None,
+        "devices": tuple(sorted(set(device_labels(args.device) or []))) or None,
+        "budget": None if args.budget is None else budget_tasks(args.budget),
+        **{name: getattr(args, name) for name in ("sampler", "network", "seed", "compare")},
+    }
+    options = replace(
+        options, **{name: value for name, value in given.items() if value is not None}
+    )
+    if not options.from_run:
+        raise UsageError("finetune needs a model to start from; expected --from RUN")
+    if not options.devices and not options.network:
+        raise UsageError(
+            "finetune needs something new to adapt to; expected --device LABEL or --network NAME"
+        )
+    return options
+
+
+def budget_tasks(text: str) -> int:
+    """Returns the number of tasks in a text such as `10tasks` or `10`.
+
+    Raises:
+        UsageError: no such text, or less than one task.
+    """
+    from cdmpp.errors import UsageError
+
+    found = re.fullmatch(r"(\d+)(?:\s*tasks?)?", text.strip())
+    if found is None or int(found[1]) < 1:
+        raise UsageError(
+            f"--budget is {text!r}, expected a number of tasks of at least 1, e.g. --budget "
+            "10tasks (for no task at all: cdmpp evaluate)"
+        )
+    return int(found[1])
+
+
+def run_name(options: FinetuneRunOptions) -> str:
+    """Returns a folder name that is equal for equal options."""
+    import hashlib
+
+    from cdmpp.config import dump_text
+    from cdmpp.datasets.splits import network_family
+
+    digest = hashlib.sha256(dump_text(options).encode()).hexdigest()[:6]
+    network = network_family(options.network)
+    where = "+".join(options.devices) if len(options.devices) <= 2 else ""
+    words = [Path(options.from_run).name, "to", where, network, f"{options.budget}tasks", digest]
+    return "-".join(word for word in words if word)
+
+
+def _print_budget(budget: Budget, options: FinetuneRunOptions) -> None:
+    programs = budget.train.programs
+    print(f"tasks learned from ({options.sampler}):")
+    for task in budget.tasks:
+        rows = budget.train.task_id == task
+        operator = programs.operator[budget.train.program[rows][0]]
+        networks = ", ".join(name for name, _ in programs.networks[task]) or "no network"
+        key = str(programs.tasks[task])
+        short = key if len(key) <= 60 else f"{key[:57]}..."
+        print(f"  {operator}  {int(rows.sum())} measurements  {networks}  {short}")

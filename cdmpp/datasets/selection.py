@@ -1,0 +1,70 @@
+"""Choosing a part of the samples: devices, and a bounded number of programs a device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cdmpp.datasets.samples import Samples
+from cdmpp.datasets.splits import uniform_draw
+from cdmpp.errors import DataError
+
+
+def of_devices(samples: Samples, labels: Iterable[str]) -> Samples:
+    """Returns the samples of the devices with these labels; the tuple of devices stays.
+
+    Raises:
+        DataError: a label has no samples.
+    """
+    known = [spec.name for spec in samples.devices]
+    chosen = np.zeros(len(samples), np.bool_)
+    for label in labels:
+        rows = samples.device == known.index(label) if label in known else chosen & False
+        if not rows.any():
+            raise DataError(
+                f"no measurement of device {label!r}; devices found: {', '.join(known) or 'none'}; "
+                "see `cdmpp dataset stats`"
+            )
+        chosen |= rows
+    return samples.take(chosen)
+
+
+def cap_programs(samples: Samples, most: int, *, seed: int) -> Samples:
+    """Returns at most `most` samples a device, every task kept.
+
+    Each (device, task) keeps the programs that come first in the order of a hash of program id and
+    seed, up to a number that is equal for all tasks of a device and as large as `most` allows. The
+    order does not depend on the device, so what is kept of a task on two devices overlaps as far as
+    it can. A device with more tasks than `most` keeps one program a task. 0 = everything.
+    """
+    if most <= 0:
+        return samples
+    counts = np.bincount(samples.device, minlength=len(samples.devices))
+    if counts.max(initial=0) <= most:
+        return samples
+    names = samples.programs.program_id
+    draw = np.array([uniform_draw(str(names[program]), seed) for program in samples.program])
+    keep = np.ones(len(samples), np.bool_)
+    for device in np.flatnonzero(counts > most):
+        rows = np.flatnonzero(samples.device == device)
+        place = _place_in_task(samples.task_id[rows], draw[rows])
+        keep[rows] = place < _most_per_task(place, most)
+    return samples.take(keep)
+
+
+def _place_in_task(task: NDArray[np.int64], draw: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Returns int64 [N], 0 for the first draw of each task, 1 for its second, ..."""
+    order = np.lexsort((draw, task))
+    first = np.flatnonzero(np.concatenate([[True], np.diff(task[order]) != 0]))
+    length = np.diff(np.append(first, len(task)))
+    place = np.empty(len(task), np.int64)
+    place[order] = np.arange(len(task)) - np.repeat(first, length)
+    return place
+
+
+def _most_per_task(place: NDArray[np.int64], most: int) -> int:
+    """Returns the largest number a task that keeps the sum within `most`, at least 1."""
+    within = np.cumsum(np.bincount(place))
+    return max(1, int(np.searchsorted(within, most, side="right")))

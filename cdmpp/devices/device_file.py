@@ -1,0 +1,172 @@
+"""Device files: YAML of labels, one value with its source each -> DeviceSpecs."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import yaml
+
+from cdmpp.devices.spec import DeviceSpec
+from cdmpp.errors import DeviceError
+
+DeviceKind = Literal["gpu", "cpu", "accelerator"]
+
+#: Kinds of devices.
+DEVICE_KINDS = ("gpu", "cpu", "accelerator")
+_TEXT_FIELDS = frozenset({"vendor", "architecture", "compute_capability"})
+_REAL_SUFFIXES = ("_hz", "_per_s")
+_ALIASES = "aliases"
+
+
+@dataclass(frozen=True)
+class DeviceFile:
+    """The content of one file.
+
+    Attributes:
+        devices: label -> DeviceSpec, in the order of the file.
+        aliases: other name (as `normal_name` gives it) -> label.
+    """
+
+    devices: dict[str, DeviceSpec]
+    aliases: dict[str, str]
+
+
+def load_device_spec(path: Path, label: str | None = None) -> DeviceSpec:
+    """Returns one device of a file that a user wrote.
+
+    Args:
+        label: which one; None = the only one.
+
+    Raises:
+        DeviceError: unreadable, wrong, no such label, or several devices and no label.
+    """
+    devices = read_device_file(path).devices
+    if label is None:
+        if len(devices) == 1:
+            return next(iter(devices.values()))
+        raise DeviceError(
+            f"{path}: has {len(devices)} devices, expected one; there are: "
+            f"{', '.join(sorted(devices)) or 'none'}"
+        )
+    if label not in devices:
+        raise DeviceError(
+            f"{path}: has no device {label!r}{nearest(label, devices)}; there are: "
+            f"{', '.join(sorted(devices)) or 'none'}"
+        )
+    return devices[label]
+
+
+def read_device_file(path: Path) -> DeviceFile:
+    """Reads one YAML file: `common` fields and `devices`, label -> fields.
+
+    A field is `{value: ..., source: ...}`; only `kind` is a bare word and `aliases` a list of
+    them. Null or absent = unknown.
+
+    Raises:
+        DeviceError: unreadable, an unknown field, a value of the wrong type or without a source.
+    """
+    try:
+        # The C form of the safe loader where there is one: this runs at the start of many commands.
+        content = yaml.load(
+            path.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+        )
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        detail = " ".join(str(error).split())
+        raise DeviceError(f"{path}: cannot read the device file ({detail[:200]})") from None
+    if not isinstance(content, dict) or not isinstance(content.get("devices"), dict):
+        raise DeviceError(f"{path}: expected a mapping with `devices` (label -> fields)")
+    common = content.get("common") or {}
+    unknown = sorted(set(content) - {"common", "devices"}, key=str)
+    if unknown:
+        near = nearest(str(unknown[0]), ("common", "devices"))
+        raise DeviceError(f"{path}: unknown key {unknown[0]!r}{near}")
+    devices: dict[str, DeviceSpec] = {}
+    aliases: dict[str, str] = {}
+    for key, own in content["devices"].items():
+        label = str(key)
+        if not isinstance(own or {}, dict) or not isinstance(common, dict):
+            raise DeviceError(f"{path}: {label}: expected a mapping of fields")
+        entries = dict(own or {})
+        for alias in _aliases(entries.pop(_ALIASES, None), f"{path}: {label}"):
+            aliases[alias] = label
+        devices[label] = _to_spec(label, common | entries, path)
+    return DeviceFile(devices, aliases)
+
+
+def normal_name(name: str) -> str:
+    """Returns a name as aliases are compared: lower case, dashes, without the vendor.
+
+    `NVIDIA A100-SXM4-40GB` and `a100_sxm4_40gb` are the same.
+    """
+    words = "-".join(name.lower().replace("_", " ").split())
+    for vendor in ("nvidia-", "amd-", "intel-"):
+        words = words.removeprefix(vendor)
+    return words
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Returns `, did you mean ...?` for the most similar known name, else an empty text."""
+    match = difflib.get_close_matches(name, list(known), n=1)
+    return f", did you mean {match[0]!r}?" if match else ""
+
+
+def _aliases(value: Any, where: str) -> list[str]:
+    if value is None:
+        return []
+    if not isinstance(value, list) or not all(isinstance(item, str) and item for item in value):
+        raise DeviceError(f"{where}: aliases: expected a list of names, got {value!r}")
+    return [normal_name(item) for item in value]
+
+
+def _to_spec(label: str, values: dict[str, Any], path: Path) -> DeviceSpec:
+    where = f"{path}: {label}"
+    known = {spec_field.name for spec_field in fields(DeviceSpec)} - {"name", "sources"}
+    arguments: dict[str, Any] = {}
+    sources: dict[str, str] = {}
+    for name, entry in values.items():
+        if name not in known:
+            near = nearest(str(name), {*known, _ALIASES})
+            raise DeviceError(f"{where}: unknown field {name!r}{near}")
+        if name == "kind":
+            if entry not in DEVICE_KINDS:
+                raise DeviceError(
+                    f"{where}: kind is {entry!r}, expected one of {', '.join(DEVICE_KINDS)}"
+                )
+            arguments[name] = entry
+            continue
+        if entry is None:
+            continue
+        if not (isinstance(entry, dict) and set(entry) == {"value", "source"} and entry["source"]):
+            raise DeviceError(
+                f"{where}: {name}: expected {{value: ..., source: ...}}, got {entry!r}"
+            )
+        if entry["value"] is not None:
+            arguments[name] = _typed(name, entry["value"], where)
+            sources[name] = str(entry["source"])
+    if "kind" not in arguments:
+        raise DeviceError(f"{where}: kind is missing, expected one of {', '.join(DEVICE_KINDS)}")
+    kind = cast(DeviceKind, arguments.pop("kind"))
+    return DeviceSpec(name=label, kind=kind, sources=sources, **arguments)
+
+
+def _typed(name: str, value: Any, where: str) -> str | int | float:
+    """Returns the value as text, a positive float (rates) or a positive int (counts and sizes)."""
+    if name in _TEXT_FIELDS:
+        return str(value)
+    try:
+        number = float(value)  # YAML reads 2.3e9 as text
+    except (TypeError, ValueError):
+        number = 0.0
+    if isinstance(value, bool) or not 0 < number < float("inf"):
+        raise DeviceError(
+            f"{where}: {name} is {value!r}, expected a positive number (null if unknown)"
+        )
+    if name.endswith(_REAL_SUFFIXES):
+        return number
+    if number != int(number):
+        raise DeviceError(f"{where}: {name} is {value!r}, expected a whole number")
+    return int(number)

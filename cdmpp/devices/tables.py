@@ -1,0 +1,171 @@
+"""Devices as text: the list, one device with its sources, and the page of the documentation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
+from typing import NamedTuple
+
+from cdmpp.devices.occupancy import COMPUTE_CAPABILITIES, occupancy_limits
+from cdmpp.devices.spec import DeviceSpec
+
+_UNKNOWN = "-"
+_WITHOUT_VALUE = frozenset({"name", "kind", "sources"})
+
+
+class _Column(NamedTuple):
+    title: str
+    field: str
+    unit: float = 1.0
+
+
+_SHARED_COLUMNS = (
+    _Column("cores", "core_count"),
+    _Column("clock (GHz)", "clock_hz", 1e9),
+    _Column("fp32 (TFLOP/s)", "peak_fp32_flop_per_s", 1e12),
+)
+_MEMORY_COLUMNS = (
+    _Column("memory (GB/s)", "mem_bandwidth_bytes_per_s", 1e9),
+    _Column("memory (GiB)", "mem_bytes", 2.0**30),
+    _Column("L1 (KiB)", "l1_bytes", 1024),
+    _Column("L2 (KiB)", "l2_bytes", 1024),
+)
+_COLUMNS = {
+    "gpu": (
+        _Column("architecture", "architecture"),
+        _Column("capability", "compute_capability"),
+        *_SHARED_COLUMNS,
+        _Column("fp16", "peak_fp16_flop_per_s", 1e12),
+        _Column("tensor", "peak_tensor_flop_per_s", 1e12),
+        *_MEMORY_COLUMNS,
+        _Column("shared (KiB)", "shared_mem_bytes_per_core", 1024),
+        _Column("registers", "registers_per_core"),
+    ),
+    "cpu": (
+        _Column("architecture", "architecture"),
+        *_SHARED_COLUMNS,
+        _Column("threads", "threads"),
+        _Column("SIMD bits", "simd_bits"),
+        *_MEMORY_COLUMNS,
+        _Column("L3 (KiB)", "l3_bytes", 1024),
+    ),
+    "accelerator": (
+        _Column("architecture", "architecture"),
+        *_SHARED_COLUMNS,
+        *_MEMORY_COLUMNS,
+    ),
+}
+_TITLES = {"gpu": "GPUs", "cpu": "CPUs", "accelerator": "Accelerators"}
+
+
+def devices_text(devices: Sequence[DeviceSpec]) -> str:
+    """Returns one line a device: label, kind, what it is, cores, peak and memory bandwidth."""
+    columns = (
+        _Column("kind", "kind"),
+        _Column("vendor", "vendor"),
+        _Column("architecture", "architecture"),
+        *_SHARED_COLUMNS,
+        _MEMORY_COLUMNS[0],
+    )
+    rows = [["label", *(column.title for column in columns)]]
+    rows += [[spec.name, *(_cell(spec, column) for column in columns)] for spec in devices]
+    widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    )
+
+
+def device_text(spec: DeviceSpec, aliases: Sequence[str] = ()) -> str:
+    """Returns every field of a device in SI units, each with its source."""
+    names = f" (also {', '.join(aliases)})" if aliases else ""
+    lines = [f"{spec.name}{names}: {spec.kind}"]
+    shown = [item.name for item in fields(DeviceSpec) if item.name not in _WITHOUT_VALUE]
+    for name in shown:
+        value = getattr(spec, name)
+        if value is None:
+            lines.append(f"  {name:27}unknown")
+        else:
+            text = f"{value:g}" if isinstance(value, float) else str(value)
+            lines.append(f"  {name:27}{text:14}{spec.sources.get(name, 'no source')}")
+    return "\n".join(lines)
+
+
+def devices_markdown(
+    devices: Iterable[DeviceSpec], aliases: Mapping[str, Sequence[str]] | None = None
+) -> str:
+    """Returns the page `docs/devices.md`: a table a kind of device, and the occupancy limits.
+
+    Args:
+        aliases: label -> other names.
+    """
+    devices = list(devices)
+    names = aliases or {}
+    parts = [
+        "# Devices\n\n"
+        "Written by `cdmpp device list --markdown`. `cdmpp device show NAME` prints the source of "
+        f"every number. `{_UNKNOWN}` = unknown, or the device does not have it.\n"
+        "Peaks are those of the label as it is used (its threads, its instruction set, its clock); "
+        "`tensor` = fp16 products with fp32 sums, dense. L1, shared memory and registers (of 4 "
+        "bytes) are per core, the L2 of a GPU and every L3 per chip, the L2 of a CPU per core. "
+        "Where a GPU has L1 and shared memory in one array, L1 is the size of both.\n\n"
+        "A device of your own: a YAML file like those in `cdmpp/devices`, tried out with "
+        "`cdmpp device show --device-spec FILE`.\n"
+    ]
+    for kind, columns in _COLUMNS.items():
+        rows = [
+            [
+                spec.name,
+                ", ".join(names.get(spec.name, ())) or _UNKNOWN,
+                *(_cell(spec, column) for column in columns),
+            ]
+            for spec in devices
+            if spec.kind == kind
+        ]
+        if rows:
+            titles = ["label", "also", *(column.title for column in columns)]
+            parts.append(f"\n## {_TITLES[kind]}\n\n{_markdown_table(titles, rows)}")
+    if any(spec.kind == "gpu" for spec in devices):
+        parts.append(_limits_markdown())
+    return "".join(parts)
+
+
+def _limits_markdown() -> str:
+    titles = [
+        "capability", "warps", "blocks", "registers", "shared (KiB)", "shared a block (KiB)",
+        "shared unit (bytes)", "reserved a block (bytes)",
+    ]  # fmt: skip
+    rows = []
+    for capability in COMPUTE_CAPABILITIES:
+        limits = occupancy_limits(capability)
+        values = (
+            limits.max_warps_per_core,
+            limits.max_blocks_per_core,
+            limits.registers_per_core,
+            limits.shared_bytes_per_core // 1024,
+            limits.shared_bytes_per_block // 1024,
+            limits.shared_allocation_bytes,
+            limits.reserved_shared_bytes_per_block,
+        )
+        rows.append([capability, *map(str, values)])
+    return (
+        "\n## Occupancy limits\n\n"
+        "Per multiprocessor of an NVIDIA GPU (CUDA C++ Programming Guide, technical "
+        "specifications); `cdmpp device occupancy` computes with them.\n\n"
+        f"{_markdown_table(titles, rows)}"
+    )
+
+
+def _markdown_table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [titles, ["---"] * len(titles), *rows]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+
+
+def _cell(spec: DeviceSpec, column: _Column) -> str:
+    value = getattr(spec, column.field)
+    if value is None:
+        return _UNKNOWN
+    if isinstance(value, str):
+        return value
+    number = value / column.unit
+    return str(int(number)) if number == int(number) else f"{number:.5g}"

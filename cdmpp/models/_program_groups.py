@@ -1,0 +1,75 @@
+"""Samples grouped by program, and the batches of programs in which models see them."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cdmpp.datasets.samples import Samples
+
+IntArray = NDArray[np.int64]
+
+
+class ProgramGroups:
+    """The distinct programs of some samples: each is encoded once for all the devices that measured
+    it.
+
+    Attributes:
+        program_rows: int64 [P], rows in the program arrays, ascending.
+        leaf_count: int64 [P].
+        task: int64 [P].
+    """
+
+    def __init__(self, samples: Samples) -> None:
+        self._order = np.argsort(samples.program, kind="stable")
+        self.program_rows, first = np.unique(samples.program[self._order], return_index=True)
+        self._first = np.append(first, len(samples)).astype(np.int64)
+        self.leaf_count = np.diff(samples.programs.leaf_offset)[self.program_rows]
+        self.task = samples.programs.task_id[self.program_rows]
+
+    def __len__(self) -> int:
+        """Returns the number of distinct programs."""
+        return len(self.program_rows)
+
+    def samples_of(self, programs: IntArray) -> tuple[IntArray, IntArray]:
+        """Returns the samples of the chosen programs (indices into `program_rows`), program after
+        program, and the place of each one's program in `programs`.
+        """
+        first = self._first[programs]
+        counts = self._first[programs + 1] - first
+        starts = np.concatenate([[0], np.cumsum(counts)[:-1]]).astype(np.int64)
+        index = np.repeat(first - starts, counts) + np.arange(counts.sum(), dtype=np.int64)
+        owner = np.repeat(np.arange(len(programs), dtype=np.int64), counts)
+        return self._order[index], owner
+
+    def in_order(self, programs_per_batch: int) -> list[IntArray]:
+        """Returns batches of similar leaf counts that cover every program once, the same at every
+        call.
+        """
+        order = np.argsort(self.leaf_count, kind="stable").astype(np.int64)
+        return _cut(order, programs_per_batch)
+
+    def shuffled(
+        self, programs_per_batch: int, programs_per_task: int, *, seed: int, epoch: int
+    ) -> list[IntArray]:
+        """Returns the batches of an epoch, a pure function of the arguments.
+
+        Programs of one task stay together in groups of `programs_per_task`; the order of groups is
+        random.
+        """
+        rng = np.random.default_rng([seed, epoch])
+        by_task = rng.permutation(len(self)).astype(np.int64)
+        by_task = by_task[np.argsort(self.task[by_task], kind="stable")]
+        groups = _cut_where_changed(by_task, self.task, programs_per_task)
+        order = np.concatenate([groups[i] for i in rng.permutation(len(groups))])
+        return _cut(order, programs_per_batch)
+
+
+def _cut(values: IntArray, size: int) -> list[IntArray]:
+    return [values[start : start + size] for start in range(0, len(values), size)]
+
+
+def _cut_where_changed(order: IntArray, key: IntArray, size: int) -> list[IntArray]:
+    """Cuts `order` into parts of at most `size` within which `key` is the same."""
+    boundaries = np.flatnonzero(np.diff(key[order])) + 1
+    return [part for run in np.split(order, boundaries) for part in _cut(run, size)]

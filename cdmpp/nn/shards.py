@@ -1,0 +1,67 @@
+"""One batch shared by several processes: each runs its part, all see the whole result.
+
+Every process walks through the same batches and computes the same loss of a whole batch, so pairs
+of samples that different processes hold count too. The gradient of a process's own part is scaled
+by the number of processes; the mean of all processes' gradients is then the gradient of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, distributed
+
+IntArray = NDArray[np.int64]
+
+
+def process_count() -> int:
+    """Returns how many processes train together; 1 outside a process group."""
+    is_grouped = distributed.is_available() and distributed.is_initialized()
+    return int(distributed.get_world_size()) if is_grouped else 1
+
+
+def process_index() -> int:
+    """Returns the number of this process among them, from 0."""
+    return int(distributed.get_rank()) if process_count() > 1 else 0
+
+
+def shares(items: IntArray) -> list[IntArray]:
+    """Returns one stretch of the items a process, in order, of nearly equal lengths."""
+    return [np.asarray(part, np.int64) for part in np.array_split(items, process_count())]
+
+
+def gather_samples(own: Tensor, counts: Sequence[int]) -> Tensor:
+    """Returns the columns of all processes side by side; gradients reach this process's own.
+
+    Args:
+        own: float [row, counts[i]] of process i; more columns are ignored.
+        counts: columns of every process.
+    """
+    if process_count() == 1:
+        return own
+    gathered: Tensor = _Gather.apply(own, tuple(counts))  # type: ignore[no-untyped-call]
+    return gathered
+
+
+class _Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, own: Tensor, counts: tuple[int, ...]) -> Tensor:
+        index = process_index()
+        start = sum(counts[:index])
+        ctx.columns = slice(start, start + counts[index])
+        ctx.shape = own.shape
+        whole = own.new_zeros((own.shape[0], sum(counts)))
+        whole[:, ctx.columns] = own[:, : counts[index]]
+        distributed.all_reduce(whole)
+        return whole
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        own = gradients[0].new_zeros(ctx.shape)
+        part = gradients[0][:, ctx.columns]
+        own[:, : part.shape[1]] = part * process_count()
+        return own, None

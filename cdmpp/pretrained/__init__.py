@@ -1,0 +1,44 @@
+"""Trained models that come with the package; `--model pretrained` names the default one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cdmpp.errors import UsageError
+
+DEFAULT = "default"
+_WORD = "pretrained"
+
+
+def find_pretrained(name: str = DEFAULT, *, parent: Path | None = None) -> Path:
+    """Returns the folder of a packaged model; it has what a run folder's model needs.
+
+    Args:
+        parent: where packaged models are looked for; None = in this package.
+
+    Raises:
+        UsageError: there is no packaged model of that name.
+    """
+    parent = parent or Path(__file__).parent
+    found = sorted(path.parent.name for path in parent.glob("*/model.json"))
+    if name not in found:
+        here = f"packaged are {', '.join(found)}" if found else "none is packaged"
+        raise UsageError(
+            f"no pretrained model {name!r}: {here}; expected pretrained or pretrained:NAME, or the "
+            "run folder of a model that you train with `cdmpp train`"
+        )
+    return parent / name
+
+
+def model_folder(model: Path | str) -> Path:
+    """Returns the folder that `--model` means: `pretrained`, `pretrained:NAME` or a run folder.
+
+    A run folder that is itself called so is meant with `./pretrained`.
+
+    Raises:
+        UsageError: there is no packaged model of that name.
+    """
+    word, colon, name = str(model).partition(":")
+    if word != _WORD:
+        return Path(model)
+    return find_pretrained(name if colon else DEFAULT)

@@ -1,0 +1,53 @@
+"""Parts of a few-shot budget that are held out in turn."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cdmpp.datasets.samples import Samples
+from cdmpp.errors import UsageError
+
+#: So many programs of a single task are the fewest of which some can be held out.
+_LEAST_PROGRAMS = 4
+
+
+def budget_folds(budget: Samples, count: int, *, seed: int) -> list[NDArray[np.bool_]]:
+    """Returns disjoint masks bool [N] that together are the budget: what to hold out each time.
+
+    Whole tasks where there are at least two (at most `count` folds, sizes as equal as tasks allow);
+    of a single task whole programs; nothing when it has fewer than four programs.
+    """
+    rng = np.random.default_rng(seed)
+    tasks = np.unique(budget.task_id)
+    if len(tasks) > 1:
+        key, names = budget.task_id, tasks
+    else:
+        key, names = budget.program, np.unique(budget.program)
+        if len(names) < _LEAST_PROGRAMS:
+            return []
+    names = rng.permutation(names)
+    folds = min(count, len(names))
+    return [np.isin(key, names[first::folds]) for first in range(folds)]
+
+
+def joined(first: Samples, second: Samples) -> Samples:
+    """Returns the samples of both, which must be parts of the same samples.
+
+    Raises:
+        UsageError: they refer to different programs or devices.
+    """
+    if first.programs is not second.programs or first.devices != second.devices:
+        raise UsageError(
+            "training and validation samples refer to different data sets; expected two parts "
+            "made with Samples.take from the same samples"
+        )
+    return replace(
+        first,
+        program=np.concatenate([first.program, second.program]),
+        device=np.concatenate([first.device, second.device]),
+        latency_s=np.concatenate([first.latency_s, second.latency_s]),
+        latency_std_s=np.concatenate([first.latency_std_s, second.latency_std_s]),
+    )

@@ -1,0 +1,104 @@
+"""What a trained model says of programs: latency, interval, and whether they are strange to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cdmpp.datasets.samples import Samples
+from cdmpp.models.base import CostModel
+from cdmpp.training.out_of_distribution import NearTask, TrainingTasks
+from cdmpp.training.run_folder import ModelCard, load_model
+
+FloatArray = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
+
+STRANGE_FACTOR = 2.0
+
+
+@dataclass(frozen=True)
+class Estimates:
+    """Predictions of N samples.
+
+    Attributes:
+        latency_s: float64 [N], seconds.
+        low_s: float64 [N], lower end of the interval; NaN where the model has no calibration.
+        high_s: float64 [N], upper end.
+        is_far: bool [N], whether the program is unlike every training task; None where the model
+            does not know its training tasks.
+        is_new_device: bool [N], whether the device was not trained on.
+        nearest: for each sample the nearest training tasks, nearest first; None as `is_far`.
+    """
+
+    latency_s: FloatArray
+    low_s: FloatArray
+    high_s: FloatArray
+    is_far: BoolArray | None
+    is_new_device: BoolArray
+    nearest: list[list[NearTask]] | None
+
+    @property
+    def out_of_distribution(self) -> BoolArray | None:
+        """bool [N], whether program or device is strange to the model; None as `is_far`."""
+        return None if self.is_far is None else self.is_far | self.is_new_device
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """A trained model with all that is known of it.
+
+    Attributes:
+        model: the model.
+        card: its card, with the intervals.
+        tasks: where its training tasks lie; None for a run folder without them.
+    """
+
+    model: CostModel
+    card: ModelCard
+    tasks: TrainingTasks | None
+
+    def estimate(self, samples: Samples, *, latency_s: FloatArray | None = None) -> Estimates:
+        """Returns latencies, intervals and flags.
+
+        No calibration task speaks for a program or device that is strange to the model: its half
+        width is `STRANGE_FACTOR` times that of the group with the widest interval, which is a rule
+        of thumb (`docs/uncertainty.md` has what it covers).
+
+        Args:
+            latency_s: float64 [N], the model's predictions, if there are some already.
+        """
+        predicted_s = self.model.predict(samples) if latency_s is None else latency_s
+        trained = {spec.name for spec in self.card.devices}
+        is_new = np.array([spec.name not in trained for spec in samples.devices], bool)
+        is_new_device = is_new[samples.device]
+        familiarity = self.tasks.familiarity(samples) if self.tasks else None
+        is_far = familiarity.is_far if familiarity else None
+        calibration = self.card.calibration
+        if calibration is None:
+            half_width = np.full(len(samples), np.nan)
+        else:
+            is_strange = is_new_device if is_far is None else is_new_device | is_far
+            half_width = np.where(
+                is_strange, STRANGE_FACTOR * calibration.widest, calibration.half_width(samples)
+            )
+        return Estimates(
+            latency_s=predicted_s,
+            low_s=predicted_s * np.exp(-half_width),
+            high_s=predicted_s * np.exp(half_width),
+            is_far=is_far,
+            is_new_device=is_new_device,
+            nearest=familiarity.nearest if familiarity else None,
+        )
+
+
+def load_trained(directory: Path) -> TrainedModel:
+    """Returns the model of a run folder.
+
+    Raises:
+        DataError: there is no complete model, or it was written by another version of this format.
+    """
+    model, card = load_model(directory)
+    return TrainedModel(model, card, TrainingTasks.load(directory))

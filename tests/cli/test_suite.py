@@ -1,0 +1,95 @@
+"""`cdmpp benchmark` with a suite file, on a small real dataset."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from cdmpp.cli.main import main
+from cdmpp.config import dump_text
+from cdmpp.training.suite import SuiteDataset, SuiteModel
+from tests.cli.conftest import DEVICES
+from tests.training.suites import CROSS_MODEL
+
+
+@pytest.fixture(scope="module")
+def suite_file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("suite") / "tiny.yaml"
+    suite = replace(
+        CROSS_MODEL,
+        name="tiny",
+        subject="roofline",
+        datasets=(SuiteDataset("real"), SuiteDataset("other")),
+        models=(SuiteModel("roofline"), SuiteModel("constant")),
+    )
+    path.write_text(dump_text(suite))
+    return path
+
+
+def arguments(suite_file, dataset, cache, folder) -> list[str]:
+    return [
+        "benchmark", "--suite", str(suite_file), "--data", f"real={dataset}", "--jobs", "0",
+        "--cache", str(cache), "--runs", str(folder / "runs"), "--out", str(folder / "out"),
+    ]  # fmt: skip
+
+
+def test_suite_runs_resumes_and_reports(suite_file, dataset, cache, tmp_path, capsys):
+    command = arguments(suite_file, dataset, cache, tmp_path)
+    assert main([*command, "--cells", "*-s0-*"]) == 0
+    first = capsys.readouterr()
+    assert "4 of 8 cells are missing" in first.out
+    assert "data set other is left out" in first.err
+    assert "left)" in first.err
+    assert main(command) == 0
+    second = capsys.readouterr()
+    assert "[8/8]" in second.err
+    assert second.err.count(": MAPE") == 4, "finished cells were run again"
+    (tmp_path / "out" / "tiny.md").unlink()
+    report = [*command[:3], "--report-only", *command[7:], "--json"]
+    assert main(report) == 0
+    value = json.loads(capsys.readouterr().out)
+    assert value["missing_cells"] == []
+    assert set(value["verdict"]) == {"real, by task"}
+    text = (tmp_path / "out" / "tiny.md").read_text()
+    assert all(device in text for device in DEVICES)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--data", "tenset=x"], "NAME one of real, other"),
+        (["--dataset", "x"], "does not fit --suite"),
+        (["--report-only", "--cells", "a"], "leave one out"),
+        (["--cells", "nothing"], "no cell matches 'nothing'"),
+    ],
+)
+def test_usage_errors(suite_file, dataset, cache, tmp_path, capsys, options, message):
+    assert main([*arguments(suite_file, dataset, cache, tmp_path), *options]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_unknown_suite_names_the_nearest(capsys):
+    assert main(["benchmark", "--suite", "cross-devise"]) == 2
+    assert "did you mean 'cross-device'" in capsys.readouterr().err
+    assert main(["benchmark", "--suite", "by-task", "--data", "a=b"]) == 2
+    assert "does not fit --suite by-task" in capsys.readouterr().err
+
+
+def test_by_task_is_the_suite_of_one_dataset(dataset, cache, tmp_path, capsys):
+    command = [
+        "benchmark", "--suite", "by-task", "--dataset", str(dataset), "--cache", str(cache),
+        "--model", "roofline", "--set", "baselines=[constant]", "--set", "fractions=[0.5,0.2,0.3]",
+        "--device", DEVICES[0], "--seeds", "3,4", "--jobs", "0", "--json",
+        "--runs", str(tmp_path / "runs"), "--out", str(tmp_path / "out"),
+    ]  # fmt: skip
+    assert main(command) == 0
+    value = json.loads(capsys.readouterr().out)
+    assert value["seeds"] == [3, 4]
+    assert value["missing_cells"] == []
+    lines = {cell["id"].partition("-s3-")[2] for cell in value["cells"]} - {""}
+    assert lines == {"roofline", "constant", "oracle-task-median", "noise-floor"}
+    rows = (tmp_path / "out" / "by-task.csv").read_text()
+    assert DEVICES[0] in rows
+    assert DEVICES[1] not in rows

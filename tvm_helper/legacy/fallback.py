@@ -1,0 +1,72 @@
+"""The named fallback `ansor`: the old TVM replays the records that the native replay cannot do."""
+
+from __future__ import annotations
+
+import atexit
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import TypeAlias
+
+from cdmpp.errors import DataError, ReplayError
+from cdmpp.features.compact_ast import CompactAst
+from cdmpp.records import MeasureRecord, TensetTask
+from tvm_helper.featurise import featurise_records
+from tvm_helper.legacy.ansor import featurise_by_ansor
+from tvm_helper.legacy.client import LegacyTvm
+
+NAME = "ansor"
+
+Replay: TypeAlias = Callable[
+    [TensetTask, Sequence[MeasureRecord]], Sequence[CompactAst | ReplayError]
+]
+
+
+def featurise_with_ansor(
+    task: TensetTask, records: Sequence[MeasureRecord]
+) -> list[CompactAst | ReplayError]:
+    """As `tvm_helper.featurise.featurise_records`, with Ansor for what that cannot replay.
+
+    What Ansor made says so: `CompactAst.fallback` is `ansor`. A record that neither can do keeps
+    the reason of the native replay.
+
+    Raises:
+        DataError: the task's computation cannot be read.
+        UsageError: there is no side environment, and a record needs it.
+    """
+    return with_fallback(featurise_records, _featurise_by_ansor, task, records)
+
+
+def with_fallback(
+    first: Replay, second: Replay, task: TensetTask, records: Sequence[MeasureRecord]
+) -> list[CompactAst | ReplayError]:
+    """Featurises with `first`, and with `second` the records that it cannot do.
+
+    Raises:
+        DataError: neither can read the task.
+    """
+    try:
+        results = list(first(task, records))
+    except DataError as error:
+        results = [ReplayError(f"unreadable task: {error}")] * len(records)
+    left = [n for n, result in enumerate(results) if isinstance(result, ReplayError)]
+    if left:
+        others = second(task, [records[number] for number in left])
+        for number, other in zip(left, others, strict=True):
+            if isinstance(other, CompactAst):
+                results[number] = replace(other, fallback=NAME)
+    return results
+
+
+def _featurise_by_ansor(
+    task: TensetTask, records: Sequence[MeasureRecord]
+) -> list[CompactAst | ReplayError]:
+    return featurise_by_ansor(_shared_process(), task, records)
+
+
+@lru_cache(maxsize=1)
+def _shared_process() -> LegacyTvm:
+    """Returns this process's connection to the old TVM; it takes seconds to start."""
+    process = LegacyTvm()
+    atexit.register(process.close)
+    return process

@@ -1,0 +1,113 @@
+"""The native featuriser of modules in TVM's hands: a library of its own, linked with tvm_ffi."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cdmpp.features.gpu_limits import GpuLimits
+from tvm_helper.native.binding import NativeBatch, call
+from tvm_helper.native.build import FLAGS, NativeBuildError, library_path, load_library
+
+#: What the native code measures, in the order of its counters.
+MODULE_PHASES = ("walk", "passes", "canonical", "features")
+_SOURCE = "tir_featurise.cc"
+_ERROR_BYTES = 200
+_log = logging.getLogger("cdmpp")
+
+
+class NativeModules:
+    """Featurises modules. Calls from several threads are safe.
+
+    Args:
+        library: the compiled library.
+        lowering: TVM's pass that turns blocks into plain loops.
+
+    Raises:
+        NativeBuildError: this TVM's nodes are not those the library was written for.
+    """
+
+    def __init__(self, library: ctypes.CDLL, lowering: Any) -> None:
+        self._featuriser: int | None = None
+        self._library = library
+        self._free = library.cdmpp_modules_free
+        self._free.argtypes = (ctypes.c_void_p,)
+        self._free.restype = None
+        library.cdmpp_modules_new.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t)
+        library.cdmpp_modules_new.restype = ctypes.c_void_p
+        self._run = library.cdmpp_modules_featurise
+        self._run.argtypes = (
+            ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_size_t,
+        )  # fmt: skip
+        error = ctypes.create_string_buffer(_ERROR_BYTES)
+        self._featuriser = library.cdmpp_modules_new(lowering.__chandle__(), error, _ERROR_BYTES)
+        if not self._featuriser:
+            raise NativeBuildError(
+                f"The native code does not know this TVM ({error.value.decode()}); expected the "
+                "versions in requirements.txt."
+            )
+
+    def __del__(self) -> None:
+        if self._featuriser:
+            self._free(self._featuriser)
+
+    def featurise(
+        self,
+        modules: Sequence[Any],
+        *,
+        is_gpu: bool,
+        limits: GpuLimits | None,
+        may_lower: bool = True,
+        threads: int = 1,
+    ) -> NativeBatch:
+        """Walks and featurises modules; the interpreter lock is released meanwhile.
+
+        Args:
+            modules: `IRModule`s whose function is `main`, scheduled or lowered.
+            is_gpu: whether the target is a GPU; a program with thread bindings always counts as
+                one for a GPU.
+            limits: what a kernel may use; None = unlimited.
+            may_lower: whether TVM's passes may be run on a module that needs them.
+            threads: how many threads work inside this call.
+        """
+        handles = (ctypes.c_void_p * len(modules))(*[module.__chandle__() for module in modules])
+        has_limits = limits is not None
+        bounds = (limits.shared_bytes, limits.threads, limits.vthreads) if limits else (0, 0, 0)
+        settings = np.array([is_gpu, may_lower, has_limits, *bounds], dtype=np.int64)
+        batch = call(
+            self._library, self._run, self._featuriser, handles, len(modules),
+            settings.ctypes.data, max(1, threads),
+        )  # fmt: skip
+        seconds = dict(zip(MODULE_PHASES, batch.seconds.values(), strict=False))
+        return replace(batch, seconds=seconds)
+
+
+@lru_cache(maxsize=1)
+def modules_library() -> ctypes.CDLL | None:
+    """Returns the library, None where it is turned off or there is no compiler.
+
+    Logs one warning a process where it cannot be had.
+    """
+    if os.environ.get("CDMPP_NATIVE", "1") == "0":
+        return None
+    from tvm_ffi import __version__, libinfo
+
+    lib = Path(libinfo.find_libtvm_ffi()).parent
+    flags = [*FLAGS, f'-DCDMPP_TVM_FFI="{__version__}"']
+    flags += [f"-isystem{path}" for path in libinfo.include_paths()]
+    try:
+        path = library_path(
+            flags, source=_SOURCE, libraries=(f"-L{lib}", "-ltvm_ffi", f"-Wl,-rpath,{lib}")
+        )
+        return load_library(path)
+    except NativeBuildError as error:
+        _log.warning("%s Modules are featurised in Python, some fifty times slower.", error)
+        return None

@@ -1,0 +1,226 @@
+// The C interface for modules in TVM's hands: scheduled or lowered modules in, compact ASTs out.
+// Called without the interpreter lock. A library of its own, because it needs tvm_ffi.
+#include <tvm/ffi/function.h>
+
+#include <chrono>
+#include <cstdio>
+#include <mutex>
+
+#include "allocations.hpp"
+#include "batch.hpp"
+#include "canonical.hpp"
+#include "compaction.hpp"
+#include "tir_walk.hpp"
+
+namespace cdmpp {
+namespace {
+
+namespace ffi = tvm::ffi;
+
+// What all workers share.
+struct Compiler {
+  TirLayout layout;
+  ffi::Function run_pass = ffi::Function::GetGlobalRequired("transform.RunPass");
+  ffi::Any pass;  // turns blocks into plain loops
+};
+
+struct Request {
+  bool is_gpu;      // the target is one
+  bool may_lower;   // whether the pass may be run
+  bool has_limits;
+  GpuLimits limits;
+};
+
+class Worker : public Output {
+ public:
+  explicit Worker(const Compiler& compiler)
+      : compiler_(compiler), simplifier_(program_), walk_(compiler.layout, program_, tree_),
+        canonical_(program_, simplifier_, tree_), placement_(program_, tree_),
+        compaction_(program_, simplifier_, tree_), leaves_(program_, tree_),
+        shared_(program_.names.intern("shared")) {
+    program_.keep();
+  }
+
+  // Names are never dropped one by one, nor is memory.
+  bool is_worn() const { return program_.names.size() > kMaxNames || program_.is_swollen(); }
+
+  void run(const Object* module, const Request& request, Piece* piece) {
+    begin(piece);
+    since_ = Clock::now();
+    try {
+      featurise(module, request, piece);
+    } catch (const Declined& declined) {
+      undo(piece, DECLINED, declined.why, "");
+    } catch (const NeedsLowering&) {
+      undo(piece, DECLINED, "not lowered", "");
+    } catch (const std::exception& error) {
+      undo(piece, DECLINED, error.what(), "");
+    }
+    end(piece);
+  }
+
+ private:
+  static constexpr size_t kMaxNames = 1 << 18;
+  // As `module_features.PHASES`.
+  enum Step : u8 { WALK, PASSES, CANONICAL, COLUMNS };
+  using Clock = std::chrono::steady_clock;
+
+  void lap(Step step) {
+    const Clock::time_point now = Clock::now();
+    nanoseconds[step] +=
+        std::chrono::duration_cast<std::chrono::nanoseconds>(now - since_).count();
+    since_ = now;
+  }
+
+  void featurise(const Object* module, const Request& request, Piece* piece) {
+    ffi::Any lowered;  // keeps what is walked alive
+    try {
+      walk(main_of(module));
+      lap(WALK);
+    } catch (const NeedsLowering&) {
+      if (!request.may_lower) throw;
+      lap(WALK);
+      lowered = compiler_.run_pass(compiler_.pass, view_of(module));
+      lap(PASSES);
+      walk(main_of(raw(lowered)));
+      lap(WALK);
+    }
+    simplifier_.reset();
+    std::vector<TreeId> top = canonical_.run(found_.top);
+    placement_.look_at(top, found_.allocated, found_.parameters);
+    top = placement_.place_allocations(std::move(top));
+    compaction_.run(top);
+    top = placement_.place_outputs(std::move(top), found_.parameters);
+    lap(CANONICAL);
+    const bool is_gpu = request.is_gpu || found_.is_gpu;
+    append_compact_ast(tree_, top, is_gpu, &leaves_, this);
+    const Judge judge(tree_, program_, shared_);
+    piece->reason = judge.bad_extent(top);
+    if (piece->reason.empty() && is_gpu && request.has_limits) {
+      piece->reason = judge.violation(top, request.limits);
+    }
+    piece->status = piece->reason.empty() ? VALID : REJECTED;
+    lap(COLUMNS);
+  }
+
+  void walk(const Object* function) {
+    program_.reset();
+    tree_.reset();
+    walk_.run(function, &found_);
+  }
+
+  const Object* main_of(const Object* module) const {
+    const TirLayout& l = compiler_.layout;
+    const auto* functions =
+        reinterpret_cast<const ffi::MapObj*>(l.module_functions(module));
+    for (const auto& entry : *functions) {
+      if (view(l.global_name(raw(entry.first))) == "main") return raw(entry.second);
+    }
+    throw Declined{"no function main"};
+  }
+  static const Object* raw(const ffi::Any& any) {
+    return reinterpret_cast<const TVMFFIAny*>(&any)->v_obj;
+  }
+  static ffi::AnyView view_of(const Object* object) {
+    TVMFFIAny any{};
+    any.type_index = object->type_index;
+    any.v_obj = const_cast<Object*>(object);
+    return ffi::AnyView::CopyFromTVMFFIAny(any);
+  }
+
+  const Compiler& compiler_;
+  Program program_;
+  Simplifier simplifier_;
+  Tree tree_;
+  TirWalk walk_;
+  Canonical canonical_;
+  Placement placement_;
+  Compaction compaction_;
+  LeafWalk leaves_;
+  NameId shared_;
+  TirProgram found_;
+  Clock::time_point since_;
+};
+
+class Featuriser {
+ public:
+  Compiler compiler;
+
+  ResultPointer run(const Object* const* modules, size_t count, const Request& request,
+                    size_t threads) {
+    std::vector<Piece> pieces(count);
+    std::vector<std::unique_ptr<Worker>> workers;
+    std::vector<const Output*> outputs;
+    const size_t useful = useful_threads(threads, count);
+    for (size_t i = 0; i < useful; ++i) {
+      workers.push_back(take());
+      workers.back()->clear();
+      outputs.push_back(workers.back().get());
+    }
+    share_out(count, useful, [&](u32 number, size_t i) {
+      pieces[i].worker = number;
+      workers[number]->run(modules[i], request, &pieces[i]);
+    });
+    ResultPointer result = assemble(pieces, outputs);
+    for (auto& worker : workers) give_back(std::move(worker));
+    return result;
+  }
+
+ private:
+  static constexpr size_t kMaxIdle = 16;
+
+  std::unique_ptr<Worker> take() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (idle_.empty()) return std::make_unique<Worker>(compiler);
+    std::unique_ptr<Worker> worker = std::move(idle_.back());
+    idle_.pop_back();
+    return worker;
+  }
+  void give_back(std::unique_ptr<Worker> worker) {
+    if (worker->is_worn()) return;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (idle_.size() < kMaxIdle) idle_.push_back(std::move(worker));
+  }
+
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<Worker>> idle_;
+};
+
+}  // namespace
+}  // namespace cdmpp
+
+using namespace cdmpp;
+
+extern "C" {
+
+// `pass` is TVM's object of a pass. Returns null, with the reason in `error`, where this TVM has
+// other nodes.
+void* cdmpp_modules_new(TVMFFIObject* pass, char* error, size_t error_size) {
+  try {
+    auto featuriser = std::make_unique<Featuriser>();
+    TVMFFIAny any{};
+    any.type_index = pass->type_index;
+    any.v_obj = pass;
+    featuriser->compiler.pass = tvm::ffi::AnyView::CopyFromTVMFFIAny(any);
+    return featuriser.release();
+  } catch (const std::exception& why) {
+    std::snprintf(error, error_size, "%s", why.what());
+    return nullptr;
+  }
+}
+
+void cdmpp_modules_free(void* featuriser) { delete static_cast<Featuriser*>(featuriser); }
+
+// Featurises modules, which have to stay alive. `settings`: target is a GPU, lowering allowed, has
+// limits, shared bytes, threads, vthreads. Returns null when there is not enough memory.
+cdmpp_result* cdmpp_modules_featurise(void* featuriser, const TVMFFIObject* const* modules,
+                                      size_t count, const i64* settings, size_t threads) {
+  try {
+    const Request request{settings[0] != 0, settings[1] != 0, settings[2] != 0,
+                          {settings[3], settings[4], settings[5]}};
+    return static_cast<Featuriser*>(featuriser)->run(modules, count, request, threads).release();
+  } catch (const std::exception&) {
+    return nullptr;
+  }
+}
+}
