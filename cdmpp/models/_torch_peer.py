@@ -6,7 +6,7 @@ import hashlib
 import json
 from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
@@ -248,10 +248,11 @@ class TorchPeer(CostModel, Generic[Options]):
         batches = self._judging_batches(inputs.groups)
         total = sum(len(inputs.groups.samples_of(programs)[0]) for programs in batches)
         output = np.zeros(total)
+        device = next(network.parameters()).device
         with torch.no_grad():
             for programs in batches:
                 rows, _ = inputs.groups.samples_of(programs)
-                output[rows] = network(inputs.batch(programs)).numpy()
+                output[rows] = network(_on(inputs.batch(programs), device)).cpu().numpy()
         return output
 
     def _fingerprint(self, train: Samples, validation: Samples, seed: int) -> str:
@@ -267,7 +268,13 @@ class TorchPeer(CostModel, Generic[Options]):
 
 
 class _PeerTrainee:
-    """The samples of one training as the loop wants them."""
+    """The samples of one training as the loop wants them.
+
+    Attributes:
+        follows_network: its batches go to the device that the network is on.
+    """
+
+    follows_network: ClassVar[bool] = True
 
     def __init__(
         self, model: TorchPeer[Any], train: Samples, validation: Samples, seed: int
@@ -280,21 +287,36 @@ class _PeerTrainee:
         labels = model._labels
         assert isinstance(labels, LogLabels | BoxCoxLabels)
         group = task_device_groups(train)
-        self._label = torch.from_numpy(labels.encode(train.latency_s).astype(np.float32))
-        self._relevance = torch.from_numpy(best_over_latency(train.latency_s, group))
-        self._group = torch.from_numpy(group)
+        self._targets = (
+            torch.from_numpy(labels.encode(train.latency_s).astype(np.float32)),
+            torch.from_numpy(best_over_latency(train.latency_s, group)),
+            torch.from_numpy(group),
+        )
 
     def batches(self, epoch: int) -> list[IntArray]:
         return self._model._training_batches(self._train.groups, seed=self._seed, epoch=epoch)
 
     def loss(self, network: nn.Module, batch: IntArray) -> tuple[Tensor, int]:
         rows = torch.from_numpy(self._train.groups.samples_of(batch)[0])
-        output = network(self._train.batch(batch))
-        loss = self._model._loss(
-            output, self._label[rows], self._relevance[rows], self._group[rows]
-        )
-        return loss, len(rows)
+        device = next(network.parameters()).device
+        output = network(_on(self._train.batch(batch), device)).float()
+        targets = (values[rows].to(device) for values in self._targets)
+        return self._model._loss(output, *targets), len(rows)
 
     def validate(self, network: nn.Module) -> float:
         output = self._model._outputs(network, self._validation)
         return self._model._validation_loss(output, self._validation_samples)
+
+
+def _on(value: Any, device: torch.device) -> Any:
+    """Returns a batch with all its tensors on a device; the batch itself on the CPU."""
+    if device.type == "cpu":
+        return value
+    if isinstance(value, Tensor):
+        return value.to(device)
+    if isinstance(value, tuple):
+        return tuple(_on(part, device) for part in value)
+    if is_dataclass(value) and not isinstance(value, type):
+        moved = {part.name: _on(getattr(value, part.name), device) for part in fields(value)}
+        return replace(value, **moved)
+    return value

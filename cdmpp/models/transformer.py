@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from cdmpp.config import from_dict, to_dict
 from cdmpp.datasets.atomic import write_atomic
 from cdmpp.datasets.samples import Samples
+from cdmpp.devices.vector import device_vector
 from cdmpp.errors import DataError, UsageError
 from cdmpp.models._guard import check_schema, check_trainable, state_value
 from cdmpp.models._latency_trainee import PREDICT_PROGRAMS, LatencyTrainee
@@ -25,7 +26,7 @@ from cdmpp.models._leaf_batches import SampleBatches, Statistics, samples_digest
 from cdmpp.models._normalise import Normalisation
 from cdmpp.models.base import CostModel
 from cdmpp.models.options import LoopOptions, TransformerOptions
-from cdmpp.nn.latency_net import LatencyEnsemble
+from cdmpp.nn.latency_net import LatencyEnsemble, LatencyNet
 
 _FILE_NAME = "model.safetensors"
 
@@ -45,6 +46,8 @@ class TransformerCostModel(CostModel):
         self._schema: dict[str, int] | None = None
         self._statistics: Statistics | None = None
         self._network: LatencyEnsemble | None = None
+        #: float32 [device, feature], device vectors of the training part.
+        self._known_devices: NDArray[np.float32] | None = None
         self.history: list[dict[str, Any]] = []
 
     def fit(
@@ -119,6 +122,7 @@ class TransformerCostModel(CostModel):
                 "leaf": self._statistics.leaf.to_json(),
                 "device": self._statistics.device.to_json(),
             },
+            "known_devices": None if self._known_devices is None else self._known_devices.tolist(),
             "parameters": sum(value.numel() for value in weights.values()),
         }
 
@@ -139,6 +143,8 @@ class TransformerCostModel(CostModel):
             Normalisation.from_json(normalisation["leaf"]),
             Normalisation.from_json(normalisation["device"]),
         )
+        known = state.get("known_devices")
+        model._known_devices = None if known is None else np.asarray(known, np.float32)
         network = model._new_network()
         path = directory / _FILE_NAME
         try:
@@ -162,8 +168,27 @@ class TransformerCostModel(CostModel):
         model = TransformerCostModel(self._options)
         model._schema = self._schema
         model._statistics = self._statistics
+        model._known_devices = self._known_devices
         model._network = copy.deepcopy(self._network)
         return model
+
+    def tuning_starts(self, budget: Samples) -> list[TransformerCostModel]:
+        """Returns copies to start a tuning from: one as this model is, then one for each training
+        device that takes the budget's device for that one; the first alone when the budget has
+        several devices.
+        """
+        starts = [self.tuning_copy()]
+        devices = np.unique(budget.device)
+        if self._known_devices is None or self._statistics is None or len(devices) != 1:
+            return starts
+        own = device_vector(budget.devices[devices[0]])[None]
+        own_input = torch.from_numpy(self._statistics.device.apply(own))[0]
+        for vector in self._statistics.device.apply(self._known_devices):
+            start = self.tuning_copy()
+            for member in start.tuning_network().members:
+                cast(LatencyNet, member).take_device_for(own_input, torch.from_numpy(vector))
+            starts.append(start)
+        return starts
 
     def tuning_network(self) -> LatencyEnsemble:
         """Returns the network itself: what is done to it shows in `predict`."""
@@ -203,6 +228,9 @@ class TransformerCostModel(CostModel):
         check_trainable(train)
         self._schema = dict(train.programs.feature_schema)
         self._statistics = Statistics.fit(train, self._options.extra_blocks)
+        self._known_devices = np.stack(
+            [device_vector(train.devices[index]) for index in np.unique(train.device)]
+        )
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             network = self._new_network()

@@ -115,6 +115,19 @@ class LatencyNet(nn.Module):
         log_latency: Tensor = total + self.program_head(pooled).squeeze(-1) + self.bias
         return log_latency, pooled
 
+    @torch.no_grad()
+    def take_device_for(self, device: Tensor, other: Tensor) -> None:
+        """Makes the network treat one device as it treated another: what it learned of that one
+        becomes the start for this one. All devices move by the same.
+
+        Args:
+            device: float32 [device_feature], normalised.
+            other: float32 [device_feature], normalised.
+        """
+        last = self.device_mlp[-1]
+        assert isinstance(last, nn.Linear)
+        last.bias.add_(self.device_mlp(other) - self.device_mlp(device))
+
 
 #: Columns of `_ratios`.
 _RATIO_COUNT = 7

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -34,6 +34,14 @@ class Tunable(Protocol):
     def tuning_copy(self) -> Tunable:
         """Returns a model that predicts the same and shares no weights."""
 
+    def tuning_starts(self, budget: Samples) -> Sequence[Tunable]:
+        """Returns copies to start from: as the model is, then as if the budget's device were each
+        device that the model knows.
+        """
+
+    def predict(self, samples: Samples) -> FloatArray:
+        """Returns float64 [N], seconds."""
+
     def tuning_network(self) -> nn.Module:
         """Returns the network behind `predict`: what is done to it shows there."""
 
@@ -57,12 +65,14 @@ class Tuner:
     def __init__(
         self,
         model: Tunable,
+        budget: Samples,
         options: FinetuneOptions,
         seed: int,
         source: Samples | None,
         on_progress: Progress | None,
     ) -> None:
-        self._model = model
+        self._unchanged = model
+        self._model = _nearest_start(model, budget)
         self._options = options
         self._seed = seed
         self._source = source
@@ -85,8 +95,9 @@ class Tuner:
     def trial(self, train: Samples, held_out: Samples) -> dict[str, FloatArray]:
         """Returns variant -> float64 [held-out sample], log of predicted seconds."""
         trainee = self._trainee(train, held_out, "")
-        network = self._model.tuning_copy().tuning_network()
+        network = self._unchanged.tuning_network()
         predicted = {"unchanged": trainee.predict_validation(network)}
+        network = self._model.tuning_copy().tuning_network()
         trainee.centre(network)
         predicted["shifted"] = trainee.predict_validation(network)
         for what in self._whats:
@@ -182,3 +193,15 @@ class Tuner:
         for value in network.state_dict().values():
             digest.update(value.numpy().tobytes())
         return digest.hexdigest()
+
+
+def _nearest_start(model: Tunable, budget: Samples) -> Tunable:
+    """Returns the start whose predictions, times their best factor, have the smallest median
+    logarithmic error on the budget; the model as it is when others are not better.
+    """
+    errors = []
+    starts = model.tuning_starts(budget)
+    for start in starts:
+        log_ratio = np.log(budget.latency_s) - np.log(start.predict(budget))
+        errors.append(float(np.median(np.abs(log_ratio - np.median(log_ratio)))))
+    return starts[int(np.argmin(errors))]

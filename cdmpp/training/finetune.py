@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
@@ -13,7 +12,6 @@ from numpy.typing import NDArray
 from cdmpp.datasets.samples import Samples
 from cdmpp.errors import UsageError
 from cdmpp.models._guard import check_trainable
-from cdmpp.models._labels import least_mape_factor
 from cdmpp.models.base import CostModel
 from cdmpp.training._folds import budget_folds, joined
 from cdmpp.training._tuner import Progress, Tunable, Tuner, look_name
@@ -45,8 +43,6 @@ class FinetuneOptions:
         weight_decay: decoupled, on matrices only; pulls towards zero.
         l2_to_start: weight of the squared distance from the weights at the start.
         replay: weight of the loss on source samples, when they are given.
-        rescale: whether the result is scaled by the square root of the factor that gives the least
-            MAPE on the held-out programs: half of the way, because few tasks tell it badly.
         gradient_clip: largest norm of the gradient.
         threads: CPU threads; 0 = all cores.
     """
@@ -62,7 +58,6 @@ class FinetuneOptions:
     weight_decay: float = 0.0
     l2_to_start: float = 0.0
     replay: float = 0.0
-    rescale: bool = True
     gradient_clip: float = 1.0
     threads: int = 1
 
@@ -75,19 +70,17 @@ class FinetuneResult:
         model: the new model.
         kept: what of it is new.
         steps: which weights were tuned -> steps of the optimiser; empty unless `kept` is `tuned`.
-        factor: of the final scaling (see `FinetuneOptions.rescale`).
         held_out_error: error on held-out programs (what `_tuning.error` says) of every variant
             that was tried: `unchanged`, `shifted`, `tuned`, `adapters, 40 steps`, ...; empty
             without held-out programs.
         held_out: the budget, each program as it was held out; None without held-out programs.
-        held_out_s: float64 [N], what models that had not seen those programs predicted, tuned and
-            scaled as the one that was kept; None likewise.
+        held_out_s: float64 [N], what models that had not seen those programs predicted, tuned
+            as the one that was kept; None likewise.
     """
 
     model: CostModel
     kept: Kept
     steps: dict[str, int]
-    factor: float
     held_out_error: dict[str, float]
     held_out: Samples | None
     held_out_s: FloatArray | None
@@ -131,9 +124,10 @@ def finetune_in_detail(
     """Returns a new model, adapted to a few measured tasks; the given one stays as it is.
 
     The inputs are normalised with the statistics of the first training; an unseen device's vector
-    goes through them too. First the predictions are scaled so that the median error on the budget
-    is zero: without any step that is one-factor scaling. Then the chosen weights are tuned. How
-    many steps are good, and whether they are better than the factor alone or than nothing, is
+    goes through them too. The start is the model as it is, or as if the device were the known one
+    that fits the budget best. First its predictions are scaled so that the median error on the
+    budget is zero: without any step that is one-factor scaling. Then the chosen weights are tuned.
+    How many steps are good, and whether they are better than the factor alone or than nothing, is
     decided on held-out parts of the budget, task by task; then all of the budget is used.
 
     Args:
@@ -156,11 +150,11 @@ def finetune_in_detail(
         )
     budget = joined(train, validation)
     check_trainable(budget)
-    tuner = Tuner(model, options, seed, source if options.replay > 0 else None, on_progress)
+    tuner = Tuner(model, budget, options, seed, source if options.replay > 0 else None, on_progress)
     folds = budget_folds(budget, options.folds, seed=seed)
     if not folds:
         shifted = _cost_model(tuner.shifted(budget))
-        return FinetuneResult(shifted, "shifted", {}, 1.0, {}, None, None)
+        return FinetuneResult(shifted, "shifted", {}, {}, None, None)
     trials = [tuner.trial(budget.take(~rows), budget.take(rows)) for rows in folds]
     held_out = budget.take(np.concatenate([np.flatnonzero(rows) for rows in folds]))
     predicted_s = {
@@ -178,18 +172,13 @@ def finetune_in_detail(
         adapted = tuner.shifted(budget)
     else:
         adapted = tuner.tuned(budget, steps, run_dir)
-    factor = 1.0
-    if options.rescale and kept != "unchanged":
-        factor = math.sqrt(least_mape_factor(predicted_s[kept], held_out.latency_s))
-        adapted.tuning_scale(factor)
     return FinetuneResult(
         model=_cost_model(adapted),
         kept=kept,
         steps=steps if kept == "tuned" else {},
-        factor=factor,
         held_out_error=errors,
         held_out=held_out,
-        held_out_s=factor * predicted_s[kept],
+        held_out_s=predicted_s[kept],
     )
 
 

@@ -193,7 +193,6 @@ def finetune_run(
         "budget_tasks": [str(budget.train.programs.tasks[task]) for task in budget.tasks],
         "kept": result.kept,
         "steps": result.steps,
-        "factor": result.factor,
         "held_out_error": result.held_out_error,
         "one_factor": {"nearest": nearest, "factor": factor},
         "training_s": training_s,

@@ -89,7 +89,7 @@ def _with_budget(cell: Cell, parts: TargetParts, cell_dir: Path, runs_dir: Path)
     options = from_dict(FinetuneOptions, cell.key["finetune"])
     with watch.running():
         tuned = finetune_in_detail(pretrained, train, validation, options=options, seed=cell.seed)
-    facts |= {"kept": tuned.kept, "steps": tuned.steps, "factor": tuned.factor}
+    facts |= {"kept": tuned.kept, "steps": tuned.steps}
     return {**facts, **judge_model(cell, tuned.model, parts.test, cell_dir, watch)}
 
 

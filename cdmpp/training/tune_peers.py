@@ -72,9 +72,10 @@ SPACES: Mapping[str, Mapping[str, Sequence[Any]]] = {
         "loop.weight_decay": (0.00375, 0.05),
     },
     "cdmpp-paper": {
-        "loop.programs_per_batch": (64, 128, 32, 256),
-        "loop.learning_rate": (1.6765674942e-5, 3e-5, 1e-4),
-        "loop.half_period": (50, 100, 200, 400),
+        "extra_blocks": ((), None),
+        "loop.programs_per_batch": (32, 16, 64),
+        "loop.learning_rate": (1.6765674942e-5, 8e-6, 4e-5),
+        "loop.half_period": (100, 50, 200),
     },
 }
 COLUMNS = (

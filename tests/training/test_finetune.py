@@ -156,9 +156,36 @@ def test_only_the_chosen_weights_move(base, parts, what):
     assert (len(chosen) == len(start)) == (what == "all")
 
 
+def test_start_from_a_known_device_is_what_the_model_says_of_it(samples):
+    """Where nothing but the device's vector enters, they predict the same."""
+    model = TransformerCostModel(
+        TransformerOptions(
+            network=NetworkOptions(
+                hidden=16, heads=2, head_hidden=16, members=2, anchor="none", ratios=False
+            ),
+            loop=LoopOptions(epochs=2),
+        )
+    )
+    model.fit(samples, samples, seed=0)
+    target = of_device(samples, 1)
+    starts = model.tuning_starts(target)
+    assert len(starts) == 3
+    for index, start in enumerate(starts[1:]):
+        known = replace(target, device=np.full(len(target), index, np.int64))
+        assert np.allclose(start.predict(target), model.predict(known), rtol=1e-4)
+    assert not np.allclose(starts[1].predict(target), model.predict(target), rtol=1e-2)
+    assert len(model.tuning_starts(samples)) == 1
+
+
+def test_known_devices_are_saved(base, target, tmp_path):
+    loaded = TransformerCostModel.load(tmp_path, base.save(tmp_path))
+    for first, second in zip(base.tuning_starts(target), loaded.tuning_starts(target), strict=True):
+        assert np.array_equal(first.predict(target), second.predict(target))
+
+
 def test_auto_is_the_mean_of_both_kinds_of_tuning(base, parts):
     """As predictions of their mean lie between: it moves all weights, half as far."""
-    options = replace(QUICK, rescale=False, validate_every=40)
+    options = replace(QUICK, validate_every=40)
     tuned = {
         what: finetune_in_detail(
             base, parts[0], parts[1], options=replace(options, what=what), seed=0
@@ -213,7 +240,7 @@ def test_distance_from_the_start_is_held_by_its_weight(base, parts):
 def test_source_samples_are_replayed(base, parts, samples):
     """With them the source device is forgotten less."""
     source = of_device(samples, 0)
-    options = replace(QUICK, what="all", validate_every=40, rescale=False, replay=5.0)
+    options = replace(QUICK, what="all", validate_every=40, replay=5.0)
     alone = finetune(base, parts[0], parts[1], options=options, seed=0)
     beside = finetune(base, parts[0], parts[1], options=options, seed=0, source=source)
     assert mape(beside, source) < mape(alone, source)
