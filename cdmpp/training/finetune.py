@@ -148,9 +148,14 @@ def finetune_in_detail(
             f"a {model.kind} model cannot be fine-tuned; expected a transformer: train one with "
             "`cdmpp train --model transformer`, or train on the budget alone with `cdmpp train`"
         )
+    if options.replay > 0 and source is None:
+        raise UsageError(
+            "finetune: replay needs samples of the first training; expected finetune(..., source=) "
+            "from Python, or --set finetune.replay=0"
+        )
     budget = joined(train, validation)
     check_trainable(budget)
-    tuner = Tuner(model, budget, options, seed, source if options.replay > 0 else None, on_progress)
+    tuner = Tuner(model, budget, options, seed, source if options.replay else None, on_progress)
     folds = budget_folds(budget, options.folds, seed=seed)
     if not folds:
         shifted = _cost_model(tuner.shifted(budget))

@@ -158,3 +158,16 @@ def test_steps_by_hand():
     )
     assert not rows[3].any()
     assert step_rows(programs, np.array([0]), (1, 2)).shape == (1, 1, len(STEP_CODES) + 2)
+
+
+def test_every_tensor_of_a_batch_follows_the_network():
+    from cdmpp.models._torch_peer import _on
+    from cdmpp.nn.recursive_lstm import TreeBatch, TreeLevel
+
+    here = torch.zeros(2, dtype=torch.int64)
+    batch = TreeBatch(here, (TreeLevel(here, here),), here, here, here)
+    assert _on(batch, torch.device("cpu")) is batch
+    moved = _on(batch, torch.device("meta"))
+    assert moved.leaves.is_meta
+    assert moved.levels[0].child.is_meta
+    assert moved.device.is_meta

@@ -241,7 +241,7 @@ def test_source_samples_are_replayed(base, parts, samples):
     """With them the source device is forgotten less."""
     source = of_device(samples, 0)
     options = replace(QUICK, what="all", validate_every=40, replay=5.0)
-    alone = finetune(base, parts[0], parts[1], options=options, seed=0)
+    alone = finetune(base, parts[0], parts[1], options=replace(options, replay=0.0), seed=0)
     beside = finetune(base, parts[0], parts[1], options=options, seed=0, source=source)
     assert mape(beside, source) < mape(alone, source)
 
@@ -274,6 +274,11 @@ def test_other_features_are_refused(base):
     newer = make_samples(4, 4, leaf_schema=2)
     with pytest.raises(DataError, match=r"leaf v1.*leaf v2"):
         finetune(base, newer, newer.take(np.zeros(0, np.int64)), options=QUICK, seed=0)
+
+
+def test_replay_without_source_samples_is_refused(base, parts):
+    with pytest.raises(UsageError, match="replay needs samples"):
+        finetune(base, parts[0], parts[1], options=replace(QUICK, replay=0.5), seed=0)
 
 
 def test_parts_of_different_data_are_refused(base, parts):
