@@ -45,9 +45,11 @@ class Finding:
 def peer_findings(board: Board, scores: ModelScores) -> list[Finding]:
     """Compares the subject with the best peer of each metric, then says where a peer is ahead.
 
-    Peers are all lines but the references and other variants of the subject's kind.
+    Peers are all lines but the references, other variants of the subject's kind and those that the
+    suite says are none.
     """
     subject = board.suite.subject
+    ours = {line.name for line in board.suite.models if not line.is_peer}
     kinds = {cell.line: cell.kind for cell in board.cells}
     means = scores.device("mean")
     if subject not in means:
@@ -55,7 +57,7 @@ def peer_findings(board: Board, scores: ModelScores) -> list[Finding]:
     peers = [
         name
         for name in means
-        if name not in REFERENCES and name != subject and kinds[name] != kinds[subject]
+        if name not in {*REFERENCES, *ours, subject} and kinds[name] != kinds[subject]
     ]
     found = []
     for metric, unit, is_low, title in _METRICS:

@@ -21,6 +21,9 @@ _PRIOR_TASKS = 10.0
 _LEAST_SCALE = 1e-6
 _LEVELS = np.linspace(0.5, 1.0, 201)
 
+#: Keys of `interval_metrics`.
+INTERVAL_METRICS = ("interval_coverage", "interval_log_width")
+
 
 @dataclass(frozen=True)
 class Calibration:
@@ -143,7 +146,7 @@ def interval_metrics(
     without samples or where an interval is NaN.
     """
     if len(samples) == 0 or not np.all(np.isfinite(low_s) & np.isfinite(high_s)):
-        return {"interval_coverage": None, "interval_log_width": None}
+        return dict.fromkeys(INTERVAL_METRICS)
     _, owner = np.unique(samples.task_id, return_inverse=True)
     is_inside = (low_s <= samples.latency_s) & (samples.latency_s <= high_s)
     return {

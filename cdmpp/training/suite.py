@@ -36,6 +36,7 @@ class SuiteModel:
         seeds: empty = the suite's.
         datasets: names of the data sets it runs on; empty = all.
         cpu_factor: multiple of the suite's CPU limit that this line may use.
+        is_peer: whether the verdict compares the subject with it; false for a variant of ours.
     """
 
     name: str
@@ -44,6 +45,7 @@ class SuiteModel:
     seeds: tuple[int, ...] = ()
     datasets: tuple[str, ...] = ()
     cpu_factor: float = 1.0
+    is_peer: bool = True
 
 
 @dataclass(frozen=True)

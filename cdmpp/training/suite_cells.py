@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from cdmpp.datasets.samples import Samples
 from cdmpp.datasets.selection import cap_programs, of_devices
 from cdmpp.datasets.splits import split
+from cdmpp.metrics import mean_metrics
 from cdmpp.models.base import CostModel
-from cdmpp.training.calibration import add_interval_metrics, calibrate
+from cdmpp.training.calibration import INTERVAL_METRICS, add_interval_metrics, calibrate
 from cdmpp.training.judge import judge_everywhere, mean_devices, oracle_task_median
 from cdmpp.training.noise import NOISE_FLOOR, noise_metrics
 from cdmpp.training.run import new_model
@@ -122,6 +123,8 @@ def _add_intervals(
     )
     metrics["by_device"] = values.pop("by_device")
     metrics["all"] = values
+    mean = mean_metrics([metrics["by_device"][label] for label in metrics["mean_devices"]])
+    metrics["mean"].update({name: mean[name] for name in INTERVAL_METRICS})
 
 
 def judge_model(

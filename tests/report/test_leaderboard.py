@@ -165,6 +165,14 @@ def test_another_variant_of_the_subject_is_no_peer():
     assert not any("best peer" in f.text for f in found)
 
 
+def test_a_line_that_the_suite_calls_ours_is_no_peer():
+    board = invented({"ours": [(0.3, 0.8)] * 2, "a": [(0.2, 0.9)] * 2, "b": [(0.5, 0.6)] * 2})
+    lines = tuple(replace(line, is_peer=line.name != "a") for line in board.suite.models)
+    found = findings(replace(board, suite=replace(board.suite, models=lines)))
+    assert "best peer b" in found[0].text
+    assert not any("of a against" in f.text for f in found)
+
+
 def test_missing_and_failed_cells_are_on_the_page(models, tmp_path):
     board, _ = models
     results = dict(board.results)

@@ -16,8 +16,11 @@ from cdmpp.datasets.samples import Samples
 from cdmpp.errors import DataError, NotApplicableError, UsageError
 from cdmpp.models.constant import ConstantCostModel
 from cdmpp.models.roofline import RooflineCostModel
+from cdmpp.training.calibration import INTERVAL_METRICS
+from cdmpp.training.judge import judge_everywhere
 from cdmpp.training.one_factor import fit_one_factor
 from cdmpp.training.suite import SuiteModel, SuiteOptions, cell_options, configs_dir, load_suite
+from cdmpp.training.suite_cells import _add_intervals
 from cdmpp.training.suite_plan import (
     DatasetFacts,
     budgets_of,
@@ -27,7 +30,7 @@ from cdmpp.training.suite_plan import (
 )
 from cdmpp.training.suite_run import SuiteProgress, run_cells, select_cells
 from cdmpp.training.suite_store import read_cells, read_facts, write_facts
-from tests.models.synthetic import FLOAT_ADD
+from tests.models.synthetic import FLOAT_ADD, make_samples
 from tests.training.suites import CROSS_DEVICE, CROSS_MODEL, load_synthetic, plan
 
 FOLDERS = {"synthetic": Path("synthetic")}
@@ -35,6 +38,18 @@ FOLDERS = {"synthetic": Path("synthetic")}
 
 def run(suite: SuiteOptions, runs: Path, **options):
     return run_cells(plan(suite), FOLDERS, runs, load=load_synthetic, **{"jobs": 0, **options})
+
+
+def test_the_mean_over_devices_has_the_coverage_of_the_devices():
+    samples = make_samples(40, 4)
+    model = ConstantCostModel()
+    model.fit(samples, samples, seed=0)
+    metrics = judge_everywhere(samples, model.predict(samples))
+    _add_intervals(metrics, model, samples, samples)
+    for name in INTERVAL_METRICS:
+        devices = [found[name] for found in metrics["by_device"].values()]
+        assert metrics["mean"][name] == pytest.approx(np.mean(devices))
+    assert metrics["all"]["interval_coverage"] == pytest.approx(0.9, abs=0.08)
 
 
 def test_every_cell_is_judged_and_kept(tmp_path):
