@@ -145,8 +145,9 @@ def finetune_in_detail(
     _check(options)
     if not isinstance(model, Tunable):
         raise UsageError(
-            f"a {model.kind} model cannot be fine-tuned; expected a transformer: train one with "
-            "`cdmpp train --model transformer`, or train on the budget alone with `cdmpp train`"
+            f"model kind {model.kind!r} cannot be fine-tuned; expected a transformer: train "
+            "one with `cdmpp train --model transformer`, or train on the budget alone with "
+            "`cdmpp train`"
         )
     if options.replay > 0 and source is None:
         raise UsageError(

@@ -157,7 +157,7 @@ def test_trees_cannot_be_fine_tuned(data, tmp_path, capsys):
     target = ["--from", str(trees), "--device", DEVICES[1], "--budget", "2"]
     code, error = fails([*data, *target, "--out", str(tmp_path / "r")], capsys)
     assert code == 2
-    assert "a gbdt model cannot be fine-tuned" in error
+    assert "model kind 'gbdt' cannot be fine-tuned" in error
 
 
 @pytest.mark.parametrize(("text", "count"), [("10tasks", 10), ("3", 3), ("1task", 1)])

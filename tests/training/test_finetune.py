@@ -256,7 +256,7 @@ def test_interrupted_tuning_continues(base, parts, tmp_path, result):
 
 
 def test_trees_cannot_be_fine_tuned(samples, parts):
-    with pytest.raises(UsageError, match="a gbdt model cannot be fine-tuned"):
+    with pytest.raises(UsageError, match="model kind 'gbdt' cannot be fine-tuned"):
         finetune(GbdtCostModel(), parts[0], parts[1], seed=0)
 
 
