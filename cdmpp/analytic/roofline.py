@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,15 +19,23 @@ NOMINAL_FLOP_PER_S = 1.0e11
 #: operation).
 NOMINAL_BYTES_PER_FLOP = 0.1
 
-_FLOAT_OPERATIONS = (
+_BUFFER_SLOTS = 5
+_CHUNK_LEAVES = 200_000
+
+
+def _columns(*names: str) -> list[int]:
+    return [LEAF_FEATURE_NAMES.index(name) for name in names]
+
+
+_FLOAT_OPERATIONS = _columns(
     "float_mad", "float_addsub", "float_mul", "float_divmod", "float_cmp", "float_mathfunc",
     "float_otherfunc",
 )  # fmt: skip
-_PARALLEL_EXTENTS = (
-    "parallel_prod", *(f"{index}Idx_{axis}_len" for index in ("block", "thread") for axis in "xyz"),
-)  # fmt: skip
-_BUFFER_SLOTS = 5
-_CHUNK_LEAVES = 200_000
+_UNIQUE_BYTES = _columns(*(f"B{slot}.unique_bytes" for slot in range(_BUFFER_SLOTS)))
+_TOUCHED_BYTES = _columns(*(f"B{slot}.bytes" for slot in range(_BUFFER_SLOTS)))
+_PARALLEL_EXTENTS = _columns(
+    "parallel_prod", *(f"{index}Idx_{axis}_len" for index in ("block", "thread") for axis in "xyz")
+)
 
 
 @dataclass(frozen=True)
@@ -57,10 +64,6 @@ def leaf_work(leaf_features: NDArray[np.float32]) -> LeafWork:
     Args:
         leaf_features: float32 [L, 164], possibly memory-mapped; read in chunks.
     """
-    operations = _columns(_FLOAT_OPERATIONS)
-    unique_bytes = _columns(f"B{slot}.unique_bytes" for slot in range(_BUFFER_SLOTS))
-    all_bytes = _columns(f"B{slot}.bytes" for slot in range(_BUFFER_SLOTS))
-    extents = _columns(_PARALLEL_EXTENTS)
     count = len(leaf_features)
     flop = np.zeros(count)
     moved = np.zeros(count)
@@ -69,10 +72,10 @@ def leaf_work(leaf_features: NDArray[np.float32]) -> LeafWork:
     for start in range(0, count, _CHUNK_LEAVES):
         chunk = np.asarray(leaf_features[start : start + _CHUNK_LEAVES], np.float64)
         part = slice(start, start + len(chunk))
-        flop[part] = _undo_log(chunk[:, operations]).sum(axis=1)
-        moved[part] = _undo_log(chunk[:, unique_bytes]).sum(axis=1)
-        touched[part] = _undo_log(chunk[:, all_bytes]).sum(axis=1)
-        parallelism[part] = np.maximum(_undo_log(chunk[:, extents]), 1.0).prod(axis=1)
+        flop[part] = _undo_log(chunk[:, _FLOAT_OPERATIONS]).sum(axis=1)
+        moved[part] = _undo_log(chunk[:, _UNIQUE_BYTES]).sum(axis=1)
+        touched[part] = _undo_log(chunk[:, _TOUCHED_BYTES]).sum(axis=1)
+        parallelism[part] = np.maximum(_undo_log(chunk[:, _PARALLEL_EXTENTS]), 1.0).prod(axis=1)
     return LeafWork(flop, moved, touched, parallelism)
 
 
@@ -107,10 +110,6 @@ def program_sums(programs: ProgramArrays, values: FloatArray) -> FloatArray:
     if len(occupied):
         total[occupied] = np.add.reduceat(values, offset[occupied])
     return total
-
-
-def _columns(names: Iterable[str]) -> list[int]:
-    return [LEAF_FEATURE_NAMES.index(name) for name in names]
 
 
 def _undo_log(values: FloatArray) -> FloatArray:

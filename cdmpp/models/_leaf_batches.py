@@ -16,9 +16,8 @@ from cdmpp.devices.spec import DeviceSpec
 from cdmpp.devices.vector import device_vector
 from cdmpp.models._normalise import Normalisation
 from cdmpp.models._pooling import leaf_matrix, leaf_rows
+from cdmpp.models._program_groups import IntArray, ProgramGroups, cut
 from cdmpp.nn.latency_net import LeafBatch
-
-IntArray = NDArray[np.int64]
 
 #: Work below one operation or byte counts as one, so that its logarithm is finite.
 _LEAST_WORK = 1.0
@@ -47,10 +46,8 @@ class Statistics:
         )
 
 
-class SampleBatches:
-    """Samples grouped by program: a program is encoded once for all the devices that measured
-    it.
-    """
+class SampleBatches(ProgramGroups):
+    """Samples grouped by program, and the padded batches of leaves that the transformer reads."""
 
     def __init__(
         self,
@@ -58,28 +55,13 @@ class SampleBatches:
         statistics: Statistics,
         extra_blocks: Sequence[str] | None = None,
     ) -> None:
+        super().__init__(samples)
         self._samples = samples
         self._extra_blocks = extra_blocks
         self._statistics = statistics
-        order = np.argsort(samples.program, kind="stable")
-        self._order = order
-        self.program_rows, first = np.unique(samples.program[order], return_index=True)
-        self._first = np.append(first, len(order)).astype(np.int64)
-        self.leaf_count = np.diff(samples.programs.leaf_offset)[self.program_rows]
-        self.task = samples.programs.task_id[self.program_rows]
         vectors = np.stack([device_vector(spec) for spec in samples.devices])
         self._device = torch.from_numpy(statistics.device.apply(vectors))
         self._supply = torch.from_numpy(np.stack([_supply(spec) for spec in samples.devices]))
-
-    def __len__(self) -> int:
-        """Returns the number of distinct programs."""
-        return len(self.program_rows)
-
-    def sample_rows(self, programs: IntArray) -> IntArray:
-        """Returns the samples of the chosen programs (indices into `program_rows`), program after
-        program.
-        """
-        return self._order[self._sample_index(programs)[0]]
 
     def batch(self, programs: IntArray) -> LeafBatch:
         """Returns the padded batch of the chosen programs (indices into `program_rows`)."""
@@ -98,8 +80,8 @@ class SampleBatches:
         demand = np.zeros((batch, leaf, 4), np.float32)
         values = np.stack([work.flop, work.bytes, work.touched_bytes, work.parallelism], 1)
         demand[mask] = np.log(np.maximum(values, _LEAST_WORK))
-        sample_index, owner = self._sample_index(programs)
-        device = torch.from_numpy(self._samples.device[self._order[sample_index]])
+        sample_rows, owner = self.samples_of(programs)
+        device = torch.from_numpy(self._samples.device[sample_rows])
         return LeafBatch(
             leaves=torch.from_numpy(leaves),
             position=torch.from_numpy(position),
@@ -110,13 +92,6 @@ class SampleBatches:
             supply=self._supply[device],
         )
 
-    def in_order(self, programs_per_batch: int) -> list[IntArray]:
-        """Returns batches of similar leaf counts that cover every program once, the same at every
-        call.
-        """
-        order = np.argsort(self.leaf_count, kind="stable").astype(np.int64)
-        return _cut(order, programs_per_batch)
-
     def shuffled(
         self, programs_per_batch: int, programs_per_task: int, *, seed: int, epoch: int
     ) -> list[IntArray]:
@@ -126,30 +101,15 @@ class SampleBatches:
         batch, and the order of groups and batches is random.
         """
         rng = np.random.default_rng([seed, epoch])
-        by_task = rng.permutation(len(self)).astype(np.int64)
-        by_task = by_task[np.argsort(self.task[by_task], kind="stable")]
-        boundaries = np.flatnonzero(np.diff(self.task[by_task])) + 1
-        groups = [
-            group
-            for part in np.split(by_task, boundaries)
-            for group in _cut(part, programs_per_task)
-        ]
-        groups = [groups[i] for i in rng.permutation(len(groups))]
+        groups = self._task_groups(programs_per_task, rng)
         # Sorting only within a window keeps padding low and batches varied.
         window = max(1, 16 * programs_per_batch // programs_per_task)
         batches: list[IntArray] = []
         for start in range(0, len(groups), window):
             part_groups = groups[start : start + window]
             part_groups.sort(key=lambda group: int(self.leaf_count[group].max()))
-            batches.extend(_cut(np.concatenate(part_groups), programs_per_batch))
+            batches.extend(cut(np.concatenate(part_groups), programs_per_batch))
         return [batches[i] for i in rng.permutation(len(batches))]
-
-    def _sample_index(self, programs: IntArray) -> tuple[IntArray, IntArray]:
-        first = self._first[programs]
-        counts = self._first[programs + 1] - first
-        starts = np.concatenate([[0], np.cumsum(counts)[:-1]]).astype(np.int64)
-        index = np.repeat(first - starts, counts) + np.arange(counts.sum(), dtype=np.int64)
-        return index, np.repeat(np.arange(len(programs), dtype=np.int64), counts)
 
 
 def _supply(spec: DeviceSpec) -> NDArray[np.float32]:
@@ -170,7 +130,3 @@ def samples_digest(samples: Samples) -> str:
     for array in (samples.device, samples.latency_s):
         digest.update(np.ascontiguousarray(array).tobytes())
     return digest.hexdigest()
-
-
-def _cut(values: IntArray, size: int) -> list[IntArray]:
-    return [values[start : start + size] for start in range(0, len(values), size)]

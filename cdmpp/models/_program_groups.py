@@ -42,12 +42,16 @@ class ProgramGroups:
         owner = np.repeat(np.arange(len(programs), dtype=np.int64), counts)
         return self._order[index], owner
 
+    def sample_rows(self, programs: IntArray) -> IntArray:
+        """Returns the first half of `samples_of`."""
+        return self.samples_of(programs)[0]
+
     def in_order(self, programs_per_batch: int) -> list[IntArray]:
         """Returns batches of similar leaf counts that cover every program once, the same at every
         call.
         """
         order = np.argsort(self.leaf_count, kind="stable").astype(np.int64)
-        return _cut(order, programs_per_batch)
+        return cut(order, programs_per_batch)
 
     def shuffled(
         self, programs_per_batch: int, programs_per_task: int, *, seed: int, epoch: int
@@ -58,18 +62,24 @@ class ProgramGroups:
         random.
         """
         rng = np.random.default_rng([seed, epoch])
+        return cut(np.concatenate(self._task_groups(programs_per_task, rng)), programs_per_batch)
+
+    def _task_groups(self, most: int, rng: np.random.Generator) -> list[IntArray]:
+        """Returns groups of at most `most` programs of one task that cover every program once, in
+        random order.
+        """
         by_task = rng.permutation(len(self)).astype(np.int64)
         by_task = by_task[np.argsort(self.task[by_task], kind="stable")]
-        groups = _cut_where_changed(by_task, self.task, programs_per_task)
-        order = np.concatenate([groups[i] for i in rng.permutation(len(groups))])
-        return _cut(order, programs_per_batch)
+        groups = _cut_where_changed(by_task, self.task, most)
+        return [groups[i] for i in rng.permutation(len(groups))]
 
 
-def _cut(values: IntArray, size: int) -> list[IntArray]:
+def cut(values: IntArray, size: int) -> list[IntArray]:
+    """Returns consecutive parts of `size` entries, the last one perhaps shorter."""
     return [values[start : start + size] for start in range(0, len(values), size)]
 
 
 def _cut_where_changed(order: IntArray, key: IntArray, size: int) -> list[IntArray]:
     """Cuts `order` into parts of at most `size` within which `key` is the same."""
     boundaries = np.flatnonzero(np.diff(key[order])) + 1
-    return [part for run in np.split(order, boundaries) for part in _cut(run, size)]
+    return [part for run in np.split(order, boundaries) for part in cut(run, size)]

@@ -16,20 +16,18 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from cdmpp.config import from_dict, to_dict
-from cdmpp.datasets.atomic import write_atomic
 from cdmpp.datasets.samples import Samples
-from cdmpp.errors import DataError
 from cdmpp.metrics import spearman_by_task
 from cdmpp.models._guard import check_schema, check_trainable, state_value
 from cdmpp.models._labels import BoxCoxLabels, LogLabels, ScoreLabels, labels_from_json
 from cdmpp.models._leaf_batches import samples_digest
 from cdmpp.models._order import best_over_latency, log_rates, task_device_groups
 from cdmpp.models._program_groups import ProgramGroups
+from cdmpp.models._weights import load_weights, save_weights
 from cdmpp.models.base import CostModel
 from cdmpp.models.options import RankablePeerOptions, TorchPeerOptions
 from cdmpp.nn.lambda_rank import lambda_rank_loss
 
-_FILE_NAME = "model.safetensors"
 _PREDICT_PROGRAMS = 256
 
 FloatArray = NDArray[np.float64]
@@ -155,12 +153,9 @@ class TorchPeer(CostModel, Generic[Options]):
 
     def save(self, directory: Path) -> dict[str, Any]:
         """Writes the weights as safetensors and returns the state."""
-        from safetensors.torch import save_file
-
         assert self._network is not None
         assert self._labels is not None
-        weights = {key: value.contiguous() for key, value in self._network.state_dict().items()}
-        write_atomic(directory / _FILE_NAME, lambda path: save_file(weights, path))
+        save_weights(self._network, directory)
         return {
             "feature_schema": self._schema,
             "options": to_dict(self._options),
@@ -176,23 +171,12 @@ class TorchPeer(CostModel, Generic[Options]):
         Raises:
             DataError: the weights are missing or do not fit the state.
         """
-        from safetensors import SafetensorError
-        from safetensors.torch import load_file
-
         model = cls(from_dict(cls.options_class, state_value(state, "options")))  # type: ignore[arg-type]
         model._schema = state_value(state, "feature_schema")
         model._coder = model._load_coder(state_value(state, "coder"))
         model._labels = labels_from_json(state_value(state, "labels"))
         network = model._new_network()
-        path = directory / _FILE_NAME
-        try:
-            network.load_state_dict(load_file(path))
-        except (OSError, SafetensorError, RuntimeError) as error:
-            reason = str(error).strip().splitlines()[0]
-            raise DataError(
-                f"cannot read the weights {path} ({reason}); train again with `cdmpp train "
-                f"--model {cls.kind}`"
-            ) from error
+        load_weights(network, directory, train_command=f"cdmpp train --model {cls.kind}")
         model._network = network.eval()
         return model
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from cdmpp.config import to_dict
+from cdmpp.config import from_dict, to_dict
 from cdmpp.datasets.samples import Samples
 from cdmpp.metrics import Judged, spearman_by_task
 from cdmpp.models._guard import state_value
@@ -112,7 +112,7 @@ class EnsembleCostModel(CostModel):
         Raises:
             DataError: a file is missing or does not fit the state.
         """
-        model = cls()
+        model = cls(from_dict(EnsembleOptions, state_value(state, "options")))
         model.transformer = TransformerCostModel.load(directory, state_value(state, "transformer"))
         model._trees = GbdtCostModel.load(directory, state_value(state, "trees"))
         model.tree_share = float(state_value(state, "tree_share"))

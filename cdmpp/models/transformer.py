@@ -16,19 +16,17 @@ import torch
 from numpy.typing import NDArray
 
 from cdmpp.config import from_dict, to_dict
-from cdmpp.datasets.atomic import write_atomic
 from cdmpp.datasets.samples import Samples
 from cdmpp.devices.vector import device_vector
-from cdmpp.errors import DataError, UsageError
+from cdmpp.errors import UsageError
 from cdmpp.models._guard import check_schema, check_trainable, state_value
 from cdmpp.models._latency_trainee import PREDICT_PROGRAMS, LatencyTrainee
 from cdmpp.models._leaf_batches import SampleBatches, Statistics, samples_digest
 from cdmpp.models._normalise import Normalisation
+from cdmpp.models._weights import load_weights, save_weights
 from cdmpp.models.base import CostModel
 from cdmpp.models.options import LoopOptions, TransformerOptions
 from cdmpp.nn.latency_net import LatencyEnsemble, LatencyNet
-
-_FILE_NAME = "model.safetensors"
 
 
 class TransformerCostModel(CostModel):
@@ -109,12 +107,9 @@ class TransformerCostModel(CostModel):
 
     def save(self, directory: Path) -> dict[str, Any]:
         """Writes the weights as safetensors and returns the state."""
-        from safetensors.torch import save_file
-
         assert self._network is not None
         assert self._statistics is not None
-        weights = {key: value.contiguous() for key, value in self._network.state_dict().items()}
-        write_atomic(directory / _FILE_NAME, lambda path: save_file(weights, path))
+        save_weights(self._network, directory)
         return {
             "feature_schema": self._schema,
             "options": to_dict(self._options),
@@ -123,7 +118,7 @@ class TransformerCostModel(CostModel):
                 "device": self._statistics.device.to_json(),
             },
             "known_devices": None if self._known_devices is None else self._known_devices.tolist(),
-            "parameters": sum(value.numel() for value in weights.values()),
+            "parameters": sum(value.numel() for value in self._network.state_dict().values()),
         }
 
     @classmethod
@@ -133,9 +128,6 @@ class TransformerCostModel(CostModel):
         Raises:
             DataError: the weights are missing or do not fit the state.
         """
-        from safetensors import SafetensorError
-        from safetensors.torch import load_file
-
         model = cls(from_dict(TransformerOptions, state_value(state, "options")))
         model._schema = state_value(state, "feature_schema")
         normalisation = state_value(state, "normalisation")
@@ -146,14 +138,7 @@ class TransformerCostModel(CostModel):
         known = state.get("known_devices")
         model._known_devices = None if known is None else np.asarray(known, np.float32)
         network = model._new_network()
-        path = directory / _FILE_NAME
-        try:
-            network.load_state_dict(load_file(path))
-        except (OSError, SafetensorError, RuntimeError) as error:
-            reason = str(error).strip().splitlines()[0]
-            raise DataError(
-                f"cannot read the weights {path} ({reason}); train again with `cdmpp train`"
-            ) from error
+        load_weights(network, directory, train_command="cdmpp train")
         model._network = network.eval()
         return model
 

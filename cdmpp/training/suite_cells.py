@@ -17,7 +17,12 @@ from cdmpp.datasets.selection import cap_programs, of_devices
 from cdmpp.datasets.splits import split
 from cdmpp.metrics import mean_metrics
 from cdmpp.models.base import CostModel
-from cdmpp.training.calibration import INTERVAL_METRICS, add_interval_metrics, calibrate
+from cdmpp.training.calibration import (
+    INTERVAL_METRICS,
+    Calibration,
+    add_interval_metrics,
+    calibrate,
+)
 from cdmpp.training.judge import judge_everywhere, mean_devices, oracle_task_median
 from cdmpp.training.noise import NOISE_FLOOR, noise_metrics
 from cdmpp.training.run import new_model
@@ -86,7 +91,11 @@ def _run_model_cell(cell: Cell, samples: Samples, cell_dir: Path) -> dict[str, A
     if not cell.kind:
         return {**facts, **reference_metrics(cell.line, test, few)}
     model = new_model(cell.kind, cell.options)
-    return {**facts, **fit_and_judge(cell, model, train, validation, test, cell_dir)}
+    watch = Stopwatch()
+    with watch.running():
+        model.fit(train, validation, seed=cell.seed)
+    calibration = calibrate(validation, model.predict(validation))
+    return {**facts, **judge_model(cell, model, test, cell_dir, watch, calibration)}
 
 
 def fit_and_judge(
@@ -101,21 +110,34 @@ def fit_and_judge(
     watch = Stopwatch()
     with watch.running():
         model.fit(train, validation, seed=cell.seed)
-    found = judge_model(cell, model, test, cell_dir, watch)
-    _add_intervals(found["metrics"], model, validation, test)
+    return judge_model(cell, model, test, cell_dir, watch)
+
+
+def judge_model(
+    cell: Cell,
+    model: CostModel,
+    test: Samples,
+    cell_dir: Path,
+    watch: Stopwatch,
+    calibration: Calibration | None = None,
+) -> dict[str, Any]:
+    """Returns the entries of cell.json on a trained model; writes predictions.parquet."""
+    prediction = Stopwatch()
+    with prediction.running():
+        predicted_s = model.predict(test)
+    found = judge_predictions(cell, test, predicted_s, cell_dir, watch, prediction)
+    if calibration is not None:
+        add_intervals(found["metrics"], test, predicted_s, calibration)
     return found
 
 
-def _add_intervals(
-    metrics: dict[str, Any], model: CostModel, validation: Samples, test: Samples
+def add_intervals(
+    metrics: dict[str, Any], test: Samples, predicted_s: FloatArray, calibration: Calibration
 ) -> None:
-    """Adds coverage and width of the 90 % intervals (programs flagged as strange have no wider
-    ones here).
+    """Adds coverage and width of the calibrated intervals to what `judge_everywhere` returned.
+
+    Programs flagged as strange have no wider ones here.
     """
-    calibration = calibrate(validation, model.predict(validation))
-    if calibration is None:
-        return
-    predicted_s = model.predict(test)
     half_width = calibration.half_width(test)
     values = {**metrics["all"], "by_device": metrics["by_device"]}
     add_interval_metrics(
@@ -125,16 +147,6 @@ def _add_intervals(
     metrics["all"] = values
     mean = mean_metrics([metrics["by_device"][label] for label in metrics["mean_devices"]])
     metrics["mean"].update({name: mean[name] for name in INTERVAL_METRICS})
-
-
-def judge_model(
-    cell: Cell, model: CostModel, test: Samples, cell_dir: Path, watch: Stopwatch
-) -> dict[str, Any]:
-    """Returns the entries of cell.json on a trained model; writes predictions.parquet."""
-    prediction = Stopwatch()
-    with prediction.running():
-        predicted_s = model.predict(test)
-    return judge_predictions(cell, test, predicted_s, cell_dir, watch, prediction)
 
 
 def judge_predictions(

@@ -51,6 +51,11 @@ class CostModelContract:
         loaded = self.round_trip(trained, tmp_path / "model")
         assert np.array_equal(loaded.predict(parts[2]), trained.predict(parts[2]))
 
+    def test_loaded_model_saves_the_same_state(self, trained, tmp_path):
+        loaded = self.round_trip(trained, tmp_path / "model")
+        (tmp_path / "again").mkdir()
+        assert json.dumps(loaded.save(tmp_path / "again")) == json.dumps(trained.save(tmp_path))
+
     def test_nothing_pickled_is_written(self, trained, tmp_path):
         trained.save(tmp_path)
         assert {path.suffix for path in tmp_path.iterdir()} <= {".json", ".safetensors"}

@@ -16,11 +16,11 @@ from cdmpp.datasets.samples import Samples
 from cdmpp.errors import DataError, NotApplicableError, UsageError
 from cdmpp.models.constant import ConstantCostModel
 from cdmpp.models.roofline import RooflineCostModel
-from cdmpp.training.calibration import INTERVAL_METRICS
+from cdmpp.training.calibration import INTERVAL_METRICS, calibrate
 from cdmpp.training.judge import judge_everywhere
 from cdmpp.training.one_factor import fit_one_factor
 from cdmpp.training.suite import SuiteModel, SuiteOptions, cell_options, configs_dir, load_suite
-from cdmpp.training.suite_cells import _add_intervals
+from cdmpp.training.suite_cells import add_intervals
 from cdmpp.training.suite_plan import (
     DatasetFacts,
     budgets_of,
@@ -44,8 +44,11 @@ def test_the_mean_over_devices_has_the_coverage_of_the_devices():
     samples = make_samples(40, 4)
     model = ConstantCostModel()
     model.fit(samples, samples, seed=0)
-    metrics = judge_everywhere(samples, model.predict(samples))
-    _add_intervals(metrics, model, samples, samples)
+    predicted_s = model.predict(samples)
+    calibration = calibrate(samples, predicted_s)
+    assert calibration is not None
+    metrics = judge_everywhere(samples, predicted_s)
+    add_intervals(metrics, samples, predicted_s, calibration)
     for name in INTERVAL_METRICS:
         devices = [found[name] for found in metrics["by_device"].values()]
         assert metrics["mean"][name] == pytest.approx(np.mean(devices))
