@@ -13,7 +13,7 @@ from cdmpp.cli._options import add_data_options, add_output_options, add_trainin
 
 if TYPE_CHECKING:
     from cdmpp.datasets.samples import Samples
-    from cdmpp.models.options import DeviceType, TransformerOptions
+    from cdmpp.models.options import DeviceType
     from cdmpp.training.options import TrainOptions
 
 
@@ -125,10 +125,14 @@ def _trained_on(options: TrainOptions, device_type: DeviceType) -> TrainOptions:
     """Returns the options with the transformer, alone or in the ensemble, trained there."""
     from dataclasses import replace
 
-    def moved(part: TransformerOptions) -> TransformerOptions:
+    def moved(part: Any) -> Any:
         return replace(part, loop=replace(part.loop, device_type=device_type))
 
-    ensemble = replace(options.ensemble, transformer=moved(options.ensemble.transformer))
+    ensemble = replace(
+        options.ensemble,
+        transformer=moved(options.ensemble.transformer),
+        perceptron=moved(options.ensemble.perceptron),
+    )
     return replace(options, transformer=moved(options.transformer), ensemble=ensemble)
 
 

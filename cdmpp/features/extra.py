@@ -11,8 +11,8 @@ from cdmpp.features.compact_ast import LEAF_EXTRA_COUNT, LEAF_EXTRA_SCHEMA_VERSI
 from cdmpp.features.schema import ACCESS_SLOT_COUNT
 
 __all__ = [
-    "EXTRA_BLOCKS", "LEAF_EXTRA_COUNT", "LEAF_EXTRA_NAMES", "LEAF_EXTRA_SCHEMA_VERSION", "MEMORIES",
-    "NEST_KINDS", "NEST_LEVEL_COUNT",
+    "CAPACITIES", "EXTRA_BLOCKS", "LEAF_EXTRA_COUNT", "LEAF_EXTRA_NAMES",
+    "LEAF_EXTRA_SCHEMA_VERSION", "MEMORIES", "NEST_KINDS", "NEST_LEVEL_COUNT",
 ]  # fmt: skip
 
 #: Kinds of memory, in the order of their columns.
@@ -21,6 +21,8 @@ MEMORIES = ("global", "shared", "local")
 NEST_LEVEL_COUNT = 8
 #: What a loop becomes, in the order of its columns.
 NEST_KINDS = ("serial", "parallel", "vectorized", "unrolled", "vthread", "block", "thread")
+#: Bytes of the memories whose traffic has a column, 1 KiB to 256 MiB.
+CAPACITIES = tuple(1 << bits for bits in range(10, 29, 2))
 
 _SLOTS = ("store", *(f"B{slot}" for slot in range(ACCESS_SLOT_COUNT)))
 
@@ -50,6 +52,10 @@ _COLUMNS: dict[str, tuple[str, ...]] = {
         for name in ("extent", *(f"is_{kind}" for kind in NEST_KINDS), "is_reduction")
     ),
     "program": ("float_ops", "leaves", "depth", "kernels", "input_bytes"),
+    "footprint": (
+        *(f"N{level}.bytes" for level in range(NEST_LEVEL_COUNT)),
+        *(f"traffic_{capacity >> 10}k" for capacity in CAPACITIES),
+    ),
 }  # fmt: skip
 
 

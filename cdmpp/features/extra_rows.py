@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from cdmpp.features.accesses import Access
 from cdmpp.features.expr import Buffer, Expr
 from cdmpp.features.extra import (
+    CAPACITIES,
     EXTRA_BLOCKS,
     LEAF_EXTRA_COUNT,
     MEMORIES,
@@ -108,6 +109,7 @@ class ExtraWalk:
         accesses: Sequence[Access],
         slots: Sequence[Access],
         *,
+        bytes_by_loop: Sequence[int],
         iterations: float,
         float_ops: int,
         selects: int,
@@ -119,6 +121,7 @@ class ExtraWalk:
             value: what is stored.
             accesses: of the store, the written buffer first.
             slots: the accesses that have a slot in the leaf vector, in slot order.
+            bytes_by_loop: bytes touched in one run of each enclosing loop, innermost first.
             iterations: product of the extents of the enclosing loops.
             float_ops: floating point operations of one evaluation of the value.
             selects: select operations of the same.
@@ -146,6 +149,8 @@ class ExtraWalk:
         row += self._stride_columns(described, lanes)
         row += [0.0] * (LEAF_EXTRA_COUNT - len(row))
         row[EXTRA_BLOCKS["loop_nest"]] = self._nest_columns(accesses[0].mask, unroll_max_step)
+        element_bytes = sum(access.buffer.element_bytes for access in accesses)
+        row[EXTRA_BLOCKS["footprint"]] = self._footprint_columns(bytes_by_loop, element_bytes)
         work = iterations * float_ops
         self._program.float_ops += work
         self._program.leaves += 1
@@ -263,6 +268,31 @@ class ExtraWalk:
             columns.append(float(not written & loop.bit))
         unused = NEST_LEVEL_COUNT - len(levels)
         return columns + [0.0] * (unused * (len(NEST_KINDS) + 2))
+
+    def _footprint_columns(self, bytes_by_loop: Sequence[int], element_bytes: int) -> list[float]:
+        """Returns the bytes that one run of each enclosing loop touches, innermost first, and the
+        bytes that a memory of each capacity has to fetch.
+
+        Such a memory holds what the outermost loop that fits touches, and fetches it again in every
+        iteration of the loops around that one.
+        """
+        levels = [
+            (loop.extent, touched)
+            for loop, touched in zip(reversed(self._loops), bytes_by_loop, strict=True)
+            if loop.extent > 1
+        ]
+        columns = [slog(touched) for _, touched in levels[:NEST_LEVEL_COUNT]]
+        columns += [0.0] * (NEST_LEVEL_COUNT - len(columns))
+        for capacity in CAPACITIES:
+            runs = 1.0
+            held = float(element_bytes)
+            for extent, touched in reversed(levels):
+                if touched <= capacity:
+                    held = float(touched)
+                    break
+                runs *= extent
+            columns.append(slog(runs * held))
+        return columns
 
 
 def _term_count(condition: Expr) -> int:

@@ -157,6 +157,7 @@ class _LeafWalk:
             store.value,
             accesses,
             [accesses[number] for number in order],
+            bytes_by_loop=bytes_by_loop,
             iterations=self._iterations,
             float_ops=float_ops,
             selects=counts.get("select_op", 0),

@@ -1,8 +1,8 @@
-"""The transformer and gradient-boosted trees, averaged in log space."""
+"""The transformer, a perceptron and gradient-boosted trees, averaged in log space."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cdmpp.config import from_dict, to_dict
+from cdmpp.datasets.atomic import make_folder
 from cdmpp.datasets.samples import Samples
 from cdmpp.metrics import Judged, spearman_by_task
 from cdmpp.models._guard import state_value
@@ -17,27 +18,29 @@ from cdmpp.models._labels import least_mape_factor
 from cdmpp.models.base import CostModel
 from cdmpp.models.gbdt import GbdtCostModel
 from cdmpp.models.options import EnsembleOptions
+from cdmpp.models.segment_mlp import SegmentMlpCostModel
 from cdmpp.models.transformer import TransformerCostModel
 
 FloatArray = NDArray[np.float64]
 
-#: What a rank correlation lost counts beside an error of the same size, when the share is chosen.
+#: What a rank correlation lost counts beside an error of the same size, when shares are chosen.
 _ORDER_WEIGHT = 0.5
-#: Shares of the trees that are tried on the validation part.
-_TREE_SHARES = tuple(n / 20 for n in range(13))
+#: Shares are multiples of one over this.
+_SHARE_STEPS = 10
+_PERCEPTRON_FOLDER = "perceptron"
 
 
 class EnsembleCostModel(CostModel):
-    """log latency = (1 - share) x transformer + share x trees.
+    """log latency = the weighted mean of what the transformer, a perceptron and trees say.
 
-    The two err differently: the mean ranks the programs of a task better than either. The share is
-    chosen on the validation part (error and order within tasks), with one factor on the result.
-    Trees do not extrapolate to hardware, so a device with few tasks in training
-    (`EnsembleOptions.least_tasks`) is left to the transformer.
+    They err differently: the mean ranks the programs of a task better than each of them. The shares
+    are chosen on the validation part (error and order within tasks), half way back to those of the
+    options, with one factor on the result. Trees do not extrapolate to hardware: on a device with
+    few tasks in training (`EnsembleOptions.least_tasks`) the others share what is theirs.
 
     Attributes:
         transformer: its part, which can also be used and tuned alone.
-        tree_share: weight of the trees on devices with enough tasks.
+        shares: weights of the transformer, the perceptron and the trees; they add up to 1.
         history: that of the transformer's training.
     """
 
@@ -46,9 +49,10 @@ class EnsembleCostModel(CostModel):
     def __init__(self, options: EnsembleOptions | None = None) -> None:
         self._options = options or EnsembleOptions()
         self.transformer = TransformerCostModel(self._options.transformer)
+        self._perceptron = SegmentMlpCostModel(self._options.perceptron)
         self._trees = GbdtCostModel(self._options.trees)
         self._tree_devices: frozenset[str] = frozenset()
-        self.tree_share = 0.0
+        self.shares: tuple[float, ...] = tuple(self._options.default_shares)
         self._factor = 1.0
 
     @property
@@ -65,42 +69,45 @@ class EnsembleCostModel(CostModel):
         run_dir: Path | None = None,
         on_progress: Callable[[dict[str, Any]], None] | None = None,
     ) -> None:
-        """Trains both parts, then chooses the share; without validation samples it is 0.3."""
+        """Trains the parts, then chooses the shares; without validation samples they are those of
+        the options.
+        """
         self._trees.fit(train, validation, seed=seed)
+        self._perceptron.fit(train, validation, seed=seed)
         self.transformer.fit(train, validation, seed=seed, run_dir=run_dir, on_progress=on_progress)
         self._tree_devices = _devices_with_tasks(train, self._options.least_tasks)
+        self.shares = tuple(self._options.default_shares)
         self._factor = 1.0
         if not len(validation):
-            self.tree_share = self._options.default_share
             return
-        by_network = np.log(self.transformer.predict(validation))
-        by_trees = np.log(self._trees.predict(validation))
+        parts = self._parts(validation)
         has_trees = self._has_trees(validation)
-        candidates = []
-        for share in _TREE_SHARES:
-            predicted_s = np.exp(_mixed(by_network, by_trees, share, has_trees))
-            factor = least_mape_factor(predicted_s, validation.latency_s)
-            candidates.append((_badness(validation, factor * predicted_s), share, factor))
-        _, self.tree_share, self._factor = min(candidates)
+        best = min(
+            _possible_shares(),
+            key=lambda shares: _badness(validation, _mixed(parts, shares, has_trees)),
+        )
+        # Few validation tasks: the best shares of them are noisy, and the mean is never far off.
+        self.shares = tuple((a + b) / 2 for a, b in zip(best, self.shares, strict=True))
+        predicted_s = np.exp(_mixed(parts, self.shares, has_trees))
+        self._factor = least_mape_factor(predicted_s, validation.latency_s)
 
     def predict(self, samples: Samples) -> FloatArray:
         """Returns float64 [N], seconds."""
-        log_latency = np.log(self.transformer.predict(samples))
-        has_trees = self._has_trees(samples)
-        if self.tree_share > 0 and np.any(has_trees):
-            by_trees = np.log(self._trees.predict(samples))
-            log_latency = _mixed(log_latency, by_trees, self.tree_share, has_trees)
-        return np.asarray(self._factor * np.exp(log_latency))
+        mixed = _mixed(self._parts(samples), self.shares, self._has_trees(samples))
+        return np.asarray(self._factor * np.exp(mixed))
 
     def save(self, directory: Path) -> dict[str, Any]:
         """Writes the weights and the trees and returns the state."""
         transformer = self.transformer.save(directory)
+        perceptron_dir = directory / _PERCEPTRON_FOLDER
+        make_folder(perceptron_dir, what="weights of the perceptron")
         return {
             "feature_schema": transformer["feature_schema"],
             "options": to_dict(self._options),
             "transformer": transformer,
+            "perceptron": self._perceptron.save(perceptron_dir),
             "trees": self._trees.save(directory),
-            "tree_share": self.tree_share,
+            "shares": list(self.shares),
             "tree_devices": sorted(self._tree_devices),
             "factor": self._factor,
         }
@@ -114,19 +121,38 @@ class EnsembleCostModel(CostModel):
         """
         model = cls(from_dict(EnsembleOptions, state_value(state, "options")))
         model.transformer = TransformerCostModel.load(directory, state_value(state, "transformer"))
+        perceptron = SegmentMlpCostModel.load(
+            directory / _PERCEPTRON_FOLDER, state_value(state, "perceptron")
+        )
+        assert isinstance(perceptron, SegmentMlpCostModel)
+        model._perceptron = perceptron
         model._trees = GbdtCostModel.load(directory, state_value(state, "trees"))
-        model.tree_share = float(state_value(state, "tree_share"))
+        model.shares = tuple(float(share) for share in state_value(state, "shares"))
         model._tree_devices = frozenset(state_value(state, "tree_devices"))
         model._factor = float(state_value(state, "factor"))
         return model
+
+    def _parts(self, samples: Samples) -> FloatArray:
+        """Returns float64 [3, N], log seconds of each part."""
+        models = (self.transformer, self._perceptron, self._trees)
+        return np.log(np.stack([model.predict(samples) for model in models]))
 
     def _has_trees(self, samples: Samples) -> NDArray[np.bool_]:
         known = np.array([spec.name in self._tree_devices for spec in samples.devices], bool)
         return np.asarray(known[samples.device], bool)
 
 
-def _badness(samples: Samples, predicted_s: FloatArray) -> float:
-    """Returns MAPE + (1 - Spearman within tasks) / 2: what the share of the trees is chosen by."""
+def _possible_shares() -> Iterator[tuple[float, float, float]]:
+    for first in range(_SHARE_STEPS + 1):
+        for second in range(_SHARE_STEPS + 1 - first):
+            third = _SHARE_STEPS - first - second
+            yield first / _SHARE_STEPS, second / _SHARE_STEPS, third / _SHARE_STEPS
+
+
+def _badness(samples: Samples, log_latency: FloatArray) -> float:
+    """Returns MAPE with the best factor + (1 - Spearman within tasks) / 2."""
+    predicted_s = np.exp(log_latency)
+    predicted_s *= least_mape_factor(predicted_s, samples.latency_s)
     error = np.abs(predicted_s / samples.latency_s - 1.0).mean()
     judged = Judged(
         measured_s=samples.latency_s,
@@ -138,10 +164,12 @@ def _badness(samples: Samples, predicted_s: FloatArray) -> float:
     return float(error) + _ORDER_WEIGHT * (1.0 - (spearman_by_task(judged) or 0.0))
 
 
-def _mixed(
-    by_network: FloatArray, by_trees: FloatArray, share: float, has_trees: NDArray[np.bool_]
-) -> FloatArray:
-    return by_network + np.where(has_trees, share, 0.0) * (by_trees - by_network)
+def _mixed(parts: FloatArray, shares: Sequence[float], has_trees: NDArray[np.bool_]) -> FloatArray:
+    """Returns float64 [N], the weighted mean; where there are no trees, that of the others."""
+    weights = np.broadcast_to(np.array(shares)[:, None], parts.shape).copy()
+    weights[-1, ~has_trees] = 0.0
+    weights[0, weights.sum(axis=0) == 0.0] = 1.0
+    return np.asarray((weights * parts).sum(axis=0) / weights.sum(axis=0))
 
 
 def _devices_with_tasks(samples: Samples, least: int) -> frozenset[str]:

@@ -36,6 +36,7 @@ class NetworkOptions:
         members: networks of this shape that are trained together and averaged.
         ratios: whether each leaf also sees what it needs of what the device has: its times at peak
             rates, its bytes over the caches, its parallel iterations over the cores.
+        traffic: whether that includes the time to fetch what each of the device's caches misses.
     """
 
     hidden: int = 64
@@ -48,6 +49,7 @@ class NetworkOptions:
     anchor: AnchorKind = "leaf_roofline"
     members: int = 2
     ratios: bool = True
+    traffic: bool = True
 
 
 @dataclass(frozen=True)
@@ -325,16 +327,24 @@ class CdmppPaperOptions(TorchPeerOptions):
 
 @dataclass(frozen=True)
 class EnsembleOptions:
-    """The mean of a transformer and trees.
+    """The mean of a transformer, a perceptron and trees.
 
     Attributes:
         transformer: its options.
+        perceptron: those of the perceptron on summed leaves.
         trees: those of the trees.
-        least_tasks: training tasks below which a device is left to the transformer.
-        default_share: share of the trees where no validation samples can tell.
+        least_tasks: training tasks below which a device is left to the other two.
+        default_shares: of transformer, perceptron and trees, where no validation samples can tell.
     """
 
     transformer: TransformerOptions = field(default_factory=TransformerOptions)
-    trees: GbdtOptions = field(default_factory=lambda: GbdtOptions(least_mape_factor=False))
+    perceptron: SegmentMlpOptions = field(
+        default_factory=lambda: SegmentMlpOptions(least_mape_factor=False)
+    )
+    trees: GbdtOptions = field(
+        default_factory=lambda: GbdtOptions(
+            trees=250, learning_rate=0.1, patience=30, least_mape_factor=False
+        )
+    )
     least_tasks: int = 10
-    default_share: float = 0.3
+    default_shares: tuple[float, float, float] = (0.4, 0.4, 0.2)

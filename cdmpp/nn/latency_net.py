@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import cast
 
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from cdmpp.features.extra import CAPACITIES
 from cdmpp.models.options import NetworkOptions
 from cdmpp.nn.encoder import Encoder
 from cdmpp.nn.positional import encode_position
@@ -24,6 +26,8 @@ class LeafBatch:
         mask: bool [batch, leaf], True where there is a leaf.
         demand: float32 [batch, leaf, 4], log of floating-point operations, distinct bytes, touched
             bytes and parallel iterations of each leaf.
+        traffic: float32 [batch, leaf, C], log of the bytes that memories of `CAPACITIES` have to
+            fetch; NaN where unknown.
         program: int64 [sample], row of each sample's program in the batch.
         device: float32 [sample, device_feature], normalised device vectors.
         supply: float32 [sample, 6], log of FLOP/s, of bytes/s, of the bytes of the three cache
@@ -34,6 +38,7 @@ class LeafBatch:
     position: Tensor
     mask: Tensor
     demand: Tensor
+    traffic: Tensor
     program: Tensor
     device: Tensor
     supply: Tensor
@@ -68,7 +73,7 @@ class LatencyNet(nn.Module):
             nn.Linear(options.head_hidden, 2 * hidden),
         )
         self.leaf_head = nn.Sequential(
-            nn.Linear(hidden + (_RATIO_COUNT if options.ratios else 0), options.head_hidden),
+            nn.Linear(hidden + _ratio_count(options), options.head_hidden),
             nn.GELU(),
             nn.Dropout(options.dropout),
             nn.Linear(options.head_hidden, 1),
@@ -103,7 +108,11 @@ class LatencyNet(nn.Module):
         demand = batch.demand[batch.program]
         seen = on_device
         if self._options.ratios:
-            seen = torch.cat([on_device, _ratios(demand, batch.supply[:, None, :])], dim=-1)
+            supply = batch.supply[:, None, :]
+            seen = torch.cat([seen, _ratios(demand, supply)], dim=-1)
+            if self._options.traffic:
+                misses = _miss_times(batch.traffic[batch.program], supply)
+                seen = torch.cat([seen, misses], dim=-1)
         score = self.leaf_head(seen).squeeze(-1)
         if self._options.anchor == "leaf_roofline":
             score = score + torch.amax(demand[..., :2] - batch.supply[:, None, :2], dim=-1)
@@ -129,8 +138,9 @@ class LatencyNet(nn.Module):
         last.bias.add_(self.device_mlp(other) - self.device_mlp(device))
 
 
-#: Columns of `_ratios`.
-_RATIO_COUNT = 7
+def _ratio_count(options: NetworkOptions) -> int:
+    """Returns how many columns `_ratios` and `_miss_times` add."""
+    return options.ratios * (7 + 3 * options.traffic)
 
 
 def _ratios(demand: Tensor, supply: Tensor) -> Tensor:
@@ -148,6 +158,25 @@ def _ratios(demand: Tensor, supply: Tensor) -> Tensor:
     fills = (demand[..., [1, 1, 1]] - supply[..., 2:5]) / 5.0
     waves = (demand[..., 3:4] - supply[..., 5:6]) / 4.0
     return torch.nan_to_num(torch.cat([times, fills, waves], dim=-1))
+
+
+def _miss_times(traffic: Tensor, supply: Tensor) -> Tensor:
+    """Returns float32 [sample, leaf, 3], log time to fetch from memory what each cache level
+    misses, scaled as in `_ratios`; 0 where unknown.
+
+    Args:
+        traffic: float32 [sample, leaf, C], see `LeafBatch`; interpolated between the capacities.
+        supply: float32 [sample, 1, 6], see `LeafBatch`.
+    """
+    least, step = math.log(CAPACITIES[0]), math.log(CAPACITIES[1] / CAPACITIES[0])
+    place = (supply[..., 2:5] - least) / step
+    place = torch.nan_to_num(place).clamp(0.0, len(CAPACITIES) - 1.001)
+    lower = place.floor()
+    share = place - lower
+    at = lower.long().expand(*traffic.shape[:2], 3)
+    log_bytes = traffic.gather(2, at) * (1.0 - share) + traffic.gather(2, at + 1) * share
+    known = supply[..., 2:5] - supply[..., 2:5]
+    return torch.nan_to_num((log_bytes - supply[..., 1:2] + 8.0) / 4.0 + known)
 
 
 class LatencyEnsemble(nn.Module):

@@ -41,7 +41,9 @@ def new_optimiser(network: nn.Module, options: LoopOptions) -> torch.optim.Optim
     """Returns the optimiser of the options over all weights."""
     if options.optimiser == "adam":
         return torch.optim.Adam(
-            network.parameters(), lr=options.learning_rate, weight_decay=options.weight_decay
+            network.parameters(),
+            lr=options.learning_rate,
+            weight_decay=options.weight_decay,
         )
     matrices = [p for p in network.parameters() if p.ndim >= 2]
     others = [p for p in network.parameters() if p.ndim < 2]
@@ -51,6 +53,7 @@ def new_optimiser(network: nn.Module, options: LoopOptions) -> torch.optim.Optim
             {"params": others, "weight_decay": 0.0},
         ],
         lr=options.learning_rate,
+        fused=True,
     )
 
 

@@ -230,7 +230,8 @@ def _step(
     """Does one step; `forward` computes what `state.network` computes, perhaps compiled."""
     for group in state.optimiser.param_groups:
         group["lr"] = rate
-    state.network.train()
+    if not state.network.training:
+        state.network.train()
     is_narrow = options.precision == "bf16"
     with torch.autocast(options.device_type, dtype=torch.bfloat16, enabled=is_narrow):
         loss, samples = trainee.loss(forward, batch)
@@ -243,17 +244,15 @@ def _step(
         )
     state.optimiser.zero_grad()
     loss.backward()  # type: ignore[no-untyped-call]
-    average_gradients(state.network.parameters())
-    nn.utils.clip_grad_norm_(state.network.parameters(), options.gradient_clip)
+    current = list(state.network.parameters())
+    average_gradients(current)
+    nn.utils.clip_grad_norm_(current, options.gradient_clip, foreach=True)
     state.optimiser.step()
     state.step += 1
     # The ramp lets the average forget the random start quickly.
     decay = min(options.average_decay, (1.0 + state.step) / (10.0 + state.step))
     with torch.no_grad():
-        for averaged, current in zip(
-            state.average.parameters(), state.network.parameters(), strict=True
-        ):
-            averaged.lerp_(current, 1.0 - decay)
+        torch._foreach_lerp_(list(state.average.parameters()), current, 1.0 - decay)
         # Statistics of batch norms are averages already.
         for kept, own in zip(state.average.buffers(), state.network.buffers(), strict=True):
             kept.copy_(own)

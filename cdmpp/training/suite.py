@@ -12,6 +12,7 @@ from typing import Any, Literal, get_args
 from cdmpp.config import load_config
 from cdmpp.datasets.sampling import SamplingMethod
 from cdmpp.errors import UsageError
+from cdmpp.models.options import EnsembleOptions
 from cdmpp.models.registry import MODEL_CLASSES
 from cdmpp.training.options import TrainOptions
 
@@ -248,9 +249,15 @@ def cell_options(
 
 
 def _limited(own: Any, cpu_s: float) -> Any:
-    """Returns a model's options with that limit on its loop, or on that of its transformer."""
-    if hasattr(own, "transformer"):
-        return replace(own, transformer=_limited(own.transformer, cpu_s))
+    """Returns a model's options with that limit on its loop; an ensemble's is shared among its
+    parts, and its trees, which know no limit, have the rest.
+    """
+    if isinstance(own, EnsembleOptions):
+        return replace(
+            own,
+            transformer=_limited(own.transformer, 0.5 * cpu_s),
+            perceptron=_limited(own.perceptron, 0.25 * cpu_s),
+        )
     if hasattr(own, "loop"):
         return replace(own, loop=replace(own.loop, cpu_seconds=cpu_s))
     return own

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -15,6 +17,7 @@ from cdmpp.models.options import (
     GbdtOptions,
     LoopOptions,
     NetworkOptions,
+    SegmentMlpOptions,
     TransformerOptions,
 )
 from cdmpp.models.registry import MODEL_CLASSES, model_class
@@ -49,20 +52,35 @@ class TestTransformer(CostModelContract):
         return TransformerCostModel(SMALL)
 
 
+SMALL_MLP = SegmentMlpOptions(hidden=16, least_mape_factor=False, loop=LoopOptions(epochs=2))
 SMALL_TREES = GbdtOptions(trees=20, depth=3, threads=1, least_mape_factor=False)
 
 
 class TestEnsemble(CostModelContract):
     def new_model(self):
-        return EnsembleCostModel(EnsembleOptions(SMALL, SMALL_TREES, least_tasks=1))
+        return EnsembleCostModel(EnsembleOptions(SMALL, SMALL_MLP, SMALL_TREES, least_tasks=1))
 
 
-def test_ensemble_leaves_devices_with_few_tasks_to_the_transformer():
-    train, validation, test = split_by_task(make_samples(10, 6))
-    model = EnsembleCostModel(EnsembleOptions(SMALL, SMALL_TREES, least_tasks=100))
+def test_ensemble_leaves_devices_with_few_tasks_to_the_other_two():
+    train, _, test = split_by_task(make_samples(10, 6))
+    nothing = train.take(np.zeros(0, np.int64))
+    options = EnsembleOptions(
+        SMALL, SMALL_MLP, SMALL_TREES, least_tasks=100, default_shares=(0.5, 0.0, 0.5)
+    )
+    model = EnsembleCostModel(options)
+    model.fit(train, nothing, seed=0)
+    assert np.allclose(model.predict(test), model.transformer.predict(test))
+    model = EnsembleCostModel(replace(options, least_tasks=1))
+    model.fit(train, nothing, seed=0)
+    assert not np.allclose(model.predict(test), model.transformer.predict(test))
+
+
+def test_ensemble_shares_add_up_to_one():
+    train, validation, _ = split_by_task(make_samples(10, 6))
+    model = EnsembleCostModel(EnsembleOptions(SMALL, SMALL_MLP, SMALL_TREES, least_tasks=1))
     model.fit(train, validation, seed=0)
-    ratio = model.predict(test) / model.transformer.predict(test)
-    assert np.allclose(ratio, ratio[0])
+    assert sum(model.shares) == pytest.approx(1.0)
+    assert min(model.shares) >= 0.0
 
 
 @pytest.mark.parametrize("kind", sorted(MODEL_CLASSES))

@@ -5,7 +5,7 @@
 
 namespace cdmpp {
 
-constexpr size_t kLeafExtra = 173;
+constexpr size_t kLeafExtra = 191;
 
 // Goes along with the walk that makes the leaf vectors.
 class ExtraWalk {
@@ -17,6 +17,8 @@ class ExtraWalk {
     const Access* written;
     const Access* slots[kSlots];  // in slot order
     size_t slot_count;
+    i64 element_bytes;                      // of one element of each access, summed
+    const std::vector<i64>* bytes_by_loop;  // touched in one run of each loop, innermost first
     double iterations;
     i64 float_ops, selects, guards, unroll_max_step;
   };
@@ -93,6 +95,7 @@ class ExtraWalk {
     row[kCondition + 2] = slog_(leaf.selects);
     row[kCondition + 3] = slog_(leaf.guards);
     nest_columns(leaf, row + kNest);
+    footprint_columns(leaf, row + kFootprint);
     const double work = leaf.iterations * static_cast<double>(leaf.float_ops);
     float_ops_ += work;
     most_loops_ = std::max(most_loops_, kernels_.depth());
@@ -130,7 +133,9 @@ class ExtraWalk {
   static constexpr size_t kOccupancy = kStride + 1 + (kSlots + 1) * kStrideColumns;
   static constexpr size_t kNest = kOccupancy + Kernel::kColumns;
   static constexpr size_t kProgram = kNest + kNestLevels * kNestColumns;
-  static_assert(kProgram + 5 == kLeafExtra, "columns of the blocks");
+  static constexpr size_t kFootprint = kProgram + 5, kCapacities = 10;
+  static_assert(kFootprint + kNestLevels + kCapacities == kLeafExtra, "columns of the blocks");
+  static constexpr int kLeastCapacityBits = 10;
   static constexpr int kSectorShift = 5, kLineShift = 6;
 
   struct Allocated {
@@ -231,6 +236,32 @@ class ExtraWalk {
       columns[1 + kNestKinds] = !(leaf.written->mask & Mask::of(loop.bit)).any();
       columns += kNestColumns;
       ++used;
+    }
+  }
+
+  // Bytes that one run of each enclosing loop touches, innermost first, and what a memory of each
+  // capacity has to fetch: it holds what the outermost loop that fits touches, and fetches it again
+  // in every iteration of the loops around that one.
+  void footprint_columns(const Leaf& leaf, float* columns) {
+    const std::vector<NestLoop>& loops = kernels_.loops();
+    const std::vector<i64>& touched = *leaf.bytes_by_loop;  // touched[0] is of loops.back()
+    size_t used = 0;
+    for (size_t i = 0; i < touched.size() && used < kNestLevels; ++i) {
+      if (loops[loops.size() - 1 - i].extent > 1) columns[used++] = slog_(touched[i]);
+    }
+    for (size_t i = 0; i < kCapacities; ++i) {
+      const i64 capacity = i64{1} << (kLeastCapacityBits + 2 * static_cast<int>(i));
+      double runs = 1, held = static_cast<double>(leaf.element_bytes);
+      for (size_t level = 0; level < loops.size(); ++level) {
+        if (loops[level].extent <= 1) continue;
+        const i64 bytes = touched[touched.size() - 1 - level];
+        if (bytes <= capacity) {
+          held = static_cast<double>(bytes);
+          break;
+        }
+        runs *= static_cast<double>(loops[level].extent);
+      }
+      columns[kNestLevels + i] = Slog::of(runs * held);
     }
   }
 

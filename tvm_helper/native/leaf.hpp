@@ -140,6 +140,11 @@ class LeafWalk {
     ExtraWalk::Leaf leaf;
     leaf.written = &accesses_[0];
     leaf.slot_count = kept_.size();
+    leaf.element_bytes = 0;
+    for (size_t i = 0; i < slots.size(); ++i) {
+      leaf.element_bytes += p_.element_bytes(accesses_[i].buffer);
+    }
+    leaf.bytes_by_loop = &accesses_.bytes_by_loop();
     for (size_t i = 0; i < kept_.size(); ++i) {
       leaf.slots[i] = &accesses_[static_cast<size_t>(kept_[i] - slots.data())];
     }
