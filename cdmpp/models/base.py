@@ -46,6 +46,10 @@ class CostModel(ABC):
         read.
         """
 
+    def tunable_part(self) -> CostModel:
+        """Returns what of the model is fine-tuned; most models are one piece."""
+        return self
+
     @abstractmethod
     def save(self, directory: Path) -> dict[str, Any]:
         """Writes weights into `directory` (no pickle) and returns the JSON-able state that `load`

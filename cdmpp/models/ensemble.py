@@ -96,6 +96,10 @@ class EnsembleCostModel(CostModel):
         mixed = _mixed(self._parts(samples), self.shares, self._has_trees(samples))
         return np.asarray(self._factor * np.exp(mixed))
 
+    def tunable_part(self) -> CostModel:
+        """Returns the transformer: trees and the perceptron do not learn from a few tasks."""
+        return self.transformer
+
     def save(self, directory: Path) -> dict[str, Any]:
         """Writes the weights and the trees and returns the state."""
         transformer = self.transformer.save(directory)

@@ -143,6 +143,7 @@ def finetune_in_detail(
     """
     options = options or FinetuneOptions()
     _check(options)
+    model = model.tunable_part()
     if not isinstance(model, Tunable):
         raise UsageError(
             f"model kind {model.kind!r} cannot be fine-tuned; expected a transformer: train "

@@ -144,7 +144,9 @@ def finetune_run(
         DataError: no model in `from_run`, features of another schema, or no task to judge with.
     """
     report = on_progress or (lambda what, progress: None)
-    model, card = load_model(model_folder(options.from_run))
+    loaded, card = load_model(model_folder(options.from_run))
+    model = loaded.tunable_part()
+    card = replace(card, kind=model.kind)
     budget = choose_budget(options, samples, card)
     zero_shot = model.predict(budget.test)  # refuses other features before anything is written
     make_folder(run_dir, what="run folder")

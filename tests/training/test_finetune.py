@@ -13,6 +13,7 @@ from cdmpp.datasets.sampling import choose_tasks
 from cdmpp.errors import DataError, UsageError
 from cdmpp.models.gbdt import GbdtCostModel
 from cdmpp.models.options import LoopOptions, NetworkOptions, TransformerOptions
+from cdmpp.models.ensemble import EnsembleCostModel
 from cdmpp.models.transformer import TransformerCostModel
 from cdmpp.training._folds import budget_folds
 from cdmpp.training._tuning import select_parameters
@@ -253,6 +254,14 @@ def test_interrupted_tuning_continues(base, parts, tmp_path, result):
     second = finetune(base, parts[0], parts[1], options=QUICK, seed=0, run_dir=tmp_path)
     for model in (first, second):
         assert np.array_equal(model.predict(parts[2]), result.model.predict(parts[2]))
+
+
+def test_of_an_ensemble_the_transformer_is_tuned(base, parts, result):
+    ensemble = EnsembleCostModel()
+    ensemble.transformer = base
+    tuned = finetune(ensemble, *parts[:2], options=QUICK, seed=0)
+    assert tuned.kind == "transformer"
+    assert np.array_equal(tuned.predict(parts[2]), result.model.predict(parts[2]))
 
 
 def test_trees_cannot_be_fine_tuned(samples, parts):
