@@ -104,7 +104,7 @@ def prediction_speed(model: Any, samples: Samples) -> float:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="time the cost models")
-    parser.add_argument("--extracted", type=Path, default=ROOT / "cache" / "tenset-cpu-x")
+    parser.add_argument("--extracted", type=Path, default=ROOT / "cache" / "tenset-cpu")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results")
     chosen = parser.parse_args()
@@ -164,7 +164,7 @@ def _page(result: dict[str, Any]) -> str:
         lines.append("| " + " | ".join(cells) + " |")
     lines += [
         "",
-        "An ensemble's parts are trained one after another, so it has no training speed of its own.",
+        "An ensemble's parts are trained one after another: it has no training speed of its own.",
         "",
     ]
     return "\n".join(lines)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from cdmpp.analytic.embedding_shapes import EmbeddingPreset
 from cdmpp.config import dump_text, load_config
 from cdmpp.training.finetune_run import FinetuneRunOptions
 from cdmpp.training.options import TrainOptions
@@ -21,9 +22,11 @@ def test_there_are_configs():
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(CONFIGS)))
 def test_config_loads_and_survives_a_round_trip(path, tmp_path):
-    cls = {"suites": SuiteOptions, "finetune": FinetuneRunOptions}.get(
-        path.parent.name, TrainOptions
-    )
+    cls = {
+        "suites": SuiteOptions,
+        "finetune": FinetuneRunOptions,
+        "embedding": EmbeddingPreset,
+    }.get(path.parent.name, TrainOptions)
     options = load_config(cls, path)
     copy = tmp_path / "copy.yaml"
     copy.write_text(dump_text(options))

@@ -1,0 +1,209 @@
+"""cuDNN's forward algorithms, their tile variants, and where each can be used."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cdmpp.analytic.conv.shapes import ConvShapes, IntArray
+from cdmpp.errors import DataError
+
+AlgoConvention = Literal["cudnn", "readme"]
+KernelFamily = Literal["gemm", "winograd", "winograd_nonfused"]
+
+
+class ConvAlgorithm(IntEnum):
+    """cuDNN's numbers of its forward algorithms. DIRECT has never been implemented."""
+
+    IMPLICIT_GEMM = 0
+    IMPLICIT_PRECOMP_GEMM = 1
+    GEMM = 2
+    DIRECT = 3
+    FFT = 4
+    FFT_TILING = 5
+    WINOGRAD = 6
+    WINOGRAD_NONFUSED = 7
+
+
+ALGORITHM_COUNT = len(ConvAlgorithm)
+#: Number in the original's readme -> cuDNN's number: the readme swaps 4, 5 with 6, 7. It is its own
+#: inverse.
+_README_TO_CUDNN = (0, 1, 2, 3, 6, 7, 4, 5)
+_LARGEST_FFT_WIDTH = 256
+_NONFUSED_TILE = {3: 4, 5: 9}
+
+
+@dataclass(frozen=True)
+class KernelResources:
+    """What one thread block of a kernel takes of a multiprocessor.
+
+    Attributes:
+        threads: of a block.
+        registers: of a thread.
+        shared_bytes: of a block.
+    """
+
+    threads: int
+    registers: int
+    shared_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class ConvVariant:
+    """One tile variant of an algorithm's main kernel.
+
+    The threads are those of the kernels' launches; registers and shared memory are inferred: the
+    smallest round numbers with which the occupancy rules give the resident blocks published for
+    the Titan Xp. Measured tables carry their own resident blocks.
+
+    Attributes:
+        name: as in the original's workbooks, e.g. `algo0_32x32`.
+        algorithm: which it belongs to.
+        family: decides the arithmetic of blocks and the features of the counters.
+        tile_pixels: output pixels (nonfused Winograd: input tiles) of a block.
+        tile_channels: output channels of a block.
+        tile_images: (images, rows of 2x2 tiles) of a block; fused Winograd only.
+        kernels: filter widths that it serves; empty = all.
+        resources: of a block.
+    """
+
+    name: str
+    algorithm: ConvAlgorithm
+    family: KernelFamily
+    tile_pixels: int
+    tile_channels: int
+    resources: KernelResources
+    tile_images: tuple[int, int] = (1, 1)
+    kernels: tuple[int, ...] = ()
+
+
+_SMALL = KernelResources(64, 128)
+_MIDDLE = KernelResources(128, 128)
+_LARGE = KernelResources(256, 128)
+
+
+def conv_variants() -> tuple[ConvVariant, ...]:
+    """Returns every variant, in the order of algorithm and tile."""
+    gemm, precomp, explicit = (
+        ConvAlgorithm.IMPLICIT_GEMM,
+        ConvAlgorithm.IMPLICIT_PRECOMP_GEMM,
+        ConvAlgorithm.GEMM,
+    )
+    rows: list[tuple[ConvAlgorithm, int, int, KernelResources]] = [
+        (gemm, 32, 32, _SMALL),
+        (gemm, 64, 128, _MIDDLE),
+        (gemm, 128, 128, _MIDDLE),
+        (precomp, 128, 32, KernelResources(64, 120, 19 * 1024)),
+        (precomp, 128, 64, _MIDDLE),
+        (precomp, 128, 128, _LARGE),
+        (explicit, 32, 32, KernelResources(64, 64)),
+        (explicit, 64, 128, _LARGE),
+        (explicit, 128, 128, _LARGE),
+    ]
+    found = [
+        ConvVariant(f"algo{int(a)}_{m}x{n}", a, "gemm", m, n, resources)
+        for a, m, n, resources in rows
+    ]
+    winograd, nonfused = ConvAlgorithm.WINOGRAD, ConvAlgorithm.WINOGRAD_NONFUSED
+    found += [
+        ConvVariant(f"algo6_{name}", winograd, "winograd", 32, 32, _LARGE, images, (3,))
+        for name, images in (("148", (1, 4)), ("228", (2, 2)), ("418", (4, 1)))
+    ]
+    found += [
+        ConvVariant(
+            f"algo7_128x{n}_{k}x{k}", nonfused, "winograd_nonfused", 128, n, resources, (1, 1), (k,)
+        )
+        for k in (3, 5)
+        for n, resources in ((64, _MIDDLE), (128, _LARGE))
+    ]
+    return tuple(found)
+
+
+def find_variant(name: str) -> ConvVariant:
+    """Returns a variant by name.
+
+    Raises:
+        DataError: no such variant.
+    """
+    for variant in conv_variants():
+        if variant.name == name:
+            return variant
+    raise DataError(
+        f"unknown kernel variant {name!r}; known: {', '.join(v.name for v in conv_variants())}"
+    )
+
+
+def variants_of(algorithm: ConvAlgorithm) -> tuple[ConvVariant, ...]:
+    """Returns the variants of one algorithm; none for the FFT ones, which are not modelled by
+    kernel.
+    """
+    return tuple(variant for variant in conv_variants() if variant.algorithm == algorithm)
+
+
+def to_cudnn(numbers: IntArray, convention: AlgoConvention) -> IntArray:
+    """Returns int64 [R], cuDNN's numbers of algorithms given in a convention.
+
+    Raises:
+        DataError: a number that is no algorithm.
+    """
+    numbers = np.asarray(numbers, np.int64)
+    wrong = (numbers < 0) | (numbers >= ALGORITHM_COUNT)
+    if wrong.any():
+        raise DataError(
+            f"algorithm {int(numbers[wrong][0])} is none of cuDNN's; expected 0 to "
+            f"{ALGORITHM_COUNT - 1}"
+        )
+    return numbers if convention == "cudnn" else np.array(_README_TO_CUDNN, np.int64)[numbers]
+
+
+def from_cudnn(algorithms: IntArray, convention: AlgoConvention) -> IntArray:
+    """Returns int64 [R], the numbers that a convention gives cuDNN's algorithms."""
+    return to_cudnn(algorithms, convention)
+
+
+def is_supported(algorithm: ConvAlgorithm, shapes: ConvShapes) -> NDArray[np.bool_]:
+    """Returns bool [R], whether cuDNN has the algorithm for these shapes.
+
+    FFT and FFT_TILING need stride 1, FFT a width of at most 256; WINOGRAD a 3x3 filter and stride
+    1; WINOGRAD_NONFUSED a 3x3 or 5x5 filter and stride 1; DIRECT is never there.
+    """
+    everywhere = np.ones(len(shapes), np.bool_)
+    unit: NDArray[np.bool_] = shapes.stride == 1
+    served = everywhere
+    if algorithm == ConvAlgorithm.DIRECT:
+        served = ~everywhere
+    elif algorithm == ConvAlgorithm.FFT:
+        served = unit & (shapes.in_width <= _LARGEST_FFT_WIDTH)
+    elif algorithm == ConvAlgorithm.FFT_TILING:
+        # A transform of 32 has room for a filter of at most 32.
+        served = unit & (shapes.kernel <= 32)
+    elif algorithm == ConvAlgorithm.WINOGRAD:
+        served = unit & (shapes.kernel == 3)
+    elif algorithm == ConvAlgorithm.WINOGRAD_NONFUSED:
+        served = unit & np.isin(shapes.kernel, tuple(_NONFUSED_TILE))
+    return np.asarray(served, np.bool_)
+
+
+def nonfused_tile(kernel: int) -> int:
+    """Returns the width of the output tile of nonfused Winograd: 4 for 3x3, 9 for 5x5.
+
+    Raises:
+        DataError: another filter.
+    """
+    if kernel not in _NONFUSED_TILE:
+        raise DataError(f"nonfused Winograd serves 3x3 and 5x5 filters; got {kernel}x{kernel}")
+    return _NONFUSED_TILE[kernel]
+
+
+def precomp_variant_names(out_channels: IntArray) -> list[str]:
+    """Returns the variant that IMPLICIT_PRECOMP_GEMM takes, from the output channels alone."""
+    upper = (
+        (32, 32), (64, 64), (96, 32), (128, 128), (192, 64), (256, 128), (320, 64),
+    )  # fmt: skip
+    edges = np.array([edge for edge, _ in upper])
+    tiles = [*(tile for _, tile in upper), 128]
+    return [f"algo1_128x{tiles[i]}" for i in np.searchsorted(edges, out_channels, side="left")]

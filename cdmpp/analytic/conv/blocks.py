@@ -1,0 +1,123 @@
+"""Thread blocks of a convolution kernel: how many are launched, how many run at once, how many
+waves that makes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from cdmpp.analytic.conv.algorithms import ConvVariant, nonfused_tile
+from cdmpp.analytic.conv.shapes import ConvShapes, FloatArray, IntArray
+from cdmpp.devices.occupancy import device_occupancy_limits, occupancy
+from cdmpp.devices.spec import DeviceSpec
+from cdmpp.errors import DeviceError
+
+#: `original` keeps the published division of 128x128 nonfused Winograd, 64 channels a block.
+BlockArithmetic = Literal["corrected", "original"]
+
+_ORIGINAL_NONFUSED_CHANNELS = 64
+_FFT_TILE = 32
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How a kernel fills a device.
+
+    Attributes:
+        blocks: int64 [R], launched.
+        resident: int64 [R], blocks that the whole device holds at once.
+    """
+
+    blocks: IntArray
+    resident: IntArray
+
+    @property
+    def waves(self) -> IntArray:
+        """int64 [R], ceil(blocks / resident)."""
+        return -(-self.blocks // self.resident)
+
+    @property
+    def last_fill(self) -> FloatArray:
+        """float64 [R], filled part of the last wave, above 0 and at most 1."""
+        return (self.blocks - (self.waves - 1) * self.resident) / self.resident
+
+
+def launched_blocks(
+    variant: ConvVariant, shapes: ConvShapes, arithmetic: BlockArithmetic = "corrected"
+) -> IntArray:
+    """Returns int64 [R], blocks of the variant's main kernel."""
+    if variant.family == "gemm":
+        pixels = shapes.batch * shapes.out_width**2
+        return _ceil(pixels, variant.tile_pixels) * _ceil(
+            shapes.out_channels, variant.tile_channels
+        )
+    if variant.family == "winograd":
+        images, rows = variant.tile_images
+        half = _ceil(shapes.in_width, 2)
+        return (
+            _ceil(shapes.batch, images)
+            * _ceil(half, rows)
+            * _ceil(half, 8)
+            * _ceil(shapes.out_channels, variant.tile_channels)
+        )
+    tile = nonfused_tile(variant.kernels[0])
+    channels = variant.tile_channels
+    if arithmetic == "original":
+        channels = _ORIGINAL_NONFUSED_CHANNELS
+    tiles = shapes.batch * _ceil(shapes.out_width, tile) ** 2
+    products = (tile + variant.kernels[0] - 1) ** 2
+    return _ceil(tiles, variant.tile_pixels) * _ceil(shapes.out_channels, channels) * products
+
+
+def resident_blocks(variant: ConvVariant, device: DeviceSpec) -> int:
+    """Returns the blocks of a variant that a device holds at once, by the rules of occupancy.
+
+    Raises:
+        DeviceError: no NVIDIA GPU with known limits, unknown multiprocessors, or a kernel that
+            cannot be launched there.
+    """
+    if device.core_count is None:
+        raise DeviceError(
+            f"the number of multiprocessors of {device.name!r} is not known; add core_count to its "
+            "YAML file, see: cdmpp device show"
+        )
+    found = occupancy(
+        device_occupancy_limits(device),
+        variant.resources.threads,
+        registers_per_thread=variant.resources.registers,
+        shared_bytes_per_block=variant.resources.shared_bytes,
+    )
+    if not found.blocks_per_core:
+        raise DeviceError(f"kernel {variant.name} cannot be launched on {device.name!r}")
+    return found.blocks_per_core * device.core_count
+
+
+def launch(
+    variant: ConvVariant,
+    shapes: ConvShapes,
+    device: DeviceSpec,
+    arithmetic: BlockArithmetic = "corrected",
+) -> Launch:
+    """Returns the launch of a variant's main kernel for these shapes.
+
+    Raises:
+        DeviceError: as `resident_blocks`.
+    """
+    resident = np.full(len(shapes), resident_blocks(variant, device), np.int64)
+    return Launch(launched_blocks(variant, shapes, arithmetic), resident)
+
+
+def fft_tiles(shapes: ConvShapes) -> IntArray:
+    """Returns int64 [R], transforms of 32 that tile an output: ceil(Wout / (32 - k + 1))²."""
+    return _ceil_array(shapes.out_width, _FFT_TILE - shapes.kernel + 1) ** 2
+
+
+def _ceil(values: IntArray, divisor: int) -> IntArray:
+    return -(-values // divisor)
+
+
+def _ceil_array(values: IntArray, divisor: IntArray) -> IntArray:
+    return -(-values // divisor)

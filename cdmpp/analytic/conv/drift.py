@@ -1,0 +1,86 @@
+"""A cost that grows while a table is measured, and has nothing to do with the layers.
+
+Differs from the paper: SEER times kernels by themselves. Tables of whole framework calls carry the
+host's cost of the call; where the host slows down from row to row, two equal layers measured hours
+apart differ by several times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cdmpp.analytic.conv.least_squares import relative_fit
+from cdmpp.analytic.conv.shapes import FloatArray
+
+#: Straight pieces of the drift.
+_PIECES = 8
+#: Share of the rows, those with the least work, that the drift is read off.
+_SMALL_SHARE = 0.15
+_MIN_ROWS = 40
+#: A corrected time keeps at least this share of the measured one.
+_LEAST_SHARE = 0.1
+
+
+@dataclass(frozen=True)
+class Drift:
+    """An additive time, linear in pieces of the position, never falling, 0 at the start.
+
+    Attributes:
+        slopes: float64 [pieces], milliseconds over each piece.
+        row_count: rows that it was fitted on; 0 = there is none.
+    """
+
+    slopes: FloatArray
+    row_count: int
+
+    def added_ms(self, position: FloatArray) -> FloatArray:
+        """Returns float64 [R], milliseconds added at positions from 0 to 1."""
+        return np.asarray(_ramps(position, len(self.slopes)) @ self.slopes, np.float64)
+
+    def corrected(self, time_ms: FloatArray, position: FloatArray) -> FloatArray:
+        """Returns float64 [R], the times without the drift, at least a tenth of what they were."""
+        return np.maximum(time_ms - self.added_ms(position), _LEAST_SHARE * time_ms)
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns a value for JSON."""
+        return {"slopes": self.slopes.tolist(), "row_count": self.row_count}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Drift:
+        """Returns the drift of `to_json`."""
+        return cls(np.array(value["slopes"], np.float64), int(value["row_count"]))
+
+
+def no_drift() -> Drift:
+    """Returns a drift that adds nothing."""
+    return Drift(np.zeros(1), 0)
+
+
+def fit_drift(time_ms: FloatArray, position: FloatArray, work_ms: FloatArray) -> Drift:
+    """Returns the drift of one device's rows.
+
+    Rows with little work show it: there, time = constant + a work + drift(position), by relative
+    least squares with coefficients of at least 0.
+
+    Args:
+        time_ms: float64 [R], measured.
+        position: float64 [R], 0 to 1.
+        work_ms: float64 [R], lower bound of the layer's time; decides which rows are small.
+    """
+    rows = np.argsort(work_ms, kind="stable")[: round(_SMALL_SHARE * len(work_ms))]
+    if len(rows) < _MIN_ROWS:
+        return no_drift()
+    ramps = _ramps(position[rows], _PIECES)
+    columns = np.concatenate([ramps, np.ones((len(rows), 1)), work_ms[rows, None]], axis=1)
+    names = [*(f"piece{index}" for index in range(_PIECES)), "constant", "work"]
+    fit = relative_fit(columns, time_ms[rows], names)
+    return Drift(fit.coefficients[:_PIECES], len(rows))
+
+
+def _ramps(position: FloatArray, pieces: int) -> FloatArray:
+    """Returns float64 [R, pieces], how much of each piece lies before a position."""
+    return np.clip(position[:, None] * pieces - np.arange(pieces), 0.0, 1.0)

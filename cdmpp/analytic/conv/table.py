@@ -1,0 +1,179 @@
+"""Measured convolution kernels: one row a launch, columns by name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cdmpp.analytic.conv.algorithms import ALGORITHM_COUNT
+from cdmpp.analytic.conv.blocks import Launch
+from cdmpp.analytic.conv.shapes import (
+    ConvShapes,
+    FloatArray,
+    IntArray,
+    concatenate_shapes,
+)
+
+#: Level (0 to 10) from which a pipe counts as saturated.
+SATURATED_LEVEL = 8
+
+
+class KernelType(IntEnum):
+    """What limits a kernel."""
+
+    COMPUTE_BOUND = 0
+    DRAM_BOUND = 1
+    UNDER_UTILISED = 2
+
+
+@dataclass(frozen=True)
+class ConvTable:
+    """Launches of convolution kernels with their counters; NaN = not measured.
+
+    Attributes:
+        shapes: of the layers.
+        algorithm: int64 [R], cuDNN's number.
+        time_ms: float64 [R].
+        fp32_instructions: float64 [R], thread-level, of the whole kernel.
+        dram_reads: float64 [R], transactions of 32 bytes of the whole kernel.
+        dram_writes: float64 [R], the same.
+        resident: float64 [R], blocks that the device holds at once.
+        blocks: float64 [R], launched.
+        fp32_level: float64 [R], use of the fp32 pipe, 0 to 10.
+        dram_level: float64 [R], use of the DRAM, 0 to 10.
+    """
+
+    shapes: ConvShapes
+    algorithm: IntArray
+    time_ms: FloatArray
+    fp32_instructions: FloatArray
+    dram_reads: FloatArray
+    dram_writes: FloatArray
+    resident: FloatArray
+    blocks: FloatArray
+    fp32_level: FloatArray
+    dram_level: FloatArray
+
+    @classmethod
+    def of_times(cls, shapes: ConvShapes, algorithm: int, time_ms: FloatArray) -> ConvTable:
+        """Returns a table of times alone."""
+        unknown = np.full(len(shapes), np.nan)
+        return cls(
+            shapes, np.full(len(shapes), algorithm, np.int64), np.asarray(time_ms, np.float64),
+            *(unknown.copy() for _ in range(7)),
+        )  # fmt: skip
+
+    def __len__(self) -> int:
+        return len(self.time_ms)
+
+    def take(self, rows: NDArray[np.int64] | NDArray[np.bool_]) -> ConvTable:
+        """Returns some rows."""
+        columns = {
+            field.name: getattr(self, field.name)[rows]
+            for field in fields(self)
+            if field.name != "shapes"
+        }
+        return replace(self, shapes=self.shapes.take(rows), **columns)
+
+    @property
+    def launch(self) -> Launch:
+        """The measured launch of every row; rows must have blocks and resident blocks."""
+        return Launch(self.blocks.astype(np.int64), self.resident.astype(np.int64))
+
+    @property
+    def is_counted(self) -> NDArray[np.bool_]:
+        """bool [R], whether every counter of the row was measured."""
+        columns = (
+            self.fp32_instructions, self.dram_reads, self.dram_writes, self.resident, self.blocks,
+            self.fp32_level, self.dram_level,
+        )  # fmt: skip
+        return np.asarray(np.isfinite(np.stack(columns)).all(axis=0), np.bool_)
+
+    @property
+    def instructions_per_block(self) -> FloatArray:
+        """float64 [R], fp32 instructions of one block."""
+        return self.fp32_instructions / self.blocks
+
+    @property
+    def reads_per_block(self) -> FloatArray:
+        """float64 [R], DRAM read transactions of one block."""
+        return self.dram_reads / self.blocks
+
+    @property
+    def writes_per_block(self) -> FloatArray:
+        """float64 [R], DRAM write transactions of one block."""
+        return self.dram_writes / self.blocks
+
+    @property
+    def kernel_type(self) -> IntArray:
+        """int64 [R], `KernelType` by the measured levels: compute first, then DRAM."""
+        return np.where(
+            self.fp32_level >= SATURATED_LEVEL,
+            int(KernelType.COMPUTE_BOUND),
+            np.where(
+                self.dram_level >= SATURATED_LEVEL,
+                int(KernelType.DRAM_BOUND),
+                int(KernelType.UNDER_UTILISED),
+            ),
+        ).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class PickTable:
+    """Layers measured with every algorithm.
+
+    Attributes:
+        shapes: of the layers.
+        time_ms: float64 [R, 8], by cuDNN's algorithm number; NaN or inf = not available.
+        cudnn_pick: int64 [R], first choice of cuDNN's own heuristic; -1 = not recorded.
+    """
+
+    shapes: ConvShapes
+    time_ms: FloatArray
+    cudnn_pick: IntArray
+
+    @property
+    def best(self) -> IntArray:
+        """int64 [R], the algorithm measured fastest."""
+        available = np.where(np.isfinite(self.time_ms), self.time_ms, np.inf)
+        return np.asarray(np.argmin(available, axis=1), np.int64)
+
+    @property
+    def best_ms(self) -> FloatArray:
+        """float64 [R], time of the algorithm measured fastest."""
+        return np.asarray(self.time_ms[np.arange(len(self.shapes)), self.best], np.float64)
+
+
+def concatenate_tables(parts: Sequence[ConvTable]) -> ConvTable:
+    """Returns the rows of several tables, one after another."""
+    names = [field.name for field in fields(ConvTable) if field.name != "shapes"]
+    return ConvTable(
+        concatenate_shapes([part.shapes for part in parts]),
+        *(np.concatenate([getattr(part, name) for part in parts]) for name in names),
+    )
+
+
+def pick_table(tables: Sequence[ConvTable], cudnn_pick: IntArray | None = None) -> PickTable:
+    """Returns the layers that occur in any of the tables, with the fastest time per algorithm.
+
+    Args:
+        cudnn_pick: int64, one per distinct shape in order of first appearance, or None.
+    """
+    rows = concatenate_tables(tables)
+    keys = np.stack([rows.shapes.matrix((name,))[:, 0] for name in _IDENTITY], axis=1)
+    _, first, place = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+    order = np.argsort(first, kind="stable")
+    rank = np.empty_like(order)
+    rank[order] = np.arange(len(order))
+    times = np.full((len(first), ALGORITHM_COUNT), np.inf)
+    np.minimum.at(times, (rank[place.ravel()], rows.algorithm), rows.time_ms)
+    shapes = rows.shapes.take(first[order])
+    unknown = np.full(len(shapes), -1, np.int64)
+    return PickTable(shapes, times, unknown if cudnn_pick is None else cudnn_pick)
+
+
+_IDENTITY = ("batch", "in_channels", "in_width", "out_channels", "kernel", "stride", "padding")

@@ -1,0 +1,177 @@
+"""Small decision trees, kept as plain arrays: they are written as JSON and need scikit-learn only
+to be fitted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cdmpp.analytic.conv.shapes import FloatArray, IntArray
+
+TreeKind = Literal["classifier", "regressor"]
+
+_FOLDS = 5
+_LEAF = -1
+
+
+@dataclass(frozen=True)
+class TreeOptions:
+    """How a tree is fitted.
+
+    Attributes:
+        max_splits: most inner nodes.
+        search_evaluations: hyper-parameter settings that are tried by cross-validation; 0 = the
+            largest tree that `max_splits` allows.
+        seed: of the search.
+    """
+
+    max_splits: int = 64
+    search_evaluations: int = 30
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class SmallTree:
+    """A fitted tree. Node 0 is the root.
+
+    Attributes:
+        feature: int64 [nodes], column that a node asks; -1 = a leaf.
+        threshold: float64 [nodes]; a row goes left when its value, as float32, is at most this.
+        left: int64 [nodes], node of those rows.
+        right: int64 [nodes], node of the others.
+        value: float64 [nodes, V], what a leaf answers: one number, or a probability per class.
+        classes: labels of a classifier's columns; empty for a regressor.
+    """
+
+    feature: IntArray
+    threshold: FloatArray
+    left: IntArray
+    right: IntArray
+    value: FloatArray
+    classes: tuple[int, ...] = ()
+
+    def leaf_values(self, columns: FloatArray) -> FloatArray:
+        """Returns float64 [R, V], the leaf's values of every row of `columns` float64 [R, F]."""
+        # scikit-learn chose the thresholds between float32 values; a comparison in float64 could
+        # send a row the other way.
+        rows = columns.astype(np.float32)
+        node = np.zeros(len(rows), np.int64)
+        while True:
+            inner = np.flatnonzero(self.feature[node] != _LEAF)
+            if not len(inner):
+                return np.asarray(self.value[node], np.float64)
+            at = node[inner]
+            goes_left = rows[inner, self.feature[at]] <= self.threshold[at]
+            node[inner] = np.where(goes_left, self.left[at], self.right[at])
+
+    def predict(self, columns: FloatArray) -> FloatArray:
+        """Returns float64 [R], the regressor's value, or the classifier's likeliest label."""
+        values = self.leaf_values(columns)
+        if not self.classes:
+            return np.asarray(values[:, 0], np.float64)
+        labels = np.array(self.classes, np.float64)
+        return np.asarray(labels[values.argmax(axis=1)], np.float64)
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns a value for JSON."""
+        return {
+            "feature": self.feature.tolist(),
+            "threshold": self.threshold.tolist(),
+            "left": self.left.tolist(),
+            "right": self.right.tolist(),
+            "value": self.value.tolist(),
+            "classes": list(self.classes),
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> SmallTree:
+        """Returns the tree of `to_json`."""
+        return cls(
+            feature=np.array(value["feature"], np.int64),
+            threshold=np.array(value["threshold"], np.float64),
+            left=np.array(value["left"], np.int64),
+            right=np.array(value["right"], np.int64),
+            value=np.array(value["value"], np.float64),
+            classes=tuple(value["classes"]),
+        )
+
+
+def fit_tree(
+    columns: FloatArray,
+    target: NDArray[np.float64] | NDArray[np.int64],
+    kind: TreeKind,
+    options: TreeOptions,
+) -> SmallTree:
+    """Returns a tree with at most `max_splits` inner nodes.
+
+    The smallest leaf and the number of splits are searched (Bayesian, cross-validated error).
+    """
+    settings = {"max_leaf_nodes": options.max_splits + 1, "min_samples_leaf": 1}
+    if options.search_evaluations and len(target) >= 2 * _FOLDS and len(np.unique(target)) > 1:
+        settings = _search(columns, target, kind, options)
+    return _plain(_estimator(kind, options.seed, settings).fit(columns, target), kind)
+
+
+def _search(
+    columns: FloatArray, target: Any, kind: TreeKind, options: TreeOptions
+) -> dict[str, int]:
+    import optuna
+
+    order = np.random.default_rng(options.seed).permutation(len(target)) % _FOLDS
+    largest_leaf = max(1, len(target) // (2 * _FOLDS))
+
+    def error(trial: Any) -> float:
+        settings = {
+            "max_leaf_nodes": trial.suggest_int("max_leaf_nodes", 2, options.max_splits + 1),
+            "min_samples_leaf": trial.suggest_int("min_samples_leaf", 1, largest_leaf, log=True),
+        }
+        losses = []
+        for fold in range(_FOLDS):
+            train, test = order != fold, order == fold
+            fitted = _estimator(kind, options.seed, settings).fit(columns[train], target[train])
+            found = fitted.predict(columns[test])
+            wrong = found != target[test] if kind == "classifier" else (found - target[test]) ** 2
+            losses.append(float(np.mean(wrong)))
+        return float(np.mean(losses))
+
+    verbosity = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    try:
+        study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=options.seed))
+        # The largest tree is one of the settings, so that the search never does worse in sample.
+        study.enqueue_trial({"max_leaf_nodes": options.max_splits + 1, "min_samples_leaf": 1})
+        study.optimize(error, n_trials=options.search_evaluations)
+    finally:
+        optuna.logging.set_verbosity(verbosity)
+    best: dict[str, int] = study.best_params
+    return best
+
+
+def _estimator(kind: TreeKind, seed: int, settings: dict[str, int]) -> Any:
+    from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
+
+    made = DecisionTreeClassifier if kind == "classifier" else DecisionTreeRegressor
+    return made(random_state=seed, **settings)
+
+
+def _plain(fitted: Any, kind: TreeKind) -> SmallTree:
+    tree = fitted.tree_
+    values = np.asarray(tree.value, np.float64)[:, 0, :]
+    classes: tuple[int, ...] = ()
+    if kind == "classifier":
+        values = values / values.sum(axis=1, keepdims=True)
+        classes = tuple(int(label) for label in fitted.classes_)
+    left = np.asarray(tree.children_left, np.int64)
+    return SmallTree(
+        feature=np.where(left < 0, _LEAF, np.asarray(tree.feature, np.int64)),
+        threshold=np.asarray(tree.threshold, np.float64),
+        left=left,
+        right=np.asarray(tree.children_right, np.int64),
+        value=values,
+        classes=classes,
+    )

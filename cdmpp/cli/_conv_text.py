@@ -1,0 +1,49 @@
+"""Texts and arguments that the `analytic conv` commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from cdmpp.errors import UsageError
+
+if TYPE_CHECKING:
+    from cdmpp.analytic.conv.shapes import ConvShapes
+
+
+def aligned(lines: Sequence[Sequence[str]]) -> str:
+    """Returns lines of cells as columns: the first to the left, the others to the right."""
+    widths = [max(len(line[index]) for line in lines) for index in range(len(lines[0]))]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if index == 0 else cell.rjust(width)
+            for index, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    )
+
+
+def percent(value: float | None) -> str:
+    """Returns a fraction as percent; `-` for None."""
+    return "-" if value is None else f"{100 * value:.2f} %"
+
+
+def parse_layers(texts: Sequence[str]) -> ConvShapes:
+    """Returns layers from texts BATCH,CIN,WIDTH,COUT,KERNEL[,STRIDE[,PADDING]].
+
+    Raises:
+        UsageError: a text that is none of these.
+    """
+    from cdmpp.analytic.conv.shapes import ConvShapes
+
+    rows = []
+    for text in texts:
+        words = text.split(",")
+        if not 5 <= len(words) <= 7 or not all(word.strip().isdecimal() for word in words):
+            raise UsageError(
+                f"got the layer {text!r}; expected BATCH,CIN,WIDTH,COUT,KERNEL[,STRIDE[,PADDING]], "
+                "e.g. 32,64,56,128,3,1,1"
+            )
+        rows.append([*map(int, words), *(1, 0)[len(words) - 5 :]])
+    columns = list(zip(*rows, strict=True))
+    return ConvShapes.of(*columns)

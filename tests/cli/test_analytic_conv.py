@@ -1,0 +1,134 @@
+"""`cdmpp analytic conv`: fit, evaluate, predict, pick."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cdmpp.analytic.conv.layer_table import write_layers
+from cdmpp.analytic.conv.table import PickTable
+from cdmpp.analytic.conv.workbook import write_pick_workbook, write_workbook
+from cdmpp.cli.main import main
+from tests.analytic.conv_synthetic import layer_truth, layers, tables
+from tests.analytic.test_conv_layers import made_up_layers
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+LAYER = ("--layer", "32,64,56,128,3,1,1")
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
+    assert main(["analytic", "conv", *words]) == code
+    captured = capsys.readouterr()
+    return captured.out if code == 0 else captured.err
+
+
+@pytest.fixture(scope="module")
+def workbooks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("workbooks")
+    shapes = layers()
+    # Every filter and stride of the grid, which repeat every six rows, stays in.
+    shapes = shapes.take(np.arange(len(shapes)) % 5 <= 2)
+    for name, table in tables(shapes).items():
+        write_workbook(folder / name, {"train": table, "test": table.take(np.arange(9))})
+    some = shapes.take(np.arange(0, len(shapes), 7))
+    picks = PickTable(some, layer_truth(some), np.zeros(len(some), np.int64))
+    write_pick_workbook(folder / "Algo-pick-set", {"all": picks})
+    return folder
+
+
+def test_kernels(workbooks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = str(tmp_path / "seer.json")
+    words = (
+        "fit",
+        "--tables",
+        str(workbooks),
+        "--device",
+        "titan-xp",
+        "--out",
+        model,
+        "--no-check",
+    )
+    summary = json.loads(run(capsys, *words, "--json"))
+    assert summary["device"] == "titan-xp"
+    assert summary["rows"]["algo0_32x32"] > 0
+    judge = ("evaluate", "--model", model, "--tables", str(workbooks), "--no-check")
+    plots = tmp_path / "plots"
+    result = json.loads(run(capsys, *judge, "--json", "--plots", str(plots)))
+    assert result["kernels"]["all"]["time"]["rmspe"] < 0.2
+    assert result["pick"]["error_rate"] < 0.5 * result["cudnn_pick"]["error_rate"]
+    assert sorted(path.name for path in plots.iterdir()) == [
+        "errors.svg", "histogram.svg", "predicted.svg",
+    ]  # fmt: skip
+    assert "RMSPE" in run(capsys, *judge)
+    value = json.loads(run(capsys, "predict", "--model", model, "--network", "vgg19", "--json"))
+    assert len(value["layers"]) == 9
+    assert sum(share["time_share"] for share in value["by_limit"].values()) == pytest.approx(1.0)
+    picked = json.loads(run(capsys, "pick", "--model", model, *LAYER, "--json"))[0]
+    assert picked["pick"] == next(iter(picked["time_ms"]))
+    assert "winograd" in picked["time_ms"]
+    error = run(capsys, "predict", "--model", model, *LAYER, "--device", "t4", code=2)
+    assert "was fitted on 'titan-xp'" in error
+    error = run(capsys, "evaluate", "--model", model, "--layers", "x.csv", code=2)
+    assert "give --tables DIR" in error
+
+
+def test_layers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, model = tmp_path / "layers.csv.gz", str(tmp_path / "model")
+    write_layers(file, made_up_layers(drift_ms=1.0))
+    summary = json.loads(
+        run(capsys, "fit", "--layers", str(file), "--residual", "none", "--out", model, "--json")
+    )
+    assert summary["drift_ms"]["t4"] == pytest.approx(1.0, abs=0.2)
+    words = ("evaluate", "--model", model, "--layers", str(file))
+    result = json.loads(run(capsys, *words, "--json"))
+    assert set(result["by_device"]) == {"t4", "v100"}
+    assert result["by_device"]["t4"]["algorithm_accuracy"] > 0.7
+    assert "algorithm right" in run(capsys, *words)
+    text = run(capsys, "predict", "--model", model, *LAYER, "--device", "l4")
+    assert "32x64x56² -> 128, 3x3/1" in text
+    assert "no device" in run(capsys, "predict", "--model", model, *LAYER, code=2)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (("fit", "--tables", "none", "--out", "x"), 2, "no device: give --device"),
+        (("predict", "--model", "none", *LAYER), 3, "cannot read the convolution model"),
+        (("collect", "--layer", "1,2"), 2, "got the layer '1,2'"),
+        (("collect", *LAYER, "--algorithm", "magic"), 2, "unknown algorithm 'magic'"),
+    ],
+)
+def test_errors(
+    capsys: pytest.CaptureFixture[str], words: tuple[str, ...], code: int, message: str
+) -> None:
+    assert message in run(capsys, *words, code=code)
+
+
+def test_nothing_heavy_is_loaded_for_help() -> None:
+    program = (
+        "import sys\nfrom cdmpp.cli.main import main\n"
+        "try:\n    main(['analytic', 'conv', 'fit', '--help'])\nexcept SystemExit:\n    pass\n"
+        "print('LOADED', *({'torch', 'tvm', 'pyarrow', 'sklearn', 'numpy'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=REPOSITORY
+    )
+    assert done.stdout.split("LOADED")[1].split() == []
+
+
+def test_the_script_is_a_front() -> None:
+    done = subprocess.run(
+        [sys.executable, "scripts/collect_cudnn.py", "--help"],
+        capture_output=True,
+        text=True,
+        cwd=REPOSITORY,
+        env={"PYTHONPATH": str(REPOSITORY)},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "cdmpp analytic conv collect" in done.stdout
