@@ -1,0 +1,40 @@
+"""Who asks for which row: uniform or Zipf access, as indices for measurements and simulations."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+
+#: Spreads the popular rows over the table; prime, so it is coprime to most row counts.
+_SPREAD = 2_654_435_761
+
+
+def zipf_probabilities(rows: int, exponent: float) -> FloatArray:
+    """Returns float64 [rows], the chance of each rank: proportional to 1 / rank ** exponent.
+
+    Args:
+        exponent: 0 = uniform; must not be negative.
+    """
+    weight = np.arange(1, rows + 1, dtype=np.float64) ** -exponent
+    return np.asarray(weight / weight.sum(), np.float64)
+
+
+def draw_rows(rng: np.random.Generator, count: int, rows: int, exponent: float = 0.0) -> IntArray:
+    """Returns int64 [count], independent row numbers from 0 to rows - 1.
+
+    Args:
+        exponent: of the Zipf law; 0 = uniform. Popular rows are spread over the whole table.
+    """
+    if exponent == 0.0:
+        return rng.integers(0, rows, count, dtype=np.int64)
+    cumulative = np.cumsum(zipf_probabilities(rows, exponent))
+    rank = np.searchsorted(cumulative, rng.random(count) * cumulative[-1], side="right")
+    step = _SPREAD % rows or 1
+    while math.gcd(step, rows) != 1:
+        step += 1
+    return np.asarray((np.minimum(rank, rows - 1) * step) % rows, np.int64)

@@ -1,0 +1,262 @@
+"""The results of the embedding models: tidy rows, Markdown, plots."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cdmpp.analytic.embedding_errors import HISTOGRAM_EDGES, histogram_labels
+from cdmpp.analytic.embedding_evaluate import LINES, SPLITS, Judgement
+from cdmpp.analytic.embedding_shapes import Pass
+from cdmpp.metrics import mean_and_interval, spearman
+from cdmpp.report.leaderboard_rows import CSV_COLUMNS
+from cdmpp.report.plots import COLOURS, new_figure, predicted_against_measured, svg_text
+
+FloatArray = NDArray[np.float64]
+
+_METRICS = ("gmae", "mean", "std", "median", "signed_mean", "spearman")
+#: Group -> (pass, least rows of a table); None = every pass.
+_GROUPS: dict[str, tuple[Pass | None, int]] = {
+    "forward": ("forward", 0),
+    "forward, from 100,000 rows": ("forward", 100_000),
+    "backward-sgd": ("backward-sgd", 0),
+    "backward-dense": ("backward-dense", 0),
+}
+#: Geometric mean, mean and standard deviation of the error, published for one GPU kernel.
+_PUBLISHED = (0.1166, 0.2198, 0.2100)
+_SPLIT_WORDS = {
+    "shape": "shapes left out (30 %)",
+    "table": "table sizes left out (30 % of rows x width)",
+    "rows": "the largest tables left out",
+}
+
+
+@dataclass(frozen=True)
+class ResultRow:
+    """One number: a metric of a line on one split, group and seed."""
+
+    split: str
+    group: str
+    line: str
+    seed: int
+    metric: str
+    value: float
+    n: int
+
+
+def result_rows(judgements: Sequence[Judgement]) -> list[ResultRow]:
+    """Returns every metric and bucket of every judgement."""
+    rows = []
+    for judged in judgements:
+        for group, (which, least_rows) in _GROUPS.items():
+            errors = judged.errors(which, least_rows=least_rows)
+            # The later cache model of the original is a forward model.
+            if errors is None or (judged.line == "cold-start" and which != "forward"):
+                continue
+            values: dict[str, float | None] = {
+                "gmae": errors.gmae,
+                "mean": errors.mean,
+                "std": errors.std,
+                "median": errors.median,
+                "signed_mean": errors.signed_mean,
+                "spearman": _spearman(judged, which, least_rows),
+            }
+            values.update(
+                (f"share {label}", share)
+                for label, share in zip(histogram_labels(), errors.histogram, strict=True)
+            )
+            rows += [
+                ResultRow(judged.split, group, judged.line, judged.seed, name, value, errors.n)
+                for name, value in values.items()
+                if value is not None
+            ]
+    return rows
+
+
+def results_csv(rows: Sequence[ResultRow], device: str) -> str:
+    """Returns the tidy table, in the columns of every results file."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(CSV_COLUMNS)
+    for row in rows:
+        writer.writerow(
+            ("embedding", "embedding-cpu", row.split, device, row.group, row.line, row.seed,
+             row.metric, f"{row.value:.7g}", row.n)
+        )  # fmt: skip
+    return text.getvalue()
+
+
+def summary(rows: Sequence[ResultRow]) -> list[dict[str, Any]]:
+    """Returns one object a (split, group, line): n, seeds, mean and half width of each metric."""
+    found: dict[tuple[str, str, str], dict[str, list[ResultRow]]] = {}
+    for row in rows:
+        if row.metric in _METRICS:
+            by_metric = found.setdefault((row.split, row.group, row.line), {})
+            by_metric.setdefault(row.metric, []).append(row)
+    objects = []
+    for (split, group, line), by_metric in found.items():
+        entry: dict[str, Any] = {"split": split, "group": group, "line": line}
+        first = next(iter(by_metric.values()))
+        entry["n"] = sum(row.n for row in first)
+        entry["seeds"] = len(first)
+        for metric, values in by_metric.items():
+            mean, half = mean_and_interval([row.value for row in values])
+            entry[metric], entry[f"{metric}_half_width"] = mean, half
+        objects.append(entry)
+    return objects
+
+
+def results_markdown(rows: Sequence[ResultRow], facts: dict[str, Any]) -> str:
+    """Returns the results page.
+
+    Args:
+        facts: command, machine and data (see `cdmpp analytic embedding report`).
+    """
+    table = {(e["split"], e["group"], e["line"]): e for e in summary(rows)}
+    lines = [
+        "# Embedding lookups: predicted against measured",
+        "",
+        f"Made by `{facts['command']}`. `torch.nn.functional.embedding_bag` on one thread ("
+        f"{facts['machine']['processor']}, torch {facts['machine']['versions']['torch']}): "
+        f"{facts['points']} points (pass, shape, access) in {facts['measurements']} measurements, "
+        f"up to {facts['rounds']} rounds, the fastest round of each point. Access is uniform "
+        "or Zipf (exponent 1.05).",
+        "",
+        "The machine was shared with other work all the time (load average "
+        f"{facts['load_range'][0]:.1f} to {facts['load_range'][1]:.1f} on "
+        f"{facts['machine']['cores']} cores). Time is the processor time of the one thread, which "
+        "leaves out the moments when others had the core, but not that they used the caches: "
+        f"between two rounds the same point differs by {100 * facts['round_spread']:.0f} % "
+        "(median of slowest / fastest - 1). That noise is in every number below.",
+        "",
+        "Each cell: geometric mean / mean / standard deviation of the error in %, then Spearman's "
+        "correlation, mean over the seeds; fitted constants are from the training part only.",
+    ]
+    for split in SPLITS:
+        groups = [group for group in _GROUPS if any(k[:2] == (split, group) for k in table)]
+        if not groups:
+            continue
+        entries = [entry for key, entry in table.items() if key[0] == split]
+        seeds = max(entry["seeds"] for entry in entries)
+        lines += ["", f"## {_SPLIT_WORDS[split]}", ""]
+        counts = {
+            group: next(e["n"] // e["seeds"] for k, e in table.items() if k[:2] == (split, group))
+            for group in groups
+        }
+        heads = [f"{group} (n = {counts[group]})" for group in groups]
+        lines += [f"{seeds} seed{'s' if seeds > 1 else ''}; n is the mean test part of a seed.", ""]
+        lines += [f"| line | {' | '.join(heads)} |", f"|---|{'---|' * len(groups)}"]
+        for line in LINES:
+            cells = [_cell(table.get((split, group, line))) for group in groups]
+            if any(cell != "-" for cell in cells):
+                lines.append(f"| `{line}` | {' | '.join(cells)} |")
+    published = " / ".join(f"{100 * value:.2f}" for value in _PUBLISHED)
+    lines += [
+        "",
+        f"For comparison, published: {published} for the forward kernel with the first cache model "
+        "**on a V100 GPU, on its authors' measurements** (8.68 / 13.13 / 9.99 from 100,000 rows "
+        "up). Another machine, another kernel and other shapes: it says what such formulas reach, "
+        "and is no row of the tables.",
+        "",
+        "## Lines",
+        "",
+        *(f"- `{line}`: {text}" for line, text in LINES.items()),
+        "",
+        *_interval_lines(table),
+        "## Histogram of the errors (forward, shapes left out, mean over seeds, %)",
+        "",
+        *_histogram_lines(rows),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def error_histogram_plot(errors: dict[str, FloatArray]) -> str:
+    """Returns bars of the share of kernels by error, with the overflow bucket, as SVG.
+
+    Args:
+        errors: line -> float64 [N], absolute errors as fractions.
+    """
+    from cdmpp.analytic.embedding_errors import error_histogram
+
+    figure, axes = new_figure(7.2, 3.6)
+    places = np.arange(len(HISTOGRAM_EDGES))
+    width = 0.8 / max(1, len(errors))
+    for index, (name, error) in enumerate(errors.items()):
+        axes.bar(
+            places + (index - (len(errors) - 1) / 2) * width,
+            [100 * share for share in error_histogram(error)],
+            width,
+            label=name,
+            color=COLOURS[index % len(COLOURS)],
+        )
+    axes.set_xticks(places, [label.removesuffix(" %") for label in histogram_labels()], rotation=45)
+    axes.set_xlabel("error (%)")
+    axes.set_ylabel("share of kernels (%)")
+    axes.legend(frameon=False, fontsize=8)
+    return svg_text(figure)
+
+
+def scatter_plot(judgements: Sequence[Judgement]) -> str:
+    """Returns predicted against measured, one colour a line, as SVG."""
+    measured = np.concatenate([judged.measured_s for judged in judgements])
+    predicted = np.concatenate([judged.predicted_s for judged in judgements])
+    which = np.concatenate(
+        [np.full(len(judged.measured_s), index) for index, judged in enumerate(judgements)]
+    )
+    names = [judged.line for judged in judgements]
+    return predicted_against_measured(measured, predicted, which, names)
+
+
+def _cell(entry: dict[str, Any] | None) -> str:
+    if entry is None:
+        return "-"
+    numbers = [f"{100 * entry[name]:.1f}" if name in entry else "-" for name in _METRICS[:3]]
+    return f"{' / '.join(numbers)}, {entry['spearman']:.3f}"
+
+
+def _interval_lines(table: dict[tuple[str, str, str], dict[str, Any]]) -> list[str]:
+    lines = ["## 95 % intervals over the seeds (shapes left out, %)", ""]
+    lines += ["| pass | line | geometric mean | mean | standard deviation | signed mean |"]
+    lines += ["|---|---|---|---|---|---|"]
+    for (split, group, line), entry in table.items():
+        if split != "shape" or entry["gmae_half_width"] is None:
+            continue
+        cells = [
+            f"{100 * entry[name]:.1f} ± {100 * entry[f'{name}_half_width']:.1f}"
+            for name in ("gmae", "mean", "std", "signed_mean")
+        ]
+        lines.append(f"| {group} | `{line}` | {' | '.join(cells)} |")
+    return [*lines, ""]
+
+
+def _histogram_lines(rows: Sequence[ResultRow]) -> list[str]:
+    labels = histogram_labels()
+    lines = [f"| line | {' | '.join(labels)} |", f"|---|{'---|' * len(labels)}"]
+    for line in LINES:
+        cells = []
+        for label in labels:
+            values = [
+                row.value
+                for row in rows
+                if (row.split, row.group, row.line) == ("shape", "forward", line)
+                and row.metric == f"share {label}"
+            ]
+            cells.append(f"{100 * float(np.mean(values)):.1f}" if values else "-")
+        lines.append(f"| `{line}` | {' | '.join(cells)} |")
+    return lines
+
+
+def _spearman(judged: Judgement, which: Pass | None, least_rows: int) -> float | None:
+    keep = np.array(
+        [which in (None, p.which) and p.shape.rows >= least_rows for p in judged.points]
+    )
+    if keep.sum() < 3:
+        return None
+    return spearman(judged.measured_s[keep], judged.predicted_s[keep])
