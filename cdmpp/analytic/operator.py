@@ -1,0 +1,130 @@
+"""Framework operators: kind and shape -> operations and bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cdmpp.errors import UsageError
+
+FloatArray = NDArray[np.float64]
+TextArray = NDArray[np.str_]
+
+#: Matrix products: (batch, m, k) x (batch, k, n); `linear` has one weight for all and a bias.
+MATMUL_KINDS: Final = ("bmm", "linear")
+#: Element-wise operators on two tensors; the ones that end in `u` take a tensor and a scalar.
+BINARY_KINDS: Final = ("add", "mul", "div", "pow")
+UNARY_KINDS: Final = ("addu", "mulu", "divu", "powu", "relu", "tanh", "gelu")
+ELEMENTWISE_KINDS: Final = (*BINARY_KINDS, *UNARY_KINDS)
+#: Every kind of operator; softmax and layer norm (`ln`) work along the columns.
+OPERATOR_KINDS: Final = (*MATMUL_KINDS, "softmax", "ln", *ELEMENTWISE_KINDS)
+
+#: Bytes of one element.
+DTYPE_BYTES: Final[Mapping[str, int]] = {"float32": 4}
+
+# Operations an element: what the formula says, a special function counted as one.
+_FLOP_PER_ELEMENT: Final[Mapping[str, float]] = {"softmax": 4.0, "ln": 7.0}
+
+
+@dataclass(frozen=True)
+class Operators:
+    """N operators, one array a field; a field that a kind does not use is 1.
+
+    Attributes:
+        kind: text [N], one of `OPERATOR_KINDS`.
+        batch: float64 [N], products of a `bmm`; leading dimension of a `linear`.
+        m: float64 [N], rows of the left matrix.
+        n: float64 [N], columns of the right matrix.
+        k: float64 [N], length of the reduction.
+        rows: float64 [N], rows of a softmax, layer norm or element-wise operator.
+        cols: float64 [N], their columns.
+        bytes: float64 [N], distinct bytes that are read and written.
+    """
+
+    kind: TextArray
+    batch: FloatArray
+    m: FloatArray
+    n: FloatArray
+    k: FloatArray
+    rows: FloatArray
+    cols: FloatArray
+    bytes: FloatArray
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+    def __getitem__(self, index: NDArray[np.bool_] | NDArray[np.intp]) -> Operators:
+        return Operators(**{item.name: getattr(self, item.name)[index] for item in fields(self)})
+
+    @property
+    def flop(self) -> FloatArray:
+        """float64 [N], floating-point operations; a product and its sum are two."""
+        products = 2.0 * self.batch * self.m * self.n * self.k
+        each = np.array([_FLOP_PER_ELEMENT.get(str(kind), 1.0) for kind in self.kind])
+        return np.where(is_matmul(self.kind), products, each * self.rows * self.cols)
+
+
+def is_matmul(kind: TextArray) -> NDArray[np.bool_]:
+    """Returns bool [N], which kinds are matrix products."""
+    return np.isin(kind, MATMUL_KINDS)
+
+
+def make_operators(
+    kind: Sequence[str] | TextArray,
+    shape: Mapping[str, Sequence[float] | FloatArray],
+    *,
+    dtype: str = "float32",
+    moved_elements: FloatArray | None = None,
+) -> Operators:
+    """Returns operators of one family (matrix products, or row-wise and element-wise operators).
+
+    Args:
+        shape: `batch` (default 1), `m`, `n`, `k`, or `rows`, `cols`; [N] each.
+        moved_elements: float64 [N], elements read and written where broadcasting makes them fewer
+            than the kind says; None = as the kind says, every tensor whole.
+
+    Raises:
+        UsageError: an unknown kind or data type, a missing or superfluous size, one below 1.
+    """
+    kinds = np.asarray(kind, dtype=np.str_)
+    for name in sorted(set(kinds.tolist()) - set(OPERATOR_KINDS)):
+        raise UsageError(f"unknown operator {name!r}; expected one of {', '.join(OPERATOR_KINDS)}")
+    if dtype not in DTYPE_BYTES:
+        raise UsageError(f"operators of {dtype!r} are not known, only {', '.join(DTYPE_BYTES)}")
+    products = is_matmul(kinds)
+    if products.any() and not products.all():
+        raise UsageError("matrix products and other operators cannot be mixed in one table")
+    wanted = ("m", "n", "k") if products.any() else ("rows", "cols")
+    allowed = {*wanted, "batch"} if products.any() else set(wanted)
+    missing = [name for name in wanted if name not in shape]
+    surplus = sorted(set(shape) - allowed)
+    if missing or surplus:
+        raise UsageError(
+            f"the shape has {', '.join(sorted(shape)) or 'no sizes'}, expected {', '.join(wanted)}"
+            + (" (and batch)" if products.any() else "")
+        )
+    one = np.ones(len(kinds))
+    size = {
+        name: np.asarray(shape.get(name, one), np.float64)
+        for name in ("batch", "m", "n", "k", "rows", "cols")
+    }
+    for name, values in size.items():
+        if values.shape != kinds.shape or not np.all(values >= 1):
+            raise UsageError(f"{name}: expected one size of at least 1 for each operator")
+    elements = _elements(kinds, size) if moved_elements is None else moved_elements
+    return Operators(kind=kinds, **size, bytes=elements * float(DTYPE_BYTES[dtype]))
+
+
+def _elements(kind: TextArray, size: Mapping[str, FloatArray]) -> FloatArray:
+    batch, m, n, k = (size[name] for name in ("batch", "m", "n", "k"))
+    is_linear = kind == "linear"
+    right = np.where(is_linear, 1.0, batch) * k * n + np.where(is_linear, n, 0.0)
+    products = batch * m * k + right + batch * m * n
+    tensors = np.where(np.isin(kind, BINARY_KINDS), 3.0, 2.0)
+    return np.asarray(
+        np.where(is_matmul(kind), products, tensors * size["rows"] * size["cols"]), np.float64
+    )

@@ -1,0 +1,111 @@
+"""What operator models know of a GPU, as arrays over rows, and how alike two GPUs are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cdmpp.devices.spec import DeviceSpec
+from cdmpp.errors import DeviceError
+
+FloatArray = NDArray[np.float64]
+
+#: L2 bytes a core and clock, where the registry has no L2 bandwidth: about what published
+#: measurements of Volta and Turing give (2,155 GB/s on a V100, 1,270 GB/s on a T4: 19.5 and 20).
+#: Source: Jia et al., "Dissecting the NVidia Turing T4 GPU via Microbenchmarking", 2019, table 3.1.
+L2_BYTES_PER_CLOCK = 20.0
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """What an operator model knows of a GPU, SI units.
+
+    Attributes:
+        core_count: streaming multiprocessors.
+        clock_hz: their clock.
+        peak_flop_per_s: fp32 without tensor cores.
+        dram_bytes_per_s: memory bandwidth.
+        l2_bytes: size of the L2.
+        l2_bytes_per_s: its bandwidth; nominal where it is not known.
+    """
+
+    core_count: float
+    clock_hz: float
+    peak_flop_per_s: float
+    dram_bytes_per_s: float
+    l2_bytes: float
+    l2_bytes_per_s: float
+
+
+def hardware(device: DeviceSpec) -> Hardware:
+    """Returns the numbers of a GPU.
+
+    Raises:
+        DeviceError: not a GPU, or one of them is not in the registry.
+    """
+    wanted = {
+        "core_count": device.core_count,
+        "clock_hz": device.clock_hz,
+        "peak_fp32_flop_per_s": device.peak_fp32_flop_per_s,
+        "mem_bandwidth_bytes_per_s": device.mem_bandwidth_bytes_per_s,
+        "l2_bytes": device.l2_bytes,
+    }
+    unknown = [name for name, value in wanted.items() if value is None]
+    if device.kind != "gpu" or unknown:
+        is_other = f"it is a {device.kind}" if device.kind != "gpu" else ""
+        lacks = f"the registry does not know its {', '.join(unknown)}"
+        raise DeviceError(
+            f"no operator model for {device.name!r}: {is_other or lacks}; expected a GPU with all "
+            f"of {', '.join(wanted)}; see: cdmpp device show {device.name}"
+        )
+    value = {name: float(number or 0.0) for name, number in wanted.items()}
+    nominal = L2_BYTES_PER_CLOCK * value["core_count"] * value["clock_hz"]
+    return Hardware(
+        core_count=value["core_count"],
+        clock_hz=value["clock_hz"],
+        peak_flop_per_s=value["peak_fp32_flop_per_s"],
+        dram_bytes_per_s=value["mem_bandwidth_bytes_per_s"],
+        l2_bytes=value["l2_bytes"],
+        l2_bytes_per_s=device.l2_bandwidth_bytes_per_s or nominal,
+    )
+
+
+def hardware_rows(labels: NDArray[np.str_], known: Mapping[str, Hardware]) -> dict[str, FloatArray]:
+    """Returns field of `Hardware` -> float64 [N] for the labels of N rows."""
+    names, place = np.unique(labels, return_inverse=True)
+    table = [asdict(known[str(name)]) for name in names]
+    return {field: np.array([row[field] for row in table])[place] for field in table[0]}
+
+
+def similarity_weights(
+    device: Hardware, others: Sequence[Hardware], *, octaves: float | None
+) -> FloatArray:
+    """Returns float64 [D], sums to 1: how much each known device says about `device`.
+
+    The distance is the sum of the differences in octaves (log2) of peak, bandwidth, cores, L2 size
+    and peak over bandwidth; the weight falls by e every `octaves`. None = all alike. A device with
+    the same numbers (another label of the same chip) speaks alone.
+    """
+    place = _coordinates(device)
+    distance = np.array([float(np.abs(place - _coordinates(other)).sum()) for other in others])
+    if distance.min() == 0.0:
+        return np.asarray((distance == 0.0) / np.sum(distance == 0.0), np.float64)
+    if octaves is None:
+        return np.full(len(others), 1.0 / len(others))
+    weight = np.exp(-(distance - distance.min()) / octaves)
+    return np.asarray(weight / weight.sum(), np.float64)
+
+
+def _coordinates(device: Hardware) -> FloatArray:
+    return np.log2(
+        [
+            device.peak_flop_per_s,
+            device.dram_bytes_per_s,
+            device.core_count,
+            device.l2_bytes,
+            device.peak_flop_per_s / device.dram_bytes_per_s,
+        ]
+    )

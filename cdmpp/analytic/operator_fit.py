@@ -1,0 +1,137 @@
+"""Least squares of a closed form whose parameters belong to all rows, a class, a device, or both.
+
+Each row depends on one value of every parameter. So one evaluation a parameter gives all of its
+columns of the Jacobian, however many classes and devices there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+Scope = Literal["all", "class", "device", "class_device"]
+#: Parameter -> its value in each row, float64 [N].
+RowValues = Mapping[str, FloatArray]
+
+_STEP = 1e-5
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One parameter of a closed form.
+
+    Attributes:
+        name: key in the row values.
+        scope: what has a value of its own.
+        start: where the search starts, and what the prior pulls to.
+        pull: weight of the prior; the residuals are log seconds.
+        least: lower bound.
+        is_coolest: fitted per class and device, used as the least over the classes of a device.
+    """
+
+    name: str
+    scope: Scope
+    start: float
+    pull: float = 1.0
+    least: float = -np.inf
+    is_coolest: bool = False
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Which value of a parameter a row uses.
+
+    Attributes:
+        class_index: int [N].
+        device_index: int [N].
+        class_count: classes in all.
+        device_count: devices in all.
+    """
+
+    class_index: NDArray[np.intp]
+    device_index: NDArray[np.intp]
+    class_count: int
+    device_count: int
+
+    def width(self, scope: Scope) -> int:
+        """Returns how many values a parameter of this scope has."""
+        return {
+            "all": 1,
+            "class": self.class_count,
+            "device": self.device_count,
+            "class_device": self.class_count * self.device_count,
+        }[scope]
+
+    def place(self, scope: Scope) -> NDArray[np.intp]:
+        """Returns int [N], the value that each row uses."""
+        if scope == "all":
+            return np.zeros(len(self.class_index), np.intp)
+        if scope == "class":
+            return self.class_index
+        if scope == "device":
+            return self.device_index
+        return self.class_index * self.device_count + self.device_index
+
+
+def fit_parameters(
+    parameters: Sequence[Parameter],
+    layout: Layout,
+    log_time: Callable[[RowValues], FloatArray],
+    target: FloatArray,
+    *,
+    loss_scale: float = 0.1,
+    max_evaluations: int = 40,
+) -> dict[str, FloatArray]:
+    """Returns parameter -> its values, float64 [width].
+
+    Minimises the robust (soft L1) sum of squares of log prediction minus log measurement plus the
+    prior. The result depends on nothing but the arguments.
+
+    Args:
+        log_time: row values -> float64 [N], log seconds.
+        target: float64 [N], log of the measured seconds.
+        loss_scale: residual at which a row starts to count less.
+    """
+    from scipy.optimize import least_squares
+
+    places = [layout.place(item.scope) for item in parameters]
+    widths = [layout.width(item.scope) for item in parameters]
+    starts = np.concatenate([[0], np.cumsum(widths)])
+    first = np.repeat([item.start for item in parameters], widths)
+    pull = np.repeat([item.pull for item in parameters], widths)
+    least = np.repeat([item.least for item in parameters], widths)
+    count = len(target)
+    rows = np.arange(count)
+
+    def spread(x: FloatArray) -> dict[str, FloatArray]:
+        return {
+            item.name: x[start + place]
+            for item, start, place in zip(parameters, starts, places, strict=False)
+        }
+
+    def residual(x: FloatArray) -> FloatArray:
+        return np.concatenate([log_time(spread(x)) - target, pull * (x - first)])
+
+    def jacobian(x: FloatArray) -> FloatArray:
+        matrix = np.zeros((count + len(x), len(x)))
+        values = spread(x)
+        here = log_time(values)
+        for item, start, place in zip(parameters, starts, places, strict=False):
+            moved = {**values, item.name: values[item.name] + _STEP}
+            matrix[rows, start + place] = (log_time(moved) - here) / _STEP
+        matrix[count + np.arange(len(x)), np.arange(len(x))] = pull
+        return matrix
+
+    found = least_squares(
+        residual, first, jac=jacobian, loss="soft_l1", f_scale=loss_scale,
+        max_nfev=max_evaluations, bounds=(least, np.inf),
+    ).x  # fmt: skip
+    return {
+        item.name: np.asarray(found[start : start + width], np.float64)
+        for item, start, width in zip(parameters, starts, widths, strict=False)
+    }

@@ -1,0 +1,96 @@
+"""`cdmpp analytic operator` and `cdmpp roofline`."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from cdmpp.cli.main import main
+from tests.shared_data import shared
+
+
+def run_json(capsys: pytest.CaptureFixture[str], *words: str) -> list[dict[str, object]]:
+    assert main([*words, "--json"]) == 0
+    value: list[dict[str, object]] = json.loads(capsys.readouterr().out)
+    return value
+
+
+def test_predict_names_devices_without_measurements(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("analytic", "operator", "predict", "--op", "linear")
+    words += ("--shape", "m=512,n=1024,k=1024", "--device", "Tesla T4,h100")
+    rows = run_json(capsys, *words)
+    assert [row["device"] for row in rows] == ["t4", "h100"]
+    assert [row["device_was_measured"] for row in rows] == [True, False]
+    assert all(1e-6 < float(str(row["latency_s"])) < 1e-1 for row in rows)
+    assert main([*words]) == 0
+    assert "no measurements" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "text", "code"),
+    [
+        (["--op", "linear", "--shape", "m:5", "--device", "t4"], "expected NAME=N", 2),
+        (["--op", "conv", "--shape", "m=5", "--device", "t4"], "unknown operator", 2),
+        (["--op", "add", "--shape", "rows=5,cols=5", "--device", "t44"], "did you mean", 4),
+        (["--op", "add", "--shape", "rows=5,cols=5", "--device", "hl-100"], "no operator model", 4),
+    ],
+)
+def test_expected_trouble(
+    capsys: pytest.CaptureFixture[str], words: list[str], text: str, code: int
+) -> None:
+    assert main(["analytic", "operator", "predict", *words]) == code
+    assert text in capsys.readouterr().err
+
+
+def test_roofline_of_an_operator(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("roofline", "--op", "add", "--shape", "rows=65536,cols=1024", "--device", "t4")
+    (row,) = run_json(capsys, *words)
+    assert "DRAM traffic" in str(row["why"])
+    levels = row["levels"]
+    assert isinstance(levels, dict)
+    assert levels["dram"] == pytest.approx(3 * 4 * 65536 * 1024 / 320e9)
+    assert main(list(words)) == 0
+    assert "with the fitted efficiency" in capsys.readouterr().out
+
+
+def test_roofline_needs_shape_and_device(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["roofline", "--op", "add"]) == 2
+    assert "--shape" in capsys.readouterr().err
+
+
+def test_roofline_of_a_program(
+    capsys: pytest.CaptureFixture[str], dataset: Path, tmp_path: Path
+) -> None:
+    words = ("roofline", "--dataset", str(dataset), "--cache", str(tmp_path), "--jobs", "1")
+    assert main([*words, "--program", "zz"]) == 3
+    assert "0 programs" in capsys.readouterr().err
+    from cdmpp.datasets.cache import load_samples
+
+    (extracted,) = [path.parent for path in tmp_path.rglob("manifest.json")]
+    program = str(load_samples(extracted, None).programs.program_id[0])
+    rows = run_json(capsys, *words, "--program", program)
+    assert [row["program_id"] for row in rows] == [program] * len(rows)
+    for row in rows:
+        assert "% of the time is" in str(row["why"])
+
+
+@pytest.mark.slow
+def test_fit_and_evaluate(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    source = shared("neusight")
+    data = tmp_path / "data"
+    (data / "peers").mkdir(parents=True)
+    shutil.copy(source / "peers" / "op_instances.csv.gz", data / "peers")
+    model = tmp_path / "model.json"
+    words = ["analytic", "operator", "fit", "--data", str(source / "train"), "--out", str(model)]
+    assert main([*words, "--seeds", "5"]) == 0
+    out = tmp_path / "results"
+    words = ["analytic", "operator", "evaluate", "--data", str(data), "--model", str(model)]
+    assert main([*words, "--out", str(out)]) == 0
+    assert "Whole models" in capsys.readouterr().out
+    lines = (out / "operators.csv").read_text("utf-8").splitlines()
+    assert lines[0] == "suite,dataset,split,device,group,model,seed,metric,value,n"
+    assert (out / "operators.md").exists()
+    assert "data_hash" in json.loads((out / "operators.json").read_text("utf-8"))
