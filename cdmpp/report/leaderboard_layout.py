@@ -145,7 +145,8 @@ def markdown(page: LeaderboardPage) -> str:
         lines += [f"**{warning}**", ""]
     lines += ["## Verdict", "", "Generated from the numbers below.", ""]
     for section in page.sections:
-        lines += [f"**{section.title}**", "", *(f"- {text}" for text in section.verdict), ""]
+        if section.verdict:
+            lines += [f"**{section.title}**", "", *(f"- {text}" for text in section.verdict), ""]
     for section in page.sections:
         lines += [f"## {section.title}", "", section.note, ""]
         for table in section.tables:
