@@ -96,20 +96,57 @@ def sample_schedules(
         count: how many.
         seed: the same seed gives the same schedules.
     """
+    context, spaces = _design_spaces(function, sample_target(kind), kind, seed)
+    chance = random.Random(seed)
+    return [_random_schedule(context, spaces, chance)[0] for _ in range(count)]
+
+
+def first_valid_schedule(
+    function: Any, target: Target, *, seed: int = 0, tries: int = 2000
+) -> Schedule | None:
+    """Returns the first random schedule of a function that MetaSchedule would measure.
+
+    Args:
+        function: a `PrimFunc` that is not scheduled.
+        target: a CPU or GPU; its kind chooses the design space, without tensor intrinsics.
+        seed: the same seed gives the same schedule.
+        tries: None is returned when so many were invalid.
+    """
+    return next(valid_schedules(function, target, seed=seed, tries=tries), None)
+
+
+def valid_schedules(
+    function: Any, target: Target, *, seed: int = 0, tries: int = 2000
+) -> Iterator[Schedule]:
+    """Yields random schedules that MetaSchedule would measure; some may be equal.
+
+    Args:
+        function, target, seed: as `first_valid_schedule`.
+        tries: it ends when so many were drawn, invalid ones included.
+    """
+    kind: TargetKind = "llvm" if target.kind.name == "llvm" else "cuda"
+    context, spaces = _design_spaces(function, target, kind, seed)
+    chance = random.Random(seed)
+    for _ in range(tries):
+        schedule, is_valid = _random_schedule(context, spaces, chance)
+        if is_valid:
+            yield schedule
+
+
+def _design_spaces(function: Any, target: Target, kind: TargetKind, seed: int) -> tuple[Any, Any]:
     generator = meta_schedule.space_generator.PostOrderApply(
         sch_rules=kind, postprocs=kind, mutator_probs=kind
     )
     with _without_intrinsics():
         context = meta_schedule.TuneContext(
-            mod=function, target=sample_target(kind), space_generator=generator, num_threads=1,
+            mod=function, target=target, space_generator=generator, num_threads=1,
             rand_state=seed + 1,
         )  # fmt: skip
-        spaces = context.generate_design_space()
-    chance = random.Random(seed)
-    return [_random_schedule(context, spaces, chance) for _ in range(count)]
+        return context, context.generate_design_space()
 
 
-def _random_schedule(context: Any, spaces: Any, chance: random.Random) -> Schedule:
+def _random_schedule(context: Any, spaces: Any, chance: random.Random) -> tuple[Schedule, bool]:
+    """Returns a schedule and whether every postprocessor agrees to it."""
     trace = spaces[chance.randrange(len(spaces))].trace
     schedule = s_tir.Schedule(
         context.mod, seed=chance.randrange(1, 2**30), error_render_level="none", debug_mask="none"
@@ -119,8 +156,8 @@ def _random_schedule(context: Any, spaces: Any, chance: random.Random) -> Schedu
     schedule.enter_postproc()
     for postproc in context.space_generator.postprocs:
         if not postproc.apply(schedule):
-            break  # most often the last one, which verifies a GPU kernel
-    return schedule
+            return schedule, False  # most often the last one, which verifies a GPU kernel
+    return schedule, True
 
 
 @contextmanager

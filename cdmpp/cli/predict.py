@@ -1,4 +1,6 @@
-"""`cdmpp predict`: latencies of the programs in a record file, best first."""
+"""`cdmpp predict`: latencies of the programs in a record file, best first; of a user's own programs
+(`predict_program.py`) and of networks (`predict_network.py`).
+"""
 
 from __future__ import annotations
 
@@ -28,15 +30,29 @@ def register(subparsers: Any) -> None:
         help="predict the latency of programs, best first",
         description=(
             "Predicts every program of a Tenset record file (measured or not) and prints the "
-            "latencies, "
-            "best first, beside the measured one when the record has it."
+            "latencies, best first, beside the measured one when the record has it; or the tensor "
+            "programs of a Python file; or a whole network, task by task, with the first valid "
+            "MetaSchedule sample of each task (seed 0) as its schedule. Nothing is measured."
         ),
     )
     parser.add_argument(
         "--model", type=Path, required=True, metavar="RUN", help="run folder, or pretrained"
     )
-    parser.add_argument(
-        "--records", type=Path, required=True, metavar="FILE", help="record file, .json or .json.gz"
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument(
+        "--records", type=Path, metavar="FILE", help="record file, .json or .json.gz"
+    )
+    source.add_argument(
+        "--program",
+        type=Path,
+        metavar="FILE.py",
+        help="Python file with TVMScript, PrimFuncs or IRModules; it is run",
+    )
+    source.add_argument(
+        "--network",
+        type=Path,
+        metavar="FILE",
+        help="ONNX file, or .pt2 as torch.export.save writes it",
     )
     parser.add_argument(
         "--network-info",
@@ -45,7 +61,18 @@ def register(subparsers: Any) -> None:
         help="folder of the tasks (default: that of the file's dataset, else the shipped)",
     )
     parser.add_argument(
-        "--device", metavar="LABEL", help="device to predict for (default: that of each record)"
+        "--device",
+        action="append",
+        metavar="LABEL",
+        help="device to predict for (default: that of each record); programs and networks take "
+        "several, side by side",
+    )
+    parser.add_argument(
+        "--device-spec",
+        action="append",
+        type=Path,
+        metavar="YAML",
+        help="hardware that nobody measured, described as in cdmpp/devices (programs and networks)",
     )
     add_output_options(parser)
     parser.set_defaults(run=run)
@@ -53,6 +80,18 @@ def register(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Runs the command; returns the exit code."""
+    if args.program is not None:
+        from cdmpp.cli.predict_program import run_program
+
+        return run_program(args)
+    if args.network is not None:
+        from cdmpp.cli.predict_network import run_network
+
+        return run_network(args)
+    return _run_records(args)
+
+
+def _run_records(args: argparse.Namespace) -> int:
     from cdmpp.datasets.read_report import ReadReport
     from cdmpp.datasets.record_file import read_records
     from cdmpp.errors import DataError
@@ -100,6 +139,7 @@ def _featurise(
     from cdmpp.records import program_id_of_text
     from tvm_helper.featurise import featurise_records
 
+    asked_label = _asked_label(args)
     tasks = load_tasks(_network_info(args))
     groups: dict[tuple[str, str], list[MeasureRecord]] = {}
     for record in records:
@@ -119,7 +159,7 @@ def _featurise(
             if not ast.valid:
                 failures[ast.reject_reason or "invalid program"] += 1
                 continue
-            label = args.device or _record_device(record, card)
+            label = asked_label or _record_device(record, card)
             if label not in specs:
                 specs[label] = _device_spec(label, target_kind, card)
             asked.append(
@@ -137,6 +177,23 @@ def _featurise(
                 )
             )
     return asked
+
+
+def _asked_label(args: argparse.Namespace) -> str | None:
+    """Returns the label of --device, None without one.
+
+    Raises:
+        UsageError: records are asked for on several devices, or on described ones.
+    """
+    from cdmpp.errors import UsageError
+
+    labels: list[str] = args.device or []
+    if len(labels) > 1 or args.device_spec:
+        raise UsageError(
+            "the programs of records are predicted for one device that has a label, got "
+            f"{', '.join([*labels, *map(str, args.device_spec or ())])}; expected one --device"
+        )
+    return labels[0] if labels else None
 
 
 def _operator(task: TensetTask) -> str:

@@ -1,0 +1,50 @@
+"""The device that a prediction is asked for: a label of the model, of the registry, or a file."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from cdmpp.devices.device_file import nearest, read_device_file
+from cdmpp.devices.registry import find_device, load_registry
+from cdmpp.devices.spec import DeviceSpec
+from cdmpp.errors import DeviceError
+from cdmpp.training.run_folder import ModelCard
+
+
+def asked_device(name: str, card: ModelCard) -> DeviceSpec:
+    """Returns the hardware behind a label; the result is called as it was asked for.
+
+    Values that the model was trained with win over those of the registry.
+
+    Raises:
+        DeviceError: neither the model nor the registry knows it; names the nearest one.
+    """
+    trained = {spec.name: spec for spec in card.devices}
+    found = trained.get(name) or find_device(name)
+    if found is not None:
+        return replace(found, name=name)
+    known = sorted({*trained, *load_registry()})
+    raise DeviceError(
+        f"unknown device {name!r}{nearest(name, known)}; expected one of {', '.join(known)}, or "
+        "hardware described in a YAML file: --device-spec FILE"
+    )
+
+
+def described_devices(path: Path, card: ModelCard) -> list[DeviceSpec]:
+    """Returns the devices of a user's file: hardware that the model has no measurements of.
+
+    Raises:
+        DeviceError: the file is not as it should be, or calls a device as one that was trained on.
+    """
+    specs = list(read_device_file(path).devices.values())
+    if not specs:
+        raise DeviceError(f"{path} describes no device; expected `devices`, label -> fields")
+    trained = {spec.name for spec in card.devices}
+    for spec in specs:
+        if spec.name in trained:
+            raise DeviceError(
+                f"{path}: {spec.name!r} is a device that the model was trained on; expected "
+                f"another label for hardware that was not measured, or --device {spec.name}"
+            )
+    return specs

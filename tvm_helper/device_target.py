@@ -1,0 +1,59 @@
+"""What TVM is told for a device: the compiler target behind a DeviceSpec."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cdmpp.devices.spec import DeviceSpec
+from cdmpp.errors import DeviceError
+from tvm_helper.compat import Target
+
+_X86_VENDORS = frozenset({"AMD", "Intel"})
+#: What a CUDA kernel of any present device may use.
+_KERNEL_LIMITS = {
+    "max_shared_memory_per_block": 49152, "max_threads_per_block": 1024, "thread_warp_size": 32,
+}  # fmt: skip
+
+
+def device_target(spec: DeviceSpec) -> Target:
+    """Returns the target that programs for a device are scheduled for.
+
+    A CPU counts with the threads of its label; its instruction set follows from the vendor and the
+    vector width. Unknown values get TVM's defaults.
+
+    Raises:
+        DeviceError: TVM has no target for such hardware.
+    """
+    options = _options(spec)
+    try:
+        return Target(options)
+    except Exception as error:  # TVM raises whatever its target parser does
+        text = (str(error).strip().splitlines() or [""])[-1]
+        raise DeviceError(
+            f"{spec.name}: TVM knows no target {options} ({text[:120]}); expected a CPU, an NVIDIA "
+            "or an AMD GPU"
+        ) from None
+
+
+def _options(spec: DeviceSpec) -> dict[str, Any]:
+    if spec.kind == "cpu":
+        options: dict[str, Any] = {"kind": "llvm"}
+        cores = spec.threads or spec.core_count
+        if cores:
+            options["num-cores"] = cores
+        if spec.vendor is None or spec.vendor in _X86_VENDORS:
+            options["mcpu"] = "skylake-avx512" if spec.simd_bits == 512 else "core-avx2"
+        else:
+            options["mtriple"] = "aarch64-linux-gnu"
+        return options
+    if spec.kind == "gpu" and spec.vendor == "AMD":
+        architecture = spec.compute_capability or ""
+        mcpu = {"mcpu": architecture} if architecture.startswith("gfx") else {}
+        return {"kind": "rocm", **mcpu, **_KERNEL_LIMITS, "thread_warp_size": spec.warp_size or 64}
+    if spec.kind == "gpu":
+        capability = (spec.compute_capability or "7.0").replace(".", "")
+        return {"kind": "cuda", "arch": f"sm_{capability}", **_KERNEL_LIMITS}
+    raise DeviceError(
+        f"{spec.name} is an {spec.kind}, for which TVM has no target; expected a CPU or a GPU, see "
+        "`cdmpp device list`"
+    )

@@ -1,0 +1,147 @@
+"""Which of two cost models the search should listen to: judged on every batch that is measured."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cdmpp.metrics import spearman
+
+FloatArray = NDArray[np.float64]
+_log = logging.getLogger("cdmpp")
+
+#: Batches that count: the last ones, in which both models were asked before they were told.
+WINDOW = 4
+#: Programs that must have been judged before the search listens to the other model.
+LEAST_PROGRAMS = 16
+#: Fewer programs of a batch say nothing about order.
+_LEAST_BATCH = 4
+_LEAST_SHARE = 0.5
+
+
+@dataclass(frozen=True)
+class JudgedBatch:
+    """One measured batch.
+
+    Attributes:
+        task: name of the task.
+        programs: how many were measured.
+        own: Spearman correlation of our scores, given before the measurement, with measured rates.
+        peer: the other model's; None while it had not been trained.
+        peer_share: weight of the other model after this batch, in [0, 1].
+    """
+
+    task: str
+    programs: int
+    own: float
+    peer: float | None
+    peer_share: float
+
+
+@dataclass
+class SafetyNet:
+    """Follows the rank correlation of our model and of a peer.
+
+    The mean over the last `WINDOW` batches that both were asked about, weighted by their programs,
+    decides: while ours is the lower one the search blends to the peer, with a weight of a half plus
+    the difference, at most 1; else the weight is 0. Every change is logged.
+
+    Attributes:
+        batches: everything that was judged, oldest first.
+        peer_share: weight of the peer in the scores now.
+    """
+
+    batches: list[JudgedBatch] = field(default_factory=list)
+    peer_share: float = 0.0
+
+    def judge(
+        self, task: str, latency_s: FloatArray, own: FloatArray, peer: FloatArray | None
+    ) -> None:
+        """Takes notice of a measured batch.
+
+        Args:
+            latency_s: float64 [N], measured seconds.
+            own: float64 [N], our scores before the measurement, higher is better.
+            peer: the peer's; None when it could not tell.
+        """
+        if len(latency_s) < _LEAST_BATCH:
+            return
+        judged = JudgedBatch(
+            task=task,
+            programs=len(latency_s),
+            own=_correlation(own, latency_s),
+            peer=None if peer is None else _correlation(peer, latency_s),
+            peer_share=self.peer_share,
+        )
+        share = self._share([*self.batches, judged])
+        self.batches.append(JudgedBatch(**{**asdict(judged), "peer_share": share}))
+        if (share > 0) != (self.peer_share > 0):
+            self._say(share)
+        self.peer_share = share
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the state for `from_json`."""
+        return {
+            "peer_share": self.peer_share,
+            "batches": [asdict(batch) for batch in self.batches],
+        }
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> SafetyNet:
+        """Rebuilds what `to_json` described."""
+        batches = [JudgedBatch(**batch) for batch in value["batches"]]
+        return cls(batches, float(value["peer_share"]))
+
+    def means(self) -> tuple[float, float] | None:
+        """Returns (our, the peer's) mean correlation of the window, None before both were asked."""
+        return _means(self.batches)
+
+    def _share(self, batches: Sequence[JudgedBatch]) -> float:
+        window = _window(batches)
+        means = _means(batches)
+        if means is None or sum(batch.programs for batch in window) < LEAST_PROGRAMS:
+            return 0.0
+        own, peer = means
+        return min(1.0, _LEAST_SHARE + peer - own) if own < peer else 0.0
+
+    def _say(self, share: float) -> None:
+        means = _means(self.batches)
+        assert means is not None
+        own, peer = means
+        if share > 0:
+            _log.warning(
+                "cdmpp: on the last measured batches our scores correlate %.2f with measured "
+                "rates, those of the running XGB model %.2f; the search now listens to XGB with "
+                "weight %.2f", own, peer, share,
+            )  # fmt: skip
+        else:
+            _log.warning(
+                "cdmpp: our scores correlate %.2f again, XGB's %.2f; the search listens to ours "
+                "alone", own, peer,
+            )  # fmt: skip
+
+
+def _window(batches: Sequence[JudgedBatch]) -> list[JudgedBatch]:
+    return [batch for batch in batches if batch.peer is not None][-WINDOW:]
+
+
+def _means(batches: Sequence[JudgedBatch]) -> tuple[float, float] | None:
+    window = _window(batches)
+    if not window:
+        return None
+    weight = [batch.programs for batch in window]
+    own = float(np.average([batch.own for batch in window], weights=weight))
+    peer = float(np.average([batch.peer or 0.0 for batch in window], weights=weight))
+    return own, peer
+
+
+def _correlation(score: FloatArray, latency_s: FloatArray) -> float:
+    """Returns Spearman's correlation of scores and rates; 0 where either does not vary."""
+    if np.ptp(score) == 0 or np.ptp(latency_s) == 0:
+        return 0.0
+    return float(spearman(score, -latency_s))
