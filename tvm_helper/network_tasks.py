@@ -85,6 +85,7 @@ def fused_network(module: Any, target: Target) -> Any:
     passes = relax.transform
     pipeline = tvm.transform.Sequential(
         [
+            passes.FoldBatchnormToConv2D(),
             passes.DecomposeOpsForInference(),
             passes.CanonicalizeBindings(),
             passes.FoldConstant(),

@@ -11,14 +11,16 @@ for total in network.totals():
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import CdmppError, ReplayError
 from cdmpp.features.compact_ast import CompactAst
+from cdmpp.features.gpu_limits import GpuLimits
 from cdmpp.models.assemble import AskedProgram, assemble_samples
 from cdmpp.pretrained import model_folder
 from cdmpp.records import program_id
@@ -28,7 +30,7 @@ from tvm_helper.ast import loop_tree_from_tir
 from tvm_helper.compat import Schedule, Target
 from tvm_helper.device_target import device_target
 from tvm_helper.explanation import explain
-from tvm_helper.module_features import featurise_modules
+from tvm_helper.module_features import featurise_modules, module_limits
 from tvm_helper.network_tasks import NetworkTask, load_network, network_tasks
 from tvm_helper.operator_of import operator_of
 from tvm_helper.predicted import NetworkPrediction, Prediction
@@ -163,7 +165,8 @@ class Predictor:
     def _answer(self, questions: Sequence[_Question]) -> list[Prediction]:
         answers = []
         for question in questions:
-            (ast,) = featurise_modules([question.module], question.target)
+            limits = _hardware_limits(question.target)
+            (ast,) = featurise_modules([question.module], question.target, limits=limits)
             reason = _no_features(ast)
             if reason is not None:
                 answers.append(
@@ -262,6 +265,14 @@ def _plain(value: Any) -> Any:
     if hasattr(value, "value"):
         return _plain(value.value)
     return str(value)
+
+
+def _hardware_limits(target: Target) -> GpuLimits | None:
+    """Returns what a kernel may use, without Ansor's bound on virtual threads: that one keeps its
+    search small, while a GPU runs such kernels and MetaSchedule samples them.
+    """
+    limits = module_limits(target)
+    return None if limits is None else replace(limits, vthreads=sys.maxsize)
 
 
 def _no_features(ast: CompactAst | ReplayError) -> str | None:

@@ -78,6 +78,17 @@ def test_an_exported_program_becomes_weighted_tasks(pt2: Path) -> None:
     assert sum(task.weight for task in found.tasks) == 6
 
 
+def test_a_batch_norm_behind_a_convolution_is_folded_into_its_weights(tmp_path: Path) -> None:
+    network = nn.Sequential(nn.Conv2d(8, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = torch.export.export(network.eval(), (torch.zeros(1, 8, 8, 8),))
+        torch.export.save(program, tmp_path / "norm.pt2")
+    (task,) = network_tasks(load_network(tmp_path / "norm.pt2"), sample_target("llvm")).tasks
+    assert task.operator.startswith("conv2d+add")
+    assert not any(word in task.name for word in ("subtract", "divide", "multiply"))
+
+
 def test_an_onnx_file_becomes_tasks(tmp_path: Path) -> None:
     path = onnx_file(
         tmp_path / "net.onnx",

@@ -154,6 +154,18 @@ def test_the_text_names_everything(
     assert "kernel.main on epyc-avx2-2c: it has GPU threads" in text
 
 
+def test_many_virtual_threads_are_no_obstacle(
+    run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ansor samples at most 8 of them, MetaSchedule more; a GPU runs both."""
+    path = tmp_path / "virtual.py"
+    head = PROGRAMS.partition("tiled =")[0].replace('(i, "blockIdx.x")', '(i, "vthread.x")')
+    path.write_text(head + "\nkernel = _scheduled(True)\ndel plain\n")
+    (row,) = rows_of(capsys, "--model", run_folder, "--program", path, "--device", "t4")
+    assert row["reason"] is None
+    assert row["latency_s"] > 0
+
+
 def test_what_no_device_can_run_is_an_error(
     run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
