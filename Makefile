@@ -7,12 +7,15 @@ GOLDEN ?= ../shared/data/golden/golden_llvm.jsonl.gz
 # Extracted data sets of the leaderboards; those that are not there are left out.
 AUTOTVM ?= cache/autotvm
 ANSOR_GPU ?= cache/ansor-gpu
+# Operator measurements in the layout of NeuSight's tables.
+NEUSIGHT ?= ../shared/data/neusight
 JOBS ?= 2
+MODEL ?= runs/demo
 DEVICE_DATA = $(if $(wildcard $(AUTOTVM)/manifest.json),--data autotvm=$(AUTOTVM))
 SUITE_DATA = $(DEVICE_DATA) $(if $(wildcard $(ANSOR_GPU)/manifest.json),--data ansor-gpu=$(ANSOR_GPU))
 export OMP_NUM_THREADS ?= 2
 
-.PHONY: tune-peers pretrained leaderboard bench-extract legacy-env help venv demo test lint format bench golden report clean
+.PHONY: ablation bench-embedding bench-models bench-scoring tune-peers pretrained leaderboard bench-extract bench-conv bench-operators legacy-env help venv demo test lint format bench golden report clean
 
 help:
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -46,18 +49,36 @@ bench: $(STAMP) ## run the benchmarks
 bench-extract: $(STAMP) ## time extraction and write docs/results/extract-speed.*
 	$(BIN)/python tests/benchmarks/extract_speed.py
 
+bench-conv: $(STAMP) ## judge the convolution model on NeuSight's layers and write docs/results/conv.*
+	OMP_NUM_THREADS=1 $(BIN)/python tests/benchmarks/conv_accuracy.py
+
+bench-embedding: $(STAMP) ## judge the embedding models on data/embedding-cpu and write docs/results/embedding.*
+	$(BIN)/python -m cdmpp.cli.main analytic embedding report --data data/embedding-cpu --out docs/results
+
+bench-operators: $(STAMP) ## judge the operator model beside recorded peers and write docs/results/operators.*
+	OMP_NUM_THREADS=1 $(BIN)/cdmpp analytic operator evaluate --data $(NEUSIGHT) --out docs/results
+
 bench-modules: $(STAMP) ## measure featurising modules in TVM's hands, beside TVM's own extractor
 	$(BIN)/python -m tvm_helper.benchmark_modules --out docs/results/module-speed.md
+
+bench-scoring: $(STAMP) ## time scoring of search candidates beside TVM's XGBModel (MODEL=RUN)
+	OMP_NUM_THREADS=1 taskset -c 0 $(BIN)/python -m tvm_helper.benchmark_scoring --model $(MODEL) --out docs/results
 
 golden: $(STAMP) ## compare replayed records with the original TVM's results (GOLDEN=FILE)
 	$(BIN)/python scripts/golden.py $(GOLDEN) --network-info data/tenset-cpu/network_info
 
 pretrained: $(STAMP) ## train and package the model behind --model pretrained (AUTOTVM=DIR ANSOR_GPU=DIR)
-	$(BIN)/python scripts/pretrain.py $(foreach d,$(AUTOTVM) $(ANSOR_GPU),$(if $(wildcard $(d)/manifest.json),--data $(d)))
+	$(BIN)/python scripts/pretrain.py --config configs/train/pretrained.yaml $(foreach d,$(AUTOTVM) $(ANSOR_GPU),$(if $(wildcard $(d)/manifest.json),--data $(d)))
 
 leaderboard: $(STAMP) ## run both suites and write docs/results/cross-*.* (AUTOTVM=DIR ANSOR_GPU=DIR)
 	$(BIN)/python scripts/benchmark.py --suite cross-model --jobs $(JOBS) $(SUITE_DATA)
 	$(BIN)/python scripts/benchmark.py --suite cross-device --jobs $(JOBS) $(DEVICE_DATA)
+
+ablation: $(STAMP) ## what each part of the transformer is worth, on development seeds: docs/results/ablation.*
+	$(BIN)/python scripts/benchmark.py --suite ablation --jobs $(JOBS)
+
+bench-models: $(STAMP) ## time training and prediction of all models and write docs/results/model-speed.*
+	OMP_NUM_THREADS=1 $(BIN)/python tests/benchmarks/model_speed.py
 
 report: $(STAMP) ## train three seeds and write docs/results/by-task.*
 	$(BIN)/python scripts/benchmark.py --suite by-task --seeds 0,1,2 --out docs/results

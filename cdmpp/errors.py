@@ -39,6 +39,10 @@ class NotApplicableError(DataError):
     """
 
 
+class NotFiniteError(DataError):
+    """A training whose loss became infinite or not a number."""
+
+
 class DeviceError(CdmppError):
     """A device that is unknown, unavailable or fails."""
 

@@ -136,11 +136,7 @@ class TorchPeer(CostModel, Generic[Options]):
         self._network = network.eval()
         self.history = result.history
         output = self._outputs(self._network, self._coder.inputs(judge))
-        if self._ranks():
-            self._labels = ScoreLabels.fit(output, judge.latency_s, log_rates(judge))
-        elif isinstance(self._labels, LogLabels) and self._options.least_mape_factor:
-            predicted_s = self._labels.decode(output)
-            self._labels = self._labels.with_least_mape(predicted_s, judge.latency_s)
+        self._labels = self._calibrated(output, judge)
 
     def predict(self, samples: Samples) -> FloatArray:
         """Returns float64 [N], seconds."""
@@ -187,6 +183,20 @@ class TorchPeer(CostModel, Generic[Options]):
     def _fit_labels(self, train: Samples) -> LogLabels | BoxCoxLabels:
         return LogLabels.fit(train.latency_s)
 
+    def _calibrated(
+        self, output: FloatArray, judge: Samples
+    ) -> LogLabels | BoxCoxLabels | ScoreLabels:
+        """Returns the labels that the model has once it puts out this for the samples it is judged
+        on.
+        """
+        assert self._labels is not None
+        if self._ranks():
+            return ScoreLabels.fit(output, judge.latency_s, log_rates(judge))
+        if isinstance(self._labels, LogLabels) and self._options.least_mape_factor:
+            predicted_s = self._labels.decode(output)
+            return self._labels.with_least_mape(predicted_s, judge.latency_s)
+        return self._labels
+
     def _training_batches(self, groups: ProgramGroups, *, seed: int, epoch: int) -> list[IntArray]:
         loop = self._options.loop
         return groups.shuffled(
@@ -223,9 +233,7 @@ class TorchPeer(CostModel, Generic[Options]):
 
     def _seconds(self, output: FloatArray, samples: Samples) -> FloatArray:
         assert self._labels is not None
-        if isinstance(self._labels, ScoreLabels):
-            return self._labels.decode(output, log_rates(samples))
-        return self._labels.decode(output)
+        return _decoded(self._labels, output, samples)
 
     def _outputs(self, network: nn.Module, inputs: PeerInputs) -> FloatArray:
         """Returns float64 [N], what the network in evaluation mode says of every sample."""
@@ -290,6 +298,20 @@ class _PeerTrainee:
     def validate(self, network: nn.Module) -> float:
         output = self._model._outputs(network, self._validation)
         return self._model._validation_loss(output, self._validation_samples)
+
+    def predict_validation(self, network: nn.Module) -> FloatArray:
+        """Returns float64 [validation sample], log of the seconds the model would predict now."""
+        output = self._model._outputs(network, self._validation)
+        labels = self._model._calibrated(output, self._validation_samples)
+        return np.asarray(np.log(_decoded(labels, output, self._validation_samples)))
+
+
+def _decoded(
+    labels: LogLabels | BoxCoxLabels | ScoreLabels, output: FloatArray, samples: Samples
+) -> FloatArray:
+    if isinstance(labels, ScoreLabels):
+        return labels.decode(output, log_rates(samples))
+    return labels.decode(output)
 
 
 def _on(value: Any, device: torch.device) -> Any:

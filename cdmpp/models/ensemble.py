@@ -28,6 +28,8 @@ _ORDER_WEIGHT = 0.5
 #: Shares are multiples of one over this.
 _SHARE_STEPS = 10
 _PERCEPTRON_FOLDER = "perceptron"
+#: What a part that diverged says at least, so that the mean stays finite.
+_LEAST_S = 1e-12
 
 
 class EnsembleCostModel(CostModel):
@@ -139,7 +141,8 @@ class EnsembleCostModel(CostModel):
     def _parts(self, samples: Samples) -> FloatArray:
         """Returns float64 [3, N], log seconds of each part."""
         models = (self.transformer, self._perceptron, self._trees)
-        return np.log(np.stack([model.predict(samples) for model in models]))
+        seconds = np.stack([model.predict(samples) for model in models])
+        return np.asarray(np.log(np.maximum(seconds, _LEAST_S)))
 
     def _has_trees(self, samples: Samples) -> NDArray[np.bool_]:
         known = np.array([spec.name in self._tree_devices for spec in samples.devices], bool)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from cdmpp.datasets.atomic import make_folder
-from cdmpp.errors import DataError, UsageError
+from cdmpp.errors import NotFiniteError, UsageError
 from cdmpp.models.options import LoopOptions
 from cdmpp.nn.shards import process_count
 from cdmpp.training._files import write_text
@@ -84,11 +84,13 @@ def train_loop(
     With a `run_dir`, a checkpoint is written every `options.checkpoint_every` steps and after every
     epoch, and a later call with the same fingerprint continues from the newest one: on CPU the
     result has the same bytes as a training that was never interrupted. The caller's random state is
-    left alone. Under torchrun (see `cdmpp.training.distributed`) all processes do the same steps
-    and only the first one writes. On a GPU a resume is close, not exact.
+    left alone. An `on_progress` with a method `validated(epoch, predict)` has it called after every
+    validation; `predict()` returns float64 [validation sample], log seconds. Under torchrun (see
+    `cdmpp.training.distributed`) all processes do the same steps and only the first one writes. On
+    a GPU a resume is close, not exact.
 
     Raises:
-        DataError: the loss is not finite.
+        NotFiniteError: the loss is not finite.
         UsageError: `run_dir` holds checkpoints of another fingerprint, or what `options` asks for
             is not there.
     """
@@ -165,6 +167,7 @@ def _train(
     budget = CpuBudget(options.cpu_seconds, state.history)
     started = time.perf_counter()
     first_step = state.step
+    parameters = sum(value.numel() for value in network.parameters())
     while not state.finished and state.step < steps:
         epoch = state.step // per_epoch
         stop = min((epoch + 1) * per_epoch, steps)
@@ -190,6 +193,7 @@ def _train(
                         "loss": loss,
                         "validation_loss": state.best_loss,
                         "steps_per_s": (state.step - first_step) / max(elapsed, 1e-9),
+                        "parameters": parameters,
                     }
                 )
             if budget.is_spent():
@@ -206,7 +210,26 @@ def _train(
             _append_log(writes_to, state.history[-1])
         if checkpoints:
             save_checkpoint(checkpoints, state, fingerprint=fingerprint)
+        watch = getattr(on_progress, "validated", None)
+        if watch is not None:
+            watch(epoch + 1, lambda: _predict_validation(state, trainee))
     return LoopResult(state.best, state.best_epoch, state.step, state.history)
+
+
+def _predict_validation(state: TrainingState, trainee: Trainee) -> NDArray[np.float64]:
+    """Returns float64 [validation sample], log seconds that the averaged weights predict now.
+
+    Raises:
+        UsageError: this kind of model cannot say before its training ends.
+    """
+    predict = getattr(trainee, "predict_validation", None)
+    if predict is None:
+        raise UsageError(
+            f"{type(trainee).__name__} predicts nothing before its training ends; expected one "
+            "with predict_validation; tune it without a pruner"
+        )
+    found: NDArray[np.float64] = predict(state.average)
+    return found
 
 
 def _stretch(trainee: Trainee, start: int, stop: int, per_pass: int) -> Iterator[NDArray[np.int64]]:
@@ -237,14 +260,14 @@ def _step(
         loss, samples = trainee.loss(forward, batch)
     value = float(loss.detach())
     if not math.isfinite(value):
-        raise DataError(
+        raise NotFiniteError(
             f"the training loss became {value} at step {state.step + 1}; expected a finite "
             f"number; try a "
             "lower learning rate, e.g. --set transformer.loop.learning_rate=0.0003"
         )
     state.optimiser.zero_grad()
     loss.backward()  # type: ignore[no-untyped-call]
-    current = list(state.network.parameters())
+    current: list[Tensor] = list(state.network.parameters())
     average_gradients(current)
     nn.utils.clip_grad_norm_(current, options.gradient_clip, foreach=True)
     state.optimiser.step()
@@ -270,7 +293,7 @@ def _end_epoch(
     with torch.no_grad():
         validation_loss = float(trainee.validate(state.average))
     if not math.isfinite(validation_loss):
-        raise DataError(
+        raise NotFiniteError(
             f"the validation loss became {validation_loss} after epoch {epoch}; expected a "
             f"finite number; "
             "look for damaged data with `cdmpp dataset stats`"

@@ -29,6 +29,8 @@ def loaded_after(statement: str) -> set[str]:
         "import cdmpp",
         "from cdmpp.cli.main import main; main(['--help'])",
         "from cdmpp.cli.main import main; main(['train', '--help'])",
+        "from cdmpp.cli.main import main; main(['measure', '--help'])",
+        "from cdmpp.cli.main import main; main(['doctor', '--help'])",
         "from cdmpp.cli.main import main; main(['--version'])",
     ],
 )

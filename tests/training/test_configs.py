@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 
 from cdmpp.analytic.embedding_shapes import EmbeddingPreset
+from cdmpp.autotune.options import AutotuneOptions
 from cdmpp.config import dump_text, load_config
 from cdmpp.training.finetune_run import FinetuneRunOptions
 from cdmpp.training.options import TrainOptions
 from cdmpp.training.suite import SuiteOptions
+from tvm_helper.measure_options import MeasureOptions
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 FILES = sorted(CONFIGS.rglob("*.yaml"))
@@ -26,6 +28,8 @@ def test_config_loads_and_survives_a_round_trip(path, tmp_path):
         "suites": SuiteOptions,
         "finetune": FinetuneRunOptions,
         "embedding": EmbeddingPreset,
+        "autotune": AutotuneOptions,
+        "measure": MeasureOptions,
     }.get(path.parent.name, TrainOptions)
     options = load_config(cls, path)
     copy = tmp_path / "copy.yaml"

@@ -11,9 +11,9 @@ import torch
 from cdmpp.datasets.samples import Samples
 from cdmpp.datasets.sampling import choose_tasks
 from cdmpp.errors import DataError, UsageError
+from cdmpp.models.ensemble import EnsembleCostModel
 from cdmpp.models.gbdt import GbdtCostModel
 from cdmpp.models.options import LoopOptions, NetworkOptions, TransformerOptions
-from cdmpp.models.ensemble import EnsembleCostModel
 from cdmpp.models.transformer import TransformerCostModel
 from cdmpp.training._folds import budget_folds
 from cdmpp.training._tuning import select_parameters

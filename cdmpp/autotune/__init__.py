@@ -1,0 +1,1 @@
+"""Hyper-parameters of the cost models, found by trials on the validation part."""

@@ -1,0 +1,282 @@
+"""One trial: trains a model, watches it, and judges it on the validation part."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cdmpp.autotune.leases import Lease
+from cdmpp.autotune.options import AutotuneOptions, trial_options
+from cdmpp.autotune.settings import MODEL, chosen_values, with_values
+from cdmpp.datasets.samples import Samples
+from cdmpp.datasets.splits import split
+from cdmpp.errors import CdmppError, NotApplicableError, NotFiniteError
+from cdmpp.metrics import spearman_by_task
+from cdmpp.models._labels import least_mape_factor
+from cdmpp.models.base import CostModel
+from cdmpp.training.judge import judge, judged
+from cdmpp.training.options import TrainOptions
+from cdmpp.training.run import new_model
+
+if TYPE_CHECKING:
+    from optuna.trial import Trial
+
+FloatArray = NDArray[np.float64]
+
+#: Times a model predicts the validation part; the quickest counts, as other processes only delay.
+_TIMED_PREDICTIONS = 3
+_METRICS = ("mape", "median_ape", "spearman_by_task")
+
+
+class TrialPrunedError(CdmppError):
+    """A trial that is ended and counts as bad; the text is the reason."""
+
+
+class TrialPutBackError(CdmppError):
+    """A trial that is ended though it may be good; somebody else will do it."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The samples of all trials. The test part is not among them.
+
+    Attributes:
+        train: what is learned from.
+        validation: what is judged on.
+    """
+
+    train: Samples
+    validation: Samples
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When a trial is put back.
+
+    Attributes:
+        deadline: `time.time()` after which it is.
+        cpu_left_s: its CPU seconds after which it is.
+    """
+
+    deadline: float = float("inf")
+    cpu_left_s: float = float("inf")
+
+
+def study_parts(options: TrainOptions, samples: Samples) -> Parts:
+    """Returns the training and validation part that `cdmpp train` would have.
+
+    Raises:
+        DataError: a part is empty.
+    """
+    parts = split(
+        samples,
+        options.split,
+        seed=options.seed,
+        fractions=options.fractions,
+        test_networks=options.test_networks or None,
+    )
+    return Parts(samples.take(parts.train), samples.take(parts.validation))
+
+
+def chosen_options(trial: Trial, options: AutotuneOptions) -> TrainOptions:
+    """Returns the options of the model that the trial is about, as it is to be trained in the end.
+
+    Asks the sampler for what has not been chosen; of a finished trial, everything has been.
+    """
+    kinds = options.tuned_kinds()
+    kind = trial.suggest_categorical(MODEL, kinds) if len(kinds) > 1 else kinds[0]
+    base = replace(options.train, model=kind)
+    space = options.space(kind)
+    return with_values(base, space, chosen_values(space, trial, base))
+
+
+def run_trial(
+    trial: Trial, options: AutotuneOptions, parts: Parts, limits: Limits, lease: Lease
+) -> list[float]:
+    """Returns the values of the objectives; what else was found is in the trial's attributes.
+
+    Raises:
+        TrialPrunedError: it is bad: the pruner says so, a limit is passed, the loss is not finite,
+            the memory is not enough, or the model refuses its settings.
+        TrialPutBackError: the time is up, or the trial is somebody else's by now.
+        NotApplicableError: the data lack what the kind reads: no other trial will do better.
+    """
+    train = trial_options(options, chosen_options(trial, options))
+    trial.set_user_attr("model", train.model)
+    watcher = Watcher(trial, options, parts.validation, limits, lease)
+    wall = time.perf_counter()
+    try:
+        values = _fit_and_judge(train, options, parts, watcher)
+    except (TrialPutBackError, TrialPrunedError, NotApplicableError):
+        raise
+    except NotFiniteError as error:
+        raise TrialPrunedError(f"not finite: {error}") from error
+    except CdmppError as error:
+        raise TrialPrunedError(f"refused: {error}") from error
+    except (MemoryError, RuntimeError, ValueError) as error:
+        if not is_out_of_memory(error):
+            raise
+        raise TrialPrunedError(f"out of memory: {_first_line(error)}") from error
+    finally:
+        if not lease.is_lost:
+            watcher.note(wall_s=time.perf_counter() - wall)
+    return values
+
+
+class Watcher:
+    """What a training tells while it runs; ends it when it is bad or the time is up."""
+
+    def __init__(
+        self,
+        trial: Trial,
+        options: AutotuneOptions,
+        validation: Samples,
+        limits: Limits,
+        lease: Lease,
+    ) -> None:
+        self._trial = trial
+        self._options = options
+        self._validation = validation
+        self._limits = limits
+        self._lease = lease
+        self._started = time.process_time()
+        self._parameters: int | None = None
+        self._steps = 0
+        self._epochs = 0
+
+    def __call__(self, progress: dict[str, Any]) -> None:
+        """Takes the report of one step.
+
+        Raises:
+            TrialPrunedError: a limit is passed.
+            TrialPutBackError: see `check_time`.
+        """
+        self._steps = int(progress["step"])
+        if self._parameters is None and "parameters" in progress:
+            self._parameters = int(progress["parameters"])
+            self._limit("parameters", self._parameters, self._options.most_parameters)
+        self.check_time()
+
+    def validated(self, epoch: int, predict: Callable[[], FloatArray]) -> None:
+        """Takes the state after an epoch.
+
+        Raises:
+            TrialPrunedError: the pruner ends the trial, or the predictions are not finite.
+        """
+        self._epochs = epoch
+        if self._options.is_two_objectives() or self._options.pruner.kind == "none":
+            return
+        with np.errstate(over="ignore"):
+            value = error_of(self._options, self._validation, np.exp(predict()))
+        self._trial.report(value, epoch)
+        if self._trial.should_prune():
+            raise TrialPrunedError(f"{self._options.pruner.kind}: {value:.4g} at epoch {epoch}")
+
+    def check_time(self) -> None:
+        """Ends the trial when its time or the study's is up.
+
+        Raises:
+            TrialPrunedError: the trial takes too long.
+            TrialPutBackError: the study's time is up, or the trial is somebody else's.
+        """
+        if self._lease.is_lost:
+            raise TrialPutBackError("the worker was silent for too long; another one has the trial")
+        cpu_s = self.cpu_s()
+        self._limit("CPU seconds", cpu_s, self._options.most_trial_cpu_s)
+        if time.time() > self._limits.deadline or cpu_s > self._limits.cpu_left_s:
+            raise TrialPutBackError("the time of the study was up")
+
+    def is_feasible(self) -> None:
+        """Tells the sampler that no limit was passed."""
+        self._tell_limits("", 0.0)
+
+    def cpu_s(self) -> float:
+        """Returns the CPU seconds of this process since the trial began."""
+        return time.process_time() - self._started
+
+    def note(self, **facts: Any) -> None:
+        """Writes what the trial took into its attributes."""
+        facts |= {"cpu_s": self.cpu_s(), "steps": self._steps, "epochs": self._epochs}
+        if self._parameters is not None:
+            facts["parameters"] = self._parameters
+        for name, value in facts.items():
+            self._trial.set_user_attr(name, value)
+
+    def _limit(self, what: str, value: float, most: float) -> None:
+        if most and value > most:
+            self._tell_limits(what, value / most - 1.0)
+            raise TrialPrunedError(f"{value:.6g} {what}, more than {most:.6g}")
+
+    def _tell_limits(self, passed: str, excess: float) -> None:
+        # All limits at once: a sampler learns from trials that name the same ones.
+        for what, most in (
+            ("parameters", self._options.most_parameters),
+            ("CPU seconds", self._options.most_trial_cpu_s),
+        ):
+            if most:
+                self._trial.set_constraint(what, excess if what == passed else 0.0)
+
+
+def error_of(options: AutotuneOptions, samples: Samples, predicted_s: FloatArray) -> float:
+    """Returns the error that the study has least of.
+
+    Raises:
+        TrialPrunedError: it is not finite.
+    """
+    measured_s = samples.latency_s
+    if not np.all(np.isfinite(predicted_s)) or not np.all(predicted_s > 0):
+        raise TrialPrunedError("not finite: a prediction is infinite, not a number or zero")
+    if options.objective.kind != "error-and-order":
+        return float(np.mean(np.abs(predicted_s / measured_s - 1.0)))
+    scaled_s = predicted_s * least_mape_factor(predicted_s, measured_s)
+    order = spearman_by_task(judged(samples, predicted_s)) or 0.0
+    error = float(np.mean(np.abs(scaled_s / measured_s - 1.0)))
+    return error + options.objective.order_weight * (1.0 - order)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error of Python, torch (CPU or GPU) or XGBoost says that memory is short."""
+    if isinstance(error, MemoryError):
+        return True
+    text = f"{type(error).__name__} {error}".lower()
+    signs = ("out of memory", "outofmemory", "can't allocate memory", "bad_alloc", "bad allocation")
+    return any(sign in text for sign in signs)
+
+
+def _fit_and_judge(
+    train: TrainOptions, options: AutotuneOptions, parts: Parts, watcher: Watcher
+) -> list[float]:
+    model = new_model(train.model, train)
+    model.fit(parts.train, parts.validation, seed=train.seed, on_progress=watcher)
+    # Trees tell nothing while they grow.
+    watcher.check_time()
+    predicted_s = model.predict(parts.validation)
+    error = error_of(options, parts.validation, predicted_s)
+    predict_s = _prediction_s(model, parts.validation)
+    values = judge(parts.validation, predicted_s)
+    watcher.is_feasible()
+    watcher.note(
+        predict_s=predict_s,
+        **{name: values[name] for name in _METRICS if values[name] is not None},
+    )
+    return [error, predict_s] if options.is_two_objectives() else [error]
+
+
+def _prediction_s(model: CostModel, samples: Samples) -> float:
+    """Returns the wall seconds of a prediction, one program on one device, in a batch."""
+    found = []
+    for _ in range(_TIMED_PREDICTIONS):
+        started = time.perf_counter()
+        model.predict(samples)
+        found.append(time.perf_counter() - started)
+    return min(found) / max(len(samples), 1)
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

@@ -1,0 +1,152 @@
+"""Plots of a study as SVG text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from cdmpp.autotune.trial_rows import TrialRow, best_so_far, front
+from cdmpp.report.plots import COLOURS, new_figure, svg_text
+
+_PRUNED = "#9aa5b1"
+_MOST_BARS = 15
+_MOST_AXES = 10
+_GOOD_SHARE = 0.2
+
+
+def history_plot(rows: Sequence[TrialRow], what: str) -> str:
+    """Returns the value of every trial and the best so far, against CPU minutes of the study."""
+    figure, axes = new_figure(5.6, 3.6)
+    spent = np.cumsum([row.cpu_s for row in rows]) / 60.0
+    for state, colour, mark in (("complete", COLOURS[0], "o"), ("pruned", _PRUNED, "x")):
+        chosen = [i for i, row in enumerate(rows) if row.state == state and row.values]
+        if chosen:
+            axes.scatter(
+                spent[chosen],
+                [rows[i].values[0] for i in chosen],
+                s=20,
+                color=colour,
+                marker=mark,
+                lw=1,
+                label="finished" if state == "complete" else "ended early (its last value)",
+            )
+    best = best_so_far(list(rows))
+    if np.any(np.isfinite(best)):
+        axes.step(spent, best, where="post", color=COLOURS[1], lw=2, label="best so far")
+    axes.set_yscale("log")
+    axes.set_xlabel("CPU minutes of all trials")
+    axes.set_ylabel(what)
+    axes.legend(frameon=False, fontsize=8)
+    return svg_text(figure)
+
+
+def importance_plot(shares: Mapping[str, float]) -> str:
+    """Returns a bar a setting, the most important on top."""
+    names = sorted(shares, key=lambda name: -shares[name])[:_MOST_BARS][::-1]
+    figure, axes = new_figure(5.6, 0.9 + 0.24 * len(names))
+    axes.barh(names, [100 * shares[name] for name in names], color=COLOURS[0], height=0.65)
+    axes.set_xlabel("share of the differences (%)")
+    axes.grid(False, axis="y")
+    return svg_text(figure)
+
+
+def parallel_plot(rows: Sequence[TrialRow], names: Sequence[str]) -> str:
+    """Returns one line a finished trial through its settings; the best fifth is coloured.
+
+    Args:
+        names: of the settings, most important first; those that all finished trials have and
+            that vary are shown.
+    """
+    done = [row for row in rows if row.is_done]
+    shown = [
+        name
+        for name in names
+        if all(name in row.settings for row in done)
+        and len({row.settings[name] for row in done}) > 1
+    ][:_MOST_AXES]
+    figure, axes = new_figure(11.4, 3.8)
+    places = np.stack([_places([row.settings[name] for row in done])[0] for name in shown])
+    order = np.argsort([row.values[0] for row in done])[::-1]
+    good = len(done) - max(1, round(_GOOD_SHARE * len(done)))
+    for rank, index in enumerate(order):
+        is_good = rank >= good
+        axes.plot(
+            range(len(shown)),
+            places[:, index],
+            color=COLOURS[1] if is_good else _PRUNED,
+            lw=1.8 if is_good else 0.8,
+            alpha=0.9 if is_good else 0.5,
+        )
+    for column, name in enumerate(shown):
+        axes.axvline(column, color="#e4e7eb", lw=1, zorder=0)
+        for place, text in _places([row.settings[name] for row in done])[1]:
+            axes.text(column + 0.02, place, text, fontsize=6.5, va="center")
+    axes.set_xticks(range(len(shown)), [_short(name) for name in shown], fontsize=7)
+    axes.set_yticks([])
+    axes.set_ylim(-0.06, 1.06)
+    return svg_text(figure)
+
+
+def front_plot(rows: Sequence[TrialRow], what: str) -> str:
+    """Returns error against prediction time of the finished trials with the front."""
+    figure, axes = new_figure(5.6, 3.6)
+    done = [row for row in rows if row.is_done and row.predict_s]
+    axes.scatter(
+        [1e6 * (row.predict_s or 0.0) for row in done],
+        [row.values[0] for row in done],
+        s=16,
+        color=_PRUNED,
+        lw=0,
+        label="finished",
+    )
+    best = front(list(rows))
+    axes.plot(
+        [1e6 * (row.predict_s or 0.0) for row in best],
+        [row.values[0] for row in best],
+        "o-",
+        ms=4,
+        lw=1.2,
+        color=COLOURS[1],
+        label="no other is better in both",
+    )
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlabel("prediction (µs a program and device, in a batch)")
+    axes.set_ylabel(what)
+    axes.legend(frameon=False, fontsize=8)
+    return svg_text(figure)
+
+
+def can_show_parallel(rows: Sequence[TrialRow], names: Sequence[str]) -> bool:
+    """Whether two settings vary among the finished trials."""
+    done = [row for row in rows if row.is_done]
+    varied = [
+        name
+        for name in names
+        if done
+        and all(name in row.settings for row in done)
+        and len({row.settings[name] for row in done}) > 1
+    ]
+    return len(varied) >= 2
+
+
+def _places(values: Sequence[Any]) -> tuple[np.ndarray[Any, Any], list[tuple[float, str]]]:
+    """Returns float64 [N] in [0, 1], where the values are on an axis, and (place, label) of it."""
+    if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
+        numbers = np.array(values, float)
+        low, high = float(numbers.min()), float(numbers.max())
+        if low > 0 and high / low > 20:
+            places = (np.log(numbers) - np.log(low)) / (np.log(high) - np.log(low))
+        else:
+            places = (numbers - low) / (high - low)
+        return places, [(0.0, f"{low:.3g}"), (1.0, f"{high:.3g}")]
+    labels = sorted({str(value) for value in values})
+    places = np.array([labels.index(str(value)) / max(len(labels) - 1, 1) for value in values])
+    return places, [(i / max(len(labels) - 1, 1), label) for i, label in enumerate(labels)]
+
+
+def _short(name: str) -> str:
+    """Returns the last two parts of a name, one below the other."""
+    return "\n".join(name.split(".")[-2:])

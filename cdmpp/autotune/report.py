@@ -1,0 +1,209 @@
+"""The page of a study: history, importance, parallel coordinates, front, all trials; no network."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cdmpp.autotune.plots import (
+    can_show_parallel,
+    front_plot,
+    history_plot,
+    importance_plot,
+    parallel_plot,
+)
+from cdmpp.autotune.trial_rows import TrialRow, importances, trial_rows
+from cdmpp.errors import DataError
+from cdmpp.report.tables import format_seconds
+from cdmpp.training._files import write_text
+from cdmpp.training.origin import versions
+
+if TYPE_CHECKING:
+    import optuna
+
+_HEADER = (
+    "trial", "state", "value", "MAPE", "median APE", "Spearman", "prediction", "parameters",
+    "epochs", "steps", "CPU s", "why it ended",
+)  # fmt: skip
+_NOTES = (
+    "Every value is of the validation part. The winner is the best of many on it, so its value "
+    "there flatters it: the number to quote is the one on the test part, which the training of the "
+    "winner opens once.",
+    "The first trial is the settings that the study was given, so the improvement is over it.",
+    "MAPE is the mean of |predicted - measured| / measured; Spearman is the rank correlation "
+    "within tasks, averaged.",
+    "A trial that was ended early shows its last value, at fewer epochs than the others.",
+    "Importance (PED-ANOVA) says in which settings the good trials differ from all: correlation "
+    "among few trials, no proof.",
+    "Failed trials are not results: their worker died or was stopped, and they were done again "
+    "under another number.",
+)
+_WHAT = {
+    "mape": "validation MAPE",
+    "error-and-order": "validation error and order",
+    "error-and-time": "validation MAPE",
+}
+
+
+def write_study_report(study: optuna.Study, path: Path, *, command: str, preset: str = "") -> Path:
+    """Writes the page and returns its path.
+
+    Args:
+        preset: text of the winner's YAML file; empty = not written yet.
+
+    Raises:
+        DataError: no trial was begun, or the page cannot be written.
+    """
+    rows = trial_rows(study)
+    if not rows:
+        raise DataError(
+            f"the study {study.study_name!r} has no trial yet; run `cdmpp autotune` first"
+        )
+    write_text(path, render(study, rows, command=command, preset=preset))
+    return path
+
+
+def render(study: optuna.Study, rows: Sequence[TrialRow], *, command: str, preset: str = "") -> str:
+    """Returns the HTML text."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    import cdmpp.report
+
+    options: dict[str, Any] = study.user_attrs.get("options", {})
+    objective = options.get("objective", {}).get("kind", "mape")
+    what = _WHAT[objective]
+    folders = [Path(__file__).parent, Path(cdmpp.report.__file__).parent]
+    environment = Environment(
+        loader=FileSystemLoader(folders), autoescape=True, undefined=StrictUndefined
+    )
+    plots, wide_plots = _plots(study, rows, what)
+    done = [row for row in rows if row.is_done]
+    return environment.get_template("report.html").render(
+        title=f"Study {study.study_name}",
+        lead=_lead(rows, what),
+        warnings=_warnings(rows),
+        tiles=_tiles(rows, what) if done else (),
+        preset=preset,
+        plots=plots,
+        wide_plots=wide_plots,
+        table_note=_counts(rows),
+        header=_HEADER,
+        table=_table(rows),
+        notes=_NOTES,
+        command=command,
+        facts=_facts(options, rows),
+    )
+
+
+def _plots(
+    study: optuna.Study, rows: Sequence[TrialRow], what: str
+) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    plots = []
+    if any(row.values for row in rows):
+        plots.append(("The trials in the order of their numbers.", history_plot(rows, what)))
+    shares = importances(study)
+    if shares:
+        caption = "Importance of the settings that all finished trials have."
+        plots.append((caption, importance_plot(shares)))
+    if any(row.is_done and row.predict_s for row in rows):
+        caption = "Error against the time of a prediction: left and down is better."
+        plots.append((caption, front_plot(rows, what)))
+    names = sorted(shares, key=lambda name: -shares[name])
+    wide = []
+    if can_show_parallel(rows, names):
+        caption = "Settings of the finished trials, the best fifth coloured."
+        wide.append((caption, parallel_plot(rows, names)))
+    return plots, wide
+
+
+def _lead(rows: Sequence[TrialRow], what: str) -> str:
+    done = [row for row in rows if row.is_done]
+    if not done:
+        return "No trial was finished."
+    best = min(done, key=lambda row: row.values[0])
+    first = next((row for row in rows if row.number == 0 and row.is_done), None)
+    text = f"Trial {best.number} has the least {what}: {best.values[0]:.4g}"
+    if first is None or not first.values[0]:
+        return f"{text}. The settings that the study began with were not finished."
+    gain = 1.0 - best.values[0] / first.values[0]
+    return f"{text}, {100 * gain:.1f} % less than the {first.values[0]:.4g} it began with."
+
+
+def _tiles(rows: Sequence[TrialRow], what: str) -> list[tuple[str, str]]:
+    best = min((row for row in rows if row.is_done), key=lambda row: row.values[0])
+    tiles = [
+        (f"{best.values[0]:.4g}", f"best {what}"),
+        (str(sum(row.is_done for row in rows)), "trials finished"),
+        (str(sum(row.state == "pruned" for row in rows)), "ended early"),
+        (f"{sum(row.cpu_s for row in rows) / 60:.1f}", "CPU minutes"),
+        (f"{sum(row.steps for row in rows):,}", "optimiser steps"),
+    ]
+    if best.predict_s is not None:
+        tiles.append((format_seconds(best.predict_s), "a prediction of the best"))
+    return tiles
+
+
+def _warnings(rows: Sequence[TrialRow]) -> list[str]:
+    running = sum(row.state == "running" for row in rows)
+    return [f"{running} trials were still running."] if running else []
+
+
+def _counts(rows: Sequence[TrialRow]) -> str:
+    states = Counter(row.state for row in rows)
+    # What a reason begins with is the same for all trials that end so.
+    reasons = Counter(
+        row.reason.partition(":")[0] if ":" in row.reason else row.reason.lstrip("0123456789.e+- ")
+        for row in rows
+        if row.reason
+    )
+    text = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
+    if reasons:
+        text += "; not finished: " + ", ".join(f"{n} {why}" for why, n in reasons.most_common(6))
+    return f"{text}. Best first."
+
+
+def _table(rows: Sequence[TrialRow]) -> list[tuple[bool, tuple[str, ...]]]:
+    ordered = sorted(
+        rows, key=lambda row: (not row.is_done, row.values[0] if row.values else 1e30, row.number)
+    )
+    return [
+        (
+            row.is_done and index == 0,
+            (
+                str(row.number),
+                row.state,
+                " ".join(f"{value:.4g}" for value in row.values) or "-",
+                _percent(row.mape),
+                _percent(row.median_ape),
+                "-" if row.spearman_by_task is None else f"{row.spearman_by_task:.3f}",
+                "-" if row.predict_s is None else format_seconds(row.predict_s),
+                "-" if row.parameters is None else f"{row.parameters:,}",
+                str(row.epochs),
+                f"{row.steps:,}",
+                f"{row.cpu_s:.1f}",
+                row.reason,
+            ),
+        )
+        for index, row in enumerate(ordered)
+    ]
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.1f} %"
+
+
+def _facts(options: dict[str, Any], rows: Sequence[TrialRow]) -> list[tuple[str, str]]:
+    train = options.get("train", {})
+    facts = [
+        ("models", ", ".join(sorted({row.model for row in rows if row.model}))),
+        ("objective", str(options.get("objective", {}).get("kind", ""))),
+        ("sampler, seed", f"{options.get('sampler', '')}, {options.get('seed', '')}"),
+        ("pruner", str(options.get("pruner", {}).get("kind", ""))),
+        ("data", str(train.get("dataset") or "tenset-cpu (shipped)")),
+        ("split, seed", f"{train.get('split', '')}, {train.get('seed', '')}"),
+        ("most parameters", str(options.get("most_parameters") or "no limit")),
+        ("most CPU s a trial", str(options.get("most_trial_cpu_s") or "no limit")),
+    ]
+    return facts + [(name, str(value)) for name, value in versions().items()]

@@ -1,0 +1,225 @@
+"""A study from its options to the winner: queue, workers, the best settings as a preset."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from cdmpp.autotune.objective import chosen_options, study_parts
+from cdmpp.autotune.options import (
+    AutotuneOptions,
+    beginnings,
+    check_options,
+    preset_values,
+)
+from cdmpp.autotune.settings import MODEL, recorded_values
+from cdmpp.autotune.slots import fill_slots
+from cdmpp.autotune.storage import open_storage, open_study
+from cdmpp.autotune.worker import OnTrial, work
+from cdmpp.datasets.samples import Samples
+from cdmpp.errors import CdmppError, DataError
+from cdmpp.training._files import write_text
+
+if TYPE_CHECKING:
+    import optuna
+    from optuna.trial import FrozenTrial
+
+#: One thread a process: what is fast alone is slow when two processes fight for two cores.
+_ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+#: Workers that are started again in place of killed ones, for each worker.
+_MOST_REPLACEMENTS = 3
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where every worker finds the samples.
+
+    Attributes:
+        load: a module-level function, so that a new process can call it.
+        folder: what it is given.
+        devices: labels; None = all.
+    """
+
+    load: Callable[[Path, list[str] | None], Samples]
+    folder: Path
+    devices: list[str] | None = None
+
+    def samples(self) -> Samples:
+        """Returns the samples."""
+        return self.load(self.folder, self.devices)
+
+
+def run_study(
+    options: AutotuneOptions,
+    source: Source,
+    place: Path | str,
+    *,
+    workers: int = 1,
+    on_trial: OnTrial | None = None,
+) -> optuna.Study:
+    """Does the trials of a study that are not done and returns it.
+
+    Several runs, on one machine or many, may work on the same study at once. A killed worker is
+    replaced; its trial is done again after the lease.
+
+    Args:
+        place: path of the journal, or URL of the database.
+        workers: processes of one thread each; 1 = this process.
+        on_trial: called after every trial, in the process that did it; for several workers a
+            module-level function.
+
+    Raises:
+        UsageError: options that do not go together, or a study of this name with others.
+        DataError: the data or the storage cannot be used.
+    """
+    check_options(options)
+    study = open_study(options, open_storage(str(place), lease_s=options.lease_s))
+    fill_slots(study, options.trials, first_settings(options))
+    deadline = time.time() + 60.0 * options.minutes if options.minutes else math.inf
+    if workers == 1:
+        parts = study_parts(options.train, source.samples())
+        work(options, place, parts, deadline=deadline, on_trial=on_trial)
+    else:
+        _run_processes(options, source, str(place), workers, deadline, on_trial)
+    return study
+
+
+def first_settings(options: AutotuneOptions) -> list[dict[str, Any]]:
+    """Returns the recorded values of the settings that are tried first."""
+    found = []
+    for train in beginnings(options):
+        values = recorded_values(options.space(train.model), train)
+        found.append({MODEL: train.model, **values} if len(options.tuned_kinds()) > 1 else values)
+    return found
+
+
+def best_trial(study: optuna.Study) -> FrozenTrial:
+    """Returns the finished trial with the least error (of a front: that end of it).
+
+    Raises:
+        DataError: no trial was finished.
+    """
+    import optuna
+
+    done = study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.COMPLETE,))
+    if not done:
+        reasons = sorted(
+            {
+                str(trial.user_attrs["reason"])
+                for trial in study.trials
+                if "reason" in trial.user_attrs
+            }
+        )
+        raise DataError(
+            f"no trial of the study {study.study_name!r} was finished "
+            f"({'; '.join(reasons[:3]) or 'none was begun'}); give it more time or wider limits"
+        )
+    return min(done, key=lambda trial: (trial.values[0], trial.number))
+
+
+def winner_options(options: AutotuneOptions, trial: FrozenTrial) -> Any:
+    """Returns the `TrainOptions` of a finished trial, as it is to be trained in the end."""
+    return chosen_options(trial, options)  # type: ignore[arg-type]
+
+
+def write_preset(path: Path, options: AutotuneOptions, trial: FrozenTrial) -> None:
+    """Writes the settings of a trial as a file for `configs/models`.
+
+    Raises:
+        DataError: it cannot be written.
+    """
+    train = winner_options(options, trial)
+    head = (
+        f"# Trial {trial.number} of the study {options.name!r} (`cdmpp autotune`), chosen on the\n"
+        f"# validation part: {options.objective.kind} {trial.values[0]:.6g}.\n"
+    )
+    write_text(path, head + yaml.safe_dump(preset_values(train), sort_keys=False))
+
+
+def _run_processes(
+    options: AutotuneOptions,
+    source: Source,
+    place: str,
+    workers: int,
+    deadline: float,
+    on_trial: OnTrial | None,
+) -> None:
+    """Keeps `workers` processes at work.
+
+    Raises:
+        CdmppError: a worker ended with an error of ours; it has said which.
+    """
+    context = get_context("spawn")
+
+    def start() -> Any:
+        process = context.Process(
+            target=_work_in_process, args=(options, source, place, deadline, on_trial)
+        )
+        process.start()
+        return process
+
+    replacements = _MOST_REPLACEMENTS * workers
+    with _one_thread_each():
+        processes = [start() for _ in range(workers)]
+        failed = 0
+        while processes:
+            processes[0].join(timeout=0.5)
+            for process in [entry for entry in processes if not entry.is_alive()]:
+                processes.remove(process)
+                code = process.exitcode or 0
+                if code < 0 and replacements:
+                    replacements -= 1
+                    print(f"worker {process.pid} died (signal {-code}); replaced", file=sys.stderr)
+                    processes.append(start())
+                elif code:
+                    failed = failed or code
+    if failed:
+        error = CdmppError(
+            f"a worker ended with exit code {failed}, see its message above; what is done is kept: "
+            "run the same command again to continue"
+        )
+        error.exit_code = failed if failed > 0 else 1
+        raise error
+
+
+def _work_in_process(
+    options: AutotuneOptions,
+    source: Source,
+    place: str,
+    deadline: float,
+    on_trial: OnTrial | None,
+) -> None:
+    """`work` in a process of its own; expected trouble is one line on stderr and an exit code."""
+    try:
+        parts = study_parts(options.train, source.samples())
+        work(options, place, parts, deadline=deadline, on_trial=on_trial)
+    except CdmppError as error:
+        print(f"cdmpp: error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+@contextmanager
+def _one_thread_each() -> Iterator[None]:
+    """Gives the processes started inside the block one thread for numerical libraries."""
+    before = {name: os.environ.get(name) for name in _ONE_THREAD}
+    os.environ.update(dict.fromkeys(_ONE_THREAD, "1"))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

@@ -1,0 +1,149 @@
+"""The trials of a study as plain rows, for tables, plots and `--json`."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import optuna
+
+
+@dataclass(frozen=True)
+class TrialRow:
+    """A trial.
+
+    Attributes:
+        number: in the study.
+        state: `complete`, `pruned`, `fail`, `running` or `waiting`.
+        values: of the objectives; of a pruned trial, its last intermediate value; may be empty.
+        settings: name -> chosen value.
+        reason: why it was not finished; empty = it was, or it was never begun.
+        model: kind.
+        mape: of the validation part; None = not finished.
+        median_ape: likewise.
+        spearman_by_task: likewise.
+        predict_s: seconds of a prediction, one program on one device, in a batch.
+        parameters: of the network; None = no network.
+        steps: optimiser steps done.
+        epochs: epochs done.
+        cpu_s: CPU seconds.
+        wall_s: wall seconds.
+        finished_s: wall seconds from the first trial's beginning to its end; None = not ended.
+    """
+
+    number: int
+    state: str
+    values: tuple[float, ...]
+    settings: dict[str, Any]
+    reason: str
+    model: str
+    mape: float | None
+    median_ape: float | None
+    spearman_by_task: float | None
+    predict_s: float | None
+    parameters: int | None
+    steps: int
+    epochs: int
+    cpu_s: float
+    wall_s: float
+    finished_s: float | None
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it was trained to its end and judged."""
+        return self.state == "complete"
+
+
+def trial_rows(study: optuna.Study) -> list[TrialRow]:
+    """Returns the trials that were begun, by number."""
+    from optuna.trial import TrialState
+
+    trials = [t for t in study.get_trials(deepcopy=False) if t.state != TrialState.WAITING]
+    begun = [trial.datetime_start for trial in trials if trial.datetime_start]
+    start = min(begun) if begun else None
+    rows = []
+    for trial in trials:
+        facts = trial.user_attrs
+        end = trial.datetime_complete
+        rows.append(
+            TrialRow(
+                number=trial.number,
+                state=trial.state.name.lower(),
+                values=tuple(trial.values or ()),
+                settings=dict(trial.params),
+                reason=str(facts.get("reason", "")),
+                model=str(facts.get("model", "")),
+                mape=facts.get("mape"),
+                median_ape=facts.get("median_ape"),
+                spearman_by_task=facts.get("spearman_by_task"),
+                predict_s=facts.get("predict_s"),
+                parameters=facts.get("parameters"),
+                steps=int(facts.get("steps", 0)),
+                epochs=int(facts.get("epochs", 0)),
+                cpu_s=float(facts.get("cpu_s", 0.0)),
+                wall_s=float(facts.get("wall_s", 0.0)),
+                finished_s=(end - start).total_seconds() if end and start else None,
+            )
+        )
+    return rows
+
+
+def row_json(row: TrialRow) -> dict[str, Any]:
+    """Returns a row as JSON can hold it."""
+    return {**asdict(row), "values": list(row.values)}
+
+
+def front(rows: list[TrialRow]) -> list[TrialRow]:
+    """Returns the finished trials that no other beats in both error and prediction time, by time.
+
+    The error is the first value, the time `predict_s`.
+    """
+    done = [row for row in rows if row.is_done and row.predict_s is not None]
+    done.sort(key=lambda row: (row.predict_s, row.values[0]))
+    found: list[TrialRow] = []
+    for row in done:
+        if not found or row.values[0] < found[-1].values[0]:
+            found.append(row)
+    return found
+
+
+def best_so_far(rows: list[TrialRow]) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Returns float64 [N], the least first value of finished trials up to each row; NaN before."""
+    best = np.full(len(rows), np.nan)
+    least = np.nan
+    for index, row in enumerate(rows):
+        if row.is_done:
+            least = float(np.fmin(least, row.values[0]))
+        best[index] = least
+    return best
+
+
+def importances(study: optuna.Study) -> dict[str, float]:
+    """Returns the share that each setting has in the differences of the finished trials, largest
+    first; empty while fewer than four were finished or all did the same.
+    """
+    import optuna
+    from optuna.trial import TrialState
+
+    done = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+    values = {trial.values[0] for trial in done}
+    if len(done) < 4 or len(values) < 2:
+        return {}
+    shared = set.intersection(*(set(trial.params) for trial in done))
+    varied = {name for name in shared if len({trial.params[name] for trial in done}) > 1}
+    if not varied:
+        return {}
+    with warnings.catch_warnings():
+        # It reminds whoever gives a target that low is good; here it is.
+        warnings.filterwarnings("ignore", "PedAnovaImportanceEvaluator", UserWarning)
+        found = optuna.importance.get_param_importances(
+            study,
+            evaluator=optuna.importance.PedAnovaImportanceEvaluator(),
+            params=sorted(varied),
+            target=lambda trial: trial.values[0],
+        )
+    return {name: float(value) for name, value in found.items()}

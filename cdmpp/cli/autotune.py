@@ -1,0 +1,253 @@
+"""`cdmpp autotune`: the hyper-parameters of a cost model, by trials on the validation part."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cdmpp.cli._options import add_data_options, add_output_options, add_training_options, is_quiet
+
+if TYPE_CHECKING:
+    import optuna
+    from optuna.trial import FrozenTrial
+
+    from cdmpp.autotune.options import AutotuneOptions
+    from cdmpp.training.run import RunResult
+
+_JOURNAL = "journal.log"
+_PAGE = "report.html"
+_PRESET = "best.yaml"
+
+
+def register(subparsers: Any) -> None:
+    """Adds the `autotune` command and `autotune report`."""
+    parser = subparsers.add_parser(
+        "autotune",
+        help="find hyper-parameters of a cost model by trials on the validation part",
+        description=(
+            "Trains a model again and again with other settings, judges every trial on the "
+            "validation part, writes the best settings as best.yaml, trains them once more as "
+            "`cdmpp train` does, which opens the test part, and writes report.html. Run the same "
+            "command again to continue, or at the same time to help."
+        ),
+    )
+    _add_study_options(parser)
+    add_data_options(parser)
+    add_training_options(parser)
+    parser.add_argument("--model", metavar="KIND", help="kind to tune (default: as in --config)")
+    parser.add_argument(
+        "--workers", type=int, default=1, metavar="N", help="processes, one thread each (default 1)"
+    )
+    parser.add_argument("--trials", type=int, metavar="N", help="trials of the study")
+    parser.add_argument("--minutes", type=float, metavar="M", help="wall time of this run")
+    parser.add_argument("--sampler", choices=("tpe", "random"), help="what chooses the settings")
+    parser.add_argument(
+        "--pruner",
+        choices=("none", "percentile", "hyperband"),
+        help="what ends bad trials early (one objective only)",
+    )
+    parser.add_argument("--seed", type=int, metavar="N", help="of the sampler")
+    parser.add_argument(
+        "--no-train", action="store_true", help="do not train the winner: leave the test part shut"
+    )
+    add_output_options(parser)
+    parser.set_defaults(run=run)
+    parts = parser.add_subparsers(dest="autotune_command", metavar="report")
+    report = parts.add_parser(
+        "report",
+        help="write the page of a study",
+        description=(
+            "Writes history, importance, parallel coordinates, the front of error and prediction "
+            "time and all trials as one HTML file. Trains nothing; works while a study runs."
+        ),
+    )
+    _add_study_options(report)
+    report.add_argument("--study", metavar="NAME", help="where the storage has several")
+    add_output_options(report)
+    report.set_defaults(run=run_report)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Runs the command; returns the exit code."""
+    options = autotune_options(args)
+    args.dataset = Path(options.train.dataset) if options.train.dataset else None
+    args.device = list(options.train.devices) or None
+
+    from cdmpp.autotune.options import check_options
+    from cdmpp.autotune.study import Source, best_trial, run_study, write_preset
+    from cdmpp.cli._data import extracted_folder
+    from cdmpp.datasets.cache import load_samples
+
+    check_options(options)  # before anything is extracted
+    out = args.out or Path("runs") / f"autotune-{options.name}"
+    source = Source(load_samples, extracted_folder(args), list(options.train.devices) or None)
+    place = args.storage or str(out / _JOURNAL)
+    study = run_study(
+        options,
+        source,
+        place,
+        workers=args.workers,
+        on_trial=None if is_quiet(args) else print_trial,
+    )
+    best = best_trial(study)
+    out.mkdir(parents=True, exist_ok=True)
+    write_preset(out / _PRESET, options, best)
+    page = _write_page(study, out)
+    result = None if args.no_train else _train_winner(args, options, best, source.samples(), out)
+    if args.json:
+        print(json.dumps(_value(study, best, out, result), allow_nan=False))
+    else:
+        _print_end(study, best, out, page, result)
+    return 0
+
+
+def run_report(args: argparse.Namespace) -> int:
+    """Runs `autotune report`; returns the exit code."""
+    from cdmpp.autotune.storage import existing_study
+    from cdmpp.autotune.trial_rows import row_json, trial_rows
+    from cdmpp.errors import UsageError
+
+    if args.out is None:
+        raise UsageError("autotune report needs the folder of a study; expected --out RUN")
+    study = existing_study(args.storage or str(args.out / _JOURNAL), args.study)
+    args.out.mkdir(parents=True, exist_ok=True)
+    page = _write_page(study, args.out)
+    if args.json:
+        rows = [row_json(row) for row in trial_rows(study)]
+        value = {"study": study.study_name, "report": str(page), "trials": rows}
+        print(json.dumps(value, allow_nan=False))
+    else:
+        print(f"report  {page}")
+    return 0
+
+
+def autotune_options(args: argparse.Namespace) -> AutotuneOptions:
+    """Returns the options: defaults, then --config, then --set, then the other command line
+    options.
+
+    Raises:
+        UsageError: an unknown or ill-typed option.
+    """
+    from dataclasses import replace
+
+    from cdmpp.autotune.options import AutotuneOptions
+    from cdmpp.cli.dataset import device_labels
+    from cdmpp.config import load_config
+    from cdmpp.errors import UsageError
+
+    if args.workers < 1:
+        raise UsageError(f"--workers is {args.workers}, expected at least 1")
+    options = load_config(AutotuneOptions, args.config, overrides=args.set)
+    own = {name: getattr(args, name) for name in ("trials", "minutes", "sampler", "seed")}
+    train = {
+        "dataset": str(args.dataset) if args.dataset else None,
+        "devices": tuple(sorted(set(device_labels(args.device) or []))) or None,
+        "model": args.model,
+    }
+    options = replace(
+        options,
+        train=replace(options.train, **{k: v for k, v in train.items() if v is not None}),
+        **{name: value for name, value in own.items() if value is not None},
+    )
+    if args.pruner:
+        options = replace(options, pruner=replace(options.pruner, kind=args.pruner))
+    return options
+
+
+def print_trial(trial: FrozenTrial) -> None:
+    """Shows a trial that has ended on stderr."""
+    facts = trial.user_attrs
+    values = " ".join(f"{value:.4g}" for value in trial.values or ())
+    words = [
+        f"trial {trial.number} {trial.state.name.lower()}",
+        values,
+        f"{facts.get('epochs', 0)} epochs, {facts.get('cpu_s', 0.0):.1f} CPU s",
+        str(facts.get("reason", "")),
+    ]
+    print(", ".join(word for word in words if word), file=sys.stderr, flush=True)
+
+
+def _add_study_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="folder of the study (default: runs/autotune-NAME)"
+    )
+    parser.add_argument(
+        "--storage",
+        metavar="PLACE",
+        help="journal file, or postgresql://USER@HOST/DATABASE for many machines "
+        "(default: journal.log in --out)",
+    )
+
+
+def _write_page(study: optuna.Study, out: Path) -> Path:
+    from cdmpp.autotune.report import write_study_report
+    from cdmpp.cli.train import command_line
+
+    preset = out / _PRESET
+    text = preset.read_text("utf-8") if preset.exists() else ""
+    return write_study_report(study, out / _PAGE, command=command_line(), preset=text)
+
+
+def _train_winner(
+    args: argparse.Namespace,
+    options: AutotuneOptions,
+    best: FrozenTrial,
+    samples: Any,
+    out: Path,
+) -> RunResult:
+    """Trains the best settings as `cdmpp train` does and returns the run."""
+    from cdmpp.autotune.study import winner_options
+    from cdmpp.cli._progress import training_progress
+    from cdmpp.cli.train import command_line
+    from cdmpp.report.run_report import write_run_report
+    from cdmpp.training.run import train_run
+
+    with training_progress(is_quiet=is_quiet(args)) as progress:
+        train = winner_options(options, best)
+        result = train_run(train, samples, out / f"trial-{best.number}", on_progress=progress)
+    write_run_report(result, command=command_line())
+    return result
+
+
+def _value(
+    study: optuna.Study, best: FrozenTrial, out: Path, result: RunResult | None
+) -> dict[str, Any]:
+    from cdmpp.autotune.trial_rows import row_json, trial_rows
+
+    rows = trial_rows(study)
+    return {
+        "study": study.study_name,
+        "preset": str(out / _PRESET),
+        "report": str(out / _PAGE),
+        "best": next(row_json(row) for row in rows if row.number == best.number),
+        "first": next((row_json(row) for row in rows if row.number == 0), None),
+        "trials": len(rows),
+        "cpu_s": sum(row.cpu_s for row in rows),
+        "steps": sum(row.steps for row in rows),
+        "run": None if result is None else str(result.run_dir),
+        "test": None if result is None else result.metrics["test"][result.metrics["model"]],
+    }
+
+
+def _print_end(
+    study: optuna.Study, best: FrozenTrial, out: Path, page: Path, result: RunResult | None
+) -> None:
+    from cdmpp.autotune.trial_rows import trial_rows
+
+    rows = trial_rows(study)
+    first = next((row for row in rows if row.number == 0 and row.is_done), None)
+    value = best.values[0]
+    began = f" (began with {first.values[0]:.4g})" if first else ""
+    print(f"best    trial {best.number}: {value:.4g} on the validation part{began}")
+    print(f"spent   {sum(r.cpu_s for r in rows) / 60:.1f} CPU minutes, {len(rows)} trials")
+    if result is not None:
+        from cdmpp.cli._tables import print_groups
+        from cdmpp.report.run_report import run_groups
+
+        print(f"\ntest part, {result.metrics['split']['description']}\n")
+        print_groups(run_groups(result.metrics))
+        print(f"model   {result.run_dir}")
+    print(f"preset  {out / _PRESET}\nreport  {page}")

@@ -1,0 +1,60 @@
+"""`cdmpp doctor`: how healthy the measurements of a campaign, or of this machine, are."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from cdmpp.cli._options import add_output_options, is_quiet
+
+
+def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds the `doctor` command."""
+    parser = subparsers.add_parser("doctor", help="health of measurements, or of this machine")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument(
+        "folder", nargs="?", type=Path, metavar="DIR", help="--out folder of `cdmpp measure`"
+    )
+    what.add_argument(
+        "--live", action="store_true", help="time a reference program on this machine's CPU now"
+    )
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=20.0,
+        metavar="N",
+        help="with --live: how long to time (default: 20)",
+    )
+    parser.add_argument(
+        "--threads", type=int, metavar="N", help="with --live: threads (default: all CPUs)"
+    )
+    parser.add_argument(
+        "--strict", action="store_true", help="exit with 4 when something is doubtful"
+    )
+    add_output_options(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Runs `cdmpp doctor`; returns the exit code."""
+    from cdmpp.errors import EXIT_DEVICE, UsageError
+    from tvm_helper.measure_doctor import folder_report, live_report, report_text
+
+    if args.live:
+        if not args.seconds > 0 or (args.threads is not None and args.threads < 1):
+            raise UsageError("expected --seconds above 0 and --threads of at least 1")
+        show = None if is_quiet(args) else _show
+        report = live_report(args.seconds, threads=args.threads, on_progress=show)
+    else:
+        report = folder_report(args.folder)
+    print(json.dumps(report) if args.json else report_text(report))
+    return EXIT_DEVICE if args.strict and report["findings"] else 0
+
+
+def _show(text: str) -> None:
+    if sys.stderr.isatty():
+        print(f"\r\033[K{text}", end="" if "left" in text else "\n", file=sys.stderr, flush=True)
+    elif "left" not in text:
+        print(text, file=sys.stderr)

@@ -1,0 +1,210 @@
+"""`cdmpp measure`: builds and times programs on a device, into an extracted dataset."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cdmpp.cli._options import add_output_options, is_quiet
+
+if TYPE_CHECKING:
+    from tvm_helper.measure import MeasureProgress
+    from tvm_helper.measure_options import MeasureOptions
+
+_SECONDS_BETWEEN_LINES = 10.0
+#: Options of the command that are fields of `MeasureOptions`.
+_SINGLE = ("device", "target", "threads", "per_task", "most_programs", "seed", "rpc")
+_REPEATED = ("sample", "replay", "replay_devices", "network")
+
+
+def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds the `measure` command."""
+    parser = subparsers.add_parser("measure", help="build and time programs on a device")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="campaign and extracted dataset")
+    sources = parser.add_argument_group("what to measure (may be mixed and repeated)")
+    sources.add_argument(
+        "--sample",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="TASK",
+        help="random MetaSchedule schedules of a task: KIND:SIZE=N,... (see --list-tasks) or a "
+        "Python file with TVMScript",
+    )
+    sources.add_argument(
+        "--replay",
+        action="append",
+        default=[],
+        metavar="DATASET",
+        help="programs of a folder in Tenset's layout, replayed on this device",
+    )
+    sources.add_argument(
+        "--replay-device",
+        dest="replay_devices",
+        action="append",
+        default=[],
+        metavar="LABEL",
+        help="devices whose records are replayed (default: all of the target's kind)",
+    )
+    sources.add_argument(
+        "--network",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="random schedules of the tasks of a network (.onnx, .pt2)",
+    )
+    sources.add_argument("--list-tasks", action="store_true", help="list the task kinds and sizes")
+    sources.add_argument(
+        "--per-task", type=int, metavar="N", help="programs of each task (default: 64)"
+    )
+    sources.add_argument(
+        "--most-programs", type=int, metavar="N", help="programs in all, evenly over the tasks"
+    )
+    sources.add_argument("--seed", type=int, metavar="N", help="what is drawn (default: 0)")
+    place = parser.add_argument_group("on what")
+    place.add_argument("--device", metavar="LABEL", help="label of the device, see `device list`")
+    place.add_argument(
+        "--target", metavar="TEXT", help="TVM's target, JSON or tag (default: follows from LABEL)"
+    )
+    place.add_argument(
+        "--threads", type=int, metavar="N", help="threads on a CPU (default: those of LABEL)"
+    )
+    place.add_argument(
+        "--rpc", metavar="HOST:PORT:KEY", help="TVM's RPC tracker (default: this machine)"
+    )
+    place.add_argument(
+        "--devices",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="folder with device files of your own; may be repeated",
+    )
+    parser.add_argument(
+        "--config", type=Path, metavar="YAML", help="all of it in a file, see configs/measure"
+    )
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="one setting, e.g. run_timeout_s=30 or timing.spread=0.01; wins over --config",
+    )
+    parser.add_argument(
+        "--tables-only",
+        action="store_true",
+        help="measure nothing; write the tables of what an interrupted campaign has",
+    )
+    add_output_options(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Runs `cdmpp measure`; returns the exit code."""
+    from cdmpp.errors import UsageError
+
+    if args.list_tasks:
+        return _list_tasks(args)
+    if args.out is None:
+        raise UsageError("where do the measurements go? give --out DIR")
+    if args.tables_only:
+        from tvm_helper.measure_tables import write_tables
+
+        tables = write_tables(args.out)
+        print(json.dumps(tables.to_json()) if args.json else tables.summary())
+        return 0
+    options = measure_options(args)
+    options.check()
+    from tvm_helper.measure import run_campaign
+
+    with _progress(is_quiet=is_quiet(args)) as show:
+        report = run_campaign(options, args.out, device_folders=args.devices, on_progress=show)
+    print(json.dumps(report.to_json()) if args.json else report.summary())
+    return 0
+
+
+def measure_options(args: argparse.Namespace) -> MeasureOptions:
+    """Returns the options: defaults, then --config, then --set, then the command's own.
+
+    Raises:
+        UsageError: an unknown setting or a value of the wrong type.
+    """
+    from dataclasses import replace
+
+    from cdmpp.config import load_config
+    from tvm_helper.measure_options import MeasureOptions
+
+    options = load_config(MeasureOptions, args.config, overrides=args.set)
+    given: dict[str, Any] = {
+        name: getattr(args, name) for name in _SINGLE if getattr(args, name) is not None
+    }
+    given |= {name: tuple(getattr(args, name)) for name in _REPEATED if getattr(args, name)}
+    return replace(options, **given)
+
+
+def _list_tasks(args: argparse.Namespace) -> int:
+    from tvm_helper.measure_tasks import task_names
+
+    names = task_names()
+    if args.json:
+        print(json.dumps(names))
+    else:
+        print("\n".join(f"{kind}:{sizes}" for kind, sizes in names.items()))
+    return 0
+
+
+@contextlib.contextmanager
+def _progress(*, is_quiet: bool) -> Iterator[Callable[[MeasureProgress], None] | None]:
+    if is_quiet:
+        yield None
+    elif sys.stderr.isatty():
+        with _bar() as show:
+            yield show
+    else:
+        yield _lines()
+
+
+@contextlib.contextmanager
+def _bar() -> Iterator[Callable[[MeasureProgress], None]]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
+               TextColumn("{task.fields[note]}"))  # fmt: skip
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        line = bar.add_task("starting", total=None, note="")
+
+        def show(progress: MeasureProgress) -> None:
+            bar.update(
+                line, description=progress.stage, completed=progress.done, total=progress.total,
+                note=_note(progress),
+            )  # fmt: skip
+
+        yield show
+
+
+def _lines() -> Callable[[MeasureProgress], None]:
+    last_shown = float("-inf")
+
+    def show(progress: MeasureProgress) -> None:
+        nonlocal last_shown
+        now = time.monotonic()
+        if now - last_shown < _SECONDS_BETWEEN_LINES and progress.done < progress.total:
+            return
+        last_shown = now
+        text = f"{progress.stage}: {progress.done} of {progress.total}, {_note(progress)}"
+        print(text, file=sys.stderr)
+
+    return show
+
+
+def _note(progress: MeasureProgress) -> str:
+    left = progress.seconds_left
+    note = f"{progress.failed} failed"
+    return note if left is None else f"{note}, about {left / 60:.0f} min left"

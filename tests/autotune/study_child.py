@@ -1,0 +1,45 @@
+"""A worker whose trials take a moment instead of a training; started and killed by the tests."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+from cdmpp.autotune import worker
+from cdmpp.autotune.objective import Parts, chosen_options
+from cdmpp.autotune.options import AutotuneOptions, PrunerOptions
+from cdmpp.training.options import TrainOptions
+from tests.models.synthetic import make_samples
+
+TRIALS = 6
+OPTIONS = AutotuneOptions(
+    name="shared",
+    train=TrainOptions(model="gbdt"),
+    trials=TRIALS,
+    lease_s=3.0,
+    pruner=PrunerOptions(kind="none"),
+)
+
+
+def main(place: str, log: Path, first_trial_s: float, other_trial_s: float) -> None:
+    """Works on the study; every begun trial is a line of `log`: process, trial, slot."""
+    begun = 0
+
+    def run_trial(trial, options, parts, limits, lease):
+        nonlocal begun
+        train = chosen_options(trial, options)
+        with log.open("a") as lines:
+            lines.write(f"{os.getpid()} {trial.number} {trial.user_attrs['slot']}\n")
+        begun += 1
+        time.sleep(first_trial_s if begun == 1 else other_trial_s)
+        return [float(train.gbdt.depth)]
+
+    worker.run_trial = run_trial
+    samples = make_samples(2, 2)
+    worker.work(OPTIONS, place, Parts(samples, samples))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]), float(sys.argv[3]), float(sys.argv[4]))

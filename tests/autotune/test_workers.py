@@ -1,0 +1,129 @@
+"""Two workers share a study; one is killed in the middle of a trial."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from optuna.storages import RDBStorage
+from optuna.trial import TrialState
+
+from cdmpp.autotune.leases import DIED, DUPLICATE, FAULT
+from cdmpp.autotune.slots import RETRY_OF, SLOT, fill_slots, given_up, recover, take
+from cdmpp.autotune.storage import new_sampler, open_storage, open_study
+from cdmpp.autotune.study import first_settings
+from tests.autotune.postgres import running_server
+from tests.autotune.study_child import OPTIONS, TRIALS
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+CHILD = Path(__file__).with_name("study_child.py")
+
+
+@contextmanager
+def storage_place(kind: str, folder: Path) -> Iterator[str]:
+    if kind == "journal":
+        yield str(folder / "journal.log")
+    else:
+        with running_server() as url:
+            yield url
+
+
+def start(place: str, log: Path, first_trial_s: float, other_trial_s: float):
+    command = [sys.executable, CHILD, place, log, str(first_trial_s), str(other_trial_s)]
+    return subprocess.Popen(command, cwd=REPOSITORY, env={**os.environ, "PYTHONPATH": "."})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["journal", "postgresql"])
+def test_a_killed_worker_loses_nothing_and_doubles_nothing(kind, tmp_path):
+    log = tmp_path / "begun.txt"
+    log.touch()
+    with storage_place(kind, tmp_path) as place:
+        storage = open_storage(place, lease_s=OPTIONS.lease_s)
+        study = open_study(OPTIONS, storage)
+        fill_slots(study, TRIALS, first_settings(OPTIONS))
+        victim = start(place, log, 600.0, 600.0)
+        wait_for_line(log, victim)
+        survivor = start(place, log, 0.2, 0.2)
+        wait_for_line(log, survivor)
+        os.kill(victim.pid, signal.SIGKILL)
+        victim.wait()
+        assert survivor.wait(timeout=240) == 0
+        trials = study.get_trials()
+        if isinstance(storage, RDBStorage):
+            storage.remove_session()
+            storage.engine.dispose()
+    done = [trial for trial in trials if trial.state == TrialState.COMPLETE]
+    assert sorted(trial.user_attrs[SLOT] for trial in done) == list(range(TRIALS))
+    failed = [trial for trial in trials if trial.state == TrialState.FAIL]
+    assert [trial.user_attrs[FAULT] for trial in failed] == [DIED]
+    retried = next(trial for trial in done if RETRY_OF in trial.user_attrs)
+    assert retried.user_attrs[RETRY_OF] == [failed[0].number]
+    assert retried.params == failed[0].params
+    assert len(trials) == TRIALS + 1
+    begun = [line.split() for line in log.read_text().splitlines()]
+    assert Counter(slot for _, _, slot in begun) == {
+        str(slot): 2 if slot == retried.user_attrs[SLOT] else 1 for slot in range(TRIALS)
+    }
+
+
+def wait_for_line(log: Path, process: subprocess.Popen[bytes]) -> None:
+    for _ in range(1200):
+        assert process.poll() is None, "the worker ended"
+        if any(line.startswith(f"{process.pid} ") for line in log.read_text().splitlines()):
+            return
+        time.sleep(0.1)
+    raise AssertionError("the worker began no trial")
+
+
+def study_at(folder, **changes):
+    options = replace(OPTIONS, lease_s=0.1, **changes)
+    return open_study(options, open_storage(str(folder / "journal.log"), lease_s=0.1))
+
+
+def take_one(study):
+    return take(study, 0.1, lambda number: new_sampler(OPTIONS, number))
+
+
+def test_a_trial_that_kills_its_workers_is_given_up(tmp_path):
+    study = study_at(tmp_path)
+    fill_slots(study, 1, [{}])
+    for _ in range(2):
+        assert take_one(study) is not None
+        time.sleep(0.15)
+        recover(study, most_deaths=2)
+    assert take_one(study) is None
+    assert given_up(study, most_deaths=2) == [0]
+
+
+def test_a_live_lease_is_left_alone(tmp_path):
+    study = study_at(tmp_path)
+    fill_slots(study, 1, [{}])
+    assert take(study, 60.0, lambda number: new_sampler(OPTIONS, number)) is not None
+    recover(study, most_deaths=2)
+    assert [trial.state for trial in study.get_trials()] == [TrialState.RUNNING]
+
+
+def test_a_slot_that_was_queued_twice_is_done_once(tmp_path):
+    study = study_at(tmp_path)
+    for _ in range(2):
+        study.enqueue_trial({}, user_attrs={SLOT: 0})
+    assert take_one(study).number == 0
+    assert take_one(study) is None
+    assert study.get_trials()[1].user_attrs[FAULT] == DUPLICATE
+
+
+def test_slots_are_filled_once(tmp_path):
+    study = study_at(tmp_path)
+    fill_slots(study, 2, [{}])
+    fill_slots(study, 3, [{}])
+    assert [trial.user_attrs[SLOT] for trial in study.get_trials()] == [0, 1, 2]

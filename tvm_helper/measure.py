@@ -1,0 +1,527 @@
+"""A measuring campaign: draws, builds and times programs; what it knows is in a journal.
+
+Programs are built in batches, and timed one after the other while nothing is built. Every program
+is in the journal before the next one is touched, so that a killed campaign goes on where it was.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from cdmpp.config import to_dict
+from cdmpp.datasets.atomic import make_folder, remove_abandoned, write_json
+from cdmpp.datasets.store import ExtractReport
+from cdmpp.errors import CdmppError, DataError, DeviceError, UsageError
+from cdmpp.records import ERROR_CODE_NAMES, UNKNOWN_ERROR_CODE
+from tvm_helper.measure_health import machine, snapshot
+from tvm_helper.measure_journal import (
+    CAMPAIGN_FILE,
+    TASKS_FOLDER,
+    Journal,
+    campaign_lock,
+    disk_full,
+    says_disk_is_full,
+)
+from tvm_helper.measure_options import MeasureOptions, rpc_address
+from tvm_helper.measure_process import WORKER_COMMAND, Answer, Worker, ask_all
+from tvm_helper.measure_sources import MeasuredTask, campaign_tasks
+from tvm_helper.measure_tables import failures_by_kind, read_campaign, write_tables
+from tvm_helper.measure_target import MeasureTarget, measure_target
+
+#: What has to be free on the disk before a batch is built.
+LEAST_FREE_BYTES = 64 << 20
+#: Named, so that every campaign on any machine has the same one.
+REFERENCE_TASK = "matmul:m=192,n=192,k=192"
+_RUN_TIMEOUT, _BUILD_TIMEOUT, _RUNTIME, _COMPILE_HOST, _COMPILE_DEVICE = 7, 6, 4, 2, 3
+_KILL = 9
+#: What must be the same when a campaign is continued.
+_FIXED = ("device", "target", "threads", "rpc", "timing")
+
+_log = logging.getLogger("cdmpp")
+
+
+@dataclass(frozen=True)
+class MeasureProgress:
+    """How far a campaign is. `seconds_left` is None while nothing is known."""
+
+    stage: str
+    done: int
+    total: int
+    failed: int
+    seconds_left: float | None
+
+
+@dataclass(frozen=True)
+class MeasureReport:
+    """What a campaign's folder holds.
+
+    Attributes:
+        folder: the extracted dataset.
+        device: label.
+        target: TVM's target as JSON.
+        threads: of a program on a CPU, None on other devices.
+        tasks: number of tasks.
+        measured: programs in the tables; `before` of them from earlier runs.
+        failures: kinds of failure, as `failures_by_kind`.
+        draw_failures: tasks of which no schedule could be drawn: name -> first error text.
+        tables: what was written.
+    """
+
+    folder: Path
+    device: str
+    target: str
+    threads: int | None
+    tasks: int
+    measured: int
+    before: int
+    failures: list[dict[str, Any]]
+    draw_failures: dict[str, str]
+    tables: ExtractReport
+
+    def summary(self) -> str:
+        """Returns the report as lines of text."""
+        failed = sum(kind["count"] for kind in self.failures)
+        threads = "" if self.threads is None else f", {self.threads} threads"
+        lines = [
+            f"{self.measured} programs of {self.tasks} tasks on {self.device} ({self.target}"
+            f"{threads}), {failed} of them failed; {self.before} were there before"
+        ]
+        for kind in self.failures:
+            lines.append(f"  {kind['count']} {kind['name']}; the first: {kind['first_text']}")
+        lines += [f"  no schedule of {name}: {text}" for name, text in self.draw_failures.items()]
+        lines.append(
+            f"{self.tables.shards} shards; train on them: cdmpp train --dataset {self.folder}"
+        )
+        return "\n".join(lines)
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the report as JSON values."""
+        value = asdict(self)
+        return {**value, "folder": str(self.folder), "tables": self.tables.to_json()}
+
+
+def run_campaign(
+    options: MeasureOptions,
+    folder: Path,
+    *,
+    device_folders: Sequence[Path] = (),
+    on_progress: Callable[[MeasureProgress], None] | None = None,
+) -> MeasureReport:
+    """Measures what the options ask for into a folder; continues what is there.
+
+    Args:
+        options: the campaign.
+        folder: made when missing; becomes an extracted dataset.
+        device_folders: folders with device files of the user.
+        on_progress: called after every step.
+
+    Raises:
+        UsageError: options that make no sense or are not those of the campaign in the folder, or
+            another campaign holds the folder.
+        DeviceError: everything fails, a worker cannot be started, or a device is not free.
+        DataError: a file cannot be read or written, also for want of space.
+    """
+    options.check()
+    if options.rpc is not None:
+        rpc_address(options.rpc)
+    target = measure_target(options, device_folders)
+    tasks = campaign_tasks(options, target.tvm_target())
+    reference = campaign_tasks(MeasureOptions(sample=(REFERENCE_TASK,)), None)[0]
+    campaign = Campaign(options, folder, tasks, target, reference=reference)
+    return campaign.run(on_progress)
+
+
+class Campaign:
+    """One run of a campaign.
+
+    Args:
+        options: what to do.
+        folder: where.
+        tasks: the tasks, in order.
+        target: what programs are compiled for.
+        reference: a task of which one program is timed before every batch; None = none.
+        command: what workers run.
+        least_free_bytes: below this the disk counts as full.
+    """
+
+    def __init__(
+        self,
+        options: MeasureOptions,
+        folder: Path,
+        tasks: Sequence[MeasuredTask],
+        target: MeasureTarget,
+        *,
+        reference: MeasuredTask | None = None,
+        command: Sequence[str] = WORKER_COMMAND,
+        least_free_bytes: int = LEAST_FREE_BYTES,
+    ) -> None:
+        self._options = options
+        self._folder = Path(folder)
+        self._tasks = list(tasks)
+        self._target = target
+        self._reference = reference
+        self._command = command
+        self._least_free_bytes = least_free_bytes
+        self._reference_artifact: tuple[Path, list[Any]] | None = None
+        self._same_failures: tuple[tuple[int, str], int] = ((0, ""), 0)
+
+    def run(self, on_progress: Callable[[MeasureProgress], None] | None = None) -> MeasureReport:
+        """Measures what is missing and writes the tables.
+
+        Raises:
+            CdmppError: see `run_campaign`. What was measured is in the journal, and in the tables
+                unless they could not be written.
+        """
+        make_folder(self._folder, what="measuring campaign")
+        with campaign_lock(self._folder):
+            remove_abandoned(self._folder)
+            self._settle()
+            self._journal = Journal(self._folder)
+            try:
+                before = self._journal.measured_count
+                try:
+                    with self._workers():
+                        self._measure(on_progress or _ignore)
+                except DeviceError as error:
+                    self._tables_despite(error)
+                    raise
+                return self._report(before)
+            finally:
+                self._journal.close()
+
+    # What is there already.
+
+    def _settle(self) -> None:
+        """Writes what the campaign is, or checks that it is the one in the folder."""
+        values = {
+            **self._target.to_json(), "rpc": self._options.rpc,
+            "timing": to_dict(self._options.timing),
+        }  # fmt: skip
+        path = self._folder / CAMPAIGN_FILE
+        if path.is_file():
+            old = read_campaign(self._folder)
+            changed = [name for name in _FIXED if old.get(name) != values[name]]
+            if changed:
+                listed = ", ".join(f"{n}: {old.get(n)} there, {values[n]} now" for n in changed)
+                raise UsageError(
+                    f"{self._folder} holds a campaign with other settings ({listed}); use the same "
+                    "or choose another --out"
+                )
+            values["machine"] = old.get("machine")
+        else:
+            values["machine"] = machine()
+        write_json(path, {**values, "options": to_dict(self._options)})
+        folder = make_folder(self._folder / TASKS_FOLDER, what="tasks of the campaign")
+        for task in [*self._tasks, *([self._reference] if self._reference else [])]:
+            task.save(folder)
+
+    def _tables_despite(self, error: CdmppError) -> None:
+        try:
+            if self._journal.measured_count:
+                write_tables(self._folder)
+        except CdmppError as second:
+            _log.warning("the tables were not written (%s), after: %s", second, error)
+
+    # Workers.
+
+    @contextlib.contextmanager
+    def _workers(self) -> Iterator[None]:
+        self._scratch = make_folder(self._folder / f"build.{_pid()}.tmp", what="built programs")
+        options = self._options
+        threads = self._target.threads
+        count = {} if threads is None else {"TVM_NUM_THREADS": str(threads)}
+
+        def worker(name: str, environment: dict[str, str]) -> Worker:
+            return Worker(
+                self._command, self._scratch / f"{name}.log",
+                queue_timeout_s=options.queue_timeout_s,
+                environment={"OMP_NUM_THREADS": "1", **environment},
+            )  # fmt: skip
+
+        self._builders = [worker(f"build-{number}", {}) for number in range(options.build_jobs)]
+        self._runner = worker("run", count)
+        try:
+            yield
+        finally:
+            for one in (*self._builders, self._runner):
+                one.stop()
+            shutil.rmtree(self._scratch, ignore_errors=True)
+
+    # The work.
+
+    def _measure(self, show: Callable[[MeasureProgress], None]) -> None:
+        self._draw(show)
+        jobs = self._missing()
+        total = self._journal.measured_count + len(jobs)
+        if not jobs:
+            return
+        self._build_reference()
+        clock = _Clock(len(jobs))
+        for start in range(0, len(jobs), self._options.batch):
+            self._check_space()
+            self._append_health()
+            batch = jobs[start : start + self._options.batch]
+            built: list[tuple[_Job, list[Any], float]] = []
+            show(self._progress("building", total, clock))
+            requests = [self._build_request(job) for job in batch]
+            answers = ask_all(
+                self._builders, requests, timeout_s=self._options.build_timeout_s
+            )  # fmt: skip
+            for number, answer in answers:
+                if answer.outcome == "done":
+                    built.append((batch[number], answer.value["arguments"], answer.elapsed_s))
+                else:
+                    self._fail(batch[number], answer, is_build=True)
+                    clock.add(1)
+            for job, arguments, build_s in built:
+                self._time(job, arguments, build_s)
+                clock.add(1)
+                show(self._progress("timing", total, clock))
+
+    def _draw(self, show: Callable[[MeasureProgress], None]) -> None:
+        """Draws the programs of the tasks that have none yet."""
+        count = self._per_task()
+        drawn = {
+            (entry["task"], entry["count"], entry["seed"])
+            for entry in self._journal.entries
+            if entry["kind"] == "drawn"
+        }
+        missing = [t for t in self._tasks if (t.key, count, self._options.seed) not in drawn]
+        show(MeasureProgress("drawing", len(self._tasks) - len(missing), len(self._tasks), 0, None))
+        for number, task in enumerate(missing, start=1 + len(self._tasks) - len(missing)):
+            entry: dict[str, Any] = {
+                "kind": "drawn", "task": task.key, "count": count, "seed": self._options.seed,
+                "error": None, "error_code": 0, "programs": [],
+            }  # fmt: skip
+            if task.programs is not None:
+                entry["programs"] = [
+                    {"program_id": identity, "schedule": steps}
+                    for identity, steps in task.programs[:count]
+                ]
+            else:
+                request = {
+                    "op": "draw", "task": self._task_file(task), "target": self._target.options,
+                    "count": count, "seed": self._options.seed, "scratch": str(self._scratch),
+                }  # fmt: skip
+                answer = self._builders[0].ask(request, timeout_s=self._options.draw_timeout_s)
+                if answer.outcome == "done":
+                    entry["programs"] = answer.value["programs"]
+                elif says_disk_is_full(answer.text):
+                    raise disk_full(self._folder, self._journal.measured_count)
+                else:
+                    entry["error_code"] = _code(answer, 1)
+                    entry["error"] = answer.text
+            self._journal.append(entry)
+            show(MeasureProgress("drawing", number, len(self._tasks), 0, None))
+
+    def _per_task(self) -> int:
+        most, tasks = self._options.most_programs, len(self._tasks)
+        return min(self._options.per_task, -(-most // tasks)) if most else self._options.per_task
+
+    def _missing(self) -> list[_Job]:
+        """Returns what is to be measured: the first program of every task, then the second, ..."""
+        done = {e["program_id"] for e in self._journal.entries if e["kind"] == "measured"}
+        wanted = {task.key: task for task in self._tasks}
+        count, seed = self._per_task(), self._options.seed
+        columns = [
+            [_Job(wanted[entry["task"]], **program) for program in entry["programs"]]
+            for entry in self._journal.entries
+            if entry["kind"] == "drawn"
+            and entry["task"] in wanted
+            and (entry["count"], entry["seed"]) == (count, seed)
+        ]
+        longest = max(map(len, columns), default=0)
+        jobs = [column[row] for row in range(longest) for column in columns if row < len(column)]
+        if self._options.most_programs:
+            jobs = jobs[: self._options.most_programs]
+        return [job for job in jobs if job.program_id not in done]
+
+    def _time(self, job: _Job, arguments: list[Any], build_s: float) -> None:
+        artifact = self._artifact(job)
+        request = self._run_request(artifact, arguments)
+        answer = self._runner.ask(request, timeout_s=self._options.run_timeout_s)
+        artifact.unlink(missing_ok=True)
+        if answer.outcome != "done":
+            self._fail(job, answer, is_build=False, build_s=build_s)
+            return
+        self._append(job, error_code=0, error=None, costs_s=answer.value["costs_s"],
+                     build_s=build_s, run_s=answer.elapsed_s)  # fmt: skip
+        self._same_failures = ((0, ""), 0)
+
+    def _fail(self, job: _Job, answer: Answer, *, is_build: bool, build_s: float = 0.0) -> None:
+        """Notes a failure; raises when it is the last of too many of one kind."""
+        if says_disk_is_full(answer.text):
+            raise disk_full(self._folder, self._journal.measured_count)
+        died = _COMPILE_HOST if self._target.kind == "llvm" else _COMPILE_DEVICE
+        code = _code(answer, died if is_build else _RUNTIME)
+        if answer.outcome == "timeout":
+            code = _BUILD_TIMEOUT if is_build else _RUN_TIMEOUT
+        seconds = (answer.elapsed_s, 0.0) if is_build else (build_s, answer.elapsed_s)
+        self._append(job, error_code=code, error=answer.text, costs_s=[], build_s=seconds[0],
+                     run_s=seconds[1])  # fmt: skip
+        kind, before = self._same_failures
+        text = answer.text if before == 0 or kind[0] != code else kind[1]
+        self._same_failures = ((code, text), before + 1 if kind[0] == code else 1)
+        most = self._options.stop_after_failures
+        if most and self._same_failures[1] >= most:
+            raise DeviceError(
+                f"stopped after {most} consecutive failures of one kind "
+                f"({ERROR_CODE_NAMES[code]}); the first of them: {text}. Mend it and run the same "
+                f"command again, or look closer: cdmpp doctor {self._folder}"
+            )
+
+    def _append(self, job: _Job, **values: Any) -> None:
+        self._journal.append(
+            {"kind": "measured", "program_id": job.program_id, "task": job.task.key,
+             "measured_at": int(time.time()), **values}
+        )  # fmt: skip
+
+    # The reference program and the machine.
+
+    def _build_reference(self) -> None:
+        if self._reference is None:
+            return
+        file = self._task_file(self._reference)
+        common = {"task": file, "target": self._target.options}
+        request = {**common, "op": "draw", "count": 1, "seed": 0, "scratch": str(self._scratch)}
+        drawn = self._builders[0].ask(request, timeout_s=self._options.draw_timeout_s)
+        built = drawn
+        artifact = self._scratch / f"reference{self._suffix}"
+        if drawn.outcome == "done":
+            schedule = drawn.value["programs"][0]["schedule"]
+            request = {**common, "op": "build", "schedule": schedule, "artifact": str(artifact)}
+            built = self._builders[0].ask(request, timeout_s=self._options.build_timeout_s)
+        if built.outcome != "done":
+            if says_disk_is_full(built.text):
+                raise disk_full(self._folder, self._journal.measured_count)
+            raise DeviceError(
+                f"the reference program ({REFERENCE_TASK}) cannot be built for "
+                f"{self._target.options}: {built.text}; nothing was measured. Check the target, "
+                "then run the same command again"
+            )
+        self._reference_artifact = (artifact, built.value["arguments"])
+
+    def _append_health(self) -> None:
+        """Times the reference program and notes the load; its failure is noted, no more."""
+        entry: dict[str, Any] = {"kind": "health", "at": int(time.time()), **snapshot()}
+        if self._reference_artifact is not None:
+            request = self._run_request(*self._reference_artifact)
+            answer = self._runner.ask(request, timeout_s=self._options.run_timeout_s)
+            entry["reference_costs_s"] = answer.value.get("costs_s")
+            entry["reference_error"] = answer.text or None
+        self._journal.append(entry)
+
+    def _check_space(self) -> None:
+        if shutil.disk_usage(self._folder).free < self._least_free_bytes:
+            raise disk_full(self._folder, self._journal.measured_count)
+
+    # Requests.
+
+    def _task_file(self, task: MeasuredTask) -> str:
+        return str((self._folder / TASKS_FOLDER / f"{task.key}.json").absolute())
+
+    @property
+    def _suffix(self) -> str:
+        return ".so" if self._options.rpc is None else ".tar"
+
+    def _artifact(self, job: _Job) -> Path:
+        return self._scratch / f"{job.program_id}{self._suffix}"
+
+    def _build_request(self, job: _Job) -> dict[str, Any]:
+        return {
+            "op": "build", "task": self._task_file(job.task), "schedule": job.schedule,
+            "target": self._target.options, "artifact": str(self._artifact(job).absolute()),
+        }  # fmt: skip
+
+    def _run_request(self, artifact: Path, arguments: list[Any]) -> dict[str, Any]:
+        return {
+            "op": "run", "artifact": str(artifact.absolute()), "arguments": arguments,
+            "target_kind": self._target.kind, "timing": to_dict(self._options.timing),
+            "rpc": self._options.rpc, "timeout_s": self._options.run_timeout_s,
+        }  # fmt: skip
+
+    def _progress(self, stage: str, total: int, clock: _Clock) -> MeasureProgress:
+        entries = self._journal.entries
+        failed = sum(e["kind"] == "measured" and e["error_code"] != 0 for e in entries)
+        done = self._journal.measured_count
+        return MeasureProgress(stage, done, total, failed, clock.seconds_left())
+
+    def _report(self, before: int) -> MeasureReport:
+        if not self._journal.measured_count:
+            texts = [e["error"] for e in self._journal.entries if e.get("error")]
+            raise DeviceError(
+                "no program could be drawn or measured"
+                + (f"; the first error: {texts[0]}" if texts else "; the tasks have no programs")
+            )
+        try:
+            tables = write_tables(self._folder)
+        except DataError as error:
+            if says_disk_is_full(str(error)):
+                count = self._journal.measured_count
+                raise disk_full(self._folder, count) from None
+            raise
+        names = {task.key: task.name for task in self._tasks}
+        drawn = [e for e in self._journal.entries if e["kind"] == "drawn" and e["error"]]
+        measured = [e for e in self._journal.entries if e["kind"] == "measured"]
+        return MeasureReport(
+            folder=self._folder,
+            device=self._options.device,
+            target=json.dumps(self._target.options, sort_keys=True),
+            threads=self._target.threads,
+            tasks=len({entry["task"] for entry in measured}),
+            measured=len(measured),
+            before=before,
+            failures=failures_by_kind(measured),
+            draw_failures={names.get(e["task"], e["task"]): e["error"] for e in drawn},
+            tables=tables,
+        )
+
+
+@dataclass(frozen=True)
+class _Job:
+    task: MeasuredTask
+    program_id: str
+    schedule: Any
+
+
+class _Clock:
+    """Estimates what is left from how long this run's programs took."""
+
+    def __init__(self, total: int) -> None:
+        self._start = time.monotonic()
+        self._total = total
+        self._done = 0
+
+    def add(self, count: int) -> None:
+        self._done += count
+
+    def seconds_left(self) -> float | None:
+        if not self._done:
+            return None
+        return (time.monotonic() - self._start) / self._done * (self._total - self._done)
+
+
+def _code(answer: Answer, died: int) -> int:
+    """Returns the error code of an answer that is not `done`, time-outs apart."""
+    if answer.outcome == "died":
+        return UNKNOWN_ERROR_CODE if answer.signal in (None, _KILL) else died
+    code = answer.value.get("error_code")
+    return UNKNOWN_ERROR_CODE if code is None else int(code)
+
+
+def _pid() -> int:
+    import os
+
+    return os.getpid()
+
+
+def _ignore(progress: MeasureProgress) -> None:
+    """Shows nothing."""

@@ -1,0 +1,121 @@
+"""What a measuring campaign is asked to do: one dataclass, one YAML file (`configs/measure`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from cdmpp.errors import UsageError
+
+
+@dataclass(frozen=True)
+class TimingOptions:
+    """When a program has been timed enough.
+
+    Attributes:
+        min_repeats: timings that every program gets, unless the budget ends before.
+        max_repeats: timings after which it ends.
+        min_repeat_s: a timing runs the program as often as fits this, and divides.
+        spread: relative standard error of the mean at which it ends (0.02 = 2 %).
+        budget_s: seconds of timing after which it ends.
+        flush_cache: whether caches are emptied before every single run (CPUs; then a timing is one
+            run, as in Tenset's CPU records).
+    """
+
+    min_repeats: int = 3
+    max_repeats: int = 30
+    min_repeat_s: float = 0.02
+    spread: float = 0.02
+    budget_s: float = 3.0
+    flush_cache: bool = False
+
+
+@dataclass(frozen=True)
+class MeasureOptions:
+    """A campaign.
+
+    Attributes:
+        device: label of what is measured.
+        target: TVM's target as JSON or as a tag; None = it follows from the device's numbers.
+        threads: threads a program may use on a CPU; None = those of the label.
+        sample: tasks whose MetaSchedule space is sampled: names (`measure --list-tasks`) or Python
+            files.
+        replay: folders in Tenset's layout whose programs are measured.
+        replay_devices: devices whose records are replayed; empty = all of the target's kind.
+        network: ONNX or torch.export files whose tasks are sampled.
+        per_task: programs of each task.
+        most_programs: programs in all, evenly over the tasks; 0 = no bound.
+        seed: what is drawn follows from it.
+        build_jobs: processes that build. Nothing is built while a program is timed.
+        batch: programs that are built before they are timed.
+        draw_timeout_s: seconds in which a task's schedules have to be drawn.
+        build_timeout_s: seconds in which a program has to be built.
+        run_timeout_s: seconds in which it has to be timed.
+        queue_timeout_s: seconds in which a worker or a remote device has to be free. It is never
+            part of the other three.
+        stop_after_failures: consecutive failures of one kind after which the campaign stops; 0 =
+            never.
+        rpc: `HOST:PORT:KEY` of TVM's RPC tracker; None = this machine.
+        timing: when a program has been timed enough.
+    """
+
+    device: str = ""
+    target: str | None = None
+    threads: int | None = None
+    sample: tuple[str, ...] = ()
+    replay: tuple[str, ...] = ()
+    replay_devices: tuple[str, ...] = ()
+    network: tuple[str, ...] = ()
+    per_task: int = 64
+    most_programs: int = 0
+    seed: int = 0
+    build_jobs: int = 1
+    batch: int = 16
+    draw_timeout_s: float = 900.0
+    build_timeout_s: float = 60.0
+    run_timeout_s: float = 60.0
+    queue_timeout_s: float = 900.0
+    stop_after_failures: int = 20
+    rpc: str | None = None
+    timing: TimingOptions = field(default_factory=TimingOptions)
+
+    def check(self) -> None:
+        """Checks what can be checked without a device.
+
+        Raises:
+            UsageError: no device, nothing to measure, or a number that makes no sense.
+        """
+        if not self.device:
+            raise UsageError(
+                "no device label; give --device LABEL, one that `cdmpp device list` names or a new "
+                "one with --target and --threads"
+            )
+        if not (self.sample or self.replay or self.network):
+            raise UsageError(
+                "nothing to measure; give --sample TASK (cdmpp measure --list-tasks), --replay "
+                "DATASET or --network FILE"
+            )
+        for name in ("per_task", "build_jobs", "batch"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"{name} must be at least 1, got {getattr(self, name)}")
+        for name in ("draw_timeout_s", "build_timeout_s", "run_timeout_s", "queue_timeout_s"):
+            if not getattr(self, name) > 0:
+                raise UsageError(f"{name} must be more than 0 seconds, got {getattr(self, name)}")
+        timing = self.timing
+        if not 1 <= timing.min_repeats <= timing.max_repeats:
+            raise UsageError(
+                "expected 1 <= timing.min_repeats <= timing.max_repeats, got "
+                f"{timing.min_repeats} and {timing.max_repeats}"
+            )
+
+
+def rpc_address(text: str) -> tuple[str, int, str]:
+    """Returns (host, port, key) of `HOST:PORT:KEY`.
+
+    Raises:
+        UsageError: it is of another form.
+    """
+    host, _, rest = text.partition(":")
+    port, _, key = rest.partition(":")
+    if not (host and port.isdecimal() and key):
+        raise UsageError(f"--rpc {text!r}: expected HOST:PORT:KEY, e.g. 127.0.0.1:9190:board")
+    return host, int(port), key
