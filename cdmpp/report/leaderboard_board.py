@@ -201,6 +201,10 @@ class FamilyScores:
         common = set.intersection(*(set(part) for part in parts)) if parts else set()
         return {seed: mean_metrics([part[seed] for part in parts]) for seed in sorted(common)}
 
+    def finished_targets(self, line: str) -> list[str]:
+        """Returns the targets where a line has a result at the headline budget."""
+        return [t for t in self.targets_with(None) if self.of_target(line, t, self.headline[t])]
+
     def targets_with(self, budget: int | None) -> list[str]:
         """Returns the targets where a budget (None = any for the headline) is possible."""
         if budget is None:

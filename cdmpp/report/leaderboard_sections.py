@@ -107,6 +107,8 @@ def family_section(board: Board, scores: FamilyScores, findings: Sequence[Findin
             f"{budget} tasks": {line: scores.of_target(line, target, budget) for line in lines}
             for budget in [0, *scores.budgets[target]]
         }
+        if not any(any(lines_of.values()) for lines_of in groups.values()):
+            continue
         note = (
             f"MAPE ± 95 % interval / Spearman; trained on {', '.join(family.sources_of(target))}; "
             f"{_n_text(groups['0 tasks'])}. Lines without a budget are the same in all columns."

@@ -73,11 +73,14 @@ def transfer_findings(
 ) -> list[Finding]:
     """Compares fine-tuning at the headline budgets with its baselines, and the samplers."""
     tuned = next((method for method in methods if method.startswith(FINETUNE)), None)
-    targets = scores.targets_with(None)
     if tuned is None:
         return [Finding("The suite has no method that fine-tunes.", None, {})]
-    if not targets:
+    possible = scores.targets_with(None)
+    if not possible:
         return [Finding("No target has enough tasks for a budget.", None, {})]
+    targets = scores.finished_targets(tuned)
+    if not targets:
+        return []
     budgets = ", ".join(f"{target} {scores.headline[target]}" for target in targets)
     found = []
     for rival, goal in (
@@ -100,7 +103,10 @@ def transfer_findings(
     found += _sampler_findings(
         tuned, methods, lambda line: scores.mean_over_targets(line, None, targets)
     )
-    return [*found, Finding(f"Budgets of this verdict (tasks): {budgets}.", None, {})]
+    text = f"Budgets of this verdict (tasks): {budgets}."
+    waiting = [target for target in possible if target not in targets]
+    text += f" Not run yet: {', '.join(waiting)}." if waiting else ""
+    return [*found, Finding(text, None, {"waiting": waiting})]
 
 
 def overall_transfer_findings(
@@ -117,13 +123,14 @@ def overall_transfer_findings(
         parts = [
             scores.of_target(line, target, scores.headline[target])
             for scores in families
-            for target in scores.targets_with(None)
+            for target in scores.finished_targets(tuned)
         ]
         common = set.intersection(*(set(part) for part in parts)) if parts else set()
         return {seed: mean_metrics([part[seed] for part in parts]) for seed in sorted(common)}
 
-    count = sum(len(scores.targets_with(None)) for scores in families)
-    what = f"mean over all {count} left-out devices"
+    count = sum(len(scores.finished_targets(tuned)) for scores in families)
+    possible = sum(len(scores.targets_with(None)) for scores in families)
+    what = f"mean over {'all ' if count == possible else ''}{count} left-out devices"
     ours = means(tuned)
     ratios = [
         _ratio(tuned, rival, ours, means(rival), goal, what)
