@@ -147,4 +147,5 @@ def test_adam_couples_its_weight_decay():
         kind: train(Line(), epochs=5, optimiser=kind, schedule="triangular").weights["weight"]
         for kind in ("adam", "adamw")
     }
-    assert torch.equal(weights["adam"], weights["adamw"])  # no decay: the same
+    # No decay: the same, but for the last bit of the fused kernel of adamw.
+    assert torch.allclose(weights["adam"], weights["adamw"], rtol=1e-6, atol=0.0)
