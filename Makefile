@@ -53,7 +53,7 @@ bench-conv: $(STAMP) ## judge the convolution model on NeuSight's layers and wri
 	OMP_NUM_THREADS=1 $(BIN)/python tests/benchmarks/conv_accuracy.py
 
 bench-embedding: $(STAMP) ## judge the embedding models on data/embedding-cpu and write docs/results/embedding.*
-	$(BIN)/python -m cdmpp.cli.main analytic embedding report --data data/embedding-cpu --out docs/results
+	$(BIN)/cdmpp analytic embedding report --data data/embedding-cpu --out docs/results
 
 bench-operators: $(STAMP) ## judge the operator model beside recorded peers and write docs/results/operators.*
 	OMP_NUM_THREADS=1 $(BIN)/cdmpp analytic operator evaluate --data $(NEUSIGHT) --out docs/results

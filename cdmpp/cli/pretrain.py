@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
     options = replace(options, dataset="", devices=labels, baselines=())
 
     from cdmpp.cli._progress import training_progress
-    from cdmpp.pretrained.package import package_run, read_card
+    from cdmpp.pretrained.package import bytes_of, package_run, read_card
     from cdmpp.report.run_report import write_run_report
     from cdmpp.training.run import train_run
 
@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps({"folder": str(folder), **read_card(folder)}, allow_nan=False))
         return 0
-    size = sum(path.stat().st_size for path in folder.iterdir())
+    size = bytes_of(folder)
     print(f"packaged {folder} ({size / 1e6:.2f} MB), trained on {', '.join(labels)}")
     return 0
 

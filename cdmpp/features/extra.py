@@ -13,6 +13,7 @@ from cdmpp.features.schema import ACCESS_SLOT_COUNT
 __all__ = [
     "CAPACITIES", "EXTRA_BLOCKS", "LEAF_EXTRA_COUNT", "LEAF_EXTRA_NAMES",
     "LEAF_EXTRA_SCHEMA_VERSION", "MEMORIES", "NEST_KINDS", "NEST_LEVEL_COUNT",
+    "TRAFFIC_COLUMNS",
 ]  # fmt: skip
 
 #: Kinds of memory, in the order of their columns.
@@ -70,6 +71,9 @@ def _blocks() -> dict[str, slice]:
 
 #: Columns of every block, in the order of the blocks.
 EXTRA_BLOCKS: dict[str, slice] = _blocks()
+_FOOTPRINT = EXTRA_BLOCKS["footprint"]
+#: Columns of the traffic of each of `CAPACITIES`, a part of the block `footprint`.
+TRAFFIC_COLUMNS = slice(_FOOTPRINT.stop - len(CAPACITIES), _FOOTPRINT.stop)
 #: Column names of `CompactAst.leaf_extra`, in order.
 LEAF_EXTRA_NAMES: tuple[str, ...] = tuple(
     f"{block}.{name}" for block, names in _COLUMNS.items() for name in names

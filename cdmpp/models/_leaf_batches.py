@@ -15,15 +15,14 @@ from cdmpp.analytic.roofline import device_rates, leaf_work
 from cdmpp.datasets.samples import Samples
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.devices.vector import device_vector
-from cdmpp.features.extra import CAPACITIES, EXTRA_BLOCKS, LEAF_EXTRA_COUNT
-from cdmpp.models._normalise import FloatArray, Normalisation
-from cdmpp.models._pooling import leaf_matrix, leaf_rows
+from cdmpp.features.extra import CAPACITIES, TRAFFIC_COLUMNS
+from cdmpp.models._normalise import Normalisation
+from cdmpp.models._pooling import columns_of, leaf_matrix, leaf_rows
 from cdmpp.models._program_groups import IntArray, ProgramGroups, cut
 from cdmpp.nn.latency_net import LeafBatch
 
 #: Work below one operation or byte counts as one, so that its logarithm is finite.
 _LEAST_WORK = 1.0
-_TRAFFIC_BLOCK = "footprint"
 
 
 @dataclass(frozen=True)
@@ -64,6 +63,8 @@ class SampleBatches(ProgramGroups):
         self._statistics = statistics
         vectors = np.stack([device_vector(spec) for spec in samples.devices])
         self._device = torch.from_numpy(statistics.device.apply(vectors))
+        #: Columns of a leaf matrix that hold the traffic; None where it has none.
+        self._traffic = columns_of(samples.programs, TRAFFIC_COLUMNS, extra_blocks)
         self._supply = torch.from_numpy(np.stack([_supply(spec) for spec in samples.devices]))
 
     def batch(self, programs: IntArray) -> LeafBatch:
@@ -84,7 +85,9 @@ class SampleBatches(ProgramGroups):
         values = np.stack([work.flop, work.bytes, work.touched_bytes, work.parallelism], 1)
         demand[mask] = np.log(np.maximum(values, _LEAST_WORK))
         traffic = np.full((batch, leaf, len(CAPACITIES)), np.nan, np.float32)
-        traffic[mask] = self._log_traffic(rows)
+        if self._traffic is not None:
+            # slog(x) = log2(x + 1), and a leaf moves at least a byte.
+            traffic[mask] = np.maximum(raw[:, self._traffic], 1.0) * np.float32(math.log(2.0))
         sample_rows, owner = self.samples_of(programs)
         device = torch.from_numpy(self._samples.device[sample_rows])
         return LeafBatch(
@@ -97,19 +100,6 @@ class SampleBatches(ProgramGroups):
             device=self._device[device],
             supply=self._supply[device],
         )
-
-    def _log_traffic(self, rows: IntArray) -> FloatArray:
-        """Returns float32 [leaf, C], `LeafBatch.traffic` of some leaves; NaN where the programs or
-        the model do not have these columns.
-        """
-        extra = self._samples.programs.leaf_extra
-        is_used = self._extra_blocks is None or _TRAFFIC_BLOCK in self._extra_blocks
-        if extra.shape[1] != LEAF_EXTRA_COUNT or not is_used:
-            return np.full((len(rows), len(CAPACITIES)), np.nan, np.float32)
-        last = EXTRA_BLOCKS[_TRAFFIC_BLOCK].stop
-        columns = np.asarray(extra[rows])[:, last - len(CAPACITIES) : last]
-        # slog(x) = log2(x + 1), and a leaf moves at least a byte.
-        return np.asarray(np.maximum(columns, 1.0) * np.float32(math.log(2.0)), np.float32)
 
     def shuffled(
         self, programs_per_batch: int, programs_per_task: int, *, seed: int, epoch: int

@@ -106,6 +106,26 @@ def leaf_matrix(
     return np.concatenate([features, extra], axis=1)
 
 
+def columns_of(
+    programs: ProgramArrays, wanted: slice, blocks: Sequence[str] | None
+) -> NDArray[np.int64] | None:
+    """Returns int64 [k], where the wanted columns of `leaf_extra` stand in `leaf_matrix`; None when
+    the programs or the chosen blocks lack any of them.
+
+    Args:
+        programs: the programs of the matrix.
+        wanted: columns of `leaf_extra`, ascending.
+        blocks: as in `leaf_matrix`.
+    """
+    if programs.leaf_extra.shape[1] != LEAF_EXTRA_COUNT:
+        return None
+    chosen = _chosen(programs, blocks)
+    places = np.flatnonzero((chosen >= wanted.start) & (chosen < wanted.stop))
+    if len(places) < wanted.stop - wanted.start:
+        return None
+    return (programs.leaf_features.shape[1] + places).astype(np.int64)
+
+
 def _chosen(programs: ProgramArrays, blocks: Sequence[str] | None) -> NDArray[np.int64]:
     """Returns the chosen columns of `leaf_extra`."""
     width = programs.leaf_extra.shape[1]

@@ -138,9 +138,20 @@ class LatencyNet(nn.Module):
         last.bias.add_(self.device_mlp(other) - self.device_mlp(device))
 
 
+#: Columns of `_ratios` and `_miss_times`.
+_RATIO_COUNT, _MISS_COUNT = 7, 3
+
+
 def _ratio_count(options: NetworkOptions) -> int:
-    """Returns how many columns `_ratios` and `_miss_times` add."""
-    return options.ratios * (7 + 3 * options.traffic)
+    """Returns how many columns a leaf gets beside its state."""
+    if not options.ratios:
+        return 0
+    return _RATIO_COUNT + (_MISS_COUNT if options.traffic else 0)
+
+
+def _scaled_time(log_demand: Tensor, log_rate: Tensor) -> Tensor:
+    """Returns the log time that a demand takes at a rate, brought to about [-2, 2]."""
+    return (log_demand - log_rate + 8.0) / 4.0
 
 
 def _ratios(demand: Tensor, supply: Tensor) -> Tensor:
@@ -154,7 +165,7 @@ def _ratios(demand: Tensor, supply: Tensor) -> Tensor:
         demand: float32 [sample, leaf, 4], see `LeafBatch`.
         supply: float32 [sample, 1, 6], see `LeafBatch`.
     """
-    times = (demand[..., [0, 1, 2]] - supply[..., [0, 1, 1]] + 8.0) / 4.0
+    times = _scaled_time(demand[..., [0, 1, 2]], supply[..., [0, 1, 1]])
     fills = (demand[..., [1, 1, 1]] - supply[..., 2:5]) / 5.0
     waves = (demand[..., 3:4] - supply[..., 5:6]) / 4.0
     return torch.nan_to_num(torch.cat([times, fills, waves], dim=-1))
@@ -162,7 +173,7 @@ def _ratios(demand: Tensor, supply: Tensor) -> Tensor:
 
 def _miss_times(traffic: Tensor, supply: Tensor) -> Tensor:
     """Returns float32 [sample, leaf, 3], log time to fetch from memory what each cache level
-    misses, scaled as in `_ratios`; 0 where unknown.
+    misses; 0 where unknown.
 
     Args:
         traffic: float32 [sample, leaf, C], see `LeafBatch`; interpolated between the capacities.
@@ -175,8 +186,8 @@ def _miss_times(traffic: Tensor, supply: Tensor) -> Tensor:
     share = place - lower
     at = lower.long().expand(*traffic.shape[:2], 3)
     log_bytes = traffic.gather(2, at) * (1.0 - share) + traffic.gather(2, at + 1) * share
-    known = supply[..., 2:5] - supply[..., 2:5]
-    return torch.nan_to_num((log_bytes - supply[..., 1:2] + 8.0) / 4.0 + known)
+    times = _scaled_time(log_bytes, supply[..., 1:2])
+    return torch.nan_to_num(times.masked_fill(supply[..., 2:5].isnan(), 0.0))
 
 
 class LatencyEnsemble(nn.Module):

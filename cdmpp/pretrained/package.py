@@ -95,6 +95,11 @@ def package_run(run_dir: Path, out: Path, samples: Samples, *, name: str, comman
     return out / name
 
 
+def bytes_of(folder: Path) -> int:
+    """Returns how many bytes the files of a packaged model have."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
 def read_card(folder: Path) -> dict[str, Any]:
     """Returns the card of a packaged model.
 
@@ -152,12 +157,7 @@ def _check_equal(run_dir: Path, copy: Path, samples: Samples) -> None:
 
 def _check_size(out: Path, name: str, folder: Path) -> None:
     others = [path for path in out.iterdir() if path.is_dir() and path not in (folder, out / name)]
-    total = sum(
-        path.stat().st_size
-        for parent in (folder, *(p for p in others if (p / CARD).exists()))
-        for path in parent.rglob("*")
-        if path.is_file()
-    )
+    total = sum(map(bytes_of, (folder, *(p for p in others if (p / CARD).exists()))))
     if total > MOST_BYTES:
         raise DataError(
             f"the packaged models would take {total / 1e6:.1f} MB, at most {MOST_BYTES / 1e6:.0f} "

@@ -12,6 +12,7 @@ import argparse
 import json
 import statistics
 import sys
+import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +26,7 @@ from cdmpp.datasets.cache import load_samples
 from cdmpp.datasets.samples import Samples
 from cdmpp.datasets.splits import split
 from cdmpp.training.options import TrainOptions
+from cdmpp.training.origin import commit, machine, versions
 from cdmpp.training.run import new_model
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -86,10 +88,10 @@ def trained_briefly(kind: str, train: Samples) -> Any:
     return model
 
 
-def parameters_of(kind: str, model: Any, folder: Path) -> int | None:
+def parameters_of(model: Any) -> int | None:
     """Returns the number of weights of the networks; None for trees."""
-    folder.mkdir(parents=True, exist_ok=True)
-    state = model.save(folder)
+    with tempfile.TemporaryDirectory() as folder:
+        state = model.save(Path(folder))
     parts = [state, state.get("transformer", {}), state.get("perceptron", {})]
     found = [int(part["parameters"]) for part in parts if "parameters" in part]
     return sum(found) or None
@@ -114,8 +116,7 @@ def main() -> int:
     train, test = samples.take(parts.train), samples.take(parts.test)
     print(f"{len(train)} training samples, {len(test)} to predict", file=sys.stderr)
     models = {kind: trained_briefly(kind, train) for kind in KINDS}
-    scratch = ROOT / "runs" / "model-speed"
-    sizes = {kind: parameters_of(kind, models[kind], scratch / kind) for kind in KINDS}
+    sizes = {kind: parameters_of(models[kind]) for kind in KINDS}
     training: dict[str, list[float]] = {kind: [] for kind in KINDS}
     prediction: dict[str, list[float]] = {kind: [] for kind in KINDS}
     for number in range(chosen.rounds):
@@ -131,7 +132,10 @@ def main() -> int:
         "predictions_per_cpu_s": prediction,
         "parameters": sizes,
         "programs": {"training": len(train), "test": len(test)},
-        "torch": torch.__version__,
+        "data_hash": samples.programs.data_hash,
+        "commit": commit(),
+        "versions": versions(),
+        "machine": machine(),
     }
     (chosen.out / "model-speed.json").write_text(json.dumps(result, indent=1) + "\n")
     (chosen.out / "model-speed.md").write_text(_page(result))

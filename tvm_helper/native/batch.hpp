@@ -2,6 +2,8 @@
 #pragma once
 
 #include <atomic>
+#include <memory>
+#include <mutex>
 #include <thread>
 
 #include "compact_ast.hpp"
@@ -41,6 +43,31 @@ struct Output : CompactAsts {
     piece->reason = std::move(reason);
     piece->detail = std::move(detail);
   }
+};
+
+// Workers between two calls: their arrays have grown to what the programs need.
+template <typename Worker>
+class Idle {
+ public:
+  // A worker that was given back, or a new one.
+  template <typename Argument>
+  std::unique_ptr<Worker> take(Argument& argument) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (idle_.empty()) return std::make_unique<Worker>(argument);
+    std::unique_ptr<Worker> worker = std::move(idle_.back());
+    idle_.pop_back();
+    return worker;
+  }
+  void give_back(std::unique_ptr<Worker> worker) {
+    if (worker->is_worn()) return;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (idle_.size() < kMost) idle_.push_back(std::move(worker));
+  }
+
+ private:
+  static constexpr size_t kMost = 16;
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<Worker>> idle_;
 };
 
 }  // namespace cdmpp

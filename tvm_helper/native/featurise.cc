@@ -139,24 +139,7 @@ class TreeWorker : public Output {
 class Task {
  public:
   Dag dag;
-
-  std::unique_ptr<Worker> take() {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (idle_.empty()) return std::make_unique<Worker>(dag);
-    std::unique_ptr<Worker> worker = std::move(idle_.back());
-    idle_.pop_back();
-    return worker;
-  }
-  void give_back(std::unique_ptr<Worker> worker) {
-    if (worker->is_worn()) return;
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (idle_.size() < kMaxIdle) idle_.push_back(std::move(worker));
-  }
-
- private:
-  static constexpr size_t kMaxIdle = 16;
-  std::mutex mutex_;
-  std::vector<std::unique_ptr<Worker>> idle_;
+  Idle<Worker> idle;
 };
 
 struct Input {
@@ -206,7 +189,7 @@ ResultPointer featurise_all(Task& task, const Input& input, size_t count, size_t
   std::vector<std::unique_ptr<Worker>> workers;
   const size_t useful = useful_threads(thread_count, count);
   for (size_t i = 0; i < useful; ++i) {
-    workers.push_back(task.take());
+    workers.push_back(task.idle.take(task.dag));
     workers.back()->clear();
   }
   share_out(count, useful, [&](u32 number, size_t i) {
@@ -218,7 +201,7 @@ ResultPointer featurise_all(Task& task, const Input& input, size_t count, size_t
   std::vector<const Output*> outputs;
   for (const auto& worker : workers) outputs.push_back(worker.get());
   ResultPointer result = assemble(pieces, outputs);
-  for (auto& worker : workers) task.give_back(std::move(worker));
+  for (auto& worker : workers) task.idle.give_back(std::move(worker));
   return result;
 }
 

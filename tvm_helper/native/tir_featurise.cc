@@ -153,7 +153,7 @@ class Featuriser {
     std::vector<const Output*> outputs;
     const size_t useful = useful_threads(threads, count);
     for (size_t i = 0; i < useful; ++i) {
-      workers.push_back(take());
+      workers.push_back(idle_.take(compiler));
       workers.back()->clear();
       outputs.push_back(workers.back().get());
     }
@@ -162,28 +162,12 @@ class Featuriser {
       workers[number]->run(modules[i], request, &pieces[i]);
     });
     ResultPointer result = assemble(pieces, outputs);
-    for (auto& worker : workers) give_back(std::move(worker));
+    for (auto& worker : workers) idle_.give_back(std::move(worker));
     return result;
   }
 
  private:
-  static constexpr size_t kMaxIdle = 16;
-
-  std::unique_ptr<Worker> take() {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (idle_.empty()) return std::make_unique<Worker>(compiler);
-    std::unique_ptr<Worker> worker = std::move(idle_.back());
-    idle_.pop_back();
-    return worker;
-  }
-  void give_back(std::unique_ptr<Worker> worker) {
-    if (worker->is_worn()) return;
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (idle_.size() < kMaxIdle) idle_.push_back(std::move(worker));
-  }
-
-  std::mutex mutex_;
-  std::vector<std::unique_ptr<Worker>> idle_;
+  Idle<Worker> idle_;
 };
 
 }  // namespace
