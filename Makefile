@@ -15,7 +15,7 @@ DEVICE_DATA = $(if $(wildcard $(AUTOTVM)/manifest.json),--data autotvm=$(AUTOTVM
 SUITE_DATA = $(DEVICE_DATA) $(if $(wildcard $(ANSOR_GPU)/manifest.json),--data ansor-gpu=$(ANSOR_GPU))
 export OMP_NUM_THREADS ?= 2
 
-.PHONY: ablation bench-embedding bench-models bench-scoring tune-peers pretrained leaderboard bench-extract bench-conv bench-operators legacy-env help venv demo test lint format bench golden report clean
+.PHONY: ablation bench-embedding bench-models bench-scoring tune-peers pretrained leaderboard bench-extract bench-conv bench-operators bench-networks bench-search legacy-env help venv demo test lint format bench golden report clean
 
 help:
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -64,11 +64,20 @@ bench-modules: $(STAMP) ## measure featurising modules in TVM's hands, beside TV
 bench-scoring: $(STAMP) ## time scoring of search candidates beside TVM's XGBModel (MODEL=RUN)
 	OMP_NUM_THREADS=1 taskset -c 0 $(BIN)/python -m tvm_helper.benchmark_scoring --model $(MODEL) --out docs/results
 
+bench-networks: $(STAMP) ## predicted against measured latency of untuned networks: docs/results/network-prediction.*
+	OMP_NUM_THREADS=1 TVM_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.network_latency
+
+SEARCH_MODEL ?= pretrained
+bench-search: $(STAMP) ## searches under different cost models (hours on one core, resumable): docs/results/search.*
+	OMP_NUM_THREADS=1 TVM_NUM_THREADS=1 taskset -c 0 $(BIN)/python -m tests.benchmarks.search_campaign run --model $(SEARCH_MODEL)
+	OMP_NUM_THREADS=1 TVM_NUM_THREADS=1 taskset -c 0 $(BIN)/python -m tests.benchmarks.search_campaign remeasure
+	$(BIN)/python -m tests.benchmarks.search_campaign report
+
 golden: $(STAMP) ## compare replayed records with the original TVM's results (GOLDEN=FILE)
 	$(BIN)/python scripts/golden.py $(GOLDEN) --network-info data/tenset-cpu/network_info
 
 pretrained: $(STAMP) ## train and package the model behind --model pretrained (AUTOTVM=DIR ANSOR_GPU=DIR)
-	$(BIN)/python scripts/pretrain.py --config configs/train/pretrained.yaml $(foreach d,$(AUTOTVM) $(ANSOR_GPU),$(if $(wildcard $(d)/manifest.json),--data $(d)))
+	$(BIN)/python scripts/pretrain.py --config configs/train/pretrained.yaml $(foreach d,data/metaschedule-cpu $(AUTOTVM) $(ANSOR_GPU),$(if $(wildcard $(d)/manifest.json),--data $(d)))
 
 leaderboard: $(STAMP) ## run both suites and write docs/results/cross-*.* (AUTOTVM=DIR ANSOR_GPU=DIR)
 	$(BIN)/python scripts/benchmark.py --suite cross-model --jobs $(JOBS) $(SUITE_DATA)

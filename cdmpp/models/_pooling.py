@@ -123,7 +123,7 @@ def columns_of(
     places = np.flatnonzero((chosen >= wanted.start) & (chosen < wanted.stop))
     if len(places) < wanted.stop - wanted.start:
         return None
-    return (programs.leaf_features.shape[1] + places).astype(np.int64)
+    return np.asarray(programs.leaf_features.shape[1] + places, np.int64)
 
 
 def _chosen(programs: ProgramArrays, blocks: Sequence[str] | None) -> NDArray[np.int64]:
