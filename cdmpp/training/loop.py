@@ -233,11 +233,17 @@ def _predict_validation(state: TrainingState, trainee: Trainee) -> NDArray[np.fl
 
 
 def _stretch(trainee: Trainee, start: int, stop: int, per_pass: int) -> Iterator[NDArray[np.int64]]:
-    """Yields the batches of steps start to stop, over as many passes as that takes."""
+    """Yields the batches of steps start to stop, over as many passes as that takes.
+
+    A pass may have fewer batches than the first one, which counted them; it then begins again.
+    """
     step = start
     while step < stop:
         first = step % per_pass
-        batches = trainee.batches(step // per_pass)[first : first + stop - step]
+        found = trainee.batches(step // per_pass)
+        batches = found[first : first + stop - step]
+        if not batches:
+            batches = found[: min(stop - step, per_pass - first)]
         yield from batches
         step += len(batches)
 

@@ -121,6 +121,16 @@ def test_stretches_see_the_same_batches_as_passes():
     assert seen[0] == seen[3]
 
 
+@pytest.mark.parametrize("every", [0, 3, 9])
+def test_a_pass_with_fewer_batches_than_the_first_begins_again(every):
+    class Uneven(Line):
+        def batches(self, epoch):
+            batches = super().batches(epoch)
+            return batches if epoch == 0 else batches[: 4 - epoch % 2]
+
+    assert train(Uneven(), epochs=4, validate_every=every).steps == 16
+
+
 def test_most_steps_end_the_training():
     assert train(Line(), epochs=50, patience=50, max_steps=10).steps == 10
 
