@@ -15,7 +15,7 @@ DEVICE_DATA = $(if $(wildcard $(AUTOTVM)/manifest.json),--data autotvm=$(AUTOTVM
 SUITE_DATA = $(DEVICE_DATA) $(if $(wildcard $(ANSOR_GPU)/manifest.json),--data ansor-gpu=$(ANSOR_GPU))
 export OMP_NUM_THREADS ?= 2
 
-.PHONY: ablation bench-embedding bench-models bench-scoring tune-peers pretrained leaderboard bench-extract bench-conv bench-operators bench-networks bench-search legacy-env help venv demo test lint format bench golden report clean
+.PHONY: ablation priors bench-embedding bench-models bench-scoring tune-peers pretrained leaderboard bench-extract bench-conv bench-operators bench-networks bench-search legacy-env ansor-test bench-ansor help venv demo test lint format bench golden report clean
 
 help:
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -86,6 +86,9 @@ leaderboard: $(STAMP) ## run both suites and write docs/results/cross-*.* (AUTOT
 ablation: $(STAMP) ## what each part of the transformer is worth, on development seeds: docs/results/ablation.*
 	$(BIN)/python scripts/benchmark.py --suite ablation --jobs $(JOBS)
 
+priors: $(STAMP) ## what an analytic model inside the transformer is worth: docs/results/priors.* (ANSOR_GPU=DIR)
+	$(BIN)/python scripts/benchmark.py --suite priors --jobs $(JOBS) $(if $(wildcard $(ANSOR_GPU)/manifest.json),--data ansor-gpu=$(ANSOR_GPU))
+
 bench-models: $(STAMP) ## time training and prediction of all models and write docs/results/model-speed.*
 	OMP_NUM_THREADS=1 $(BIN)/python tests/benchmarks/model_speed.py
 
@@ -97,6 +100,15 @@ tune-peers: $(STAMP) ## tune every peer on validation parts, 10 CPU minutes each
 
 legacy-env: $(STAMP) ## build .venv-legacy: the old TVM, for AutoTVM logs and Ansor's own replay
 	$(BIN)/python -m tvm_helper.legacy.setup
+
+ansor-test: $(STAMP) ## test our cost model inside the old TVM's Ansor (builds .venv-legacy)
+	$(BIN)/python -m tvm_helper.ansor_setup
+	$(BIN)/python -m tvm_helper.ansor_run -m pytest tests/ansor
+	$(BIN)/python -m pytest -m ansor tests/tvm_helper
+
+bench-ansor: $(STAMP) ## searches of Ansor under our model and its XGBModel: docs/results/ansor.* (ANSOR_ARGS="--seeds 1")
+	$(BIN)/python -m tvm_helper.ansor_setup
+	OMP_NUM_THREADS=1 TVM_NUM_THREADS=1 $(BIN)/python -m tvm_helper.ansor_run -m tests.benchmarks.ansor_search $(ANSOR_ARGS)
 
 clean: ## remove runs and caches (keeps .venv)
 	rm -rf runs cache build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

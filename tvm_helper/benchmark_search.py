@@ -17,6 +17,7 @@ from tvm.s_tir import meta_schedule
 
 from cdmpp.datasets.metaschedule import RECORD_FILE
 from tvm_helper.compat import block_passes, s_tir, tvm
+from tvm_helper.measure_worker import module_arguments, random_tensors
 
 _FAILED_S = 1e9
 
@@ -102,8 +103,9 @@ def recorded_traces(work_dir: Path) -> list[Any]:
         return [json.loads(line)[1][0] for line in lines]
 
 
-def built(function: Any, trace: Any, target: Any, folder: Path, name: str) -> Any:
-    """Returns a compiled, loaded module of a task scheduled as its trace says.
+def built(function: Any, trace: Any, target: Any, folder: Path, name: str) -> tuple[Any, list[Any]]:
+    """Returns a compiled, loaded module of a task scheduled as its trace says, and arguments for it
+    (MetaSchedule may have packed the task's weights).
 
     Args:
         trace: JSON of TVM's database, or a schedule.
@@ -118,4 +120,4 @@ def built(function: Any, trace: Any, target: Any, folder: Path, name: str) -> An
     module = block_passes.RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)(schedule.mod)
     path = folder / f"{name}.so"
     tvm.compile(module, target=target).export_library(str(path))
-    return tvm.runtime.load_module(str(path))
+    return tvm.runtime.load_module(str(path)), random_tensors(module_arguments(module), tvm.cpu(0))

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import time
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,51 +15,21 @@ from tvm.s_tir.meta_schedule.utils import shash2hex
 
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import UsageError
-from cdmpp.models.base import CostModel
-from cdmpp.pretrained import model_folder
-from cdmpp.training.asked_device import asked_device
 from cdmpp.training.estimates import TrainedModel
-from tvm_helper.cost_model_file import SearchState, load_for_search, read_state, write_state
+from tvm_helper.cost_model_file import SearchState, read_state, write_state
 from tvm_helper.featurise import is_gpu_kind
-from tvm_helper.measured_programs import LEAST_PROGRAMS, MeasuredPrograms, adapt
 from tvm_helper.module_scores import ModuleSamples, module_samples, predict_modules
 from tvm_helper.safety_net import SafetyNet
+from tvm_helper.search_core import SearchCore
+from tvm_helper.search_usage import Usage
 from tvm_helper.xgb_peer import XgbPeer
 
 FloatArray = NDArray[np.float64]
-_log = logging.getLogger("cdmpp")
 
 #: Score of a candidate that has no features. Every other score is above it.
 UNSUPPORTED_SCORE = 0.0
 #: TVM stores the latency of a failed program as 1e10 seconds.
 _FAILED_S = 1e9
-
-
-@dataclass
-class Usage:
-    """What a cost model did so far.
-
-    Attributes:
-        predicted: candidates that were scored.
-        unsupported: reason -> candidates that got `UNSUPPORTED_SCORE`.
-        measured: candidates whose measurement it was told.
-        failed: candidates whose measurement failed.
-        tunings: how often the weights were tuned.
-        kept_tunings: how often the tuned weights were better and were kept.
-        feature_s: seconds spent on lowering and walking.
-        predict_s: seconds in `predict`, features included.
-        update_s: seconds in `update`, tuning and the XGB model included.
-    """
-
-    predicted: int = 0
-    unsupported: Counter[str] = field(default_factory=Counter)
-    measured: int = 0
-    failed: int = 0
-    tunings: int = 0
-    kept_tunings: int = 0
-    feature_s: float = 0.0
-    predict_s: float = 0.0
-    update_s: float = 0.0
 
 
 @derived_object
@@ -103,24 +70,9 @@ class CdmppCostModel(meta_schedule.cost_model.PyCostModel):  # type: ignore[misc
         seed: int = 0,
     ) -> None:
         super().__init__()
-        if finetune_every < 0:
-            raise UsageError(
-                f"finetune_every is {finetune_every}; expected 0 (frozen) or a number of programs"
-            )
-        trained = model if isinstance(model, TrainedModel) else load_for_search(model_folder(model))
-        self._trained = trained
-        self._device = (
-            device if isinstance(device, DeviceSpec) else asked_device(device, trained.card)
-        )
-        self._finetune_every = finetune_every
-        self._seed = seed
-        self._current: CostModel = trained.model
-        self._measured = MeasuredPrograms(self._device)
-        self._tuned_to = 0
+        self._core = SearchCore(model, device, finetune_every=finetune_every, seed=seed)
         self._peer = XgbPeer() if safety_net else None
-        #: task -> (reference for this round, shortest predicted so far), in seconds
-        self._reference_s: dict[str, tuple[float, float]] = {}
-        self.usage = Usage()
+        self.usage = self._core.usage
         self.net = SafetyNet()
 
     def predict(self, context: Any, candidates: Sequence[Any]) -> FloatArray:
@@ -128,7 +80,7 @@ class CdmppCostModel(meta_schedule.cost_model.PyCostModel):  # type: ignore[misc
         started = time.perf_counter()
         task = _task(context)
         found, latency_s = self._latencies(context, candidates, task)
-        scores = self._scores(task, latency_s)
+        scores = self._core.scores(task, latency_s, unsupported=UNSUPPORTED_SCORE)
         share = self.net.peer_share
         if self._peer is not None and share > 0:
             peer = self._peer.scores(context, candidates)
@@ -136,7 +88,7 @@ class CdmppCostModel(meta_schedule.cost_model.PyCostModel):  # type: ignore[misc
                 is_known = np.isfinite(latency_s)
                 blended = (1.0 - share) * scores + share * np.maximum(peer, 0.0)
                 scores = np.where(is_known, blended, UNSUPPORTED_SCORE)
-        self._count(found, len(candidates))
+        self._core.count(found.unsupported, candidates=len(candidates), feature_s=found.seconds)
         self.usage.predict_s += time.perf_counter() - started
         return scores
 
@@ -159,14 +111,10 @@ class CdmppCostModel(meta_schedule.cost_model.PyCostModel):  # type: ignore[misc
                 None if peer is None else peer[is_good],
             )  # fmt: skip
             self._peer.update(context, candidates, results)
-        if self._finetune_every:
-            place_of = {int(place): row for row, place in enumerate(found.supported)}
-            asts = [found.asts[place_of[place]] for place in np.flatnonzero(is_good).tolist()]
-            self._measured.add(task, asts, cost_s[is_good])
-            self._maybe_tune()
-        reference = self._reference_s.get(task)
-        if reference is not None:
-            self._reference_s[task] = (reference[1], reference[1])
+        place_of = {int(place): row for row, place in enumerate(found.supported)}
+        asts = [found.asts[place_of[place]] for place in np.flatnonzero(is_good).tolist()]
+        self._core.learn(task, asts, cost_s[is_good])
+        self._core.end_round(task)
         self.usage.update_s += time.perf_counter() - started
 
     def check_target(self, target: Any) -> None:
@@ -175,7 +123,7 @@ class CdmppCostModel(meta_schedule.cost_model.PyCostModel):  # type: ignore[misc
         Raises:
             UsageError: CPU programs for a GPU, or the other way round.
         """
-        device = self._device
+        device = self._core.device
         if is_gpu_kind(target.kind.name) != (device.kind == "gpu"):
             raise UsageError(
                 f"programs for {target.kind.name} do not run on {device.name}, which is a "
@@ -188,13 +136,14 @@ class CdmppCostModel(meta_schedule.cost_model.PyCostModel):  # type: ignore[misc
         Raises:
             DataError: it cannot be written.
         """
+        core = self._core
         state = SearchState(
-            trained=self._trained,
-            current=self._current,
-            device=self._device,
-            measured=self._measured,
-            tuned_to=self._tuned_to,
-            reference_s=self._reference_s,
+            trained=core.trained,
+            current=core.current,
+            device=core.device,
+            measured=core.measured,
+            tuned_to=core.tuned_to,
+            reference_s=core.reference_s,
             net=self.net,
             peer=self._peer,
         )
@@ -207,9 +156,7 @@ class CdmppCostModel(meta_schedule.cost_model.PyCostModel):  # type: ignore[misc
             DataError: it is no file of this kind.
         """
         state = read_state(Path(path), peer=self._peer)
-        self._trained, self._current = state.trained, state.current
-        self._device, self._measured = state.device, state.measured
-        self._tuned_to, self._reference_s = state.tuned_to, state.reference_s
+        self._core.restore(state)
         self.net = state.net
 
     def _latencies(
@@ -220,50 +167,11 @@ class CdmppCostModel(meta_schedule.cost_model.PyCostModel):  # type: ignore[misc
         found = module_samples(
             [candidate.sch.mod for candidate in candidates],
             context.target,
-            self._device,
+            self._core.device,
             task=task,
             threads=max(1, int(context.num_threads)),
         )
-        return found, predict_modules(self._current, found, len(candidates))
-
-    def _scores(self, task: str, latency_s: FloatArray) -> FloatArray:
-        is_known = np.isfinite(latency_s)
-        if not np.any(is_known):
-            return np.full(len(latency_s), UNSUPPORTED_SCORE)
-        shortest = float(latency_s[is_known].min())
-        # The reference moves between rounds only: TVM compares the scores of a round's batches.
-        reference, best = self._reference_s.get(task, (shortest, shortest))
-        self._reference_s[task] = (reference, min(best, shortest))
-        return np.where(is_known, reference / np.where(is_known, latency_s, 1.0), UNSUPPORTED_SCORE)
-
-    def _count(self, found: ModuleSamples, candidates: int) -> None:
-        self.usage.predicted += candidates
-        self.usage.feature_s += found.seconds
-        for reason in found.unsupported.keys() - self.usage.unsupported.keys():
-            _log.warning(
-                "cdmpp: %d of %d candidates cannot be scored (%s); they get the lowest score",
-                found.unsupported[reason], candidates, reason,
-            )  # fmt: skip
-        self.usage.unsupported.update(found.unsupported)
-
-    def _maybe_tune(self) -> None:
-        new = len(self._measured) - self._tuned_to
-        if new < self._finetune_every or len(self._measured) < LEAST_PROGRAMS:
-            return
-        result = adapt(
-            self._trained.model, self._current, self._measured, self._tuned_to, seed=self._seed
-        )
-        self.usage.tunings += 1
-        self._tuned_to = len(self._measured)
-        if result.model is None:
-            _log.info("cdmpp: tuning to %d programs was no better; old weights kept",
-                      self._tuned_to)  # fmt: skip
-            return
-        self.usage.kept_tunings += 1
-        self._current = result.model
-        self._reference_s.clear()
-        _log.info("cdmpp: tuned to %d measured programs, held-out badness %.3f after %.3f",
-                  self._tuned_to, result.new, result.old)  # fmt: skip
+        return found, predict_modules(self._core.current, found, len(candidates))
 
 
 def _task(context: Any) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -20,7 +21,9 @@ from cdmpp.training.estimates import TrainedModel, load_trained
 from cdmpp.training.run_folder import ModelCard, save_model
 from tvm_helper.measured_programs import MeasuredPrograms
 from tvm_helper.safety_net import SafetyNet
-from tvm_helper.xgb_peer import XgbPeer
+
+if TYPE_CHECKING:  # it imports TVM, and what only reads and writes this file needs none
+    from tvm_helper.xgb_peer import XgbPeer
 
 FORMAT = 1
 _STATE = "search.json"
@@ -116,7 +119,7 @@ def read_state(path: Path, *, peer: XgbPeer | None) -> SearchState:
         except (OSError, tarfile.TarError, KeyError, TypeError, ValueError) as error:
             raise DataError(
                 f"{path} is no saved cost model of a search ({type(error).__name__}: {error}); "
-                "expected a file that CdmppCostModel.save has written"
+                "expected a file that `save` of our cost model has written"
             ) from None
     return SearchState(
         trained, current, device, measured, int(values["tuned_to"]), reference_s, net, peer

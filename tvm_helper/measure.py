@@ -21,6 +21,7 @@ from cdmpp.datasets.atomic import make_folder, remove_abandoned, write_json
 from cdmpp.datasets.store import ExtractReport
 from cdmpp.errors import CdmppError, DataError, DeviceError, UsageError
 from cdmpp.records import ERROR_CODE_NAMES, UNKNOWN_ERROR_CODE
+from cdmpp.timing import timer
 from tvm_helper.measure_health import machine, snapshot
 from tvm_helper.measure_journal import (
     CAMPAIGN_FILE,
@@ -272,6 +273,8 @@ class Campaign:
             built: list[tuple[_Job, list[Any], float]] = []
             show(self._progress("building", total, clock))
             requests = [self._build_request(job) for job in batch]
+            building = timer("build a batch")
+            building.start()
             answers = ask_all(
                 self._builders, requests, timeout_s=self._options.build_timeout_s
             )  # fmt: skip
@@ -281,11 +284,13 @@ class Campaign:
                 else:
                     self._fail(batch[number], answer, is_build=True)
                     clock.add(1)
+            building.stop()
             for job, arguments, build_s in built:
                 self._time(job, arguments, build_s)
                 clock.add(1)
                 show(self._progress("timing", total, clock))
 
+    @timer("draw programs")
     def _draw(self, show: Callable[[MeasureProgress], None]) -> None:
         """Draws the programs of the tasks that have none yet."""
         count = self._per_task()
@@ -344,6 +349,7 @@ class Campaign:
             jobs = jobs[: self._options.most_programs]
         return [job for job in jobs if job.program_id not in done]
 
+    @timer("time a program")
     def _time(self, job: _Job, arguments: list[Any], build_s: float) -> None:
         artifact = self._artifact(job)
         request = self._run_request(artifact, arguments)
@@ -386,6 +392,7 @@ class Campaign:
 
     # The reference program and the machine.
 
+    @timer("build the reference")
     def _build_reference(self) -> None:
         if self._reference is None:
             return
@@ -454,6 +461,7 @@ class Campaign:
         done = self._journal.measured_count
         return MeasureProgress(stage, done, total, failed, clock.seconds_left())
 
+    @timer("write tables")
     def _report(self, before: int) -> MeasureReport:
         if not self._journal.measured_count:
             texts = [e["error"] for e in self._journal.entries if e.get("error")]

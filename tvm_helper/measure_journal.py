@@ -46,7 +46,8 @@ class Journal:
         folder: the campaign's folder, which is there.
 
     Attributes:
-        entries: every line so far; `kind` is `drawn`, `measured` or `health`.
+        entries: every line so far; `kind` is `drawn`, `measured`, `health` or, in a search,
+            `round`.
 
     Raises:
         DataError: the file cannot be read or written, or a line in its middle is damaged.
@@ -128,7 +129,7 @@ def read_journal(folder: Path) -> list[dict[str, Any]]:
                 f"{path}: line {number} is damaged; expected a JSON object with `kind`. Remove "
                 "that line to continue with the others"
             ) from None
-        if kind in ("drawn", "measured", "health"):
+        if kind in ("drawn", "measured", "health", "round"):
             entries.append(value)
     return entries
 

@@ -68,14 +68,20 @@ def _draw(request: dict[str, Any], begin: Begin) -> dict[str, Any]:
 
 
 def _build(request: dict[str, Any], begin: Begin) -> dict[str, Any]:
-    """Builds a program into a file; returns types and shapes of its arguments."""
+    """Builds a program into a file; returns types and shapes of its arguments.
+
+    The program is a schedule of a task, or a scheduled `module` as JSON in a file.
+    """
     from tvm_helper.compat import Target, block_passes, tvm
 
     begin()
     target = Target(request["target"])
     is_gpu = str(target.kind.name) != "llvm"
     try:
-        module = scheduled_module(request["task"], request["schedule"])
+        if "module" in request:
+            module = tvm.ir.load_json(Path(request["module"]).read_text(encoding="utf-8"))
+        else:
+            module = scheduled_module(request["task"], request["schedule"])
     except (ReplayError, DataError) as error:
         raise ProgramError(_INSTANTIATION, str(error)) from None
     try:
@@ -85,7 +91,7 @@ def _build(request: dict[str, Any], begin: Begin) -> dict[str, Any]:
         code = _COMPILE_DEVICE if is_gpu else _COMPILE_HOST
         text = f"{type(error).__name__}: {first_error_text(str(error))}"
         raise ProgramError(code, text) from None
-    return {"arguments": _arguments(module)}
+    return {"arguments": module_arguments(module)}
 
 
 def scheduled_module(task_file: str, schedule: Any) -> Any:
@@ -126,7 +132,7 @@ def _run(request: dict[str, Any], begin: Begin) -> dict[str, Any]:
         place = remote if remote is not None else tvm.runtime
         kind = request["target_kind"]
         device = place.cpu(0) if kind == "llvm" else place.device(kind, 0)
-        arguments = _tensors(request["arguments"], device)
+        arguments = random_tensors(request["arguments"], device)
 
         def time_repeats(count: int) -> Sequence[float]:
             options: dict[str, Any] = {"number": 1, "repeat": count}
@@ -155,7 +161,7 @@ def _remote(request: Mapping[str, Any]) -> Any:
     return tracker.request(key, session_timeout=int(request["timeout_s"]) + 1)
 
 
-def _tensors(arguments: Sequence[Sequence[Any]], device: Any) -> list[Any]:
+def random_tensors(arguments: Sequence[Sequence[Any]], device: Any) -> list[Any]:
     """Returns random numbers in [0.1, 1) for floats; zeros for integers, which may be indices."""
     import numpy as np
 
@@ -185,7 +191,7 @@ def _module(path: str) -> Any:
     return tvm.ir.load_json(_task(path)["module"])
 
 
-def _arguments(module: Any) -> list[list[Any]]:
+def module_arguments(module: Any) -> list[list[Any]]:
     from tvm.s_tir.meta_schedule.arg_info import ArgInfo
 
     found = ArgInfo.from_entry_func(module, remove_preproc=False)

@@ -122,7 +122,7 @@ def network_tasks(module: Any, target: Target) -> NetworkTasks:
     tasks: list[NetworkTask] = []
     for found in extracted:
         module = _main_module(found.dispatched[0])
-        shapes = _shapes(module)
+        shapes = argument_shapes(module)
         name, weight = str(found.task_name), int(found.weight)
         if shapes is None:
             unknown[f"{name} (shape not known before run time)"] += weight
@@ -208,7 +208,7 @@ def _main_module(module: Any) -> Any:
     return tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
 
 
-def _shapes(module: Any) -> tuple[str, ...] | None:
+def argument_shapes(module: Any) -> tuple[str, ...] | None:
     """Returns the shapes of the arguments, None where one is not constant."""
     try:
         arguments = meta_schedule.arg_info.ArgInfo.from_entry_func(module, remove_preproc=False)

@@ -143,6 +143,14 @@ class Predictor:
             devices=tuple(device.name for device in self.devices),
         )  # fmt: skip
 
+    def scheduled(self, task: NetworkTask, schedule: Schedule, device: DeviceSpec) -> Prediction:
+        """Returns the prediction of a network's task under a given schedule.
+
+        Raises:
+            DeviceError: TVM has no target for the device.
+        """
+        return self._answer([_scheduled_question(task, schedule, device, device_target(device))])[0]
+
     def _targets(self) -> list[tuple[Target, list[int]]]:
         """Returns every different target with the places of its devices."""
         groups: dict[str, tuple[Target, list[int]]] = {}

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 
 from cdmpp.cli._options import is_quiet
 from cdmpp.cli.dataset import device_labels, extract_with_progress
+from cdmpp.timing import timer
 
 if TYPE_CHECKING:
     from cdmpp.datasets.samples import Samples
 
 
+@timer("read data")
 def samples_of(args: argparse.Namespace) -> Samples:
     """Returns the samples that --dataset and --device ask for.
 

@@ -1,4 +1,6 @@
-"""`cdmpp device`: known devices, where each number is from, the occupancy calculator."""
+"""`cdmpp device`: known devices, where each number is from, the occupancy calculator; adding one is
+in `device_add.py`.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Adds the `device` command and its subcommands."""
+    from cdmpp.cli.device_add import register_add
+
     parser = subparsers.add_parser("device", help="known devices, their numbers, occupancy")
     commands = parser.add_subparsers(dest="device_command", required=True, metavar="COMMAND")
     listing = commands.add_parser("list", help="list the known devices")
@@ -26,13 +30,16 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     form.add_argument("--markdown", action="store_true", help="print docs/devices.md")
     form.add_argument("--json", action="store_true", help="print one JSON array")
     _add_folder(listing)
+    _add_run(listing)
     listing.set_defaults(run=run_list)
     show = commands.add_parser("show", help="show one device, with the source of every number")
     show.add_argument("name", nargs="?", metavar="NAME", help="label or alias, e.g. t4")
     _add_device_file(show)
     show.add_argument("--json", action="store_true", help="print one JSON object")
     _add_folder(show)
+    _add_run(show)
     show.set_defaults(run=run_show)
+    register_add(commands)
     calculator = commands.add_parser(
         "occupancy", help="how many blocks of a kernel a multiprocessor holds at once"
     )
@@ -57,9 +64,13 @@ def run_list(args: argparse.Namespace) -> int:
     from cdmpp.devices.registry import load_registry
     from cdmpp.devices.tables import devices_markdown, devices_text
 
-    devices = [
-        spec for spec in load_registry(args.devices).values() if args.kind in (None, spec.kind)
-    ]
+    if args.run_folder is not None:
+        from cdmpp.cli._run_device import run_specs
+
+        known = run_specs(args.run_folder)
+    else:
+        known = list(load_registry(args.devices).values())
+    devices = [spec for spec in known if args.kind in (None, spec.kind)]
     names = _aliases_by_label(args.devices)
     if args.json:
         print(json.dumps([_json_device(spec, names.get(spec.name, [])) for spec in devices]))
@@ -74,7 +85,12 @@ def run_show(args: argparse.Namespace) -> int:
     """Runs `cdmpp device show`; returns the exit code."""
     from cdmpp.devices.tables import device_text
 
-    spec = _device(args.name, args, "give a NAME")
+    if args.run_folder is not None and args.name is not None:
+        from cdmpp.cli._run_device import run_spec
+
+        spec = run_spec(args.run_folder, args.name)
+    else:
+        spec = _device(args.name, args, "give a NAME")
     names = _aliases_by_label(args.devices).get(spec.name, [])
     if args.json:
         print(json.dumps(_json_device(spec, names)))
@@ -110,6 +126,17 @@ def _add_folder(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="DIR",
         help="folder with device files of your own; may be repeated",
+    )
+
+
+def _add_run(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--run",
+        dest="run_folder",
+        type=Path,
+        metavar="RUN",
+        help="the devices that the model of a run folder was trained on, as `device add` leaves "
+        "them there",
     )
 
 

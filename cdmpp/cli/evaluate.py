@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     from cdmpp.training.calibration import add_interval_metrics
     from cdmpp.training.judge import judge
 
-    samples = samples_of(args)
+    samples = _as_trained(samples_of(args), trained)
     estimates = trained.estimate(samples)
     values = judge(samples, estimates.latency_s)
     overlap = _overlap(samples, trained.card.training_tasks)
@@ -62,6 +62,15 @@ def run(args: argparse.Namespace) -> int:
         return 0
     _print(args, values, trained, samples)
     return 0
+
+
+def _as_trained(samples: Samples, trained: TrainedModel) -> Samples:
+    """Returns the samples with the model's own descriptions of the devices that it knows."""
+    from dataclasses import replace
+
+    known = {spec.name: spec for spec in trained.card.devices}
+    devices = tuple(known.get(spec.name, spec) for spec in samples.devices)
+    return replace(samples, devices=devices)
 
 
 def _overlap(samples: Samples, training_tasks: frozenset[str]) -> int:

@@ -22,6 +22,7 @@ COMMANDS = (
     "predict",
     "benchmark",
     "measure",
+    "search",
     "device",
     "doctor",
     "analytic",

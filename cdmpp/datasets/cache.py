@@ -29,6 +29,8 @@ from cdmpp.features.compact_ast import LEAF_FEATURE_COUNT
 
 #: Version of the layout of the cache folder.
 _CACHE_VERSION = 2
+#: Folder of an extracted dataset with descriptions of its devices, where it has any.
+DEVICES_FOLDER = "devices"
 _META = "meta.json"
 _ARRAYS = (
     "program_id", "task_id", "flop_count", "leaf_offset", "leaf_features", "leaf_extra",
@@ -47,7 +49,8 @@ def load_samples(
     Taken are measurements without error (error code 0, finite positive latency) of programs with
     features, also of those that the original toolchain rejects (`valid` = false) for their GPU
     limits: who measured them built them, and they ran. One sample per program and device: repeats
-    in several records are pooled. Leaf arrays, trees and schedules are memory-mapped.
+    in several records are pooled. Leaf arrays, trees and schedules are memory-mapped. Device files
+    in a folder `devices` of the dataset describe labels beside (and before) the registry.
 
     Args:
         extracted_dir: folder that `cdmpp dataset extract` wrote.
@@ -65,7 +68,8 @@ def load_samples(
         _build(extracted_dir, manifest, folder)
     meta = json.loads((folder / _META).read_text(encoding="utf-8"))
     arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in _ARRAYS}
-    return _select(_programs(arrays, meta), arrays, meta, devices)
+    own = [extracted_dir / DEVICES_FOLDER]
+    return _select(_programs(arrays, meta), arrays, meta, devices, own)
 
 
 def _programs(arrays: dict[str, Any], meta: dict[str, Any]) -> ProgramArrays:
@@ -94,8 +98,13 @@ def _select(
     arrays: dict[str, Any],
     meta: dict[str, Any],
     devices: Iterable[str] | None,
+    folders: list[Path],
 ) -> Samples:
-    """Returns the samples of the chosen devices, ordered by device, then program."""
+    """Returns the samples of the chosen devices, ordered by device, then program.
+
+    Args:
+        folders: where device files are that the registry does not have.
+    """
     known: dict[str, str] = meta["devices"]
     wanted = sorted(known) if devices is None else sorted(set(devices))
     missing = [label for label in wanted if label not in known]
@@ -110,7 +119,7 @@ def _select(
             "the extracted dataset holds no usable measurement (no program has features, "
             "or all failed); see the reject reasons with: cdmpp dataset stats --dataset DIR"
         )
-    specs, warnings = resolve_devices({label: known[label] for label in wanted})
+    specs, warnings = resolve_devices({label: known[label] for label in wanted}, folders)
     for warning in warnings:
         _log.warning(warning)
     place = np.full(len(known), -1, dtype=np.int64)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import NamedTuple
 
+from cdmpp.devices.guide import ADD_GUIDE
 from cdmpp.devices.occupancy import COMPUTE_CAPABILITIES, occupancy_limits
 from cdmpp.devices.spec import DeviceSpec
 
@@ -59,32 +60,37 @@ _TITLES = {"gpu": "GPUs", "cpu": "CPUs", "accelerator": "Accelerators"}
 
 
 def devices_text(devices: Sequence[DeviceSpec]) -> str:
-    """Returns one line a device: label, kind, what it is, cores, peak and memory bandwidth."""
-    columns = (
-        _Column("kind", "kind"),
-        _Column("vendor", "vendor"),
-        _Column("architecture", "architecture"),
-        *_SHARED_COLUMNS,
-        _MEMORY_COLUMNS[0],
-    )
-    rows = [["label", *(column.title for column in columns)]]
-    rows += [[spec.name, *(_cell(spec, column) for column in columns)] for spec in devices]
-    widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    )
+    """Returns a table a kind of device, the columns that matter for it, most units shortened."""
+    parts = []
+    for kind, columns in _COLUMNS.items():
+        own = [spec for spec in devices if spec.kind == kind]
+        if not own:
+            continue
+        shown = (_Column("vendor", "vendor"), *columns)
+        rows = [["label", *(column.title for column in shown)]]
+        rows += [[spec.name, *(_cell(spec, column) for column in shown)] for spec in own]
+        widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
+        lines = (
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+            for row in rows
+        )
+        parts.append("\n".join([f"{_TITLES[kind]} ({len(own)})", *lines]))
+    return "\n\n".join(parts) or "no devices"
 
 
-def device_text(spec: DeviceSpec, aliases: Sequence[str] = ()) -> str:
-    """Returns every field of a device in SI units, each with its source."""
+def device_text(spec: DeviceSpec, aliases: Sequence[str] = (), *, only_known: bool = False) -> str:
+    """Returns every field of a device in SI units, each with its source.
+
+    Args:
+        only_known: whether fields without a value are left out.
+    """
     names = f" (also {', '.join(aliases)})" if aliases else ""
     lines = [f"{spec.name}{names}: {spec.kind}"]
     shown = [item.name for item in fields(DeviceSpec) if item.name not in _WITHOUT_VALUE]
     for name in shown:
         value = getattr(spec, name)
         if value is None:
-            lines.append(f"  {name:27}unknown")
+            lines += [] if only_known else [f"  {name:27}unknown"]
         else:
             text = f"{value:g}" if isinstance(value, float) else str(value)
             lines.append(f"  {name:27}{text:14}{spec.sources.get(name, 'no source')}")
@@ -110,7 +116,9 @@ def devices_markdown(
         "bytes) are per core, the L2 of a GPU and every L3 per chip, the L2 of a CPU per core. "
         "Where a GPU has L1 and shared memory in one array, L1 is the size of both.\n\n"
         "A device of your own: a YAML file like those in `cdmpp/devices`, tried out with "
-        "`cdmpp device show --device-spec FILE`.\n"
+        "`cdmpp device show --device-spec FILE`; or let `cdmpp device add` describe and measure "
+        "the machine it runs on.\n",
+        ADD_GUIDE,
     ]
     for kind, columns in _COLUMNS.items():
         rows = [

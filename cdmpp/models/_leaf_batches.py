@@ -18,6 +18,7 @@ from cdmpp.devices.vector import device_vector
 from cdmpp.features.extra import CAPACITIES, TRAFFIC_COLUMNS
 from cdmpp.models._normalise import Normalisation
 from cdmpp.models._pooling import columns_of, leaf_matrix, leaf_rows
+from cdmpp.models._prior import Prior
 from cdmpp.models._program_groups import IntArray, ProgramGroups, cut
 from cdmpp.nn.latency_net import LeafBatch
 
@@ -31,20 +32,28 @@ class Statistics:
 
     leaf: Normalisation
     device: Normalisation
+    prior: Prior | None = None
 
     @classmethod
-    def fit(cls, train: Samples, extra_blocks: Sequence[str] | None = None) -> Statistics:
+    def fit(
+        cls,
+        train: Samples,
+        extra_blocks: Sequence[str] | None = None,
+        prior: Prior | None = None,
+    ) -> Statistics:
         """Returns the statistics of the leaves and devices of the training part, each program
         counted once.
 
         Args:
             extra_blocks: blocks of added leaf columns in use; None = all.
+            prior: the calibrated analytic model, where the network has one.
         """
         rows = leaf_rows(train.programs, np.unique(train.program))
         vectors = np.stack([device_vector(train.devices[i]) for i in np.unique(train.device)])
         return cls(
             Normalisation.fit(leaf_matrix(train.programs, rows, extra_blocks)),
             Normalisation.fit(vectors),
+            prior,
         )
 
 
@@ -66,6 +75,11 @@ class SampleBatches(ProgramGroups):
         #: Columns of a leaf matrix that hold the traffic; None where it has none.
         self._traffic = columns_of(samples.programs, TRAFFIC_COLUMNS, extra_blocks)
         self._supply = torch.from_numpy(np.stack([_supply(spec) for spec in samples.devices]))
+        prior = statistics.prior
+        columns = (
+            np.zeros((len(samples), 2), np.float32) if prior is None else prior.columns(samples)
+        )
+        self._prior = torch.from_numpy(columns)
 
     def batch(self, programs: IntArray) -> LeafBatch:
         """Returns the padded batch of the chosen programs (indices into `program_rows`)."""
@@ -99,6 +113,7 @@ class SampleBatches(ProgramGroups):
             program=torch.from_numpy(owner),
             device=self._device[device],
             supply=self._supply[device],
+            prior=self._prior[torch.from_numpy(sample_rows)],
         )
 
     def shuffled(

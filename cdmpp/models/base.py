@@ -50,6 +50,12 @@ class CostModel(ABC):
         """Returns what of the model is fine-tuned; most models are one piece."""
         return self
 
+    def prior_facts(self) -> dict[str, Any] | None:
+        """Returns the analytic model inside the model as JSON, with the number of training samples
+        of each of its sources; None without one.
+        """
+        return None
+
     @abstractmethod
     def save(self, directory: Path) -> dict[str, Any]:
         """Writes weights into `directory` (no pickle) and returns the JSON-able state that `load`

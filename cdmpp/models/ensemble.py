@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from cdmpp.config import from_dict, to_dict
 from cdmpp.datasets.atomic import make_folder
 from cdmpp.datasets.samples import Samples
+from cdmpp.devices.spec import DeviceSpec
 from cdmpp.metrics import Judged, spearman_by_task
 from cdmpp.models._guard import state_value
 from cdmpp.models._labels import least_mape_factor
@@ -30,6 +32,19 @@ _SHARE_STEPS = 10
 _PERCEPTRON_FOLDER = "perceptron"
 #: What a part that diverged says at least, so that the mean stays finite.
 _LEAST_S = 1e-12
+
+
+@dataclass(frozen=True)
+class StandIn:
+    """How the perceptron and the trees see a device that they were not trained on.
+
+    Attributes:
+        device: the device that they know and that is nearest.
+        factors: on the seconds of the perceptron and of the trees.
+    """
+
+    device: DeviceSpec
+    factors: tuple[float, float]
 
 
 class EnsembleCostModel(CostModel):
@@ -56,6 +71,7 @@ class EnsembleCostModel(CostModel):
         self._tree_devices: frozenset[str] = frozenset()
         self.shares: tuple[float, ...] = tuple(self._options.default_shares)
         self._factor = 1.0
+        self._stand_ins: dict[str, StandIn] = {}
 
     @property
     def history(self) -> list[dict[str, Any]]:
@@ -80,9 +96,10 @@ class EnsembleCostModel(CostModel):
         self._tree_devices = _devices_with_tasks(train, self._options.least_tasks)
         self.shares = tuple(self._options.default_shares)
         self._factor = 1.0
+        self._stand_ins = {}
         if not len(validation):
             return
-        parts = self._parts(validation)
+        parts = _logs(self.parts_s(validation))
         has_trees = self._has_trees(validation)
         best = min(
             _possible_shares(),
@@ -95,12 +112,46 @@ class EnsembleCostModel(CostModel):
 
     def predict(self, samples: Samples) -> FloatArray:
         """Returns float64 [N], seconds."""
-        mixed = _mixed(self._parts(samples), self.shares, self._has_trees(samples))
-        return np.asarray(self._factor * np.exp(mixed))
+        parts = self.parts_s(samples)
+        mixed = _mixed(_logs(parts), self.shares, self._has_trees(self._stood_in(samples)[0]))
+        is_adapted = np.array([spec.name in self._stand_ins for spec in samples.devices], bool)
+        return np.asarray(np.where(is_adapted[samples.device], 1.0, self._factor) * np.exp(mixed))
+
+    def parts_s(self, samples: Samples) -> FloatArray:
+        """Returns float64 [3, N], seconds by transformer, perceptron and trees."""
+        known, factors = self._stood_in(samples)
+        models = ((self.transformer, samples), (self._perceptron, known), (self._trees, known))
+        return factors * np.stack([model.predict(seen) for model, seen in models])
+
+    def adapted(
+        self,
+        transformer: TransformerCostModel,
+        stand_ins: dict[str, StandIn],
+        *,
+        shares: Sequence[float],
+    ) -> EnsembleCostModel:
+        """Returns a model for new devices: a tuned transformer, and the other parts as they are.
+
+        Args:
+            transformer: tuned to the new devices.
+            stand_ins: label of each new device -> how the other parts see it.
+            shares: of transformer, perceptron and trees.
+        """
+        model = EnsembleCostModel(self._options)
+        model.transformer = transformer
+        model._perceptron, model._trees = self._perceptron, self._trees
+        model._tree_devices = self._tree_devices
+        model.shares, model._factor = tuple(shares), self._factor
+        model._stand_ins = {**self._stand_ins, **stand_ins}
+        return model
 
     def tunable_part(self) -> CostModel:
         """Returns the transformer: trees and the perceptron do not learn from a few tasks."""
         return self.transformer
+
+    def prior_facts(self) -> dict[str, Any] | None:
+        """Returns that of the transformer."""
+        return self.transformer.prior_facts()
 
     def save(self, directory: Path) -> dict[str, Any]:
         """Writes the weights and the trees and returns the state."""
@@ -116,6 +167,7 @@ class EnsembleCostModel(CostModel):
             "shares": list(self.shares),
             "tree_devices": sorted(self._tree_devices),
             "factor": self._factor,
+            "stand_ins": {label: asdict(value) for label, value in self._stand_ins.items()},
         }
 
     @classmethod
@@ -136,17 +188,30 @@ class EnsembleCostModel(CostModel):
         model.shares = tuple(float(share) for share in state_value(state, "shares"))
         model._tree_devices = frozenset(state_value(state, "tree_devices"))
         model._factor = float(state_value(state, "factor"))
+        for label, value in state.get("stand_ins", {}).items():  # not in models of the first form
+            known = DeviceSpec(**value["device"])
+            model._stand_ins[label] = StandIn(known, (value["factors"][0], value["factors"][1]))
         return model
 
-    def _parts(self, samples: Samples) -> FloatArray:
-        """Returns float64 [3, N], log seconds of each part."""
-        models = (self.transformer, self._perceptron, self._trees)
-        seconds = np.stack([model.predict(samples) for model in models])
-        return np.asarray(np.log(np.maximum(seconds, _LEAST_S)))
+    def _stood_in(self, samples: Samples) -> tuple[Samples, FloatArray]:
+        """Returns the samples as the perceptron and the trees see them, and float64 [3, N], the
+        factors on the seconds of all parts.
+        """
+        factors = np.ones((3, len(samples.devices)))
+        devices = list(samples.devices)
+        for index, spec in enumerate(samples.devices):
+            if spec.name in self._stand_ins:
+                known = self._stand_ins[spec.name]
+                devices[index], factors[1:, index] = known.device, known.factors
+        return replace(samples, devices=tuple(devices)), factors[:, samples.device]
 
     def _has_trees(self, samples: Samples) -> NDArray[np.bool_]:
         known = np.array([spec.name in self._tree_devices for spec in samples.devices], bool)
         return np.asarray(known[samples.device], bool)
+
+
+def _logs(seconds: FloatArray) -> FloatArray:
+    return np.asarray(np.log(np.maximum(seconds, _LEAST_S)))
 
 
 def _possible_shares() -> Iterator[tuple[float, float, float]]:

@@ -14,13 +14,14 @@ from cdmpp.config import from_dict, to_dict
 from cdmpp.datasets.atomic import write_atomic
 from cdmpp.datasets.samples import Samples
 from cdmpp.devices.vector import device_vector
-from cdmpp.errors import DataError
+from cdmpp.errors import DataError, UsageError
 from cdmpp.models._guard import check_schema, check_trainable, state_value
 from cdmpp.models._labels import LogLabels, ScoreLabels, labels_from_json
 from cdmpp.models._order import best_over_latency, log_rates, task_device_groups
 from cdmpp.models._pooling import leaf_matrix, leaf_rows, pooled_features
+from cdmpp.models._prior import Prior, fit_prior
 from cdmpp.models.base import CostModel
-from cdmpp.models.options import GbdtObjective, GbdtOptions
+from cdmpp.models.options import GbdtObjective, GbdtOptions, is_base, is_feature
 
 _FILE_NAME = "trees.json"
 _CHUNK_PROGRAMS = 20_000
@@ -49,6 +50,7 @@ class GbdtCostModel(CostModel):
         self._schema: dict[str, int] | None = None
         self._labels: LogLabels | ScoreLabels = LogLabels(0.0, 1.0)
         self._booster: Any = None
+        self._prior: Prior | None = None
 
     @classmethod
     def default_options(cls) -> GbdtOptions:
@@ -64,12 +66,22 @@ class GbdtCostModel(CostModel):
         run_dir: Path | None = None,
         on_progress: Callable[[dict[str, Any]], None] | None = None,
     ) -> None:
-        """Boosts on `train` until the error on `validation` (if any) stops to fall."""
+        """Boosts on `train` until the error on `validation` (if any) stops to fall.
+
+        Raises:
+            UsageError: an order is to be learned as a ratio to the prior.
+        """
         import xgboost
 
         check_trainable(train)
         self._schema = dict(train.programs.feature_schema)
         options = self._options
+        if options.objective == "rank" and is_base(options.prior):
+            raise UsageError(
+                f"objective 'rank' learns an order, got prior {options.prior!r}; expected --set "
+                "gbdt.prior=none or feature"
+            )
+        self._prior = fit_prior(train, options.prior, options.prior_model)
         # Programs of one task on one device must follow each other for the ranking objective.
         train = train.take(np.argsort(task_device_groups(train), kind="stable"))
         watched = []
@@ -94,6 +106,7 @@ class GbdtCostModel(CostModel):
             self._labels = ScoreLabels.fit(-output, judge.latency_s, log_rates(judge))
         else:
             labels = LogLabels(0.0, 1.0)
+            output = output + self._base(judge)
             if options.least_mape_factor:
                 labels = labels.with_least_mape(labels.decode(output), judge.latency_s)
             self._labels = labels
@@ -109,7 +122,11 @@ class GbdtCostModel(CostModel):
         output = np.asarray(self._booster.predict(matrix), np.float64)
         if isinstance(self._labels, ScoreLabels):
             return self._labels.decode(-output, log_rates(samples))
-        return self._labels.decode(output)
+        return self._labels.decode(output + self._base(samples))
+
+    def prior_facts(self) -> dict[str, Any] | None:
+        """Returns the calibrated analytic model, None without one."""
+        return None if self._prior is None else self._prior.to_json()
 
     def save(self, directory: Path) -> dict[str, Any]:
         """Writes the trees as the library's own JSON and returns the state."""
@@ -119,6 +136,7 @@ class GbdtCostModel(CostModel):
             "feature_schema": self._schema,
             "options": to_dict(self._options),
             "labels": asdict(self._labels),
+            "prior": self.prior_facts(),
         }
 
     @classmethod
@@ -135,6 +153,8 @@ class GbdtCostModel(CostModel):
         labels = labels_from_json(state_value(state, "labels"))
         assert isinstance(labels, LogLabels | ScoreLabels)
         model._labels = labels
+        prior = state.get("prior")
+        model._prior = None if prior is None else Prior.from_json(prior)
         path = directory / _FILE_NAME
         try:
             model._booster = xgboost.Booster(model_file=bytearray(path.read_bytes()))
@@ -169,7 +189,7 @@ class GbdtCostModel(CostModel):
 
         threads = self._options.threads or None
         if self._options.objective != "rank":
-            label = np.log(samples.latency_s)
+            label = np.log(samples.latency_s) - self._base(samples)
             return xgboost.DMatrix(self._matrix(samples), label=label, nthread=threads)
         group = task_device_groups(samples)
         return xgboost.DMatrix(
@@ -187,9 +207,16 @@ class GbdtCostModel(CostModel):
         if self._options.total_columns:
             pooled.append(_totals(samples, rows, blocks))
         devices = np.stack([device_vector(spec) for spec in samples.devices])
-        return np.concatenate(
-            [*(part[inverse] for part in pooled), devices[samples.device]], axis=1
-        )
+        columns = [*(part[inverse] for part in pooled), devices[samples.device]]
+        if self._prior is not None and is_feature(self._options.prior):
+            columns.append(self._prior.columns(samples)[:, 1:])
+        return np.concatenate(columns, axis=1)
+
+    def _base(self, samples: Samples) -> FloatArray | float:
+        """Returns what the trees' output is added to: float64 [N] log seconds, or 0."""
+        if self._prior is None or not is_base(self._options.prior):
+            return 0.0
+        return self._prior.log_s(samples)
 
 
 class GbdtRankCostModel(GbdtCostModel):

@@ -4,8 +4,13 @@ mirror them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from types import MappingProxyType
+from typing import Any, Literal
+
+from cdmpp.analytic.prior import PriorModelName
+from cdmpp.config import to_dict
 
 PositionKind = Literal["sinusoidal", "original", "none"]
 AnchorKind = Literal["leaf_roofline", "none"]
@@ -17,6 +22,41 @@ DeviceType = Literal["cpu", "cuda"]
 Precision = Literal["fp32", "bf16"]
 PeerLossKind = Literal["mse", "lambda_rank"]
 GbdtObjective = Literal["squared_log", "absolute_log", "huber_log", "rank"]
+#: What an analytic model's time is to a learned model: nothing, what it predicts the ratio to, an
+#: input, or both.
+PriorKind = Literal["none", "residual", "feature", "both"]
+
+_LATER = "added_later"
+#: Metadata of fields that are younger than trainings that are kept by their options: at its default
+#: such a field is left out of their identity.
+ADDED_LATER: Mapping[str, bool] = MappingProxyType({_LATER: True})
+
+
+def identity(options: Any) -> dict[str, Any]:
+    """Returns options as the values that tell trainings apart, for JSON: fields marked
+    `ADDED_LATER` appear only where they differ from their default.
+
+    Args:
+        options: a dataclass; fields may be nested dataclasses.
+    """
+    values = to_dict(options)
+    for entry in fields(options):
+        value = getattr(options, entry.name)
+        if entry.metadata.get(_LATER) and value == entry.default:
+            del values[entry.name]
+        elif is_dataclass(value) and not isinstance(value, type):
+            values[entry.name] = identity(value)
+    return values
+
+
+def is_base(kind: PriorKind) -> bool:
+    """Whether a model predicts the log ratio to its prior."""
+    return kind in ("residual", "both")
+
+
+def is_feature(kind: PriorKind) -> bool:
+    """Whether a model sees its prior."""
+    return kind in ("feature", "both")
 
 
 @dataclass(frozen=True)
@@ -141,12 +181,18 @@ class TransformerOptions:
         loss: what it is trained for.
         loop: how it is trained.
         extra_blocks: named blocks of the added leaf columns that are used; null = all.
+        prior: what an analytic model's time is to the network: `residual` = the network predicts
+            the log ratio to it, `feature` = both heads see it, `both`; `none` = no analytic model
+            but the anchor.
+        prior_model: that analytic model, see `cdmpp.analytic.prior`.
     """
 
     network: NetworkOptions = field(default_factory=NetworkOptions)
     loss: LossOptions = field(default_factory=LossOptions)
     loop: LoopOptions = field(default_factory=LoopOptions)
     extra_blocks: tuple[str, ...] | None = None
+    prior: PriorKind = field(default="none", metadata=ADDED_LATER)
+    prior_model: PriorModelName = field(default="auto", metadata=ADDED_LATER)
 
 
 @dataclass(frozen=True)
@@ -169,6 +215,9 @@ class GbdtOptions:
         total_columns: whether the totals of a program (sums of what the logarithmic columns stand
             for) are added to the sums and maxima of its columns.
         extra_blocks: named blocks of the added leaf columns that are used; null = all.
+        prior: what an analytic model's time is to the trees, as in `TransformerOptions`; with the
+            objective `rank` only `none` or `feature`.
+        prior_model: that analytic model, see `cdmpp.analytic.prior`.
     """
 
     trees: int = 500
@@ -183,6 +232,8 @@ class GbdtOptions:
     least_mape_factor: bool = True
     total_columns: bool = True
     extra_blocks: tuple[str, ...] | None = None
+    prior: PriorKind = field(default="none", metadata=ADDED_LATER)
+    prior_model: PriorModelName = field(default="auto", metadata=ADDED_LATER)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
@@ -23,9 +23,10 @@ from cdmpp.models._guard import check_schema, check_trainable, state_value
 from cdmpp.models._latency_trainee import PREDICT_PROGRAMS, LatencyTrainee
 from cdmpp.models._leaf_batches import SampleBatches, Statistics, samples_digest
 from cdmpp.models._normalise import Normalisation
+from cdmpp.models._prior import Prior, fit_prior
 from cdmpp.models._weights import load_weights, save_weights
 from cdmpp.models.base import CostModel
-from cdmpp.models.options import LoopOptions, TransformerOptions
+from cdmpp.models.options import LoopOptions, TransformerOptions, identity
 from cdmpp.nn.latency_net import LatencyEnsemble, LatencyNet
 
 
@@ -117,6 +118,7 @@ class TransformerCostModel(CostModel):
                 "leaf": self._statistics.leaf.to_json(),
                 "device": self._statistics.device.to_json(),
             },
+            "prior": self.prior_facts(),
             "known_devices": None if self._known_devices is None else self._known_devices.tolist(),
             "parameters": sum(value.numel() for value in self._network.state_dict().values()),
         }
@@ -131,9 +133,11 @@ class TransformerCostModel(CostModel):
         model = cls(from_dict(TransformerOptions, state_value(state, "options")))
         model._schema = state_value(state, "feature_schema")
         normalisation = state_value(state, "normalisation")
+        prior = state.get("prior")
         model._statistics = Statistics(
             Normalisation.from_json(normalisation["leaf"]),
             Normalisation.from_json(normalisation["device"]),
+            None if prior is None else Prior.from_json(prior),
         )
         known = state.get("known_devices")
         model._known_devices = None if known is None else np.asarray(known, np.float32)
@@ -141,6 +145,12 @@ class TransformerCostModel(CostModel):
         load_weights(network, directory, train_command="cdmpp train")
         model._network = network.eval()
         return model
+
+    def prior_facts(self) -> dict[str, Any] | None:
+        """Returns the calibrated analytic model, None without one."""
+        assert self._statistics is not None
+        prior = self._statistics.prior
+        return None if prior is None else prior.to_json()
 
     def tuning_copy(self) -> TransformerCostModel:
         """Returns a model that predicts the same and shares no weights with this one.
@@ -212,7 +222,8 @@ class TransformerCostModel(CostModel):
 
         check_trainable(train)
         self._schema = dict(train.programs.feature_schema)
-        self._statistics = Statistics.fit(train, self._options.extra_blocks)
+        prior = fit_prior(train, self._options.prior, self._options.prior_model)
+        self._statistics = Statistics.fit(train, self._options.extra_blocks, prior)
         self._known_devices = np.stack(
             [device_vector(train.devices[index]) for index in np.unique(train.device)]
         )
@@ -251,6 +262,7 @@ class TransformerCostModel(CostModel):
             self._options.network,
             feature_count=len(self._statistics.leaf.mean),
             device_feature_count=len(self._statistics.device.mean),
+            prior=self._options.prior,
         )
 
     def _fingerprint(
@@ -258,7 +270,7 @@ class TransformerCostModel(CostModel):
     ) -> str:
         text = json.dumps(
             [
-                asdict(self._options),
+                identity(self._options),
                 seed,
                 self._schema,
                 samples_digest(train),

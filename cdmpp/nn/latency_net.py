@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from cdmpp.features.extra import CAPACITIES
-from cdmpp.models.options import NetworkOptions
+from cdmpp.models.options import NetworkOptions, PriorKind, is_base, is_feature
 from cdmpp.nn.encoder import Encoder
 from cdmpp.nn.positional import encode_position
 
@@ -32,6 +32,8 @@ class LeafBatch:
         device: float32 [sample, device_feature], normalised device vectors.
         supply: float32 [sample, 6], log of FLOP/s, of bytes/s, of the bytes of the three cache
             levels and of the cores of each sample's device; NaN where unknown.
+        prior: float32 [sample, 2], log seconds of an analytic model and the same standardised;
+            zeros where the network has none.
     """
 
     leaves: Tensor
@@ -42,6 +44,7 @@ class LeafBatch:
     program: Tensor
     device: Tensor
     supply: Tensor
+    prior: Tensor
 
 
 class LatencyNet(nn.Module):
@@ -49,15 +52,25 @@ class LatencyNet(nn.Module):
 
     Latency adds over leaves, so the result is the logarithm of a sum over leaves of exp(score),
     where a leaf's score is its log roofline time on the device (or 0) plus a learned term, plus one
-    learned term of the whole program.
+    learned term of the whole program. With an analytic prior as base the leaves only share its time
+    out: the first part is the prior plus the log of the mean of exp(learned term), weighted with
+    the leaves' roofline times (or alike).
     """
 
     def __init__(
-        self, options: NetworkOptions, *, feature_count: int, device_feature_count: int
+        self,
+        options: NetworkOptions,
+        *,
+        feature_count: int,
+        device_feature_count: int,
+        prior: PriorKind = "none",
     ) -> None:
         super().__init__()
         hidden = options.hidden
         self._options = options
+        self._has_base = is_base(prior)
+        self._has_prior_feature = is_feature(prior)
+        prior_count = int(self._has_prior_feature)
         self.project = nn.Linear(feature_count, hidden)
         self.position_scale = nn.Parameter(torch.full((hidden,), 0.1))
         self.encoder = Encoder(
@@ -73,13 +86,13 @@ class LatencyNet(nn.Module):
             nn.Linear(options.head_hidden, 2 * hidden),
         )
         self.leaf_head = nn.Sequential(
-            nn.Linear(hidden + _ratio_count(options), options.head_hidden),
+            nn.Linear(hidden + _ratio_count(options) + prior_count, options.head_hidden),
             nn.GELU(),
             nn.Dropout(options.dropout),
             nn.Linear(options.head_hidden, 1),
         )
         self.program_head = nn.Sequential(
-            nn.Linear(2 * hidden, options.head_hidden),
+            nn.Linear(2 * hidden + prior_count, options.head_hidden),
             nn.GELU(),
             nn.Dropout(options.dropout),
             nn.Linear(options.head_hidden, 1),
@@ -113,15 +126,24 @@ class LatencyNet(nn.Module):
             if self._options.traffic:
                 misses = _miss_times(batch.traffic[batch.program], supply)
                 seen = torch.cat([seen, misses], dim=-1)
+        if self._has_prior_feature:
+            column = batch.prior[:, None, 1:].expand(-1, seen.shape[1], -1)
+            seen = torch.cat([seen, column], dim=-1)
         score = self.leaf_head(seen).squeeze(-1)
+        share = torch.zeros_like(score)
         if self._options.anchor == "leaf_roofline":
-            score = score + torch.amax(demand[..., :2] - batch.supply[:, None, :2], dim=-1)
+            share = torch.amax(demand[..., :2] - batch.supply[:, None, :2], dim=-1)
+            score = score + share
         score = score.masked_fill(~mask, -torch.inf)
         total = torch.logsumexp(score, dim=1)
+        if self._has_base:
+            whole = torch.logsumexp(share.masked_fill(~mask, -torch.inf), dim=1)
+            total = batch.prior[:, 0] + (total - whole)
         summed = on_device.sum(dim=1)
         count = mask.sum(dim=1, keepdim=True)
         pooled = torch.cat([summed / count, summed / torch.sqrt(count.float())], dim=-1)
-        log_latency: Tensor = total + self.program_head(pooled).squeeze(-1) + self.bias
+        program = torch.cat([pooled, batch.prior[:, 1:]], -1) if self._has_prior_feature else pooled
+        log_latency: Tensor = total + self.program_head(program).squeeze(-1) + self.bias
         return log_latency, pooled
 
     @torch.no_grad()
@@ -197,12 +219,20 @@ class LatencyEnsemble(nn.Module):
     """
 
     def __init__(
-        self, options: NetworkOptions, *, feature_count: int, device_feature_count: int
+        self,
+        options: NetworkOptions,
+        *,
+        feature_count: int,
+        device_feature_count: int,
+        prior: PriorKind = "none",
     ) -> None:
         super().__init__()
         self.members = nn.ModuleList(
             LatencyNet(
-                options, feature_count=feature_count, device_feature_count=device_feature_count
+                options,
+                feature_count=feature_count,
+                device_feature_count=device_feature_count,
+                prior=prior,
             )
             for _ in range(options.members)
         )

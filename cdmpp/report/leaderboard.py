@@ -18,6 +18,7 @@ from cdmpp.report.leaderboard_verdict import (
     peer_findings,
     transfer_findings,
 )
+from cdmpp.report.paired import paired_section
 from cdmpp.report.tables import Cell, Row
 from cdmpp.training._files import write_json, write_text
 from cdmpp.training.noise import FORMULA
@@ -82,7 +83,7 @@ def leaderboard(board: Board) -> Leaderboard:
     suite = board.suite
     if suite.protocol == "cross-model":
         for scores in model_scores(board):
-            found = peer_findings(board, scores)
+            found = [] if suite.is_ablation else peer_findings(board, scores)
             section = model_section(board, scores, found)
             sections.append(section)
             findings[section.title] = found
@@ -101,6 +102,10 @@ def leaderboard(board: Board) -> Leaderboard:
             findings["All families"] = found
     if suite.protocol == "cross-model" and len(sections) > 1:
         sections.insert(0, overall_section(board))
+    if suite.protocol == "cross-model" and suite.is_ablation:
+        section, found = paired_section(board)
+        sections.insert(0, section)
+        findings[section.title] = found
     page = LeaderboardPage(
         title=f"Leaderboard: {suite.name}",
         lead=_lead(board),

@@ -47,9 +47,9 @@ def tidy_rows(board: Board) -> Iterator[Row]:
     """
     if board.suite.protocol == "cross-model":
         yield from _model_rows(board)
-    else:
-        for scores in family_scores(board):
-            yield from _family_rows(board, scores)
+    # A cross-model suite may leave devices out as well.
+    for scores in family_scores(board):
+        yield from _family_rows(board, scores)
 
 
 def _model_rows(board: Board) -> Iterator[Row]:

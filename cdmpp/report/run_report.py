@@ -68,6 +68,19 @@ def interval_sentence(metrics: dict[str, Any]) -> str:
     )
 
 
+def prior_sentence(prior: dict[str, Any]) -> str:
+    """Returns how many training samples each analytic model gave its time to, and why the others
+    have the roofline's.
+
+    Args:
+        prior: what `CostModel.prior_facts` returns.
+    """
+    counts = ", ".join(f"{name} {n:,}" for name, n in prior["training_samples"].items() if n)
+    reasons = ", ".join(f"{why} {n:,}" for why, n in prior["roofline_because"].items())
+    text = f"{prior['model']}; training samples: {counts}"
+    return f"{text}; the roofline because: {reasons}" if reasons else text
+
+
 def write_run_report(result: RunResult, *, command: str) -> Path:
     """Writes report.html into the run folder and returns its path.
 
@@ -150,6 +163,8 @@ def _facts(metrics: dict[str, Any]) -> list[tuple[str, str]]:
     ]
     if metrics["samples_per_s"]:
         facts.append(("training speed", f"{metrics['samples_per_s']:,.0f} samples/s"))
+    if "prior" in metrics:
+        facts.append(("analytic prior", prior_sentence(metrics["prior"])))
     facts.append(("intervals", interval_sentence(metrics)))
     facts.append(("prediction speed", f"{metrics['predictions_per_s']:,.0f} programs/s"))
     facts.append(("versions", ", ".join(f"{k} {v}" for k, v in metrics["versions"].items())))

@@ -23,6 +23,7 @@ from cdmpp.datasets.atomic import make_folder
 from cdmpp.errors import NotFiniteError, UsageError
 from cdmpp.models.options import LoopOptions
 from cdmpp.nn.shards import process_count
+from cdmpp.timing import timer
 from cdmpp.training._files import write_text
 from cdmpp.training._pace import CpuBudget, learning_rate, new_optimiser
 from cdmpp.training.checkpoint import (
@@ -69,6 +70,7 @@ class LoopResult:
     history: list[dict[str, Any]]
 
 
+@timer("training loop")
 def train_loop(
     network: nn.Module,
     trainee: Trainee,
@@ -248,6 +250,7 @@ def _stretch(trainee: Trainee, start: int, stop: int, per_pass: int) -> Iterator
         step += len(batches)
 
 
+@timer("step")
 def _step(
     state: TrainingState,
     trainee: Trainee,
@@ -288,6 +291,7 @@ def _step(
     return value, samples
 
 
+@timer("validate")
 def _end_epoch(
     state: TrainingState,
     trainee: Trainee,

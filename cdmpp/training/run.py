@@ -138,6 +138,8 @@ def train_run(
         "calibration": _calibration_facts(card),
         "test": judged,
     }
+    if (prior := model.prior_facts()) is not None:
+        metrics["prior"] = prior
     write_json(run_dir / "metrics.json", metrics)
     return RunResult(run_dir, metrics, test, predicted_s, history)
 

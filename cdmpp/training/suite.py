@@ -77,7 +77,7 @@ class SuiteDataset:
         devices: labels (cross-model); empty = all.
         splits: cross-model only.
         test_networks: networks held out by the split by network; empty = drawn by the seed.
-        families: cross-device only.
+        families: devices that are left out; cross-model: each line is also trained without them.
     """
 
     name: str
@@ -133,6 +133,8 @@ class SuiteOptions:
         budget_settings: cross-device: further overrides for trainings on a budget, which are so
             small that the usual number of epochs would starve them.
         goals: what the verdict compares with.
+        is_ablation: cross-model: whether the lines are variants of the subject, and the verdict is
+            about their paired differences to it.
     """
 
     name: str
@@ -154,6 +156,7 @@ class SuiteOptions:
     settings: tuple[str, ...] = ()
     budget_settings: tuple[str, ...] = ()
     goals: SuiteGoals = field(default_factory=SuiteGoals)
+    is_ablation: bool = False
 
 
 def configs_dir() -> Path:

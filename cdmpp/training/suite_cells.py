@@ -128,6 +128,8 @@ def judge_model(
     found = judge_predictions(cell, test, predicted_s, cell_dir, watch, prediction)
     if calibration is not None:
         add_intervals(found["metrics"], test, predicted_s, calibration)
+    if (prior := model.prior_facts()) is not None:
+        found["prior"] = prior
     return found
 
 

@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from cdmpp.config import to_dict
 from cdmpp.datasets.samples import Samples
+from cdmpp.models.options import identity
 from cdmpp.training.noise import NOISE_FLOOR
 from cdmpp.training.options import TrainOptions
 from cdmpp.training.suite import (
@@ -143,6 +143,7 @@ class _Planner:
                         if line.datasets and dataset.name not in line.datasets:
                             continue
                         yield self._model_cell(dataset, split, line, seed)
+                yield from self._left_out_cells(dataset, seed)
 
     def cross_device(self) -> Iterator[Cell]:
         suite = self.suite
@@ -151,6 +152,31 @@ class _Planner:
                 for family in dataset.families:
                     for target in family.targets:
                         yield from self._target_cells(dataset, family, target, seed)
+
+    def _left_out_cells(self, dataset: SuiteDataset, seed: int) -> Iterator[Cell]:
+        """Yields the lines of a cross-model suite trained on all devices of a family but one."""
+        for family in dataset.families:
+            for target in family.targets:
+                for line in self.suite.models:
+                    if seed not in (line.seeds or self.suite.seeds):
+                        continue
+                    if line.datasets and dataset.name not in line.datasets:
+                        continue
+                    kind = line.kind or line.name
+                    cpu_s = self.suite.cpu_s_per_cell * line.cpu_factor
+                    cell = Cell(
+                        id=f"{dataset.name}-{family.name}-{target}-s{seed}-{line.name}",
+                        dataset=dataset.name,
+                        split="device",
+                        line=line.name,
+                        kind=kind,
+                        seed=seed,
+                        target=target,
+                        family=family.name,
+                        sources=family.sources_of(target),
+                        options=self._options(kind, line.settings, cpu_s),
+                    )
+                    yield self._with_key(cell, {"is_zero_shot": True})
 
     def _datasets(self) -> list[SuiteDataset]:
         return [dataset for dataset in self.suite.datasets if dataset.name in self.facts]
@@ -294,7 +320,7 @@ class _Planner:
             "target": cell.target,
             "sources": list(cell.sources),
             "budget": cell.budget,
-            "options": None if own is None else to_dict(own),
+            "options": None if own is None else identity(own),
             **extra,
         }
         return replace(cell, key=key)

@@ -17,6 +17,7 @@ from typing import Any
 
 from cdmpp.datasets.samples import Samples
 from cdmpp.errors import CdmppError, NotApplicableError, UsageError
+from cdmpp.timing import timer
 from cdmpp.training.origin import commit, versions
 from cdmpp.training.suite_plan import Cell
 from cdmpp.training.suite_store import (
@@ -113,6 +114,7 @@ def execute_cell(cell: Cell, folder: Path, runs_dir: Path, load: Callable[[Path]
     execute_cell_on(cell, lambda: load(folder), runs_dir)
 
 
+@timer("cell")
 def execute_cell_on(cell: Cell, samples: Callable[[], Samples], runs_dir: Path) -> None:
     """`execute_cell` with samples that may be there already."""
     from cdmpp.training.suite_cells import run_cell

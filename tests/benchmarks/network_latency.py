@@ -98,8 +98,7 @@ def predict_and_measure(name: str, model: str, device: str, scratch: Path) -> Ro
         database.commit_tuning_record(
             ms.database.TuningRecord(schedule.trace, workload, [1.0], target, [])
         )
-        compiled = built(function, schedule, target, scratch, f"{name}-{number}")
-        arguments = _arguments(task.module)
+        compiled, arguments = built(function, schedule, target, scratch, f"{name}-{number}")
         timer = compiled.time_evaluator("main", tvm.cpu(0), number=1, repeat=5, min_repeat_ms=30)
         alone[task.workload_key] = float(np.median(timer(*arguments).results))
     fused = fused_network(module, target)
@@ -131,15 +130,6 @@ def predict_and_measure(name: str, model: str, device: str, scratch: Path) -> Ro
         weights=[task.weight for task, _, _, _ in known],
         names=[task.operator for task, _, _, _ in known],
     )  # fmt: skip
-
-
-def _arguments(module: Any) -> list[Any]:
-    rng = np.random.default_rng(0)
-    infos = ms.arg_info.ArgInfo.from_entry_func(module, remove_preproc=False)
-    return [
-        tvm.runtime.tensor(rng.random([int(n) for n in info.shape]).astype(str(info.dtype)))
-        for info in infos
-    ]
 
 
 def main() -> int:

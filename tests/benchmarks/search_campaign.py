@@ -246,26 +246,19 @@ def _remeasured(function: Any, results: Mapping[Any, Any], target: Any) -> dict[
             key: built(function, trace, target, Path(scratch), key)
             for key, trace in programs.items()
         }
-        times = _timed_in_turns(modules, function)
+        times = _timed_in_turns(modules)
     return {"winners": winners, "seconds": times}
 
 
-def _timed_in_turns(modules: Mapping[str, Any], function: Any) -> dict[str, list[float]]:
+def _timed_in_turns(modules: Mapping[str, tuple[Any, list[Any]]]) -> dict[str, list[float]]:
     """Returns the seconds of every module, one reading of each in every turn."""
     import tvm
-    from tvm.s_tir.meta_schedule.arg_info import ArgInfo
 
-    rng = np.random.default_rng(0)
-    inputs = ArgInfo.from_entry_func(tvm.IRModule({"main": function}), remove_preproc=False)
-    arrays = [
-        tvm.runtime.tensor(rng.random([int(extent) for extent in info.shape], np.float32))
-        for info in inputs
-    ]
     times: dict[str, list[float]] = {key: [] for key in modules}
     for _ in range(_REPEATS):
-        for key, module in modules.items():
+        for key, (module, arguments) in modules.items():
             timer = module.time_evaluator("main", tvm.cpu(0), number=1, repeat=1, min_repeat_ms=30)
-            times[key].append(float(timer(*arrays).mean))
+            times[key].append(float(timer(*arguments).mean))
     return times
 
 

@@ -27,7 +27,11 @@ def run_json(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
 
 def test_list(capsys: pytest.CaptureFixture[str]) -> None:
     text = run(capsys, "list")
-    assert len(text.splitlines()) == len(load_registry()) + 1
+    first_words = [line.split()[0] for line in text.splitlines() if line]
+    shown = [word for word in first_words if word in load_registry()]
+    assert sorted(shown) == sorted(load_registry()), "each once"
+    titles = [line for line in text.splitlines() if line.endswith(")") and "s (" in line]
+    assert [title.split()[0] for title in titles] == ["GPUs", "CPUs", "Accelerators"]
     assert [row["name"] for row in run_json(capsys, "list")] == list(load_registry())
     kinds = {row["kind"] for row in run_json(capsys, "list", "--kind", "cpu")}
     assert kinds == {"cpu"}

@@ -98,8 +98,8 @@ def test_a_search_that_listens_to_us_measures_faster_programs(
 def Reversed(run_folder: Path) -> Any:  # noqa: N802, a model like the others
     """Our model with the order turned round."""
     model = CdmppCostModel(run_folder, DEVICE, safety_net=False)
-    scores = model._scores
-    model._scores = lambda task, latency_s: scores(task, 1e-9 / latency_s)
+    scores = model._core.scores
+    model._core.scores = lambda task, latency_s, **rest: scores(task, 1e-9 / latency_s, **rest)
     return model
 
 
@@ -145,7 +145,7 @@ def test_failed_measurements_are_counted_and_not_learned_from(
 ) -> None:
     model = CdmppCostModel(run_folder, DEVICE, finetune_every=1000)
     runner = search(matmul(48), tmp_path, model, trials=16, fail_every=4)
-    assert len(model._measured) == len(runner.measured_s)
+    assert len(model._core.measured) == len(runner.measured_s)
     # TVM hands failures over or leaves them out, as it likes.
     assert model.usage.measured == len(runner.measured_s) + model.usage.failed
 
@@ -242,7 +242,7 @@ def test_saved_and_loaded_through_tvm_it_goes_on(run_folder: Path, tmp_path: Pat
         model.predict(batch.context, batch.candidates),
         other.predict(batch.context, batch.candidates),
     )
-    assert len(other._measured) == 32
+    assert len(other._core.measured) == 32
     assert other.net.batches == model.net.batches
     for one in (model, other):
         more = Batch(matmul(64), 16, seed=5)
@@ -301,7 +301,7 @@ def test_gpu_candidates_are_scored(run_folder: Path) -> None:
 
 def test_the_front_resolves_names(run_folder: Path) -> None:
     model = resolve_cost_model("cdmpp", model=run_folder, device=DEVICE, finetune_every=8)
-    assert model._finetune_every == 8
+    assert model._core.finetune_every == 8
     assert resolve_cost_model(model) is model
     assert resolve_cost_model("random") is not None
     with pytest.raises(UsageError, match="device="):

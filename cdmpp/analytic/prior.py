@@ -1,0 +1,207 @@
+"""The time that an analytic model gives each sample, for a learned model to start from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cdmpp.analytic.roofline import device_rates, leaf_work
+from cdmpp.datasets.samples import ProgramArrays, Samples
+from cdmpp.devices.spec import DeviceSpec
+from cdmpp.errors import DeviceError
+
+if TYPE_CHECKING:
+    from cdmpp.analytic.conv.latent_model import LatentModel
+    from cdmpp.analytic.recognise import Recognised
+
+#: `roofline`: the larger of operations over peak and bytes over bandwidth, of the whole program.
+#: `auto`: on an NVIDIA GPU a recognised convolution gets the convolution model, on any GPU a
+#: recognised embedding lookup the embedding model, everything else the roofline.
+PriorModelName = Literal["roofline", "auto"]
+PriorSource = Literal["roofline", "conv", "embedding"]
+#: In the order of `PriorTimes.source`.
+PRIOR_SOURCES: tuple[PriorSource, ...] = get_args(PriorSource)
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+#: No program takes less; keeps the logarithm of an empty program finite.
+_LEAST_S = 1e-9
+_CHUNK_PROGRAMS = 20_000
+
+
+@dataclass(frozen=True)
+class PriorTimes:
+    """What an analytic model says of N samples.
+
+    Attributes:
+        log_s: float64 [N], log of seconds.
+        source: int64 [N], index into `PRIOR_SOURCES`.
+        fallbacks: reason -> samples that got the roofline for it; empty for `roofline`.
+    """
+
+    log_s: FloatArray
+    source: IntArray
+    fallbacks: dict[str, int]
+
+    def counts(self) -> dict[str, int]:
+        """Returns source -> samples, all sources."""
+        counts = np.bincount(self.source, minlength=len(PRIOR_SOURCES))
+        return {name: int(count) for name, count in zip(PRIOR_SOURCES, counts, strict=True)}
+
+
+def prior_times(samples: Samples, model: PriorModelName) -> PriorTimes:
+    """Returns the analytic time of every sample; `latency_s` is never read."""
+    rows, place = np.unique(samples.program, return_inverse=True)
+    log_s = _roofline_log_s(samples, rows, place)
+    source = np.zeros(len(samples), np.int64)
+    if model == "roofline" or len(samples) == 0:
+        return PriorTimes(log_s, source, {})
+    is_gpu = np.array([spec.kind == "gpu" for spec in samples.devices], bool)[samples.device]
+    fallbacks: dict[str, int] = {}
+    if not is_gpu.all():
+        fallbacks["not a GPU"] = int((~is_gpu).sum())
+    if is_gpu.any():
+        from cdmpp.analytic.recognise import recognise
+
+        found = recognise(samples.programs, np.unique(samples.program[is_gpu]))
+        for index, spec in enumerate(samples.devices):
+            here = np.flatnonzero((samples.device == index) & is_gpu)
+            if len(here):
+                _replace_on(samples.program, here, spec, found, log_s, source, fallbacks)
+    return PriorTimes(log_s, source, dict(sorted(fallbacks.items())))
+
+
+def packaged_conv_model_path() -> Path:
+    """Returns the folder of the convolution model that `auto` uses."""
+    return Path(__file__).resolve().parents[1] / "pretrained" / "conv"
+
+
+def _roofline_log_s(samples: Samples, rows: IntArray, place: IntArray) -> FloatArray:
+    """Returns float64 [N] of the samples whose programs are `rows[place]`."""
+    flop, moved = np.zeros(len(rows)), np.zeros(len(rows))
+    for start in range(0, len(rows), _CHUNK_PROGRAMS):
+        part = slice(start, start + _CHUNK_PROGRAMS)
+        flop[part], moved[part] = _program_work(samples.programs, rows[part])
+    log_s = np.zeros(len(samples))
+    for index, spec in enumerate(samples.devices):
+        here = samples.device == index
+        flop_per_s, bytes_per_s = device_rates(spec)
+        seconds = np.maximum(flop / flop_per_s, moved / bytes_per_s)
+        log_s[here] = np.log(np.maximum(seconds, _LEAST_S))[place[here]]
+    return log_s
+
+
+def _program_work(programs: ProgramArrays, rows: IntArray) -> tuple[FloatArray, FloatArray]:
+    """Returns (operations, distinct bytes), float64 [len(rows)] each."""
+    first = programs.leaf_offset[rows]
+    counts = programs.leaf_offset[rows + 1] - first
+    owner = np.repeat(np.arange(len(rows)), counts)
+    starts = np.concatenate([[0], np.cumsum(counts)[:-1]]).astype(np.int64)
+    leaves = np.repeat(first - starts, counts) + np.arange(counts.sum())
+    work = leaf_work(programs.leaf_features[leaves])
+    sums = [np.bincount(owner, value, len(rows)) for value in (work.flop, work.bytes)]
+    return np.asarray(sums[0], np.float64), np.asarray(sums[1], np.float64)
+
+
+def _replace_on(
+    program: IntArray,
+    here: IntArray,
+    spec: DeviceSpec,
+    found: Recognised,
+    log_s: FloatArray,
+    source: IntArray,
+    fallbacks: dict[str, int],
+) -> None:
+    """Puts the models' times over the roofline's for the samples `here`, all on one GPU, and counts
+    what keeps the roofline.
+    """
+    conv_s, conv_reason = _conv_times(found, set(program[here].tolist()), spec)
+    lookup_s, lookup_reason = _lookup_times(found, set(program[here].tolist()), spec)
+    for at, row in zip(here.tolist(), program[here].tolist(), strict=True):
+        for name, times in (("conv", conv_s), ("embedding", lookup_s)):
+            if row in times:
+                log_s[at] = np.log(max(times[row], _LEAST_S))
+                source[at] = PRIOR_SOURCES.index(name)
+                break
+        else:
+            reason = _REASONS.get(found.reason.get(row, ""), "")
+            reason = reason or (conv_reason if row in found.conv else lookup_reason)
+            fallbacks[reason] = fallbacks.get(reason, 0) + 1
+
+
+#: Reasons of `recognise` as they are reported.
+_REASONS: Mapping[str, str] = {
+    "other": "neither a convolution nor a lookup",
+    "no-fit": "a sum of products that no square convolution fits",
+    "pointwise": "a 1x1 convolution or a matrix product",
+    "no-columns": "programs without the added leaf columns",
+}
+
+
+def _conv_times(
+    found: Recognised, rows: set[int], spec: DeviceSpec
+) -> tuple[dict[int, float], str]:
+    """Returns program -> seconds of the convolutions, and why there are none."""
+    from cdmpp.analytic.conv.layer_model import load_layers_model
+    from cdmpp.analytic.conv.shapes import concatenate_shapes
+
+    chosen = [row for row in found.conv if row in rows]
+    if not chosen:
+        return {}, ""
+    if spec.vendor != "NVIDIA":
+        return {}, "a convolution on a GPU that is not NVIDIA's"
+    closed = load_layers_model(packaged_conv_model_path()).closed
+    shapes = concatenate_shapes([found.conv[row] for row in chosen])
+    try:
+        time_ms, _ = closed.predict(shapes, _as_fitted(closed, spec))
+    except DeviceError:
+        return {}, "a convolution on a GPU that the registry knows too little of"
+    return dict(zip(chosen, (time_ms.min(axis=1) / 1e3).tolist(), strict=True)), ""
+
+
+def _as_fitted(closed: LatentModel, spec: DeviceSpec) -> DeviceSpec:
+    """Returns the GPU under the label of the same chip that the model was fitted on, if there is
+    one.
+    """
+    from cdmpp.devices.registry import load_registry
+
+    known = load_registry()
+    for label in closed.forms:
+        other = known.get(label)
+        if other is not None and _chip(other) == _chip(spec):
+            return replace(spec, name=label)
+    return spec
+
+
+def _chip(spec: DeviceSpec) -> tuple[object, ...]:
+    return (
+        spec.architecture,
+        spec.core_count,
+        spec.clock_hz,
+        spec.peak_fp32_flop_per_s,
+        spec.mem_bandwidth_bytes_per_s,
+        spec.l2_bytes,
+    )
+
+
+def _lookup_times(
+    found: Recognised, rows: set[int], spec: DeviceSpec
+) -> tuple[dict[int, float], str]:
+    """Returns program -> seconds of the embedding lookups, and why there are none."""
+    from cdmpp.analytic.embedding import estimate
+    from cdmpp.analytic.embedding_devices import from_spec, measured_devices
+
+    chosen = [row for row in found.embedding if row in rows]
+    if not chosen:
+        return {}, ""
+    try:
+        device = measured_devices().get(spec.name) or from_spec(spec)
+    except DeviceError:
+        return {}, "a lookup on a GPU that the registry knows too little of"
+    return {row: estimate(found.embedding[row], device).latency_s for row in chosen}, ""

@@ -1,0 +1,48 @@
+"""The devices that a run folder was trained on, with their descriptions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cdmpp.devices.spec import DeviceSpec
+
+
+def run_specs(folder: Path) -> list[DeviceSpec]:
+    """Returns the devices of a run folder's model, or of `pretrained`.
+
+    Raises:
+        DataError: there is no complete model.
+    """
+    from cdmpp.devices.spec import DeviceSpec
+    from cdmpp.errors import DataError
+    from cdmpp.pretrained import model_folder
+    from cdmpp.training._files import read_json
+
+    path = model_folder(folder) / "model.json"
+    hint = "give a finished run folder, or pretrained"
+    value = read_json(path, what="trained model", hint=hint)
+    try:
+        return [DeviceSpec(**spec) for spec in value["devices"]]
+    except (KeyError, TypeError) as error:
+        raise DataError(f"the trained model {path} is damaged ({error}); {hint}") from None
+
+
+def run_spec(folder: Path, name: str) -> DeviceSpec:
+    """Returns one of them, by label.
+
+    Raises:
+        DeviceError: the model was trained on no such device; names the nearest.
+    """
+    from cdmpp.devices.device_file import nearest, normal_name
+    from cdmpp.errors import DeviceError
+
+    specs = {spec.name: spec for spec in run_specs(folder)}
+    for label, spec in specs.items():
+        if normal_name(label) == normal_name(name):
+            return spec
+    raise DeviceError(
+        f"{folder} was not trained on a device {name!r}{nearest(name, specs)}; it knows "
+        f"{', '.join(specs)}; see cdmpp device list --run {folder}"
+    )

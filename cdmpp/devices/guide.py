@@ -1,0 +1,39 @@
+"""The part of `docs/devices.md` on adding the machine at hand."""
+
+from __future__ import annotations
+
+ADD_GUIDE = """
+## Add the machine at hand
+
+```
+cdmpp device add my-laptop
+cdmpp predict --model runs/device-my-laptop --device my-laptop --program kernel.py
+cdmpp device show my-laptop --run runs/device-my-laptop
+```
+
+`device add NAME` needs no data and ten minutes (`--minutes`), shared out over four steps:
+
+1. **Probe.** What the system tells (`/proc`, `/sys`, affinity, quota; `nvidia-smi` with `--target
+   cuda`), and two micro-benchmarks that TVM compiles for the label's target and threads: `c = a +
+   b` on arrays beyond the caches, and chains of multiply-adds in registers. Each value gets its
+   source; the file is `devices/NAME.yaml` in the run folder.
+2. **Choose.** Only tasks that the shipped model was not trained on, on whatever device, so that
+   errors and intervals are honest. Two fifths are drawn to judge; the others are chosen by k-means
+   (`docs/finetune.md`).
+3. **Measure** (`docs/measuring.md`), twelve tasks at a time, six programs each, up to 65 % of the
+   time; what is left of that goes to more programs of all tasks. The dataset is `measurements` in
+   the run folder.
+4. **Fit.** The transformer is fine-tuned; the perceptron and the trees take the device for the
+   nearest one that they know, times one factor each; shares and intervals come from held-out tasks
+   of the budget. Then the same with fewer tasks, from scratch, and one factor alone, as far as the
+   time goes: the error against the number of measured tasks. The knee is the least number at which
+   90 % of what measuring gains in median error is reached.
+
+The same command again continues after a kill; the minutes count on. A label that is known is
+refused; `--spec` says that this machine is that device. A machine that is used by others gives a
+noisy model: `cdmpp doctor runs/device-NAME/measurements` tells. `cdmpp device curve` prints the
+table again. A GPU is described, but the shipped programs are for CPUs: give `--dataset` with
+records for it.
+
+`docs/results/device-add.md` has a real run.
+"""

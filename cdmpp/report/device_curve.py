@@ -1,0 +1,164 @@
+"""The error of a new device's model against the number of measured tasks: text, page and plot."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+#: Start of a model in `curve.json` -> heading.
+STARTS = {
+    "pretrained": "pre-trained start",
+    "scratch": "from scratch",
+    "trees": "trees from scratch",
+    "one_factor": "one factor",
+}
+
+
+#: Errors from here on (a factor) are not told apart in text.
+_BEYOND = 100.0
+
+
+def curve_text(curve: Mapping[str, Any]) -> str:
+    """Returns the table of a curve with what was measured, the knee and the time.
+
+    Args:
+        curve: what `curve.json` of a device's run folder holds.
+    """
+    rows = [["tasks", *STARTS.values()], *_rows(curve)]
+    widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
+    table = "\n".join(
+        "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
+        for row in rows
+    )
+    return f"{_heading(curve)}\n\n{table}\n\n" + "\n".join(_sentences(curve))
+
+
+def curve_markdown(curve: Mapping[str, Any], *, command: str, plot: str | None = None) -> str:
+    """Returns the page of a curve.
+
+    Args:
+        command: what made the page.
+        plot: file of the plot beside the page; None = none.
+    """
+    titles = ["measured tasks", *STARTS.values()]
+    lines = [titles, ["---"] * len(titles), *_rows(curve)]
+    table = "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+    spec = "\n".join(
+        f"| {name} | {_value(entry['value'])} | {entry['source']} |"
+        for name, entry in curve["spec"].items()
+    )
+    options = f"--minutes {curve['minutes']:g}"
+    parts = [
+        f"# Adding a device: {curve['device']}",
+        f"Written by `{command}` from what `cdmpp device add {curve['device']} {options}` left.",
+        _heading(curve),
+        table,
+        *([f"![error against measured tasks]({plot})"] if plot else []),
+        "\n".join(f"- {sentence}" for sentence in _sentences(curve)),
+        f"## The machine\n\n| value | | source |\n| --- | --- | --- |\n{spec}",
+        "Machine and versions: "
+        + ", ".join(f"{k} {v}" for k, v in {**curve["machine"], **curve["versions"]}.items()),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def curve_svg(curve: Mapping[str, Any]) -> str:
+    """Returns a plot of the MAPE against the number of measured tasks, the knee marked."""
+    from cdmpp.report.plots import COLOURS, new_figure, svg_text
+
+    figure, axes = new_figure(5.6, 3.6)
+    for (start, title), colour in zip(STARTS.items(), COLOURS, strict=False):
+        known = [(row["tasks"], row[start]) for row in curve["rows"] if row.get(start)]
+        if not known:
+            continue
+        counts = [count for count, _ in known]
+        axes.plot(counts, [100 * value["mape"] for _, value in known], "o-", ms=3.5, lw=1.4,
+                  color=colour, label=title)  # fmt: skip
+        axes.fill_between(
+            counts, [100 * value["mape_low"] for _, value in known],
+            [100 * value["mape_high"] for _, value in known], color=colour, alpha=0.08, lw=0,
+        )  # fmt: skip
+    knee = curve["knee"]["tasks"]
+    if knee is not None:
+        axes.axvline(knee, color="#9aa5b1", lw=0.9, ls="--")
+    counts = [row["tasks"] for row in curve["rows"]]
+    axes.set_xscale("symlog", linthresh=1)
+    axes.set_xticks(counts, [str(count) for count in counts])
+    axes.set_xlim(0, counts[-1] * 1.1)
+    axes.set_yscale("log")
+    axes.set_xlabel("measured tasks")
+    axes.set_ylabel("MAPE on the judging tasks (%)")
+    axes.legend(frameon=False, fontsize=8)
+    return svg_text(figure)
+
+
+def _rows(curve: Mapping[str, Any]) -> list[list[str]]:
+    return [
+        [str(row["tasks"]), *(_cell(row.get(start)) for start in STARTS)] for row in curve["rows"]
+    ]
+
+
+def _cell(values: Mapping[str, Any] | None) -> str:
+    if values is None:
+        return "-"
+    rank = values["spearman_by_task"]
+    return (
+        f"{_percent(values['mape'])} [{_percent(values['mape_low'])}, "
+        f"{_percent(values['mape_high'])}] / {_percent(values['median_ape'])} / "
+        f"{'-' if rank is None else f'{rank:.2f}'}"
+    )
+
+
+def _percent(fraction: float) -> str:
+    """Returns a fraction in percent; one beyond all bounds (an exponential of nonsense) short."""
+    return f"{100 * fraction:.0f} %" if fraction < _BEYOND else f"> {100 * _BEYOND:.0f} %"
+
+
+def _heading(curve: Mapping[str, Any]) -> str:
+    test = curve["measured"]["test"]
+    return (
+        f"Error on {test['programs']} programs of {test['tasks']} tasks that no model was trained "
+        "on, by number of measured tasks: MAPE [95 % interval over tasks] / median APE / Spearman "
+        "within a task. - = not computed."
+    )
+
+
+def _sentences(curve: Mapping[str, Any]) -> list[str]:
+    learn, oracle, seconds = curve["measured"]["learn"], curve["oracle"], curve["seconds"]
+    found = [
+        f"{learn['programs']} programs of {learn['tasks']} tasks were measured to learn from; who "
+        f"knew each task's median would err by {100 * oracle['mape']:.0f} % / "
+        f"{100 * oracle['median_ape']:.0f} %.",
+        _knee_sentence(curve),
+    ]
+    interval = curve["interval"]
+    if interval["coverage"] is not None:
+        found.append(
+            f"{100 * interval['nominal']:.0f} % intervals hold {100 * interval['coverage']:.0f} % "
+            "of the programs of a judging task (mean over tasks)."
+        )
+    found += [f"Doubtful: {doubt}." for doubt in curve["doubts"]]
+    named = {"probe": "probe", "choose": "choice of tasks", "measure": "measuring", "fit": "fits"}
+    parts = ", ".join(
+        f"{title} {seconds[name]:.0f} s" for name, title in named.items() if name in seconds
+    )
+    found.append(f"{seconds['total'] / 60:.1f} minutes in all of {curve['minutes']:g}: {parts}.")
+    return found
+
+
+def _knee_sentence(curve: Mapping[str, Any]) -> str:
+    knee, rule = curve["knee"]["tasks"], curve["knee"]["rule"]
+    if knee is None:
+        return f"No knee: the curve has too few points ({rule})."
+    last = curve["rows"][-1]["tasks"]
+    if knee == 0:
+        advice = "no number of measured tasks made the error smaller"
+    elif knee == last:
+        advice = "the error still falls there, more minutes may help"
+    else:
+        advice = "more tasks change little"
+    return f"Knee at {knee} tasks; {advice} ({rule})."
+
+
+def _value(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,66 @@
+"""How much of a device's minutes is used up, kills in between included."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from cdmpp.training._files import read_json, write_json
+
+CLOCK_FILE = "clock.json"
+
+
+class Clock:
+    """Seconds that were spent, those of earlier runs included, and notes that outlive a kill."""
+
+    def __init__(self, folder: Path, began: float) -> None:
+        self._path = folder / CLOCK_FILE
+        self._began = began
+        self.notes: dict[str, Any] = {}
+        if self._path.is_file():
+            self.notes = read_json(
+                self._path, what="clock", hint=f"remove {self._path}; the time starts anew then"
+            )
+        self._before = float(self.notes.get("spent_s", 0.0))
+        self._parts: dict[str, float] = dict(self.notes.get("parts", {}))
+        self._written = float("-inf")
+
+    def spent_s(self) -> float:
+        """Returns seconds of this run and of the earlier ones."""
+        return self._before + time.monotonic() - self._began
+
+    def note(self, **values: Any) -> None:
+        """Writes the time (at most once a second) and, at once, what is new."""
+        now = time.monotonic()
+        if values or now - self._written >= 1.0:
+            self._written = now
+            self.notes |= values
+            self.notes |= {"spent_s": self.spent_s(), "parts": self._parts}
+            write_json(self._path, self.notes)
+
+    def part(self, name: str) -> Part:
+        """Counts the seconds of a `with` block as a part's."""
+        return Part(self, name)
+
+    def add(self, name: str, seconds: float) -> None:
+        """Counts seconds as a part's."""
+        self._parts[name] = self._parts.get(name, 0.0) + seconds
+        self.note(parts=self._parts)
+
+    def seconds(self) -> dict[str, float]:
+        """Returns the seconds of each part, and `total`."""
+        return {**self._parts, "total": self.spent_s()}
+
+
+class Part:
+    """A part of the time that is running."""
+
+    def __init__(self, clock: Clock, name: str) -> None:
+        self._clock, self._name = clock, name
+
+    def __enter__(self) -> None:
+        self._started = time.monotonic()
+
+    def __exit__(self, *details: object) -> None:
+        self._clock.add(self._name, time.monotonic() - self._started)

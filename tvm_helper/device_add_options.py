@@ -1,0 +1,108 @@
+"""What `cdmpp device add` is asked to do, and how its minutes are shared out."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from cdmpp.devices.registry import find_device
+from cdmpp.errors import UsageError
+
+LEAST_MINUTES = 2.0
+#: Shares of the minutes at whose end measuring stops, and the last comparison is begun.
+_MEASURE_UNTIL, _FIT_UNTIL = 0.65, 0.95
+#: Seconds of measuring that a task gets on average; decides how many are chosen.
+_SECONDS_PER_TASK = 8.0
+_LEAST_TASKS, _MOST_TASKS = 6, 400
+#: Share of the measured tasks that judge and are never learned from.
+_TEST_SHARE = 0.4
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+
+
+@dataclass(frozen=True)
+class DeviceAddOptions:
+    """Everything that decides how a device is added; written as config.yaml into its folder.
+
+    Attributes:
+        name: the new label.
+        minutes: time for all of it, the parts of earlier runs included.
+        threads: threads of the label on a CPU; None = one a core that may be used.
+        target: TVM's target, JSON or tag; None = it follows from what the probe finds.
+        dataset: folder in Tenset's layout whose programs are measured.
+        from_run: model to start from.
+        use_known: whether `name` is a known label whose description is used instead of a probe.
+        per_task: most programs of one task.
+        seed: decides the choice of tasks and programs, and the training.
+    """
+
+    name: str
+    minutes: float = 10.0
+    threads: int | None = None
+    target: str | None = None
+    dataset: str = ""
+    from_run: str = "pretrained"
+    use_known: bool = False
+    per_task: int = 12
+    seed: int = 0
+
+    def check(self) -> None:
+        """Checks what needs no device.
+
+        Raises:
+            UsageError: a malformed or a known label, or numbers that make no sense.
+        """
+        if not _NAME.fullmatch(self.name):
+            raise UsageError(
+                f"{self.name!r} is no device label; expected lower-case letters, digits, dots and "
+                "dashes, e.g. cdmpp device add my-laptop"
+            )
+        known = find_device(self.name)
+        if known is not None and not self.use_known:
+            same = "" if known.name == self.name else f" (it is called {known.name} there)"
+            raise UsageError(
+                f"{self.name!r} is a device that is described already{same}; choose another label, "
+                f"or add --spec if this machine is that device: cdmpp device show {known.name}"
+            )
+        if known is None and self.use_known:
+            raise UsageError(
+                f"--spec uses the description of a known device, and {self.name!r} is none; see "
+                "cdmpp device list, or leave --spec out"
+            )
+        if not LEAST_MINUTES <= self.minutes < math.inf:
+            raise UsageError(
+                f"--minutes is {self.minutes:g}, expected at least {LEAST_MINUTES:g}: measuring a "
+                "few tasks takes that long"
+            )
+        for name in ("per_task", "threads"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UsageError(f"--{name.replace('_', '-')} is {value}, expected at least 1")
+
+    @property
+    def measure_until_s(self) -> float:
+        """Seconds after the start at which measuring stops."""
+        return 60.0 * _MEASURE_UNTIL * self.minutes
+
+    @property
+    def fit_until_s(self) -> float:
+        """Seconds after the start at which no comparison is begun any more."""
+        return 60.0 * _FIT_UNTIL * self.minutes
+
+
+def task_counts(measure_s: float, available: int) -> tuple[int, int]:
+    """Returns (tasks to learn from, tasks that judge) that so many seconds are enough for.
+
+    Args:
+        available: tasks that may be chosen, at least 2.
+    """
+    wanted = min(max(round(measure_s / _SECONDS_PER_TASK), _LEAST_TASKS), _MOST_TASKS)
+    total = min(wanted, available)
+    test = max(1, round(_TEST_SHARE * total))
+    return total - test, test
+
+
+def run_folder(options: DeviceAddOptions) -> Path:
+    """Returns the default folder of a label."""
+    return Path("runs") / f"device-{options.name}"

@@ -1,0 +1,136 @@
+"""Compiling a network with given schedules and timing it here: whole, and kernel by kernel."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from tvm import relax
+from tvm.s_tir import meta_schedule
+
+from cdmpp.errors import DeviceError
+from tvm_helper.benchmark_search import built
+from tvm_helper.compat import Target, import_tensor_intrinsics, tvm
+from tvm_helper.measure_worker import random_tensors
+from tvm_helper.network_costs import ChosenSchedule
+from tvm_helper.network_graph import NetworkGraph
+
+_REPEATS = 15
+_KERNEL_REPEATS = 7
+_KERNEL_MS = 20
+
+
+@dataclass(frozen=True)
+class MeasuredNetwork:
+    """Timings of a network on this machine.
+
+    Attributes:
+        costs_s: seconds of the whole network, one a repeat.
+        kernel_s: task key -> median seconds of its kernel alone, its data in the cache.
+        unmeasured: task key -> why its kernel was not timed.
+    """
+
+    costs_s: tuple[float, ...]
+    kernel_s: dict[str, float]
+    unmeasured: dict[str, str]
+
+    @property
+    def latency_s(self) -> float:
+        """Median seconds of the whole network."""
+        return float(np.median(self.costs_s))
+
+
+def measure_network(
+    network: NetworkGraph,
+    chosen: Mapping[str, ChosenSchedule],
+    target: Target,
+    *,
+    repeats: int = _REPEATS,
+) -> MeasuredNetwork:
+    """Returns the timings of a network compiled with the first schedule of each task.
+
+    Args:
+        repeats: timings of the whole network.
+
+    Raises:
+        DeviceError: the target is no CPU, or the network cannot be compiled or run.
+    """
+    if target.kind.name != "llvm":
+        raise DeviceError(
+            f"--measure runs the network on this machine's CPU, the target is {target.kind.name}; "
+            "choose the label of this CPU with --device (`cdmpp device list`)"
+        )
+    import_tensor_intrinsics()
+    try:
+        costs_s = _whole(network, chosen, target, repeats)
+    except Exception as error:  # TVM and LLVM raise whatever they do
+        raise DeviceError(
+            f"the network cannot be compiled and run here ({_text(error)}); check the target with: "
+            "cdmpp doctor"
+        ) from None
+    kernel_s, unmeasured = _kernels(network, chosen, target)
+    return MeasuredNetwork(costs_s, kernel_s, unmeasured)
+
+
+def _whole(
+    network: NetworkGraph, chosen: Mapping[str, ChosenSchedule], target: Target, repeats: int
+) -> tuple[float, ...]:
+    database = meta_schedule.database.MemoryDatabase()
+    for task in network.tasks.tasks:
+        schedules = chosen[task.workload_key].schedules
+        if schedules:
+            workload = database.commit_workload(task.module)
+            database.commit_tuning_record(
+                meta_schedule.database.TuningRecord(schedules[0].trace, workload, [1.0], target, [])
+            )
+    with target, database, tvm.transform.PassContext(opt_level=3):
+        applied = relax.transform.MetaScheduleApplyDatabase(enable_warning=False)(network.module)
+        executable = tvm.compile(applied, target=target)
+    machine = relax.VirtualMachine(executable, tvm.cpu(0))
+    inputs = [
+        [str(one.ty.dtype), [int(extent) for extent in one.ty.shape.values]]
+        for one in network.module["main"].params
+    ]
+    timer = machine.time_evaluator("main", tvm.cpu(0), number=1, repeat=repeats)
+    tensors = random_tensors(inputs, tvm.cpu(0))
+    timer(*tensors)  # warms up
+    return tuple(float(cost) for cost in timer(*tensors).results)
+
+
+def _kernels(
+    network: NetworkGraph, chosen: Mapping[str, ChosenSchedule], target: Target
+) -> tuple[dict[str, float], dict[str, str]]:
+    called = {one.task for one in network.graph.operators}
+    kernel_s: dict[str, float] = {}
+    unmeasured: dict[str, str] = {}
+    with tempfile.TemporaryDirectory() as scratch:
+        for number, task in enumerate(network.tasks.tasks):
+            key, schedules = task.workload_key, chosen[task.workload_key].schedules
+            if key not in called:
+                continue
+            if not schedules:
+                unmeasured[key] = chosen[key].reason
+                continue
+            try:
+                module, tensors = built(
+                    task.module["main"], schedules[0], target, Path(scratch), f"kernel{number}"
+                )
+                timer = module.time_evaluator(
+                    "main",
+                    tvm.cpu(0),
+                    number=1,
+                    repeat=_KERNEL_REPEATS,
+                    min_repeat_ms=_KERNEL_MS,
+                )
+                kernel_s[key] = float(np.median(timer(*tensors).results))
+            except Exception as error:  # TVM and LLVM raise whatever they do
+                unmeasured[key] = _text(error)
+    return kernel_s, unmeasured
+
+
+def _text(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[-1][:160] if lines else ''}"

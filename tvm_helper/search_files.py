@@ -1,0 +1,51 @@
+"""Names of the files of a search's folder, and reading them without TVM."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from cdmpp.errors import DataError
+
+SEARCH_FILE = "search.json"
+FINAL_FILE = "final.json"
+SUMMARY_FILE = "summary.json"
+MODULE_FILE = "module.so"
+SCHEDULES_FOLDER = "schedules"
+
+
+def read_search(folder: Path) -> dict[str, Any]:
+    """Returns what a search's file says of it.
+
+    Raises:
+        DataError: there is no search, or its file is damaged.
+    """
+    return _read(folder / SEARCH_FILE, "fixed")
+
+
+def read_final(folder: Path) -> dict[str, Any] | None:
+    """Returns the timings of the final module, None where there are none.
+
+    Raises:
+        DataError: the file is damaged.
+    """
+    path = folder / FINAL_FILE
+    return _read(path, "trials") if path.is_file() else None
+
+
+def _read(path: Path, needed: str) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+        value[needed]
+    except FileNotFoundError:
+        raise DataError(
+            f"{path.parent}: there is no search ({path.name} is missing); expected a folder that "
+            "`cdmpp search --out` has made"
+        ) from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(
+            f"{path}: is damaged ({type(error).__name__}); expected what `cdmpp search` writes"
+        ) from None
+    found: dict[str, Any] = value
+    return found

@@ -1,0 +1,144 @@
+"""The process that compiles and times what a search has found; see `measure_protocol`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tvm_helper.measure_protocol import ProgramError, first_error_text, serve
+
+_COMPILE_HOST, _RUNTIME = 2, 4
+Begin = Callable[[], None]
+
+
+def main() -> None:
+    """Serves until the search is gone."""
+    serve({"tasks": _compile_tasks, "network": _compile_network, "compare": _compare}, _prepare)
+
+
+def _prepare() -> None:
+    from tvm_helper.compat import import_tensor_intrinsics
+
+    import_tensor_intrinsics()  # a schedule may use one
+
+
+def _compile_tasks(request: dict[str, Any], begin: Begin) -> dict[str, Any]:
+    """Compiles the functions of all tasks into one module; returns their arguments by symbol."""
+    from tvm_helper.compat import Target, block_passes, tvm
+    from tvm_helper.measure_worker import module_arguments
+
+    begin()
+    functions = {}
+    arguments = {}
+    for task in request["tasks"]:
+        module = _schedule(task, Target(request["target"])).mod
+        module = block_passes.RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)(module)
+        symbol = task["symbol"]
+        arguments[symbol] = module_arguments(module)
+        functions[symbol] = module["main"].with_attr("global_symbol", symbol)
+    _export(lambda: tvm.compile(tvm.IRModule(functions), target=request["target"]), request)
+    return {"arguments": arguments}
+
+
+def _compile_network(request: dict[str, Any], begin: Begin) -> dict[str, Any]:
+    """Compiles a network with the schedules of its tasks; returns the arguments of `main`."""
+    from tvm import relax
+    from tvm.s_tir import meta_schedule
+
+    from tvm_helper.compat import Target, tvm
+    from tvm_helper.network_tasks import fused_network, load_network
+
+    begin()
+    target = Target(request["target"])
+    fused = fused_network(load_network(Path(request["network"])), target)
+    database = meta_schedule.database.MemoryDatabase()
+    for task in request["tasks"]:
+        module = _module(task["file"])
+        info = meta_schedule.arg_info.ArgInfo.from_entry_func(module, remove_preproc=True)
+        database.commit_tuning_record(
+            meta_schedule.database.TuningRecord(
+                _schedule(task, target).trace, database.commit_workload(module), [1.0], target, info
+            )
+        )
+
+    def compiled() -> Any:
+        with target, database, tvm.transform.PassContext(opt_level=3):
+            applied = relax.transform.MetaScheduleApplyDatabase()(fused)
+            return tvm.compile(applied, target=target)
+
+    _export(compiled, request)
+    arguments = [
+        [str(one.ty.dtype), [int(extent) for extent in one.ty.shape.values]]
+        for one in fused["main"].params
+    ]
+    return {"arguments": {"main": arguments}}
+
+
+def _compare(request: dict[str, Any], begin: Begin) -> dict[str, Any]:
+    """Times a function of several modules in turn; returns the costs, a list a module."""
+    from tvm import relax
+
+    from tvm_helper.compat import tvm
+    from tvm_helper.measure_worker import random_tensors
+
+    begin()
+    try:
+        kind = request["target_kind"]
+        device = tvm.runtime.cpu(0) if kind == "llvm" else tvm.runtime.device(kind, 0)
+        arguments = random_tensors(request["arguments"], device)
+        evaluators = []
+        for path in request["modules"]:
+            module = tvm.runtime.load_module(path)
+            callee = relax.VirtualMachine(module, device) if request["is_network"] else module
+            evaluators.append(
+                callee.time_evaluator(
+                    request["function"], device, number=1, repeat=1,
+                    min_repeat_ms=round(1e3 * request["min_repeat_s"]),
+                )
+            )  # fmt: skip
+        costs_s: list[list[float]] = [[] for _ in evaluators]
+        for repeat in range(-1, request["repeats"]):  # the first one warms up
+            for place, evaluator in enumerate(evaluators):
+                (cost_s,) = evaluator(*arguments).results
+                if repeat >= 0:
+                    costs_s[place].append(float(cost_s))
+    except Exception as error:  # TVM raises whatever its runtime does
+        raise ProgramError(
+            _RUNTIME, f"{type(error).__name__}: {first_error_text(str(error))}"
+        ) from None
+    return {"costs_s": costs_s}
+
+
+def _export(compiled: Callable[[], Any], request: dict[str, Any]) -> None:
+    try:
+        compiled().export_library(request["artifact"])
+    except Exception as error:  # TVM and the linker raise whatever they do
+        raise ProgramError(
+            _COMPILE_HOST, f"{type(error).__name__}: {first_error_text(str(error))}"
+        ) from None
+
+
+def _schedule(task: dict[str, Any], target: Any) -> Any:
+    """Returns the schedule of a trace, or the first valid sample."""
+    from tvm_helper.compat import s_tir
+    from tvm_helper.sample_modules import first_valid_schedule
+
+    module = _module(task["file"])
+    if task["trace"] is None:
+        return first_valid_schedule(module["main"], target)
+    schedule = s_tir.Schedule(module, debug_mask="none", error_render_level="none")
+    s_tir.schedule.Trace.apply_json_to_schedule(task["trace"], schedule)
+    return schedule
+
+
+def _module(path: str) -> Any:
+    from tvm_helper.compat import tvm
+
+    text = json.loads(Path(path).read_text(encoding="utf-8"))["module"]
+    return tvm.ir.load_json(text)
+
+
+if __name__ == "__main__":
+    main()
