@@ -64,6 +64,13 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_profile_option(parser: argparse.ArgumentParser) -> None:
+    """Adds --profile, which `cdmpp.cli.main` carries out."""
+    parser.add_argument(
+        "--profile", action="store_true", help="print where the time went, as a tree, on stderr"
+    )
+
+
 def is_quiet(args: argparse.Namespace) -> bool:
     """Whether progress is to be left out."""
     return bool(args.json or getattr(args, "quiet", False))

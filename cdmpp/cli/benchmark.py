@@ -6,7 +6,12 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from cdmpp.cli._options import add_data_options, add_output_options, add_training_options
+from cdmpp.cli._options import (
+    add_data_options,
+    add_output_options,
+    add_profile_option,
+    add_training_options,
+)
 
 
 def register(subparsers: Any) -> None:
@@ -63,6 +68,7 @@ def register(subparsers: Any) -> None:
     grid.add_argument(
         "--report-only", action="store_true", help="run nothing, write tables of what is finished"
     )
+    add_profile_option(parser)
     add_output_options(parser)
     parser.set_defaults(run=run)
 

@@ -27,6 +27,7 @@ COMMANDS = (
     "doctor",
     "analytic",
     "roofline",
+    "profile",
     "golden",
     "pretrain",
 )
@@ -47,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = build_parser().parse_args(argv)
     _set_up_logging(args)
     try:
-        code: int = args.run(args)
+        code: int = _run_with_timers(args) if getattr(args, "profile", False) else args.run(args)
     except CdmppError as error:
         if getattr(args, "verbose", 0) > 1:
             raise
@@ -82,6 +83,21 @@ def build_parser() -> argparse.ArgumentParser:
 def run_command(*words: str) -> int:
     """Runs `cdmpp WORDS...` with the process's own arguments and returns the exit code."""
     return main([*words, *sys.argv[1:]])
+
+
+def _run_with_timers(args: argparse.Namespace) -> int:
+    """Runs a command with timers on and prints their tree, also after an error."""
+    from cdmpp.timing import enable_timers, global_stats, timer
+
+    global_stats().reset()
+    enable_timers()
+    try:
+        with timer(args.command):
+            code: int = args.run(args)
+    finally:
+        enable_timers(False)
+        print(global_stats().tree_text(), file=sys.stderr)
+    return code
 
 
 def _set_up_logging(args: argparse.Namespace) -> None:

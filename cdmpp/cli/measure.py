@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cdmpp.cli._options import add_output_options, is_quiet
+from cdmpp.cli._options import add_output_options, add_profile_option, is_quiet
 
 if TYPE_CHECKING:
     from tvm_helper.measure import MeasureProgress
@@ -101,6 +101,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         action="store_true",
         help="measure nothing; write the tables of what an interrupted campaign has",
     )
+    add_profile_option(parser)
     add_output_options(parser)
     parser.set_defaults(run=run)
 

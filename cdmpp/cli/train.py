@@ -9,7 +9,13 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cdmpp.cli._options import add_data_options, add_output_options, add_training_options, is_quiet
+from cdmpp.cli._options import (
+    add_data_options,
+    add_output_options,
+    add_profile_option,
+    add_training_options,
+    is_quiet,
+)
 
 if TYPE_CHECKING:
     from cdmpp.datasets.samples import Samples
@@ -49,6 +55,7 @@ def register(subparsers: Any) -> None:
     parser.add_argument(
         "--out", type=Path, metavar="RUN", help="run folder (default: runs/NAME of the options)"
     )
+    add_profile_option(parser)
     add_output_options(parser)
     parser.set_defaults(run=run)
 

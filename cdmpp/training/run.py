@@ -18,6 +18,7 @@ from cdmpp.datasets.splits import Split, split
 from cdmpp.errors import UsageError
 from cdmpp.models.base import CostModel
 from cdmpp.models.registry import model_class
+from cdmpp.timing import timer
 from cdmpp.training._files import write_json, write_text
 from cdmpp.training.calibration import add_interval_metrics
 from cdmpp.training.estimates import TrainedModel
@@ -178,6 +179,7 @@ def claim_run_folder(run_dir: Path, config: str) -> None:
     write_text(path, config)
 
 
+@timer("fit a model")
 def _fit(
     kind: str,
     options: TrainOptions,

@@ -168,7 +168,7 @@ def _page(result: dict[str, Any]) -> str:
         f"A timer that is off costs {result['idle_timer_ns']:.0f} ns of CPU time (limit "
         f"{LIMIT_TIMER_NS:g} ns), the best of 100 runs of 20,000.",
         "",
-        f"Machine: {result['machine']}.",
+        f"Machine: {result['machine']['processor']}, {result['machine']['cores']} cores.",
     ]
     return "\n".join(lines) + "\n"
 

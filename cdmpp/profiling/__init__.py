@@ -1,0 +1,1 @@
+"""Profiles of other tools: read, merged, explained, compared and drawn."""

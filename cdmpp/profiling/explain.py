@@ -1,0 +1,225 @@
+"""Why a row takes its time: rates against the device, what bounds it, occupancy, prediction."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Literal
+
+from cdmpp.devices.occupancy import device_occupancy_limits, occupancy
+from cdmpp.devices.spec import DeviceSpec
+from cdmpp.errors import DeviceError
+from cdmpp.profiling.merge import group_rows, join_rows
+from cdmpp.profiling.predict import Predictor
+from cdmpp.profiling.schema import DEVICE_KINDS, Kind, Profile, Row
+from cdmpp.profiling.work import work_of
+
+Bound = Literal["memory-bound", "compute-bound", "latency-bound"]
+Block = Literal["device", "operators", "api", "ranges"]
+
+#: A row that reaches less than this share of both peaks waits for something else: launches,
+#: dependencies, a grid that is too small.
+LATENCY_SHARE: Final = 0.25
+BLOCK_TITLES: Final[dict[Block, str]] = {
+    "device": "Device activities",
+    "operators": "Operators on the host (own time)",
+    "api": "API calls",
+    "ranges": "Ranges and functions (own time)",
+}
+_BLOCK_OF: dict[Kind, Block] = {
+    **dict.fromkeys(DEVICE_KINDS, "device"),  # type: ignore[arg-type]
+    "cpu_op": "operators", "api": "api", "range": "ranges", "python": "ranges",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Explained:
+    """One line of the table; None = unknown.
+
+    Attributes:
+        block: which table it belongs to.
+        kind, name, short_name, calls: of the row.
+        total_s, own_s: seconds of all calls, and those without what nests inside.
+        mean_s, min_s, max_s: of one call.
+        share: of the own time of its block, 0 to 1.
+        bytes_per_s, flop_per_s: achieved, over the time of the whole calls.
+        bandwidth_share, peak_share: of the device's, 0 to 1.
+        bound: what bounds it.
+        occupancy: warps at once as a share of the most possible, mean over the calls.
+        limiters: what allows no more.
+        predicted_s: of one call, mean over the calls, by our models.
+        predicted_by: which models.
+        shapes: of the inputs, where all calls have the same.
+    """
+
+    block: Block
+    kind: Kind
+    name: str
+    short_name: str
+    calls: int
+    total_s: float
+    own_s: float
+    mean_s: float
+    min_s: float | None
+    max_s: float | None
+    share: float
+    bytes_per_s: float | None = None
+    flop_per_s: float | None = None
+    bandwidth_share: float | None = None
+    peak_share: float | None = None
+    bound: Bound | None = None
+    occupancy: float | None = None
+    limiters: tuple[str, ...] = ()
+    predicted_s: float | None = None
+    predicted_by: tuple[str, ...] = ()
+    shapes: str | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns the line as JSON values."""
+        return asdict(self)
+
+
+def explain(
+    profile: Profile, device: DeviceSpec | None, *, by_shape: bool = False
+) -> list[Explained]:
+    """Returns the lines of all tables, most own time first.
+
+    Args:
+        device: None = rates only, no shares of peaks, occupancy or predictions.
+        by_shape: a line for every launch configuration and shape.
+    """
+    predictor = None if device is None else Predictor(device)
+    groups = [(join_rows(rows), rows) for rows in group_rows(profile.rows, by_shape=by_shape)]
+    sums: dict[Block, float] = {}
+    for whole, _ in groups:
+        block = _BLOCK_OF[whole.kind]
+        sums[block] = sums.get(block, 0.0) + whole.own_s
+    lines = [
+        _line(whole, rows, sums[_BLOCK_OF[whole.kind]], device, predictor) for whole, rows in groups
+    ]
+    return sorted(lines, key=lambda line: -line.own_s)
+
+
+def bound_of(
+    seconds: float,
+    *,
+    flop: float | None,
+    moved_bytes: float | None,
+    peak_flop_per_s: float | None,
+    bandwidth_bytes_per_s: float | None,
+) -> tuple[float | None, float | None, Bound | None]:
+    """Returns (share of the peak, share of the bandwidth, what bounds it).
+
+    One share alone is enough only where it is more than half.
+    """
+    compute = memory = None
+    if seconds > 0.0 and flop is not None and peak_flop_per_s:
+        compute = flop / seconds / peak_flop_per_s
+    if seconds > 0.0 and moved_bytes is not None and bandwidth_bytes_per_s:
+        memory = moved_bytes / seconds / bandwidth_bytes_per_s
+    best = max(compute or 0.0, memory or 0.0)
+    if (compute is None or memory is None) and best < 0.5:
+        return compute, memory, None
+    if best < LATENCY_SHARE:
+        return compute, memory, "latency-bound"
+    return compute, memory, "compute-bound" if (compute or 0.0) >= best else "memory-bound"
+
+
+def _line(
+    whole: Row,
+    rows: Sequence[Row],
+    block_s: float,
+    device: DeviceSpec | None,
+    predictor: Predictor | None,
+) -> Explained:
+    moved, flop, dtype = _amounts(rows)
+    seconds = whole.total_s
+    is_host_copy = whole.kind == "memcpy" and "DtoD" not in whole.name
+    compute, memory, bound = bound_of(
+        seconds, flop=flop, moved_bytes=moved,
+        peak_flop_per_s=predictor.peak_flop_per_s(dtype) if predictor else None,
+        # A copy from or to the host runs over the bus, whose bandwidth the registry does not have.
+        bandwidth_bytes_per_s=None if device is None or is_host_copy
+        else device.mem_bandwidth_bytes_per_s,
+    )  # fmt: skip
+    filled, limiters = _occupancy(rows, device)
+    predicted, models = _predicted(rows, predictor)
+    return Explained(
+        block=_BLOCK_OF[whole.kind], kind=whole.kind, name=whole.name,
+        short_name=whole.short_name, calls=whole.calls, total_s=seconds, own_s=whole.own_s,
+        mean_s=whole.mean_s, min_s=whole.min_s, max_s=whole.max_s,
+        share=whole.own_s / block_s if block_s else 0.0,
+        bytes_per_s=moved / seconds if moved is not None and seconds else None,
+        flop_per_s=flop / seconds if flop is not None and seconds else None,
+        bandwidth_share=memory, peak_share=compute, bound=bound, occupancy=filled,
+        limiters=limiters, predicted_s=predicted, predicted_by=models,
+        shapes=_shape_text(whole),
+    )  # fmt: skip
+
+
+def _amounts(rows: Sequence[Row]) -> tuple[float | None, float | None, str]:
+    """Returns (bytes, operations, type of data) of all calls: as measured, else from the shapes;
+    None where a row has neither.
+    """
+    moved: float | None = 0.0
+    flop: float | None = 0.0
+    dtypes = set()
+    for row in rows:
+        work = work_of(row.call)
+        if work is not None:
+            dtypes.add(work.dtype)
+        row_moved, row_flop = row.moved_bytes, row.flop
+        if row_moved is None and work is not None:
+            row_moved = work.moved_bytes * row.calls
+        if row_flop is None and work is not None:
+            row_flop = work.flop * row.calls
+        moved = None if moved is None or row_moved is None else moved + row_moved
+        flop = None if flop is None or row_flop is None else flop + row_flop
+    return moved, flop, dtypes.pop() if len(dtypes) == 1 else "mixed" if dtypes else "float"
+
+
+def _occupancy(
+    rows: Sequence[Row], device: DeviceSpec | None
+) -> tuple[float | None, tuple[str, ...]]:
+    if device is None or device.kind != "gpu":
+        return None, ()
+    try:
+        limits = device_occupancy_limits(device)
+    except DeviceError:
+        return None, ()
+    total, calls, limiters = 0.0, 0, dict[str, None]()
+    for row in rows:
+        launch = row.launch
+        if launch is None or launch.block is None or launch.registers_per_thread is None:
+            continue
+        found = occupancy(
+            limits, math.prod(launch.block), registers_per_thread=launch.registers_per_thread,
+            shared_bytes_per_block=launch.shared_bytes or 0,
+        )  # fmt: skip
+        total += found.occupancy * row.calls
+        calls += row.calls
+        limiters.update(dict.fromkeys(found.limiters))
+    return (total / calls, tuple(limiters)) if calls else (None, ())
+
+
+def _predicted(
+    rows: Sequence[Row], predictor: Predictor | None
+) -> tuple[float | None, tuple[str, ...]]:
+    """Returns (mean seconds of a call, models); None unless every call can be predicted."""
+    total, calls, models = 0.0, 0, dict[str, None]()
+    for row in rows:
+        work = work_of(row.call)
+        found = predictor.predict(work) if predictor is not None and work is not None else None
+        if found is None:
+            return None, ()
+        total += found.seconds * row.calls
+        calls += row.calls
+        models[found.model] = None
+    return (total / calls, tuple(models)) if calls else (None, ())
+
+
+def _shape_text(row: Row) -> str | None:
+    if row.call is None or not row.call.shapes:
+        return None
+    return " ".join("x".join(map(str, shape)) for shape in row.call.shapes if shape) or None

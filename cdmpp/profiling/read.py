@@ -1,0 +1,92 @@
+"""Which tool a file is from, found by its content, and its profile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from cdmpp.errors import DataError
+from cdmpp.profiling._open import open_binary, read_text
+from cdmpp.profiling.chrome_trace import read_chrome_trace
+from cdmpp.profiling.cutlass_csv import is_cutlass_csv, read_cutlass_csv
+from cdmpp.profiling.hl100_trace import is_hl100_trace, read_hl100_trace
+from cdmpp.profiling.json_stream import TraceStream
+from cdmpp.profiling.launch_table import (
+    is_launch_csv,
+    is_launch_text,
+    read_launch_csv,
+    read_launch_text,
+)
+from cdmpp.profiling.ncu_raw import is_ncu_raw, read_ncu_raw
+from cdmpp.profiling.nsys_summary import is_nsys_summary, read_nsys_summary
+from cdmpp.profiling.nvprof_metrics import is_nvprof_metrics, read_nvprof_metrics
+from cdmpp.profiling.nvprof_summary import (
+    is_nvprof_summary,
+    is_nvprof_summary_csv,
+    read_nvprof_summary,
+    read_nvprof_summary_csv,
+)
+from cdmpp.profiling.schema import Profile
+from cdmpp.profiling.sqlite_file import is_sqlite, read_sqlite
+
+_HEAD_BYTES = 1 << 16
+#: (what it is, whether a text is that, its reader), the narrow ones first.
+_TABLES: tuple[tuple[str, Callable[[str], bool], Callable[[Path, str], Profile]], ...] = (
+    ("nvprof metrics", is_nvprof_metrics, read_nvprof_metrics),
+    ("ncu raw CSV", is_ncu_raw, read_ncu_raw),
+    ("CUTLASS CSV", is_cutlass_csv, read_cutlass_csv),
+    ("nsys CSV", is_nsys_summary, read_nsys_summary),
+    ("GPU-trace CSV", is_launch_csv, read_launch_csv),
+    ("nvprof CSV", is_nvprof_summary_csv, read_nvprof_summary_csv),
+    ("nvprof GPU trace", is_launch_text, read_launch_text),
+    ("nvprof text", is_nvprof_summary, read_nvprof_summary),
+)
+EXPECTED = (
+    "nvprof (text, CSV, -o file), nsys (CSV or SQLite), ncu --csv --page raw, a trace of "
+    "torch.profiler or TensorBoard, CUTLASS profiler CSV, or an HL-100 operator trace"
+)
+
+
+def read_profile(path: Path) -> Profile:
+    """Returns the profile of a file of any known tool.
+
+    Raises:
+        DataError: missing, empty, damaged, of two formats at once, or of no known one.
+    """
+    path = Path(path)
+    with open_binary(path) as stream:
+        head = stream.read(_HEAD_BYTES)
+    if not head.strip():
+        raise DataError(f"{path}: is empty; expected {EXPECTED}")
+    if is_sqlite(head):
+        return read_sqlite(path)
+    text = head.decode("utf-8-sig", errors="replace").lstrip()
+    if text.startswith(("{", "[{", "[\n", "[ ")):
+        return _read_trace(path)
+    if b"\x00" in head and not head.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise DataError(
+            f"{path}: a binary file of no known kind; expected {EXPECTED}; turn a .nsys-rep into "
+            "SQLite with: nsys export --type sqlite FILE"
+        )
+    return _read_table(path)
+
+
+def _read_trace(path: Path) -> Profile:
+    first = next(TraceStream(path).batches(), [])
+    return read_hl100_trace(path) if is_hl100_trace(first) else read_chrome_trace(path)
+
+
+def _read_table(path: Path) -> Profile:
+    text = read_text(path)
+    found = [(name, reader) for name, matches, reader in _TABLES if matches(text)]
+    if len(found) > 1:
+        raise DataError(
+            f"{path}: holds tables of several kinds ({', '.join(name for name, _ in found)}); "
+            "expected one; save each to a file of its own and name them all"
+        )
+    if not found:
+        begin = next((line.strip() for line in text.splitlines() if line.strip()), "")
+        raise DataError(
+            f"{path}: no known profile (it begins with {begin[:60]!r}); expected {EXPECTED}"
+        )
+    return found[0][1](path, text)

@@ -1,0 +1,182 @@
+"""Profiles, comparisons and watched commands as text."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+from cdmpp.profiling.compare import Change
+from cdmpp.profiling.explain import BLOCK_TITLES, LATENCY_SHARE, Explained
+from cdmpp.profiling.utilisation import Utilisation
+from cdmpp.profiling.watch import Watched
+
+_NAME_WIDTH = 44
+_BAR = " .:-=+*#%@"
+
+
+def time_text(seconds: float | None) -> str:
+    """Returns e.g. `9.631 ms`; `-` for None."""
+    if seconds is None:
+        return "-"
+    for unit, factor in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
+        if seconds * factor >= 1.0:
+            return f"{seconds * factor:.4g} {unit}"
+    return f"{seconds * 1e9:.4g} ns"
+
+
+def table_text(lines: Sequence[Explained], *, top: int) -> str:
+    """Returns a table a block, most time first.
+
+    Args:
+        top: lines a block at most; 0 = all.
+    """
+    parts = []
+    for block, title in BLOCK_TITLES.items():
+        chosen = [line for line in lines if line.block == block]
+        if not chosen:
+            continue
+        shown = chosen[:top] if top else chosen
+        cells = [_HEADER, *(_cells(line) for line in shown)]
+        # Columns that no line fills are left out.
+        kept = [i for i in range(len(_HEADER)) if i < 6 or any(row[i] != "-" for row in cells[1:])]
+        parts.append(f"{title}\n{aligned([[row[i] for i in kept] for row in cells])}")
+        left = chosen[len(shown) :]
+        if left:
+            share = 100 * sum(line.share for line in left)
+            parts[-1] += (
+                f"\n  and {len(left)} more with {share:.1f} % of the time (--top 0 shows all)"
+            )
+    return "\n\n".join(parts)
+
+
+def utilisation_text(found: Utilisation) -> str:
+    """Returns how busy the device was, in a sentence."""
+    text = f"span {time_text(found.span_s)}"
+    if found.device_share is not None:
+        idle = 1.0 - found.device_share
+        text += f", device busy {100 * found.device_share:.1f} % of it, idle {100 * idle:.1f} %"
+    return text
+
+
+def compare_text(changes: Sequence[Change], *, top: int) -> str:
+    """Returns the changes as a table."""
+    header = ["before", "after", "per call", "", "ratio", "p", "verdict", "calls", "name"]
+    cells = [header]
+    shown = changes[:top] if top else changes
+    for change in shown:
+        p_value = "-" if change.p_value is None else f"{change.p_value:.2g}"
+        cells.append(
+            [
+                time_text(change.total_s[0]) if change.calls[0] else "-",
+                time_text(change.total_s[1]) if change.calls[1] else "-",
+                time_text(change.mean_s[0]), time_text(change.mean_s[1]),
+                "-" if change.ratio is None else f"{change.ratio:.3f}", p_value, verdict(change),
+                f"{change.calls[0]}/{change.calls[1]}", _short(change.short_name),
+            ]
+        )  # fmt: skip
+    text = aligned(cells)
+    if len(shown) < len(changes):
+        text += f"\n  and {len(changes) - len(shown)} more (--top 0 shows all)"
+    return text
+
+
+def verdict(change: Change) -> str:
+    """Returns what a change amounts to, in a word or two."""
+    if change.ratio is None:
+        return "new" if not change.calls[0] else "gone" if not change.calls[1] else "-"
+    if change.is_significant is None:
+        return "not tested"
+    if not change.is_significant:
+        return "no difference"
+    return "slower" if change.ratio > 1.0 else "faster"
+
+
+def watch_text(watched: Watched) -> str:
+    """Returns means, peaks and a line over time of a watched command."""
+    found = watched.summary()
+    lines = [
+        f"{' '.join(watched.command)}: {time_text(watched.wall_s)}, exit code {watched.exit_code}, "
+        f"{len(watched.samples)} samples"
+    ]
+    if not watched.samples:
+        return lines[0] + "; it ended before the first sample (--interval takes smaller ones)"
+    cores = [sample.cpu_cores for sample in watched.samples]
+    lines.append(
+        f"  CPU     {found['cpu_cores_mean']:.2f} cores busy on average, at most "
+        f"{found['cpu_cores_max']:.2f}   |{spark(cores)}|"
+    )
+    machine = [sample.machine_share for sample in watched.samples]
+    lines.append(
+        f"  machine {100 * (found['machine_share_mean'] or 0):.0f} % busy on average   "
+        f"|{spark(machine, most=1.0)}|"
+    )
+    lines.append(f"  memory  {(found['memory_bytes_max'] or 0) / 2**20:.0f} MiB at most")
+    for index in sorted({gpu.index for sample in watched.samples for gpu in sample.gpus}):
+        busy = [
+            gpu.busy_share or 0.0 for sample in watched.samples for gpu in sample.gpus
+            if gpu.index == index
+        ]  # fmt: skip
+        mean = 100 * sum(busy) / len(busy)
+        lines.append(f"  GPU {index}   {mean:.0f} % busy on average   |{spark(busy, most=1.0)}|")
+    if watched.gpu_note:
+        lines.append(f"  no GPU: {watched.gpu_note}")
+    return "\n".join(lines)
+
+
+def spark(values: Sequence[float], *, width: int = 48, most: float | None = None) -> str:
+    """Returns values over time as one line of characters, dark = high."""
+    if len(values) > width:
+        edges = [round(i * len(values) / width) for i in range(width + 1)]
+        values = [sum(values[a:b]) / (b - a) for a, b in itertools.pairwise(edges)]
+    top = most or max(values, default=0.0) or 1.0
+    last = len(_BAR) - 1
+    return "".join(_BAR[min(round(last * max(value, 0.0) / top), last)] for value in values)
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> str:
+    """Returns a table with columns to the right, the last to the left."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = []
+    for row in rows:
+        cells = [cell.rjust(width) for cell, width in zip(row[:-1], widths[:-1], strict=True)]
+        lines.append("  ".join([*cells, row[-1]]).rstrip())
+    return "\n".join(lines)
+
+
+def legend() -> str:
+    """Returns what the columns mean."""
+    return (
+        "share: of the block's own time. GB/s, GFLOP/s: measured, else from the shapes, every "
+        f"tensor once. latency-bound: below {100 * LATENCY_SHARE:.0f} % of both peaks. predicted: "
+        "one call, by our models."
+    )
+
+
+_HEADER = [
+    "share", "own", "calls", "avg", "min", "max", "GB/s", "of peak", "GFLOP/s", "of peak", "bound",
+    "occupancy", "limited by", "predicted", "by", "kind", "name",
+]  # fmt: skip
+
+
+def _cells(line: Explained) -> list[str]:
+    name = _short(line.short_name)
+    if line.shapes:
+        name += f"  [{_short(line.shapes)}]"
+    return [
+        f"{100 * line.share:.2f} %", time_text(line.own_s), str(line.calls), time_text(line.mean_s),
+        time_text(line.min_s), time_text(line.max_s),
+        "-" if line.bytes_per_s is None else f"{line.bytes_per_s / 1e9:.3g}",
+        _percent(line.bandwidth_share),
+        "-" if line.flop_per_s is None else f"{line.flop_per_s / 1e9:.4g}",
+        _percent(line.peak_share), line.bound or "-", _percent(line.occupancy),
+        ", ".join(each.replace("_", " ") for each in line.limiters) or "-",
+        time_text(line.predicted_s), " + ".join(line.predicted_by) or "-", line.kind, name,
+    ]  # fmt: skip
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.1f} %"
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _NAME_WIDTH else text[: _NAME_WIDTH - 3] + "..."

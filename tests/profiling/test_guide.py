@@ -1,0 +1,39 @@
+"""The example of docs/profiling.md runs as it is written."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+GUIDE = Path(__file__).resolve().parents[2] / "docs" / "profiling.md"
+
+
+@pytest.mark.slow
+def test_the_five_steps(tmp_path):
+    text = GUIDE.read_text()
+    loop = text[text.index("## The loop") : text.index("## What it reads")]
+    blocks = re.findall(r"```(\w*)\n(.*?)```", loop, re.DOTALL)
+    (tmp_path / "step.py").write_text(next(body for kind, body in blocks if kind == "python"))
+    commands = [
+        body.strip()
+        for kind, body in blocks
+        if not kind and body.startswith(("python ", "cdmpp ")) and body.count("\n") == 1
+    ]
+    assert len(commands) == 4
+    shown = []
+    for command in commands:
+        words = shlex.split(command)
+        front = {"python": [sys.executable], "cdmpp": [sys.executable, "-m", "cdmpp.cli.main"]}
+        done = subprocess.run(
+            [*front[words[0]], *words[1:]], cwd=tmp_path, capture_output=True, text=True,
+            timeout=300, check=True, env={"PYTHONPATH": str(GUIDE.parents[1]), "PATH": ""},
+        )  # fmt: skip
+        shown.append(done.stdout)
+    assert "rows" in shown[1]
+    assert "roofline" in shown[1]
+    assert re.search(r"faster\s+20/20\s+rows", shown[3])
