@@ -11,11 +11,12 @@ ANSOR_GPU ?= cache/ansor-gpu
 NEUSIGHT ?= ../shared/data/neusight
 JOBS ?= 2
 MODEL ?= runs/demo
+TRIALS ?= 32
 DEVICE_DATA = $(if $(wildcard $(AUTOTVM)/manifest.json),--data autotvm=$(AUTOTVM))
 SUITE_DATA = $(DEVICE_DATA) $(if $(wildcard $(ANSOR_GPU)/manifest.json),--data ansor-gpu=$(ANSOR_GPU))
 export OMP_NUM_THREADS ?= 2
 
-.PHONY: ablation priors bench-embedding bench-models bench-scoring tune-peers pretrained leaderboard bench-extract bench-conv bench-operators bench-networks bench-search legacy-env ansor-test bench-ansor help venv demo test lint format bench golden report clean
+.PHONY: ablation priors bench-embedding bench-models bench-scoring tune-peers pretrained leaderboard bench-extract bench-conv bench-operators bench-networks bench-search bench-replay legacy-env ansor-test bench-ansor help venv demo test lint format bench golden report clean
 
 help:
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -66,6 +67,9 @@ bench-scoring: $(STAMP) ## time scoring of search candidates beside TVM's XGBMod
 
 bench-networks: $(STAMP) ## predicted against measured latency of untuned networks: docs/results/network-prediction.*
 	OMP_NUM_THREADS=1 TVM_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.network_latency
+
+bench-replay: $(STAMP) ## replayed networks against measured ones (DEVICE=LABEL of this CPU, TRIALS=32): docs/results/replay.*
+	OMP_NUM_THREADS=1 TVM_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.replay_validation --device $(DEVICE) --trials $(TRIALS)
 
 SEARCH_MODEL ?= pretrained
 bench-search: $(STAMP) ## searches under different cost models (hours on one core, resumable): docs/results/search.*

@@ -169,6 +169,7 @@ def measured_values(outcome: Outcome, timed: Any) -> dict[str, Any]:
         "predicted_sum_error": outcome.expected.sum_s / total - 1,
         "is_in_interval": outcome.low_s <= total <= outcome.high_s,
         "replayed_s": replayed.total_s, "replay_error": replayed.total_s / total - 1,
+        "unmeasured": sum(one.task not in timed.kernel_s for one in graph.operators),
         "without_gaps_s": bare.total_s, "breakdown": _breakdown(costs, timed),
     }  # fmt: skip
 

@@ -104,7 +104,12 @@ def print_measured(measured: dict[str, Any]) -> None:
         ],
     )  # fmt: skip
     inside = "in" if measured["is_in_interval"] else "outside"
-    print(f"the measured time is {inside} the predicted interval\n")
+    print(f"the measured time is {inside} the predicted interval")
+    if measured["unmeasured"]:
+        print(
+            f"{measured['unmeasured']} operators could not be timed; their predicted times stand in"
+        )
+    print()
     print_rows(
         ["calls", "kernel", "predicted", "measured", "error", ""],
         [[str(row["calls"]), row["kind"], format_seconds(row["predicted_s"]),

@@ -23,6 +23,7 @@ COMMANDS = (
     "benchmark",
     "measure",
     "search",
+    "replay",
     "device",
     "doctor",
     "analytic",

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
+
+Network = tuple[nn.Module, tuple[Tensor, ...]]
 
 
 def _convolution(ci: int, co: int, kernel: int, stride: int = 1, groups: int = 1) -> nn.Sequential:
@@ -32,15 +35,15 @@ class _BasicBlock(nn.Module):
         return result
 
 
-def resnet18() -> tuple[nn.Module, tuple[Tensor, ...]]:
-    """ResNet-18 for one image of 224 x 224."""
+def resnet18(batch: int = 1) -> Network:
+    """ResNet-18 for images of 224 x 224."""
     layers: list[nn.Module] = [_convolution(3, 64, 7, 2), nn.ReLU(), nn.MaxPool2d(3, 2, 1)]
     ci = 64
     for co, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
         layers += [_BasicBlock(ci, co, stride), _BasicBlock(co, co, 1)]
         ci = co
     layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 1000)]
-    return nn.Sequential(*layers).eval(), (torch.zeros(1, 3, 224, 224),)
+    return nn.Sequential(*layers).eval(), (torch.zeros(batch, 3, 224, 224),)
 
 
 class _InvertedResidual(nn.Module):
@@ -62,8 +65,8 @@ class _InvertedResidual(nn.Module):
         return x + y if self.is_residual else y
 
 
-def mobilenet_v2() -> tuple[nn.Module, tuple[Tensor, ...]]:
-    """MobileNet-v2 (width 1.0) for one image of 224 x 224."""
+def mobilenet_v2(batch: int = 1) -> Network:
+    """MobileNet-v2 (width 1.0) for images of 224 x 224."""
     layers: list[nn.Module] = [_convolution(3, 32, 3, 2), nn.ReLU6()]
     ci = 32
     stages = (
@@ -76,7 +79,7 @@ def mobilenet_v2() -> tuple[nn.Module, tuple[Tensor, ...]]:
             ci = co
     layers += [_convolution(ci, 1280, 1), nn.ReLU6(), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
     layers.append(nn.Linear(1280, 1000))
-    return nn.Sequential(*layers).eval(), (torch.zeros(1, 3, 224, 224),)
+    return nn.Sequential(*layers).eval(), (torch.zeros(batch, 3, 224, 224),)
 
 
 class _BertLayer(nn.Module):
@@ -105,12 +108,175 @@ class _BertLayer(nn.Module):
         return result
 
 
-def bert_layer() -> tuple[nn.Module, tuple[Tensor, ...]]:
+def bert_layer() -> Network:
     """One layer of BERT-base for 128 tokens."""
     return _BertLayer().eval(), (torch.zeros(1, 128, 768),)
 
 
+class _Bottleneck(nn.Module):
+    """1x1, 3x3 and 1x1 convolution and a shortcut (He et al., 2015)."""
+
+    def __init__(self, ci: int, width: int, stride: int) -> None:
+        super().__init__()
+        co = 4 * width
+        self.body = nn.Sequential(
+            _convolution(ci, width, 1), nn.ReLU(), _convolution(width, width, 3, stride),
+            nn.ReLU(), _convolution(width, co, 1),
+        )  # fmt: skip
+        is_same = stride == 1 and ci == co
+        self.shortcut = nn.Identity() if is_same else _convolution(ci, co, 1, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Returns the activations behind the block."""
+        result: Tensor = torch.relu(self.body(x) + self.shortcut(x))
+        return result
+
+
+def resnet50(batch: int = 1) -> Network:
+    """ResNet-50 for images of 224 x 224."""
+    layers: list[nn.Module] = [_convolution(3, 64, 7, 2), nn.ReLU(), nn.MaxPool2d(3, 2, 1)]
+    ci = 64
+    for width, count, stride in ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2)):
+        for number in range(count):
+            layers.append(_Bottleneck(ci, width, stride if number == 0 else 1))
+            ci = 4 * width
+    layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(ci, 1000)]
+    return nn.Sequential(*layers).eval(), (torch.zeros(batch, 3, 224, 224),)
+
+
+class _Joined(nn.Module):
+    """Branches side by side, their channels joined."""
+
+    def __init__(self, *branches: nn.Module) -> None:
+        super().__init__()
+        self.branches = nn.ModuleList(branches)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Returns the channels of all branches."""
+        return torch.cat([branch(x) for branch in self.branches], 1)
+
+
+def _fire(ci: int, squeezed: int, expanded: int) -> nn.Sequential:
+    """A narrow 1x1 convolution, then 1x1 and 3x3 side by side (Iandola et al., 2016)."""
+    return nn.Sequential(
+        nn.Conv2d(ci, squeezed, 1), nn.ReLU(),
+        _Joined(
+            nn.Sequential(nn.Conv2d(squeezed, expanded, 1), nn.ReLU()),
+            nn.Sequential(nn.Conv2d(squeezed, expanded, 3, padding=1), nn.ReLU()),
+        ),
+    )  # fmt: skip
+
+
+def squeezenet(batch: int = 1) -> Network:
+    """SqueezeNet 1.1 for images of 224 x 224."""
+    layers: list[nn.Module] = [nn.Conv2d(3, 64, 3, 2), nn.ReLU(), nn.MaxPool2d(3, 2)]
+    ci = 64
+    sizes = ((16, 64), (16, 64), (32, 128), (32, 128), (48, 192), (48, 192), (64, 256), (64, 256))
+    for number, (squeezed, expanded) in enumerate(sizes):
+        if number in (2, 4):
+            layers.append(nn.MaxPool2d(3, 2))
+        layers.append(_fire(ci, squeezed, expanded))
+        ci = 2 * expanded
+    layers += [nn.Conv2d(ci, 1000, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+    return nn.Sequential(*layers).eval(), (torch.zeros(batch, 3, 224, 224),)
+
+
+def _inception(ci: int, widths: tuple[int, int, int, int, int, int]) -> _Joined:
+    """1x1; 1x1 and 3x3; 1x1 and two 3x3; pooling and 1x1 (Szegedy et al., 2015)."""
+    one, narrow, three, narrower, double, pooled = widths
+    return _Joined(
+        nn.Sequential(_convolution(ci, one, 1), nn.ReLU()),
+        nn.Sequential(_convolution(ci, narrow, 1), nn.ReLU(),
+                      _convolution(narrow, three, 3), nn.ReLU()),
+        nn.Sequential(_convolution(ci, narrower, 1), nn.ReLU(),
+                      _convolution(narrower, double, 3), nn.ReLU(),
+                      _convolution(double, double, 3), nn.ReLU()),
+        nn.Sequential(nn.AvgPool2d(3, 1, 1), _convolution(ci, pooled, 1), nn.ReLU()),
+    )  # fmt: skip
+
+
+def inception(batch: int = 1) -> Network:
+    """A network of nine Inception blocks of the kind of v3, without its asymmetric convolutions,
+    for images of 299 x 299.
+    """
+    layers: list[nn.Module] = [
+        _convolution(3, 32, 3, 2), nn.ReLU(), _convolution(32, 64, 3), nn.ReLU(),
+        nn.MaxPool2d(3, 2), _convolution(64, 192, 3), nn.ReLU(), nn.MaxPool2d(3, 2),
+    ]  # fmt: skip
+    ci = 192
+    stages = (((64, 48, 64, 64, 96, 32), 3), ((192, 128, 192, 128, 192, 192), 4),
+              ((320, 384, 768, 448, 384, 192), 2))  # fmt: skip
+    for place, (widths, count) in enumerate(stages):
+        if place:
+            layers.append(nn.MaxPool2d(3, 2))
+        for _ in range(count):
+            layers.append(_inception(ci, widths))
+            ci = widths[0] + widths[2] + widths[4] + widths[5]
+    layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(ci, 1000)]
+    return nn.Sequential(*layers).eval(), (torch.zeros(batch, 3, 299, 299),)
+
+
+def bert_encoder(batch: int = 1, layers: int = 4) -> Network:
+    """Some layers of BERT-base for 128 tokens."""
+    blocks = [_BertLayer() for _ in range(layers)]
+    return nn.Sequential(*blocks).eval(), (torch.zeros(batch, 128, 768),)
+
+
+def dcgan(batch: int = 1) -> Network:
+    """DCGAN's generator for images of 64 x 64 (Radford et al., 2015)."""
+    layers: list[nn.Module] = []
+    widths = (100, 512, 256, 128, 64)
+    for number, (ci, co) in enumerate(itertools.pairwise(widths)):
+        stride, padding = (1, 0) if number == 0 else (2, 1)
+        layers += [nn.ConvTranspose2d(ci, co, 4, stride, padding, bias=False),
+                   nn.BatchNorm2d(co), nn.ReLU()]  # fmt: skip
+    layers += [nn.ConvTranspose2d(widths[-1], 3, 4, 2, 1, bias=False), nn.Tanh()]
+    return nn.Sequential(*layers).eval(), (torch.zeros(batch, 100, 1, 1),)
+
+
+class _Dlrm(nn.Module):
+    """Dense features through a perceptron, one row of each table, all products of pairs, a second
+    perceptron (Naumov et al., 2019).
+    """
+
+    def __init__(self, rows: int = 20000, tables: int = 8, width: int = 64) -> None:
+        super().__init__()
+        self.tables = nn.ModuleList(nn.Embedding(rows, width) for _ in range(tables))
+        self.bottom = nn.Sequential(
+            nn.Linear(13, 512), nn.ReLU(), nn.Linear(512, 256), nn.ReLU(), nn.Linear(256, width)
+        )
+        vectors = tables + 1
+        self.top = nn.Sequential(
+            nn.Linear(width + vectors * vectors, 512), nn.ReLU(), nn.Linear(512, 256), nn.ReLU(),
+            nn.Linear(256, 1), nn.Sigmoid(),
+        )  # fmt: skip
+
+    def forward(self, dense: Tensor, indices: Tensor) -> Tensor:
+        """Returns [batch, 1]."""
+        bottom = self.bottom(dense)
+        rows = [table(indices[:, place]) for place, table in enumerate(self.tables)]
+        vectors = torch.stack([bottom, *rows], 1)
+        products = torch.matmul(vectors, vectors.transpose(1, 2)).flatten(1)
+        result: Tensor = self.top(torch.cat([bottom, products], 1))
+        return result
+
+
+def dlrm(batch: int = 1) -> Network:
+    """A small DLRM: 128 samples for each of the batch, 8 tables."""
+    samples = 128 * batch
+    inputs = (torch.zeros(samples, 13), torch.zeros(samples, 8, dtype=torch.int64))
+    return _Dlrm().eval(), inputs
+
+
 #: Name -> what makes the network and its inputs.
-NETWORKS: dict[str, Callable[[], tuple[nn.Module, tuple[Tensor, ...]]]] = {
+NETWORKS: dict[str, Callable[[], Network]] = {
     "resnet-18": resnet18, "mobilenet-v2": mobilenet_v2, "bert-layer": bert_layer,
+}  # fmt: skip
+
+#: Networks of the validation of the replay; they take a batch. The first one calibrates the gap
+#: between operators: of all of them it has the shortest operators, so that the gap weighs most.
+REPLAYED: dict[str, Callable[[int], Network]] = {
+    "dlrm": dlrm, "resnet-18": resnet18, "resnet-50": resnet50, "mobilenet-v2": mobilenet_v2,
+    "squeezenet": squeezenet, "inception": inception, "bert-encoder": bert_encoder,
+    "dcgan": dcgan,
 }  # fmt: skip

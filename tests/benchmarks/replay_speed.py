@@ -1,4 +1,4 @@
-"""Speed of the replay engine and memory of reading a large trace: `make bench-replay`.
+"""Speed of the replay engine and memory of reading a large trace.
 
 Prints operators a second for graphs of several shapes, and for a trace of `--megabytes` the seconds
 and the peak memory of a fresh process that reads it.

@@ -1,0 +1,68 @@
+"""The gap between operators, calibrated on one measured network and then kept."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from cdmpp.datasets.atomic import write_json
+from cdmpp.errors import DataError, UsageError
+from cdmpp.replay.engine import Replay
+
+FORMAT = "cdmpp-replay-gap"
+_MAKE = "make one with: cdmpp replay NETWORK --measure --calibrate-gap FILE"
+
+
+def fitted_gap_s(run: Replay, measured_s: float) -> float:
+    """Returns the pause between operators that brings a replay to the measured time.
+
+    0 where the operators alone already take longer: measured alone they need not be slower than in
+    the network, and a negative pause would not carry over to another one.
+
+    Args:
+        run: replay of one queue without gaps.
+        measured_s: time of the whole network.
+    """
+    pauses = len(run.times_s) - 1
+    return max(0.0, (measured_s - run.total_s) / pauses) if pauses else 0.0
+
+
+def write_gap(path: Path, gap_s: float, facts: dict[str, Any]) -> None:
+    """Writes a gap with what it was measured on.
+
+    Raises:
+        DataError: the file cannot be written.
+    """
+    write_json(path, {"format": FORMAT, "gap_s": gap_s, **facts})
+
+
+def gap_of(text: str) -> float:
+    """Returns the seconds of `--gap`: a number of µs, or a file.
+
+    Raises:
+        UsageError: neither.
+        DataError: the file is not as it should be.
+    """
+    try:
+        value = float(text)
+    except ValueError:
+        return _read_gap(Path(text))
+    if not 0 <= value < math.inf:
+        raise UsageError(f"--gap {text}: expected µs from 0 up, or a file; {_MAKE}")
+    return 1e-6 * value
+
+
+def _read_gap(path: Path) -> float:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+        if value["format"] != FORMAT or not 0 <= float(value["gap_s"]) < math.inf:
+            raise ValueError(f"format {value['format']!r}, gap_s {value['gap_s']!r}")
+        return float(value["gap_s"])
+    except OSError as error:
+        raise UsageError(
+            f"--gap {path}: neither a number of µs nor a file ({error.strerror}); {_MAKE}"
+        ) from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{path}: no gap of a replay ({error}); {_MAKE}") from None

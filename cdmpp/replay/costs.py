@@ -1,0 +1,224 @@
+"""What an operator costs: sources that know it, and a roofline bound where none does."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from cdmpp.analytic.roofline import device_rates
+from cdmpp.devices.spec import DeviceSpec
+from cdmpp.errors import DataError, DeviceError, UsageError
+from cdmpp.replay.graph import Operator, OperatorGraph
+from cdmpp.replay.transfers import Links, transfer_s
+
+Source = Literal["given", "measured", "model", "records", "analytic", "link", "bound"]
+
+#: The least share of the roofline's rates that an operator without a model is taken to reach: a
+#: rule of thumb, which only sets the upper end of its interval.
+LEAST_SHARE = 0.05
+#: Stands in for a call of which neither operations nor bytes are known, seconds.
+NOMINAL_CALL_S = 1e-6
+
+
+@dataclass(frozen=True)
+class OperatorCost:
+    """Seconds of an operator.
+
+    Attributes:
+        latency_s: above 0 unless it was given as 0.
+        low_s, high_s: its interval; equal to `latency_s` where the source has none.
+        source: who says so.
+        reason: why it is only a bound, else empty; for other sources a remark.
+        draws_s: seconds under each draw of its schedule; empty without draws.
+    """
+
+    latency_s: float
+    low_s: float
+    high_s: float
+    source: Source
+    reason: str = ""
+    draws_s: tuple[float, ...] = ()
+
+
+def exact(latency_s: float, source: Source, reason: str = "") -> OperatorCost:
+    """Returns a cost without an interval."""
+    return OperatorCost(latency_s, latency_s, latency_s, source, reason)
+
+
+class CostSource(ABC):
+    """Knows the cost of some operators."""
+
+    @abstractmethod
+    def costs(self, graph: OperatorGraph) -> dict[str, OperatorCost]:
+        """Returns operator id -> cost of those it knows."""
+
+    def reasons(self) -> dict[str, str]:
+        """Returns operator id -> why it does not know what it was asked for."""
+        return {}
+
+
+class GivenTimes(CostSource):
+    """Times that stand in the graph, and those of a table by id, name, task or kind.
+
+    Args:
+        table: seconds; wins over the graph.
+        graph_source: who says those of the graph.
+    """
+
+    def __init__(
+        self, table: Mapping[str, float] | None = None, *, graph_source: Source = "given"
+    ) -> None:
+        self._table, self._source = dict(table or {}), graph_source
+
+    def costs(self, graph: OperatorGraph) -> dict[str, OperatorCost]:
+        """Returns operator id -> cost of those with a time.
+
+        Raises:
+            UsageError: an entry of the table fits no operator.
+        """
+        found: dict[str, OperatorCost] = {}
+        used: set[str] = set()
+        for one in graph.operators:
+            key = next(
+                (k for k in (one.id, one.name, one.task, one.kind) if k and k in self._table), None
+            )
+            if key is not None:
+                used.add(key)
+                found[one.id] = exact(self._table[key], "given")
+            elif one.time_s is not None:
+                low = one.time_s if one.low_s is None else one.low_s
+                high = one.time_s if one.high_s is None else one.high_s
+                found[one.id] = OperatorCost(one.time_s, low, high, self._source)
+        unused = sorted(set(self._table) - used)
+        if unused:
+            kinds = ", ".join(sorted({one.kind or one.label for one in graph.operators})[:12])
+            raise UsageError(
+                f"times were given for {', '.join(map(repr, unused))}, which is no id, name, task "
+                f"or kind of an operator; its kinds are {kinds}"
+            )
+        return found
+
+
+class LinkTimes(CostSource):
+    """Copies and collectives by their message size."""
+
+    def __init__(self, links: Links) -> None:
+        self._links = links
+
+    def costs(self, graph: OperatorGraph) -> dict[str, OperatorCost]:
+        """Returns operator id -> cost of copies and collectives over known links."""
+        found = {}
+        for one in graph.operators:
+            seconds = transfer_s(one, self._links)
+            if seconds is not None:
+                found[one.id] = exact(seconds, "link")
+        return found
+
+
+@dataclass(frozen=True)
+class GraphCosts:
+    """Costs of a graph's operators, in its order."""
+
+    graph: OperatorGraph
+    costs: tuple[OperatorCost, ...]
+
+    @property
+    def times_s(self) -> list[float]:
+        """Seconds of each operator."""
+        return [cost.latency_s for cost in self.costs]
+
+    @property
+    def low_s(self) -> list[float]:
+        """Lower ends."""
+        return [cost.low_s for cost in self.costs]
+
+    @property
+    def high_s(self) -> list[float]:
+        """Upper ends."""
+        return [cost.high_s for cost in self.costs]
+
+    @property
+    def uncovered(self) -> list[tuple[Operator, OperatorCost]]:
+        """The operators of which only a bound is known."""
+        pairs = zip(self.graph.operators, self.costs, strict=True)
+        return [(one, cost) for one, cost in pairs if cost.source == "bound"]
+
+    def draw_count(self) -> int:
+        """Returns how many draws of the schedules there are; 0 = none."""
+        return max((len(cost.draws_s) for cost in self.costs), default=0)
+
+    def drawn_s(self, draw: int) -> list[float]:
+        """Returns seconds of each operator under one draw."""
+        return [cost.draws_s[draw] if cost.draws_s else cost.latency_s for cost in self.costs]
+
+
+def gather_costs(
+    graph: OperatorGraph, sources: Sequence[CostSource], devices: Mapping[str, DeviceSpec]
+) -> GraphCosts:
+    """Returns the cost of every operator: of the first source that knows it, else a bound.
+
+    Args:
+        devices: label in the graph -> hardware.
+
+    Raises:
+        DeviceError: an operator needs a bound and its device is not known.
+        DataError: a source gives a time that is negative or not finite.
+    """
+    found: dict[str, OperatorCost] = {}
+    reasons: dict[str, str] = {}
+    for source in sources:
+        found = source.costs(graph) | found
+        for name, reason in source.reasons().items():
+            reasons.setdefault(name, reason)
+    costs = []
+    for one in graph.operators:
+        cost = found.get(one.id) or bound(
+            one, _device_of(one, devices), reasons.get(one.id, "no model covers it")
+        )
+        if not 0 <= cost.low_s <= cost.latency_s <= cost.high_s < math.inf:
+            raise DataError(
+                f"operator {one.id!r}: {cost.source} says {cost.latency_s!r} s in "
+                f"[{cost.low_s!r}, {cost.high_s!r}]; expected seconds from 0 up in order"
+            )
+        costs.append(cost)
+    return GraphCosts(graph, tuple(costs))
+
+
+def bound(one: Operator, device: DeviceSpec, reason: str) -> OperatorCost:
+    """Returns the roofline of an operator as its cost, up to that over `LEAST_SHARE`.
+
+    Without operations and bytes a nominal call stands in, a share of it below and above.
+    """
+    flop_per_s, bytes_per_s = device_rates(device)
+    if not one.flop and not one.bytes:
+        return OperatorCost(
+            NOMINAL_CALL_S, LEAST_SHARE * NOMINAL_CALL_S, NOMINAL_CALL_S / LEAST_SHARE, "bound",
+            f"{reason}; neither its operations nor its bytes are known, a call of "
+            f"{NOMINAL_CALL_S * 1e6:.0f} µs stands in",
+        )  # fmt: skip
+    seconds = max((one.flop or 0.0) / flop_per_s, (one.bytes or 0.0) / bytes_per_s)
+    unknown = [
+        name
+        for name, value in (("peak", device.peak_fp32_flop_per_s),
+                            ("bandwidth", device.mem_bandwidth_bytes_per_s))
+        if not value
+    ]  # fmt: skip
+    assumed = (
+        f"; {' and '.join(unknown)} of {device.name} unknown, nominal taken" if unknown else ""
+    )
+    return OperatorCost(
+        seconds, seconds, seconds / LEAST_SHARE, "bound", f"{reason}; roofline bound{assumed}"
+    )
+
+
+def _device_of(one: Operator, devices: Mapping[str, DeviceSpec]) -> DeviceSpec:
+    device = devices.get(one.device)
+    if device is None:
+        raise DeviceError(
+            f"operator {one.id!r} has no time, and nothing is known of its device {one.device!r}; "
+            "give it a time, or name the hardware with --device LABEL (see `cdmpp device list`)"
+        )
+    return device

@@ -1,0 +1,138 @@
+"""A replay as plain values, for `--json`, files and tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from cdmpp.replay.costs import GraphCosts
+from cdmpp.replay.engine import Replay, ReplayOptions, replay
+from cdmpp.replay.what_if import scaled_times
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A replayed network with its interval.
+
+    Attributes:
+        device: what it was replayed for, in words; empty where the graph says it itself.
+        schedule: which programs its kernels are; empty where that makes no sense.
+        costs: of the operators.
+        expected: the replay of the latencies.
+        low_s, high_s: totals of the intervals' ends, as if all operators erred alike.
+        draws_s: totals under each draw of the schedules.
+        what_if: the replay with scaled operators; None without.
+        scales: its factors.
+    """
+
+    device: str
+    schedule: str
+    costs: GraphCosts
+    expected: Replay
+    low_s: float
+    high_s: float
+    draws_s: tuple[float, ...] = ()
+    what_if: Replay | None = None
+    scales: Mapping[str, float] = field(default_factory=dict)
+
+
+def replay_costs(
+    costs: GraphCosts,
+    options: ReplayOptions,
+    *,
+    device: str = "",
+    schedule: str = "",
+    scales: Mapping[str, float] | None = None,
+) -> Outcome:
+    """Returns the replay of a graph with costs: expected, both ends of the interval, every draw.
+
+    Raises:
+        DataError: as `replay`.
+        UsageError: a scale that fits no operator.
+    """
+    graph, times = costs.graph, costs.times_s
+    scales = dict(scales or {})
+    return Outcome(
+        device=device,
+        schedule=schedule,
+        costs=costs,
+        expected=replay(graph, times, options=options),
+        low_s=replay(graph, costs.low_s, options=options).total_s,
+        high_s=replay(graph, costs.high_s, options=options).total_s,
+        draws_s=tuple(
+            replay(graph, costs.drawn_s(draw), options=options).total_s
+            for draw in range(costs.draw_count())
+        ),
+        what_if=replay(graph, scaled_times(graph, times, scales), options=options)
+        if scales
+        else None,
+        scales=scales,
+    )
+
+
+def outcome_values(outcome: Outcome) -> dict[str, Any]:
+    """Returns an outcome as plain values; seconds."""
+    run, graph = outcome.expected, outcome.costs.graph
+    return {
+        "name": graph.name, "source": graph.source, "device": outcome.device,
+        "schedule": outcome.schedule, "operators": len(graph.operators),
+        "has_edges": graph.has_edges, "policy": run.options.policy,
+        "launch_s": run.options.launch_s, "gap_s": run.options.gap_s,
+        "total_s": run.total_s, "low_s": outcome.low_s, "high_s": outcome.high_s,
+        "sum_s": run.sum_s, "longest_path_s": run.longest_path_s,
+        "queues": [
+            {"device": place[0], "queue": place[1], "busy_s": busy,
+             "idle_s": run.idle_s[place]}
+            for place, busy in sorted(run.busy_s.items())
+        ],
+        "by_kind": by_kind(outcome),
+        "critical_path": [
+            {"id": graph.operators[step.index].id, "name": graph.operators[step.index].label,
+             "time_s": run.times_s[step.index], "start_s": run.start_s[step.index],
+             "waited_for": step.reason}
+            for step in run.chain
+        ],
+        "uncovered": [
+            {"id": one.id, "name": one.label, "kind": one.kind, "bound_s": cost.latency_s,
+             "high_s": cost.high_s, "reason": cost.reason}
+            for one, cost in outcome.costs.uncovered
+        ],
+        "draws": _distribution(outcome.draws_s),
+        "what_if": None if outcome.what_if is None else
+        {"scales": dict(outcome.scales), "total_s": outcome.what_if.total_s},
+    }  # fmt: skip
+
+
+def by_kind(outcome: Outcome) -> list[dict[str, Any]]:
+    """Returns the kinds of operators with calls, seconds, interval and sources, dearest first."""
+    rows: dict[str, dict[str, Any]] = {}
+    for one, cost in zip(outcome.costs.graph.operators, outcome.costs.costs, strict=True):
+        row = rows.setdefault(
+            one.kind or one.label,
+            {"calls": 0, "time_s": 0.0, "low_s": 0.0, "high_s": 0.0, "sources": set()},
+        )
+        row["calls"] += 1
+        row["time_s"] += cost.latency_s
+        row["low_s"] += cost.low_s
+        row["high_s"] += cost.high_s
+        row["sources"].add(cost.source)
+    total = outcome.expected.sum_s or 1.0
+    found = [
+        {"kind": kind, **row, "sources": sorted(row["sources"]), "share": row["time_s"] / total}
+        for kind, row in rows.items()
+    ]
+    return sorted(found, key=lambda row: (-row["time_s"], row["kind"]))
+
+
+def _distribution(values: tuple[float, ...]) -> dict[str, Any] | None:
+    if not values:
+        return None
+    points = np.percentile(values, [10, 50, 90])
+    return {
+        "n": len(values), "mean_s": float(np.mean(values)), "min_s": min(values),
+        "p10_s": float(points[0]), "median_s": float(points[1]), "p90_s": float(points[2]),
+        "max_s": max(values), "totals_s": list(values),
+    }  # fmt: skip

@@ -1,0 +1,162 @@
+"""What is kept of a profiler's trace: operators, launches and kernels as columns."""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeGuard
+
+from cdmpp.errors import DataError
+from cdmpp.replay.json_stream import stream_array
+
+_OPERATOR_CATEGORIES = frozenset({"cpu_op", "user_annotation", "operator"})
+_RUNTIME_CATEGORIES = frozenset({"cuda_runtime", "cuda_driver", "hip_runtime", "runtime"})
+_KERNEL_CATEGORIES = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
+_LAUNCH_WORDS = ("launch", "memcpyasync", "memsetasync")
+_SYNC_WORDS = ("synchronize",)
+_STEP = "ProfilerStep#"
+#: Annotations that count as operators: what an optimiser does is one of them.
+_WHOLE = "Optimizer."
+
+
+@dataclass
+class Names:
+    """Texts, each stored once."""
+
+    texts: list[str] = field(default_factory=list)
+    numbers: dict[str, int] = field(default_factory=dict)
+
+    def number(self, text: str) -> int:
+        """Returns the number of a text."""
+        found = self.numbers.get(text)
+        if found is None:
+            found = self.numbers[text] = len(self.texts)
+            self.texts.append(text)
+        return found
+
+
+@dataclass
+class EventColumns:
+    """Events of one sort; times in µs, as traces have them.
+
+    Attributes:
+        name, thread, detail: numbers of texts; `detail` is the shapes of an operator, the stream of
+            a kernel.
+        start_us, duration_us: when and how long.
+        link: correlation of launches and kernels, record function of operators; -1 = none.
+    """
+
+    name: array[int] = field(default_factory=lambda: array("l"))
+    thread: array[int] = field(default_factory=lambda: array("l"))
+    detail: array[int] = field(default_factory=lambda: array("l"))
+    start_us: array[float] = field(default_factory=lambda: array("d"))
+    duration_us: array[float] = field(default_factory=lambda: array("d"))
+    link: array[int] = field(default_factory=lambda: array("q"))
+
+    def __len__(self) -> int:
+        return len(self.name)
+
+    def add(
+        self, name: int, thread: int, detail: int, start_us: float, duration_us: float, link: int
+    ) -> None:
+        """Appends an event."""
+        self.name.append(name)
+        self.thread.append(thread)
+        self.detail.append(detail)
+        self.start_us.append(start_us)
+        self.duration_us.append(duration_us)
+        self.link.append(link)
+
+
+@dataclass
+class TraceEvents:
+    """A trace.
+
+    Attributes:
+        source: the file.
+        names: the texts that columns number.
+        operators: framework operators, nested as they were called.
+        launches: calls that put something on a device.
+        syncs: calls that wait for a device.
+        kernels: what ran on devices.
+        steps: (start, end) of each marked iteration, µs.
+        events: events in the file, those that are not kept included.
+    """
+
+    source: str
+    names: Names = field(default_factory=Names)
+    operators: EventColumns = field(default_factory=EventColumns)
+    launches: EventColumns = field(default_factory=EventColumns)
+    syncs: EventColumns = field(default_factory=EventColumns)
+    kernels: EventColumns = field(default_factory=EventColumns)
+    steps: list[tuple[float, float]] = field(default_factory=list)
+    events: int = 0
+
+
+def read_chrome_trace(path: Path) -> TraceEvents:
+    """Reads a chrome trace of torch.profiler, event by event.
+
+    Memory grows with the kept operators, launches and kernels (about 50 bytes each), not with the
+    file.
+
+    Raises:
+        DataError: unreadable, cut off, or without any operator.
+    """
+    path = Path(path)
+    trace = TraceEvents(str(path))
+    for event in stream_array(path, "traceEvents"):
+        trace.events += 1
+        if isinstance(event, dict) and event.get("ph") == "X":
+            _keep(event, trace)
+    if not len(trace.operators):
+        raise DataError(
+            f"{path}: {trace.events} events, none of them an operator; expected a trace that "
+            "torch.profiler wrote with export_chrome_trace and activity CPU"
+        )
+    return trace
+
+
+def _keep(event: dict[str, Any], trace: TraceEvents) -> None:
+    category, name = event.get("cat"), event.get("name")
+    start, duration = event.get("ts"), event.get("dur", 0)
+    if not isinstance(name, str) or not _is_number(start) or not _is_number(duration):
+        raise DataError(
+            f"{trace.source}: event {trace.events} has name {name!r}, ts {start!r}, dur "
+            f"{duration!r}; expected a text and numbers"
+        )
+    category = str(category).lower()
+    arguments = event.get("args")
+    arguments = arguments if isinstance(arguments, dict) else {}
+    names = trace.names
+    number = names.number(name)
+    thread = names.number(f"{event.get('pid')}/{event.get('tid')}")
+    where = (float(start), float(duration))
+    if category in _OPERATOR_CATEGORIES:
+        if name.startswith(_STEP):
+            trace.steps.append((where[0], where[0] + where[1]))
+        elif category != "user_annotation" or name.startswith(_WHOLE):
+            shapes = arguments.get("Input Dims", arguments.get("Input dims", ""))
+            detail = names.number(str(shapes))
+            link = _integer(arguments.get("Record function id"))
+            trace.operators.add(number, thread, detail, *where, link)
+    elif category in _RUNTIME_CATEGORIES:
+        low = name.lower()
+        link = _integer(arguments.get("correlation"))
+        if any(word in low for word in _LAUNCH_WORDS):
+            trace.launches.add(number, thread, 0, *where, link)
+        elif any(word in low for word in _SYNC_WORDS):
+            trace.syncs.add(number, thread, 0, *where, link)
+    elif category in _KERNEL_CATEGORIES:
+        device = arguments.get("device", event.get("pid"))
+        stream = arguments.get("stream", event.get("tid"))
+        place = names.number(f"gpu{device}/{stream}")
+        trace.kernels.add(number, thread, place, *where, _integer(arguments.get("correlation")))
+
+
+def _integer(value: Any) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) else -1
+
+
+def _is_number(value: Any) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,0 +1,229 @@
+"""Predicted against measured networks, replayed: `make bench-replay`.
+
+Each network is compiled with named schedules and timed here, and so is each of its kernels alone.
+The first network of the list calibrates the gap between operators; it is then fixed. Three columns
+are judged against the measured time: the replay of measured kernels (error of the replayer alone),
+the replay of predicted kernels (error of both), and the plain sum of predicted kernels. Writes
+replay.md, replay.csv and replay.json to --out; a network that is in replay.json already is not
+measured again.
+
+With `--trials N` every network is searched first (`cdmpp search`), and the database's best programs
+are a second schedule.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import json
+import subprocess
+import sys
+import warnings
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from cdmpp.cli._replay_costs import measured_values
+from cdmpp.datasets.atomic import make_folder, write_atomic, write_json
+from cdmpp.replay.calibration import fitted_gap_s
+from cdmpp.replay.costs import gather_costs
+from cdmpp.replay.engine import ReplayOptions, replay
+from cdmpp.replay.graph import OperatorGraph
+from cdmpp.replay.summary import replay_costs
+from cdmpp.training.origin import commit, machine, versions
+from tests.benchmarks.example_networks import REPLAYED
+from tvm_helper.device_target import device_target
+from tvm_helper.network_costs import ProgramCosts, ScheduleChoice, choose_schedules
+from tvm_helper.network_graph import DEVICE, read_network_graph
+from tvm_helper.network_measure import measure_network
+from tvm_helper.prediction import Predictor
+
+
+def exported(name: str, batch: int, folder: Path) -> Path:
+    """Returns the file of a network, made when it is missing."""
+    path = folder / f"{name}-b{batch}.pt2"
+    if not path.is_file():
+        torch.manual_seed(0)
+        network, inputs = REPLAYED[name](batch)
+        with warnings.catch_warnings(), torch.no_grad():
+            warnings.simplefilter("ignore")
+            program = torch.export.export(network, inputs)
+            write_atomic(path, lambda temporary: _save(program, temporary))
+    return path
+
+
+def searched(path: Path, args: argparse.Namespace) -> Path:
+    """Returns the database of a network after --trials trials a task; continues where it was."""
+    folder: Path = args.work / f"search-{path.stem}"
+    if not (folder / "done").is_file():
+        predictor_tasks = len(read_network_graph(path, _target(args)).tasks.tasks)
+        subprocess.run(
+            [sys.executable, "-m", "cdmpp.cli.main", "search", "--network", str(path),
+             "--device", args.device, "--model", args.model, "--seed", "0",
+             "--trials", str(args.trials * predictor_tasks), "--out", str(folder), "-q"],
+            check=True,
+        )  # fmt: skip
+        (folder / "done").touch()
+    return folder
+
+
+def judged(
+    path: Path, choice: ScheduleChoice, predictor: Predictor, gap_s: float | None
+) -> dict[str, Any]:
+    """Returns a network's row.
+
+    Args:
+        gap_s: None = this network calibrates it.
+    """
+    (device,) = predictor.devices
+    target = device_target(device)
+    network = read_network_graph(path, target, device=device.name)
+    chosen = choose_schedules(network, target, choice)
+    programs = ProgramCosts(predictor, network, chosen, device)
+    costs = gather_costs(network.graph, [programs], {DEVICE: device})
+    timed = measure_network(network, chosen, target)
+    if timed.unmeasured:
+        print(f"{path.stem}: not timed: {timed.unmeasured}", file=sys.stderr)
+    is_calibrating = gap_s is None
+    if gap_s is None:
+        known = _measured_times(network.graph, costs.times_s, timed.kernel_s)
+        gap_s = fitted_gap_s(replay(network.graph, known), timed.latency_s)
+    outcome = replay_costs(costs, ReplayOptions(gap_s=gap_s), device=device.name)
+    return {
+        "network": path.stem, "schedule": choice.kind, "is_calibrating": is_calibrating,
+        "operators": len(network.graph.operators), "gap_s": gap_s, "low_s": outcome.low_s,
+        "high_s": outcome.high_s, "uncovered": len(costs.uncovered),
+        "untuned": sum(bool(one.remark) for one in chosen.values()),
+        **measured_values(outcome, timed),
+    }  # fmt: skip
+
+
+def main() -> int:
+    """Writes the files; returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", default="pretrained")
+    parser.add_argument("--device", required=True, help="label of this machine's CPU")
+    parser.add_argument("--networks", nargs="+", choices=REPLAYED, default=list(REPLAYED))
+    parser.add_argument("--batches", nargs="+", type=int, default=[1, 4])
+    parser.add_argument("--trials", type=int, default=0, help="of the search, a task; 0 = none")
+    parser.add_argument("--work", type=Path, default=Path("runs/replay"))
+    parser.add_argument("--out", type=Path, default=Path("docs/results"))
+    args = parser.parse_args()
+    make_folder(args.work, what="networks and searches")
+    make_folder(args.out, what="results")
+    kept = args.out / "replay.json"
+    rows = json.loads(kept.read_text(encoding="utf-8"))["rows"] if kept.is_file() else []
+    predictor = Predictor(args.model, [args.device])
+    for name in args.networks:
+        for batch in args.batches:
+            path = exported(name, batch, args.work)
+            choices = [ScheduleChoice()]
+            if args.trials:
+                choices.append(ScheduleChoice("database", database=searched(path, args)))
+            for choice in choices:
+                key = (path.stem, choice.kind)
+                if any((row["network"], row["schedule"]) == key for row in rows):
+                    continue
+                gaps = {row["schedule"]: row["gap_s"] for row in rows}
+                rows.append(judged(path, choice, predictor, gaps.get("first-valid")))
+                _write_all(rows, args)
+                print(f"{' '.join(key)}: replay {rows[-1]['replay_error']:+.1%}, predicted "
+                      f"{rows[-1]['error']:+.1%}", file=sys.stderr, flush=True)  # fmt: skip
+    return 0
+
+
+def page(rows: list[dict[str, Any]], args: argparse.Namespace) -> str:
+    """Returns the Markdown page."""
+    gap_us = 1e6 * rows[0]["gap_s"]
+    lines = [
+        "# Replayed networks, predicted against measured", "",
+        f"`make bench-replay` on `{args.device}`, model `{args.model}`, random weights. *Measured* "
+        "is the compiled network; *replay, measured kernels* the replay of kernels that were timed "
+        "alone (error of the replayer); *replay, predicted kernels* what `cdmpp replay` says; "
+        "*plain sum* the same without gaps. The gap between operators, "
+        f"{gap_us:.2f} µs, was calibrated on {rows[0]['network']} with its first valid samples, "
+        "which therefore does not count in the means, and then fixed.", "",
+    ]  # fmt: skip
+    for schedule in dict.fromkeys(row["schedule"] for row in rows):
+        own = [row for row in rows if row["schedule"] == schedule]
+        lines += [
+            f"## Schedules: {schedule}", "",
+            "| network | operators | measured ms | replay, measured kernels | replay, predicted "
+            "kernels | plain sum | interval ms | in it |",
+            "|:--|--:|--:|--:|--:|--:|:-:|:-:|",
+        ]  # fmt: skip
+        lines += [
+            f"| {row['network']}{' (calibrates)' if row['is_calibrating'] else ''} "
+            f"| {row['operators']} | {1e3 * row['total_s']:.2f} | {row['replay_error']:+.1%} "
+            f"| {row['error']:+.1%} | {row['predicted_sum_error']:+.1%} "
+            f"| {1e3 * row['low_s']:.2f}-{1e3 * row['high_s']:.2f} "
+            f"| {'yes' if row['is_in_interval'] else 'no'} |"
+            for row in own
+        ]
+        judged_rows = [row for row in own if not row["is_calibrating"]]
+        if judged_rows:
+            means = [
+                np.mean([abs(row[key]) for row in judged_rows])
+                for key in ("replay_error", "error", "predicted_sum_error")
+            ]
+            inside = sum(row["is_in_interval"] for row in judged_rows)
+            lines += [
+                f"| mean of {len(judged_rows)}, absolute | | | {means[0]:.1%} | {means[1]:.1%} "
+                f"| {means[2]:.1%} | | {inside} of {len(judged_rows)} |", "",
+            ]  # fmt: skip
+    return "\n".join([*lines, ""])
+
+
+def table(rows: list[dict[str, Any]], args: argparse.Namespace) -> str:
+    """Returns the tidy CSV."""
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(
+        ["suite", "dataset", "split", "device", "group", "model", "seed", "metric", "value", "n"]
+    )
+    metrics = ("total_s", "predicted_s", "low_s", "high_s", "error", "replay_error",
+               "predicted_sum_error", "gap_s")  # fmt: skip
+    for row in rows:
+        for metric in metrics:
+            writer.writerow(["replay", row["network"], row["schedule"], args.device, "network",
+                             args.model, 0, metric, row[metric], row["operators"]])  # fmt: skip
+    return stream.getvalue()
+
+
+def _measured_times(
+    graph: OperatorGraph, predicted_s: list[float], kernel_s: dict[str, float]
+) -> list[float]:
+    pairs = zip(graph.operators, predicted_s, strict=True)
+    return [kernel_s.get(one.task, seconds) for one, seconds in pairs]
+
+
+def _target(args: argparse.Namespace) -> Any:
+    from cdmpp.devices.registry import get_device
+
+    return device_target(get_device(args.device))
+
+
+def _write_all(rows: list[dict[str, Any]], args: argparse.Namespace) -> None:
+    write_json(args.out / "replay.json", {
+        "command": "make bench-replay", "device": args.device, "model": args.model,
+        "commit": commit(), "machine": machine(), "versions": versions(), "rows": rows,
+    })  # fmt: skip
+    write_atomic(args.out / "replay.md", partial(_write, page(rows, args)))
+    write_atomic(args.out / "replay.csv", partial(_write, table(rows, args)))
+
+
+def _write(text: str, path: Path) -> None:
+    path.write_text(text, encoding="utf-8")
+
+
+def _save(program: Any, path: Path) -> None:
+    with path.open("wb") as stream:
+        torch.export.save(program, stream)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,192 @@
+"""Networks through TVM: edges, schedules, costs, and the measured module beside them."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+pytest.importorskip("tvm", reason="apache-tvm is not installed")
+
+from tvm.s_tir import meta_schedule
+
+from cdmpp.cli._replay_costs import measured_values
+from cdmpp.devices.registry import get_device
+from cdmpp.errors import DataError, UsageError
+from cdmpp.replay.costs import OperatorCost, gather_costs
+from cdmpp.replay.engine import ReplayOptions, replay
+from cdmpp.replay.summary import replay_costs
+from tests.tvm_helper.test_network_tasks import onnx_file
+from tvm_helper.device_target import device_target
+from tvm_helper.network_costs import ProgramCosts, ScheduleChoice, choose_schedules
+from tvm_helper.network_graph import DEVICE, NetworkGraph, read_network_graph
+from tvm_helper.network_measure import measure_network
+from tvm_helper.predicted import Prediction
+from tvm_helper.sample_modules import valid_schedules
+
+pytestmark = pytest.mark.tvm
+SPEC = get_device("epyc-avx2-1c")
+TARGET = device_target(SPEC)
+
+
+class Branches(nn.Module):
+    """Two equal convolutions side by side, joined, and a dense layer behind a reshape."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left = nn.Conv2d(4, 4, 3, padding=1, bias=False)
+        self.right = nn.Conv2d(4, 4, 3, padding=1, bias=False)
+        self.dense = nn.Linear(8 * 4 * 4, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        joined = torch.cat([torch.relu(self.left(x)), torch.relu(self.right(x))], 1)
+        result: torch.Tensor = self.dense(torch.flatten(joined, 1))
+        return result
+
+
+@pytest.fixture(scope="module")
+def network(tmp_path_factory: pytest.TempPathFactory) -> NetworkGraph:
+    path = tmp_path_factory.mktemp("network") / "branches.pt2"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.manual_seed(0)
+        program = torch.export.export(Branches().eval(), (torch.zeros(1, 4, 4, 4),))
+        torch.export.save(program, path)
+    return read_network_graph(path, TARGET, device=SPEC.name)
+
+
+def test_edges_follow_the_data_through_reshapes(network: NetworkGraph) -> None:
+    operators = network.graph.operators
+    convolutions = [one for one in operators if "conv2d" in one.kind]
+    assert len(convolutions) == 2
+    assert all(not one.after for one in convolutions)
+    dense = next(one for one in operators if one.kind.startswith("dense"))
+    # The flattening is a view: no operator, and the edge goes through it.
+    assert "reshape" not in {one.kind for one in operators}
+    (joined,) = [one for one in operators if one.id in dense.after]
+    assert set(joined.after) == {one.id for one in convolutions}
+    run = replay(network.graph.scaled({one.id: 1.0 for one in operators}))
+    assert run.longest_path_s == len(operators) - 1
+
+
+def test_calls_agree_with_the_weights_of_the_tasks(network: NetworkGraph) -> None:
+    calls: dict[str, int] = {}
+    for one in network.graph.operators:
+        calls[one.task] = calls.get(one.task, 0) + 1
+        assert (one.bytes or 0) > 0
+        assert one.flop is None or one.flop > 0
+    flops = {one.kind.split("+")[0]: one.flop for one in network.graph.operators}
+    assert flops["conv2d"] >= 2 * 4 * 4 * 4 * 4 * 9
+    assert flops["concat"] is None
+    weights = {task.workload_key: task.weight for task in network.tasks.tasks}
+    assert {key: weights[key] for key in calls} == calls
+
+
+class FakePredictor:
+    """Answers with the number of its calls, in milliseconds."""
+
+    def __init__(self) -> None:
+        self.asked: list[Any] = []
+
+    def scheduled(self, task: Any, schedule: Any, device: Any) -> Prediction:
+        self.asked.append(schedule)
+        if task.operator.startswith("dense"):
+            return Prediction(task.name, task.operator, device.name, reason="too strange")
+        seconds = 1e-3 * len(self.asked)
+        return Prediction(task.name, task.operator, device.name, None, seconds, seconds / 2, 1.0)
+
+
+def test_draws_make_a_distribution_and_the_unknown_a_bound(network: NetworkGraph) -> None:
+    chosen = choose_schedules(network, TARGET, ScheduleChoice("draws", draws=3))
+    assert all(len(one.schedules) == 3 for one in chosen.values())
+    predictor: Any = FakePredictor()
+    costs = gather_costs(
+        network.graph, [ProgramCosts(predictor, network, chosen, SPEC)], {DEVICE: SPEC}
+    )
+    assert costs.draw_count() == 3
+    assert [one.kind.split("+")[0] for one, _ in costs.uncovered] == ["dense"]
+    assert "too strange" in costs.uncovered[0][1].reason
+    equal = [c for o, c in zip(network.graph.operators, costs.costs, strict=True)
+             if "conv2d" in o.kind]  # fmt: skip
+    assert equal[0] == equal[1]
+    outcome = replay_costs(costs, ReplayOptions())
+    assert len(outcome.draws_s) == 3
+    assert outcome.low_s < outcome.expected.total_s < outcome.high_s
+
+
+def test_the_database_gives_its_fastest_program(network: NetworkGraph, tmp_path: Path) -> None:
+    database = meta_schedule.database.JSONDatabase(work_dir=str(tmp_path))
+    task = next(one for one in network.tasks.tasks if "conv2d" in one.operator)
+    schedules = list(valid_schedules(task.module["main"], TARGET, seed=5, tries=40))
+    workload = database.commit_workload(task.module)
+    info = meta_schedule.arg_info.ArgInfo.from_entry_func(task.module, remove_preproc=True)
+    # The second one is the fastest that ran; a failed one has 1e10 s.
+    for schedule, seconds in zip(schedules, (3.0, 1.0, 1e10, 2.0), strict=False):
+        database.commit_tuning_record(
+            meta_schedule.database.TuningRecord(schedule.trace, workload, [seconds], TARGET, info)
+        )
+    chosen = choose_schedules(network, TARGET, ScheduleChoice("database", database=tmp_path))
+    found = chosen[task.workload_key]
+    assert str(found.schedules[0].mod) == str(schedules[1].mod)
+    assert found.remark == ""
+    others = [one for key, one in chosen.items() if key != task.workload_key]
+    assert others
+    assert all("not in the database" in one.remark for one in others)
+
+
+def test_bad_databases(network: NetworkGraph, tmp_path: Path) -> None:
+    choice = ScheduleChoice("database", database=tmp_path)
+    with pytest.raises(DataError, match=r"no database_workload.json and no database_tuning"):
+        choose_schedules(network, TARGET, choice)
+    meta_schedule.database.JSONDatabase(work_dir=str(tmp_path))
+    for name in ("database_workload.json", "database_tuning_record.json"):
+        (tmp_path / name).touch()
+    with pytest.raises(DataError, match="has none of the network's"):
+        choose_schedules(network, TARGET, choice)
+    with pytest.raises(UsageError, match="0 draws"):
+        choose_schedules(network, TARGET, ScheduleChoice("draws", draws=0))
+
+
+@pytest.mark.slow
+def test_predicted_beside_measured(network: NetworkGraph) -> None:
+    chosen = choose_schedules(network, TARGET, ScheduleChoice())
+    timed = measure_network(network, chosen, TARGET, repeats=3)
+    assert len(timed.costs_s) == 3
+    assert timed.unmeasured == {}
+    assert set(timed.kernel_s) == {one.task for one in network.graph.operators}
+    costs = gather_costs(network.graph, [_Known(timed.kernel_s)], {DEVICE: SPEC})
+    values = measured_values(replay_costs(costs, ReplayOptions()), timed)
+    assert values["predicted_s"] == values["replayed_s"] == values["without_gaps_s"]
+    assert values["error"] == values["replay_error"]
+    assert values["unmeasured"] == 0
+    assert sum(row["calls"] for row in values["breakdown"]) == len(network.graph.operators)
+    assert all(row["error"] == 0 for row in values["breakdown"])
+
+
+class _Known(ProgramCosts):
+    """Says what was measured."""
+
+    def __init__(self, seconds: dict[str, float]) -> None:
+        self._seconds = seconds
+
+    def costs(self, graph: Any) -> dict[str, OperatorCost]:
+        return {
+            one.id: OperatorCost(self._seconds[one.task], 0.0, 9.0, "measured")
+            for one in graph.operators
+        }
+
+    def reasons(self) -> dict[str, str]:
+        return {}
+
+
+def test_a_dynamic_shape_is_one_sentence(tmp_path: Path) -> None:
+    path = onnx_file(
+        tmp_path / "d.onnx", lambda helper: [helper.make_node("Relu", ["x"], ["y"])], ["n", 4]
+    )
+    with pytest.raises(DataError, match="not known before run time; export the network") as caught:
+        read_network_graph(path, TARGET)
+    assert "\n" not in str(caught.value)
