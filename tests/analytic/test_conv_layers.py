@@ -160,7 +160,7 @@ def test_models_that_cannot_be_fitted_or_read(tmp_path: Path) -> None:
         fit_layers(replace(table, algorithm=np.full(len(table), -1)))
     with pytest.raises(DataError, match="cannot read the convolution model"):
         load_layers_model(tmp_path)
-    (tmp_path / "model.json").write_text('{"format": "x"}')
+    (tmp_path / "conv.json").write_text('{"format": "x"}')
     with pytest.raises(DataError, match="has format 'x'"):
         load_layers_model(tmp_path)
 

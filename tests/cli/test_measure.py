@@ -27,7 +27,7 @@ def test_the_command_wins_over_set_wins_over_the_file() -> None:
         parsed("--config", str(CONFIG), "--set", "per_task=7", "--set", "timing.spread=0.5")
     )
     assert (options.per_task, options.timing.spread) == (7, 0.5)
-    assert options.device == "epyc-avx512-2c"
+    assert options.device == "epyc-avx512-1c"
     options = measure_options(
         parsed("--config", str(CONFIG), "--set", "per_task=7", "--per-task", "3", "--device", "t4")
     )

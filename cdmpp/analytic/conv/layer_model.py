@@ -19,7 +19,7 @@ from cdmpp.datasets.atomic import make_folder, write_atomic, write_json
 from cdmpp.errors import DataError
 
 FORMAT = "cdmpp-conv-layers/1"
-_MODEL_FILE = "model.json"
+_MODEL_FILE = "conv.json"
 _TIME_FILE = "time-trees.json"
 _ALGORITHM_FILE = "algorithm-trees.json"
 
