@@ -102,7 +102,9 @@ def _machine() -> dict[str, Any]:
 
 def _run(args: argparse.Namespace, task: str, method: str, seed: int) -> dict[str, Any]:
     """Returns what came of one search; does it unless it is finished."""
-    name = "".join(c if c.isalnum() else "-" for c in f"{task} {method} {seed} {args.trials}")
+    name = "".join(
+        c if c.isalnum() else "-" for c in f"{args.model} {task} {method} {seed} {args.trials}"
+    )
     done, log = args.work / f"{name}.json", args.work / f"{name}.log"
     if done.is_file():
         return dict(json.loads(done.read_text(encoding="utf-8")))

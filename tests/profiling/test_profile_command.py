@@ -215,15 +215,20 @@ def test_watch_as_a_command_passes_the_exit_code_on_and_keeps_stdout_json():
 def test_interrupt_ends_the_watched_command(tmp_path):
     mark = tmp_path / "pid"
     code = f"import os, time; open({str(mark)!r}, 'w').write(str(os.getpid())); time.sleep(60)"
-    process = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-m", "cdmpp.cli.main", "profile", "--watch", sys.executable, "-c", code],
         cwd=REPOSITORY, stderr=subprocess.PIPE, text=True, start_new_session=True,
-    )  # fmt: skip
-    deadline = time.monotonic() + 60
-    while not (mark.exists() and mark.read_text()) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    os.killpg(process.pid, signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+        # A test run in the background ignores the signal, and so would what it starts.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    ) as process:  # fmt: skip
+        try:
+            deadline = time.monotonic() + 60
+            while not (mark.exists() and mark.read_text()) and time.monotonic() < deadline:
+                time.sleep(0.05)
+            os.killpg(process.pid, signal.SIGINT)
+            _, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
     assert process.returncode == 130
     assert "interrupted" in err
     with pytest.raises(ProcessLookupError):
