@@ -39,6 +39,7 @@ def process_group(device_type: DeviceType) -> Iterator[None]:
     distributed.init_process_group(_BACKENDS[device_type], timeout=_PATIENCE)
     try:
         yield
+        distributed.barrier()  # a process that leaves first can take the others' threads down
     finally:
         distributed.destroy_process_group()
 
