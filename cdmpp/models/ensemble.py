@@ -99,7 +99,7 @@ class EnsembleCostModel(CostModel):
         self._stand_ins = {}
         if not len(validation):
             return
-        parts = _logs(self.parts_s(validation))
+        parts = self.fenced(_logs(self.parts_s(validation)))
         has_trees = self._has_trees(validation)
         best = min(
             _possible_shares(),
@@ -112,8 +112,8 @@ class EnsembleCostModel(CostModel):
 
     def predict(self, samples: Samples) -> FloatArray:
         """Returns float64 [N], seconds."""
-        parts = self.parts_s(samples)
-        mixed = _mixed(_logs(parts), self.shares, self._has_trees(self._stood_in(samples)[0]))
+        parts = self.fenced(_logs(self.parts_s(samples)))
+        mixed = _mixed(parts, self.shares, self._has_trees(self._stood_in(samples)[0]))
         is_adapted = np.array([spec.name in self._stand_ins for spec in samples.devices], bool)
         return np.asarray(np.where(is_adapted[samples.device], 1.0, self._factor) * np.exp(mixed))
 
@@ -122,6 +122,18 @@ class EnsembleCostModel(CostModel):
         known, factors = self._stood_in(samples)
         models = ((self.transformer, samples), (self._perceptron, known), (self._trees, known))
         return factors * np.stack([model.predict(seen) for model, seen in models])
+
+    def fenced(self, parts: FloatArray) -> FloatArray:
+        """Returns the parts' log seconds, float64 [3, N], each within `EnsembleOptions.fence` of
+        the range of the other two: what one part alone makes of an unusual program does not carry
+        the mean away.
+        """
+        if self._options.fence == 0.0:
+            return parts
+        others = [np.delete(parts, part, axis=0) for part in range(len(parts))]
+        low = np.stack([other.min(axis=0) for other in others]) - self._options.fence
+        high = np.stack([other.max(axis=0) for other in others]) + self._options.fence
+        return np.clip(parts, low, high)
 
     def adapted(
         self,

@@ -386,6 +386,8 @@ class EnsembleOptions:
         trees: those of the trees.
         least_tasks: training tasks below which a device is left to the other two.
         default_shares: of transformer, perceptron and trees, where no validation samples can tell.
+        fence: how far (in log seconds) a part's prediction may lie outside of those of the other
+            two; beyond it counts as that. 0 = no fence.
     """
 
     transformer: TransformerOptions = field(default_factory=TransformerOptions)
@@ -399,3 +401,4 @@ class EnsembleOptions:
     )
     least_tasks: int = 10
     default_shares: tuple[float, float, float] = (0.4, 0.4, 0.2)
+    fence: float = field(default=0.0, metadata=ADDED_LATER)

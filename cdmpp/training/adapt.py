@@ -95,7 +95,7 @@ def adapt(
     shares, held_out_s = model.shares, None
     if tuned.held_out is not None and tuned.held_out_s is not None:
         others = _held_out_others(model, train, known, options, seed)
-        parts = np.log(np.concatenate([tuned.held_out_s[None], others]))
+        parts = model.fenced(np.log(np.concatenate([tuned.held_out_s[None], others])))
         shares = _shares(parts, model.shares, tuned.held_out.latency_s)
         held_out_s = np.exp(np.asarray(shares) @ parts)
     adapted = model.adapted(tuned.model, {label: stand_in}, shares=shares)

@@ -83,6 +83,16 @@ def test_ensemble_shares_add_up_to_one():
     assert min(model.shares) >= 0.0
 
 
+def test_a_fence_holds_a_part_that_runs_away():
+    parts = np.log([[3e3, 1e-3, 1e-3], [1e-3, 1e-3, 1e-9], [2e-3, 2e-3, 2e-3]])
+    free = EnsembleCostModel(EnsembleOptions())
+    assert np.array_equal(free.fenced(parts), parts)
+    fenced = np.exp(EnsembleCostModel(EnsembleOptions(fence=np.log(4.0))).fenced(parts))
+    assert fenced == pytest.approx(
+        np.array([[8e-3, 1e-3, 1e-3], [1e-3, 1e-3, 0.25e-3], [2e-3, 2e-3, 2e-3]])
+    )
+
+
 @pytest.mark.parametrize("kind", sorted(MODEL_CLASSES))
 def test_registry_names_the_class(kind):
     assert model_class(kind).kind == kind
