@@ -155,9 +155,10 @@ class ProgramCosts(CostSource):
             answer = self._predictor.scheduled(task, schedule, self._device)
             if answer.latency_s is None:
                 return answer.reason or "the model cannot judge it"
-            draws.append(answer.latency_s)
-            lows.append(answer.latency_s if answer.low_s is None else answer.low_s)
-            highs.append(answer.latency_s if answer.high_s is None else answer.high_s)
+            mean_s = answer.latency_s if answer.mean_s is None else answer.mean_s
+            draws.append(mean_s)
+            lows.append(mean_s if answer.low_s is None else answer.low_s)
+            highs.append(mean_s if answer.high_s is None else answer.high_s)
         if len(draws) == 1:
             return OperatorCost(draws[0], lows[0], highs[0], "model", chosen.remark)
         return OperatorCost(

@@ -21,6 +21,8 @@ class Prediction:
         latency_s: predicted seconds; None where it cannot be predicted, see `reason`.
         low_s: lower end of the interval; None without calibration or latency.
         high_s: upper end.
+        mean_s: what a sum over programs adds up: the mean of what the program may take; None as
+            latency_s.
         is_far: whether the program is unlike every training task; None where that is not known.
         is_new_device: whether the device was not trained on.
         nearest: training tasks nearest to it, nearest first.
@@ -36,6 +38,7 @@ class Prediction:
     latency_s: float | None = None
     low_s: float | None = None
     high_s: float | None = None
+    mean_s: float | None = None
     is_far: bool | None = None
     is_new_device: bool = False
     nearest: tuple[NearTask, ...] = ()
@@ -51,7 +54,7 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Total:
-    """A network on a device: the sum over its tasks of weight x latency.
+    """A network on a device: the sum over its tasks of weight x mean latency.
 
     Attributes:
         device: label.
@@ -99,7 +102,7 @@ class NetworkPrediction:
             for _, predictions in self.tasks
             if predictions[place].latency_s is None
         ]
-        latency_s = sum(weight * (one.latency_s or 0.0) for weight, one in found)
+        latency_s = sum(weight * (one.mean_s or 0.0) for weight, one in found)
         has_interval = all(one.low_s is not None for _, one in found)
         low_s = sum(weight * (one.low_s or 0.0) for weight, one in found)
         high_s = sum(weight * (one.high_s or 0.0) for weight, one in found)

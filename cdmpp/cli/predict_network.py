@@ -40,7 +40,7 @@ def _rows(found: NetworkPrediction) -> list[dict[str, Any]]:
     for task, predictions in found.tasks:
         own = {"task": task.name, "weight": task.weight, "shapes": list(task.shapes)}
         rows += [
-            {**json_row(prediction), **own, "schedule": found.schedule}
+            {**json_row(prediction), **own, "mean_s": prediction.mean_s, "schedule": found.schedule}
             for prediction in predictions
         ]
     for name, calls in sorted(found.unknown.items()):
@@ -101,11 +101,12 @@ def _print(found: NetworkPrediction) -> None:
         if total.latency_s is None:
             continue
         task, predictions = max(
-            found.tasks, key=lambda pair: pair[0].weight * (pair[1][place].latency_s or 0.0)
+            found.tasks, key=lambda pair: pair[0].weight * (pair[1][place].mean_s or 0.0)
         )
         one = predictions[place]
         assert one.latency_s is not None
-        share = task.weight * one.latency_s / total.latency_s
+        assert one.mean_s is not None
+        share = task.weight * one.mean_s / total.latency_s
         why = f": {one.explanation.text(one.latency_s)}" if one.explanation else ""
         print(f"{total.device}: {100 * share:.0f} % is {task.name}{why}")
 

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cdmpp.conformal import half_widths, least_owners, owner_means
 from cdmpp.datasets.operator_kinds import operator_kind
 from cdmpp.datasets.samples import Samples
 
 FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 DEFAULT_COVERAGE = 0.9
-#: A group's scale counts as if this many tasks with the scale of all had been seen in it too.
-_PRIOR_TASKS = 10.0
-_LEAST_SCALE = 1e-6
-_LEVELS = np.linspace(0.5, 1.0, 201)
 
 #: Keys of `interval_metrics`.
 INTERVAL_METRICS = ("interval_coverage", "interval_log_width")
@@ -38,6 +33,10 @@ class Calibration:
         by_device: device label -> half width, for operator kinds that were not seen.
         by_operator: operator kind -> half width, for devices that were not seen.
         by_device_and_operator: device label -> operator kind -> half width.
+        mean_ratio: measured over predicted seconds of a task's programs together, mean over tasks
+            and devices: a latency that errs least in percent lies below the mean of what a program
+            may take, and sums over programs need the mean.
+        mean_ratio_by_device: the same, device label -> ratio.
     """
 
     coverage: float
@@ -48,6 +47,15 @@ class Calibration:
     by_device: dict[str, float]
     by_operator: dict[str, float]
     by_device_and_operator: dict[str, dict[str, float]]
+    mean_ratio: float = 1.0
+    mean_ratio_by_device: dict[str, float] = field(default_factory=dict)
+
+    def mean_s(self, samples: Samples, predicted_s: FloatArray) -> FloatArray:
+        """Returns float64 [N], the mean seconds to be expected where these are predicted."""
+        ratios = [
+            self.mean_ratio_by_device.get(spec.name, self.mean_ratio) for spec in samples.devices
+        ]
+        return np.asarray(predicted_s * np.array(ratios)[samples.device])
 
     def half_width(self, samples: Samples) -> FloatArray:
         """Returns float64 [N], the half width of each sample's group, in log seconds."""
@@ -101,34 +109,51 @@ def calibrate(
     tasks, owner = np.unique(samples.task_id, return_inverse=True)
     if len(tasks) < least_tasks(coverage):
         return None
-    error = np.abs(np.log(predicted_s) - np.log(samples.latency_s))
-    table = _ErrorTable.of(samples, error, owner, len(tasks))
-    level = _level(table, error, owner, samples.device, coverage)
-    scale = table.scales(np.ones(len(tasks), bool))
-    kind = table.kind[owner]
-    factor = _quantile(error / scale.pair[samples.device, kind], owner, level)
+    kinds, kind = np.unique(operator_kinds(samples).astype(str), return_inverse=True)
+    kind_of_task = np.zeros(len(tasks), np.int64)
+    kind_of_task[owner] = kind
+    widths = half_widths(
+        np.abs(np.log(predicted_s) - np.log(samples.latency_s)),
+        owner,
+        samples.device,
+        kind_of_task,
+        columns=len(samples.devices),
+        kinds=len(kinds),
+        coverage=coverage,
+    )
     labels = [spec.name for spec in samples.devices]
+    names = [str(name) for name in kinds]
     present = np.unique(samples.device).tolist()
+    ratios = {device: _mean_ratio(samples, predicted_s, device) for device in present}
     return Calibration(
         coverage=coverage,
         tasks=len(tasks),
         samples=len(samples),
-        level=level,
-        pooled=factor * scale.all,
-        by_device={labels[d]: factor * float(scale.device[d]) for d in present},
-        by_operator={name: factor * float(scale.kind[k]) for k, name in enumerate(table.kinds)},
+        level=widths.level,
+        pooled=widths.pooled,
+        by_device={labels[d]: float(widths.by_column[d]) for d in present},
+        by_operator=dict(zip(names, widths.by_row_kind.tolist(), strict=True)),
         by_device_and_operator={
-            labels[d]: {
-                name: factor * float(scale.pair[d, k]) for k, name in enumerate(table.kinds)
-            }
-            for d in present
+            labels[d]: dict(zip(names, widths.by_cell[d].tolist(), strict=True)) for d in present
         },
+        mean_ratio=float(np.mean(list(ratios.values()))),
+        mean_ratio_by_device={labels[d]: ratios[d] for d in present},
     )
+
+
+def _mean_ratio(samples: Samples, predicted_s: FloatArray, device: int) -> float:
+    """Returns the mean over a device's tasks of measured over predicted seconds, all programs of a
+    task together.
+    """
+    rows = samples.device == device
+    _, owner = np.unique(samples.task_id[rows], return_inverse=True)
+    measured = np.bincount(owner, samples.latency_s[rows])
+    return float(np.mean(measured / np.bincount(owner, predicted_s[rows])))
 
 
 def least_tasks(coverage: float) -> int:
     """Returns how many tasks an interval of that coverage needs at least."""
-    return math.ceil(round(coverage / (1.0 - coverage), 6))
+    return least_owners(coverage)
 
 
 def operator_kinds(samples: Samples) -> NDArray[np.object_]:
@@ -150,8 +175,8 @@ def interval_metrics(
     _, owner = np.unique(samples.task_id, return_inverse=True)
     is_inside = (low_s <= samples.latency_s) & (samples.latency_s <= high_s)
     return {
-        "interval_coverage": float(_task_means(is_inside.astype(np.float64), owner).mean()),
-        "interval_log_width": float(_task_means(np.log(high_s / low_s), owner).mean()),
+        "interval_coverage": float(owner_means(is_inside.astype(np.float64), owner).mean()),
+        "interval_log_width": float(owner_means(np.log(high_s / low_s), owner).mean()),
     }
 
 
@@ -167,101 +192,3 @@ def add_interval_metrics(
             rows = samples.device == index
             found = interval_metrics(samples.take(rows), low_s[rows], high_s[rows])
             values["by_device"][spec.name].update(found)
-
-
-@dataclass(frozen=True)
-class _Scales:
-    """Mean errors, drawn towards their parents: of all, per device, per kind, per pair."""
-
-    all: float
-    device: FloatArray
-    kind: FloatArray
-    pair: FloatArray
-
-
-@dataclass(frozen=True)
-class _ErrorTable:
-    """Mean error of each (task, device).
-
-    Attributes:
-        mean: float64 [T, D], NaN where a task was not measured on a device.
-        kind: int64 [T], index into `kinds`.
-        kinds: names of the operator kinds, sorted.
-    """
-
-    mean: FloatArray
-    kind: IntArray
-    kinds: list[str]
-
-    @classmethod
-    def of(cls, samples: Samples, error: FloatArray, owner: IntArray, tasks: int) -> _ErrorTable:
-        devices = len(samples.devices)
-        cell = owner * devices + samples.device
-        count = np.bincount(cell, minlength=tasks * devices)
-        total = np.bincount(cell, error, minlength=tasks * devices)
-        mean = np.where(count > 0, total / np.maximum(count, 1), np.nan)
-        kinds, kind = np.unique(operator_kinds(samples).astype(str), return_inverse=True)
-        kind_of_task = np.zeros(tasks, np.int64)
-        kind_of_task[owner] = kind
-        return cls(mean.reshape(tasks, devices), kind_of_task, [str(name) for name in kinds])
-
-    def scales(self, chosen: NDArray[np.bool_]) -> _Scales:
-        """Returns the scales from the chosen tasks."""
-        mean = self.mean[chosen]
-        is_there = np.isfinite(mean)
-        filled = np.where(is_there, mean, 0.0)
-        of_task = filled.sum(axis=1) / np.maximum(is_there.sum(axis=1), 1)
-        everything = max(float(of_task.mean()), _LEAST_SCALE)
-        device = _drawn(filled.sum(axis=0), is_there.sum(axis=0), everything)
-        member = self.kind[chosen][:, None] == np.arange(len(self.kinds))[None, :]
-        kind = _drawn(of_task @ member, member.sum(axis=0), everything)
-        parent = device[:, None] * kind[None, :] / everything
-        pair = _drawn(
-            filled.T @ member.astype(np.float64),
-            is_there.T.astype(np.float64) @ member.astype(np.float64),
-            parent,
-        )
-        return _Scales(everything, device, kind, pair)
-
-
-def _drawn(total: NDArray[Any], count: NDArray[Any], parent: FloatArray | float) -> FloatArray:
-    """Returns the means total / count, drawn towards the parent where the count is small."""
-    return np.asarray((total + _PRIOR_TASKS * parent) / (count + _PRIOR_TASKS), np.float64)
-
-
-def _level(
-    table: _ErrorTable,
-    error: FloatArray,
-    owner: IntArray,
-    device: IntArray,
-    coverage: float,
-) -> float:
-    """Returns the level of the quantile, see `calibrate`."""
-    levels = _LEVELS[coverage - 1e-9 <= _LEVELS]
-    covered = np.zeros(len(levels))
-    tasks = len(table.kind)
-    for task in range(tasks):
-        inside = owner != task
-        scale = table.scales(np.arange(tasks) != task)
-        normalised = error / scale.pair[device, table.kind[owner]]
-        bound = _quantiles(normalised[inside], owner[inside], levels)
-        covered += np.mean(normalised[~inside][:, None] <= bound[None, :], axis=0)
-    enough = np.flatnonzero(covered / tasks >= coverage - 1e-9)
-    return float(levels[enough[0]] if len(enough) else 1.0)
-
-
-def _quantile(values: FloatArray, owner: IntArray, level: float) -> float:
-    return float(_quantiles(values, owner, np.array([level]))[0])
-
-
-def _quantiles(values: FloatArray, owner: IntArray, levels: FloatArray) -> FloatArray:
-    """Returns the quantiles of values in which each owner has the same weight."""
-    count = np.bincount(owner)
-    order = np.argsort(values, kind="stable")
-    weight = np.cumsum(1.0 / count[owner[order]])
-    place = np.searchsorted(weight / weight[-1], levels - 1e-9)
-    return np.asarray(values[order][np.minimum(place, len(values) - 1)])
-
-
-def _task_means(values: FloatArray, owner: IntArray) -> FloatArray:
-    return np.asarray(np.bincount(owner, values) / np.bincount(owner))

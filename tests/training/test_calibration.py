@@ -129,3 +129,24 @@ def test_metrics_without_intervals_are_none():
     assert interval_metrics(samples, unknown, unknown) == none
     nothing = samples.take(np.zeros(len(samples), bool))
     assert interval_metrics(nothing, np.zeros(0), np.zeros(0)) == none
+
+
+def test_sums_are_of_means() -> None:
+    samples = make_samples(30, 8)
+    is_slow = np.arange(len(samples)) % 3 == 0
+    predicted_s = samples.latency_s / np.where(is_slow, 4.0, 1.0)
+    found = calibrate(samples, predicted_s)
+    assert found is not None
+    for index, spec in enumerate(samples.devices):
+        rows = samples.device == index
+        ratio = found.mean_ratio_by_device[spec.name]
+        assert 1.0 < ratio < 4.0
+        total = found.mean_s(samples, predicted_s)[rows].sum()
+        assert total == pytest.approx(ratio * predicted_s[rows].sum())
+        tasks = np.unique(samples.task_id[rows])
+        expected = [
+            samples.latency_s[rows & (samples.task_id == task)].sum()
+            / predicted_s[rows & (samples.task_id == task)].sum()
+            for task in tasks
+        ]
+        assert ratio == pytest.approx(np.mean(expected))
