@@ -19,15 +19,21 @@ from typing import Any
 from cdmpp.config import to_dict
 from cdmpp.datasets.atomic import make_folder, remove_abandoned, write_json
 from cdmpp.datasets.store import ExtractReport
-from cdmpp.errors import CdmppError, DataError, DeviceError, UsageError
-from cdmpp.records import ERROR_CODE_NAMES, UNKNOWN_ERROR_CODE
+from cdmpp.errors import CdmppError, DataError, DeviceError
 from cdmpp.timing import timer
+from tvm_helper.measure_failures import (
+    INSTANTIATION,
+    SameFailures,
+    failure_code,
+    program_failure,
+)
 from tvm_helper.measure_health import machine, snapshot
 from tvm_helper.measure_journal import (
     CAMPAIGN_FILE,
     TASKS_FOLDER,
     Journal,
     campaign_lock,
+    check_unchanged,
     disk_full,
     says_disk_is_full,
 )
@@ -41,8 +47,6 @@ from tvm_helper.measure_target import MeasureTarget, measure_target
 LEAST_FREE_BYTES = 64 << 20
 #: Named, so that every campaign on any machine has the same one.
 REFERENCE_TASK = "matmul:m=192,n=192,k=192"
-_RUN_TIMEOUT, _BUILD_TIMEOUT, _RUNTIME, _COMPILE_HOST, _COMPILE_DEVICE = 7, 6, 4, 2, 3
-_KILL = 9
 #: What must be the same when a campaign is continued.
 _FIXED = ("device", "target", "threads", "rpc", "timing")
 
@@ -172,7 +176,9 @@ class Campaign:
         self._command = command
         self._least_free_bytes = least_free_bytes
         self._reference_artifact: tuple[Path, list[Any]] | None = None
-        self._same_failures: tuple[tuple[int, str], int] = ((0, ""), 0)
+        self._failures = SameFailures(
+            options.stop_after_failures, f", or look closer: cdmpp doctor {self._folder}"
+        )
 
     def run(self, on_progress: Callable[[MeasureProgress], None] | None = None) -> MeasureReport:
         """Measures what is missing and writes the tables.
@@ -209,13 +215,7 @@ class Campaign:
         path = self._folder / CAMPAIGN_FILE
         if path.is_file():
             old = read_campaign(self._folder)
-            changed = [name for name in _FIXED if old.get(name) != values[name]]
-            if changed:
-                listed = ", ".join(f"{n}: {old.get(n)} there, {values[n]} now" for n in changed)
-                raise UsageError(
-                    f"{self._folder} holds a campaign with other settings ({listed}); use the same "
-                    "or choose another --out"
-                )
+            check_unchanged(self._folder, "campaign", old, {n: values[n] for n in _FIXED})
             values["machine"] = old.get("machine")
         else:
             values["machine"] = machine()
@@ -322,7 +322,7 @@ class Campaign:
                 elif says_disk_is_full(answer.text):
                     raise disk_full(self._folder, self._journal.measured_count)
                 else:
-                    entry["error_code"] = _code(answer, 1)
+                    entry["error_code"] = failure_code(answer, died=INSTANTIATION)
                     entry["error"] = answer.text
             self._journal.append(entry)
             show(MeasureProgress("drawing", number, len(self._tasks), 0, None))
@@ -360,29 +360,17 @@ class Campaign:
             return
         self._append(job, error_code=0, error=None, costs_s=answer.value["costs_s"],
                      build_s=build_s, run_s=answer.elapsed_s)  # fmt: skip
-        self._same_failures = ((0, ""), 0)
+        self._failures.add(0, "")
 
     def _fail(self, job: _Job, answer: Answer, *, is_build: bool, build_s: float = 0.0) -> None:
         """Notes a failure; raises when it is the last of too many of one kind."""
         if says_disk_is_full(answer.text):
             raise disk_full(self._folder, self._journal.measured_count)
-        died = _COMPILE_HOST if self._target.kind == "llvm" else _COMPILE_DEVICE
-        code = _code(answer, died if is_build else _RUNTIME)
-        if answer.outcome == "timeout":
-            code = _BUILD_TIMEOUT if is_build else _RUN_TIMEOUT
+        code = program_failure(answer, is_build=is_build, target_kind=self._target.kind)
         seconds = (answer.elapsed_s, 0.0) if is_build else (build_s, answer.elapsed_s)
         self._append(job, error_code=code, error=answer.text, costs_s=[], build_s=seconds[0],
                      run_s=seconds[1])  # fmt: skip
-        kind, before = self._same_failures
-        text = answer.text if before == 0 or kind[0] != code else kind[1]
-        self._same_failures = ((code, text), before + 1 if kind[0] == code else 1)
-        most = self._options.stop_after_failures
-        if most and self._same_failures[1] >= most:
-            raise DeviceError(
-                f"stopped after {most} consecutive failures of one kind "
-                f"({ERROR_CODE_NAMES[code]}); the first of them: {text}. Mend it and run the same "
-                f"command again, or look closer: cdmpp doctor {self._folder}"
-            )
+        self._failures.add(code, answer.text)
 
     def _append(self, job: _Job, **values: Any) -> None:
         self._journal.append(
@@ -515,14 +503,6 @@ class _Clock:
         if not self._done:
             return None
         return (time.monotonic() - self._start) / self._done * (self._total - self._done)
-
-
-def _code(answer: Answer, died: int) -> int:
-    """Returns the error code of an answer that is not `done`, time-outs apart."""
-    if answer.outcome == "died":
-        return UNKNOWN_ERROR_CODE if answer.signal in (None, _KILL) else died
-    code = answer.value.get("error_code")
-    return UNKNOWN_ERROR_CODE if code is None else int(code)
 
 
 def _pid() -> int:

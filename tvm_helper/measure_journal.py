@@ -12,7 +12,7 @@ import fcntl
 import json
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,27 @@ def disk_full(place: Path, count: int) -> DataError:
 def says_disk_is_full(text: str) -> bool:
     """Whether an error's text is about a full disk."""
     return any(part in text for part in _NO_SPACE_TEXT)
+
+
+def check_unchanged(
+    folder: Path, what: str, there: Mapping[str, Any], now: Mapping[str, Any]
+) -> None:
+    """Checks that a campaign or search is continued with the settings that it began with.
+
+    Args:
+        there: the settings in the folder.
+        now: those that must not differ.
+
+    Raises:
+        UsageError: some do.
+    """
+    changed = [name for name in now if there.get(name) != now[name]]
+    if changed:
+        listed = ", ".join(f"{name}: {there.get(name)} there, {now[name]} now" for name in changed)
+        raise UsageError(
+            f"{folder} holds a {what} with other settings ({listed[:400]}); use the same or choose "
+            "another --out"
+        )
 
 
 class Journal:

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from tvm.s_tir import meta_schedule
 from tvm.s_tir.meta_schedule.utils import shash2hex
 
+from tvm_helper.measure_failures import SameFailures
 from tvm_helper.measure_journal import disk_full
 from tvm_helper.search_gain import (
     WINDOW,
@@ -37,7 +38,7 @@ from tvm_helper.search_options import SearchOptions
 from tvm_helper.search_progress import SearchProgress, TaskProgress
 from tvm_helper.search_store import FAILED_S, SearchStore
 from tvm_helper.search_tasks import SearchTask
-from tvm_helper.search_trials import DiskFullError, Outcome, SameFailures, TrialRunner
+from tvm_helper.search_trials import DiskFullError, Outcome, TrialRunner
 
 FloatArray = NDArray[np.float64]
 #: Failures before which a program could not be run.
@@ -129,7 +130,9 @@ class SearchSession:
         self._runner = runner
         self._model = model
         self._show = show
-        self._failures = SameFailures(options.stop_after_failures, store.folder)
+        self._failures = SameFailures(
+            options.stop_after_failures, f"; what was measured is in {store.folder}"
+        )
         self._round: _Round | None = None
         self._began = time.monotonic()
         self._last = self._began
@@ -404,7 +407,7 @@ class SearchSession:
         self._store.add(state.task.key, current.candidates[place], entry)
         state.add(entry, current.candidates[place])
         state.gain = Gain(trend(state.latencies_s), state.gain.predicted)
-        self._failures.add(outcome)
+        self._failures.add(outcome.error_code, outcome.error)
         return entry
 
     def _current(self) -> _Round:

@@ -18,12 +18,13 @@ from tvm.s_tir import meta_schedule
 
 from cdmpp.datasets.atomic import make_folder, remove_abandoned, write_json
 from cdmpp.datasets.metaschedule import RECORD_FILE, WORKLOAD_FILE
-from cdmpp.errors import DataError, UsageError
+from cdmpp.errors import DataError
 from cdmpp.records import program_id
 from tvm_helper.measure_journal import (
     TASKS_FOLDER,
     Journal,
     campaign_lock,
+    check_unchanged,
     disk_full,
     says_disk_is_full,
 )
@@ -193,15 +194,7 @@ def open_store(
 
 def _settle(folder: Path, settings: dict[str, Any]) -> None:
     if (folder / SEARCH_FILE).is_file():
-        old = read_search(folder)["fixed"]
-        new = settings["fixed"]
-        changed = [name for name in new if old.get(name) != new[name]]
-        if changed:
-            listed = ", ".join(f"{n}: {old.get(n)} there, {new[n]} now" for n in changed)
-            raise UsageError(
-                f"{folder} holds a search with other settings ({listed[:400]}); use the same or "
-                "choose another --out"
-            )
+        check_unchanged(folder, "search", read_search(folder)["fixed"], settings["fixed"])
     write_json(folder / SEARCH_FILE, settings)
 
 

@@ -10,21 +10,14 @@ from typing import Any
 
 from cdmpp.config import to_dict
 from cdmpp.datasets.atomic import make_folder
-from cdmpp.errors import DataError, DeviceError
-from cdmpp.records import ERROR_CODE_NAMES, UNKNOWN_ERROR_CODE
+from cdmpp.errors import DataError
 from tvm_helper.compat import tvm
 from tvm_helper.measure import LEAST_FREE_BYTES
+from tvm_helper.measure_failures import program_failure
 from tvm_helper.measure_journal import says_disk_is_full
 from tvm_helper.measure_process import WORKER_COMMAND, Answer, Worker, ask_all
 from tvm_helper.measure_target import MeasureTarget
 from tvm_helper.search_options import SearchOptions
-
-_BUILD_TIMEOUT = ERROR_CODE_NAMES.index("build timeout")
-_RUN_TIMEOUT = ERROR_CODE_NAMES.index("run timeout")
-_COMPILE_HOST = ERROR_CODE_NAMES.index("compile error (host)")
-_COMPILE_DEVICE = ERROR_CODE_NAMES.index("compile error (device)")
-_RUNTIME = ERROR_CODE_NAMES.index("runtime error (device)")
-_KILL = 9
 
 
 class DiskFullError(Exception):
@@ -152,45 +145,5 @@ class TrialRunner:
             )  # fmt: skip
         if says_disk_is_full(answer.text):
             raise DiskFullError
-        return Outcome(self._code(answer, is_build=is_build), answer.text, answer.elapsed_s)
-
-    def _code(self, answer: Answer, *, is_build: bool) -> int:
-        if answer.outcome == "timeout":
-            return _BUILD_TIMEOUT if is_build else _RUN_TIMEOUT
-        if answer.outcome == "died":
-            if answer.signal in (None, _KILL):
-                return UNKNOWN_ERROR_CODE
-            died = _COMPILE_HOST if self._target.kind == "llvm" else _COMPILE_DEVICE
-            return died if is_build else _RUNTIME
-        code = answer.value.get("error_code")
-        return UNKNOWN_ERROR_CODE if code is None else int(code)
-
-
-class SameFailures:
-    """Counts consecutive failures of one kind.
-
-    Args:
-        most: so many are too many; 0 = never.
-        folder: of the search.
-    """
-
-    def __init__(self, most: int, folder: Path) -> None:
-        self._most = most
-        self._folder = folder
-        self._code, self._text, self._count = 0, "", 0
-
-    def add(self, outcome: Outcome) -> None:
-        """Takes notice of a trial.
-
-        Raises:
-            DeviceError: it is the last of too many failures.
-        """
-        if outcome.error_code != self._code:
-            self._code, self._text, self._count = outcome.error_code, outcome.error, 0
-        self._count += 1
-        if self._code and self._most and self._count >= self._most:
-            raise DeviceError(
-                f"stopped after {self._count} consecutive failures of one kind "
-                f"({ERROR_CODE_NAMES[self._code]}); the first of them: {self._text}. Mend it and "
-                f"run the same command again; what was measured is in {self._folder}"
-            )
+        code = program_failure(answer, is_build=is_build, target_kind=self._target.kind)
+        return Outcome(code, answer.text, answer.elapsed_s)
