@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 import yaml
 
 from cdmpp.datasets.cache import load_samples
@@ -13,16 +14,34 @@ from tests.benchmarks.search_campaign import TASKS
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_they_load_without_an_extraction(tmp_path: Path) -> None:
-    samples = load_samples(ROOT / "data" / "metaschedule-cpu", cache_dir=tmp_path)
-    assert len(samples) == 1743
+@pytest.mark.parametrize(
+    ("name", "programs", "tasks"),
+    [
+        ("metaschedule-cpu", 1743, 32),
+        ("metaschedule-cpu-wide", 2033, 174),
+        ("metaschedule-cpu-found", 1377, 173),
+    ],
+)
+def test_they_load_without_an_extraction(
+    name: str, programs: int, tasks: int, tmp_path: Path
+) -> None:
+    samples = load_samples(ROOT / "data" / name, cache_dir=tmp_path)
+    assert len(samples) == programs
     assert [spec.name for spec in samples.devices] == ["epyc-avx512-1c"]
-    assert len(np.unique(samples.programs.task_id)) == 32
+    assert len(np.unique(samples.programs.task_id)) == tasks
 
 
-def test_searches_are_judged_on_other_tasks() -> None:
-    text = (ROOT / "configs" / "measure" / "metaschedule-cpu.yaml").read_text(encoding="utf-8")
-    measured = yaml.safe_load(text)["sample"]
+@pytest.mark.parametrize(
+    "config",
+    [
+        "measure/metaschedule-cpu.yaml",
+        "measure/metaschedule-cpu-wide.yaml",
+        "search/metaschedule-cpu-found.yaml",
+    ],
+)
+def test_searches_are_judged_on_other_tasks(config: str) -> None:
+    options = yaml.safe_load((ROOT / "configs" / config).read_text(encoding="utf-8"))
+    measured = options.get("sample") or options["task"]
     sizes = {task: dict(_sizes(task)) for task in measured}
     for task in TASKS.values():
         same_kind = [other for other in measured if other.split(":")[0] == task.split(":")[0]]
