@@ -16,7 +16,7 @@ DEVICE_DATA = $(if $(wildcard $(AUTOTVM)/manifest.json),--data autotvm=$(AUTOTVM
 SUITE_DATA = $(DEVICE_DATA) $(if $(wildcard $(ANSOR_GPU)/manifest.json),--data ansor-gpu=$(ANSOR_GPU))
 export OMP_NUM_THREADS ?= 2
 
-.PHONY: ablation priors bench-embedding bench-models bench-scoring tune-peers pretrained leaderboard bench-extract bench-conv bench-operators bench-networks bench-search bench-replay legacy-env ansor-test bench-ansor help venv demo test lint format bench golden report clean
+.PHONY: bench-autotune ablation priors bench-embedding bench-models bench-scoring tune-peers pretrained leaderboard bench-extract bench-conv bench-operators bench-networks bench-search bench-replay legacy-env ansor-test bench-ansor help venv demo test lint format bench golden report clean
 
 help:
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -49,6 +49,10 @@ bench: $(STAMP) ## run the benchmarks
 
 bench-extract: $(STAMP) ## time extraction and write docs/results/extract-speed.*
 	$(BIN)/python tests/benchmarks/extract_speed.py
+
+bench-autotune: $(STAMP) ## studies of the auto-tuner beside random search (4 CPU hours, resumable): docs/results/autotune.*
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.autotune_campaign run
+	$(BIN)/python -m tests.benchmarks.autotune_campaign report
 
 bench-conv: $(STAMP) ## judge the convolution model on NeuSight's layers and write docs/results/conv.*
 	OMP_NUM_THREADS=1 $(BIN)/python tests/benchmarks/conv_accuracy.py

@@ -225,6 +225,7 @@ def _value(
         "best": next(row_json(row) for row in rows if row.number == best.number),
         "first": next((row_json(row) for row in rows if row.number == 0), None),
         "trials": len(rows),
+        "done": sum(row.is_done for row in rows),
         "cpu_s": sum(row.cpu_s for row in rows),
         "steps": sum(row.steps for row in rows),
         "run": None if result is None else str(result.run_dir),
