@@ -87,6 +87,14 @@ golden: $(STAMP) ## compare replayed records with the original TVM's results (GO
 pretrained: $(STAMP) ## train and package the model behind --model pretrained (AUTOTVM=DIR ANSOR_GPU=DIR)
 	$(BIN)/python scripts/pretrain.py --config configs/train/pretrained.yaml $(foreach d,data/metaschedule-cpu data/metaschedule-cpu-wide data/metaschedule-cpu-found $(AUTOTVM) $(ANSOR_GPU),$(if $(wildcard $(d)/manifest.json),--data $(d)))
 
+NETWORKS ?= data/networks-cpu
+pretrained-networks: $(STAMP) ## train and package the model behind `predict --torch` (NETWORKS=DIR)
+	OMP_NUM_THREADS=1 $(BIN)/cdmpp networks train --dataset $(NETWORKS) --out runs/pretrained-networks
+	$(BIN)/cdmpp networks package runs/pretrained-networks --made-by "make pretrained-networks" --licence "own measurements, shipped with this package under its licence (Apache-2.0)"
+
+bench-network-models: $(STAMP) ## judge models of whole networks and write docs/results/networks.* (NETWORKS=DIR, resumable)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.network_models all --dataset $(NETWORKS)
+
 leaderboard: $(STAMP) ## run both suites and write docs/results/cross-*.* (AUTOTVM=DIR ANSOR_GPU=DIR)
 	$(BIN)/python scripts/benchmark.py --suite cross-model --jobs $(JOBS) $(SUITE_DATA)
 	$(BIN)/python scripts/benchmark.py --suite cross-device --jobs $(JOBS) $(DEVICE_DATA)

@@ -29,6 +29,7 @@ COMMANDS = (
     "analytic",
     "roofline",
     "profile",
+    "networks",
     "golden",
     "pretrain",
 )

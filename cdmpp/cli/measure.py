@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
-import sys
-import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cdmpp.cli._campaign_progress import campaign_progress
 from cdmpp.cli._options import add_output_options, add_profile_option, is_quiet
 
 if TYPE_CHECKING:
-    from tvm_helper.measure import MeasureProgress
     from tvm_helper.measure_options import MeasureOptions
 
-_SECONDS_BETWEEN_LINES = 10.0
 #: Options of the command that are fields of `MeasureOptions`.
 _SINGLE = ("device", "target", "threads", "per_task", "most_programs", "seed", "rpc")
 _REPEATED = ("sample", "replay", "replay_devices", "network")
@@ -124,7 +119,7 @@ def run(args: argparse.Namespace) -> int:
     options.check()
     from tvm_helper.measure import run_campaign
 
-    with _progress(is_quiet=is_quiet(args)) as show:
+    with campaign_progress(is_quiet=is_quiet(args)) as show:
         report = run_campaign(options, args.out, device_folders=args.devices, on_progress=show)
     print(json.dumps(report.to_json()) if args.json else report.summary())
     return 0
@@ -158,54 +153,3 @@ def _list_tasks(args: argparse.Namespace) -> int:
     else:
         print("\n".join(f"{kind}:{sizes}" for kind, sizes in names.items()))
     return 0
-
-
-@contextlib.contextmanager
-def _progress(*, is_quiet: bool) -> Iterator[Callable[[MeasureProgress], None] | None]:
-    if is_quiet:
-        yield None
-    elif sys.stderr.isatty():
-        with _bar() as show:
-            yield show
-    else:
-        yield _lines()
-
-
-@contextlib.contextmanager
-def _bar() -> Iterator[Callable[[MeasureProgress], None]]:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
-               TextColumn("{task.fields[note]}"))  # fmt: skip
-    with Progress(*columns, console=Console(stderr=True)) as bar:
-        line = bar.add_task("starting", total=None, note="")
-
-        def show(progress: MeasureProgress) -> None:
-            bar.update(
-                line, description=progress.stage, completed=progress.done, total=progress.total,
-                note=_note(progress),
-            )  # fmt: skip
-
-        yield show
-
-
-def _lines() -> Callable[[MeasureProgress], None]:
-    last_shown = float("-inf")
-
-    def show(progress: MeasureProgress) -> None:
-        nonlocal last_shown
-        now = time.monotonic()
-        if now - last_shown < _SECONDS_BETWEEN_LINES and progress.done < progress.total:
-            return
-        last_shown = now
-        text = f"{progress.stage}: {progress.done} of {progress.total}, {_note(progress)}"
-        print(text, file=sys.stderr)
-
-    return show
-
-
-def _note(progress: MeasureProgress) -> str:
-    left = progress.seconds_left
-    note = f"{progress.failed} failed"
-    return note if left is None else f"{note}, about {left / 60:.0f} min left"

@@ -1,5 +1,5 @@
 """`cdmpp predict`: latencies of the programs in a record file, best first; of a user's own programs
-(`predict_program.py`) and of networks (`predict_network.py`).
+(`predict_program.py`) and of networks (`predict_network.py`, `predict_torch.py`).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cdmpp.cli._options import add_output_options
+from cdmpp.cli.predict_torch import add_torch_options, check_no_torch_options
 
 if TYPE_CHECKING:
     from cdmpp.datasets.read_report import ReadReport
@@ -36,7 +37,10 @@ def register(subparsers: Any) -> None:
         ),
     )
     parser.add_argument(
-        "--model", type=Path, required=True, metavar="RUN", help="run folder, or pretrained"
+        "--model",
+        type=Path,
+        metavar="RUN",
+        help="run folder, or pretrained (the default with --torch; else it must be given)",
     )
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument(
@@ -53,6 +57,12 @@ def register(subparsers: Any) -> None:
         type=Path,
         metavar="FILE",
         help="ONNX file, or .pt2 as torch.export.save writes it",
+    )
+    source.add_argument(
+        "--torch",
+        metavar="MODULE:FACTORY",
+        help="function that makes a torch network: time, memory and utilisation, infer and train; "
+        "its module is imported",
     )
     parser.add_argument(
         "--network-info",
@@ -74,12 +84,18 @@ def register(subparsers: Any) -> None:
         metavar="YAML",
         help="hardware that nobody measured, described as in cdmpp/devices (programs and networks)",
     )
+    add_torch_options(parser)
     add_output_options(parser)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Runs the command; returns the exit code."""
+    if args.torch is not None:
+        from cdmpp.cli.predict_torch import run_torch
+
+        return run_torch(args)
+    check_no_torch_options(args)
     if args.program is not None:
         from cdmpp.cli.predict_program import run_program
 

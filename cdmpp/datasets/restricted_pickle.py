@@ -1,7 +1,8 @@
-"""Reads the pickles of a Tenset directory without TVM and without running anything they name.
+"""Reads pickles of published data without running anything they name.
 
-The pickles hold plain Python values and objects of eight globals. Each of the eight stands for an
-inert stub here; every other global, persistent id or extension code is refused.
+Those of a Tenset directory hold plain Python values and objects of eight globals. Each of the eight
+stands for an inert stub here; every other global, persistent id or extension code is refused. Other
+data sets bring a `PickleFormat` of their own.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import io
 import pickle
 import pickletools
 import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -126,14 +129,47 @@ _GLOBALS: dict[tuple[str, str], Any] = {
 }
 
 
+@dataclass(frozen=True)
+class PickleFormat:
+    """Which globals pickles of a data set may name, and how errors speak of them.
+
+    Attributes:
+        allowed: (module, name) -> the inert stand-in that the pickle gets.
+        kind: what a pickle holds, e.g. `task`.
+        file: what a file is, e.g. `a Tenset task file`.
+        names: what its globals are, e.g. `TVM's task classes`.
+        expected: file names, for somebody who gave another file.
+        origin: where to fetch it again.
+        limit: largest (decompressed) pickle, in bytes.
+    """
+
+    allowed: Mapping[tuple[str, str], Any]
+    kind: str
+    file: str
+    names: str
+    expected: str
+    origin: str
+    limit: int = MAX_PICKLE_BYTES
+
+
+TENSET_PICKLES = PickleFormat(
+    _GLOBALS, "task", "a Tenset task file", "TVM's task classes",
+    "a Tenset all_tasks.pkl or *.task.pkl", "Tenset",
+)  # fmt: skip
+
+
 class _RefusedGlobalError(Exception):
     """Carries the name of a global that is not on the list."""
 
 
 class _RestrictedUnpickler(pickle.Unpickler):
+    def __init__(self, data: bytes, allowed: Mapping[tuple[str, str], Any]) -> None:
+        super().__init__(io.BytesIO(data))
+        self._allowed = allowed
+
     def find_class(self, module: str, name: str) -> Any:
         try:
-            return _GLOBALS[module, name]
+            return self._allowed[module, name]
         except KeyError:
             raise _RefusedGlobalError(f"{module}.{name}") from None
 
@@ -141,45 +177,61 @@ class _RestrictedUnpickler(pickle.Unpickler):
         raise pickle.UnpicklingError("persistent id")
 
 
-def load_restricted(path: Path) -> Any:
+def load_restricted(path: Path, file_format: PickleFormat = TENSET_PICKLES) -> Any:
     """Returns the value pickled in `path` (`.pkl`, or gzipped, whatever its name).
 
     Raises:
         DataError: the file cannot be read, is empty, truncated, no pickle, or names a global that
-            is not one of the eight.
+            is not allowed.
     """
-    data = _read_bytes(path)
+    return loads_restricted(_read_bytes(path, file_format), str(path), file_format)
+
+
+def loads_restricted(data: bytes, where: str, file_format: PickleFormat = TENSET_PICKLES) -> Any:
+    """Returns the value pickled in `data`.
+
+    Args:
+        data: the pickle.
+        where: what errors call it.
+        file_format: what it may name.
+
+    Raises:
+        DataError: as `load_restricted`.
+    """
     if not data:
-        raise DataError(f"{path}: the pickle is empty; fetch the file again from Tenset")
+        raise DataError(
+            f"{where}: the pickle is empty; fetch the file again from {file_format.origin}"
+        )
     try:
         _check_opcodes(data)
-        return _RestrictedUnpickler(io.BytesIO(data)).load()
+        return _RestrictedUnpickler(data, file_format.allowed).load()
     except _RefusedGlobalError as error:
         raise DataError(
-            f"{path}: refused, the pickle names the global {error}; a Tenset task file names only "
-            "TVM's task classes, so do not trust this file and fetch it again from Tenset"
+            f"{where}: refused, the pickle names the global {error}; {file_format.file} names only "
+            f"{file_format.names}, so do not trust this file and fetch it again from "
+            f"{file_format.origin}"
         ) from None
     except _LOAD_ERRORS as error:
         detail = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise DataError(
-            f"{path}: not a readable task pickle ({detail[:120]}); expected a Tenset "
-            "all_tasks.pkl or *.task.pkl, fetch the file again"
+            f"{where}: not a readable {file_format.kind} pickle ({detail[:120]}); expected "
+            f"{file_format.expected}, fetch the file again"
         ) from None
 
 
-def _read_bytes(path: Path) -> bytes:
-    """Returns the decompressed content, at most `MAX_PICKLE_BYTES`."""
+def _read_bytes(path: Path, file_format: PickleFormat) -> bytes:
+    """Returns the decompressed content, at most the format's limit."""
     try:
         with path.open("rb") as raw:
             zipped = raw.read(2) == _GZIP_MAGIC
         with gzip.open(path, "rb") if zipped else path.open("rb") as stream:
-            data: bytes = stream.read(MAX_PICKLE_BYTES + 1)
+            data: bytes = stream.read(file_format.limit + 1)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise DataError(f"{path}: damaged gzip file ({error}); fetch it again") from None
     except OSError as error:
         raise DataError(f"{path}: cannot read ({error.strerror or error})") from None
-    if len(data) > MAX_PICKLE_BYTES:
-        raise DataError(f"{path}: larger than {MAX_PICKLE_BYTES} bytes, not a Tenset task file")
+    if len(data) > file_format.limit:
+        raise DataError(f"{path}: larger than {file_format.limit} bytes, not {file_format.file}")
     return data
 
 

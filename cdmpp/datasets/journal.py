@@ -1,0 +1,150 @@
+"""A file of JSON lines that survives a kill at any moment, and the lock of the folder it is in."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from cdmpp.errors import DataError, UsageError
+
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+
+
+class LineJournal:
+    """JSON objects in the order in which they were added.
+
+    Every line is on the disk when `append` returns. A line that was cut off is dropped when the
+    file is opened again; a line that does not fit the disk is taken back.
+
+    Args:
+        path: the file; made when missing, its folder is there.
+
+    Attributes:
+        entries: every line so far.
+
+    Raises:
+        DataError: the file cannot be read or written, or a line in its middle is damaged.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = Path(path)
+        try:
+            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise DataError(
+                f"{self.path}: cannot write ({error.strerror}); choose another folder"
+            ) from None
+        try:
+            self.entries = read_lines(self.path)
+            self._size = self.path.read_bytes().rfind(b"\n") + 1
+            self._cut()
+        except BaseException:
+            os.close(self._file)
+            raise
+
+    def append(self, entry: dict[str, Any]) -> None:
+        """Adds a line.
+
+        Raises:
+            DataError: the disk is full or fails; the file is then as before the call.
+        """
+        line = (json.dumps(entry, separators=(",", ":"), sort_keys=True) + "\n").encode("ascii")
+        try:
+            done = 0
+            while done < len(line):
+                done += os.write(self._file, line[done:])
+            os.fsync(self._file)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                self._cut()
+            hint = "free some space" if error.errno in _NO_SPACE else "mend that"
+            raise DataError(
+                f"{self.path}: cannot write ({error.strerror}); its {len(self.entries)} lines are "
+                f"safe: {hint} and run the same command again"
+            ) from None
+        self._size += len(line)
+        self.entries.append(entry)
+
+    def close(self) -> None:
+        """Closes the file."""
+        os.close(self._file)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _cut(self) -> None:
+        os.ftruncate(self._file, self._size)
+        os.lseek(self._file, self._size, os.SEEK_SET)
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """Returns the complete lines of a journal; none when there is no file.
+
+    Raises:
+        DataError: it cannot be read, or a complete line is no JSON object.
+    """
+    try:
+        data = Path(path).read_bytes()
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise DataError(f"{path}: cannot read ({error.strerror})") from None
+    entries: list[dict[str, Any]] = []
+    for number, line in enumerate(data[: data.rfind(b"\n") + 1].splitlines(), start=1):
+        try:
+            value = json.loads(line)
+        except ValueError:
+            value = None
+        if not isinstance(value, dict):
+            raise DataError(
+                f"{path}: line {number} is damaged; expected a JSON object. Remove that line to "
+                "continue with the others"
+            )
+        entries.append(value)
+    return entries
+
+
+@contextlib.contextmanager
+def folder_lock(folder: Path) -> Iterator[None]:
+    """Holds a folder for one process; it is free again when the process is gone, however.
+
+    Raises:
+        UsageError: another process holds it.
+        DataError: the lock cannot be made.
+    """
+    path = Path(folder) / ".lock"
+    try:
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise DataError(f"{path}: cannot lock the folder ({error.strerror})") from None
+    try:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.read(file, 200).decode("utf-8", "replace").strip() or "another process"
+            raise UsageError(
+                f"{folder}: a campaign is running there ({holder}); wait for it or choose another "
+                "--out"
+            ) from None
+        with contextlib.suppress(OSError):  # a full disk does not keep the lock from holding
+            os.ftruncate(file, 0)
+            os.write(file, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
+        yield
+    finally:
+        os.close(file)

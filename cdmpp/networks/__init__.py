@@ -1,0 +1,1 @@
+"""Whole networks: time, memory and utilisation from the operator graph, before anything runs."""

@@ -1,0 +1,91 @@
+"""From operators in the order in which they run to a `NetworkGraph`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from cdmpp.errors import DataError
+from cdmpp.networks._operator import CHANNELS_SECOND, Operator, describe, layout
+from cdmpp.networks.graph import ARGUMENTS, MEMORY, NetworkGraph
+
+_ARGUMENT_PLACE = {name: place for place, name in enumerate(ARGUMENTS)}
+
+
+@dataclass
+class Assembler:
+    """Collects operators and who feeds whom.
+
+    Attributes:
+        name: what people call the network.
+        batch: samples of one run.
+    """
+
+    name: str
+    batch: int
+    _kinds: list[str] = field(default_factory=list)
+    _arguments: list[list[float]] = field(default_factory=list)
+    _memory: list[list[float]] = field(default_factory=list)
+    _flops: list[float] = field(default_factory=list)
+    _edges: set[tuple[int, int]] = field(default_factory=set)
+
+    def add(self, operator: Operator, sources: Iterable[int]) -> int:
+        """Appends an operator that reads what the nodes `sources` made; returns its number."""
+        node = len(self._kinds)
+        described = describe(operator)
+        arguments = [0.0] * len(ARGUMENTS)
+        for name, value in described.arguments.items():
+            arguments[_ARGUMENT_PLACE[name]] = value
+        self._kinds.append(described.kind)
+        self._arguments.append(arguments)
+        self._memory.append(_memory_row(operator, self.batch))
+        self._flops.append(described.flops)
+        self._edges.update((source, node) for source in sources)
+        return node
+
+    def graph(self) -> NetworkGraph:
+        """Returns the network.
+
+        Raises:
+            DataError: it has no operator.
+        """
+        if not self._kinds:
+            raise DataError(f"{self.name}: the module runs no operator; expected at least one")
+        edges = np.array(sorted(self._edges), dtype=np.int64).reshape(-1, 2)
+        return NetworkGraph(
+            name=self.name,
+            batch=self.batch,
+            kinds=tuple(self._kinds),
+            arguments=np.array(self._arguments, dtype=np.float64),
+            memory=np.array(self._memory, dtype=np.float64),
+            flops=np.array(self._flops, dtype=np.float64),
+            edges=edges,
+        )
+
+
+def _memory_row(operator: Operator, batch: int) -> list[float]:
+    """Returns the columns of `MEMORY`; channels, width and height are of the first tensor."""
+    weights = sum(info.size for info in operator.weights)
+    inputs = sum(info.size for info in operator.inputs)
+    outputs = sum(info.size for info in operator.outputs)
+    channels_last = operator.name not in CHANNELS_SECOND
+    before = layout(operator.inputs[0] if operator.inputs else None, channels_last=channels_last)
+    after = layout(operator.outputs[0] if operator.outputs else None, channels_last=channels_last)
+    read = min(weights, outputs) if operator.name == "embedding" else weights  # rows looked up
+    row = {
+        "bytes": inputs + read + outputs,
+        "weight_size": weights,
+        "batch_size": batch,
+        "input_size_with_weight": inputs + weights,
+        "input_size": inputs,
+        "input_channels": before[0],
+        "input_w": before[1],
+        "input_h": before[2],
+        "output_size": outputs,
+        "output_channels": after[0],
+        "output_w": after[1],
+        "output_h": after[2],
+    }
+    return [float(row[name]) for name in MEMORY]

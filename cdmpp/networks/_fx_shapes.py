@@ -1,0 +1,111 @@
+"""Output shapes of the commonest calls, without asking torch, which takes most of the time."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+#: Modules whose output has the shape and type of their one input.
+_SAME = frozenset(
+    {nn.ReLU, nn.ReLU6, nn.SiLU, nn.GELU, nn.Hardswish, nn.Hardsigmoid, nn.Sigmoid, nn.Tanh,
+     nn.LeakyReLU, nn.ELU, nn.Dropout, nn.Dropout2d, nn.Identity, nn.BatchNorm2d, nn.BatchNorm1d,
+     nn.LayerNorm, nn.GroupNorm}
+)  # fmt: skip
+_POOLS = frozenset({nn.MaxPool2d, nn.AvgPool2d})
+#: Functions of one tensor that keep its shape.
+_SAME_FUNCTIONS = frozenset(
+    {torch.relu, functional.relu, functional.relu6, functional.silu, functional.gelu,
+     functional.hardswish, torch.sigmoid}
+)  # fmt: skip
+#: Functions of two tensors; of the same shape and type, their output has these too.
+_ELEMENTWISE = frozenset(
+    {operator.add, operator.iadd, operator.mul, operator.imul, operator.sub, torch.add, torch.mul}
+)
+
+
+def module_shape(module: nn.Module, args: Sequence[Any], kwargs: Any) -> torch.Tensor | None:
+    """Returns the output of a leaf module on the meta device, None = ask torch."""
+    if kwargs or len(args) != 1 or not isinstance(args[0], torch.Tensor):
+        return None
+    x = args[0]
+    kind = type(module)
+    if kind in _SAME:
+        return torch.empty_like(x)
+    if kind is nn.Conv2d and isinstance(module, nn.Conv2d):
+        return _convolution(module, x)
+    if kind in _POOLS:
+        return _pool(module, x)
+    if kind is nn.AdaptiveAvgPool2d and x.dim() == 4 and module.output_size in (1, (1, 1)):
+        return x.new_empty((*x.shape[:2], 1, 1))
+    if isinstance(module, nn.Linear) and kind is nn.Linear:
+        if x.dim() == 0 or x.shape[-1] != module.in_features:
+            return None  # torch says what is wrong
+        return x.new_empty((*x.shape[:-1], module.out_features))
+    return None
+
+
+def function_shape(target: Any, args: Sequence[Any], kwargs: Any) -> torch.Tensor | None:
+    """Returns the output of a function on the meta device, None = ask torch."""
+    if not args:
+        return None
+    x = args[0]
+    if isinstance(x, torch.Tensor):
+        if target in _SAME_FUNCTIONS:
+            return torch.empty_like(x)
+        if target in _ELEMENTWISE and len(args) == 2 and not kwargs:
+            other = args[1]
+            if isinstance(other, (int, float)) and x.is_floating_point():
+                return torch.empty_like(x)
+            if (
+                isinstance(other, torch.Tensor)
+                and other.shape == x.shape
+                and other.dtype == x.dtype
+            ):
+                return torch.empty_like(x)
+        return None
+    return _joined(x, args[1:], kwargs) if target is torch.cat else None
+
+
+def _convolution(module: nn.Conv2d, x: torch.Tensor) -> torch.Tensor | None:
+    if x.dim() != 4 or x.shape[1] != module.in_channels or isinstance(module.padding, str):
+        return None
+    sides = []
+    for axis in range(2):
+        reach = module.dilation[axis] * (module.kernel_size[axis] - 1)
+        free = x.shape[2 + axis] + 2 * module.padding[axis] - reach - 1
+        if free < 0:
+            return None
+        sides.append(free // module.stride[axis] + 1)
+    return x.new_empty((x.shape[0], module.out_channels, *sides))
+
+
+def _pool(module: Any, x: torch.Tensor) -> torch.Tensor | None:
+    options = (module.kernel_size, module.stride, module.padding, getattr(module, "dilation", 1))
+    is_plain = all(isinstance(option, int) for option in options)
+    if x.dim() != 4 or not is_plain or options[3] != 1 or module.ceil_mode:
+        return None
+    if getattr(module, "return_indices", False):
+        return None
+    free = [side + 2 * module.padding - module.kernel_size for side in x.shape[2:]]
+    if min(free) < 0 or 2 * module.padding > module.kernel_size:
+        return None
+    return x.new_empty((*x.shape[:2], *(side // module.stride + 1 for side in free)))
+
+
+def _joined(tensors: Any, rest: Sequence[Any], kwargs: Any) -> torch.Tensor | None:
+    """Returns the output of `torch.cat` along the channels."""
+    axis = rest[0] if rest else kwargs.get("dim", 0)
+    if axis != 1 or not isinstance(tensors, (list, tuple)):
+        return None
+    if any(not isinstance(tensor, torch.Tensor) or tensor.dim() != 4 for tensor in tensors):
+        return None
+    first: torch.Tensor = tensors[0]
+    if len({(t.shape[0], t.shape[2:], t.dtype) for t in tensors}) != 1:
+        return None
+    channels = sum(tensor.shape[1] for tensor in tensors)
+    return first.new_empty((first.shape[0], channels, *first.shape[2:]))

@@ -1,0 +1,350 @@
+"""One operator of a torch network: its kind, arguments and floating-point operations.
+
+Both front ends (`torch.fx` and `torch.export`) bring what they find into `Operator`; nothing here
+depends on which one it was.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+#: Shape of a tensor.
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """Shape and element size of a tensor that is never there."""
+
+    shape: Shape
+    itemsize: int = 4
+
+    @property
+    def count(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return self.count * self.itemsize
+
+
+@dataclass(frozen=True)
+class Operator:
+    """One operator call.
+
+    Attributes:
+        name: canonical name as in `torch.nn.functional`, e.g. `conv2d`, `relu`, `add`.
+        inputs: activations that it reads.
+        weights: parameters and buffers that it reads.
+        outputs: what it makes.
+        options: values by the names of `torch.nn.functional` (`stride`, `padding`, ...).
+    """
+
+    name: str
+    inputs: tuple[TensorInfo, ...]
+    weights: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Described:
+    """What an operator is for the models.
+
+    Attributes:
+        kind: a published kind or a name of its own.
+        arguments: columns of `ARGUMENTS` that are not 0.
+        flops: floating-point operations; a multiply-add is two.
+    """
+
+    kind: str
+    arguments: dict[str, float]
+    flops: float
+
+
+def describe(operator: Operator) -> Described:
+    """Returns kind, arguments and operations of an operator.
+
+    A name that is not in the tables keeps its own name as kind and counts one operation an element.
+    """
+    known = _KNOWN.get(operator.name)
+    if known is not None:
+        return known(operator)
+    flops = _PER_ELEMENT.get(operator.name, 1.0) * _output_count(operator)
+    return Described(kind_name(operator.name), {}, flops)
+
+
+def parts_of(operator: Operator) -> list[Operator]:
+    """Returns the operators that a module runs one after the other: itself, mostly.
+
+    `nn.MultiheadAttention` on one sequence is a projection, the attention and a projection.
+    """
+    if operator.name != "multi_head_attention" or "heads" not in operator.options:
+        return [operator]
+    batch, tokens, width = _sequence(operator, 0)
+    heads = int(operator.options["heads"])
+    size = operator.inputs[0].itemsize
+    if len(operator.inputs) > 1 or len(operator.weights) not in (2, 4):
+        return [operator]
+    is_biased = len(operator.weights) == 4
+    into, out_of = [operator.weights[0]], [operator.weights[-1 - is_biased]]
+    if is_biased:
+        into.append(operator.weights[1])
+        out_of.append(operator.weights[-1])
+    head = TensorInfo((batch, heads, tokens, width // heads), size)
+    sequence = TensorInfo((tokens, batch, width), size)
+    wide = TensorInfo((tokens, batch, 3 * width), size)
+    flat = TensorInfo((tokens * batch, width), size)
+    return [
+        Operator("linear", (sequence,), tuple(into), (wide,)),
+        Operator("scaled_dot_product_attention", (head, head, head), (), (head,)),
+        Operator("linear", (flat,), tuple(out_of), (flat,)),
+    ]
+
+
+def kind_name(name: str) -> str:
+    """Returns the kind of an operator without a place of its own: `layer_norm` -> `LayerNorm`."""
+    return "".join(part[:1].upper() + part[1:] for part in name.split("_") if part) or "Unnamed"
+
+
+def layout(info: TensorInfo | None, *, channels_last: bool = True) -> tuple[int, int, int]:
+    """Returns channels, width and height of an activation.
+
+    Args:
+        info: a tensor whose first axis is the batch; None = no such tensor (all 0).
+        channels_last: of three axes the last is the channels (tokens), else the second.
+    """
+    if info is None or not info.shape:
+        return 0, 0, 0
+    shape = info.shape
+    if len(shape) == 1:
+        return 1, 1, 1
+    if len(shape) == 2:
+        return shape[1], 1, 1
+    if len(shape) == 3:
+        return (shape[2], 1, shape[1]) if channels_last else (shape[1], shape[2], 1)
+    return shape[1], shape[-1], math.prod(shape[2:-1])
+
+
+#: Operators whose three-axis tensors have the channels second.
+CHANNELS_SECOND = frozenset(
+    {"conv1d", "conv_transpose1d", "max_pool1d", "avg_pool1d", "adaptive_avg_pool1d",
+     "adaptive_max_pool1d", "instance_norm", "batch_norm"}
+)  # fmt: skip
+
+
+def mean_side(value: Any, *, rank: int = 2) -> float:
+    """Returns one number for an option given per axis: the geometric mean (of padding with a zero
+    the mean), which is the number itself when all axes agree.
+    """
+    if value is None:
+        return 0.0
+    if isinstance(value, str):  # padding="same" or "valid"
+        return 0.0
+    sides = [float(side) for side in value] if isinstance(value, Sequence) else [float(value)]
+    if not sides:
+        return 0.0
+    if all(side == sides[0] for side in sides):
+        return sides[0]
+    if min(sides) <= 0:
+        return sum(sides) / len(sides)
+    return math.prod(sides) ** (1 / len(sides))
+
+
+def _output_count(operator: Operator) -> int:
+    return sum(info.count for info in operator.outputs)
+
+
+def _input_count(operator: Operator) -> int:
+    return sum(info.count for info in operator.inputs)
+
+
+def _convolution(operator: Operator) -> Described:
+    weight = operator.weights[0] if operator.weights else operator.inputs[1]
+    kernel = weight.shape[2:]
+    has_bias = len(operator.weights) > 1
+    out = operator.outputs[0].count
+    per_output = weight.shape[1] * math.prod(kernel)  # the weight holds input channels / groups
+    padding = operator.options.get("padding", 0)
+    if padding == "same":
+        padding = [side // 2 for side in kernel]
+    arguments = {
+        "conv_kernel_size": mean_side(kernel),
+        "conv_stride": mean_side(operator.options.get("stride", 1) or 1),
+        "conv_padding": mean_side(padding),
+        "conv_dilation": mean_side(operator.options.get("dilation", 1) or 1),
+        "conv_groups": float(operator.options.get("groups", 1)),
+        "conv_bias": float(has_bias),
+    }
+    return Described("Conv", arguments, out * (2.0 * per_output + has_bias))
+
+
+def _transposed(operator: Operator) -> Described:
+    weight = operator.weights[0] if operator.weights else operator.inputs[1]
+    per_input = weight.shape[1] * math.prod(weight.shape[2:])
+    has_bias = len(operator.weights) > 1
+    flops = 2.0 * per_input * operator.inputs[0].count + has_bias * operator.outputs[0].count
+    return Described("ConvTranspose", {}, flops)
+
+
+def _linear(operator: Operator) -> Described:
+    """`linear`, or a product with one matrix of weights."""
+    out = operator.outputs[0]
+    columns = out.shape[-1] if out.shape else 1
+    depth = operator.inputs[0].shape[-1]
+    has_bias = len(operator.weights) > 1
+    arguments = {
+        "linear_in_features": float(depth),
+        "linear_out_features": float(columns),
+        "linear_bias": float(has_bias),
+    }
+    return Described("Gemm", arguments, out.count * (2.0 * depth + has_bias))
+
+
+def _product(operator: Operator) -> Described:
+    """A product of two activations."""
+    depth = operator.inputs[0].shape[-1] if operator.inputs and operator.inputs[0].shape else 1
+    return Described("MatMul", {}, 2.0 * depth * _output_count(operator))
+
+
+def _einsum(operator: Operator) -> Described:
+    """Every combination of the equation's letters is one multiply-add."""
+    operands = str(operator.options.get("equation", "")).replace(" ", "").split("->")[0].split(",")
+    tensors = (*operator.inputs, *operator.weights)
+    sizes: dict[str, int] = {}
+    for letters, info in zip(operands, tensors, strict=False):
+        if len(letters) != len(info.shape) or "." in letters:
+            return _product(operator)
+        sizes.update(zip(letters, info.shape, strict=True))
+    return Described("MatMul", {}, 2.0 * math.prod(sizes.values()))
+
+
+def _pool(kind: str) -> Callable[[Operator], Described]:
+    def describe_pool(operator: Operator) -> Described:
+        options = operator.options
+        kernel = options.get("kernel_size", 1)
+        stride = options.get("stride")
+        arguments = {
+            "pool_kernel_size": mean_side(kernel),
+            "pool_stride": mean_side(kernel if stride in (None, [], ()) else stride),
+            "pool_padding": mean_side(options.get("padding", 0)),
+            "pool_ceil_mode": float(bool(options.get("ceil_mode", False))),
+        }
+        rank = int(operator.name[-2]) if operator.name[-2:-1].isdigit() else 2
+        window = math.prod(kernel) if isinstance(kernel, Sequence) else int(kernel) ** rank
+        return Described(kind, arguments, float(operator.outputs[0].count * window))
+
+    return describe_pool
+
+
+def _adaptive_pool(kind: str) -> Callable[[Operator], Described]:
+    def describe_pool(operator: Operator) -> Described:
+        before, after = operator.inputs[0].shape, operator.outputs[0].shape
+        flops = float(_input_count(operator))
+        rank = int(operator.name[-2])
+        if all(side == 1 for side in after[-rank:]) and kind == "AveragePool":
+            return Described("GlobalAveragePool", {}, flops)
+        sides = [
+            max(1, wide // max(1, thin))
+            for wide, thin in zip(before[-rank:], after[-rank:], strict=True)
+        ]
+        arguments = {"pool_kernel_size": mean_side(sides), "pool_stride": mean_side(sides)}
+        return Described(kind, arguments, flops)
+
+    return describe_pool
+
+
+def _global_mean(operator: Operator) -> Described:
+    return Described("GlobalAveragePool", {}, float(_input_count(operator)))
+
+
+def _attention(operator: Operator) -> Described:
+    """Scores, softmax and weighted sum of `scaled_dot_product_attention`."""
+    query = operator.inputs[0].shape
+    key = operator.inputs[min(1, len(operator.inputs) - 1)].shape  # one tensor may be all three
+    scores = math.prod(query[:-1]) * key[-2]
+    flops = 4.0 * scores * query[-1] + 5.0 * scores
+    return Described("ScaledDotProductAttention", {}, flops)
+
+
+def _multi_head(operator: Operator) -> Described:
+    """`nn.MultiheadAttention`: four projections and the attention itself."""
+    batch, tokens, width = _sequence(operator, 0)
+    _, key_tokens, _ = _sequence(operator, min(1, len(operator.inputs) - 1))
+    projections = 2.0 * batch * width * width * (2 * tokens + 2 * key_tokens)
+    heads = int(operator.options.get("heads", 1))
+    scores = batch * tokens * key_tokens
+    return Described(
+        "MultiHeadAttention", {}, projections + 4.0 * scores * width + 5.0 * scores * heads
+    )
+
+
+def _sequence(operator: Operator, place: int) -> tuple[int, int, int]:
+    shape = operator.inputs[place].shape
+    if len(shape) == 2:
+        return 1, shape[0], shape[1]
+    if operator.options.get("batch_first", False):
+        return shape[0], shape[1], shape[2]
+    return shape[1], shape[0], shape[2]
+
+
+def _recurrent(operator: Operator) -> Described:
+    """Every weight is used once a token."""
+    tokens = operator.inputs[0].count // operator.inputs[0].shape[-1]
+    flops = 2.0 * tokens * sum(weight.count for weight in operator.weights)
+    return Described(kind_name(operator.name), {}, flops)
+
+
+def _fixed(kind: str, per_output: float) -> Callable[[Operator], Described]:
+    def describe_fixed(operator: Operator) -> Described:
+        return Described(kind, {}, per_output * _output_count(operator))
+
+    return describe_fixed
+
+
+def _addmm(operator: Operator) -> Described:
+    # (bias, input, weight): the bias is a weight, or an activation of the same shape as the output
+    if len(operator.inputs) == 1:
+        return _linear(operator)
+    return _product(operator)
+
+
+#: Operations an output element of operators that have no place of their own.
+_PER_ELEMENT = {
+    "softmax": 5.0, "log_softmax": 5.0, "layer_norm": 8.0, "group_norm": 8.0,
+    "instance_norm": 8.0, "rms_norm": 5.0, "local_response_norm": 8.0, "normalize": 4.0,
+    "gelu": 8.0, "silu": 5.0, "mish": 8.0, "sigmoid": 4.0, "tanh": 6.0, "elu": 4.0, "celu": 4.0,
+    "selu": 4.0, "softplus": 4.0, "hardswish": 4.0, "hardsigmoid": 3.0, "relu6": 2.0,
+    "hardtanh": 2.0, "leaky_relu": 2.0, "prelu": 2.0, "exp": 4.0, "log": 4.0, "erf": 6.0,
+    "embedding": 0.0, "pad": 0.0, "copy": 0.0, "clone": 0.0, "pixel_shuffle": 0.0,
+    "pixel_unshuffle": 0.0, "channel_shuffle": 0.0, "stack": 0.0, "repeat": 0.0, "roll": 0.0,
+    "gather": 0.0, "index_select": 0.0,
+}  # fmt: skip
+
+_KNOWN: dict[str, Callable[[Operator], Described]] = {
+    **{f"conv{rank}d": _convolution for rank in (1, 2, 3)},
+    "convolution": _convolution,
+    **{f"conv_transpose{rank}d": _transposed for rank in (1, 2, 3)},
+    "relu": _fixed("Relu", 1.0),
+    "batch_norm": _fixed("BatchNormalization", 2.0),
+    "cat": _fixed("Concat", 0.0),
+    "add": _fixed("Add", 1.0),
+    "flatten": _fixed("Flatten", 0.0),
+    "linear": _linear,
+    "addmm": _addmm,
+    **dict.fromkeys(("matmul", "bmm", "baddbmm", "mm", "dot", "mv"), _product),
+    **{f"max_pool{rank}d": _pool("MaxPool") for rank in (1, 2, 3)},
+    **{f"avg_pool{rank}d": _pool("AveragePool") for rank in (1, 2, 3)},
+    **{f"adaptive_avg_pool{rank}d": _adaptive_pool("AveragePool") for rank in (1, 2, 3)},
+    **{f"adaptive_max_pool{rank}d": _adaptive_pool("MaxPool") for rank in (1, 2, 3)},
+    "global_mean": _global_mean,
+    "einsum": _einsum,
+    "scaled_dot_product_attention": _attention,
+    "multi_head_attention": _multi_head,
+    **dict.fromkeys(("lstm", "gru", "rnn"), _recurrent),
+}

@@ -1,0 +1,250 @@
+"""One sample: a network at one batch, run in this process; the caller made it for that."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from cdmpp.networks._process_memory import (
+    limit_growth,
+    return_freed_memory,
+    settle_memory,
+    status_bytes,
+)
+from cdmpp.networks.architecture import ArchitectureSpec
+from cdmpp.networks.build import build_module, make_inputs
+from cdmpp.networks.labels import NetworkTiming, median_interval, time_repeats
+
+Part = Literal["memory", "time", "gpu"]
+
+_LEARNING_RATE = 1e-3
+#: The first iteration has all there is, the second what the first has set up besides.
+_MEMORY_ITERATIONS = 2
+_MEMORY_EVENT = "[memory]"
+
+
+@dataclass(frozen=True)
+class SampleRequest:
+    """What to run.
+
+    Attributes:
+        spec: the architecture; None = what `make` makes.
+        batch: samples of an iteration.
+        mode: `infer`, or `train` (forward, backward, SGD step).
+        kind: `cpu` or `gpu`.
+        threads: software threads on a CPU.
+        timing: when the time is known well enough.
+        most_memory_bytes: by how much the process may grow; None = no limit.
+        make: returns a network and its inputs (CPU only); None = of `spec`.
+    """
+
+    spec: ArchitectureSpec | None
+    batch: int
+    mode: Literal["infer", "train"]
+    kind: Literal["cpu", "gpu"]
+    threads: int
+    timing: NetworkTiming
+    most_memory_bytes: int | None = None
+    make: Callable[[], tuple[nn.Module, tuple[torch.Tensor, ...]]] | None = None
+
+
+def run_part(request: SampleRequest, part: Part) -> dict[str, Any]:
+    """Returns the measured values of a part, or the outcome and a note when it fails."""
+    try:
+        if part == "gpu":
+            from cdmpp.networks._sample_cuda import run_on_gpu
+
+            return run_on_gpu(request)
+        return _memory_values(request) if part == "memory" else _time_values(request)
+    except (RuntimeError, MemoryError) as error:
+        outcome = "out-of-memory" if is_out_of_memory(error) else "crashed"
+        return {"outcome": outcome, "note": _first_line(error)}
+
+
+def parts_of(kind: Literal["cpu", "gpu"]) -> tuple[Part, ...]:
+    """Returns the parts of a sample, each for a process of its own.
+
+    On a CPU memory and time are apart: see `return_freed_memory`, which makes memory repeatable and
+    would make time longer than it is.
+    """
+    return ("gpu",) if kind == "gpu" else ("memory", "time")
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an exception of torch says that memory was refused."""
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return True
+    text = str(error).lower()
+    return any(
+        part in text
+        for part in ("can't allocate memory", "not enough memory", "out of memory", "bad_alloc",
+                     "cannot allocate memory")
+    )  # fmt: skip
+
+
+def prepare_process() -> None:
+    """Loads what every sample needs, so that no sample pays for it; starts no thread."""
+    # The first optimiser imports the compiler, which takes seconds and 70 MB.
+    torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=_LEARNING_RATE).step()
+    # Objects of before are no garbage: looking through them in every sample would copy their pages.
+    gc.collect()
+    gc.freeze()
+
+
+def make_step(
+    module: nn.Module, inputs: tuple[torch.Tensor, ...], mode: Literal["infer", "train"]
+) -> Callable[[], None]:
+    """Returns one iteration: a forward pass, or a training step that leaves no gradients."""
+    if mode == "infer":
+        module.eval()
+
+        def infer() -> None:
+            module(*inputs)
+
+        return infer
+    module.train()
+    optimiser = torch.optim.SGD(module.parameters(), lr=_LEARNING_RATE)
+    targets = torch.zeros(len(inputs[0]), dtype=torch.int64, device=inputs[0].device)
+
+    def train() -> None:
+        functional.cross_entropy(module(*inputs), targets).backward()  # type: ignore[no-untyped-call]
+        optimiser.step()
+        optimiser.zero_grad(set_to_none=True)
+
+    return train
+
+
+def grad_mode(mode: Literal["infer", "train"]) -> contextlib.AbstractContextManager[Any]:
+    """Returns the context in which the steps of this mode run."""
+    return torch.inference_mode() if mode == "infer" else torch.enable_grad()
+
+
+def warm_up(run: Callable[[int], float], timing: NetworkTiming) -> float:
+    """Runs iterations until they count as warm; returns the seconds of the last one."""
+    started, runs = time.perf_counter(), 0
+    while True:
+        last = run(1)
+        runs += 1
+        if runs >= timing.warm_up_runs and time.perf_counter() - started >= timing.warm_up_s:
+            return last
+
+
+def timed_values(times_s: tuple[float, ...], iterations: int) -> dict[str, Any]:
+    """Returns the values of a label that come from the times."""
+    median, low, high = median_interval(times_s)
+    return {
+        "outcome": "ok", "time_s": median, "low_s": low, "high_s": high,
+        "times_s": list(times_s), "iterations": iterations,
+    }  # fmt: skip
+
+
+def _memory_values(request: SampleRequest) -> dict[str, Any]:
+    """Returns the peak memory of a few iterations, and of torch's own allocations in one."""
+    baseline = _start_on_cpu(request)
+    return_freed_memory()
+    module, inputs, step = _make(request)
+    with grad_mode(request.mode):
+        for _ in range(_MEMORY_ITERATIONS):
+            step()
+        peak = status_bytes("VmHWM")
+        allocated = _allocated_peak(step, module, inputs)
+    return {
+        "outcome": "ok", "memory_bytes": max(0, peak - baseline), "allocated_bytes": allocated
+    }  # fmt: skip
+
+
+def _time_values(request: SampleRequest) -> dict[str, Any]:
+    """Returns the times, the utilisation, and the peak memory of a process as users have it."""
+    baseline = _start_on_cpu(request)
+    _, _, step = _make(request)
+
+    def run(count: int) -> float:
+        started = time.perf_counter()
+        for _ in range(count):
+            step()
+        return time.perf_counter() - started
+
+    with grad_mode(request.mode), _without_collector():
+        first = warm_up(run, request.timing)
+        wall, busy = time.perf_counter(), time.process_time()
+        timed = time_repeats(run, request.timing, first_s=first)
+        wall, busy = time.perf_counter() - wall, time.process_time() - busy
+    return {
+        **timed_values(timed.times_s, timed.iterations),
+        "process_bytes": max(0, status_bytes("VmHWM") - baseline),
+        "utilisation": min(1.0, busy / (wall * request.threads)),
+        "load_1min": os.getloadavg()[0],
+    }
+
+
+def _start_on_cpu(request: SampleRequest) -> int:
+    """Brings the process to where a sample begins; returns its resident bytes."""
+    torch.set_num_threads(request.threads)
+    torch.manual_seed(0)
+    _touch_libraries()
+    baseline = settle_memory()
+    if request.most_memory_bytes is not None:
+        limit_growth(request.most_memory_bytes)
+    return baseline
+
+
+def _make(
+    request: SampleRequest,
+) -> tuple[nn.Module, tuple[torch.Tensor, ...], Callable[[], None]]:
+    if request.make is not None:
+        module, inputs = request.make()
+    else:
+        assert request.spec is not None
+        module = build_module(request.spec)
+        inputs = make_inputs(request.spec, request.batch)
+    return module, inputs, make_step(module, inputs, request.mode)
+
+
+def _touch_libraries() -> None:
+    """Runs one small training step: what is set up once is no memory of the network."""
+    module = nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+        nn.Linear(8, 8),
+    )  # fmt: skip
+    make_step(module, (torch.zeros(2, 3, 8, 8),), "train")()
+
+
+def _allocated_peak(
+    step: Callable[[], None], module: nn.Module, inputs: tuple[torch.Tensor, ...]
+) -> int:
+    """Returns torch's peak of allocations in one iteration, with weights and inputs."""
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        step()
+    assert profiler.profiler is not None
+    events = [e for e in profiler.profiler.kineto_results.events() if e.name() == _MEMORY_EVENT]
+    live = peak = 0
+    for event in sorted(events, key=lambda event: event.start_ns()):
+        live += event.nbytes()
+        peak = max(peak, live)
+    held = [*module.parameters(), *module.buffers(), *inputs]
+    return peak + sum(tensor.numel() * tensor.element_size() for tensor in held)
+
+
+@contextlib.contextmanager
+def _without_collector() -> Iterator[None]:
+    """Python's garbage collector does not run in the middle of a timing."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]

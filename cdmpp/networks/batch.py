@@ -1,0 +1,151 @@
+"""Many graphs as one: nodes and edges one after the other, and sums over the segments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Standard:
+    """Mean and scale of columns; a column that never changes becomes 0.
+
+    Attributes:
+        mean: float64 [columns].
+        scale: float64 [columns]; infinite for a column that does not change.
+    """
+
+    mean: FloatArray
+    scale: FloatArray
+
+    @classmethod
+    def fit(cls, rows: FloatArray) -> Standard:
+        """Returns the statistics of [rows, columns]; NaN values are left out."""
+        mean = np.nanmean(rows, axis=0)
+        scale = np.nanstd(rows, axis=0)
+        return cls(mean, np.where(scale > 1e-9 * np.maximum(np.abs(mean), 1.0), scale, np.inf))
+
+    def apply(self, rows: FloatArray) -> FloatArray:
+        """Returns [rows, columns] with mean 0 and deviation 1 on what was fitted."""
+        return (rows - self.mean) / self.scale
+
+    def undo(self, rows: FloatArray) -> FloatArray:
+        """Returns what `apply` was given; a column that never changed is its mean."""
+        return rows * np.where(np.isfinite(self.scale), self.scale, 0.0) + self.mean
+
+    def to_json(self) -> dict[str, list[float | None]]:
+        """Returns plain values; an infinite scale is None."""
+        scale = [value if np.isfinite(value) else None for value in self.scale.tolist()]
+        return {"mean": self.mean.tolist(), "scale": scale}
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Standard:
+        """Returns what `to_json` was given."""
+        scale = [np.inf if part is None else part for part in value["scale"]]
+        return cls(np.array(value["mean"], np.float64), np.array(scale, np.float64))
+
+
+@dataclass(frozen=True)
+class GraphTensors:
+    """One graph, standardised.
+
+    Attributes:
+        nodes: [nodes, features].
+        edges: [edges, features].
+        network: [features].
+        links: int64 [edges, 2].
+        base: [nodes, modes], what a model multiplies; empty columns where it multiplies nothing.
+    """
+
+    nodes: Tensor
+    edges: Tensor
+    network: Tensor
+    links: Tensor
+    base: Tensor
+
+
+@dataclass(frozen=True)
+class GraphBatch:
+    """Graphs of one step.
+
+    Attributes:
+        nodes: [nodes of all graphs, features].
+        edges: [edges of all graphs, features].
+        network: [graphs, features].
+        source: int64 [edges]; so is `target`.
+        node_graph: int64 [nodes], the graph of each node; so is `edge_graph`.
+        base: [nodes, modes].
+    """
+
+    nodes: Tensor
+    edges: Tensor
+    network: Tensor
+    source: Tensor
+    target: Tensor
+    node_graph: Tensor
+    edge_graph: Tensor
+    base: Tensor
+
+    @property
+    def graphs(self) -> int:
+        """How many graphs there are."""
+        return int(self.network.shape[0])
+
+
+def collate(graphs: Sequence[GraphTensors]) -> GraphBatch:
+    """Returns the graphs one after the other."""
+    node_counts = torch.tensor([graph.nodes.shape[0] for graph in graphs])
+    edge_counts = torch.tensor([graph.links.shape[0] for graph in graphs])
+    numbers = torch.arange(len(graphs))
+    first = torch.cumsum(node_counts, 0) - node_counts
+    edge_graph = torch.repeat_interleave(numbers, edge_counts)
+    links = torch.cat([graph.links for graph in graphs]) + first[edge_graph][:, None]
+    return GraphBatch(
+        nodes=torch.cat([graph.nodes for graph in graphs]),
+        edges=torch.cat([graph.edges for graph in graphs]),
+        network=torch.stack([graph.network for graph in graphs]),
+        source=links[:, 0],
+        target=links[:, 1],
+        node_graph=torch.repeat_interleave(numbers, node_counts),
+        edge_graph=edge_graph,
+        base=torch.cat([graph.base for graph in graphs]),
+    )
+
+
+def segment_sum(values: Tensor, segment: Tensor, count: int) -> Tensor:
+    """Returns [count, width], the sums of the rows of each segment.
+
+    Args:
+        values: [rows, width].
+        segment: int64 [rows].
+    """
+    return values.new_zeros(count, values.shape[1]).index_add(0, segment, values)
+
+
+def segment_mean(values: Tensor, segment: Tensor, count: int) -> Tensor:
+    """Returns [count, width], means; 0 for an empty segment."""
+    ones = values.new_ones(len(segment), 1)
+    return segment_sum(values, segment, count) / segment_sum(ones, segment, count).clamp(min=1.0)
+
+
+def segment_max(values: Tensor, segment: Tensor, count: int) -> Tensor:
+    """Returns [count, width], maxima; 0 for an empty segment."""
+    index = segment[:, None].expand_as(values)
+    start = values.new_zeros(count, values.shape[1])
+    return start.scatter_reduce(0, index, values, "amax", include_self=False)
+
+
+def segment_softmax_sum(values: Tensor, segment: Tensor, count: int) -> Tensor:
+    """Returns [count, width], sums weighted with the softmax of the values, column by column."""
+    peak = segment_max(values.detach(), segment, count)
+    weight = torch.exp(values - peak[segment])
+    total = segment_sum(weight, segment, count).clamp(min=1e-30)
+    return segment_sum(weight * values, segment, count) / total

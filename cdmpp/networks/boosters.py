@@ -1,0 +1,129 @@
+"""Boosted trees, one set a target: fitted, asked, written and read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cdmpp.datasets.atomic import write_atomic
+from cdmpp.errors import DataError
+from cdmpp.networks.options import TreeOptions
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Boosters:
+    """Trees by the name of what they predict.
+
+    Attributes:
+        by_name: name -> booster.
+        threads: of a prediction.
+    """
+
+    by_name: dict[str, Any]
+    threads: int
+
+    @classmethod
+    def fit(
+        cls,
+        train: tuple[FloatArray, FloatArray],
+        validation: tuple[FloatArray, FloatArray],
+        names: Iterable[str],
+        options: TreeOptions,
+        *,
+        seed: int,
+    ) -> Boosters:
+        """Boosts every target until the validation part no longer gains.
+
+        Args:
+            train: float64 [N, features] and labels float64 [N, names]; NaN labels are left out. So
+                is `validation`.
+            names: of the labels; those without a label in both parts get no trees.
+        """
+        import xgboost
+
+        parameters = {
+            "objective": "reg:absoluteerror",
+            "tree_method": "hist",
+            "max_depth": options.depth,
+            "eta": options.learning_rate,
+            "subsample": options.subsample,
+            "colsample_bytree": options.column_share,
+            "min_child_weight": options.least_weight,
+            "nthread": options.threads or None,
+            "seed": seed,
+        }
+
+        def matrix(part: tuple[FloatArray, FloatArray], column: int) -> Any:
+            rows = np.flatnonzero(np.isfinite(part[1][:, column]))
+            threads = options.threads or None
+            return xgboost.DMatrix(part[0][rows], label=part[1][rows, column], nthread=threads)
+
+        found = {}
+        for column, name in enumerate(names):
+            if not all(np.isfinite(part[1][:, column]).any() for part in (train, validation)):
+                continue
+            booster = xgboost.train(
+                parameters,
+                matrix(train, column),
+                num_boost_round=options.trees,
+                evals=[(matrix(validation, column), "validation")],
+                early_stopping_rounds=options.patience,
+                verbose_eval=False,
+            )
+            found[name] = booster[: booster.best_iteration + 1]
+        return cls(found, options.threads)
+
+    def predict(self, name: str, rows: FloatArray) -> FloatArray:
+        """Returns float64 [N], what the trees of this name say.
+
+        Args:
+            rows: float64 [N, features].
+        """
+        import xgboost
+
+        matrix = xgboost.DMatrix(rows, nthread=self.threads or None)
+        return np.asarray(self.by_name[name].predict(matrix), np.float64)
+
+    def save(self, directory: Path) -> list[str]:
+        """Writes the trees as the library's own JSON; returns the names."""
+        for name, booster in self.by_name.items():
+            content = bytes(booster.save_raw("json"))
+            write_atomic(_path(directory, name), lambda path, c=content: _write(path, c))  # type: ignore[misc]
+        return list(self.by_name)
+
+    @classmethod
+    def load(cls, directory: Path, names: Iterable[str], *, threads: int) -> Boosters:
+        """Reads what `save` wrote.
+
+        Raises:
+            DataError: a file is missing or damaged.
+        """
+        import xgboost
+
+        found = {}
+        for name in names:
+            path = _path(directory, name)
+            try:
+                found[name] = xgboost.Booster(model_file=bytearray(path.read_bytes()))
+            except (OSError, ValueError, xgboost.core.XGBoostError) as error:
+                reason = (str(error).strip().splitlines() or ["empty"])[0]
+                raise DataError(
+                    f"cannot read the trees {path} ({reason}); train again with `cdmpp networks "
+                    "train`"
+                ) from error
+        return cls(found, threads)
+
+
+def _path(directory: Path, name: str) -> Path:
+    return directory / f"trees-{name}.json"
+
+
+def _write(path: Path, content: bytes) -> None:
+    path.write_bytes(content)

@@ -1,0 +1,94 @@
+"""What a model has seen: devices, sizes and operators. Outside of that it is a guess."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cdmpp.networks.encode import FAMILIES, TOTAL_COLUMNS, EncodedGraph
+from cdmpp.networks.samples import NetworkSamples
+
+#: Totals whose range is kept, with the words for them.
+_RANGES = {
+    "log_flops": "operations",
+    "log_bytes": "bytes moved",
+    "log_weights": "bytes of weights",
+    "log_operators": "operators",
+    "log_infer_memory": "bytes alive",
+}
+#: A total may be so much smaller or larger than the smallest and the largest seen.
+_MARGIN = math.log(1.25)
+#: An operator family that was never seen matters from this share of the bytes moved on.
+_NEW_SHARE = 0.01
+
+
+@dataclass(frozen=True)
+class Domain:
+    """What the training part covers.
+
+    Attributes:
+        devices: labels.
+        ranges: total -> least and largest log(1 + x).
+        families: operator families that occur.
+    """
+
+    devices: tuple[str, ...]
+    ranges: Mapping[str, tuple[float, float]]
+    families: tuple[str, ...]
+
+    @classmethod
+    def of(cls, train: NetworkSamples) -> Domain:
+        """Returns what these samples cover."""
+        graphs = [train.graphs[number] for number in np.unique(train.graph).tolist()]
+        totals = np.stack([graph.totals for graph in graphs])
+        columns = {name: totals[:, TOTAL_COLUMNS.index(name)] for name in _RANGES}
+        seen = np.unique(np.concatenate([graph.family for graph in graphs]))
+        return cls(
+            devices=tuple(spec.name for spec in train.devices),
+            ranges={name: (float(c.min()), float(c.max())) for name, c in columns.items()},
+            families=tuple(FAMILIES[number] for number in seen.tolist()),
+        )
+
+    def reasons(self, graph: EncodedGraph, device: str) -> tuple[str, ...]:
+        """Returns why a prediction is a guess, as short texts; empty = it is not."""
+        found = []
+        if device not in self.devices:
+            found.append(
+                f"{device} was never measured (only {', '.join(self.devices)}); times follow its "
+                "rooflines"
+            )
+        for name, (least, most) in self.ranges.items():
+            value = float(graph.totals[TOTAL_COLUMNS.index(name)])
+            if value < least - _MARGIN or value > most + _MARGIN:
+                side, end = ("fewer", least) if value < least else ("more", most)
+                found.append(
+                    f"{side} {_RANGES[name]} ({math.expm1(value):.3g}) than any network measured "
+                    f"({math.expm1(end):.3g})"
+                )
+        traffic = graph.graph.column("bytes")
+        for number in np.unique(graph.family).tolist():
+            share = float(traffic[graph.family == number].sum()) / max(float(traffic.sum()), 1.0)
+            if FAMILIES[number] not in self.families and share >= _NEW_SHARE:
+                kinds = {
+                    k for k, f in zip(graph.graph.kinds, graph.family, strict=True) if f == number
+                }
+                found.append(f"operators that were never measured: {', '.join(sorted(kinds))}")
+        return tuple(found)
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns plain values."""
+        return {
+            "devices": list(self.devices),
+            "ranges": {name: list(ends) for name, ends in self.ranges.items()},
+            "families": list(self.families),
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Domain:
+        """Returns what `to_json` was given."""
+        ranges = {name: (float(ends[0]), float(ends[1])) for name, ends in value["ranges"].items()}
+        return cls(tuple(value["devices"]), ranges, tuple(value["families"]))

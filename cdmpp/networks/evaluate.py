@@ -1,0 +1,87 @@
+"""How far predictions of whole networks are off: one row of numbers a target."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cdmpp.metrics import absolute_percentage_error, spearman
+from cdmpp.networks.intervals import interval_metrics
+from cdmpp.networks.samples import TARGETS, TIMES, NetworkSamples
+
+FloatArray = NDArray[np.float64]
+
+#: Numbers of one target; fractions, not percent.
+METRICS = (
+    "n", "mape", "median_ape", "rmspe", "within_5pct", "within_10pct", "spearman",
+    "interval_coverage", "interval_log_width",
+)  # fmt: skip
+NOISE_FLOOR = "noise-floor"
+
+
+def judge(
+    samples: NetworkSamples,
+    predicted: FloatArray,
+    bounds: tuple[FloatArray, FloatArray] | None = None,
+) -> dict[str, dict[str, float | int | None]]:
+    """Returns target -> numbers; a target without measurements has n = 0 and None.
+
+    Args:
+        predicted: float64 [N, 6].
+        bounds: lower and upper ends of the intervals, each float64 [N, 6].
+    """
+    result = {}
+    for column, name in enumerate(TARGETS):
+        measured = samples.targets[:, column]
+        rows = np.flatnonzero(np.isfinite(measured) & np.isfinite(predicted[:, column]))
+        found: dict[str, float | int | None] = dict.fromkeys(METRICS)
+        found["n"] = len(rows)
+        if len(rows):
+            found.update(error_metrics(measured[rows], predicted[rows, column]))
+            if bounds is not None:
+                low, high = bounds[0][:, column], bounds[1][:, column]
+                found.update(interval_metrics(samples, column, low, high))
+        result[name] = found
+    return result
+
+
+def error_metrics(measured: FloatArray, predicted: FloatArray) -> dict[str, float]:
+    """Returns the errors of one target, and Spearman's rank correlation.
+
+    Args:
+        measured: float64 [N], positive, N at least 1.
+        predicted: float64 [N].
+    """
+    error = absolute_percentage_error(measured, predicted)
+    return {
+        **_shares(error),
+        "spearman": spearman(measured, predicted) if len(measured) > 1 else 0.0,
+    }
+
+
+def noise_floor(samples: NetworkSamples) -> dict[str, dict[str, float | int | None]]:
+    """Returns what a perfect model would still seem to err, target by target, see `repeat_error`.
+
+    Only times have repeats. Drift between processes is not in it, so it is a lower estimate.
+    """
+    result = {}
+    for column, name in enumerate(TARGETS):
+        found: dict[str, float | int | None] = {**dict.fromkeys(METRICS), "n": 0}
+        if column in TIMES:
+            known = samples.spread[:, TIMES.index(column)]
+            known = known[np.isfinite(known)]
+            found["n"] = len(known)
+            if len(known):
+                found.update(_shares(known))
+        result[name] = found
+    return result
+
+
+def _shares(error: FloatArray) -> dict[str, float]:
+    return {
+        "mape": float(error.mean()),
+        "median_ape": float(np.median(error)),
+        "rmspe": float(np.sqrt(np.mean(error**2))),
+        "within_5pct": float(np.mean(error <= 0.05)),
+        "within_10pct": float(np.mean(error <= 0.10)),
+    }

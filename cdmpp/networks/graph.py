@@ -1,0 +1,95 @@
+"""The operator graph of a whole network at one batch size: what the whole-network models see."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cdmpp.errors import DataError
+
+#: Kinds of operators with a place of their own, in the published order; all others are `OTHER`.
+KINDS = (
+    "Conv", "Relu", "BatchNormalization", "Concat", "AveragePool", "GlobalAveragePool", "Flatten",
+    "Gemm", "MaxPool", "Add",
+)  # fmt: skip
+OTHER = "Other"
+#: Columns of `NetworkGraph.arguments`; absent arguments are 0.
+ARGUMENTS = (
+    "conv_kernel_size", "conv_stride", "conv_padding", "conv_dilation", "conv_groups", "conv_bias",
+    "linear_in_features", "linear_out_features", "linear_bias",
+    "pool_kernel_size", "pool_stride", "pool_padding", "pool_ceil_mode",
+)  # fmt: skip
+#: Columns of `NetworkGraph.memory`: bytes where the name says nothing else. `bytes` is the traffic
+#: of the operator (inputs + weights + outputs); channels, widths and heights are counts.
+MEMORY = (
+    "bytes", "weight_size", "batch_size", "input_size_with_weight", "input_size", "input_channels",
+    "input_w", "input_h", "output_size", "output_channels", "output_w", "output_h",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class NetworkGraph:
+    """A network's operators in topological order.
+
+    Attributes:
+        name: what people call the network.
+        batch: samples of one run.
+        kinds: [nodes] kind of each operator: of `KINDS`, else the operator's own name (the models
+            see those as `OTHER`).
+        arguments: [nodes, 13] float64, columns `ARGUMENTS`.
+        memory: [nodes, 12] float64, columns `MEMORY`.
+        flops: [nodes] float64, floating-point operations (a multiply-add is two).
+        edges: [edges, 2] int64, source and target node of every tensor, sorted.
+
+    Raises:
+        DataError: arrays that do not belong together, an edge to no node or against the order.
+    """
+
+    name: str
+    batch: int
+    kinds: tuple[str, ...]
+    arguments: NDArray[np.float64]
+    memory: NDArray[np.float64]
+    flops: NDArray[np.float64]
+    edges: NDArray[np.int64]
+
+    def __post_init__(self) -> None:
+        count = len(self.kinds)
+        shapes = {
+            "arguments": (self.arguments.shape, (count, len(ARGUMENTS))),
+            "memory": (self.memory.shape, (count, len(MEMORY))),
+            "flops": (self.flops.shape, (count,)),
+            "edges": (self.edges.shape, (len(self.edges), 2)),
+        }
+        for what, (got, expected) in shapes.items():
+            if got != expected:
+                raise DataError(f"{self.name}: `{what}` has shape {got}, expected {expected}")
+        if count == 0:
+            raise DataError(f"{self.name}: a network without operators; expected at least one")
+        if self.batch < 1:
+            raise DataError(f"{self.name}: batch {self.batch}; expected at least 1")
+        if len(self.edges) and (self.edges.min() < 0 or self.edges.max() >= count):
+            raise DataError(
+                f"{self.name}: an edge names an operator that is not there (of {count})"
+            )
+        if (self.edges[:, 0] >= self.edges[:, 1]).any():
+            raise DataError(f"{self.name}: an edge runs against the order; expected no cycle")
+
+    @property
+    def graph_id(self) -> str:
+        """Hash of the content (without the name): equal graphs have equal ids."""
+        text = json.dumps([self.batch, *self.kinds])
+        content = hashlib.sha256(text.encode())
+        for array in (self.arguments, self.memory, self.flops, self.edges):
+            content.update(np.ascontiguousarray(array).tobytes())
+        return content.hexdigest()[:32]
+
+    def column(self, name: str) -> NDArray[np.float64]:
+        """Returns [nodes] one column of `ARGUMENTS` or `MEMORY`."""
+        if name in ARGUMENTS:
+            return self.arguments[:, ARGUMENTS.index(name)]
+        return self.memory[:, MEMORY.index(name)]

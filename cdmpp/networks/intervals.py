@@ -1,0 +1,146 @@
+"""Intervals of whole-network predictions, from errors on architectures that were held back.
+
+The arithmetic is `cdmpp.conformal`; owners are architectures, columns are sizes: small networks
+err more than large ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cdmpp.conformal import half_widths, least_owners, owner_means
+from cdmpp.networks.samples import TARGETS, UTILISATIONS, NetworkSamples
+
+FloatArray = NDArray[np.float64]
+
+DEFAULT_COVERAGE = 0.9
+#: Sizes, by equal shares of the calibration samples.
+_SIZES = 3
+
+
+@dataclass(frozen=True)
+class TargetWidths:
+    """Half widths on the log of one target.
+
+    Attributes:
+        edges: predictions at which the next size begins, ascending.
+        half_width: [sizes].
+        architectures: what the widths were measured on.
+        samples: networks with their batches.
+        level: quantile of the normalised errors that was taken.
+    """
+
+    edges: tuple[float, ...]
+    half_width: tuple[float, ...]
+    architectures: int
+    samples: int
+    level: float
+
+
+@dataclass(frozen=True)
+class NetworkIntervals:
+    """Intervals of the targets that were measured often enough.
+
+    Attributes:
+        coverage: share of the networks of an unseen architecture that is to lie in its interval.
+        by_target: target -> its widths.
+    """
+
+    coverage: float
+    by_target: Mapping[str, TargetWidths]
+
+    def bounds(self, predicted: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Returns the lower and upper ends, each float64 [N, 6]; NaN where there is none."""
+        width = np.full_like(predicted, np.nan)
+        for name, found in self.by_target.items():
+            column = TARGETS.index(name)
+            size = np.searchsorted(np.array(found.edges), predicted[:, column], side="right")
+            width[:, column] = np.array(found.half_width)[size]
+        low, high = predicted * np.exp(-width), predicted * np.exp(width)
+        shares = list(UTILISATIONS)
+        high[:, shares] = np.minimum(high[:, shares], 1.0)
+        return low, high
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns plain values."""
+        targets = {name: asdict(found) for name, found in self.by_target.items()}
+        return {"coverage": self.coverage, "by_target": targets}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> NetworkIntervals:
+        """Returns what `to_json` was given."""
+        targets = {
+            name: TargetWidths(
+                tuple(found["edges"]), tuple(found["half_width"]), found["architectures"],
+                found["samples"], found["level"],
+            )
+            for name, found in value["by_target"].items()
+        }  # fmt: skip
+        return cls(float(value["coverage"]), targets)
+
+
+def calibrate_networks(
+    samples: NetworkSamples, predicted: FloatArray, *, coverage: float = DEFAULT_COVERAGE
+) -> NetworkIntervals:
+    """Returns intervals from predictions of measured networks that no weight was fitted to.
+
+    A target measured on fewer than coverage / (1 - coverage) architectures has none.
+
+    Args:
+        predicted: float64 [N, 6].
+        coverage: in (0, 1).
+    """
+    architecture = np.array(samples.architecture, np.str_)
+    found = {}
+    for column, name in enumerate(TARGETS):
+        rows = np.flatnonzero(np.isfinite(samples.targets[:, column] * predicted[:, column]))
+        names, owner = np.unique(architecture[rows], return_inverse=True)
+        if len(names) < least_owners(coverage):
+            continue
+        own = predicted[rows, column]
+        edges = np.unique(np.quantile(own, np.arange(1, _SIZES) / _SIZES))
+        widths = half_widths(
+            np.abs(np.log(own) - np.log(samples.targets[rows, column])),
+            owner.astype(np.int64),
+            np.searchsorted(edges, own, side="right").astype(np.int64),
+            np.zeros(len(names), np.int64),
+            columns=len(edges) + 1,
+            kinds=1,
+            coverage=coverage,
+        )
+        found[name] = TargetWidths(
+            edges=tuple(edges.tolist()),
+            half_width=tuple(widths.by_column.tolist()),
+            architectures=len(names),
+            samples=len(rows),
+            level=widths.level,
+        )
+    return NetworkIntervals(coverage, found)
+
+
+def interval_metrics(
+    samples: NetworkSamples, column: int, low: FloatArray, high: FloatArray
+) -> dict[str, float | None]:
+    """Returns `interval_coverage` and `interval_log_width` of a target: means over architectures;
+    None without intervals.
+
+    Args:
+        low: float64 [N], lower ends; so is `high`.
+    """
+    measured = samples.targets[:, column]
+    rows = np.flatnonzero(np.isfinite(measured * low * high))
+    if len(rows) == 0:
+        return {"interval_coverage": None, "interval_log_width": None}
+    architecture = np.array(samples.architecture, np.str_)[rows]
+    _, owner = np.unique(architecture, return_inverse=True)
+    inside = (low[rows] <= measured[rows]) & (measured[rows] <= high[rows])
+    owner = owner.astype(np.int64)
+    return {
+        "interval_coverage": float(owner_means(inside.astype(np.float64), owner).mean()),
+        "interval_log_width": float(owner_means(np.log(high[rows] / low[rows]), owner).mean()),
+    }

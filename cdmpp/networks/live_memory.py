@@ -1,0 +1,221 @@
+"""What can be said of a network without a model: peak memory by live ranges, time by rooflines."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cdmpp.devices.spec import DeviceSpec
+from cdmpp.errors import DataError
+from cdmpp.networks.graph import NetworkGraph
+from cdmpp.networks.store import MODES, Mode
+
+FloatArray = NDArray[np.float64]
+
+#: Operators whose output is their input's memory seen otherwise.
+_VIEWS = frozenset({"Flatten"})
+#: What the backward pass needs of an operator. Others need what they read and what they made.
+_NEEDS_INPUT = frozenset(
+    {"Conv", "BatchNormalization", "Gemm", "AveragePool", "MaxPool", "LayerNorm", "GroupNorm",
+     "InstanceNorm", "RmsNorm", "Gelu", "Silu", "Hardswish", "Mish", "Elu", "LeakyRelu", "Relu6",
+     "Hardtanh", "Softplus", "MatMul", "Mul", "Div", "Pow", "ConvTranspose", "Embedding", "Abs",
+     "Log"}
+)  # fmt: skip
+_NEEDS_OUTPUT = frozenset(
+    {"Relu", "Sigmoid", "Tanh", "Softmax", "LogSoftmax", "Exp", "Sqrt", "Rsqrt"}
+)
+_NEEDS_NOTHING = frozenset(
+    {"Concat", "Add", "Sub", "Flatten", "GlobalAveragePool", "Mean", "Sum", "Neg", "Stack"}
+)
+#: Convolutions on smaller inputs (elements, batch 1) unfold their input instead of copying it.
+_UNFOLDED_ELEMENTS, _ELEMENT_BYTES = 20480, 4
+#: Max pooling keeps an 8-byte place for every 4-byte value that it makes.
+_POOL_INDEX_FACTOR = 2.0
+#: Backward work over forward work: two products for an operator with weights, one for others.
+_BACKWARD_WITH_WEIGHTS, _BACKWARD = 2.0, 1.0
+
+
+def operator_seconds(graph: NetworkGraph, device: DeviceSpec, mode: Mode) -> FloatArray:
+    """Returns float64 [nodes], the roofline of each operator in seconds.
+
+    The longer of arithmetic at the fp32 peak and traffic at the memory bandwidth. A training step
+    is forward, backward (two products where there are weights, one elsewhere; inputs, weights and
+    the gradients of both and of the output move once) and the update of the weights.
+
+    Raises:
+        DataError: an unknown mode, or the peak or the bandwidth of the device is not known.
+    """
+    peak, bandwidth = device.peak_fp32_flop_per_s, device.mem_bandwidth_bytes_per_s
+    if not peak or not bandwidth:
+        missing = "mem_bandwidth_bytes_per_s" if peak else "peak_fp32_flop_per_s"
+        raise DataError(
+            f"device {device.name}: `{missing}` is not known, expected a number; write it into the "
+            f"device's file (`cdmpp device show {device.name}`)"
+        )
+    _check_mode(mode)
+    moves = np.array([kind not in _VIEWS for kind in graph.kinds])
+    forward = np.where(moves, graph.column("bytes"), 0.0)
+    flops = graph.flops
+    seconds = np.maximum(flops / peak, forward / bandwidth)
+    if mode == "infer":
+        return seconds
+    weights = graph.column("weight_size")
+    factor = np.where(weights > 0, _BACKWARD_WITH_WEIGHTS, _BACKWARD)
+    inputs, outputs = graph.column("input_size"), graph.column("output_size")
+    backward = np.where(moves, 2 * inputs + outputs + 2 * weights, 0.0)
+    update = 3 * weights  # reads weight and gradient, writes the weight
+    seconds += np.maximum(factor * flops / peak, backward / bandwidth)
+    return np.asarray(seconds + np.maximum(weights / 2 / peak, update / bandwidth))
+
+
+def roofline_seconds(graph: NetworkGraph, device: DeviceSpec, mode: Mode) -> float:
+    """Returns the sum of the operators' rooflines in seconds: operators run one after the other.
+
+    Raises:
+        DataError: as `operator_seconds`.
+    """
+    return float(np.sort(operator_seconds(graph, device, mode)).sum())
+
+
+def live_memory(graph: NetworkGraph, mode: Mode) -> float:
+    """Returns the peak bytes of weights, inputs and tensors that are alive at the same time.
+
+    Operators run in the order of the graph; a tensor lives until its last reader has run, the
+    network's input to the end. `train` also keeps what the backward pass needs, the gradients of
+    the weights, and the gradients of tensors while they are passed back. A convolution has
+    copies of its input and weights in another layout, as oneDNN makes them (in the backward
+    pass of its output too, for kernels above 1x1 without groups); other scratch memory inside of
+    operators is left out.
+
+    Raises:
+        DataError: an unknown mode.
+    """
+    _check_mode(mode)
+    plan = _Plan(graph)
+    fixed = plan.weights + plan.inputs
+    if mode == "infer":
+        return fixed + plan.forward_peak()
+    return fixed + plan.train_peak()
+
+
+def _check_mode(mode: str) -> None:
+    if mode not in MODES:
+        raise DataError(f"mode {mode!r}, expected one of {', '.join(MODES)}")
+
+
+class _Plan:
+    """Tensors of a network and who reads them. A view counts as the tensor it is a view of."""
+
+    def __init__(self, graph: NetworkGraph) -> None:
+        self.kinds = graph.kinds
+        self.sizes: list[float] = graph.column("output_size").tolist()
+        self.weight: list[float] = graph.column("weight_size").tolist()
+        self.weights: float = sum(self.weight)
+        count = len(self.kinds)
+        self.sources: list[list[int]] = [[] for _ in range(count)]
+        self.tensor = list(range(count))  # node -> the tensor that it makes
+        for source, target in graph.edges.tolist():
+            self.sources[target].append(source)
+        for node in range(count):
+            if self.kinds[node] in _VIEWS and len(self.sources[node]) == 1:
+                self.tensor[node] = self.tensor[self.sources[node][0]]
+        self.last = list(range(count))  # tensor -> the last node that reads it
+        for node in range(count):
+            for source in self.sources[node]:
+                self.last[self.tensor[source]] = max(self.last[self.tensor[source]], node)
+        for node in range(count):  # a view lives as long as its own readers
+            self.last[self.tensor[node]] = max(self.last[self.tensor[node]], node)
+        self.inputs = _input_bytes(graph, self.sources)
+        self.scratch = _scratch_bytes(graph)
+        self.backward_scratch = _backward_scratch_bytes(graph)
+        self.free_after: list[list[int]] = [[] for _ in range(count)]
+        for tensor in set(self.tensor):
+            self.free_after[self.last[tensor]].append(tensor)
+
+    def forward_peak(self) -> float:
+        """Returns the peak bytes of activations in inference."""
+        alive, peak = 0.0, 0.0
+        for node, tensor in enumerate(self.tensor):
+            if tensor == node:
+                alive += self.sizes[node]
+            peak = max(peak, alive + self.scratch[node])
+            alive -= sum(self.sizes[dead] for dead in self.free_after[node])
+        return peak
+
+    def train_peak(self) -> float:
+        """Returns the peak bytes of activations, their gradients and those of the weights."""
+        needs = [self._kept_by(node) for node in range(len(self.kinds))]
+        readers: dict[int, int] = {}  # tensor -> backward steps that still need it
+        for kept in needs:
+            for tensor in kept:
+                readers[tensor] = readers.get(tensor, 0) + 1
+        extra = [
+            _POOL_INDEX_FACTOR * size if kind == "MaxPool" else 0.0
+            for kind, size in zip(self.kinds, self.sizes, strict=True)
+        ]
+        alive = peak = 0.0
+        for node, tensor in enumerate(self.tensor):
+            alive += (self.sizes[node] if tensor == node else 0.0) + extra[node]
+            peak = max(peak, alive + self.scratch[node])
+            alive -= sum(self.sizes[dead] for dead in self.free_after[node] if dead not in readers)
+        gradients: set[int] = set()  # tensors whose gradient is there
+        gradient_bytes = 0.0
+        for node in reversed(range(len(self.kinds))):
+            for tensor in {self.tensor[node], *(self.tensor[s] for s in self.sources[node])}:
+                if tensor not in gradients:
+                    gradients.add(tensor)
+                    gradient_bytes += self.sizes[tensor]
+            gradient_bytes += self.weight[node]
+            peak = max(peak, alive + gradient_bytes + self.backward_scratch[node])
+            if self.tensor[node] == node:
+                gradient_bytes -= self.sizes[node]  # every reader has added to it by now
+            alive -= extra[node]
+            for tensor in needs[node]:
+                readers[tensor] -= 1
+                if readers[tensor] == 0:
+                    alive -= self.sizes[tensor]
+        return peak
+
+    def _kept_by(self, node: int) -> set[int]:
+        """Returns the tensors that the backward pass of a node needs."""
+        kind = self.kinds[node]
+        read = {self.tensor[source] for source in self.sources[node]}
+        if kind in _NEEDS_NOTHING:
+            return set()
+        if kind in _NEEDS_OUTPUT:
+            return {self.tensor[node]}
+        return read if kind in _NEEDS_INPUT else read | {self.tensor[node]}
+
+
+def _scratch_bytes(graph: NetworkGraph) -> list[float]:
+    """Returns what convolutions allocate and free again in their forward pass."""
+    inputs = graph.column("input_size")
+    is_small = (graph.batch == 1) & (inputs <= _UNFOLDED_ELEMENTS * _ELEMENT_BYTES)
+    window = np.square(graph.column("conv_kernel_size"))
+    pixels = graph.column("output_w") * graph.column("output_h")
+    columns = np.where(
+        window > 1, graph.column("input_channels") * window * pixels * _ELEMENT_BYTES, 0.0
+    )
+    is_conv = np.array([kind == "Conv" for kind in graph.kinds])
+    copies = inputs + graph.column("weight_size")
+    scratch: list[float] = np.where(is_conv, np.where(is_small, columns, copies), 0.0).tolist()
+    return scratch
+
+
+def _backward_scratch_bytes(graph: NetworkGraph) -> list[float]:
+    """Returns what convolutions allocate and free again in their backward pass."""
+    copies = graph.column("input_size") + graph.column("output_size") + graph.column("weight_size")
+    is_conv = np.array([kind == "Conv" for kind in graph.kinds])
+    is_copied = (
+        is_conv & (graph.column("conv_groups") <= 1) & (graph.column("conv_kernel_size") > 1)
+    )
+    scratch: list[float] = np.where(is_copied, copies, 0.0).tolist()
+    return scratch
+
+
+def _input_bytes(graph: NetworkGraph, sources: list[list[int]]) -> float:
+    """Returns the bytes of the network's inputs; readers of tensors of one shape share them."""
+    columns = ("input_size", "input_channels", "input_w", "input_h")
+    rows = np.stack([graph.column(name) for name in columns], axis=1)
+    first = {tuple(rows[node].tolist()) for node, feeds in enumerate(sources) if not feeds}
+    return sum(float(row[0]) for row in first)

@@ -1,0 +1,198 @@
+"""The data set of networks that a campaign's journal makes, and how well its samples repeat."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from cdmpp.datasets.journal import read_lines
+from cdmpp.errors import DataError
+from cdmpp.networks.architecture import ArchitectureSpec
+from cdmpp.networks.generator import GeneratedNetwork
+from cdmpp.networks.store import GraphRow, LabelRow, write_dataset
+
+CAMPAIGN_FILE = "campaign.json"
+JOURNAL_FILE = "journal.jsonl"
+SOURCE = "generated"
+_VALUES = (
+    "time_s", "low_s", "high_s", "memory_bytes", "allocated_bytes", "process_bytes", "utilisation",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class TablesReport:
+    """What a folder holds.
+
+    Attributes:
+        folder: the data set.
+        device: label.
+        architectures: networks without their batch.
+        graphs: networks with a batch.
+        samples: graphs and modes.
+        outcomes: how many samples came out how.
+        repeatability: of samples measured twice: `samples`, and median and 90th percentile of
+            |second / first - 1| of time and memory. None = none measured twice.
+    """
+
+    folder: Path
+    device: str
+    architectures: int
+    graphs: int
+    samples: int
+    outcomes: dict[str, int]
+    repeatability: dict[str, float] | None
+
+    def summary(self) -> str:
+        """Returns the report as lines of text."""
+        outcomes = ", ".join(f"{count} {name}" for name, count in sorted(self.outcomes.items()))
+        text = (
+            f"{self.folder}: {self.samples} samples ({outcomes}) of {self.architectures} "
+            f"architectures, {self.graphs} graphs, on {self.device}"
+        )
+        if self.repeatability is None:
+            return text
+        found = self.repeatability
+        return (
+            f"{text}\nmeasured twice: {found['samples']:.0f}; they differ by "
+            f"{found['time_median']:.1%} in time and {found['memory_median']:.1%} in memory "
+            f"(medians; 90th percentiles {found['time_p90']:.1%} and {found['memory_p90']:.1%})"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the report as JSON values."""
+        return {**asdict(self), "folder": str(self.folder)}
+
+
+def read_campaign(folder: Path) -> dict[str, Any]:
+    """Returns what a campaign is.
+
+    Raises:
+        DataError: there is none, or the file is damaged.
+    """
+    path = Path(folder) / CAMPAIGN_FILE
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise DataError(
+            f"{folder}: no campaign ({CAMPAIGN_FILE} is missing); begin one with cdmpp networks "
+            "measure --out"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: cannot read ({error}); begin anew in another folder") from None
+    if not isinstance(value, dict):
+        raise DataError(f"{path}: got no JSON object; begin anew in another folder")
+    return value
+
+
+def write_tables(folder: Path) -> TablesReport:
+    """Writes the data set of what a campaign has measured so far.
+
+    Raises:
+        DataError: no campaign, nothing measured, or a file that cannot be read or written.
+    """
+    folder = Path(folder)
+    campaign = read_campaign(folder)
+    entries = read_lines(folder / JOURNAL_FILE)
+    samples = [entry for entry in entries if entry["kind"] == "sample" and entry["round"] == 0]
+    if not samples:
+        raise DataError(f"{folder}: nothing is measured yet; run cdmpp networks measure")
+    specs: dict[str, ArchitectureSpec] = {}
+    for entry in entries:
+        if entry["kind"] == "network":
+            spec = ArchitectureSpec.from_text(json.dumps(entry["spec"]))
+            specs[spec.architecture_id] = spec
+    wanted = sorted({(sample["architecture"], sample["batch"]) for sample in samples})
+    rows = {key: graph_row(specs[key[0]], batch=key[1]) for key in wanted}
+    labels, seen = [], set()
+    for sample in samples:
+        row = rows[sample["architecture"], sample["batch"]]
+        key = (row.graph.graph_id, sample["mode"])
+        if key not in seen:  # two architectures may be one graph
+            seen.add(key)
+            labels.append(_label(row, sample, campaign))
+    repeatability = _repeatability(entries)
+    note = {
+        "command": "cdmpp networks measure",
+        "config": {name: value for name, value in campaign.items() if name != "machine"},
+        "machine": campaign.get("machine"), "repeatability": repeatability,
+    }  # fmt: skip
+    write_dataset(folder, rows.values(), labels, note=note)
+    return TablesReport(
+        folder=folder,
+        device=campaign["device"],
+        architectures=len({architecture for architecture, _ in wanted}),
+        graphs=len({row.graph.graph_id for row in rows.values()}),
+        samples=len(labels),
+        outcomes=dict(Counter(label.outcome for label in labels)),
+        repeatability=repeatability,
+    )
+
+
+def write_graphs(
+    folder: Path, networks: Iterable[GeneratedNetwork], *, note: Mapping[str, Any]
+) -> tuple[int, int]:
+    """Writes a data set of graphs without labels; returns the architectures and the graphs.
+
+    Raises:
+        DataError: a file cannot be written.
+    """
+    rows, architectures = [], 0
+    for network in networks:
+        architectures += 1
+        rows += [graph_row(network.spec, batch=batch) for batch in network.batches]
+    write_dataset(folder, rows, [], note=note)
+    return architectures, len({row.graph.graph_id for row in rows})
+
+
+def graph_row(spec: ArchitectureSpec, *, batch: int) -> GraphRow:
+    """Returns the row of a generated network at a batch."""
+    from cdmpp.networks.generated_graph import generated_graph
+
+    return GraphRow(
+        graph=generated_graph(spec, batch=batch),
+        architecture=spec.architecture_id,
+        source=SOURCE,
+        spec=spec.to_text(),
+        resolution=spec.resolution,
+    )
+
+
+def _label(row: GraphRow, sample: Mapping[str, Any], campaign: Mapping[str, Any]) -> LabelRow:
+    return LabelRow(
+        graph_id=row.graph.graph_id,
+        device=campaign["device"],
+        mode=sample["mode"],
+        times_s=tuple(sample.get("times_s", ())),
+        outcome=sample["outcome"],
+        note=sample.get("note", ""),
+        threads=campaign["threads"],
+        torch_version=campaign["torch_version"],
+        measured_at=sample["measured_at"],
+        **{name: sample.get(name) for name in _VALUES},
+    )
+
+
+def _repeatability(entries: Iterable[Mapping[str, Any]]) -> dict[str, float] | None:
+    rounds: dict[tuple[str, int, str], dict[int, Mapping[str, Any]]] = {}
+    for entry in entries:
+        if entry["kind"] == "sample" and entry["outcome"] == "ok":
+            key = entry["architecture"], entry["batch"], entry["mode"]
+            rounds.setdefault(key, {})[entry["round"]] = entry
+    pairs = [(found[0], found[1]) for found in rounds.values() if len(found) == 2]
+    if not pairs:
+        return None
+    result: dict[str, float] = {"samples": float(len(pairs))}
+    for name, column in (("time", "time_s"), ("memory", "memory_bytes")):
+        apart = sorted(
+            abs(second[column] / first[column] - 1.0) for first, second in pairs if first[column]
+        )
+        if apart:
+            result[f"{name}_median"] = statistics.median(apart)
+            result[f"{name}_p90"] = apart[math.ceil(0.9 * len(apart)) - 1]
+    return result

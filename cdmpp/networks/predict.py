@@ -1,0 +1,282 @@
+"""Time, memory and utilisation of a torch network that is never run.
+
+`predict_network(module, batches=(1, 8))` is the short way; `NetworkPredictor` keeps a loaded model.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from cdmpp.errors import UsageError
+from cdmpp.networks.store import MODES, Mode
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from cdmpp.devices.spec import DeviceSpec
+    from cdmpp.networks.graph import NetworkGraph
+    from cdmpp.networks.run import TrainedNetworks
+
+PRETRAINED = "pretrained"
+IMAGE = ((3, 224, 224),)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A predicted number with its interval.
+
+    Attributes:
+        value: None where the model does not predict it.
+        low: lower end, None without an interval; so is `high`.
+    """
+
+    value: float | None
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True)
+class NetworkPrediction:
+    """What one network takes at one batch, on one device, in one mode.
+
+    Attributes:
+        name: of the network.
+        batch: samples of an iteration.
+        device: label.
+        mode: `infer`, or `train` (forward, backward and update).
+        time_s: seconds of an iteration.
+        memory_bytes: peak above the empty process.
+        utilisation: share of the threads' time, 0 to 1.
+        memory_limit_bytes: what there is; None = unknown.
+        fits: whether the peak stays below the limit; None = not sure, or no limit is known.
+        reasons: why this is a guess; empty = it is not.
+    """
+
+    name: str
+    batch: int
+    device: str
+    mode: Mode
+    time_s: Estimate
+    memory_bytes: Estimate
+    utilisation: Estimate
+    memory_limit_bytes: float | None
+    fits: bool | None
+    reasons: tuple[str, ...]
+
+    @property
+    def out_of_distribution(self) -> bool:
+        """Whether this is a guess."""
+        return bool(self.reasons)
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns one flat JSON object."""
+        values: dict[str, Any] = {
+            "network": self.name,
+            "batch": self.batch,
+            "device": self.device,
+            "mode": self.mode,
+        }
+        parts = (
+            ("time", "s", self.time_s),
+            ("memory", "bytes", self.memory_bytes),
+            ("utilisation", "", self.utilisation),
+        )
+        for name, unit, found in parts:
+            end = f"_{unit}" if unit else ""
+            values |= {
+                f"{name}{end}": found.value,
+                f"{name}_low{end}": found.low,
+                f"{name}_high{end}": found.high,
+            }
+        return values | {
+            "memory_limit_bytes": self.memory_limit_bytes,
+            "fits": self.fits,
+            "out_of_distribution": self.out_of_distribution,
+            "reasons": list(self.reasons),
+        }
+
+
+def predict_network(
+    module_or_factory: nn.Module | Callable[[], nn.Module],
+    input_shapes: Sequence[tuple[int, ...]] = IMAGE,
+    *,
+    batches: Sequence[int] = (1,),
+    name: str = "network",
+    devices: Sequence[str] = (),
+    memory_limit_bytes: float | None = None,
+    model: str | Path = PRETRAINED,
+    method: Literal["fx", "export"] = "fx",
+    dtypes: Sequence[torch.dtype] | None = None,
+) -> list[NetworkPrediction]:
+    """Returns what a network takes, for every batch, device and mode; it is not run.
+
+    Args:
+        module_or_factory: a torch module, or a function without arguments that makes one.
+        input_shapes: shape of each input without the batch.
+        batches: samples of an iteration.
+        name: what the network is called.
+        devices: labels; none = those that the model was trained on.
+        memory_limit_bytes: memory that there is; None = that of the device, where it is known.
+        model: a run folder, or `pretrained`.
+        method: `fx` or `export`, see `cdmpp.networks.torch_graph`.
+        dtypes: type of each input.
+
+    Raises:
+        UsageError: a batch below 1, no shape.
+        DataError: the module cannot be made or followed, or there is no such model.
+        DeviceError: an unknown device.
+    """
+    predictor = NetworkPredictor.load(model)
+    return predictor.predict(
+        predictor.graphs(
+            module_or_factory, input_shapes, batches, name=name, method=method, dtypes=dtypes
+        ),
+        devices,
+        memory_limit_bytes=memory_limit_bytes,
+    )
+
+
+class NetworkPredictor:
+    """A loaded model.
+
+    Attributes:
+        trained: the model.
+        extraction_s: seconds that the last `graphs` took.
+        prediction_s: seconds that the last `predict` took.
+    """
+
+    def __init__(self, trained: TrainedNetworks) -> None:
+        self.trained = trained
+        self.extraction_s = self.prediction_s = 0.0
+
+    @classmethod
+    def load(cls, model: str | Path = PRETRAINED) -> NetworkPredictor:
+        """Returns the predictor of a run folder or of the packaged model.
+
+        Raises:
+            DataError: there is no such model.
+        """
+        from cdmpp.networks.packaged import model_folder
+        from cdmpp.networks.run import load_run
+
+        return cls(load_run(model_folder(model)))
+
+    def graphs(
+        self,
+        module_or_factory: nn.Module | Callable[[], nn.Module],
+        input_shapes: Sequence[tuple[int, ...]],
+        batches: Sequence[int],
+        *,
+        name: str,
+        method: Literal["fx", "export"] = "fx",
+        dtypes: Sequence[torch.dtype] | None = None,
+    ) -> list[NetworkGraph]:
+        """Returns the operator graph of every batch; the module is made once.
+
+        Raises:
+            UsageError: a batch below 1, no shape.
+            DataError: the module cannot be made or followed.
+        """
+        from cdmpp.networks.torch_graph import made_module, torch_graph
+
+        start = time.perf_counter()
+        if not batches:
+            raise UsageError(f"{name}: no batch; pass at least one, e.g. 1")
+        module = made_module(module_or_factory, name)
+        found = [
+            torch_graph(module, input_shapes, batch=batch, name=name, method=method, dtypes=dtypes)
+            for batch in batches
+        ]
+        self.extraction_s = time.perf_counter() - start
+        return found
+
+    def predict(
+        self,
+        graphs: Sequence[NetworkGraph],
+        devices: Sequence[str] = (),
+        *,
+        memory_limit_bytes: float | None = None,
+    ) -> list[NetworkPrediction]:
+        """Returns the predictions of every graph, device and mode, in this order.
+
+        Raises:
+            DeviceError: an unknown device.
+            UsageError: a memory limit that is not above 0.
+        """
+        from cdmpp.networks.samples import TARGETS, unmeasured
+
+        if memory_limit_bytes is not None and not memory_limit_bytes > 0:
+            raise UsageError(f"memory limit {memory_limit_bytes}, expected above 0 bytes")
+        start = time.perf_counter()
+        specs = self._specs(devices)
+        samples = unmeasured(graphs, specs)
+        found = self.trained.predict(samples)
+        rows = [
+            {
+                target: Estimate(*(_known(part[row, column]) for part in found))
+                for column, target in enumerate(TARGETS)
+            }
+            for row in range(len(samples))
+        ]
+        result = []
+        for row, (graph, device) in enumerate(
+            zip(samples.graph.tolist(), samples.device.tolist(), strict=True)
+        ):
+            spec = specs[device]
+            limit = memory_limit_bytes or spec.mem_bytes
+            reasons = self.trained.domain.reasons(samples.graphs[graph], spec.name)
+            for mode in MODES:
+                memory = rows[row][f"{mode}_memory_bytes"]
+                result.append(
+                    NetworkPrediction(
+                        name=graphs[graph].name,
+                        batch=graphs[graph].batch,
+                        device=spec.name,
+                        mode=mode,
+                        time_s=rows[row][f"{mode}_time_s"],
+                        memory_bytes=memory,
+                        utilisation=rows[row][f"{mode}_utilisation"],
+                        memory_limit_bytes=None if limit is None else float(limit),
+                        fits=_fits(memory, limit),
+                        reasons=reasons,
+                    )
+                )
+        self.prediction_s = time.perf_counter() - start
+        return result
+
+    def _specs(self, labels: Sequence[str]) -> list[DeviceSpec]:
+        from cdmpp.devices.registry import get_device
+
+        trained = {spec.name: spec for spec in self.trained.devices}
+        if not labels:
+            return list(trained.values())
+        return [
+            trained[label] if label in trained else _as_trained(get_device(label), trained)
+            for label in dict.fromkeys(labels)
+        ]
+
+
+def _as_trained(spec: DeviceSpec, trained: dict[str, DeviceSpec]) -> DeviceSpec:
+    """Returns the trained device where an alias names one."""
+    return trained.get(spec.name, spec)
+
+
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else float(value)
+
+
+def _fits(memory: Estimate, limit: float | None) -> bool | None:
+    """Returns whether the memory is surely below or above the limit, None in between."""
+    if limit is None or memory.value is None:
+        return None
+    low = memory.value if memory.low is None else memory.low
+    high = memory.value if memory.high is None else memory.high
+    if high <= limit:
+        return True
+    return False if low > limit else None

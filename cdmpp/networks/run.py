@@ -1,0 +1,317 @@
+"""A training run of a whole-network model, and its folder.
+
+The folder: `config.yaml`, `model.json` and `model.safetensors` (trees: the library's own JSON),
+`metrics.json`, `predictions.parquet`, `log.jsonl`. Nothing is pickled.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cdmpp.config import dump_text, from_dict, to_dict
+from cdmpp.datasets.atomic import make_folder, write_atomic
+from cdmpp.devices.spec import DeviceSpec
+from cdmpp.errors import DataError
+from cdmpp.networks.domain import Domain
+from cdmpp.networks.encode import ENCODING_VERSION
+from cdmpp.networks.evaluate import NOISE_FLOOR, judge, noise_floor
+from cdmpp.networks.intervals import NetworkIntervals, calibrate_networks
+from cdmpp.networks.models import DEFAULT_MODEL, FloatArray, NetworkModel, new_model
+from cdmpp.networks.options import NetworkOptions
+from cdmpp.networks.samples import TARGETS, NetworkSamples, assemble
+from cdmpp.networks.split import NetworkSplit, SplitKind, split_networks
+from cdmpp.networks.store import NetworkData
+
+MODEL_FORMAT = "networks-1"
+MODEL_FILE = "model.json"
+_HINT = "train one with `cdmpp networks train --dataset DIR --out RUN`"
+#: Told what is being done, and after every epoch its numbers.
+Progress = Callable[[dict[str, Any]], None]
+
+
+@dataclass(frozen=True)
+class NetworkRun(NetworkOptions):
+    """What is trained, with the options of all models.
+
+    Attributes:
+        model: of `cdmpp.networks.models.MODELS`.
+        seed: of the split and of the model.
+        split: how the parts are drawn.
+        device: only samples of this device; None = all of the data set.
+    """
+
+    model: str = DEFAULT_MODEL
+    seed: int = 0
+    split: SplitKind = "architecture"
+    device: str | None = None
+
+    @property
+    def options(self) -> NetworkOptions:
+        """The options of the models."""
+        return NetworkOptions(**{f.name: getattr(self, f.name) for f in fields(NetworkOptions)})
+
+
+@dataclass(frozen=True)
+class TrainedNetworks:
+    """A fitted model with what is known of it.
+
+    Attributes:
+        model: the model.
+        kind: its name.
+        devices: what it was trained on.
+        intervals: of its predictions.
+        domain: what its training part covers.
+        facts: data hash, split, versions and the like, as JSON values.
+    """
+
+    model: NetworkModel
+    kind: str
+    devices: tuple[DeviceSpec, ...]
+    intervals: NetworkIntervals
+    domain: Domain
+    facts: dict[str, Any]
+
+    def predict(self, samples: NetworkSamples) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Returns predictions and the ends of their intervals, each float64 [N, 6].
+
+        There is no interval on a device that was never measured (NaN).
+        """
+        predicted = self.model.predict(samples)
+        low, high = self.intervals.bounds(predicted)
+        known = [spec.name in self.domain.devices for spec in samples.devices]
+        is_new = ~np.array(known)[samples.device]
+        low[is_new], high[is_new] = np.nan, np.nan
+        return predicted, low, high
+
+
+def train_run(
+    data: NetworkData,
+    out: Path,
+    run: NetworkRun,
+    *,
+    versions: Mapping[str, str],
+    on_progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Fits a model, judges it on the test part and writes the run folder.
+
+    Args:
+        data: the data set.
+        out: the run folder; made when missing.
+        run: what to train.
+        versions: of the libraries, to be kept with the run.
+
+    Returns:
+        What `metrics.json` holds.
+
+    Raises:
+        UsageError: an unknown model or split.
+        DataError: too few measurements, or the folder cannot be written.
+    """
+    model = new_model(run.model, run.options)
+    samples = assemble(data, device=run.device)
+    parts = split_networks(
+        samples.architecture, samples.sample_names, kind=run.split, seed=run.seed
+    )
+    train, validation, test = (
+        samples.take(rows) for rows in (parts.train, parts.validation, parts.test)
+    )
+    out = make_folder(out, what="run")
+    log: list[dict[str, Any]] = []
+
+    def told(entry: dict[str, Any]) -> None:
+        log.append(entry)
+        if on_progress:
+            on_progress(entry)
+
+    model.fit(train, validation, seed=run.seed, on_progress=told)
+    trained = TrainedNetworks(
+        model=model,
+        kind=run.model,
+        devices=samples.devices,
+        intervals=calibrate_networks(validation, model.predict(validation)),
+        domain=Domain.of(train),
+        facts={
+            "data_hash": data_hash(data),
+            "split": parts.to_json(),
+            "seed": run.seed,
+            "versions": dict(versions),
+        },
+    )
+    predicted, low, high = trained.predict(test)
+    metrics = {
+        "model": run.model,
+        **trained.facts,
+        "devices": [spec.name for spec in samples.devices],
+        "architectures": len(set(samples.architecture)),
+        "test": judge(test, predicted, (low, high)),
+        NOISE_FLOOR: noise_floor(test),
+    }
+    write_atomic(out / "config.yaml", lambda path: _write(path, dump_text(run)))
+    save_trained(trained, out)
+    _write_predictions(out / "predictions.parquet", trained, samples, parts)
+    lines = "".join(json.dumps(entry, allow_nan=False) + "\n" for entry in log)
+    write_atomic(out / "log.jsonl", lambda path: _write(path, lines))
+    _write_json(out / "metrics.json", metrics)
+    return metrics
+
+
+def save_trained(trained: TrainedNetworks, directory: Path) -> None:
+    """Writes the weights, then `model.json`, whose presence says that the model is complete."""
+    (directory / MODEL_FILE).unlink(missing_ok=True)
+    state = trained.model.save(directory)
+    _write_json(
+        directory / MODEL_FILE,
+        {
+            "format": MODEL_FORMAT,
+            "kind": trained.kind,
+            "encoding": ENCODING_VERSION,
+            "options": to_dict(trained.model.options),
+            "devices": [asdict(spec) for spec in trained.devices],
+            "intervals": trained.intervals.to_json(),
+            "domain": trained.domain.to_json(),
+            "facts": trained.facts,
+            "state": state,
+        },
+    )
+
+
+def load_run(directory: Path) -> TrainedNetworks:
+    """Returns the model of a run folder or of a packaged model.
+
+    Raises:
+        DataError: there is no complete model of whole networks, or it is of another version.
+    """
+    path = Path(directory) / MODEL_FILE
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise DataError(
+            f"no model of whole networks in {directory} ({error.strerror or error}); {_HINT}"
+        ) from None
+    except ValueError as error:
+        raise DataError(f"{path} is damaged ({error}); {_HINT}") from None
+    found = value.get("format") if isinstance(value, dict) else type(value).__name__
+    if found != MODEL_FORMAT:
+        raise DataError(
+            f"{path} has format {found}, expected {MODEL_FORMAT} (a model of whole networks); "
+            f"{_HINT}"
+        )
+    if value.get("encoding") != ENCODING_VERSION:
+        raise DataError(
+            f"{path} expects columns of version {value.get('encoding')}, this version makes "
+            f"{ENCODING_VERSION}; {_HINT}"
+        )
+    try:
+        model = new_model(value["kind"], from_dict(NetworkOptions, value["options"]))
+        model.load(Path(directory), value["state"])
+        return TrainedNetworks(
+            model=model,
+            kind=value["kind"],
+            devices=tuple(DeviceSpec(**spec) for spec in value["devices"]),
+            intervals=NetworkIntervals.from_json(value["intervals"]),
+            domain=Domain.from_json(value["domain"]),
+            facts=value["facts"],
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise DataError(f"{path} is damaged ({error!r}); {_HINT}") from error
+
+
+def evaluate_run(
+    trained: TrainedNetworks, data: NetworkData, *, part: str = "auto", device: str | None = None
+) -> dict[str, Any]:
+    """Returns the errors of a trained model on a data set.
+
+    Args:
+        part: `test` = the test part of the run's own split; `all` = every sample; `auto` = `test`
+            where the data set is the one of the training, else `all`.
+        device: only this device; None = all.
+
+    Raises:
+        DataError: nothing was measured, or `test` is asked of other data.
+    """
+    samples = assemble(data, device=device)
+    is_own = data_hash(data) == trained.facts["data_hash"]
+    if part == "test" and not is_own:
+        raise DataError(
+            "the data set is not the one of the training, so it has no test part; use --part all"
+        )
+    if part == "test" or (part == "auto" and is_own):
+        whole = assemble(data)
+        split = trained.facts["split"]
+        parts = split_networks(
+            whole.architecture, whole.sample_names, kind=split["kind"], seed=split["seed"]
+        )
+        names = {
+            (whole.sample_names[row], whole.devices[whole.device[row]].name)
+            for row in parts.test.tolist()
+        }
+        keep = [
+            row
+            for row, (name, number) in enumerate(
+                zip(samples.sample_names, samples.device.tolist(), strict=True)
+            )
+            if (name, samples.devices[number].name) in names
+        ]
+        samples, judged = samples.take(np.array(keep, np.int64)), "test"
+    else:
+        judged = "all"
+    predicted, low, high = trained.predict(samples)
+    return {
+        "model": trained.kind,
+        "part": judged,
+        "n": len(samples),
+        "architectures": len(set(samples.architecture)),
+        "devices": [spec.name for spec in samples.devices],
+        "split": trained.facts["split"],
+        "overlap_with_training": judged == "all" and is_own,
+        "targets": judge(samples, predicted, (low, high)),
+        NOISE_FLOOR: noise_floor(samples),
+    }
+
+
+def data_hash(data: NetworkData) -> str:
+    """Returns what identifies the data set: the digests of its files."""
+    return "-".join(data.manifest["sha256"][name][:16] for name in sorted(data.manifest["sha256"]))
+
+
+def _write_predictions(
+    path: Path, trained: TrainedNetworks, samples: NetworkSamples, parts: NetworkSplit
+) -> None:
+    """Writes one row a sample and target."""
+    import pyarrow as pa
+    import pyarrow.parquet as parquet
+
+    predicted, low, high = trained.predict(samples)
+    part = np.full(len(samples), "train", object)
+    part[parts.validation], part[parts.test] = "validation", "test"
+    labels = np.array([spec.name for spec in samples.devices], object)[samples.device]
+    width = len(TARGETS)
+    table = pa.table(
+        {
+            "graph_id": pa.array(np.repeat(samples.sample_names, width).tolist()),
+            "architecture": pa.array(np.repeat(samples.architecture, width).tolist()),
+            "device": pa.array(np.repeat(labels, width).tolist()),
+            "part": pa.array(np.repeat(part, width).tolist()),
+            "target": pa.array(list(TARGETS) * len(samples)),
+            "measured": pa.array(samples.targets.ravel(), from_pandas=True),
+            "predicted": pa.array(predicted.ravel(), from_pandas=True),
+            "low": pa.array(low.ravel(), from_pandas=True),
+            "high": pa.array(high.ravel(), from_pandas=True),
+        }
+    )
+    write_atomic(path, lambda temporary: parquet.write_table(table, temporary))
+
+
+def _write_json(path: Path, value: Any) -> None:
+    text = json.dumps(value, indent=1, allow_nan=False) + "\n"
+    write_atomic(path, lambda temporary: _write(temporary, text))
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")

@@ -1,0 +1,158 @@
+"""Rooflines by hand, and peak memory against hand counts and what torch itself allocates."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from cdmpp.devices.spec import DeviceSpec
+from cdmpp.errors import DataError
+from cdmpp.networks.graph import ARGUMENTS, MEMORY, NetworkGraph
+from cdmpp.networks.live_memory import live_memory, operator_seconds, roofline_seconds
+from cdmpp.networks.store import Mode
+from cdmpp.networks.torch_graph import torch_graph
+from tests.networks.example_graphs import random_graph, renumbered
+
+DEVICE = DeviceSpec("hand", "cpu", peak_fp32_flop_per_s=100.0, mem_bandwidth_bytes_per_s=10.0)
+
+
+def _chain(kinds: tuple[str, ...], sizes: list[float], weights: list[float]) -> NetworkGraph:
+    """Operators one after the other; `sizes` are those of the input and of every output."""
+    memory = np.zeros((len(kinds), len(MEMORY)))
+    for name, values in (
+        ("weight_size", weights), ("input_size", sizes[:-1]), ("output_size", sizes[1:]),
+    ):  # fmt: skip
+        memory[:, MEMORY.index(name)] = values
+    memory[:, MEMORY.index("bytes")] = np.array(weights) + sizes[:-1] + sizes[1:]
+    edges = np.array([(node, node + 1) for node in range(len(kinds) - 1)], np.int64)
+    return NetworkGraph(
+        "chain", 2, kinds, np.zeros((len(kinds), len(ARGUMENTS))), memory,
+        np.full(len(kinds), 1000.0), edges.reshape(-1, 2),
+    )  # fmt: skip
+
+
+def test_rooflines_by_hand() -> None:
+    graph = _chain(("Gemm", "Relu", "Flatten"), [30, 50, 50, 50], [40, 0, 0])
+    graph = replace(graph, flops=np.array([1000.0, 50.0, 0.0]))
+    assert operator_seconds(graph, DEVICE, "infer").tolist() == [12.0, 10.0, 0.0]
+    assert roofline_seconds(graph, DEVICE, "infer") == 22.0
+    # backward: 2 x 1000 flops or 2 x 30 + 50 + 2 x 40 bytes; update: 3 x 40 bytes
+    gemm = 12.0 + max(20.0, 19.0) + 12.0
+    relu = 10.0 + max(0.5, 15.0)
+    assert operator_seconds(graph, DEVICE, "train").tolist() == [gemm, relu, 0.0]
+
+
+def test_a_device_without_numbers_is_refused() -> None:
+    graph = _chain(("Relu",), [1, 1], [0])
+    with pytest.raises(DataError, match="hand: `mem_bandwidth_bytes_per_s` is not known"):
+        roofline_seconds(graph, replace(DEVICE, mem_bandwidth_bytes_per_s=None), "infer")
+    with pytest.raises(DataError, match="`peak_fp32_flop_per_s` is not known"):
+        roofline_seconds(graph, replace(DEVICE, peak_fp32_flop_per_s=None), "infer")
+
+
+def test_an_unknown_mode_is_refused() -> None:
+    graph = _chain(("Relu",), [1, 1], [0])
+    with pytest.raises(DataError, match="mode 'x', expected one of infer, train"):
+        live_memory(graph, "x")  # type: ignore[arg-type]
+    with pytest.raises(DataError, match="mode 'x'"):
+        operator_seconds(graph, DEVICE, "x")  # type: ignore[arg-type]
+
+
+def test_inference_by_hand() -> None:
+    graph = _chain(("Gemm", "Relu", "Flatten", "Gemm"), [10, 40, 40, 40, 5], [100, 0, 0, 200])
+    # Weights and input stay. The widest moment is relu: 40 in, 40 out, which the view shares.
+    assert live_memory(graph, "infer") == 300 + 10 + 80
+
+
+def test_training_by_hand() -> None:
+    graph = _chain(("Gemm", "Relu", "Gemm"), [10, 40, 40, 5], [100, 0, 200])
+    # Kept: relu's output (40), which the second product needs too. The first product's output is
+    # gone after relu. Backward, first step: output 5 has its gradient 5, relu's output a gradient
+    # of 40, the weights one of 200. Last step: gradients 40 (product's output), 200 + 100.
+    assert live_memory(graph, "train") == 300 + 10 + (40 + 200 + 100)
+
+
+def test_training_takes_more() -> None:
+    for seed in range(20):
+        graph = random_graph(np.random.default_rng(seed), 15)
+        assert live_memory(graph, "train") > live_memory(graph, "infer")
+
+
+def test_a_branch_lives_until_it_is_read() -> None:
+    graph = _chain(("Relu", "Relu", "Relu", "Add"), [10, 10, 10, 10, 10], [0] * 4)
+    chain = live_memory(graph, "infer")
+    skip = replace(graph, edges=np.array([[0, 1], [0, 3], [1, 2], [2, 3]]))
+    assert (chain, live_memory(skip, "infer")) == (30, 40)
+
+
+def test_roofline_sum_does_not_depend_on_numbering() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(10):
+        graph = random_graph(rng, 12)
+        other, _ = renumbered(graph, rng)
+        assert roofline_seconds(graph, DEVICE, "train") == roofline_seconds(other, DEVICE, "train")
+
+
+def _mobile() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(3, 32, 3, 2, 1), nn.BatchNorm2d(32), nn.ReLU6(), nn.Conv2d(32, 96, 1),
+        nn.BatchNorm2d(96), nn.ReLU6(), nn.Conv2d(96, 96, 3, 1, 1, groups=96), nn.BatchNorm2d(96),
+        nn.ReLU6(), nn.Conv2d(96, 64, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 100),
+    )  # fmt: skip
+
+
+def _vgg() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(3, 64, 3, 1, 1), nn.ReLU(), nn.Conv2d(64, 64, 3, 1, 1), nn.ReLU(),
+        nn.MaxPool2d(2), nn.Conv2d(64, 128, 3, 1, 1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(2048, 256), nn.ReLU(), nn.Linear(256, 10),
+    )  # fmt: skip
+
+
+def _mlp() -> nn.Module:
+    return nn.Sequential(nn.Linear(256, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU())
+
+
+@pytest.mark.parametrize("mode", ["infer", "train"])
+@pytest.mark.parametrize(
+    ("factory", "shape"), [(_mobile, (3, 64, 64)), (_vgg, (3, 32, 32)), (_mlp, (256,))]
+)
+def test_against_what_torch_allocates(
+    factory: Callable[[], nn.Module], shape: tuple[int, ...], mode: Mode
+) -> None:
+    module = factory().train(mode == "train")
+    inputs = torch.randn(8, *shape)
+    graph = torch_graph(module, [shape], batch=8, name="net")
+    before = graph.column("weight_size").sum() + inputs.nbytes
+
+    def run() -> None:
+        if mode == "train":
+            module(inputs).sum().backward()
+        else:
+            with torch.inference_mode():
+                module(inputs)
+
+    measured = _peak_allocated(run)
+    assert live_memory(graph, mode) - before == pytest.approx(measured, rel=0.05)
+
+
+def _peak_allocated(run: Callable[[], None]) -> int:
+    """Returns the peak of what torch allocates while `run` runs, as its profiler counts it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with torch.profiler.profile(
+            activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True
+        ) as profile:
+            run()
+    total = peak = 0
+    for event in profile.profiler.kineto_results.events():
+        if event.name() == "[memory]":
+            total += event.nbytes()
+            peak = max(peak, total)
+    return peak

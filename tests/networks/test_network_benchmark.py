@@ -1,0 +1,81 @@
+"""The benchmark of whole-network models: cells that continue, and a page made of them."""
+
+from __future__ import annotations
+
+import csv
+import json
+
+import pytest
+
+from cdmpp.errors import DataError
+from cdmpp.networks import packaged
+from cdmpp.networks.run import NetworkRun, train_run
+from cdmpp.networks.store import read_dataset, write_dataset
+from tests.benchmarks.network_models import OUTSIDE_FILE, fit_cells, speed, variants
+from tests.benchmarks.network_models_page import COLUMNS, write_report
+from tests.networks.synthetic import DEVICE, QUICK, data
+
+KINDS = ["residual", "operator-linear", "roofline"]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """The data set, the folder of its cells and the packaged model."""
+    folder = tmp_path_factory.mktemp("benchmark")
+    write_dataset(folder / "data", data().graphs, data().labels, note={})
+    whole = read_dataset(folder / "data")
+    _fit(whole, folder / "cells")
+    train_run(whole, folder / "run", NetworkRun(model="operator-linear"), versions={})
+    packaged.package_run(folder / "run", command="c", licence="l", out=folder / "packaged")
+    return whole, folder
+
+
+def _fit(whole, cells):
+    cells.mkdir(exist_ok=True)
+    fit_cells(
+        whole, cells, models=KINDS, splits=["architecture", "random"], seeds=[0], options=QUICK
+    )
+
+
+def test_fitted_cells_are_kept(made):
+    whole, folder = made
+    cells = folder / "cells"
+    before = {path: path.stat().st_mtime_ns for path in cells.iterdir()}
+    assert len(before) == 2 * len(KINDS)
+    _fit(whole, cells)
+    assert {path: path.stat().st_mtime_ns for path in cells.iterdir()} == before
+
+
+def test_the_page_says_what_the_cells_say(made, monkeypatch):
+    whole, folder = made
+    monkeypatch.setattr(packaged, "packaged_folder", lambda: folder / "packaged")
+    rows = [
+        {
+            "network": "squeezenet", "batch": 1, "mode": "infer", "device": DEVICE, "time_s": 0.03,
+            "memory_bytes": 3e7, "utilisation": 1.0,
+        }
+    ]  # fmt: skip
+    (folder / "cells" / OUTSIDE_FILE).write_text(json.dumps(rows))
+    write_report(whole, folder / "cells", folder / "out", speed=speed(count=3))
+    text = (folder / "out" / "networks.md").read_text()
+    cell = json.loads((folder / "cells" / "architecture-residual-0.json").read_text())
+    assert f"{100 * cell['test']['infer_time_s']['mape']:.2f}" in text
+    assert "leaks" in text
+    assert "| squeezenet" in text
+    with (folder / "out" / "networks.csv").open() as stream:
+        table = list(csv.reader(stream))
+    assert tuple(table[0]) == COLUMNS
+    assert {row[2] for row in table[1:]} == {"architecture", "random"}
+    about = json.loads((folder / "out" / "networks.json").read_text())
+    assert about["speed_ms"]["fx"] > 0
+    assert about["outside"][0]["predicted"]["time_s"] > 0
+
+
+def test_without_cells_there_is_no_page(made, tmp_path):
+    with pytest.raises(DataError, match="step `fit`"):
+        write_report(made[0], tmp_path, tmp_path, speed={})
+
+
+def test_variants_differ():
+    found = dict(variants(QUICK))
+    assert len({repr(options) for options in found.values()}) == len(found)

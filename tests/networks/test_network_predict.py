@@ -1,0 +1,227 @@
+"""Predicting a torch network, from Python and from the command line."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+
+import pytest
+import torch
+
+from cdmpp.cli.main import main
+from cdmpp.cli.predict_torch import parse_memory
+from cdmpp.errors import DataError, DeviceError, UsageError
+from cdmpp.networks.factory import load_factory
+from cdmpp.networks.predict import NetworkPredictor, predict_network
+from cdmpp.networks.run import NetworkRun, train_run
+from cdmpp.networks.store import read_dataset, write_dataset
+from tests.networks.synthetic import DEVICE, convolutions, data
+
+NETWORKS = """
+    import torch
+    from torch import nn
+
+    def net():
+        return nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1),
+                             nn.Flatten(), nn.Linear(16, 10))
+
+    def needs(width):
+        return nn.Linear(width, width)
+
+    def number():
+        return 3
+
+    def fails():
+        raise ValueError("no weights here")
+
+    class Dynamic(nn.Module):
+        def forward(self, x):
+            return x if x.sum() > 0 else 2 * x
+
+    made = nn.ReLU()
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("predict")
+    (folder / "nets.py").write_text(textwrap.dedent(NETWORKS))
+    (folder / "broken.py").write_text("import not_there_at_all\n")
+    whole = data(40)
+    write_dataset(folder / "data", whole.graphs, whole.labels, note={})
+    train_run(
+        read_dataset(folder / "data"), folder / "run", NetworkRun(model="operator-linear"),
+        versions={},
+    )  # fmt: skip
+    return folder
+
+
+def _predict(folder, *words):
+    return main(["predict", "--torch", *map(str, words), "--model", str(folder / "run")])
+
+
+def test_every_batch_and_mode_has_a_row(folder, capsys):
+    code = _predict(
+        folder, f"{folder}/nets.py:net", "--batch", "1,8", "--input", "3x32x32", "--json"
+    )
+    rows = json.loads(capsys.readouterr().out)
+    assert code == 0
+    assert [(row["batch"], row["mode"]) for row in rows] == [
+        (1, "infer"), (1, "train"), (8, "infer"), (8, "train"),
+    ]  # fmt: skip
+    for row in rows:
+        assert row["device"] == DEVICE
+        assert row["time_low_s"] is None or row["time_low_s"] <= row["time_s"]
+        assert row["memory_bytes"] > 0
+        assert 0 < row["utilisation"] <= 1
+    assert rows[2]["time_s"] > rows[0]["time_s"]
+
+
+def test_the_command_says_the_same_as_python(folder, capsys):
+    _predict(folder, f"{folder}/nets.py:net", "--input", "3x32x32", "--json")
+    rows = json.loads(capsys.readouterr().out)
+    found = predict_network(
+        load_factory(f"{folder}/nets.py:net"), [(3, 32, 32)], name=rows[0]["network"],
+        model=folder / "run",
+    )  # fmt: skip
+    assert [one.to_json() for one in found] == rows
+
+
+def test_the_table_is_for_people(folder, capsys):
+    assert _predict(folder, f"{folder}/nets.py:net", "--memory", "1GiB") == 0
+    text = capsys.readouterr().out
+    assert "without running it" in text
+    assert "train" in text
+    assert "1 GiB" in text
+
+
+def test_a_module_does_and_stays_as_it_is(folder):
+    module = convolutions([8], 3, has_branch=False)
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    predict_network(module, [(3, 16, 16)], batches=(2,), model=folder / "run")
+    assert module.training
+    for name, value in module.state_dict().items():
+        assert torch.equal(value, before[name])
+
+
+def test_nothing_is_run(folder):
+    class Loud(torch.nn.Linear):
+        def forward(self, values):
+            assert not isinstance(values, torch.Tensor) or values.device.type == "meta"
+            return super().forward(values)
+
+    found = predict_network(Loud(8, 8), [(8,)], model=folder / "run")
+    assert found[0].time_s.value > 0
+
+
+@pytest.mark.parametrize(
+    ("limit", "fits"), [(1e15, True), (1.0, False)], ids=["more than enough", "one byte"]
+)
+def test_whether_it_fits(folder, limit, fits):
+    module = convolutions([8, 16], 3, has_branch=False)
+    found = predict_network(module, [(3, 16, 16)], model=folder / "run", memory_limit_bytes=limit)
+    assert {one.fits for one in found} == {fits}
+
+
+def test_on_the_edge_it_is_not_sure(folder):
+    predictor = NetworkPredictor.load(folder / "run")
+    module = convolutions([8, 16], 3, has_branch=False)
+    graphs = predictor.graphs(module, [(3, 16, 16)], [1], name="n")
+    middle = predictor.predict(graphs)[0].memory_bytes
+    assert middle.high is not None
+    found = predictor.predict(graphs, memory_limit_bytes=(middle.value + middle.high) / 2)
+    assert found[0].fits is None
+
+
+def test_another_device_is_a_guess_without_interval(folder):
+    module = convolutions([8, 16], 3, has_branch=False)
+    found = predict_network(module, [(3, 16, 16)], model=folder / "run", devices=["t4"])
+    assert found[0].out_of_distribution
+    assert found[0].time_s.low is None
+    with pytest.raises(DeviceError, match="unknown device"):
+        predict_network(module, [(3, 16, 16)], model=folder / "run", devices=["tt4"])
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["nets.py"], 2, "names no factory"),
+        (["nets.py:"], 2, "names no factory"),
+        (["not_there.py:net"], 2, "no file"),
+        (["not_there_either:net"], 2, "no module"),
+        (["nets.py:nett"], 2, "only net, needs"),
+        (["nets.py:needs"], 2, "needs arguments"),
+        (["nets.py:made"], 2, "is a torch module"),
+        (["nets.py:number"], 3, "returned int"),
+        (["nets.py:fails"], 3, "no weights here"),
+        (["broken.py:net"], 3, "not_there_at_all"),
+        (["nets.py:Dynamic"], 3, "--export"),
+        (["nets.py:net", "--input", "7x8x8"], 3, "input"),
+        (["nets.py:net", "--input", "3,8"], 2, "--input '3,8'"),
+        (["nets.py:net", "--input", "8:int65"], 2, "int65"),
+        (["nets.py:net", "--batch", "0"], 2, "--batch '0'"),
+        (["nets.py:net", "--batch", "1,x"], 2, "--batch '1,x'"),
+        (["nets.py:net", "--memory", "much"], 2, "--memory 'much'"),
+        (["nets.py:net", "--device", "tt4"], 4, "unknown device"),
+    ],
+)
+def test_trouble_is_one_sentence(folder, capsys, monkeypatch, words, code, said):
+    monkeypatch.chdir(folder)
+    assert _predict(folder, *words) == code
+    captured = capsys.readouterr()
+    assert said in captured.err
+    assert captured.err.count("\n") == 1
+    assert captured.out == ""
+
+
+@pytest.mark.parametrize("option", [["--batch", "2"], ["--input", "3"], ["--memory", "1G"]])
+def test_options_of_torch_go_with_torch_only(folder, capsys, option):
+    code = main(["predict", "--records", "x.json", "--model", str(folder / "run"), *option])
+    assert code == 2
+    assert "--torch" in capsys.readouterr().err
+
+
+def test_other_sources_need_a_model(capsys):
+    assert main(["predict", "--records", "x.json"]) == 2
+    assert "no --model" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("8GiB", 8 * 1024**3), ("8G", 8 * 1024**3), ("8GB", 8e9), ("500 MB", 5e8), ("12", 12)],
+)
+def test_sizes(text, size):
+    assert parse_memory(text) == size
+
+
+def test_train_and_evaluate_from_the_command_line(folder, tmp_path, capsys):
+    words = ["--dataset", str(folder / "data")]
+    run = str(tmp_path / "run")
+    assert main(["networks", "train", *words, "--out", run, "--model", "roofline", "--json"]) == 0
+    trained = json.loads(capsys.readouterr().out)
+    assert main(["networks", "evaluate", run, *words, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["targets"] == trained["test"]
+    assert main(["networks", "evaluate", run, *words, "--part", "all"]) == 0
+    assert "trained on a part of these samples" in capsys.readouterr().out
+
+
+def test_bad_input_of_train_is_one_sentence(folder, tmp_path, capsys):
+    out = str(tmp_path / "run")
+    assert main(["networks", "train", "--dataset", str(tmp_path), "--out", out]) == 3
+    assert "no data set of networks" in capsys.readouterr().err
+    words = ["networks", "train", "--dataset", str(folder / "data"), "--out", out]
+    assert main([*words, "--set", "residual.hiden=3"]) == 2
+    assert "residual.hidden" in capsys.readouterr().err
+    assert main([*words, "--device", "t4"]) == 3
+    assert DEVICE in capsys.readouterr().err
+
+
+def test_a_bad_limit_is_refused(folder):
+    with pytest.raises(UsageError, match="above 0"):
+        predict_network(
+            convolutions([8], 3, has_branch=False), [(3, 16, 16)], model=folder / "run",
+            memory_limit_bytes=-1.0,
+        )  # fmt: skip
+    with pytest.raises(DataError, match="no model"):
+        NetworkPredictor.load(folder)
