@@ -33,9 +33,9 @@ class Calibration:
         by_device: device label -> half width, for operator kinds that were not seen.
         by_operator: operator kind -> half width, for devices that were not seen.
         by_device_and_operator: device label -> operator kind -> half width.
-        mean_ratio: measured over predicted seconds of a task's programs together, mean over tasks
-            and devices: a latency that errs least in percent lies below the mean of what a program
-            may take, and sums over programs need the mean.
+        mean_ratio: measured over predicted seconds of a task's programs together, median over tasks,
+            mean over devices: a latency that errs least in percent lies below the mean of what a
+            program may take, and sums over programs need the mean.
         mean_ratio_by_device: the same, device label -> ratio.
     """
 
@@ -142,13 +142,13 @@ def calibrate(
 
 
 def _mean_ratio(samples: Samples, predicted_s: FloatArray, device: int) -> float:
-    """Returns the mean over a device's tasks of measured over predicted seconds, all programs of a
-    task together.
+    """Returns the median over a device's tasks of measured over predicted seconds, all programs of
+    a task together (a mean over tasks would follow the few that are far off).
     """
     rows = samples.device == device
     _, owner = np.unique(samples.task_id[rows], return_inverse=True)
     measured = np.bincount(owner, samples.latency_s[rows])
-    return float(np.mean(measured / np.bincount(owner, predicted_s[rows])))
+    return float(np.median(measured / np.bincount(owner, predicted_s[rows])))
 
 
 def least_tasks(coverage: float) -> int:
