@@ -148,7 +148,8 @@ def start(folder: Path, config: NetworksConfig, seconds: str) -> subprocess.Pope
     folder.mkdir(exist_ok=True)
     dump_config(config, folder / "config.yaml")
     program = (
-        "import sys; from pathlib import Path; from cdmpp.cli.main import main; "
+        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "from pathlib import Path; from cdmpp.cli.main import main; "
         "import cdmpp.networks.measure as m; "
         f"m.measure_networks.__kwdefaults__['worker_command'] = {FAKE!r}; "
         f"sys.exit(main(['networks', 'measure', '--config', {str(folder / 'config.yaml')!r}, "

@@ -9,10 +9,12 @@ import pytest
 from cdmpp.analytic.embedding_shapes import EmbeddingPreset
 from cdmpp.autotune.options import AutotuneOptions
 from cdmpp.config import dump_text, load_config
+from cdmpp.networks.measure_options import NetworksConfig
 from cdmpp.training.finetune_run import FinetuneRunOptions
 from cdmpp.training.options import TrainOptions
 from cdmpp.training.suite import SuiteOptions
 from tvm_helper.measure_options import MeasureOptions
+from tvm_helper.search_options import SearchOptions
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 #: Options; those in configs/replay are graphs (tests/replay reads them).
@@ -31,6 +33,8 @@ def test_config_loads_and_survives_a_round_trip(path, tmp_path):
         "embedding": EmbeddingPreset,
         "autotune": AutotuneOptions,
         "measure": MeasureOptions,
+        "networks": NetworksConfig,
+        "search": SearchOptions,
     }.get(path.parent.name, TrainOptions)
     options = load_config(cls, path)
     copy = tmp_path / "copy.yaml"
