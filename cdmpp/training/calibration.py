@@ -33,9 +33,9 @@ class Calibration:
         by_device: device label -> half width, for operator kinds that were not seen.
         by_operator: operator kind -> half width, for devices that were not seen.
         by_device_and_operator: device label -> operator kind -> half width.
-        mean_ratio: measured over predicted seconds of a task's programs together, median over tasks,
-            mean over devices: a latency that errs least in percent lies below the mean of what a
-            program may take, and sums over programs need the mean.
+        mean_ratio: measured over predicted seconds of a task's programs together, median over
+            tasks, mean over devices: a latency that errs least in percent lies below the mean of
+            what a program may take, and sums over programs need the mean.
         mean_ratio_by_device: the same, device label -> ratio.
     """
 
