@@ -31,6 +31,8 @@ def loaded_after(statement: str) -> set[str]:
         "from cdmpp.cli.main import main; main(['train', '--help'])",
         "from cdmpp.cli.main import main; main(['measure', '--help'])",
         "from cdmpp.cli.main import main; main(['doctor', '--help'])",
+        "from cdmpp.cli.main import main; main(['networks', 'measure', '--help'])",
+        "from cdmpp.cli.main import main; main(['networks', 'train', '--help'])",
         "from cdmpp.cli.main import main; main(['--version'])",
     ],
 )
