@@ -48,6 +48,9 @@ class ShapeTracer(fx.Tracer):
 
     Attributes:
         values: node -> its tensors on the meta device.
+        leaves: node of a module's call -> that module.
+        constants: node of a weight or constant -> the tensor itself.
+        operators: node -> the operators that it is; of a view those before it that it shows.
     """
 
     def __init__(self, assembler: Assembler, inputs: Sequence[torch.Tensor]) -> None:
@@ -59,6 +62,9 @@ class ShapeTracer(fx.Tracer):
         self._weights: set[fx.Node] = set()
         self._origins: dict[fx.Node, tuple[int, ...]] = {}
         self._constants: dict[int, tuple[torch.Tensor, fx.Proxy]] = {}
+        self.leaves: dict[fx.Node, nn.Module] = {}
+        self.constants: dict[fx.Node, torch.Tensor] = {}
+        self.operators: dict[fx.Node, tuple[int, ...]] = {}
         self._leaf: nn.Module | None = None
         self._is_evaluating = False
 
@@ -114,6 +120,8 @@ class ShapeTracer(fx.Tracer):
         if not _tensors(value):
             return value
         self.values[node] = value
+        if module is not None:
+            self.leaves[node] = module
         self._record(node, module)
         return self.proxy(node)
 
@@ -135,6 +143,7 @@ class ShapeTracer(fx.Tracer):
         if kept is None:
             node = self.create_node("get_attr", f"constant_{len(self._constants)}", (), {})
             self.values[node] = tensor.detach().to("meta")
+            self.constants[node] = tensor
             self._weights.add(node)
             kept = self._constants[id(tensor)] = (tensor, self.proxy(node))
         return kept[1]
@@ -191,12 +200,16 @@ class ShapeTracer(fx.Tracer):
         )
         if counted is None:
             self._origins[node] = origins
+            self.operators[node] = origins[-1:]
             return
         described = Operator(counted, tuple(inputs), tuple(weights), tuple(outputs), options)
         last = origins
+        added: list[int] = []
         for part in parts_of(described):
             last = (self._assembler.add(part, last),)
+            added += last
         self._origins[node] = last
+        self.operators[node] = tuple(added)
 
 
 def _materialise(value: Any, values: dict[fx.Node, Any]) -> Any:

@@ -165,7 +165,7 @@ def _memory_values(request: SampleRequest) -> dict[str, Any]:
 def _time_values(request: SampleRequest) -> dict[str, Any]:
     """Returns the times, the utilisation, and the peak memory of a process as users have it."""
     baseline = _start_on_cpu(request)
-    _, _, step = _make(request)
+    module, inputs, step = _make(request)
 
     def run(count: int) -> float:
         started = time.perf_counter()
@@ -178,12 +178,36 @@ def _time_values(request: SampleRequest) -> dict[str, Any]:
         wall, busy = time.perf_counter(), time.process_time()
         timed = time_repeats(run, request.timing, first_s=first)
         wall, busy = time.perf_counter() - wall, time.process_time() - busy
+        process_bytes = max(0, status_bytes("VmHWM") - baseline)
+        operators = _operator_times(request, module, inputs)
     return {
         **timed_values(timed.times_s, timed.iterations),
-        "process_bytes": max(0, status_bytes("VmHWM") - baseline),
+        "process_bytes": process_bytes,
         "utilisation": min(1.0, busy / (wall * request.threads)),
         "load_1min": os.getloadavg()[0],
+        "operators_s": [float(f"{seconds:.4g}") for seconds in operators],
     }
+
+
+def _operator_times(
+    request: SampleRequest, module: nn.Module, inputs: tuple[torch.Tensor, ...]
+) -> tuple[float, ...]:
+    """Returns seconds of each operator, or nothing where none are asked for."""
+    timing = request.timing
+    if not timing.operator_runs:
+        return ()
+    from cdmpp.networks._operator_times import OperatorRunner
+
+    runner = OperatorRunner(module, inputs)
+    update = None
+    if request.mode == "train":
+        optimiser = torch.optim.SGD(module.parameters(), lr=_LEARNING_RATE)
+
+        def update() -> None:
+            optimiser.step()
+            optimiser.zero_grad(set_to_none=True)
+
+    return runner.times(request.mode, update, runs=timing.operator_runs, budget_s=timing.budget_s)
 
 
 def _start_on_cpu(request: SampleRequest) -> int:

@@ -63,6 +63,8 @@ class GraphTensors:
         network: [features].
         links: int64 [edges, 2].
         base: [nodes, modes], what a model multiplies; empty columns where it multiplies nothing.
+        measured: [nodes, modes], measured seconds of the operators, NaN = not measured; empty
+            columns where a model does not look.
     """
 
     nodes: Tensor
@@ -70,6 +72,7 @@ class GraphTensors:
     network: Tensor
     links: Tensor
     base: Tensor
+    measured: Tensor
 
 
 @dataclass(frozen=True)
@@ -82,7 +85,7 @@ class GraphBatch:
         network: [graphs, features].
         source: int64 [edges]; so is `target`.
         node_graph: int64 [nodes], the graph of each node; so is `edge_graph`.
-        base: [nodes, modes].
+        base: [nodes, modes]; so is `measured`.
     """
 
     nodes: Tensor
@@ -93,6 +96,7 @@ class GraphBatch:
     node_graph: Tensor
     edge_graph: Tensor
     base: Tensor
+    measured: Tensor
 
     @property
     def graphs(self) -> int:
@@ -117,6 +121,7 @@ def collate(graphs: Sequence[GraphTensors]) -> GraphBatch:
         node_graph=torch.repeat_interleave(numbers, node_counts),
         edge_graph=edge_graph,
         base=torch.cat([graph.base for graph in graphs]),
+        measured=torch.cat([graph.measured for graph in graphs]),
     )
 
 

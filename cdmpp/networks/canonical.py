@@ -11,18 +11,14 @@ from numpy.typing import NDArray
 from cdmpp.networks.graph import NetworkGraph
 
 
-def canonical_graph(graph: NetworkGraph) -> NetworkGraph:
-    """Returns the graph with its operators in canonical order: equal for every numbering.
+def canonical_order(graph: NetworkGraph) -> NDArray[np.int64]:
+    """Returns int64 [nodes], the operators' numbers in canonical order: `renumbered` by it, a graph
+    is equal for every numbering.
 
     The order is one in which code could run it: a branch is followed to its end before the next one
     begins. Which branch comes first follows from what the operators are, what leads to them and
     what they lead to; operators that are alike in all of that are interchangeable.
     """
-    return renumbered(graph, canonical_order(graph))
-
-
-def canonical_order(graph: NetworkGraph) -> NDArray[np.int64]:
-    """Returns int64 [nodes], the operators' numbers in canonical order."""
     count = len(graph.kinds)
     inputs: list[list[int]] = [[] for _ in range(count)]
     outputs: list[list[int]] = [[] for _ in range(count)]

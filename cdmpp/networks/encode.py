@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from cdmpp.networks.canonical import canonical_graph
+from cdmpp.networks.canonical import canonical_order, renumbered
 from cdmpp.networks.features import graph_features
 from cdmpp.networks.graph import KINDS, NetworkGraph
 from cdmpp.networks.live_memory import live_memory
@@ -61,6 +61,7 @@ class EncodedGraph:
 
     Attributes:
         graph: the network, its operators in canonical order, as in all arrays.
+        order: int64 [nodes], the number that each operator had before.
         nodes: float64 [nodes, 30], the published features; so are `edges` and `network`.
         edges: float64 [edges, 5].
         network: float64 [18].
@@ -71,6 +72,7 @@ class EncodedGraph:
     """
 
     graph: NetworkGraph
+    order: IntArray
     nodes: FloatArray
     edges: FloatArray
     network: FloatArray
@@ -82,12 +84,14 @@ class EncodedGraph:
 
 def encode(graph: NetworkGraph) -> EncodedGraph:
     """Returns the arrays of a graph."""
-    canonical = canonical_graph(graph)
+    order = canonical_order(graph)
+    canonical = renumbered(graph, order)
     features = graph_features(canonical)
     family = np.array([family_of(kind) for kind in canonical.kinds], np.int64)
     memory_bytes = np.array([live_memory(canonical, "infer"), live_memory(canonical, "train")])
     return EncodedGraph(
         graph=canonical,
+        order=order,
         nodes=np.asarray(features.nodes, np.float64),
         edges=np.asarray(features.edges, np.float64),
         network=np.asarray(features.network, np.float64),

@@ -26,6 +26,7 @@ class NetworkTiming:
         spread: enough when half the width of the median's 95 % interval is this share of the
             median; 0 = never before budget or `most_repeats` end.
         budget_s: seconds of repeats after which none is begun; three are always timed.
+        operator_runs: runs, operator by operator, after the repeats (on a CPU), at most; 0 = none.
     """
 
     warm_up_runs: int = 3
@@ -35,6 +36,7 @@ class NetworkTiming:
     most_repeats: int = 1000
     spread: float = 0.0
     budget_s: float = 30.0
+    operator_runs: int = 9
 
     def check(self) -> None:
         """Raises a UsageError for values that make no sense."""
@@ -47,6 +49,10 @@ class NetworkTiming:
             raise UsageError(
                 f"timing: most_repeats is {self.most_repeats}, expected at least least_repeats "
                 f"({self.least_repeats})"
+            )
+        if self.operator_runs < 0:
+            raise UsageError(
+                f"timing: operator_runs is {self.operator_runs}, expected 0 (none) or more"
             )
         for name in ("warm_up_s", "least_repeat_s", "spread", "budget_s"):
             value = getattr(self, name)

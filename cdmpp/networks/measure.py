@@ -10,7 +10,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -232,13 +232,16 @@ class _Campaign:
 
     def _measure(self, sample: Sample) -> None:
         config = self._config
+        timing = config.timing
+        if sample.round:
+            timing = replace(timing, operator_runs=0)
         answer = self._worker.ask(
             {
                 "op": "sample", "timeout_s": config.timeout_s,
                 "sample": {
                     "spec": sample.network.spec.to_text(), "batch": sample.batch,
                     "mode": sample.mode, "kind": self._device.kind,
-                    "threads": self._device.threads or 1, "timing": to_dict(config.timing),
+                    "threads": self._device.threads or 1, "timing": to_dict(timing),
                     "most_memory_bytes": config.most_memory_bytes,
                 },
             }

@@ -22,8 +22,8 @@ class NetworksConfig:
         device: label of the device that measures; None = to be given on the command line.
         modes: `infer`, `train` or both.
         timing: how long a sample is timed.
-        again: samples that are measured a second time at the end, by which the manifest tells how
-            well measurements repeat.
+        again: samples that are measured a second time at the end (more than there are = all), by
+            which the manifest tells how well measurements repeat. Their label is of both times.
         most_memory_bytes: by how much the process of a sample may grow; a sample that needs more
             counts as out of memory. None = no limit but the machine's.
         timeout_s: seconds after which a sample is given up.

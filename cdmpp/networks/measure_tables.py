@@ -15,6 +15,7 @@ from cdmpp.datasets.journal import read_lines
 from cdmpp.errors import DataError
 from cdmpp.networks.architecture import ArchitectureSpec
 from cdmpp.networks.generator import GeneratedNetwork
+from cdmpp.networks.labels import median_interval
 from cdmpp.networks.store import GraphRow, LabelRow, write_dataset
 
 CAMPAIGN_FILE = "campaign.json"
@@ -99,7 +100,7 @@ def write_tables(folder: Path) -> TablesReport:
     folder = Path(folder)
     campaign = read_campaign(folder)
     entries = read_lines(folder / JOURNAL_FILE)
-    samples = [entry for entry in entries if entry["kind"] == "sample" and entry["round"] == 0]
+    samples = [_joined(rounds) for rounds in _rounds(entries) if 0 in rounds]
     if not samples:
         raise DataError(f"{folder}: nothing is measured yet; run cdmpp networks measure")
     specs: dict[str, ArchitectureSpec] = {}
@@ -169,6 +170,7 @@ def _label(row: GraphRow, sample: Mapping[str, Any], campaign: Mapping[str, Any]
         device=campaign["device"],
         mode=sample["mode"],
         times_s=tuple(sample.get("times_s", ())),
+        operators_s=tuple(sample.get("operators_s", ())),
         outcome=sample["outcome"],
         note=sample.get("note", ""),
         threads=campaign["threads"],
@@ -178,13 +180,40 @@ def _label(row: GraphRow, sample: Mapping[str, Any], campaign: Mapping[str, Any]
     )
 
 
-def _repeatability(entries: Iterable[Mapping[str, Any]]) -> dict[str, float] | None:
-    rounds: dict[tuple[str, int, str], dict[int, Mapping[str, Any]]] = {}
+def _rounds(entries: Iterable[Mapping[str, Any]]) -> list[dict[int, Mapping[str, Any]]]:
+    """Returns for each sample its measurements by round, in the order of the journal."""
+    found: dict[tuple[str, int, str], dict[int, Mapping[str, Any]]] = {}
     for entry in entries:
-        if entry["kind"] == "sample" and entry["outcome"] == "ok":
+        if entry["kind"] == "sample":
             key = entry["architecture"], entry["batch"], entry["mode"]
-            rounds.setdefault(key, {})[entry["round"]] = entry
-    pairs = [(found[0], found[1]) for found in rounds.values() if len(found) == 2]
+            found.setdefault(key, {})[entry["round"]] = entry
+    return list(found.values())
+
+
+def _joined(rounds: Mapping[int, Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Returns one sample of what was measured in its rounds: the median of all repeats, the mean
+    of the other values. A round that failed does not count beside one that did not.
+    """
+    first = rounds[0]
+    good = [rounds[number] for number in sorted(rounds) if rounds[number]["outcome"] == "ok"]
+    if first["outcome"] != "ok" or len(good) < 2:
+        return first
+    times = [time for entry in good for time in entry["times_s"]]
+    median, low, high = median_interval(times)
+    means = {
+        name: statistics.fmean(entry[name] for entry in good)
+        for name in ("memory_bytes", "allocated_bytes", "process_bytes", "utilisation")
+        if all(entry.get(name) is not None for entry in good)
+    }
+    return {**first, **means, "times_s": times, "time_s": median, "low_s": low, "high_s": high}
+
+
+def _repeatability(entries: Iterable[Mapping[str, Any]]) -> dict[str, float] | None:
+    pairs = [
+        (found[0], found[1])
+        for found in _rounds(entries)
+        if {0, 1} <= set(found) and all(entry["outcome"] == "ok" for entry in found.values())
+    ]
     if not pairs:
         return None
     result: dict[str, float] = {"samples": float(len(pairs))}

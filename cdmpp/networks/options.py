@@ -88,6 +88,8 @@ class ResidualOptions:
         members: networks whose logarithms are averaged.
         has_context: whether an operator sees the network's totals.
         has_trees: whether boosted trees correct the same base too.
+        operator_weight: how much measured times of operators count in the loss beside the times of
+            networks, where there are any; 0 = not at all.
     """
 
     hidden: int = 64
@@ -96,10 +98,11 @@ class ResidualOptions:
     members: int = 3
     has_context: bool = True
     has_trees: bool = True
+    operator_weight: float = 2.0
     trees: TreeOptions = field(default_factory=lambda: TreeOptions(depth=4, learning_rate=0.03))
     fit: FitOptions = field(
         default_factory=lambda: FitOptions(
-            epochs=150, batch=32, learning_rate=2e-3, schedule="cosine", weight_decay=1e-3
+            epochs=60, batch=32, learning_rate=3e-3, schedule="cosine", weight_decay=1e-2
         )
     )
 

@@ -1,7 +1,8 @@
 """Our model: learned corrections of fitted rooflines and of fitted analytic memory.
 
 Time is a sum over operators, each its fitted roofline times a ratio that a small network finds for
-it (`TimeNet`); memory and utilisation are their base times a ratio (`HoldNet`). Boosted trees
+it (`TimeNet`), learned from times of networks and, where they were measured, from times of their
+operators; memory and utilisation are their base times a ratio (`HoldNet`). Boosted trees
 correct the same base; how much of either counts is chosen on the validation part. All losses are on
 logs, so that every network counts the same, fast or slow.
 """
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 
 from cdmpp.networks._weights import load_networks, save_networks
 from cdmpp.networks.additive_net import HoldNet, TimeNet
-from cdmpp.networks.batch import GraphTensors, collate
+from cdmpp.networks.batch import GraphBatch, GraphTensors, collate, segment_sum
 from cdmpp.networks.boosters import Boosters
 from cdmpp.networks.fit import fit_network, torch_session
 from cdmpp.networks.models import FloatArray, NetworkModel, Progress, known_targets
@@ -30,6 +31,8 @@ _HOLDS = (*MEMORIES, *UTILISATIONS)
 _PARTS = {"time": TIMES, "hold": _HOLDS}
 #: Below this error of a log the loss is quadratic, above it grows like the error.
 _TURN = 0.05
+#: The same for a single operator, whose time varies more.
+_OPERATOR_TURN = 0.2
 #: Shares of the trees that are tried on the validation part.
 _TREE_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 
@@ -60,7 +63,10 @@ class ResidualModel(NetworkModel):
                 own_seed = 1000 * seed + member
                 with torch_session(own_seed, options.fit.threads):
                     network = self._new_network(name)
-                    trainee = _Trainee(train, validation, self._scale, self._base, columns)
+                    trainee = _Trainee(
+                        train, validation, self._scale, self._base, columns,
+                        operator_weight=options.operator_weight,
+                    )  # fmt: skip
                     told = on_progress and partial(_tell, on_progress, f"{name}.{member}")
                     fit_network(
                         network, trainee, trainee.count, options.fit, seed=own_seed,
@@ -212,8 +218,11 @@ class _Trainee:
         scaling: Scaling,
         base: Base,
         columns: tuple[int, ...],
+        *,
+        operator_weight: float,
     ) -> None:
         own = list(columns)
+        self._operator_weight = operator_weight if columns == TIMES else 0.0
         self._is_time = columns == TIMES
         spread = np.ones(len(own)) if self._is_time else base.spread[own]
         self._spread = torch.tensor(spread, dtype=torch.float32)
@@ -223,12 +232,19 @@ class _Trainee:
 
     def losses(self, network: nn.Module, rows: list[int]) -> Tensor:
         """Returns [targets]."""
-        found = network(collate([self._rows[row] for row in rows]))
-        return self._huber(found, self._wanted[rows])
+        return self._losses(network, [self._rows[row] for row in rows], self._wanted[rows])
 
     def validation_loss(self, network: nn.Module) -> float:
         """Returns the sum over the targets."""
-        return float(self._huber(_run(network, self._held), self._held_wanted).sum())
+        return float(self._losses(network, self._held, self._held_wanted).sum())
+
+    def _losses(self, network: nn.Module, rows: list[GraphTensors], wanted: Tensor) -> Tensor:
+        if not self._operator_weight:
+            return self._huber(_run(network, rows), wanted)
+        batch = collate(rows)
+        seconds: Tensor = network.operator_seconds(batch)  # type: ignore[operator]
+        found = torch.log(segment_sum(seconds, batch.node_graph, batch.graphs))
+        return self._huber(found, wanted) + self._operator_weight * _operator_losses(batch, seconds)
 
     def _huber(self, found: Tensor, wanted: Tensor) -> Tensor:
         """Returns [targets], on the log scale of the targets."""
@@ -248,6 +264,25 @@ class _Trainee:
         rows = np.flatnonzero(np.isfinite(wanted).any(axis=1))
         tensors = scaling.tensors(samples.take(rows), base, torch.float32)
         return tensors, torch.tensor(wanted[rows], dtype=torch.float32)
+
+
+def _operator_losses(batch: GraphBatch, seconds: Tensor) -> Tensor:
+    """Returns [modes], mean over networks; an operator counts as its share of its network's time.
+
+    Args:
+        seconds: [nodes, modes], what a network says.
+    """
+    is_there = torch.isfinite(batch.measured)
+    measured = torch.where(is_there, batch.measured, 0.0)
+    total = segment_sum(measured, batch.node_graph, batch.graphs)
+    share = measured / total.clamp(min=1e-12)[batch.node_graph]
+    safe = torch.where(is_there, batch.measured, seconds.detach())
+    error = torch.log(seconds) - torch.log(safe)
+    loss = nn.functional.huber_loss(
+        error, torch.zeros_like(error), delta=_OPERATOR_TURN, reduction="none"
+    )
+    networks = (total > 0).sum(0).clamp(min=1)
+    return (share * loss).sum(0) / networks / _OPERATOR_TURN
 
 
 def _run(network: nn.Module, rows: list[GraphTensors], size: int = 128) -> Tensor:

@@ -133,6 +133,7 @@ class Scaling:
                     network=network[row],
                     links=links,
                     base=torch.tensor(seconds[row], dtype=dtype),
+                    measured=torch.tensor(samples.operators[row], dtype=dtype),
                 )
             )
         return result

@@ -47,6 +47,7 @@ class NetworkSamples:
         devices: what was measured on.
         architecture: [N] id of the network without its batch.
         seconds: [N] float64 [nodes, 2], rooflines of the operators in inference and in training.
+        operators: [N] float64 [nodes, 2], measured seconds of the operators; NaN = not measured.
         targets: float64 [N, 6], columns `TARGETS`; NaN = not measured.
         spread: float64 [N, 2], relative error of the median time by its own repeats (see
             `repeat_error`), in inference and in training; NaN = unknown.
@@ -59,6 +60,7 @@ class NetworkSamples:
     devices: tuple[DeviceSpec, ...]
     architecture: tuple[str, ...]
     seconds: tuple[FloatArray, ...]
+    operators: tuple[FloatArray, ...]
     targets: FloatArray
     spread: FloatArray
 
@@ -76,6 +78,7 @@ class NetworkSamples:
             self.devices,
             tuple(self.architecture[row] for row in chosen),
             tuple(self.seconds[row] for row in chosen),
+            tuple(self.operators[row] for row in chosen),
             self.targets[rows],
             self.spread[rows],
         )
@@ -151,6 +154,7 @@ def assemble(data: NetworkData, *, device: str | None = None) -> NetworkSamples:
         seconds=tuple(
             _seconds(graphs[place[name]], specs[names.index(label)]) for name, label in keys
         ),
+        operators=tuple(_operators(graphs[place[key[0]]], labels[key]) for key in keys),
         targets=np.array([_targets(labels[key]) for key in keys]),
         spread=np.array([_spread(labels[key]) for key in keys]),
     )
@@ -168,6 +172,7 @@ def unmeasured(graphs: Sequence[NetworkGraph], devices: Sequence[DeviceSpec]) ->
         devices=tuple(devices),
         architecture=tuple(graph.name for graph in graphs for _ in devices),
         seconds=tuple(_seconds(graph, spec) for graph in encoded for spec in devices),
+        operators=tuple(_operators(graph, {}) for graph in encoded for _ in devices),
         targets=np.full((count, len(TARGETS)), np.nan),
         spread=np.full((count, width), np.nan),
     )
@@ -208,6 +213,15 @@ def _targets(labels: dict[str, LabelRow]) -> list[float]:
         for mode in MODES
     )
     return [float("nan") if value is None or value <= 0 else float(value) for value in rows]
+
+
+def _operators(encoded: EncodedGraph, labels: dict[str, LabelRow]) -> FloatArray:
+    found = np.full((len(encoded.order), len(MODES)), np.nan)
+    for column, mode in enumerate(MODES):
+        measured = labels[mode].operators_s if mode in labels else ()
+        if measured:
+            found[:, column] = np.array(measured, np.float64)[encoded.order]
+    return np.where(found > 0, found, np.nan)
 
 
 def _spread(labels: dict[str, LabelRow]) -> list[float]:

@@ -169,6 +169,7 @@ class _Scaling:
             network=torch.tensor(self.network.apply(graph.network), dtype=dtype),
             links=torch.tensor(graph.graph.edges, dtype=torch.int64),
             base=torch.zeros(len(graph.nodes), 0, dtype=dtype),
+            measured=torch.zeros(len(graph.nodes), 0, dtype=dtype),
         )
 
     def standard(self, samples: NetworkSamples) -> FloatArray:

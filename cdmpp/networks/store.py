@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 #: Version of the layout; a reader refuses any other.
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 MANIFEST = "manifest.json"
 GRAPHS = "graphs.parquet"
 LABELS = "labels.parquet"
@@ -75,6 +75,8 @@ class LabelRow:
         threads: software threads; None = unknown or a GPU.
         torch_version: version that ran it.
         measured_at: ISO 8601 time, UTC.
+        operators_s: [operators] seconds of each operator of the graph where it stands; empty =
+            not measured.
 
     Raises:
         DataError: unknown mode or outcome, or `ok` without a time above 0.
@@ -96,6 +98,7 @@ class LabelRow:
     torch_version: str | None = None
     measured_at: str | None = None
     process_bytes: float | None = None
+    operators_s: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         where = f"label of {self.graph_id} on {self.device}"
@@ -312,6 +315,8 @@ def _label_schema() -> pa.Schema:
         dtype = pa.string() if field.name in text else pa.float64()
         if field.name == "times_s":
             dtype = pa.list_(pa.float64())
+        elif field.name == "operators_s":
+            dtype = pa.list_(pa.float32())
         elif field.name == "threads":
             dtype = pa.int32()
         columns.append((field.name, dtype))
@@ -323,4 +328,5 @@ def _labels_of_table(table: pa.Table) -> list[LabelRow]:
     if missing:
         raise DataError(f"{LABELS}: no column `{min(missing)}`; {_NEXT} anew")
     rows = table.select(_label_schema().names).to_pylist()
-    return [LabelRow(**{**row, "times_s": tuple(row["times_s"] or ())}) for row in rows]
+    lists = ("times_s", "operators_s")
+    return [LabelRow(**{**row, **{name: tuple(row[name] or ()) for name in lists}}) for row in rows]

@@ -66,7 +66,7 @@ def torch_graph(
         for shape, dtype in zip(input_shapes, dtypes, strict=True)
     ]
     follow = _follow_fx if method == "fx" else _follow_export
-    with _evaluation_mode(module), torch.no_grad():
+    with evaluation_mode(module), torch.no_grad():
         return follow(module, inputs, batch, name)
 
 
@@ -139,7 +139,8 @@ def _default_dtypes(module: nn.Module, shapes: Sequence[tuple[int, ...]]) -> lis
 
 
 @contextlib.contextmanager
-def _evaluation_mode(module: nn.Module) -> Iterator[None]:
+def evaluation_mode(module: nn.Module) -> Iterator[None]:
+    """The module is in evaluation mode inside, and as it was afterwards."""
     training = [part for part in module.modules() if part.training]
     try:
         for part in training:

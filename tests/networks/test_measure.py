@@ -23,7 +23,7 @@ from cdmpp.networks.architecture import ArchitectureSpec, MlpSpec
 from cdmpp.networks.generator import SearchSpace, generate
 from cdmpp.networks.measure import NetworksReport, campaign_samples, measure_networks
 from cdmpp.networks.measure_options import NetworksConfig
-from cdmpp.networks.measure_tables import JOURNAL_FILE
+from cdmpp.networks.measure_tables import JOURNAL_FILE, write_tables
 from cdmpp.networks.store import read_dataset
 
 pytest.importorskip("torch", reason="torch is not installed")
@@ -76,6 +76,23 @@ def test_what_is_done_is_not_repeated_and_more_may_be_asked_for(tmp_path: Path) 
     assert more.tables.samples > first.tables.samples
     keys = [(e["architecture"], e["batch"], e["mode"], e["round"]) for e in samples_in(tmp_path)]
     assert len(set(keys)) == len(keys)
+
+
+def test_a_label_is_of_both_measurements(tmp_path: Path) -> None:
+    run(CONFIG, tmp_path)
+    journal = tmp_path / "journal.jsonl"
+    lines = [json.loads(line) for line in journal.read_text().splitlines()]
+    second = next(entry for entry in lines if entry.get("round") == 1)
+    second |= {"times_s": [0.03] * 100, "time_s": 0.03, "memory_bytes": 3e6}
+    journal.write_text("".join(json.dumps(entry) + "\n" for entry in lines))
+    report = write_tables(tmp_path)
+    data = read_dataset(tmp_path)
+    joined = [label for label in data.labels if 0.03 in label.times_s]
+    assert len(joined) == 1
+    assert (joined[0].time_s, joined[0].memory_bytes) == (0.03, 2e6)
+    assert len(joined[0].times_s) > 100
+    assert report.repeatability is not None
+    assert report.repeatability["time_p90"] == pytest.approx(2.0)
 
 
 def test_neighbours_in_the_order_have_nothing_in_common() -> None:

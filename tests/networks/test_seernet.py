@@ -27,6 +27,7 @@ def _tensors(seed: int, nodes: int, links: list[tuple[int, int]]) -> GraphTensor
         network=torch.randn(18, generator=generator, dtype=torch.float64),
         links=torch.tensor(links, dtype=torch.int64).reshape(-1, 2),
         base=torch.zeros(nodes, 0, dtype=torch.float64),
+        measured=torch.zeros(nodes, 0, dtype=torch.float64),
     )
 
 
@@ -60,7 +61,7 @@ def test_numbering_changes_nothing():
     place = torch.argsort(order)
     other = GraphTensors(
         graph.nodes[order], graph.edges.flip(0), graph.network, place[graph.links].flip(0),
-        graph.base,
+        graph.base, graph.measured,
     )  # fmt: skip
     with torch.no_grad():
         difference = network(collate([graph])) - network(collate([other]))

@@ -135,7 +135,7 @@ def test_what_is_no_data_set(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"manifest\.json missing.*cdmpp networks"):
         read_dataset(tmp_path / "nothing")
     (tmp_path / "manifest.json").write_text("[]")
-    with pytest.raises(DataError, match="schema version None, expected 1"):
+    with pytest.raises(DataError, match="schema version None, expected 2"):
         read_dataset(tmp_path)
     (tmp_path / "manifest.json").write_text("{")
     with pytest.raises(DataError, match="cannot read"):
