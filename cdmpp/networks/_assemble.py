@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cdmpp.errors import DataError
 from cdmpp.networks._operator import CHANNELS_SECOND, Operator, describe, layout
@@ -30,9 +31,14 @@ class Assembler:
     _memory: list[list[float]] = field(default_factory=list)
     _flops: list[float] = field(default_factory=list)
     _edges: set[tuple[int, int]] = field(default_factory=set)
+    _scopes: list[tuple[str, ...]] = field(default_factory=list)
 
-    def add(self, operator: Operator, sources: Iterable[int]) -> int:
-        """Appends an operator that reads what the nodes `sources` made; returns its number."""
+    def add(self, operator: Operator, sources: Iterable[int], scopes: Iterable[str] = ()) -> int:
+        """Appends an operator that reads what the nodes `sources` made; returns its number.
+
+        Args:
+            scopes: the calls of modules inside which it runs.
+        """
         node = len(self._kinds)
         described = describe(operator)
         arguments = [0.0] * len(ARGUMENTS)
@@ -42,6 +48,7 @@ class Assembler:
         self._arguments.append(arguments)
         self._memory.append(_memory_row(operator, self.batch))
         self._flops.append(described.flops)
+        self._scopes.append(tuple(scopes))
         self._edges.update((source, node) for source in sources)
         return node
 
@@ -62,7 +69,24 @@ class Assembler:
             memory=np.array(self._memory, dtype=np.float64),
             flops=np.array(self._flops, dtype=np.float64),
             edges=edges,
+            holds=self._holds(),
         )
+
+    def _holds(self) -> NDArray[np.int64]:
+        """Returns which tensors outlive their readers: what goes into a module stays in the hands
+        of its caller until the module returns.
+        """
+        last: dict[str, int] = {}
+        for node, scopes in enumerate(self._scopes):
+            last.update(dict.fromkeys(scopes, node))
+        readers: dict[int, int] = {}
+        until: dict[int, int] = {}
+        for source, target in self._edges:
+            readers[source] = max(readers.get(source, 0), target)
+            for scope in set(self._scopes[target]) - set(self._scopes[source]):
+                until[source] = max(until.get(source, 0), last[scope])
+        pairs = sorted((node, end) for node, end in until.items() if end > readers[node])
+        return np.array(pairs, dtype=np.int64).reshape(-1, 2)
 
 
 def _memory_row(operator: Operator, batch: int) -> list[float]:

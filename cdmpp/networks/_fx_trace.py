@@ -65,6 +65,8 @@ class ShapeTracer(fx.Tracer):
         self.leaves: dict[fx.Node, nn.Module] = {}
         self.constants: dict[fx.Node, torch.Tensor] = {}
         self.operators: dict[fx.Node, tuple[int, ...]] = {}
+        self._calls = 0
+        self._scopes: list[str] = []
         self._leaf: nn.Module | None = None
         self._is_evaluating = False
 
@@ -98,8 +100,15 @@ class ShapeTracer(fx.Tracer):
 
     def call_module(self, m: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Records a leaf module, goes into any other."""
-        if self._is_evaluating or not self._is_leaf(m):
+        if self._is_evaluating:
             return forward(*args, **kwargs)
+        if not self._is_leaf(m):
+            self._calls += 1
+            self._scopes.append(str(self._calls))
+            try:
+                return forward(*args, **kwargs)
+            finally:
+                self._scopes.pop()
         self._leaf = m
         return self.create_proxy("call_module", type(m).__name__, args, kwargs)
 
@@ -206,7 +215,7 @@ class ShapeTracer(fx.Tracer):
         last = origins
         added: list[int] = []
         for part in parts_of(described):
-            last = (self._assembler.add(part, last),)
+            last = (self._assembler.add(part, last, self._scopes),)
             added += last
         self._origins[node] = last
         self.operators[node] = tuple(added)

@@ -25,6 +25,7 @@ _SUMS = {
 }
 #: Column: whether those of `_SUMS` hold the rest to the sum.
 _PACKED = "is_packed"
+_HOLDS = ("hold_node", "hold_until")
 _ROW_COLUMNS = ("graph_id", "name", "batch", "architecture", "source", "spec", "resolution")
 
 
@@ -63,6 +64,11 @@ def table_of_graphs(rows: Sequence[GraphRow], ids: Sequence[str]) -> pa.Table:
     # A source is mostly just before its target.
     for name, places in (("target", pairs[:, 1]), ("step", pairs[:, 1] - pairs[:, 0])):
         columns[f"edge_{name}"] = pa.ListArray.from_arrays(edge_offsets, pa.array(places))
+    holds = np.array([len(graph.holds) for graph in graphs], dtype=np.int64)
+    offsets = np.concatenate([[0], np.cumsum(holds)]).astype(np.int32)
+    pairs = _stack([graph.holds for graph in graphs], width=2).astype(np.int32)
+    for place, name in enumerate(_HOLDS):
+        columns[name] = pa.ListArray.from_arrays(offsets, pa.array(pairs[:, place]))
     return pa.table(columns)
 
 
@@ -72,7 +78,7 @@ def graphs_from_table(table: pa.Table) -> Iterator[dict[str, Any]]:
     Raises:
         DataError: a column is missing, or a graph does not have the id that is written beside it.
     """
-    wanted = [*_ROW_COLUMNS, "kinds", "edge_target", "edge_step", _PACKED]
+    wanted = [*_ROW_COLUMNS, "kinds", "edge_target", "edge_step", *_HOLDS, _PACKED]
     wanted += [f"node_{name}" for name in _NUMBERS]
     for name in wanted:
         if name not in table.column_names:
@@ -89,6 +95,8 @@ def graphs_from_table(table: pa.Table) -> Iterator[dict[str, Any]]:
     edges = np.stack([targets - _flat(table, "edge_step").astype(np.int64), targets], axis=1)
     arguments = np.stack([numbers[name] for name in ARGUMENTS], axis=1)
     memory = np.stack([numbers[name] for name in MEMORY], axis=1)
+    hold_ends = _offsets(table, _HOLDS[0])
+    holds = np.stack([_flat(table, name).astype(np.int64) for name in _HOLDS], axis=1)
     for number, row in enumerate(rows):
         part = slice(int(nodes[number]), int(nodes[number + 1]))
         graph = NetworkGraph(
@@ -99,6 +107,7 @@ def graphs_from_table(table: pa.Table) -> Iterator[dict[str, Any]]:
             memory=memory[part],
             flops=numbers["flops"][part],
             edges=edges[int(ends[number]) : int(ends[number + 1])],
+            holds=holds[int(hold_ends[number]) : int(hold_ends[number + 1])],
         )
         graph_id = row.pop("graph_id")
         if graph.graph_id != graph_id:

@@ -54,7 +54,7 @@ def renumbered(graph: NetworkGraph, order: NDArray[np.int64]) -> NetworkGraph:
     """
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))
-    edges = place[graph.edges]
+    edges, holds = place[graph.edges], place[graph.holds]
     return NetworkGraph(
         name=graph.name,
         batch=graph.batch,
@@ -63,6 +63,7 @@ def renumbered(graph: NetworkGraph, order: NDArray[np.int64]) -> NetworkGraph:
         memory=graph.memory[order],
         flops=graph.flops[order],
         edges=edges[np.lexsort((edges[:, 1], edges[:, 0]))],
+        holds=holds[np.lexsort((holds[:, 1], holds[:, 0]))],
     )
 
 

@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from cdmpp.networks.canonical import canonical_order, renumbered
 from cdmpp.networks.features import graph_features
 from cdmpp.networks.graph import KINDS, NetworkGraph
-from cdmpp.networks.live_memory import live_memory
+from cdmpp.networks.live_memory import is_native_convolution, live_memory
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 #: Version of the columns below; a saved model refuses any other.
-ENCODING_VERSION = 1
+ENCODING_VERSION = 2
 #: Families of operators that are not in `KINDS`: words in an operator's name, the first one counts.
 _FAMILIES: Mapping[str, tuple[str, ...]] = {
     "softmax": ("softmax",),
@@ -46,6 +46,7 @@ OPERATOR_COLUMNS = (
     "log_stride", "log_dilation", "log_groups", "log_input_channels_a_group",
     "log_output_channels_a_group", "is_depthwise", "has_padding", "has_bias", "log_linear_inputs",
     "log_linear_outputs", "log_input_waste", "log_output_waste", "log_intensity",
+    "is_native",
 )  # fmt: skip
 #: Own columns of a graph, before the counts and the shares of the families.
 TOTAL_COLUMNS = (
@@ -135,6 +136,7 @@ def _operator_columns(graph: NetworkGraph, family: IntArray) -> FloatArray:
         "log_input_waste": _waste(inputs / groups),
         "log_output_waste": _waste(outputs / groups),
         "log_intensity": np.log1p(graph.flops / np.maximum(column("bytes"), 1.0)),
+        "is_native": is_native_convolution(graph).astype(np.float64),
     }
     one_hot = np.eye(len(FAMILIES))[family]
     return np.concatenate([one_hot, np.stack([columns[n] for n in OPERATOR_COLUMNS], 1)], 1)

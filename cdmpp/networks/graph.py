@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,6 +44,8 @@ class NetworkGraph:
         memory: [nodes, 12] float64, columns `MEMORY`.
         flops: [nodes] float64, floating-point operations (a multiply-add is two).
         edges: [edges, 2] int64, source and target node of every tensor, sorted.
+        holds: [holds, 2] int64, sorted: the code keeps what the first node made until the second
+            has run, though nothing reads it any more (the caller of a module keeps its input).
 
     Raises:
         DataError: arrays that do not belong together, an edge to no node or against the order.
@@ -56,6 +58,7 @@ class NetworkGraph:
     memory: NDArray[np.float64]
     flops: NDArray[np.float64]
     edges: NDArray[np.int64]
+    holds: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 2), np.int64))
 
     def __post_init__(self) -> None:
         count = len(self.kinds)
@@ -64,6 +67,7 @@ class NetworkGraph:
             "memory": (self.memory.shape, (count, len(MEMORY))),
             "flops": (self.flops.shape, (count,)),
             "edges": (self.edges.shape, (len(self.edges), 2)),
+            "holds": (self.holds.shape, (len(self.holds), 2)),
         }
         for what, (got, expected) in shapes.items():
             if got != expected:
@@ -72,16 +76,19 @@ class NetworkGraph:
             raise DataError(f"{self.name}: a network without operators; expected at least one")
         if self.batch < 1:
             raise DataError(f"{self.name}: batch {self.batch}; expected at least 1")
-        if len(self.edges) and (self.edges.min() < 0 or self.edges.max() >= count):
-            raise DataError(
-                f"{self.name}: an edge names an operator that is not there (of {count})"
-            )
+        for what, pairs in (("an edge", self.edges), ("a hold", self.holds)):
+            if len(pairs) and (pairs.min() < 0 or pairs.max() >= count):
+                raise DataError(
+                    f"{self.name}: {what} names an operator that is not there (of {count})"
+                )
         if (self.edges[:, 0] >= self.edges[:, 1]).any():
             raise DataError(f"{self.name}: an edge runs against the order; expected no cycle")
 
     @property
     def graph_id(self) -> str:
-        """Hash of the content (without the name): equal graphs have equal ids."""
+        """Hash of the content: equal graphs have equal ids. Names and `holds` do not count: they
+        are how the code is written, not what it computes.
+        """
         text = json.dumps([self.batch, *self.kinds])
         content = hashlib.sha256(text.encode())
         for array in (self.arguments, self.memory, self.flops, self.edges):

@@ -27,8 +27,11 @@ _NEEDS_OUTPUT = frozenset(
 _NEEDS_NOTHING = frozenset(
     {"Concat", "Add", "Sub", "Flatten", "GlobalAveragePool", "Mean", "Sum", "Neg", "Stack"}
 )
-#: Convolutions on smaller inputs (elements, batch 1) unfold their input instead of copying it.
-_UNFOLDED_ELEMENTS, _ELEMENT_BYTES = 20480, 4
+#: Convolutions that torch runs by its own code, see `is_native_convolution`: at batch 1 those with
+#: at most so many input elements and a kernel of at most so many pixels a side; 1x1 below this
+#: batch.
+_NATIVE_ELEMENTS, _NATIVE_KERNEL, _NATIVE_BATCH = 20480, 3, 16
+_ELEMENT_BYTES = 4
 #: Max pooling keeps an 8-byte place for every 4-byte value that it makes.
 _POOL_INDEX_FACTOR = 2.0
 #: Backward work over forward work: two products for an operator with weights, one for others.
@@ -80,12 +83,12 @@ def roofline_seconds(graph: NetworkGraph, device: DeviceSpec, mode: Mode) -> flo
 def live_memory(graph: NetworkGraph, mode: Mode) -> float:
     """Returns the peak bytes of weights, inputs and tensors that are alive at the same time.
 
-    Operators run in the order of the graph; a tensor lives until its last reader has run, the
-    network's input to the end. `train` also keeps what the backward pass needs, the gradients of
-    the weights, and the gradients of tensors while they are passed back. A convolution has
-    copies of its input and weights in another layout, as oneDNN makes them (in the backward
-    pass of its output too, for kernels above 1x1 without groups); other scratch memory inside of
-    operators is left out.
+    Operators run in the order of the graph; a tensor lives until its last reader has run, or as
+    long as the code holds it; the network's input to the end. `train` also keeps what the backward
+    pass needs, the gradients of the weights, and the gradients of tensors while they are passed
+    back. A convolution has copies of its input and weights in another layout, as oneDNN makes them
+    (in the backward pass of its output too), or its unfolded input (`is_native_convolution`); other
+    scratch memory inside of operators is left out.
 
     Raises:
         DataError: an unknown mode.
@@ -123,6 +126,8 @@ class _Plan:
         for node in range(count):
             for source in self.sources[node]:
                 self.last[self.tensor[source]] = max(self.last[self.tensor[source]], node)
+        for node, end in graph.holds.tolist():
+            self.last[self.tensor[node]] = max(self.last[self.tensor[node]], end)
         for node in range(count):  # a view lives as long as its own readers
             self.last[self.tensor[node]] = max(self.last[self.tensor[node]], node)
         self.inputs = _input_bytes(graph, self.sources)
@@ -187,29 +192,47 @@ class _Plan:
         return read if kind in _NEEDS_INPUT else read | {self.tensor[node]}
 
 
+def is_native_convolution(graph: NetworkGraph) -> NDArray[np.bool_]:
+    """Returns bool [nodes]: convolutions that torch runs by its own code on one CPU thread, as a
+    product of matrices: small ones at batch 1, and 1x1 without stride in small batches. All others
+    go to oneDNN.
+    """
+    kernel, stride = graph.column("conv_kernel_size"), graph.column("conv_stride")
+    is_conv = np.array([kind == "Conv" for kind in graph.kinds])
+    elements = graph.column("input_size") / _ELEMENT_BYTES
+    is_plain = (stride <= 1) & (graph.column("conv_dilation") <= 1)
+    is_pointwise = (kernel == 1) & is_plain & (graph.batch < _NATIVE_BATCH)
+    is_small = (
+        (graph.column("conv_groups") <= 1)
+        & (kernel <= _NATIVE_KERNEL)
+        & (graph.batch == 1)
+        & (elements <= _NATIVE_ELEMENTS)
+    )
+    return np.asarray(is_conv & (is_pointwise | is_small))
+
+
 def _scratch_bytes(graph: NetworkGraph) -> list[float]:
     """Returns what convolutions allocate and free again in their forward pass."""
-    inputs = graph.column("input_size")
-    is_small = (graph.batch == 1) & (inputs <= _UNFOLDED_ELEMENTS * _ELEMENT_BYTES)
-    window = np.square(graph.column("conv_kernel_size"))
-    pixels = graph.column("output_w") * graph.column("output_h")
-    columns = np.where(
-        window > 1, graph.column("input_channels") * window * pixels * _ELEMENT_BYTES, 0.0
-    )
-    is_conv = np.array([kind == "Conv" for kind in graph.kinds])
-    copies = inputs + graph.column("weight_size")
-    scratch: list[float] = np.where(is_conv, np.where(is_small, columns, copies), 0.0).tolist()
-    return scratch
+    copies = graph.column("input_size") + graph.column("weight_size")
+    return _convolution_scratch(graph, copies)
 
 
 def _backward_scratch_bytes(graph: NetworkGraph) -> list[float]:
     """Returns what convolutions allocate and free again in their backward pass."""
     copies = graph.column("input_size") + graph.column("output_size") + graph.column("weight_size")
-    is_conv = np.array([kind == "Conv" for kind in graph.kinds])
-    is_copied = (
-        is_conv & (graph.column("conv_groups") <= 1) & (graph.column("conv_kernel_size") > 1)
+    return _convolution_scratch(graph, copies)
+
+
+def _convolution_scratch(graph: NetworkGraph, copies: FloatArray) -> list[float]:
+    """Returns [nodes] bytes: the unfolded input of native convolutions, `copies` of the others."""
+    window = np.square(graph.column("conv_kernel_size"))
+    pixels = graph.column("output_w") * graph.column("output_h")
+    unfolded = np.where(
+        window > 1, graph.column("input_channels") * window * pixels * _ELEMENT_BYTES, 0.0
     )
-    scratch: list[float] = np.where(is_copied, copies, 0.0).tolist()
+    is_conv = np.array([kind == "Conv" for kind in graph.kinds])
+    own = np.where(is_native_convolution(graph), unfolded, copies)
+    scratch: list[float] = np.where(is_conv, own, 0.0).tolist()
     return scratch
 
 

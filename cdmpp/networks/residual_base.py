@@ -12,7 +12,7 @@ from torch import Tensor
 
 from cdmpp.networks.batch import GraphTensors, Standard
 from cdmpp.networks.encode import FAMILIES, TOTAL_COLUMNS
-from cdmpp.networks.prices import MemoryPrices, OperatorPrices
+from cdmpp.networks.prices import MemoryPrices, OperatorPrices, generated_counts
 from cdmpp.networks.samples import DEVICE_COLUMNS, TARGETS, TIMES, UTILISATIONS, NetworkSamples
 
 FloatArray = NDArray[np.float64]
@@ -62,8 +62,9 @@ class Base:
         return [rows * factor for rows in self.operators.operator_seconds(samples)]
 
     def tree_rows(self, samples: NetworkSamples) -> FloatArray:
-        """Returns float64 [N, features] for boosted trees: published features, totals, device, base
-        and what share of the base time each family has.
+        """Returns float64 [N, features] for boosted trees: published features, totals, device,
+        base, what share of the base time each family has, and how many different convolutions
+        there are.
         """
         seconds = self.operators.operator_seconds(samples)
         shares = [
@@ -72,7 +73,9 @@ class Base:
         ]
         published = np.stack([graph.network for graph in samples.encoded])
         own = network_rows(samples)
-        return np.concatenate([published, own, self.logs(samples)[:, :4], np.stack(shares)], 1)
+        counts = np.stack([generated_counts(graph) for graph in samples.encoded])
+        logs = self.logs(samples)[:, :4]
+        return np.concatenate([published, own, logs, np.stack(shares), counts], 1)
 
     def to_json(self) -> dict[str, Any]:
         """Returns plain values."""

@@ -90,7 +90,7 @@ def _add(
         return
     options = call_options(name, node.args, node.kwargs)
     operator = Operator(counted, inputs, read, tuple(outputs), options)
-    origins[node] = (assembler.add(operator, came_from),)
+    origins[node] = (assembler.add(operator, came_from, node.meta.get("nn_module_stack", ())),)
 
 
 def _infos(node: fx.Node) -> list[TensorInfo]:

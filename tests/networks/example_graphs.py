@@ -55,7 +55,7 @@ def renumbered(graph: NetworkGraph, rng: np.random.Generator) -> tuple[NetworkGr
     other = NetworkGraph(
         graph.name, graph.batch, tuple(graph.kinds[node] for node in order),
         graph.arguments[order], graph.memory[order], graph.flops[order],
-        np.array(edges, np.int64).reshape(-1, 2),
+        np.array(edges, np.int64).reshape(-1, 2), place[graph.holds],
     )  # fmt: skip
     return other, order
 

@@ -14,9 +14,14 @@ from torch import nn
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError
 from cdmpp.networks.graph import ARGUMENTS, MEMORY, NetworkGraph
-from cdmpp.networks.live_memory import live_memory, operator_seconds, roofline_seconds
+from cdmpp.networks.live_memory import (
+    is_native_convolution,
+    live_memory,
+    operator_seconds,
+    roofline_seconds,
+)
 from cdmpp.networks.store import Mode
-from cdmpp.networks.torch_graph import torch_graph
+from cdmpp.networks.torch_graph import Method, torch_graph
 from tests.networks.example_graphs import random_graph, renumbered
 
 DEVICE = DeviceSpec("hand", "cpu", peak_fp32_flop_per_s=100.0, mem_bandwidth_bytes_per_s=10.0)
@@ -89,6 +94,49 @@ def test_a_branch_lives_until_it_is_read() -> None:
     chain = live_memory(graph, "infer")
     skip = replace(graph, edges=np.array([[0, 1], [0, 3], [1, 2], [2, 3]]))
     assert (chain, live_memory(skip, "infer")) == (30, 40)
+
+
+def test_what_the_code_holds_lives_longer() -> None:
+    graph = _chain(("Relu", "Relu", "Relu", "Relu"), [10] * 5, [0] * 4)
+    held = replace(graph, holds=np.array([[0, 3]]))
+    assert (live_memory(graph, "infer"), live_memory(held, "infer")) == (30, 40)
+    rng = np.random.default_rng(0)
+    other, _ = renumbered(held, rng)
+    assert live_memory(other, "infer") == 40
+    assert held.graph_id == graph.graph_id
+    with pytest.raises(DataError, match="a hold names an operator that is not there"):
+        replace(graph, holds=np.array([[0, 4]]))
+
+
+@pytest.mark.parametrize("method", ["fx", "export"])
+def test_a_caller_holds_what_goes_into_a_module(method: Method) -> None:
+    inner = nn.Sequential(nn.ReLU(), nn.Sigmoid(), nn.Tanh())
+    network = nn.Sequential(nn.Linear(8, 8), inner, nn.Softmax(-1))
+    graph = torch_graph(network, [(8,)], batch=2, name="n", method=method)
+    assert graph.kinds == ("Gemm", "Relu", "Sigmoid", "Tanh", "Softmax")
+    assert graph.holds.tolist() == [[0, 3]]
+
+
+def test_native_convolutions_are_those_that_torch_names() -> None:
+    """Torch tells by which code a convolution runs."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        for batch, channels, side, kernel, stride, groups in (
+            (1, 8, 16, 3, 1, 1), (1, 8, 64, 3, 1, 1), (2, 8, 16, 3, 1, 1), (1, 8, 16, 5, 1, 1),
+            (1, 8, 16, 3, 1, 8), (4, 8, 16, 1, 1, 1), (4, 8, 16, 1, 2, 1), (16, 8, 16, 1, 1, 1),
+        ):  # fmt: skip
+            layer = nn.Conv2d(channels, 8, kernel, stride, kernel // 2, groups=groups)
+            values = torch.zeros(batch, channels, side, side)
+            backend = torch._C._select_conv_backend(
+                values, layer.weight, layer.bias, layer.stride, layer.padding, layer.dilation,
+                False, (0, 0), groups, None,
+            )  # fmt: skip
+            graph = torch_graph(layer, [(channels, side, side)], batch=batch, name="c")
+            is_native = "Mkldnn" not in str(backend)
+            assert is_native_convolution(graph).tolist() == [is_native], (batch, kernel, stride)
+    finally:
+        torch.set_num_threads(threads)
 
 
 def test_roofline_sum_does_not_depend_on_numbering() -> None:

@@ -51,6 +51,14 @@ def test_numbers_come_back_to_the_last_bit(tmp_path: Path, offset: float) -> Non
     assert second.graph_id == graph.graph_id
 
 
+def test_holds_come_back(tmp_path: Path) -> None:
+    graphs = [random_graph(np.random.default_rng(seed), 9) for seed in range(3)]
+    graphs[1] = replace(graphs[1], holds=np.array([[0, 8], [2, 7]]))
+    write_dataset(tmp_path, [GraphRow(graph, "a", "test") for graph in graphs], [], note={})
+    found = [row.graph.holds.tolist() for row in read_dataset(tmp_path).graphs]
+    assert found == [[], [[0, 8], [2, 7]], []]
+
+
 def test_pieces_make_the_same_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows, labels = rows_and_labels(11)
     write_dataset(tmp_path / "one", rows, labels, note={})
