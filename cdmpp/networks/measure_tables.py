@@ -16,7 +16,7 @@ from cdmpp.errors import DataError
 from cdmpp.networks.architecture import ArchitectureSpec
 from cdmpp.networks.generator import GeneratedNetwork
 from cdmpp.networks.labels import median_interval
-from cdmpp.networks.store import GraphRow, LabelRow, write_dataset
+from cdmpp.networks.store import MODES, GraphRow, LabelRow, write_dataset
 
 CAMPAIGN_FILE = "campaign.json"
 JOURNAL_FILE = "journal.jsonl"
@@ -38,7 +38,9 @@ class TablesReport:
         samples: graphs and modes.
         outcomes: how many samples came out how.
         repeatability: of samples measured twice: `samples`, and median and 90th percentile of
-            |second / first - 1| of time and memory. None = none measured twice.
+            |second / first - 1| of time and memory; for each mode and either the mean and median of
+            |second - first| / (second + first), by which the mean of two measurements errs. None =
+            none measured twice.
     """
 
     folder: Path
@@ -218,10 +220,19 @@ def _repeatability(entries: Iterable[Mapping[str, Any]]) -> dict[str, float] | N
         return None
     result: dict[str, float] = {"samples": float(len(pairs))}
     for name, column in (("time", "time_s"), ("memory", "memory_bytes")):
-        apart = sorted(
-            abs(second[column] / first[column] - 1.0) for first, second in pairs if first[column]
-        )
-        if apart:
-            result[f"{name}_median"] = statistics.median(apart)
-            result[f"{name}_p90"] = apart[math.ceil(0.9 * len(apart)) - 1]
+        both = [(first, second) for first, second in pairs if first[column] and second[column]]
+        if not both:
+            continue
+        apart = sorted(abs(second[column] / first[column] - 1.0) for first, second in both)
+        result[f"{name}_median"] = statistics.median(apart)
+        result[f"{name}_p90"] = apart[math.ceil(0.9 * len(apart)) - 1]
+        for mode in MODES:
+            halves = [
+                abs(second[column] - first[column]) / (second[column] + first[column])
+                for first, second in both
+                if first["mode"] == mode
+            ]
+            if halves:
+                result[f"{mode}_{column}_half_mean"] = statistics.fmean(halves)
+                result[f"{mode}_{column}_half_median"] = statistics.median(halves)
     return result

@@ -99,6 +99,7 @@ def markdown(
     """Returns the page."""
     note = data.manifest.get("note", {})
     floor = noise_floor(assemble(data))
+    repeats = note.get("repeatability") or {}
     lines = [
         "# Whole networks: time, memory and utilisation from the operator graph",
         "",
@@ -114,7 +115,7 @@ def markdown(
         "",
     ]
     for target in TARGETS:
-        lines += _target(cells, target, "architecture", floor[target])
+        lines += _target(cells, target, "architecture", floor[target], repeats)
     lines += [
         "## The random split leaks",
         "",
@@ -135,23 +136,30 @@ def markdown(
         f"Graph by torch.export {speed['export']:.0f} ms.",
         "",
     ]
-    if note.get("repeatability"):
-        found = note["repeatability"]
+    if repeats:
+        found = repeats
         lines += [
+            "## Noise",
+            "",
             f"Measured twice: {found['samples']:.0f} samples in other processes at another time "
             f"differ by {100 * found['time_median']:.2f} % in time and "
             f"{100 * found['memory_median']:.2f} % in memory (medians; 90th percentiles "
-            f"{100 * found['time_p90']:.2f} % and {100 * found['memory_p90']:.2f} %). Two "
-            "measurements differ by the square root of two more than one errs, so a perfect model "
-            f"would seem to err by {100 * found['time_median'] / 2**0.5:.2f} % in time and "
-            f"{100 * found['memory_median'] / 2**0.5:.2f} % in memory (median).",
+            f"{100 * found['time_p90']:.2f} % and {100 * found['memory_p90']:.2f} %). A label is "
+            "of both; were they independent, it would err by half of their difference, and so "
+            "would a perfect model: the line `noise between two processes` of each table. The line "
+            "above it is what the repeats of a process tell, which do not know that a machine changes its "
+            "speed between minutes.",
             "",
         ]
     return "\n".join(lines)
 
 
 def _target(
-    cells: list[dict[str, Any]], target: str, split: str, floor: dict[str, Any]
+    cells: list[dict[str, Any]],
+    target: str,
+    split: str,
+    floor: dict[str, Any],
+    repeats: dict[str, float],
 ) -> list[str]:
     """Returns the table of one target."""
     lines = [f"## {_TITLES[target]}", "", f"| model | {' | '.join(_HEADINGS)} | n | seeds |"]
@@ -166,7 +174,13 @@ def _target(
         lines.append(f"| {name} | {' | '.join(numbers)} | {count} | {len(own)} |")
     if floor["mape"] is not None:
         numbers = [_mean([floor[metric]], metric) for metric in _SHOWN]
-        lines.append(f"| noise of the repeats | {' | '.join(numbers)} | {floor['n']} | - |")
+        lines.append(f"| noise in one process | {' | '.join(numbers)} | {floor['n']} | - |")
+    if f"{target}_half_mean" in repeats:
+        mean, median = repeats[f"{target}_half_mean"], repeats[f"{target}_half_median"]
+        lines.append(
+            f"| noise between two processes | {100 * mean:.2f} | {100 * median:.2f} "
+            f"{'| - ' * (len(_SHOWN) - 2)}| {repeats['samples']:.0f} | - |"
+        )
     return [*lines, ""]
 
 
