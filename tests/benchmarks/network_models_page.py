@@ -147,8 +147,8 @@ def markdown(
             f"{100 * found['time_p90']:.2f} % and {100 * found['memory_p90']:.2f} %). A label is "
             "of both; were they independent, it would err by half of their difference, and so "
             "would a perfect model: the line `noise between two processes` of each table. The line "
-            "above it is what the repeats of a process tell, which do not know that a machine changes its "
-            "speed between minutes.",
+            "above it is what the repeats of a process tell, which do not know that a machine "
+            "changes its speed between minutes.",
             "",
         ]
     return "\n".join(lines)
