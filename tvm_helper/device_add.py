@@ -15,6 +15,7 @@ from cdmpp.config import dump_text
 from cdmpp.datasets.atomic import make_folder, remove_abandoned
 from cdmpp.datasets.budget import of_tasks
 from cdmpp.datasets.cache import load_samples
+from cdmpp.datasets.journal import folder_lock
 from cdmpp.datasets.samples import Samples
 from cdmpp.datasets.tenset import default_dataset_dir, find_devices
 from cdmpp.devices.spec import DeviceSpec
@@ -54,7 +55,6 @@ from tvm_helper.device_add_probe import DEVICES_FOLDER, RunBenchmarks, described
 from tvm_helper.device_benchmarks import run_benchmarks
 from tvm_helper.measure import MeasureProgress
 from tvm_helper.measure_doctor import folder_report
-from tvm_helper.measure_journal import campaign_lock
 from tvm_helper.measure_process import WORKER_COMMAND
 from tvm_helper.measure_target import MeasureTarget
 
@@ -118,7 +118,7 @@ def add_device(
     find_devices(Path(options.dataset) if options.dataset else default_dataset_dir())
     model, card = load_model(model_folder(options.from_run))
     make_folder(folder, what="run folder")
-    with campaign_lock(folder):
+    with folder_lock(folder):
         remove_abandoned(folder)
         if (folder / _CONFIG_FILE).is_file():
             claim_run_folder(folder, dump_text(options))

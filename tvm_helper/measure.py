@@ -18,6 +18,7 @@ from typing import Any
 
 from cdmpp.config import to_dict
 from cdmpp.datasets.atomic import make_folder, remove_abandoned, write_json
+from cdmpp.datasets.journal import folder_lock
 from cdmpp.datasets.store import ExtractReport
 from cdmpp.errors import CdmppError, DataError, DeviceError
 from cdmpp.timing import timer
@@ -32,7 +33,6 @@ from tvm_helper.measure_journal import (
     CAMPAIGN_FILE,
     TASKS_FOLDER,
     Journal,
-    campaign_lock,
     check_unchanged,
     disk_full,
     says_disk_is_full,
@@ -188,7 +188,7 @@ class Campaign:
                 unless they could not be written.
         """
         make_folder(self._folder, what="measuring campaign")
-        with campaign_lock(self._folder):
+        with folder_lock(self._folder):
             remove_abandoned(self._folder)
             self._settle()
             self._journal = Journal(self._folder)

@@ -17,13 +17,13 @@ from typing import Any
 from tvm.s_tir import meta_schedule
 
 from cdmpp.datasets.atomic import make_folder, remove_abandoned, write_json
+from cdmpp.datasets.journal import folder_lock
 from cdmpp.datasets.metaschedule import RECORD_FILE, WORKLOAD_FILE
 from cdmpp.errors import DataError
 from cdmpp.records import program_id
 from tvm_helper.measure_journal import (
     TASKS_FOLDER,
     Journal,
-    campaign_lock,
     check_unchanged,
     disk_full,
     says_disk_is_full,
@@ -179,7 +179,7 @@ def open_store(
         DataError: a file cannot be read or written.
     """
     make_folder(folder, what="search")
-    with campaign_lock(folder):
+    with folder_lock(folder):
         remove_abandoned(folder)
         _settle(folder, settings)
         tasks_folder = make_folder(folder / TASKS_FOLDER, what="tasks of the search")

@@ -15,7 +15,8 @@ from typing import Any, Self
 
 from cdmpp.errors import DataError, UsageError
 
-_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+#: Error numbers of a disk that is full.
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
 class LineJournal:
@@ -65,11 +66,7 @@ class LineJournal:
         except OSError as error:
             with contextlib.suppress(OSError):
                 self._cut()
-            hint = "free some space" if error.errno in _NO_SPACE else "mend that"
-            raise DataError(
-                f"{self.path}: cannot write ({error.strerror}); its {len(self.entries)} lines are "
-                f"safe: {hint} and run the same command again"
-            ) from None
+            raise self._failure(error) from None
         self._size += len(line)
         self.entries.append(entry)
 
@@ -87,6 +84,14 @@ class LineJournal:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    def _failure(self, error: OSError) -> DataError:
+        """Returns what a user is told when a line cannot be written."""
+        hint = "free some space" if error.errno in NO_SPACE else "mend that"
+        return DataError(
+            f"{self.path}: cannot write ({error.strerror}); its {len(self.entries)} lines are "
+            f"safe: {hint} and run the same command again"
+        )
 
     def _cut(self) -> None:
         os.ftruncate(self._file, self._size)

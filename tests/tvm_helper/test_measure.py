@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from cdmpp.datasets.extracted import read_table
+from cdmpp.datasets.journal import folder_lock
 from cdmpp.datasets.read_report import ReadReport
 from cdmpp.datasets.record_file import read_records
 from cdmpp.errors import DataError, DeviceError, UsageError
@@ -30,7 +31,7 @@ from tests.tvm_helper.measure_campaigns import (
     small_dataset,
 )
 from tvm_helper.measure import MeasureProgress
-from tvm_helper.measure_journal import Journal, campaign_lock, read_journal
+from tvm_helper.measure_journal import Journal, read_journal
 from tvm_helper.measure_process import Worker
 from tvm_helper.measure_protocol import first_error_text
 from tvm_helper.measure_tables import write_tables
@@ -245,7 +246,7 @@ def test_a_finished_campaign_does_nothing_more(tmp_path: Path) -> None:
 def test_two_campaigns_on_one_folder_are_refused(tmp_path: Path) -> None:
     folder = tmp_path / "out"
     folder.mkdir()
-    with campaign_lock(folder), pytest.raises(UsageError, match=f"process {os.getpid()}"):
+    with folder_lock(folder), pytest.raises(UsageError, match=f"process {os.getpid()}"):
         campaign(folder).run()
     assert campaign(folder, most_programs=3).run().measured == 3
 

@@ -16,11 +16,12 @@ import pytest
 
 pytest.importorskip("tvm", reason="apache-tvm is not installed")
 
+from cdmpp.datasets.journal import folder_lock
 from cdmpp.errors import DataError, DeviceError, UsageError
 from tests.tvm_helper.search_fake_worker import TUNED_S, UNTUNED_S
 from tests.tvm_helper.search_runs import plan, search
 from tvm_helper import search as search_module
-from tvm_helper.measure_journal import campaign_lock, read_journal
+from tvm_helper.measure_journal import read_journal
 from tvm_helper.search_options import SearchOptions
 from tvm_helper.search_summary import search_summary
 
@@ -188,7 +189,7 @@ def test_two_searches_on_one_folder(tmp_path: Path) -> None:
     search(out, trials=4)
     before = {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()}
     with (
-        campaign_lock(out),
+        folder_lock(out),
         pytest.raises(UsageError, match=rf"running there \(process {os.getpid()}"),
     ):
         search(out, trials=8)
