@@ -1,0 +1,47 @@
+"""The measured networks that come with the repository, and the model that learned from them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cdmpp.config import load_config, to_dict
+from cdmpp.networks.measure_options import NetworksConfig
+from cdmpp.networks.store import MODES, NetworkData, read_dataset
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "data" / "networks-cpu"
+
+
+@pytest.fixture(scope="module")
+def data() -> NetworkData:
+    return read_dataset(FOLDER)
+
+
+def test_it_is_small_and_has_what_is_said_of_it(data: NetworkData) -> None:
+    assert sum(path.stat().st_size for path in FOLDER.iterdir()) < 4_000_000
+    assert len(data.labels) >= 1500
+    assert len({row.architecture for row in data.graphs}) >= 400
+    assert {label.device for label in data.labels} == {"epyc-avx512-1c"}
+    assert {label.mode for label in data.labels} == set(MODES)
+    assert data.manifest["note"]["repeatability"]["samples"] > 2000
+
+
+def test_it_is_of_the_shipped_configuration(data: NetworkData) -> None:
+    config = to_dict(load_config(NetworksConfig, ROOT / "configs" / "networks" / "cpu-small.yaml"))
+    noted = data.manifest["note"]["config"]
+    for name in ("architectures", "seed", "device", "space", "timing", "most_memory_bytes"):
+        assert noted[name] == config[name], name
+
+
+def test_operators_add_up_to_their_network(data: NetworkData) -> None:
+    graphs = data.by_id()
+    ratios = []
+    for label in data.labels:
+        assert len(label.operators_s) == len(graphs[label.graph_id].graph.kinds)
+        assert label.time_s is not None
+        ratios.append(sum(label.operators_s) / label.time_s)
+    assert 0.9 < float(np.median(ratios)) < 1.1
+    assert float(np.mean(np.abs(np.log(ratios)) < 0.5)) > 0.9
