@@ -99,7 +99,9 @@ class ResidualOptions:
     has_context: bool = True
     has_trees: bool = True
     operator_weight: float = 2.0
-    trees: TreeOptions = field(default_factory=lambda: TreeOptions(trees=300, depth=4, learning_rate=0.06))
+    trees: TreeOptions = field(
+        default_factory=lambda: TreeOptions(trees=300, depth=4, learning_rate=0.06)
+    )
     fit: FitOptions = field(
         default_factory=lambda: FitOptions(
             epochs=60, batch=32, learning_rate=3e-3, schedule="cosine", weight_decay=1e-2

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+from torch import nn
 
 from cdmpp.config import load_config, to_dict
 from cdmpp.networks.measure_options import NetworksConfig
+from cdmpp.networks.predict import NetworkPredictor
+from cdmpp.networks.run import data_hash
 from cdmpp.networks.store import MODES, NetworkData, read_dataset
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -45,3 +49,28 @@ def test_operators_add_up_to_their_network(data: NetworkData) -> None:
         ratios.append(sum(label.operators_s) / label.time_s)
     assert 0.9 < float(np.median(ratios)) < 1.1
     assert float(np.mean(np.abs(np.log(ratios)) < 0.5)) > 0.9
+
+
+def test_the_packaged_model_learned_from_it(data: NetworkData) -> None:
+    card = json.loads((ROOT / "cdmpp" / "pretrained" / "networks" / "card.json").read_text())
+    assert card["data_hash"] == data_hash(data)
+    assert card["split"]["kind"] == "architecture"
+    assert "allocator" in card["limits"]
+
+
+def test_the_packaged_model_predicts_a_measured_network(data: NetworkData) -> None:
+    """A chain of convolutions takes about what any of its size took."""
+    network = nn.Sequential(
+        nn.Conv2d(3, 64, 3, padding=1), nn.ReLU(), nn.Conv2d(64, 64, 3, padding=1), nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10),
+    )  # fmt: skip
+    predictor = NetworkPredictor.load()
+    graphs = predictor.graphs(network, [(3, 64, 64)], [4], name="chain")
+    infer, train = predictor.predict(graphs)
+    assert (infer.mode, train.mode) == ("infer", "train")
+    gflop = float(graphs[0].flops.sum()) / 1e9
+    assert 0.005 < infer.time_s.value / gflop < 0.1
+    assert 1.5 < train.time_s.value / infer.time_s.value < 6
+    assert infer.time_s.low is not None
+    assert infer.time_s.low < infer.time_s.value < infer.time_s.high
+    assert train.memory_bytes.value > infer.memory_bytes.value > 4 * 2 * 64 * 64 * 64
