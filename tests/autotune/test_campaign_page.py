@@ -34,10 +34,10 @@ def test_the_page_says_what_was_found(tmp_path: Path) -> None:
         result("ended-early", 0, best=0.4, steps=60, test=None),
         result("never-ended", 0, best=0.4, steps=100, test=None),
     ):
-        folder = tmp_path / "runs" / f"{value['group']}-{value['seed']}"
-        folder.mkdir(parents=True)
-        (folder / "result.json").write_text(json.dumps(value))
-    report(Namespace(out=tmp_path / "runs", results=tmp_path))
+        folder = tmp_path / "studies"
+        folder.mkdir(exist_ok=True)
+        (folder / f"{value['group']}-{value['seed']}.json").write_text(json.dumps(value))
+    report(Namespace(finished=tmp_path / "studies", results=tmp_path))
     page = (tmp_path / "autotune.md").read_text()
     assert "| tpe | 0 | 2.0 | 5 / 9 | 50.0% | 40.0% | 20% | 45.0% / 30.0% / 0.70 |" in page
     assert "| **tpe** | mean of 2 | | | | **35.0%** | **30%** | **40.0%** |" in page
@@ -49,4 +49,4 @@ def test_the_page_says_what_was_found(tmp_path: Path) -> None:
 
 def test_a_page_of_nothing_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="no finished study"):
-        report(Namespace(out=tmp_path, results=tmp_path))
+        report(Namespace(finished=tmp_path, results=tmp_path))

@@ -4,7 +4,8 @@
     python -m tests.benchmarks.autotune_campaign report
 
 Every study is one `cdmpp autotune`, in a folder of its own under `--out`; a study that was cut off
-goes on where it was, finished ones are not repeated. One worker each, so that a seed says what is
+goes on where it was. What a finished one printed is kept in `docs/results/autotune-studies`, so
+that it is not repeated on another machine either. One worker each, so that a seed says what is
 drawn. Budgets are CPU time: other work on the machine makes a study longer, not worse.
 """
 
@@ -31,7 +32,8 @@ _CONFIG = "configs/autotune/tenset-cpu.yaml"
 #: Trials of a study with and without ending trials early, which has no other budget.
 _PRUNING_TRIALS = 20
 _SEEDS = (0, 1, 2)
-_RESULT = "result.json"
+#: One JSON file a finished study.
+FINISHED = ROOT / "docs" / "results" / "autotune-studies"
 
 
 @dataclass(frozen=True)
@@ -73,10 +75,11 @@ def studies() -> list[Study]:
 def run(args: argparse.Namespace) -> int:
     """Runs the studies that are not finished, and trains what they begin with."""
     make_folder(args.out, what="studies")
+    make_folder(args.finished, what="finished studies")
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     for study in studies():
         wanted = not args.cells or any(fnmatch(study.name, pattern) for pattern in args.cells)
-        path = args.out / study.name / _RESULT
+        path = args.finished / f"{study.name}.json"
         if not wanted or path.exists():
             continue
         done = subprocess.run(
@@ -87,16 +90,16 @@ def run(args: argparse.Namespace) -> int:
         if done.returncode:
             print(f"{study.name}: exit {done.returncode}; {done.stderr[-300:]}", flush=True)
             continue
-        value = {**json.loads(done.stdout), "commit": commit(), "machine": machine()}
+        value = {**_facts(json.loads(done.stdout)), "commit": commit(), "machine": machine()}
         write_json(path, {**value, "group": study.group, "seed": study.seed})
         print(f"{study.name}: {value['best']['values'][0]:.4f}", flush=True)
     return 0
 
 
-def finished(out: Path) -> dict[tuple[str, int], dict[str, Any]]:
+def finished(folder: Path) -> dict[tuple[str, int], dict[str, Any]]:
     """Returns (group, seed) -> what the study's command printed."""
     found = {}
-    for path in sorted(out.glob(f"*/{_RESULT}")):
+    for path in sorted(folder.glob("*.json")):
         value = json.loads(path.read_text(encoding="utf-8"))
         found[value["group"], value["seed"]] = value
     return found
@@ -104,9 +107,9 @@ def finished(out: Path) -> dict[tuple[str, int], dict[str, Any]]:
 
 def report(args: argparse.Namespace) -> int:
     """Writes autotune.md, .csv and .json."""
-    found = finished(args.out)
+    found = finished(args.finished)
     if not found:
-        raise SystemExit(f"{args.out} has no finished study; run the step run first")
+        raise SystemExit(f"{args.finished} has no finished study; run the step run first")
     make_folder(args.results, what="results")
     text = "\n".join([*_head(), *_budget(found), *_pruning(found), *_trees(found)]) + "\n"
     write_atomic(args.results / "autotune.md", lambda path: _write(path, text))
@@ -237,11 +240,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     steps = parser.add_subparsers(dest="step", required=True)
     work = steps.add_parser("run", help="the studies that are not finished")
+    work.add_argument("--out", type=Path, default=ROOT / "runs" / "autotune-campaign")
     work.add_argument("--cells", nargs="*", default=[], help="only studies with these names (* ?)")
     page = steps.add_parser("report", help="write autotune.md, .csv and .json")
     page.add_argument("--results", type=Path, default=ROOT / "docs" / "results")
     for step in (work, page):
-        step.add_argument("--out", type=Path, default=ROOT / "runs" / "autotune-campaign")
+        step.add_argument("--finished", type=Path, default=FINISHED)
     args = parser.parse_args(arguments)
     return {"run": run, "report": report}[args.step](args)
 
