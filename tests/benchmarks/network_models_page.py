@@ -113,6 +113,7 @@ def markdown(
         "",
         *_verdict(cells, floor),
         "",
+        *_seernet(cells),
     ]
     for target in TARGETS:
         lines += _target(cells, target, "architecture", floor[target], repeats)
@@ -206,6 +207,22 @@ def _verdict(cells: list[dict[str, Any]], floor: dict[str, Any]) -> list[str]:
             f"{'met' if ours <= goal else 'not met'}"
         )
     return lines
+
+
+def _seernet(cells: list[dict[str, Any]]) -> list[str]:
+    """Returns how SeerNet was trained, which takes hours at the published settings."""
+    lines = []
+    for model in ("seernet", "seernet-multi"):
+        own = _of(cells, model, "architecture")
+        if own:
+            chosen = own[0]["key"]["options"][model.replace("-", "_")]
+            minutes = sum(cell["fit_s"] for cell in own) / len(own) / 60
+            lines.append(
+                f"`{model}`: width {chosen['hidden']} (published 256), at most "
+                f"{chosen['fit']['epochs']} epochs (500) of batches of {chosen['fit']['batch']} "
+                f"(128), {minutes:.0f} minutes a training."
+            )
+    return [*lines, ""] if lines else []
 
 
 def _random(cells: list[dict[str, Any]]) -> list[str]:
