@@ -19,9 +19,8 @@ from torch.nn import functional
 from cdmpp.networks._assemble import Assembler
 from cdmpp.networks._fx_trace import ShapeTracer
 from cdmpp.networks.graph import NetworkGraph
+from cdmpp.networks.labels import FEWEST_REPEATS
 from cdmpp.networks.torch_graph import evaluation_mode
-
-_FEWEST_RUNS = 3
 
 
 class OperatorRunner:
@@ -44,7 +43,7 @@ class OperatorRunner:
             for node in nodes
             if node in self._tracer.values
         ]
-        self._output = [node for node in nodes if node in self._tracer.values][-1]
+        self._output = nodes[-1].all_input_nodes[0]
 
     def times(
         self,
@@ -71,7 +70,7 @@ class OperatorRunner:
         found: list[NDArray[np.float64]] = []
         started = time.perf_counter()
         while len(found) < runs:
-            if len(found) >= _FEWEST_RUNS and time.perf_counter() - started >= budget_s:
+            if len(found) >= FEWEST_REPEATS and time.perf_counter() - started >= budget_s:
                 break
             found.append(self._run(mode, update))
         return tuple(np.median(found, axis=0).tolist())

@@ -112,15 +112,25 @@ def make_step(
 
         return infer
     module.train()
-    optimiser = torch.optim.SGD(module.parameters(), lr=_LEARNING_RATE)
+    update = make_update(module)
     targets = torch.zeros(len(inputs[0]), dtype=torch.int64, device=inputs[0].device)
 
     def train() -> None:
         functional.cross_entropy(module(*inputs), targets).backward()  # type: ignore[no-untyped-call]
+        update()
+
+    return train
+
+
+def make_update(module: nn.Module) -> Callable[[], None]:
+    """Returns the end of a training step: an SGD step that leaves no gradients."""
+    optimiser = torch.optim.SGD(module.parameters(), lr=_LEARNING_RATE)
+
+    def update() -> None:
         optimiser.step()
         optimiser.zero_grad(set_to_none=True)
 
-    return train
+    return update
 
 
 def grad_mode(mode: Literal["infer", "train"]) -> contextlib.AbstractContextManager[Any]:
@@ -199,14 +209,7 @@ def _operator_times(
     from cdmpp.networks._operator_times import OperatorRunner
 
     runner = OperatorRunner(module, inputs)
-    update = None
-    if request.mode == "train":
-        optimiser = torch.optim.SGD(module.parameters(), lr=_LEARNING_RATE)
-
-        def update() -> None:
-            optimiser.step()
-            optimiser.zero_grad(set_to_none=True)
-
+    update = make_update(module) if request.mode == "train" else None
     return runner.times(request.mode, update, runs=timing.operator_runs, budget_s=timing.budget_s)
 
 

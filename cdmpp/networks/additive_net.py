@@ -47,8 +47,12 @@ class TimeNet(nn.Module):
 
     def forward(self, batch: GraphBatch) -> Tensor:
         """Returns [graphs, 2], log seconds of inference and of training."""
-        cost = self.operator_seconds(batch)
-        return torch.log(segment_sum(cost, batch.node_graph, batch.graphs))
+        return self.log_sums(batch, self.operator_seconds(batch))
+
+    @staticmethod
+    def log_sums(batch: GraphBatch, seconds: Tensor) -> Tensor:
+        """Returns [graphs, 2], log seconds of networks whose operators take `seconds`."""
+        return torch.log(segment_sum(seconds, batch.node_graph, batch.graphs))
 
     def operator_seconds(self, batch: GraphBatch) -> Tensor:
         """Returns [nodes, 2], what each operator adds."""

@@ -70,6 +70,8 @@ class EncodedGraph:
         totals: float64 [`TOTAL_COLUMNS` + 2 x families].
         family: int64 [nodes], of `FAMILIES`.
         memory_bytes: float64 [2], analytic peak of inference and of training.
+        generated: float64 [5], how many different convolutions there are: native, depthwise,
+            grouped, 1x1, others.
     """
 
     graph: NetworkGraph
@@ -81,6 +83,7 @@ class EncodedGraph:
     totals: FloatArray
     family: IntArray
     memory_bytes: FloatArray
+    generated: FloatArray
 
 
 def encode(graph: NetworkGraph) -> EncodedGraph:
@@ -100,6 +103,7 @@ def encode(graph: NetworkGraph) -> EncodedGraph:
         totals=_total_columns(canonical, family, memory_bytes),
         family=family,
         memory_bytes=memory_bytes,
+        generated=_generated_counts(canonical, family),
     )
 
 
@@ -140,6 +144,23 @@ def _operator_columns(graph: NetworkGraph, family: IntArray) -> FloatArray:
     }
     one_hot = np.eye(len(FAMILIES))[family]
     return np.concatenate([one_hot, np.stack([columns[n] for n in OPERATOR_COLUMNS], 1)], 1)
+
+
+def _generated_counts(graph: NetworkGraph, family: IntArray) -> FloatArray:
+    """Returns float64 [5], how many different convolutions there are: native, depthwise, grouped,
+    1x1, others. Code is generated for each, which no tensor tells of.
+    """
+    column = graph.column
+    is_conv = family == FAMILIES.index("Conv")
+    groups, inputs = column("conv_groups"), column("input_channels")
+    is_native = is_conv & is_native_convolution(graph)
+    is_depthwise = is_conv & ~is_native & (groups > 1) & (groups == inputs)
+    is_grouped = is_conv & ~is_native & (groups > 1) & ~is_depthwise
+    is_pointwise = is_conv & ~is_native & (groups <= 1) & (column("conv_kernel_size") == 1)
+    others = is_conv & ~(is_native | is_depthwise | is_grouped | is_pointwise)
+    rows = np.concatenate([graph.arguments, graph.memory], 1)
+    kinds = (is_native, is_depthwise, is_grouped, is_pointwise, others)
+    return np.array([len({row.tobytes() for row in rows[chosen]}) for chosen in kinds], np.float64)
 
 
 def _waste(channels: FloatArray) -> FloatArray:

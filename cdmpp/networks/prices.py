@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cdmpp.networks.encode import FAMILIES, EncodedGraph
-from cdmpp.networks.live_memory import is_native_convolution
 from cdmpp.networks.samples import MEMORIES, TIMES, NetworkSamples
 
 FloatArray = NDArray[np.float64]
@@ -23,7 +22,6 @@ _LEAST_SHARE = 0.1
 _LEAST_S, _LEAST_BYTES = 1e-8, 1.0
 #: Relative errors above this count less, see `relative_prices`.
 _TURN = 0.05
-_CONVOLUTION = FAMILIES.index("Conv")
 _ROUNDS = 8
 
 
@@ -175,7 +173,7 @@ def _family_charges(graph: EncodedGraph, rates: FloatArray) -> FloatArray:
 
 def _memory_columns(graph: EncodedGraph, mode: int) -> FloatArray:
     """Returns a constant, the analytic peak, weights, all outputs, the largest output, the largest
-    operator, how many operators there are, and `generated_counts`.
+    operator, how many operators there are, and `EncodedGraph.generated`.
     """
     column = graph.graph.column
     outputs, traffic = column("output_size"), column("bytes")
@@ -183,21 +181,4 @@ def _memory_columns(graph: EncodedGraph, mode: int) -> FloatArray:
         1.0, graph.memory_bytes[mode], column("weight_size").sum(), outputs.sum(),
         outputs.max(), traffic.max(), len(outputs),
     ]  # fmt: skip
-    return np.concatenate([np.array(first, np.float64), generated_counts(graph)])
-
-
-def generated_counts(graph: EncodedGraph) -> FloatArray:
-    """Returns float64 [5], how many different convolutions there are: native, depthwise, grouped,
-    1x1, others. Code is generated for each, which no tensor tells of.
-    """
-    column = graph.graph.column
-    is_conv = graph.family == _CONVOLUTION
-    groups, inputs = column("conv_groups"), column("input_channels")
-    is_native = is_conv & is_native_convolution(graph.graph)
-    is_depthwise = is_conv & ~is_native & (groups > 1) & (groups == inputs)
-    is_grouped = is_conv & ~is_native & (groups > 1) & ~is_depthwise
-    is_pointwise = is_conv & ~is_native & (groups <= 1) & (column("conv_kernel_size") == 1)
-    others = is_conv & ~(is_native | is_depthwise | is_grouped | is_pointwise)
-    rows = np.concatenate([graph.graph.arguments, graph.graph.memory], 1)
-    kinds = (is_native, is_depthwise, is_grouped, is_pointwise, others)
-    return np.array([len({row.tobytes() for row in rows[chosen]}) for chosen in kinds], np.float64)
+    return np.concatenate([np.array(first, np.float64), graph.generated])

@@ -222,8 +222,8 @@ class _Trainee:
         operator_weight: float,
     ) -> None:
         own = list(columns)
-        self._operator_weight = operator_weight if columns == TIMES else 0.0
         self._is_time = columns == TIMES
+        self._operator_weight = operator_weight if self._is_time else 0.0
         spread = np.ones(len(own)) if self._is_time else base.spread[own]
         self._spread = torch.tensor(spread, dtype=torch.float32)
         self._rows, self._wanted = self._prepared(train, scaling, base, own)
@@ -243,7 +243,7 @@ class _Trainee:
             return self._huber(_run(network, rows), wanted)
         batch = collate(rows)
         seconds: Tensor = network.operator_seconds(batch)  # type: ignore[operator]
-        found = torch.log(segment_sum(seconds, batch.node_graph, batch.graphs))
+        found = TimeNet.log_sums(batch, seconds)
         return self._huber(found, wanted) + self._operator_weight * _operator_losses(batch, seconds)
 
     def _huber(self, found: Tensor, wanted: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from cdmpp.networks.batch import GraphTensors, Standard
 from cdmpp.networks.encode import FAMILIES, TOTAL_COLUMNS
-from cdmpp.networks.prices import MemoryPrices, OperatorPrices, generated_counts
+from cdmpp.networks.prices import MemoryPrices, OperatorPrices
 from cdmpp.networks.samples import DEVICE_COLUMNS, TARGETS, TIMES, UTILISATIONS, NetworkSamples
 
 FloatArray = NDArray[np.float64]
@@ -73,7 +73,7 @@ class Base:
         ]
         published = np.stack([graph.network for graph in samples.encoded])
         own = network_rows(samples)
-        counts = np.stack([generated_counts(graph) for graph in samples.encoded])
+        counts = np.stack([graph.generated for graph in samples.encoded])
         logs = self.logs(samples)[:, :4]
         return np.concatenate([published, own, logs, np.stack(shares), counts], 1)
 
