@@ -7,6 +7,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,14 @@ from tvm_helper.measure_worker import random_tensors
 from tvm_helper.network_costs import ChosenSchedule
 from tvm_helper.network_graph import NetworkGraph
 
-_REPEATS = 15
-_KERNEL_REPEATS = 7
+#: Network and kernels are timed in turns, so that slow changes of the machine meet both alike.
+_TURNS = 5
+_REPEATS_A_TURN = 2
+_KERNEL_REPEATS_A_TURN = 1
 _LEAST_MS = 20
+
+#: Does so many timings after one that warms up; seconds.
+_Timer = Callable[[int], list[float]]
 
 
 @dataclass(frozen=True)
@@ -54,12 +60,12 @@ def measure_network(
     chosen: Mapping[str, ChosenSchedule],
     target: Target,
     *,
-    repeats: int = _REPEATS,
+    turns: int = _TURNS,
 ) -> MeasuredNetwork:
     """Returns the timings of a network compiled with the first schedule of each task.
 
     Args:
-        repeats: timings of the whole network.
+        turns: how often the whole network and then each kernel is timed.
 
     Raises:
         DeviceError: the target is no CPU, or the network cannot be compiled or run.
@@ -70,20 +76,29 @@ def measure_network(
             "choose the label of this CPU with --device (`cdmpp device list`)"
         )
     import_tensor_intrinsics()
-    try:
-        costs_s = _whole(network, chosen, target, repeats)
-    except Exception as error:  # TVM and LLVM raise whatever they do
-        raise DeviceError(
-            f"the network cannot be compiled and run here ({_text(error)}); check the target with: "
-            "cdmpp doctor"
-        ) from None
-    kernel_s, unmeasured = _kernels(network, chosen, target)
-    return MeasuredNetwork(costs_s, kernel_s, unmeasured)
+    kernel_costs_s: dict[str, list[float]] = {}
+    costs_s: list[float] = []
+    with tempfile.TemporaryDirectory() as scratch:
+        kernels, unmeasured = _kernels(network, chosen, target, Path(scratch))
+        try:
+            whole = _whole(network, chosen, target)
+            for _ in range(turns):
+                costs_s += whole(_REPEATS_A_TURN)
+                _time_kernels(kernels, kernel_costs_s, unmeasured)
+        except Exception as error:  # TVM and LLVM raise whatever they do
+            raise DeviceError(
+                f"the network cannot be compiled and run here ({_text(error)}); check the target "
+                "with: cdmpp doctor"
+            ) from None
+    kernel_s = {
+        key: float(np.median(costs))
+        for key, costs in kernel_costs_s.items()
+        if key not in unmeasured
+    }
+    return MeasuredNetwork(tuple(costs_s), kernel_s, unmeasured)
 
 
-def _whole(
-    network: NetworkGraph, chosen: Mapping[str, ChosenSchedule], target: Target, repeats: int
-) -> tuple[float, ...]:
+def _whole(network: NetworkGraph, chosen: Mapping[str, ChosenSchedule], target: Target) -> _Timer:
     database = meta_schedule.database.MemoryDatabase()
     for task in network.tasks.tasks:
         schedules = chosen[task.workload_key].schedules
@@ -102,40 +117,55 @@ def _whole(
     ]
     tensors = random_tensors(inputs, tvm.cpu(0))
     timer = machine.time_evaluator("main", tvm.cpu(0), number=1, repeat=1, min_repeat_ms=_LEAST_MS)
-    return _costs(timer, tensors, repeats, is_alone=_is_one_thread(target))
+    return partial(_costs, timer, tensors, is_alone=_is_one_thread(target))
 
 
 def _kernels(
-    network: NetworkGraph, chosen: Mapping[str, ChosenSchedule], target: Target
-) -> tuple[dict[str, float], dict[str, str]]:
+    network: NetworkGraph,
+    chosen: Mapping[str, ChosenSchedule],
+    target: Target,
+    scratch: Path,
+) -> tuple[dict[str, _Timer], dict[str, str]]:
+    """Returns task key -> timer, and why the others have none."""
     called = {one.task for one in network.graph.operators}
-    kernel_s: dict[str, float] = {}
+    timers: dict[str, _Timer] = {}
     unmeasured: dict[str, str] = {}
-    with tempfile.TemporaryDirectory() as scratch:
-        for number, task in enumerate(network.tasks.tasks):
-            key, schedules = task.workload_key, chosen[task.workload_key].schedules
-            if key not in called:
-                continue
-            if not schedules:
-                unmeasured[key] = chosen[key].reason
-                continue
-            try:
-                module, tensors = built(
-                    task.module["main"], schedules[0], target, Path(scratch), f"kernel{number}"
-                )
-                timer = module.time_evaluator(
-                    "main", tvm.cpu(0), number=1, repeat=1, min_repeat_ms=_LEAST_MS
-                )
-                costs = _costs(timer, tensors, _KERNEL_REPEATS, is_alone=_is_one_thread(target))
-                kernel_s[key] = float(np.median(costs))
-            except Exception as error:  # TVM and LLVM raise whatever they do
-                unmeasured[key] = _text(error)
-    return kernel_s, unmeasured
+    for number, task in enumerate(network.tasks.tasks):
+        key, schedules = task.workload_key, chosen[task.workload_key].schedules
+        if key not in called:
+            continue
+        if not schedules:
+            unmeasured[key] = chosen[key].reason
+            continue
+        try:
+            module, tensors = built(
+                task.module["main"], schedules[0], target, scratch, f"kernel{number}"
+            )
+            timer = module.time_evaluator(
+                "main", tvm.cpu(0), number=1, repeat=1, min_repeat_ms=_LEAST_MS
+            )
+        except Exception as error:  # TVM and LLVM raise whatever they do
+            unmeasured[key] = _text(error)
+        else:
+            timers[key] = partial(_costs, timer, tensors, is_alone=_is_one_thread(target))
+    return timers, unmeasured
+
+
+def _time_kernels(
+    kernels: Mapping[str, _Timer], costs_s: dict[str, list[float]], unmeasured: dict[str, str]
+) -> None:
+    for key, timer in kernels.items():
+        if key in unmeasured:
+            continue
+        try:
+            costs_s.setdefault(key, []).extend(timer(_KERNEL_REPEATS_A_TURN))
+        except Exception as error:  # TVM and LLVM raise whatever they do
+            unmeasured[key] = _text(error)
 
 
 def _costs(
     timer: Callable[..., Any], tensors: Sequence[Any], repeats: int, *, is_alone: bool
-) -> tuple[float, ...]:
+) -> list[float]:
     """Returns seconds, one a repeat, after one that warms up.
 
     Args:
@@ -148,7 +178,7 @@ def _costs(
         cost = float(timer(*tensors).results[0])
         share = (time.process_time() - worked) / (time.perf_counter() - wall)
         costs.append(cost * min(1.0, share) if is_alone else cost)
-    return tuple(costs[1:])
+    return costs[1:]
 
 
 def _is_one_thread(target: Target) -> bool:

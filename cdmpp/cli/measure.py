@@ -49,7 +49,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     sources.add_argument(
         "--network",
-        action="append",
+        nargs="+",
+        action="extend",
         default=[],
         metavar="FILE",
         help="random schedules of the tasks of a network (.onnx, .pt2)",

@@ -5,7 +5,7 @@ The first network of the list calibrates the gap between operators; it is then f
 are judged against the measured time: the replay of measured kernels (error of the replayer alone),
 the replay of predicted kernels (error of both), and the plain sum of predicted kernels. Writes
 replay.md, replay.csv and replay.json to --out; a network that is in replay.json already is not
-measured again.
+measured again, and predicted again only with --predict-again (for another model).
 
 With `--trials N` every network is searched first (`cdmpp search`), and the database's best programs
 are a second schedule.
@@ -39,8 +39,11 @@ from tests.benchmarks.example_networks import REPLAYED
 from tvm_helper.device_target import device_target
 from tvm_helper.network_costs import ProgramCosts, ScheduleChoice, choose_schedules
 from tvm_helper.network_graph import DEVICE, read_network_graph
-from tvm_helper.network_measure import measure_network
+from tvm_helper.network_measure import MeasuredNetwork, measure_network
 from tvm_helper.prediction import Predictor
+
+#: Candidates that TVM evolves for a round of a search: its 512 take most of the time on one core.
+_POPULATION = 128
 
 
 def exported(name: str, batch: int, folder: Path) -> Path:
@@ -64,6 +67,7 @@ def searched(path: Path, args: argparse.Namespace) -> Path:
         subprocess.run(
             [sys.executable, "-m", "cdmpp.cli.main", "search", "--network", str(path),
              "--device", args.device, "--model", args.model, "--seed", "0",
+             "--set", f"population={_POPULATION}", "--set", "final_repeats=3",
              "--trials", str(args.trials * predictor_tasks), "--out", str(folder), "-q"],
             check=True,
         )  # fmt: skip
@@ -72,12 +76,17 @@ def searched(path: Path, args: argparse.Namespace) -> Path:
 
 
 def judged(
-    path: Path, choice: ScheduleChoice, predictor: Predictor, gap_s: float | None
+    path: Path,
+    choice: ScheduleChoice,
+    predictor: Predictor,
+    gap_s: float | None,
+    known: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Returns a network's row.
 
     Args:
         gap_s: None = this network calibrates it.
+        known: an earlier row of the network, whose timings are taken.
     """
     (device,) = predictor.devices
     target = device_target(device)
@@ -85,19 +94,25 @@ def judged(
     chosen = choose_schedules(network, target, choice)
     programs = ProgramCosts(predictor, network, chosen, device)
     costs = gather_costs(network.graph, [programs], {DEVICE: device})
-    timed = measure_network(network, chosen, target)
+    if known is None:
+        timed = measure_network(network, chosen, target)
+    else:
+        timed = MeasuredNetwork(
+            tuple(known["costs_s"]), known["kernel_s"], known["kernels_unmeasured"]
+        )
     if timed.unmeasured:
         print(f"{path.stem}: not timed: {timed.unmeasured}", file=sys.stderr)
     is_calibrating = gap_s is None
     if gap_s is None:
-        known = _measured_times(network.graph, costs.times_s, timed.kernel_s)
-        gap_s = fitted_gap_s(replay(network.graph, known), timed.latency_s)
+        times_s = _measured_times(network.graph, costs.times_s, timed.kernel_s)
+        gap_s = fitted_gap_s(replay(network.graph, times_s), timed.latency_s)
     outcome = replay_costs(costs, ReplayOptions(gap_s=gap_s), device=device.name)
     return {
         "network": path.stem, "schedule": choice.kind, "is_calibrating": is_calibrating,
         "operators": len(network.graph.operators), "gap_s": gap_s, "low_s": outcome.low_s,
         "high_s": outcome.high_s, "uncovered": len(costs.uncovered),
         "untuned": sum(bool(one.remark) for one in chosen.values()),
+        "kernel_s": timed.kernel_s, "kernels_unmeasured": timed.unmeasured,
         **measured_values(outcome, timed),
     }  # fmt: skip
 
@@ -110,13 +125,17 @@ def main() -> int:
     parser.add_argument("--networks", nargs="+", choices=REPLAYED, default=list(REPLAYED))
     parser.add_argument("--batches", nargs="+", type=int, default=[1, 4])
     parser.add_argument("--trials", type=int, default=0, help="of the search, a task; 0 = none")
+    parser.add_argument(
+        "--predict-again", action="store_true", help="ask the model about kept networks too"
+    )
     parser.add_argument("--work", type=Path, default=Path("runs/replay"))
     parser.add_argument("--out", type=Path, default=Path("docs/results"))
     args = parser.parse_args()
     make_folder(args.work, what="networks and searches")
     make_folder(args.out, what="results")
     kept = args.out / "replay.json"
-    rows = json.loads(kept.read_text(encoding="utf-8"))["rows"] if kept.is_file() else []
+    found = json.loads(kept.read_text(encoding="utf-8"))["rows"] if kept.is_file() else []
+    rows = {(row["network"], row["schedule"]): row for row in found}
     predictor = Predictor(args.model, [args.device])
     for name in args.networks:
         for batch in args.batches:
@@ -126,27 +145,29 @@ def main() -> int:
                 choices.append(ScheduleChoice("database", database=searched(path, args)))
             for choice in choices:
                 key = (path.stem, choice.kind)
-                if any((row["network"], row["schedule"]) == key for row in rows):
+                if key in rows and not args.predict_again:
                     continue
-                gaps = {row["schedule"]: row["gap_s"] for row in rows}
-                rows.append(judged(path, choice, predictor, gaps.get("first-valid")))
-                _write_all(rows, args)
-                print(f"{' '.join(key)}: replay {rows[-1]['replay_error']:+.1%}, predicted "
-                      f"{rows[-1]['error']:+.1%}", file=sys.stderr, flush=True)  # fmt: skip
+                others = [row for other, row in rows.items() if other != key]
+                gap_s = next((row["gap_s"] for row in others if row["is_calibrating"]), None)
+                row = rows[key] = judged(path, choice, predictor, gap_s, rows.get(key))
+                _write_all(_in_order(rows), args)
+                print(f"{' '.join(key)}: replay {row['replay_error']:+.1%}, predicted "
+                      f"{row['error']:+.1%}", file=sys.stderr, flush=True)  # fmt: skip
     return 0
 
 
 def page(rows: list[dict[str, Any]], args: argparse.Namespace) -> str:
     """Returns the Markdown page."""
-    gap_us = 1e6 * rows[0]["gap_s"]
+    calibrating = next(row for row in rows if row["is_calibrating"])
+    gap_us = 1e6 * calibrating["gap_s"]
     lines = [
         "# Replayed networks, predicted against measured", "",
         f"`make bench-replay` on `{args.device}`, model `{args.model}`, random weights. *Measured* "
         "is the compiled network; *replay, measured kernels* the replay of kernels that were timed "
         "alone (error of the replayer); *replay, predicted kernels* what `cdmpp replay` says; "
-        "*plain sum* the same without gaps. The gap between operators, "
-        f"{gap_us:.2f} µs, was calibrated on {rows[0]['network']} with its first valid samples, "
-        "which therefore does not count in the means, and then fixed.", "",
+        f"*plain sum* the same without gaps. The gap between operators, {gap_us:.2f} µs, was "
+        f"calibrated on {calibrating['network']} with its first valid samples, which therefore "
+        "does not count in the means, and then fixed.", "",
     ]  # fmt: skip
     for schedule in dict.fromkeys(row["schedule"] for row in rows):
         own = [row for row in rows if row["schedule"] == schedule]
@@ -192,6 +213,14 @@ def table(rows: list[dict[str, Any]], args: argparse.Namespace) -> str:
             writer.writerow(["replay", row["network"], row["schedule"], args.device, "network",
                              args.model, 0, metric, row[metric], row["operators"]])  # fmt: skip
     return stream.getvalue()
+
+
+def _in_order(rows: dict[tuple[str, str], dict[str, Any]]) -> list[dict[str, Any]]:
+    order = list(REPLAYED)
+    return sorted(
+        rows.values(),
+        key=lambda row: (order.index(row["network"].rsplit("-b", 1)[0]), row["network"]),
+    )
 
 
 def _measured_times(
