@@ -6,9 +6,9 @@ import argparse
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from cdmpp.cli._options import add_output_options
+from cdmpp.cli._options import add_config_options, add_output_options, given_options
 
 if TYPE_CHECKING:
     from cdmpp.networks.measure_options import NetworksConfig
@@ -22,25 +22,17 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument(
         "--out", type=Path, metavar="DIR", required=True, help="data set of graphs without labels"
     )
-    add_config_options(parser)
+    add_drawing_options(parser)
     add_output_options(parser)
     parser.set_defaults(run=run)
 
 
-def add_config_options(parser: argparse.ArgumentParser) -> None:
+def add_drawing_options(parser: argparse.ArgumentParser) -> None:
     """Adds what says which networks: --config, --set, --architectures and --seed."""
-    parser.add_argument(
-        "--config",
-        type=Path,
-        metavar="YAML",
-        help="what is drawn, see configs/networks (default: as configs/networks/published.yaml)",
-    )
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="one setting, e.g. space.most_flops=1e9; may be repeated, wins over --config",
+    add_config_options(
+        parser,
+        config="what is drawn, see configs/networks (default: as configs/networks/published.yaml)",
+        setting="space.most_flops=1e9",
     )
     parser.add_argument(
         "--architectures", type=int, metavar="N", help="how many networks, batches not counted"
@@ -58,11 +50,7 @@ def networks_config(args: argparse.Namespace) -> NetworksConfig:
     from cdmpp.networks.measure_options import NetworksConfig
 
     config = load_config(NetworksConfig, args.config, overrides=args.set)
-    names = ("architectures", "seed", "device")
-    given: dict[str, Any] = {
-        name: getattr(args, name) for name in names if getattr(args, name, None) is not None
-    }
-    config = replace(config, **given)
+    config = replace(config, **given_options(args, ("architectures", "seed", "device")))
     config.check()
     return config
 

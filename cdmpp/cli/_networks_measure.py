@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 
 from cdmpp.cli._campaign_progress import campaign_progress
-from cdmpp.cli._networks_generate import add_config_options, networks_config
-from cdmpp.cli._options import add_output_options, is_quiet
+from cdmpp.cli._networks_generate import add_drawing_options, networks_config
+from cdmpp.cli._options import add_devices_option, add_output_options, is_quiet
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -24,15 +24,8 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="campaign and data set; the same command continues what is there",
     )
     parser.add_argument("--device", metavar="LABEL", help="of this machine, see `device list`")
-    parser.add_argument(
-        "--devices",
-        type=Path,
-        action="append",
-        default=[],
-        metavar="DIR",
-        help="folder with device files of your own; may be repeated",
-    )
-    add_config_options(parser)
+    add_devices_option(parser)
+    add_drawing_options(parser)
     parser.add_argument(
         "--tables-only",
         action="store_true",

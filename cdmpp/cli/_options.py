@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -51,16 +52,52 @@ def add_data_options(parser: argparse.ArgumentParser, *, is_dataset_required: bo
 
 
 def add_training_options(parser: argparse.ArgumentParser) -> None:
-    """Adds --config and --set."""
-    parser.add_argument(
-        "--config", type=Path, metavar="YAML", help="options, e.g. configs/train/default.yaml"
+    """Adds --config and --set of what trains."""
+    add_config_options(
+        parser,
+        config="options, e.g. configs/train/default.yaml",
+        setting="transformer.loop.epochs=10",
     )
+
+
+def add_config_options(parser: argparse.ArgumentParser, *, config: str, setting: str) -> None:
+    """Adds --config and --set.
+
+    Args:
+        config: what the file is, for the help.
+        setting: an example.
+    """
+    parser.add_argument("--config", type=Path, metavar="YAML", help=config)
     parser.add_argument(
         "--set",
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="one option, e.g. transformer.loop.epochs=10; may be repeated, wins over --config",
+        help=f"one setting, e.g. {setting}; may be repeated, wins over --config",
+    )
+
+
+def add_target_options(parser: argparse._ActionsContainer) -> None:
+    """Adds --device, --target, --threads and --devices: what programs run on."""
+    parser.add_argument("--device", metavar="LABEL", help="label of the device, see `device list`")
+    parser.add_argument(
+        "--target", metavar="TEXT", help="TVM's target, JSON or tag (default: follows from LABEL)"
+    )
+    parser.add_argument(
+        "--threads", type=int, metavar="N", help="threads on a CPU (default: those of LABEL)"
+    )
+    add_devices_option(parser)
+
+
+def add_devices_option(parser: argparse._ActionsContainer) -> None:
+    """Adds --devices."""
+    parser.add_argument(
+        "--devices",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="folder with device files of your own; may be repeated",
     )
 
 
@@ -69,6 +106,12 @@ def add_profile_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--profile", action="store_true", help="print where the time went, as a tree, on stderr"
     )
+
+
+def given_options(args: argparse.Namespace, names: Iterable[str]) -> dict[str, Any]:
+    """Returns those of the named options that were given; a command need not have all of them."""
+    found = {name: getattr(args, name, None) for name in names}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def is_quiet(args: argparse.Namespace) -> bool:

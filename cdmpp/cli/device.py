@@ -11,6 +11,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cdmpp.cli._options import add_devices_option
+
 if TYPE_CHECKING:
     from cdmpp.devices.occupancy import Occupancy, OccupancyLimits
     from cdmpp.devices.spec import DeviceSpec
@@ -29,14 +31,14 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     form = listing.add_mutually_exclusive_group()
     form.add_argument("--markdown", action="store_true", help="print docs/devices.md")
     form.add_argument("--json", action="store_true", help="print one JSON array")
-    _add_folder(listing)
+    add_devices_option(listing)
     _add_run(listing)
     listing.set_defaults(run=run_list)
     show = commands.add_parser("show", help="show one device, with the source of every number")
     show.add_argument("name", nargs="?", metavar="NAME", help="label or alias, e.g. t4")
     _add_device_file(show)
     show.add_argument("--json", action="store_true", help="print one JSON object")
-    _add_folder(show)
+    add_devices_option(show)
     _add_run(show)
     show.set_defaults(run=run_show)
     register_add(commands)
@@ -55,7 +57,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     calculator.add_argument("--device", metavar="NAME", help="label or alias of an NVIDIA GPU")
     _add_device_file(calculator)
     calculator.add_argument("--json", action="store_true", help="print one JSON object")
-    _add_folder(calculator)
+    add_devices_option(calculator)
     calculator.set_defaults(run=run_occupancy)
 
 
@@ -116,17 +118,6 @@ def run_occupancy(args: argparse.Namespace) -> int:
     else:
         print(_occupancy_text(spec, limits, result))
     return 0
-
-
-def _add_folder(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--devices",
-        type=Path,
-        action="append",
-        default=[],
-        metavar="DIR",
-        help="folder with device files of your own; may be repeated",
-    )
 
 
 def _add_run(parser: argparse.ArgumentParser) -> None:

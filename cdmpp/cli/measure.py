@@ -5,10 +5,17 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cdmpp.cli._campaign_progress import campaign_progress
-from cdmpp.cli._options import add_output_options, add_profile_option, is_quiet
+from cdmpp.cli._options import (
+    add_config_options,
+    add_output_options,
+    add_profile_option,
+    add_target_options,
+    given_options,
+    is_quiet,
+)
 
 if TYPE_CHECKING:
     from tvm_helper.measure_options import MeasureOptions
@@ -64,33 +71,14 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     sources.add_argument("--seed", type=int, metavar="N", help="what is drawn (default: 0)")
     place = parser.add_argument_group("on what")
-    place.add_argument("--device", metavar="LABEL", help="label of the device, see `device list`")
-    place.add_argument(
-        "--target", metavar="TEXT", help="TVM's target, JSON or tag (default: follows from LABEL)"
-    )
-    place.add_argument(
-        "--threads", type=int, metavar="N", help="threads on a CPU (default: those of LABEL)"
-    )
+    add_target_options(place)
     place.add_argument(
         "--rpc", metavar="HOST:PORT:KEY", help="TVM's RPC tracker (default: this machine)"
     )
-    place.add_argument(
-        "--devices",
-        type=Path,
-        action="append",
-        default=[],
-        metavar="DIR",
-        help="folder with device files of your own; may be repeated",
-    )
-    parser.add_argument(
-        "--config", type=Path, metavar="YAML", help="all of it in a file, see configs/measure"
-    )
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="one setting, e.g. run_timeout_s=30 or timing.spread=0.01; wins over --config",
+    add_config_options(
+        parser,
+        config="all of it in a file, see configs/measure",
+        setting="run_timeout_s=30 or timing.spread=0.01",
     )
     parser.add_argument(
         "--tables-only",
@@ -138,9 +126,7 @@ def measure_options(args: argparse.Namespace) -> MeasureOptions:
     from tvm_helper.measure_options import MeasureOptions
 
     options = load_config(MeasureOptions, args.config, overrides=args.set)
-    given: dict[str, Any] = {
-        name: getattr(args, name) for name in _SINGLE if getattr(args, name) is not None
-    }
+    given = given_options(args, _SINGLE)
     given |= {name: tuple(getattr(args, name)) for name in _REPEATED if getattr(args, name)}
     return replace(options, **given)
 

@@ -9,9 +9,15 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from cdmpp.cli._options import add_output_options, is_quiet
+from cdmpp.cli._options import (
+    add_config_options,
+    add_output_options,
+    add_target_options,
+    given_options,
+    is_quiet,
+)
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -80,28 +86,9 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="expected gain below which stopping is advised (default: 2)",
     )
     place = parser.add_argument_group("on what")
-    place.add_argument("--device", metavar="LABEL", help="label of the device, see `device list`")
-    place.add_argument(
-        "--target", metavar="TEXT", help="TVM's target, JSON or tag (default: follows from LABEL)"
-    )
-    place.add_argument(
-        "--threads", type=int, metavar="N", help="threads on a CPU (default: those of LABEL)"
-    )
-    place.add_argument(
-        "--devices",
-        type=Path,
-        action="append",
-        default=[],
-        metavar="DIR",
-        help="folder with device files of your own; may be repeated",
-    )
-    parser.add_argument("--config", type=Path, metavar="YAML", help="all of it in a file")
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="one setting, e.g. run_timeout_s=30 or timing.spread=0.01; wins over --config",
+    add_target_options(place)
+    add_config_options(
+        parser, config="all of it in a file", setting="run_timeout_s=30 or timing.spread=0.01"
     )
     add_output_options(parser)
     parser.set_defaults(run=run)
@@ -158,9 +145,7 @@ def search_options(args: argparse.Namespace) -> SearchOptions:
     from tvm_helper.search_options import SearchOptions
 
     options = load_config(SearchOptions, args.config, overrides=args.set)
-    given: dict[str, Any] = {
-        name: getattr(args, name) for name in _SINGLE if getattr(args, name) is not None
-    }
+    given = given_options(args, _SINGLE)
     if args.task:
         given["task"] = tuple(args.task)
     if args.stop_early:
