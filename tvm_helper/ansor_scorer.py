@@ -18,7 +18,7 @@ from cdmpp.features.compact_ast import CompactAst
 from cdmpp.models.assemble import AskedProgram, assemble_samples
 from cdmpp.records import MeasureRecord, TensetTask, program_id_of_text
 from cdmpp.training.estimates import TrainedModel
-from tvm_helper.cost_model_file import SearchState, read_state, write_state
+from tvm_helper.cost_model_file import read_state, write_state
 from tvm_helper.dag import parse_dag
 from tvm_helper.featurise import featurise_records, is_gpu_kind
 from tvm_helper.safety_net import SafetyNet
@@ -131,18 +131,7 @@ class AnsorScorer:
         Raises:
             DataError: it cannot be written.
         """
-        core = self.core
-        state = SearchState(
-            trained=core.trained,
-            current=core.current,
-            device=core.device,
-            measured=core.measured,
-            tuned_to=core.tuned_to,
-            reference_s=core.reference_s,
-            net=SafetyNet(),
-            peer=None,
-        )
-        write_state(path, state)
+        write_state(path, self.core.state(SafetyNet(), peer=None))
 
     def load(self, path: Path) -> None:
         """Continues where the model that wrote the file was; mode and seed stay those of this one.

@@ -16,7 +16,7 @@ from tvm.s_tir.meta_schedule.utils import shash2hex
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import UsageError
 from cdmpp.training.estimates import TrainedModel
-from tvm_helper.cost_model_file import SearchState, read_state, write_state
+from tvm_helper.cost_model_file import read_state, write_state
 from tvm_helper.featurise import is_gpu_kind
 from tvm_helper.module_scores import ModuleSamples, module_samples, predict_modules
 from tvm_helper.safety_net import SafetyNet
@@ -136,18 +136,7 @@ class CdmppCostModel(meta_schedule.cost_model.PyCostModel):  # type: ignore[misc
         Raises:
             DataError: it cannot be written.
         """
-        core = self._core
-        state = SearchState(
-            trained=core.trained,
-            current=core.current,
-            device=core.device,
-            measured=core.measured,
-            tuned_to=core.tuned_to,
-            reference_s=core.reference_s,
-            net=self.net,
-            peer=self._peer,
-        )
-        write_state(Path(path), state)
+        write_state(Path(path), self._core.state(self.net, self._peer))
 
     def load(self, path: str) -> None:
         """Continues where the model that wrote the file was; mode and seed stay those of this one.

@@ -6,6 +6,7 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +20,11 @@ from cdmpp.training.asked_device import asked_device
 from cdmpp.training.estimates import TrainedModel
 from tvm_helper.cost_model_file import SearchState, load_for_search
 from tvm_helper.measured_programs import LEAST_PROGRAMS, MeasuredPrograms, adapt
+from tvm_helper.safety_net import SafetyNet
 from tvm_helper.search_usage import Usage
+
+if TYPE_CHECKING:  # it imports TVM, which a process of Ansor's scorer need not have
+    from tvm_helper.xgb_peer import XgbPeer
 
 FloatArray = NDArray[np.float64]
 _log = logging.getLogger("cdmpp")
@@ -143,6 +148,19 @@ class SearchCore:
         reference = self.reference_s.get(task)
         if reference is not None:
             self.reference_s[task] = (reference[1], reference[1])
+
+    def state(self, net: SafetyNet, peer: XgbPeer | None) -> SearchState:
+        """Returns what `restore` needs, with the net and the peer that go with it."""
+        return SearchState(
+            trained=self.trained,
+            current=self.current,
+            device=self.device,
+            measured=self.measured,
+            tuned_to=self.tuned_to,
+            reference_s=self.reference_s,
+            net=net,
+            peer=peer,
+        )
 
     def restore(self, state: SearchState) -> None:
         """Continues from a saved state; mode, seed and usage stay those of this one."""

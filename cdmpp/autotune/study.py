@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-import os
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
@@ -29,13 +27,12 @@ from cdmpp.autotune.worker import OnTrial, work
 from cdmpp.datasets.samples import Samples
 from cdmpp.errors import CdmppError, DataError
 from cdmpp.training._files import write_text
+from cdmpp.training._one_thread import one_thread_each
 
 if TYPE_CHECKING:
     import optuna
     from optuna.trial import FrozenTrial
 
-#: One thread a process: what is fast alone is slow when two processes fight for two cores.
-_ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 #: Workers that are started again in place of killed ones, for each worker.
 _MOST_REPLACEMENTS = 3
 
@@ -169,7 +166,7 @@ def _run_processes(
         return process
 
     replacements = _MOST_REPLACEMENTS * workers
-    with _one_thread_each():
+    with one_thread_each():
         processes = [start() for _ in range(workers)]
         failed = 0
         while processes:
@@ -208,18 +205,3 @@ def _work_in_process(
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         sys.exit(130)
-
-
-@contextmanager
-def _one_thread_each() -> Iterator[None]:
-    """Gives the processes started inside the block one thread for numerical libraries."""
-    before = {name: os.environ.get(name) for name in _ONE_THREAD}
-    os.environ.update(dict.fromkeys(_ONE_THREAD, "1"))
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import logging
-import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from multiprocessing import get_context
@@ -18,6 +16,7 @@ from typing import Any
 from cdmpp.datasets.samples import Samples
 from cdmpp.errors import CdmppError, NotApplicableError, UsageError
 from cdmpp.timing import timer
+from cdmpp.training._one_thread import one_thread_each
 from cdmpp.training.origin import commit, versions
 from cdmpp.training.suite_plan import Cell
 from cdmpp.training.suite_store import (
@@ -29,8 +28,6 @@ from cdmpp.training.suite_store import (
     write_cell,
 )
 
-#: One thread a process: what is fast alone is slow when two processes fight for two cores.
-_ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 #: A cell that was running when a process died is tried once more.
 _MOST_DEATHS = 2
 
@@ -104,7 +101,7 @@ def run_cells(
     if jobs == 0:
         _run_here(tracker, folders, runs_dir, load)
     else:
-        with _one_thread_each():
+        with one_thread_each():
             _run_processes(tracker, folders, runs_dir, load, jobs)
     return tracker.results
 
@@ -301,18 +298,3 @@ def _fill(
         for future in wait(started, return_when=FIRST_COMPLETED).done:
             future.result()
             tracker.finish(runs_dir, started.pop(future))
-
-
-@contextmanager
-def _one_thread_each() -> Iterator[None]:
-    """Gives the processes started inside the block one thread for numerical libraries."""
-    before = {name: os.environ.get(name) for name in _ONE_THREAD}
-    os.environ.update(dict.fromkeys(_ONE_THREAD, "1"))
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
