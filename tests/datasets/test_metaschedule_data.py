@@ -20,6 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
         ("metaschedule-cpu", 1743, 32),
         ("metaschedule-cpu-wide", 2033, 174),
         ("metaschedule-cpu-found", 1377, 173),
+        ("metaschedule-cpu-networks", 2172, 1193),
     ],
 )
 def test_they_load_without_an_extraction(
