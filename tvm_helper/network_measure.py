@@ -24,6 +24,9 @@ from tvm_helper.network_graph import NetworkGraph
 
 #: Network and kernels are timed in turns, so that slow changes of the machine meet both alike.
 _TURNS = 5
+#: Slow networks get fewer turns: no more when these seconds are over, but at least so many.
+_TURNS_S = 60.0
+_FEWEST_TURNS = 2
 _REPEATS_A_TURN = 2
 _KERNEL_REPEATS_A_TURN = 1
 _LEAST_MS = 20
@@ -65,7 +68,7 @@ def measure_network(
     """Returns the timings of a network compiled with the first schedule of each task.
 
     Args:
-        turns: how often the whole network and then each kernel is timed.
+        turns: how often the whole network and then each kernel is timed; fewer for slow networks.
 
     Raises:
         DeviceError: the target is no CPU, or the network cannot be compiled or run.
@@ -82,7 +85,10 @@ def measure_network(
         kernels, unmeasured = _kernels(network, chosen, target, Path(scratch))
         try:
             whole = _whole(network, chosen, target)
-            for _ in range(turns):
+            began = time.monotonic()
+            for turn in range(turns):
+                if turn >= _FEWEST_TURNS and time.monotonic() - began > _TURNS_S:
+                    break
                 costs_s += whole(_REPEATS_A_TURN)
                 _time_kernels(kernels, kernel_costs_s, unmeasured)
         except Exception as error:  # TVM and LLVM raise whatever they do
