@@ -36,10 +36,12 @@ def test_the_command_wins_over_set_wins_over_the_file() -> None:
 
 def test_sources_may_be_mixed_and_repeated() -> None:
     options = measure_options(
-        parsed("--sample", "a", "b", "--sample", "c", "--replay", "d", "--network", "e.onnx")
+        parsed(
+            "--sample", "a", "b", "--sample", "c", "--replay", "d", "--network", "e.onnx", "f.pt2"
+        )
     )
     assert options.sample == ("a", "b", "c")
-    assert (options.replay, options.network) == (("d",), ("e.onnx",))
+    assert (options.replay, options.network) == (("d",), ("e.onnx", "f.pt2"))
     assert measure_options(parsed()) == MeasureOptions()
 
 
