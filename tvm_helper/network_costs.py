@@ -64,11 +64,13 @@ class ChosenSchedule:
         schedules: one, or one a draw; empty = there is none.
         reason: why there is none.
         remark: where it is not what was asked for, what it is instead.
+        is_fastest: whether it was chosen because it was measured to be fast.
     """
 
     schedules: tuple[Schedule, ...]
     reason: str = ""
     remark: str = ""
+    is_fastest: bool = False
 
 
 def choose_schedules(
@@ -89,7 +91,7 @@ def choose_schedules(
     for task in network.tasks.tasks:
         tuned = None if database is None else _tuned(database, task, target)
         if tuned is not None:
-            chosen[task.workload_key] = ChosenSchedule((tuned,))
+            chosen[task.workload_key] = ChosenSchedule((tuned,), is_fastest=True)
             continue
         count = choice.draws if choice.kind == "draws" else 1
         sampled = _sampled(task, target, choice.seed, count)
@@ -155,10 +157,13 @@ class ProgramCosts(CostSource):
             answer = self._predictor.scheduled(task, schedule, self._device)
             if answer.latency_s is None:
                 return answer.reason or "the model cannot judge it"
-            mean_s = answer.latency_s if answer.mean_s is None else answer.mean_s
-            draws.append(mean_s)
-            lows.append(mean_s if answer.low_s is None else answer.low_s)
-            highs.append(mean_s if answer.high_s is None else answer.high_s)
+            # The mean counts in that some programs are far slower than they look. The fastest of
+            # many that were measured is none of these.
+            mean_s = None if chosen.is_fastest else answer.mean_s
+            seconds = answer.latency_s if mean_s is None else mean_s
+            draws.append(seconds)
+            lows.append(seconds if answer.low_s is None else answer.low_s)
+            highs.append(seconds if answer.high_s is None else answer.high_s)
         if len(draws) == 1:
             return OperatorCost(draws[0], lows[0], highs[0], "model", chosen.remark)
         return OperatorCost(

@@ -1,11 +1,11 @@
 """Predicted against measured networks, replayed: `make bench-replay`.
 
 Each network is compiled with named schedules and timed here, and so is each of its kernels alone.
-The first network of the list calibrates the gap between operators; it is then fixed. Three columns
-are judged against the measured time: the replay of measured kernels (error of the replayer alone),
-the replay of predicted kernels (error of both), and the plain sum of predicted kernels. Writes
-replay.md, replay.csv and replay.json to --out; a network that is in replay.json already is not
-measured again, and predicted again only with --predict-again (for another model).
+A chain of very short operators calibrates the gap between operators; it is then fixed. Three
+columns are judged against the measured time: the replay of measured kernels (error of the replayer
+alone), the replay of predicted kernels (error of both), and the plain sum of predicted kernels.
+Writes replay.md, replay.csv and replay.json to --out; a network that is in replay.json already is
+not measured again, and predicted again only with --predict-again (for another model).
 
 With `--trials N` every network is searched first (`cdmpp search`), and the database's best programs
 are a second schedule.
@@ -20,6 +20,7 @@ import json
 import subprocess
 import sys
 import warnings
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,7 @@ from cdmpp.replay.engine import ReplayOptions, replay
 from cdmpp.replay.graph import OperatorGraph
 from cdmpp.replay.summary import replay_costs
 from cdmpp.training.origin import commit, machine, versions
-from tests.benchmarks.example_networks import REPLAYED
+from tests.benchmarks.example_networks import REPLAYED, Network, short_operators
 from tvm_helper.device_target import device_target
 from tvm_helper.network_costs import ProgramCosts, ScheduleChoice, choose_schedules
 from tvm_helper.network_graph import DEVICE, read_network_graph
@@ -44,14 +45,15 @@ from tvm_helper.prediction import Predictor
 
 #: Candidates that TVM evolves for a round of a search: its 512 take most of the time on one core.
 _POPULATION = 128
+_CALIBRATING = "short-operators"
 
 
-def exported(name: str, batch: int, folder: Path) -> Path:
+def exported(stem: str, make: Callable[[], Network], folder: Path) -> Path:
     """Returns the file of a network, made when it is missing."""
-    path = folder / f"{name}-b{batch}.pt2"
+    path = folder / f"{stem}.pt2"
     if not path.is_file():
         torch.manual_seed(0)
-        network, inputs = REPLAYED[name](batch)
+        network, inputs = make()
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")
             program = torch.export.export(network, inputs)
@@ -137,22 +139,23 @@ def main() -> int:
     found = json.loads(kept.read_text(encoding="utf-8"))["rows"] if kept.is_file() else []
     rows = {(row["network"], row["schedule"]): row for row in found}
     predictor = Predictor(args.model, [args.device])
-    for name in args.networks:
-        for batch in args.batches:
-            path = exported(name, batch, args.work)
-            choices = [ScheduleChoice()]
-            if args.trials:
-                choices.append(ScheduleChoice("database", database=searched(path, args)))
-            for choice in choices:
-                key = (path.stem, choice.kind)
-                if key in rows and not args.predict_again:
-                    continue
-                others = [row for other, row in rows.items() if other != key]
-                gap_s = next((row["gap_s"] for row in others if row["is_calibrating"]), None)
-                row = rows[key] = judged(path, choice, predictor, gap_s, rows.get(key))
-                _write_all(_in_order(rows), args)
-                print(f"{' '.join(key)}: replay {row['replay_error']:+.1%}, predicted "
-                      f"{row['error']:+.1%}", file=sys.stderr, flush=True)  # fmt: skip
+    wanted = {f"{name}-b{batch}": partial(REPLAYED[name], batch)
+              for name in args.networks for batch in args.batches}  # fmt: skip
+    for stem, make in {_CALIBRATING: short_operators, **wanted}.items():
+        path = exported(stem, make, args.work)
+        choices = [ScheduleChoice()]
+        if args.trials and stem != _CALIBRATING:
+            choices.append(ScheduleChoice("database", database=searched(path, args)))
+        for choice in choices:
+            key = (stem, choice.kind)
+            if key in rows and not args.predict_again:
+                continue
+            calibrated = rows.get((_CALIBRATING, "first-valid"))
+            gap_s = None if stem == _CALIBRATING or calibrated is None else calibrated["gap_s"]
+            row = rows[key] = judged(path, choice, predictor, gap_s, rows.get(key))
+            _write_all(_in_order(rows), args)
+            print(f"{' '.join(key)}: replay {row['replay_error']:+.1%}, predicted "
+                  f"{row['error']:+.1%}", file=sys.stderr, flush=True)  # fmt: skip
     return 0
 
 
@@ -166,8 +169,9 @@ def page(rows: list[dict[str, Any]], args: argparse.Namespace) -> str:
         "is the compiled network; *replay, measured kernels* the replay of kernels that were timed "
         "alone (error of the replayer); *replay, predicted kernels* what `cdmpp replay` says; "
         f"*plain sum* the same without gaps. The gap between operators, {gap_us:.2f} µs, was "
-        f"calibrated on {calibrating['network']} with its first valid samples, which therefore "
-        "does not count in the means, and then fixed.", "",
+        f"calibrated on {calibrating['network']}, which therefore does not count in the means, and "
+        "then fixed. Whole networks and kernels are timed in turns, kernels with their data in the "
+        "caches.", "",
     ]  # fmt: skip
     for schedule in dict.fromkeys(row["schedule"] for row in rows):
         own = [row for row in rows if row["schedule"] == schedule]
@@ -216,7 +220,7 @@ def table(rows: list[dict[str, Any]], args: argparse.Namespace) -> str:
 
 
 def _in_order(rows: dict[tuple[str, str], dict[str, Any]]) -> list[dict[str, Any]]:
-    order = list(REPLAYED)
+    order = [_CALIBRATING, *REPLAYED]
     return sorted(
         rows.values(),
         key=lambda row: (order.index(row["network"].rsplit("-b", 1)[0]), row["network"]),
