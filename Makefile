@@ -16,7 +16,7 @@ DEVICE_DATA = $(if $(wildcard $(AUTOTVM)/manifest.json),--data autotvm=$(AUTOTVM
 SUITE_DATA = $(DEVICE_DATA) $(if $(wildcard $(ANSOR_GPU)/manifest.json),--data ansor-gpu=$(ANSOR_GPU))
 export OMP_NUM_THREADS ?= 2
 
-.PHONY: bench-autotune ablation priors bench-embedding bench-models bench-scoring tune-peers pretrained leaderboard bench-extract bench-conv bench-operators bench-networks bench-search bench-replay legacy-env ansor-test bench-ansor help venv demo test lint format bench golden report clean
+.PHONY: bench-autotune ablation priors bench-embedding bench-models bench-scoring tune-peers pretrained leaderboard bench-extract bench-conv bench-operators bench-search bench-replay legacy-env ansor-test bench-ansor help venv demo test lint format bench golden report clean
 
 help:
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -69,9 +69,6 @@ bench-modules: $(STAMP) ## measure featurising modules in TVM's hands, beside TV
 
 bench-scoring: $(STAMP) ## time scoring of search candidates beside TVM's XGBModel (MODEL=RUN)
 	OMP_NUM_THREADS=1 taskset -c 0 $(BIN)/python -m tvm_helper.benchmark_scoring --model $(MODEL) --out docs/results
-
-bench-networks: $(STAMP) ## predicted against measured latency of untuned networks: docs/results/network-prediction.*
-	OMP_NUM_THREADS=1 TVM_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.network_latency
 
 bench-replay: $(STAMP) ## replayed networks against measured ones (DEVICE=LABEL of this CPU, TRIALS=32): docs/results/replay.*
 	OMP_NUM_THREADS=1 TVM_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.replay_validation --device $(DEVICE) --trials $(TRIALS)

@@ -108,11 +108,6 @@ class _BertLayer(nn.Module):
         return result
 
 
-def bert_layer() -> Network:
-    """One layer of BERT-base for 128 tokens."""
-    return _BertLayer().eval(), (torch.zeros(1, 128, 768),)
-
-
 class _Bottleneck(nn.Module):
     """1x1, 3x3 and 1x1 convolution and a shortcut (He et al., 2015)."""
 
@@ -273,12 +268,7 @@ def short_operators() -> Network:
     return nn.Sequential(*(nn.Linear(16, 16) for _ in range(64))).eval(), (torch.zeros(1, 16),)
 
 
-#: Name -> what makes the network and its inputs.
-NETWORKS: dict[str, Callable[[], Network]] = {
-    "resnet-18": resnet18, "mobilenet-v2": mobilenet_v2, "bert-layer": bert_layer,
-}  # fmt: skip
-
-#: Networks of the validation of the replay; they take a batch.
+#: Networks of the validation of the replay: name -> what makes one of a batch and its inputs.
 REPLAYED: dict[str, Callable[[int], Network]] = {
     "dlrm": dlrm, "resnet-18": resnet18, "resnet-50": resnet50, "mobilenet-v2": mobilenet_v2,
     "squeezenet": squeezenet, "inception": inception, "bert-encoder": bert_encoder,

@@ -178,29 +178,43 @@ def page(rows: list[dict[str, Any]], args: argparse.Namespace) -> str:
         lines += [
             f"## Schedules: {schedule}", "",
             "| network | operators | measured ms | replay, measured kernels | replay, predicted "
-            "kernels | plain sum | interval ms | in it |",
-            "|:--|--:|--:|--:|--:|--:|:-:|:-:|",
+            "kernels | plain sum | interval ms | in it | kernels: median error | in their interval "
+            "|", "|:--|--:|--:|--:|--:|--:|:-:|:-:|--:|--:|",
         ]  # fmt: skip
-        lines += [
-            f"| {row['network']}{' (calibrates)' if row['is_calibrating'] else ''} "
-            f"| {row['operators']} | {1e3 * row['total_s']:.2f} | {row['replay_error']:+.1%} "
-            f"| {row['error']:+.1%} | {row['predicted_sum_error']:+.1%} "
-            f"| {1e3 * row['low_s']:.2f}-{1e3 * row['high_s']:.2f} "
-            f"| {'yes' if row['is_in_interval'] else 'no'} |"
-            for row in own
-        ]
-        judged_rows = [row for row in own if not row["is_calibrating"]]
-        if judged_rows:
-            means = [
-                np.mean([abs(row[key]) for row in judged_rows])
-                for key in ("replay_error", "error", "predicted_sum_error")
-            ]
-            inside = sum(row["is_in_interval"] for row in judged_rows)
-            lines += [
-                f"| mean of {len(judged_rows)}, absolute | | | {means[0]:.1%} | {means[1]:.1%} "
-                f"| {means[2]:.1%} | | {inside} of {len(judged_rows)} |", "",
-            ]  # fmt: skip
-    return "\n".join([*lines, ""])
+        for row in own:
+            kernels = [one for one in row["breakdown"] if one["error"] is not None]
+            within = sum(one["low_s"] <= one["measured_s"] <= one["high_s"] for one in kernels)
+            lines.append(
+                f"| {row['network']}{' (calibrates)' if row['is_calibrating'] else ''} "
+                f"| {row['operators']} | {1e3 * row['total_s']:.2f} | {row['replay_error']:+.1%} "
+                f"| {row['error']:+.1%} | {row['predicted_sum_error']:+.1%} "
+                f"| {1e3 * row['low_s']:.2f}-{1e3 * row['high_s']:.2f} "
+                f"| {'yes' if row['is_in_interval'] else 'no'} "
+                f"| {np.median([abs(one['error']) for one in kernels]):.0%} "
+                f"| {within} of {len(kernels)} |"
+            )
+        counted = [row for row in own if not row["is_calibrating"]]
+        batches = dict.fromkeys(row["network"].rsplit("-b", 1)[1] for row in counted)
+        if len(batches) > 1:
+            for batch in batches:
+                part = [row for row in counted if row["network"].endswith(f"-b{batch}")]
+                lines.append(_means(part, f"batch {batch}, "))
+        if counted:
+            lines.append(_means(counted, ""))
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _means(rows: list[dict[str, Any]], which: str) -> str:
+    means = [
+        np.mean([abs(row[key]) for row in rows])
+        for key in ("replay_error", "error", "predicted_sum_error")
+    ]
+    inside = sum(row["is_in_interval"] for row in rows)
+    return (
+        f"| {which}mean of {len(rows)}, absolute | | | {means[0]:.1%} | {means[1]:.1%} "
+        f"| {means[2]:.1%} | | {inside} of {len(rows)} | | |"
+    )
 
 
 def table(rows: list[dict[str, Any]], args: argparse.Namespace) -> str:
