@@ -147,7 +147,7 @@ def _budget(found: Mapping[tuple[str, int], Mapping[str, Any]]) -> list[str]:
             first, best = _beginning(value), value["best"]["values"][0]
             lines.append(
                 f"| {group} | {value['seed']} | {value['cpu_s'] / 60:.1f} | {value['done']} / "
-                f"{value['trials']} | {first:.1%} | {best:.1%} | {1 - best / first:.0%} | "
+                f"{value['trials']} | {first:.1%} | {best:.1%} | {1 - best / first:.1%} | "
                 f"{_test(value)} |"
             )
         if rows:
@@ -156,7 +156,7 @@ def _budget(found: Mapping[tuple[str, int], Mapping[str, Any]]) -> list[str]:
             best = np.mean([row["best"]["values"][0] for row in rows])
             lines.append(
                 f"| **{group}** | mean of {len(rows)} | | | | **{best:.1%}** | "
-                f"**{np.mean(gains):.0%}** | **{np.mean(tests):.1%}** |"
+                f"**{np.mean(gains):.1%}** | **{np.mean(tests):.1%}** |"
             )
     return [*lines, ""]
 
@@ -181,6 +181,12 @@ def _pruning(found: Mapping[tuple[str, int], Mapping[str, Any]]) -> list[str]:
             f"{1 - early['steps'] / never['steps']:.0%} | {early['best']['values'][0]:.1%} | "
             f"{never['best']['values'][0]:.1%} |"
         )
+    if len(pairs) > 1:
+        saved = np.mean([1 - early["steps"] / never["steps"] for _, early, never in pairs])
+        early, never = (
+            np.mean([pair[place]["best"]["values"][0] for pair in pairs]) for place in (1, 2)
+        )
+        lines.append(f"| **mean** | | | **{saved:.0%}** | **{early:.1%}** | **{never:.1%}** |")
     return [*lines, ""]
 
 
