@@ -156,6 +156,7 @@ def main() -> int:
             _write_all(_in_order(rows), args)
             print(f"{' '.join(key)}: replay {row['replay_error']:+.1%}, predicted "
                   f"{row['error']:+.1%}", file=sys.stderr, flush=True)  # fmt: skip
+    _write_all(_in_order(rows), args)
     return 0
 
 
@@ -170,8 +171,8 @@ def page(rows: list[dict[str, Any]], args: argparse.Namespace) -> str:
         "alone (error of the replayer); *replay, predicted kernels* what `cdmpp replay` says; "
         f"*plain sum* the same without gaps. The gap between operators, {gap_us:.2f} µs, was "
         f"calibrated on {calibrating['network']}, which therefore does not count in the means, and "
-        "then fixed. Whole networks and kernels are timed in turns, kernels with their data in the "
-        "caches.", "",
+        "then fixed. Whole networks and kernels are timed in turns, the kernels in the network's "
+        "order.", "",
     ]  # fmt: skip
     for schedule in dict.fromkeys(row["schedule"] for row in rows):
         own = [row for row in rows if row["schedule"] == schedule]
