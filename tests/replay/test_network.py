@@ -5,8 +5,10 @@ from __future__ import annotations
 import warnings
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -20,12 +22,14 @@ from cdmpp.devices.registry import get_device
 from cdmpp.errors import DataError, UsageError
 from cdmpp.replay.costs import OperatorCost, gather_costs
 from cdmpp.replay.engine import ReplayOptions, replay
+from cdmpp.replay.graph import Operator, OperatorGraph
 from cdmpp.replay.summary import replay_costs
 from tests.tvm_helper.test_network_tasks import onnx_file
+from tvm_helper.compat import tvm
 from tvm_helper.device_target import device_target
 from tvm_helper.network_costs import ProgramCosts, ScheduleChoice, choose_schedules
 from tvm_helper.network_graph import DEVICE, NetworkGraph, read_network_graph
-from tvm_helper.network_measure import measure_network
+from tvm_helper.network_measure import _calls, _Kernel, measure_network
 from tvm_helper.predicted import Prediction
 from tvm_helper.sample_modules import valid_schedules
 
@@ -189,6 +193,20 @@ def test_predicted_beside_measured(network: NetworkGraph) -> None:
     assert values["unmeasured"] == 0
     assert sum(row["calls"] for row in values["breakdown"]) == len(network.graph.operators)
     assert all(row["error"] == 0 for row in values["breakdown"])
+
+
+def test_calls_share_activations_and_have_weights_of_their_own() -> None:
+    row, square = np.ones((1, 4), np.float32), np.ones((4, 4), np.float32)
+    tensors = [tvm.runtime.tensor(values, tvm.cpu(0)) for values in (row, square, row)]
+    kernel = _Kernel(lambda *_: None, tensors, lambda _: [])
+    operators = (Operator("a", task="k"), Operator("b", task="k"), Operator("c", task="other"))
+    network: Any = SimpleNamespace(graph=OperatorGraph("two", operators))
+    first, second = _calls(network, {"k": kernel})
+    for place in (0, 2):
+        assert first.tensors[place] is second.tensors[place]
+    assert first.tensors[0] is not first.tensors[2]
+    assert first.tensors[1] is not second.tensors[1]
+    assert np.array_equal(second.tensors[1].numpy(), square)
 
 
 class _Known(ProgramCosts):
