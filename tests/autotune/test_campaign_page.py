@@ -33,15 +33,18 @@ def test_the_page_says_what_was_found(tmp_path: Path) -> None:
         result("tpe", 1, best=0.3, steps=100, test=0.35),
         result("ended-early", 0, best=0.4, steps=60, test=None),
         result("never-ended", 0, best=0.4, steps=100, test=None),
+        result("ended-early", 1, best=0.4, steps=80, test=None),
+        result("never-ended", 1, best=0.3, steps=100, test=None),
     ):
         folder = tmp_path / "studies"
         folder.mkdir(exist_ok=True)
         (folder / f"{value['group']}-{value['seed']}.json").write_text(json.dumps(value))
     report(Namespace(finished=tmp_path / "studies", results=tmp_path))
     page = (tmp_path / "autotune.md").read_text()
-    assert "| tpe | 0 | 2.0 | 5 / 9 | 50.0% | 40.0% | 20% | 45.0% / 30.0% / 0.70 |" in page
-    assert "| **tpe** | mean of 2 | | | | **35.0%** | **30%** | **40.0%** |" in page
+    assert "| tpe | 0 | 2.0 | 5 / 9 | 50.0% | 40.0% | 20.0% | 45.0% / 30.0% / 0.70 |" in page
+    assert "| **tpe** | mean of 2 | | | | **35.0%** | **30.0%** | **40.0%** |" in page
     assert "| 0 | 60 | 100 | 40% | 40.0% | 40.0% |" in page
+    assert "| **mean** | | | **30%** | **40.0%** | **35.0%** |" in page
     assert "random |" not in page
     rows = (tmp_path / "autotune.csv").read_text().splitlines()
     assert "autotune,tenset-cpu,task,all,tpe,transformer,1,test_mape,0.35,9" in rows
