@@ -63,8 +63,9 @@ def exported(stem: str, make: Callable[[], Network], folder: Path) -> Path:
 
 def searched(path: Path, args: argparse.Namespace) -> Path:
     """Returns the database of a network after --trials trials a task; continues where it was."""
-    folder: Path = args.work / f"search-{path.stem}"
-    if not (folder / "done").is_file():
+    done = _done(path, args)
+    folder = done.parent
+    if not done.is_file():
         predictor_tasks = len(read_network_graph(path, _target(args)).tasks.tasks)
         subprocess.run(
             [sys.executable, "-m", "cdmpp.cli.main", "search", "--network", str(path),
@@ -73,8 +74,14 @@ def searched(path: Path, args: argparse.Namespace) -> Path:
              "--trials", str(args.trials * predictor_tasks), "--out", str(folder), "-q"],
             check=True,
         )  # fmt: skip
-        (folder / "done").touch()
+        done.touch()
     return folder
+
+
+def _done(path: Path, args: argparse.Namespace) -> Path:
+    """Returns the file that says that a network's search is finished."""
+    found: Path = args.work / f"search-{path.stem}" / "done"
+    return found
 
 
 def judged(
@@ -142,17 +149,19 @@ def main() -> int:
     wanted = {f"{name}-b{batch}": partial(REPLAYED[name], batch)
               for name in args.networks for batch in args.batches}  # fmt: skip
     for stem, make in {_CALIBRATING: short_operators, **wanted}.items():
-        path = exported(stem, make, args.work)
-        choices = [ScheduleChoice()]
-        if args.trials and stem != _CALIBRATING:
-            choices.append(ScheduleChoice("database", database=searched(path, args)))
-        for choice in choices:
-            key = (stem, choice.kind)
+        is_searched = args.trials > 0 and stem != _CALIBRATING
+        for kind in ("first-valid", "database") if is_searched else ("first-valid",):
+            key = (stem, kind)
             if key in rows and not args.predict_again:
                 continue
+            path, known, choice = exported(stem, make, args.work), rows.get(key), ScheduleChoice()
+            if kind == "database":
+                if not _done(path, args).is_file():
+                    known = None  # the programs that were timed are gone with their database
+                choice = ScheduleChoice("database", database=searched(path, args))
             calibrated = rows.get((_CALIBRATING, "first-valid"))
             gap_s = None if stem == _CALIBRATING or calibrated is None else calibrated["gap_s"]
-            row = rows[key] = judged(path, choice, predictor, gap_s, rows.get(key))
+            row = rows[key] = judged(path, choice, predictor, gap_s, known)
             _write_all(_in_order(rows), args)
             print(f"{' '.join(key)}: replay {row['replay_error']:+.1%}, predicted "
                   f"{row['error']:+.1%}", file=sys.stderr, flush=True)  # fmt: skip
