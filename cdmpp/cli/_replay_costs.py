@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -142,7 +141,7 @@ def _network(args: argparse.Namespace) -> Found:
             timed = measure_network(network, chosen, target)
             measured = measured_values(outcome, timed)
             if args.calibrate_gap:
-                _calibrate(args, outcome, measured)
+                _calibrate(args, outcome, timed)
         found.append((outcome, measured))
     return found
 
@@ -156,10 +155,7 @@ def measured_values(outcome: Outcome, timed: Any) -> dict[str, Any]:
     from cdmpp.replay.engine import replay
 
     graph, costs = outcome.costs.graph, outcome.costs
-    measured_s = [
-        timed.kernel_s.get(one.task, cost.latency_s)
-        for one, cost in zip(graph.operators, costs.costs, strict=True)
-    ]
+    measured_s = measured_times(costs, timed)
     replayed = replay(graph, measured_s, options=outcome.expected.options)
     total, predicted = timed.latency_s, outcome.expected.total_s
     bare = replay(graph, measured_s, options=replace(outcome.expected.options, gap_s=0.0))
@@ -172,6 +168,18 @@ def measured_values(outcome: Outcome, timed: Any) -> dict[str, Any]:
         "unmeasured": sum(one.task not in timed.kernel_s for one in graph.operators),
         "without_gaps_s": bare.total_s, "breakdown": _breakdown(costs, timed),
     }  # fmt: skip
+
+
+def measured_times(costs: GraphCosts, timed: Any) -> list[float]:
+    """Returns seconds an operator: its kernel's measured time, the predicted one where it has none.
+
+    Args:
+        timed: a `MeasuredNetwork`.
+    """
+    return [
+        timed.kernel_s.get(one.task, cost.latency_s)
+        for one, cost in zip(costs.graph.operators, costs.costs, strict=True)
+    ]
 
 
 def _breakdown(costs: GraphCosts, timed: Any) -> list[dict[str, Any]]:
@@ -194,22 +202,18 @@ def _breakdown(costs: GraphCosts, timed: Any) -> list[dict[str, Any]]:
     )
 
 
-def _calibrate(args: argparse.Namespace, outcome: Outcome, measured: Mapping[str, Any]) -> None:
+def _calibrate(args: argparse.Namespace, outcome: Outcome, timed: Any) -> None:
     from cdmpp.replay.calibration import fitted_gap_s, write_gap
     from cdmpp.replay.engine import replay
 
     graph = outcome.costs.graph
-    by_task = {row["name"]: row["measured_s"] for row in measured["breakdown"]}
-    times = [
-        by_task.get(one.name) or cost.latency_s
-        for one, cost in zip(graph.operators, outcome.costs.costs, strict=True)
-    ]
-    run = replay(graph, times, options=replace(outcome.expected.options, gap_s=0.0))
-    gap_s = fitted_gap_s(run, measured["total_s"])
+    options = replace(outcome.expected.options, gap_s=0.0)
+    run = replay(graph, measured_times(outcome.costs, timed), options=options)
+    gap_s = fitted_gap_s(run, timed.latency_s)
     write_gap(
         args.calibrate_gap, gap_s,
         {"network": graph.name, "device": outcome.device, "operators": len(graph.operators),
-         "measured_s": measured["total_s"], "operators_s": run.total_s},
+         "measured_s": timed.latency_s, "operators_s": run.total_s},
     )  # fmt: skip
 
 

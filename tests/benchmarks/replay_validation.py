@@ -28,12 +28,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from cdmpp.cli._replay_costs import measured_values
+from cdmpp.cli._replay_costs import measured_times, measured_values
 from cdmpp.datasets.atomic import make_folder, write_atomic, write_json
 from cdmpp.replay.calibration import fitted_gap_s
 from cdmpp.replay.costs import gather_costs
 from cdmpp.replay.engine import ReplayOptions, replay
-from cdmpp.replay.graph import OperatorGraph
 from cdmpp.replay.summary import replay_costs
 from cdmpp.training.origin import commit, machine, versions
 from tests.benchmarks.example_networks import REPLAYED, Network, short_operators
@@ -113,8 +112,7 @@ def judged(
         print(f"{path.stem}: not timed: {timed.unmeasured}", file=sys.stderr)
     is_calibrating = gap_s is None
     if gap_s is None:
-        times_s = _measured_times(network.graph, costs.times_s, timed.kernel_s)
-        gap_s = fitted_gap_s(replay(network.graph, times_s), timed.latency_s)
+        gap_s = fitted_gap_s(replay(network.graph, measured_times(costs, timed)), timed.latency_s)
     outcome = replay_costs(costs, ReplayOptions(gap_s=gap_s), device=device.name)
     return {
         "network": path.stem, "schedule": choice.kind, "is_calibrating": is_calibrating,
@@ -249,13 +247,6 @@ def _in_order(rows: dict[tuple[str, str], dict[str, Any]]) -> list[dict[str, Any
         rows.values(),
         key=lambda row: (order.index(row["network"].rsplit("-b", 1)[0]), row["network"]),
     )
-
-
-def _measured_times(
-    graph: OperatorGraph, predicted_s: list[float], kernel_s: dict[str, float]
-) -> list[float]:
-    pairs = zip(graph.operators, predicted_s, strict=True)
-    return [kernel_s.get(one.task, seconds) for one, seconds in pairs]
 
 
 def _target(args: argparse.Namespace) -> Any:
