@@ -8,6 +8,7 @@ tables. None is a network by which searches or replays are judged.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import sys
 import warnings
 from collections.abc import Iterator
@@ -29,7 +30,7 @@ _SPACE = SearchSpace(
     halvings=("first-conv", "last-conv", "max-pool", "average-pool"),
     activations=("relu", "relu", "relu6", "silu", "gelu"), heads=("linear", "hidden", "conv"),
     classes=(10, 100, 1000), tokens=(16, 192), sequence_width=(64, 512), sequence_depth=(1, 2),
-    batches=(1, 2, 4), batches_per_architecture=(1, 1), most_flops=2e9,
+    batches_per_architecture=(1, 1),
 )  # fmt: skip
 
 
@@ -58,16 +59,19 @@ class _Recommender(nn.Module):
         return result
 
 
-def networks(count: int, seed: int) -> Iterator[tuple[str, nn.Module, tuple[Tensor, ...]]]:
+def networks(
+    count: int, seed: int, batches: tuple[int, ...], most_flops: float
+) -> Iterator[tuple[str, nn.Module, tuple[Tensor, ...]]]:
     """Yields name, network and inputs."""
-    for number, drawn in enumerate(generate(_SPACE, count, seed=seed)):
+    space = dataclasses.replace(_SPACE, batches=batches, most_flops=most_flops)
+    for number, drawn in enumerate(generate(space, count, seed=seed)):
         inputs = make_inputs(drawn.spec, drawn.batches[0])
         yield f"generated-{number:03d}", build_module(drawn.spec), inputs
     rng = np.random.default_rng(seed)
     for number in range(count // 5):
         yield f"recommender-{number:03d}", *_recommender(rng)
     for number in range(count // 10):
-        yield f"image-generator-{number:03d}", *_image_generator(rng)
+        yield f"image-generator-{number:03d}", *_image_generator(rng, batches)
 
 
 def main() -> int:
@@ -76,10 +80,14 @@ def main() -> int:
     parser.add_argument("out", type=Path)
     parser.add_argument("--count", type=int, default=60, help="of generated ones")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--batches", type=int, nargs="+", default=[1, 2, 4], help="drawn from")
+    parser.add_argument("--most-flops", type=float, default=2e9, help="of a generated one")
     args = parser.parse_args()
     make_folder(args.out, what="networks")
     torch.manual_seed(args.seed)
-    for name, network, inputs in networks(args.count, args.seed):
+    for name, network, inputs in networks(
+        args.count, args.seed, tuple(args.batches), args.most_flops
+    ):
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")
             program = torch.export.export(network.eval(), inputs)
@@ -95,10 +103,12 @@ def _recommender(rng: np.random.Generator) -> tuple[nn.Module, tuple[Tensor, ...
     return module, (torch.zeros(batch, features), torch.zeros(batch, tables, dtype=torch.int64))
 
 
-def _image_generator(rng: np.random.Generator) -> tuple[nn.Module, tuple[Tensor, ...]]:
+def _image_generator(
+    rng: np.random.Generator, batches: tuple[int, ...]
+) -> tuple[nn.Module, tuple[Tensor, ...]]:
     ci, co = int(rng.choice([48, 80, 128])), int(rng.choice([96, 160, 320]))
     layers: list[nn.Module] = [nn.ConvTranspose2d(ci, co, 4, 1, 0), nn.ReLU()]
-    batch = int(rng.choice([1, 2, 4]))
+    batch = int(rng.choice(batches))
     for _ in range(int(rng.integers(2, 4))):
         layers += [
             nn.ConvTranspose2d(co, co // 2, 4, 2, 1, bias=False), nn.BatchNorm2d(co // 2), nn.ReLU()

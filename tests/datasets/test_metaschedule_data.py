@@ -21,6 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
         ("metaschedule-cpu-wide", 2033, 174),
         ("metaschedule-cpu-found", 1377, 173),
         ("metaschedule-cpu-networks", 2172, 1193),
+        ("metaschedule-cpu-large", 1368, 762),
     ],
 )
 def test_they_load_without_an_extraction(
