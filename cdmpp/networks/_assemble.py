@@ -32,6 +32,7 @@ class Assembler:
     _flops: list[float] = field(default_factory=list)
     _edges: set[tuple[int, int]] = field(default_factory=set)
     _scopes: list[tuple[str, ...]] = field(default_factory=list)
+    _until: dict[int, int] = field(default_factory=dict)
 
     def add(self, operator: Operator, sources: Iterable[int], scopes: Iterable[str] = ()) -> int:
         """Appends an operator that reads what the nodes `sources` made; returns its number.
@@ -51,6 +52,11 @@ class Assembler:
         self._scopes.append(tuple(scopes))
         self._edges.update((source, node) for source in sources)
         return node
+
+    def let_go(self, nodes: Iterable[int]) -> None:
+        """Notes that the code has just let go of what `nodes` made."""
+        for node in nodes:
+            self._until[node] = max(self._until.get(node, 0), len(self._kinds) - 1)
 
     def graph(self) -> NetworkGraph:
         """Returns the network.
@@ -73,19 +79,20 @@ class Assembler:
         )
 
     def _holds(self) -> NDArray[np.int64]:
-        """Returns which tensors outlive their readers: what goes into a module stays in the hands
-        of its caller until the module returns.
+        """Returns which tensors outlive their readers: what the code was seen to let go of later,
+        and what goes into a module, which stays in the hands of its caller until the module
+        returns.
         """
         last: dict[str, int] = {}
         for node, scopes in enumerate(self._scopes):
             last.update(dict.fromkeys(scopes, node))
         readers: dict[int, int] = {}
-        until: dict[int, int] = {}
+        until = dict(self._until)
         for source, target in self._edges:
             readers[source] = max(readers.get(source, 0), target)
             for scope in set(self._scopes[target]) - set(self._scopes[source]):
                 until[source] = max(until.get(source, 0), last[scope])
-        pairs = sorted((node, end) for node, end in until.items() if end > readers[node])
+        pairs = sorted((node, end) for node, end in until.items() if end > readers.get(node, node))
         return np.array(pairs, dtype=np.int64).reshape(-1, 2)
 
 

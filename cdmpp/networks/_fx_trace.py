@@ -6,6 +6,7 @@ Shapes are plain numbers while the module is followed, so code that asks for the
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -83,8 +84,12 @@ class ShapeTracer(fx.Tracer):
         return root_fn, [self.root, *proxies]
 
     def proxy(self, node: fx.Node) -> fx.Proxy:
-        """Returns the proxy of a node."""
-        return ShapeProxy(node, self)
+        """Returns the proxy of a node. It lives as long as the code would keep the tensor."""
+        proxy = ShapeProxy(node, self)
+        origins = self._origins.get(node, ())
+        if origins:
+            weakref.finalize(proxy, self._assembler.let_go, origins).atexit = False
+        return proxy
 
     def create_arg(self, a: Any) -> Any:
         """Turns tensors that are no proxies (weights, constants) into nodes."""

@@ -6,10 +6,11 @@ import contextlib
 import gc
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
@@ -23,6 +24,7 @@ from cdmpp.networks._process_memory import (
 from cdmpp.networks.architecture import ArchitectureSpec
 from cdmpp.networks.build import build_module, make_inputs
 from cdmpp.networks.labels import NetworkTiming, median_interval, time_repeats
+from cdmpp.networks.machine_speed import SpeedProbe
 
 Part = Literal["memory", "time", "gpu"]
 
@@ -176,27 +178,46 @@ def _time_values(request: SampleRequest) -> dict[str, Any]:
     """Returns the times, the utilisation, and the peak memory of a process as users have it."""
     baseline = _start_on_cpu(request)
     module, inputs, step = _make(request)
+    works_s: list[tuple[float, ...]] = []
+    busy = wall = 0.0
 
     def run(count: int) -> float:
-        started = time.perf_counter()
+        nonlocal busy, wall
+        started, busy_before = time.perf_counter(), time.process_time()
         for _ in range(count):
             step()
-        return time.perf_counter() - started
+        seconds = time.perf_counter() - started
+        busy, wall = busy + time.process_time() - busy_before, wall + seconds
+        return seconds
+
+    def run_beside_works(count: int) -> float:
+        works_s.append(probe())
+        return run(count)
 
     with grad_mode(request.mode), _without_collector():
         first = warm_up(run, request.timing)
-        wall, busy = time.perf_counter(), time.process_time()
-        timed = time_repeats(run, request.timing, first_s=first)
-        wall, busy = time.perf_counter() - wall, time.process_time() - busy
         process_bytes = max(0, status_bytes("VmHWM") - baseline)
+        probe = SpeedProbe()
+        busy = wall = 0.0
+        timed = time_repeats(run_beside_works, request.timing, first_s=first)
+        utilisation = min(1.0, busy / (wall * request.threads))
+        before = probe()
         operators = _operator_times(request, module, inputs)
+        operators_works_s = np.sqrt(np.multiply(before, probe()))
     return {
         **timed_values(timed.times_s, timed.iterations),
         "process_bytes": process_bytes,
-        "utilisation": min(1.0, busy / (wall * request.threads)),
+        "utilisation": utilisation,
         "load_1min": os.getloadavg()[0],
-        "operators_s": [float(f"{seconds:.4g}") for seconds in operators],
+        "works_s": [_short(works) for works in works_s],
+        "operators_s": _short(operators),
+        "operators_works_s": _short(operators_works_s),
     }
+
+
+def _short(seconds: Iterable[float]) -> list[float]:
+    """Returns the numbers with the digits that mean something."""
+    return [float(f"{value:.4g}") for value in seconds]
 
 
 def _operator_times(

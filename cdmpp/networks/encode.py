@@ -12,15 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cdmpp.networks.canonical import canonical_order, renumbered
+from cdmpp.networks.convolution_memory import convolution_kinds
 from cdmpp.networks.features import graph_features
 from cdmpp.networks.graph import KINDS, NetworkGraph
-from cdmpp.networks.live_memory import is_native_convolution, live_memory
+from cdmpp.networks.live_memory import live_memory, packed_bytes
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 #: Version of the columns below; a saved model refuses any other.
-ENCODING_VERSION = 2
+ENCODING_VERSION = 3
 #: Families of operators that are not in `KINDS`: words in an operator's name, the first one counts.
 _FAMILIES: Mapping[str, tuple[str, ...]] = {
     "softmax": ("softmax",),
@@ -46,13 +47,14 @@ OPERATOR_COLUMNS = (
     "log_stride", "log_dilation", "log_groups", "log_input_channels_a_group",
     "log_output_channels_a_group", "is_depthwise", "has_padding", "has_bias", "log_linear_inputs",
     "log_linear_outputs", "log_input_waste", "log_output_waste", "log_intensity",
-    "is_native",
+    "is_native", "is_product",
 )  # fmt: skip
 #: Own columns of a graph, before the counts and the shares of the families.
 TOTAL_COLUMNS = (
     "log_batch", "log_operators", "log_flops", "log_bytes", "log_weights", "log_outputs",
     "log_largest_output", "log_largest_operator", "log_largest_weight", "log_infer_memory",
-    "log_train_memory", "log_intensity",
+    "log_train_memory", "log_intensity", "log_packed_forward", "log_packed_backward",
+    "log_packed_convolution",
 )  # fmt: skip
 
 
@@ -70,8 +72,9 @@ class EncodedGraph:
         totals: float64 [`TOTAL_COLUMNS` + 2 x families].
         family: int64 [nodes], of `FAMILIES`.
         memory_bytes: float64 [2], analytic peak of inference and of training.
-        generated: float64 [5], how many different convolutions there are: native, depthwise,
-            grouped, 1x1, others.
+        generated: float64 [6], how many different convolutions there are of each of
+            `ConvolutionKinds`. Code is generated for each, which no tensor tells of.
+        packed_bytes: float64 [3], see `live_memory.packed_bytes`.
     """
 
     graph: NetworkGraph
@@ -84,6 +87,7 @@ class EncodedGraph:
     family: IntArray
     memory_bytes: FloatArray
     generated: FloatArray
+    packed_bytes: FloatArray
 
 
 def encode(graph: NetworkGraph) -> EncodedGraph:
@@ -103,7 +107,8 @@ def encode(graph: NetworkGraph) -> EncodedGraph:
         totals=_total_columns(canonical, family, memory_bytes),
         family=family,
         memory_bytes=memory_bytes,
-        generated=_generated_counts(canonical, family),
+        generated=_generated_counts(canonical),
+        packed_bytes=packed_bytes(canonical),
     )
 
 
@@ -119,7 +124,7 @@ def family_of(kind: str) -> int:
 
 
 def _operator_columns(graph: NetworkGraph, family: IntArray) -> FloatArray:
-    column = graph.column
+    column, kinds = graph.column, convolution_kinds(graph)
     groups = np.maximum(column("conv_groups"), 1.0)
     inputs, outputs = column("input_channels"), column("output_channels")
     own = [
@@ -140,27 +145,23 @@ def _operator_columns(graph: NetworkGraph, family: IntArray) -> FloatArray:
         "log_input_waste": _waste(inputs / groups),
         "log_output_waste": _waste(outputs / groups),
         "log_intensity": np.log1p(graph.flops / np.maximum(column("bytes"), 1.0)),
-        "is_native": is_native_convolution(graph).astype(np.float64),
+        "is_native": kinds.native.astype(np.float64),
+        "is_product": kinds.product.astype(np.float64),
     }
     one_hot = np.eye(len(FAMILIES))[family]
     return np.concatenate([one_hot, np.stack([columns[n] for n in OPERATOR_COLUMNS], 1)], 1)
 
 
-def _generated_counts(graph: NetworkGraph, family: IntArray) -> FloatArray:
-    """Returns float64 [5], how many different convolutions there are: native, depthwise, grouped,
-    1x1, others. Code is generated for each, which no tensor tells of.
-    """
-    column = graph.column
-    is_conv = family == FAMILIES.index("Conv")
-    groups, inputs = column("conv_groups"), column("input_channels")
-    is_native = is_conv & is_native_convolution(graph)
-    is_depthwise = is_conv & ~is_native & (groups > 1) & (groups == inputs)
-    is_grouped = is_conv & ~is_native & (groups > 1) & ~is_depthwise
-    is_pointwise = is_conv & ~is_native & (groups <= 1) & (column("conv_kernel_size") == 1)
-    others = is_conv & ~(is_native | is_depthwise | is_grouped | is_pointwise)
+def _generated_counts(graph: NetworkGraph) -> FloatArray:
+    """Returns float64 [6], see `EncodedGraph.generated`."""
+    kinds = convolution_kinds(graph)
     rows = np.concatenate([graph.arguments, graph.memory], 1)
-    kinds = (is_native, is_depthwise, is_grouped, is_pointwise, others)
-    return np.array([len({row.tobytes() for row in rows[chosen]}) for chosen in kinds], np.float64)
+    by_kind = (
+        kinds.native, kinds.depthwise, kinds.grouped, kinds.product, kinds.pointwise, kinds.plain,
+    )  # fmt: skip
+    return np.array(
+        [len({row.tobytes() for row in rows[chosen]}) for chosen in by_kind], np.float64
+    )
 
 
 def _waste(channels: FloatArray) -> FloatArray:
@@ -176,7 +177,7 @@ def _total_columns(graph: NetworkGraph, family: IntArray, memory_bytes: FloatArr
     values = [
         graph.batch, len(flops), flops.sum(), traffic.sum(), weights.sum(), outputs.sum(),
         outputs.max(), traffic.max(), weights.max(), memory_bytes[0], memory_bytes[1],
-        flops.sum() / max(float(traffic.sum()), 1.0),
+        flops.sum() / max(float(traffic.sum()), 1.0), *packed_bytes(graph),
     ]  # fmt: skip
     count = np.bincount(family, minlength=len(FAMILIES)).astype(np.float64)
     share = np.bincount(family, traffic, minlength=len(FAMILIES)) / max(float(traffic.sum()), 1.0)

@@ -7,6 +7,11 @@ from numpy.typing import NDArray
 
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError
+from cdmpp.networks.convolution_memory import (
+    backward_scratch_bytes,
+    convolution_kinds,
+    forward_scratch_bytes,
+)
 from cdmpp.networks.graph import NetworkGraph
 from cdmpp.networks.store import MODES, Mode
 
@@ -27,12 +32,14 @@ _NEEDS_OUTPUT = frozenset(
 _NEEDS_NOTHING = frozenset(
     {"Concat", "Add", "Sub", "Flatten", "GlobalAveragePool", "Mean", "Sum", "Neg", "Stack"}
 )
-#: Convolutions that torch runs by its own code, see `is_native_convolution`: at batch 1 those with
-#: at most so many input elements and a kernel of at most so many pixels a side; 1x1 below this
-#: batch.
-_NATIVE_ELEMENTS, _NATIVE_KERNEL, _NATIVE_BATCH = 20480, 3, 16
+#: With one operand these multiply by a number, and the backward pass needs only that.
+_SCALES = frozenset({"Mul", "Div"})
+#: What reads several tensors or one, and hands its own gradient on as theirs.
+_PASSES_GRADIENTS = frozenset({"Add", "Sub", "Concat", "Flatten"})
+#: See `packed_bytes`.
+_PACKED_ROWS, _FEW_ROWS = 192.0, 2.0
 _ELEMENT_BYTES = 4
-#: Max pooling keeps an 8-byte place for every 4-byte value that it makes.
+#: Max pooling makes an 8-byte place for every 4-byte value, and keeps it for the backward pass.
 _POOL_INDEX_FACTOR = 2.0
 #: Backward work over forward work: two products for an operator with weights, one for others.
 _BACKWARD_WITH_WEIGHTS, _BACKWARD = 2.0, 1.0
@@ -86,9 +93,8 @@ def live_memory(graph: NetworkGraph, mode: Mode) -> float:
     Operators run in the order of the graph; a tensor lives until its last reader has run, or as
     long as the code holds it; the network's input to the end. `train` also keeps what the backward
     pass needs, the gradients of the weights, and the gradients of tensors while they are passed
-    back. A convolution has copies of its input and weights in another layout, as oneDNN makes them
-    (in the backward pass of its output too), or its unfolded input (`is_native_convolution`); other
-    scratch memory inside of operators is left out.
+    back. Convolutions have copies in another layout or unfolded inputs (`convolution_memory`);
+    other scratch memory inside of operators is left out.
 
     Raises:
         DataError: an unknown mode.
@@ -99,6 +105,30 @@ def live_memory(graph: NetworkGraph, mode: Mode) -> float:
     if mode == "infer":
         return fixed + plan.forward_peak()
     return fixed + plan.train_peak()
+
+
+def packed_bytes(graph: NetworkGraph) -> FloatArray:
+    """Returns float64 [3], the largest buffers into which products of matrices copy parts of an
+    operand, the math library's own and no tensors: those of linear layers in the forward and in the
+    backward pass (of their weights), and those of convolutions (of the unfolded input).
+
+    Measured around single layers (torch 2.13 on x86): about 192 rows of the summed dimension, with
+    all columns; no buffer for one or two rows of inputs.
+    """
+    column = graph.column
+    inputs, outputs = column("linear_in_features"), column("linear_out_features")
+    rows = column("output_size") / _ELEMENT_BYTES / np.maximum(outputs, 1.0)
+    is_packed = (inputs > 0) & (rows > _FEW_ROWS)
+    is_fed = np.zeros(len(inputs), bool)  # others pass no gradient on
+    is_fed[graph.edges[:, 1]] = True
+    window = np.square(column("conv_kernel_size")) * column("input_channels")
+    pixels = column("output_w") * column("output_h")
+    packed = (
+        is_packed * np.minimum(inputs, _PACKED_ROWS) * outputs,
+        is_packed * is_fed * np.minimum(outputs, _PACKED_ROWS) * inputs,
+        convolution_kinds(graph).native * np.minimum(window, _PACKED_ROWS) * pixels,
+    )
+    return np.array([values.max() for values in packed]) * _ELEMENT_BYTES
 
 
 def _check_mode(mode: str) -> None:
@@ -131,8 +161,13 @@ class _Plan:
         for node in range(count):  # a view lives as long as its own readers
             self.last[self.tensor[node]] = max(self.last[self.tensor[node]], node)
         self.inputs = _input_bytes(graph, self.sources)
-        self.scratch = _scratch_bytes(graph)
-        self.backward_scratch = _backward_scratch_bytes(graph)
+        self.scratch = forward_scratch_bytes(graph)
+        self.indices = [
+            _POOL_INDEX_FACTOR * size if kind == "MaxPool" else 0.0
+            for kind, size in zip(self.kinds, self.sizes, strict=True)
+        ]
+        self.copies = [self._copied_by(node) for node in range(count)]
+        self.backward_scratch = backward_scratch_bytes(graph)
         self.free_after: list[list[int]] = [[] for _ in range(count)]
         for tensor in set(self.tensor):
             self.free_after[self.last[tensor]].append(tensor)
@@ -143,7 +178,7 @@ class _Plan:
         for node, tensor in enumerate(self.tensor):
             if tensor == node:
                 alive += self.sizes[node]
-            peak = max(peak, alive + self.scratch[node])
+            peak = max(peak, alive + self.scratch[node] + self.indices[node] + self.copies[node])
             alive -= sum(self.sizes[dead] for dead in self.free_after[node])
         return peak
 
@@ -154,86 +189,49 @@ class _Plan:
         for kept in needs:
             for tensor in kept:
                 readers[tensor] = readers.get(tensor, 0) + 1
-        extra = [
-            _POOL_INDEX_FACTOR * size if kind == "MaxPool" else 0.0
-            for kind, size in zip(self.kinds, self.sizes, strict=True)
-        ]
         alive = peak = 0.0
         for node, tensor in enumerate(self.tensor):
-            alive += (self.sizes[node] if tensor == node else 0.0) + extra[node]
-            peak = max(peak, alive + self.scratch[node])
+            alive += (self.sizes[node] if tensor == node else 0.0) + self.indices[node]
+            peak = max(peak, alive + self.scratch[node] + self.copies[node])
             alive -= sum(self.sizes[dead] for dead in self.free_after[node] if dead not in readers)
         gradients: set[int] = set()  # tensors whose gradient is there
         gradient_bytes = 0.0
         for node in reversed(range(len(self.kinds))):
+            twice = 0.0
             for tensor in {self.tensor[node], *(self.tensor[s] for s in self.sources[node])}:
                 if tensor not in gradients:
                     gradients.add(tensor)
                     gradient_bytes += self.sizes[tensor]
+                elif tensor != self.tensor[node] and self.kinds[node] not in _PASSES_GRADIENTS:
+                    twice += self.sizes[tensor]  # a second one, before it is added
             gradient_bytes += self.weight[node]
-            peak = max(peak, alive + gradient_bytes + self.backward_scratch[node])
+            peak = max(peak, alive + gradient_bytes + twice + self.backward_scratch[node])
             if self.tensor[node] == node:
                 gradient_bytes -= self.sizes[node]  # every reader has added to it by now
-            alive -= extra[node]
+            alive -= self.indices[node]
             for tensor in needs[node]:
                 readers[tensor] -= 1
                 if readers[tensor] == 0:
                     alive -= self.sizes[tensor]
         return peak
 
+    def _copied_by(self, node: int) -> float:
+        """Returns bytes of operands that a product of matrices copies, as heads of attention come
+        from a projection in another order.
+        """
+        if self.kinds[node] != "MatMul":
+            return 0.0
+        return sum(self.sizes[s] for s in self.sources[node] if self.kinds[s] == "Gemm")
+
     def _kept_by(self, node: int) -> set[int]:
         """Returns the tensors that the backward pass of a node needs."""
         kind = self.kinds[node]
         read = {self.tensor[source] for source in self.sources[node]}
-        if kind in _NEEDS_NOTHING:
+        if kind in _NEEDS_NOTHING or (kind in _SCALES and len(self.sources[node]) == 1):
             return set()
         if kind in _NEEDS_OUTPUT:
             return {self.tensor[node]}
         return read if kind in _NEEDS_INPUT else read | {self.tensor[node]}
-
-
-def is_native_convolution(graph: NetworkGraph) -> NDArray[np.bool_]:
-    """Returns bool [nodes]: convolutions that torch runs by its own code on one CPU thread, as a
-    product of matrices: small ones at batch 1, and 1x1 without stride in small batches. All others
-    go to oneDNN.
-    """
-    kernel, stride = graph.column("conv_kernel_size"), graph.column("conv_stride")
-    is_conv = np.array([kind == "Conv" for kind in graph.kinds])
-    elements = graph.column("input_size") / _ELEMENT_BYTES
-    is_plain = (stride <= 1) & (graph.column("conv_dilation") <= 1)
-    is_pointwise = (kernel == 1) & is_plain & (graph.batch < _NATIVE_BATCH)
-    is_small = (
-        (graph.column("conv_groups") <= 1)
-        & (kernel <= _NATIVE_KERNEL)
-        & (graph.batch == 1)
-        & (elements <= _NATIVE_ELEMENTS)
-    )
-    return np.asarray(is_conv & (is_pointwise | is_small))
-
-
-def _scratch_bytes(graph: NetworkGraph) -> list[float]:
-    """Returns what convolutions allocate and free again in their forward pass."""
-    copies = graph.column("input_size") + graph.column("weight_size")
-    return _convolution_scratch(graph, copies)
-
-
-def _backward_scratch_bytes(graph: NetworkGraph) -> list[float]:
-    """Returns what convolutions allocate and free again in their backward pass."""
-    copies = graph.column("input_size") + graph.column("output_size") + graph.column("weight_size")
-    return _convolution_scratch(graph, copies)
-
-
-def _convolution_scratch(graph: NetworkGraph, copies: FloatArray) -> list[float]:
-    """Returns [nodes] bytes: the unfolded input of native convolutions, `copies` of the others."""
-    window = np.square(graph.column("conv_kernel_size"))
-    pixels = graph.column("output_w") * graph.column("output_h")
-    unfolded = np.where(
-        window > 1, graph.column("input_channels") * window * pixels * _ELEMENT_BYTES, 0.0
-    )
-    is_conv = np.array([kind == "Conv" for kind in graph.kinds])
-    own = np.where(is_native_convolution(graph), unfolded, copies)
-    scratch: list[float] = np.where(is_conv, own, 0.0).tolist()
-    return scratch
 
 
 def _input_bytes(graph: NetworkGraph, sources: list[list[int]]) -> float:

@@ -11,16 +11,21 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from cdmpp.datasets.journal import read_lines
 from cdmpp.errors import DataError
 from cdmpp.networks.architecture import ArchitectureSpec
 from cdmpp.networks.generator import GeneratedNetwork
 from cdmpp.networks.labels import median_interval
+from cdmpp.networks.machine_speed import SpeedCorrection, fit_correction
 from cdmpp.networks.store import MODES, GraphRow, LabelRow, write_dataset
 
 CAMPAIGN_FILE = "campaign.json"
 JOURNAL_FILE = "journal.jsonl"
 SOURCE = "generated"
+#: Share of the core's time below which a sample on a CPU was disturbed.
+_LEAST_SHARE = 0.9
 _VALUES = (
     "time_s", "low_s", "high_s", "memory_bytes", "allocated_bytes", "process_bytes", "utilisation",
 )  # fmt: skip
@@ -102,7 +107,15 @@ def write_tables(folder: Path) -> TablesReport:
     folder = Path(folder)
     campaign = read_campaign(folder)
     entries = read_lines(folder / JOURNAL_FILE)
-    samples = [_joined(rounds) for rounds in _rounds(entries) if 0 in rounds]
+    measured = _rounds(entries)
+    correction = _correction(measured)
+    as_timed = _repeatability(measured)
+    if correction is not None:
+        measured = [
+            {number: at_usual_speed(entry, correction) for number, entry in rounds.items()}
+            for rounds in measured
+        ]
+    samples = [_joined(rounds) for rounds in measured if 0 in rounds]
     if not samples:
         raise DataError(f"{folder}: nothing is measured yet; run cdmpp networks measure")
     specs: dict[str, ArchitectureSpec] = {}
@@ -119,11 +132,13 @@ def write_tables(folder: Path) -> TablesReport:
         if key not in seen:  # two architectures may be one graph
             seen.add(key)
             labels.append(_label(row, sample, campaign))
-    repeatability = _repeatability(entries)
+    repeatability = as_timed if correction is None else _repeatability(measured)
     note = {
         "command": "cdmpp networks measure",
         "config": {name: value for name, value in campaign.items() if name != "machine"},
         "machine": campaign.get("machine"), "repeatability": repeatability,
+        "speed_correction": None if correction is None else correction.to_json(),
+        "repeatability_as_timed": None if correction is None else as_timed,
     }  # fmt: skip
     write_dataset(folder, rows.values(), labels, note=note)
     return TablesReport(
@@ -135,6 +150,23 @@ def write_tables(folder: Path) -> TablesReport:
         outcomes=dict(Counter(label.outcome for label in labels)),
         repeatability=repeatability,
     )
+
+
+def at_usual_speed(entry: Mapping[str, Any], correction: SpeedCorrection) -> Mapping[str, Any]:
+    """Returns a measurement as it would be at the campaign's usual speed; as it is where no works
+    were timed.
+    """
+    if not entry.get("works_s"):
+        return entry
+    (slowdown,) = correction.slowdown([np.median(entry["works_s"], axis=0)])
+    times = (np.array(entry["times_s"]) / slowdown).tolist()
+    median, low, high = median_interval(times)
+    (of_operators,) = correction.slowdown([entry["operators_works_s"]])
+    operators = (np.array(entry["operators_s"]) / of_operators).tolist()
+    return {
+        **entry, "times_s": times, "time_s": median, "low_s": low, "high_s": high,
+        "operators_s": operators,
+    }  # fmt: skip
 
 
 def write_graphs(
@@ -194,12 +226,16 @@ def _rounds(entries: Iterable[Mapping[str, Any]]) -> list[dict[int, Mapping[str,
 
 def _joined(rounds: Mapping[int, Mapping[str, Any]]) -> Mapping[str, Any]:
     """Returns one sample of what was measured in its rounds: the median of all repeats, the mean
-    of the other values. A round that failed does not count beside one that did not.
+    of the other values. A round that failed, or during which something else had the core, does not
+    count beside one of which that cannot be said.
     """
     first = rounds[0]
     good = [rounds[number] for number in sorted(rounds) if rounds[number]["outcome"] == "ok"]
-    if first["outcome"] != "ok" or len(good) < 2:
+    if first["outcome"] != "ok":
         return first
+    good = [entry for entry in good if not _is_disturbed(entry)] or good
+    if _is_disturbed(first):
+        first = {**first, "operators_s": ()}
     times = [time for entry in good for time in entry["times_s"]]
     median, low, high = median_interval(times)
     means = {
@@ -210,11 +246,32 @@ def _joined(rounds: Mapping[int, Mapping[str, Any]]) -> Mapping[str, Any]:
     return {**first, **means, "times_s": times, "time_s": median, "low_s": low, "high_s": high}
 
 
-def _repeatability(entries: Iterable[Mapping[str, Any]]) -> dict[str, float] | None:
+def _correction(measured: Iterable[Mapping[int, Mapping[str, Any]]]) -> SpeedCorrection | None:
+    """Returns what the works beside the repeats say; None where they were not timed."""
+    return fit_correction(
+        [
+            [
+                (entry["time_s"], np.median(entry["works_s"], axis=0).tolist())
+                for entry in rounds.values()
+                if entry["outcome"] == "ok" and entry.get("works_s") and not _is_disturbed(entry)
+            ]
+            for rounds in measured
+        ]
+    )
+
+
+def _is_disturbed(entry: Mapping[str, Any]) -> bool:
+    return bool(entry.get("works_s")) and entry["utilisation"] < _LEAST_SHARE
+
+
+def _repeatability(
+    measured: Iterable[Mapping[int, Mapping[str, Any]]],
+) -> dict[str, float] | None:
     pairs = [
         (found[0], found[1])
-        for found in _rounds(entries)
-        if {0, 1} <= set(found) and all(entry["outcome"] == "ok" for entry in found.values())
+        for found in measured
+        if {0, 1} <= set(found)
+        and all(e["outcome"] == "ok" and not _is_disturbed(e) for e in found.values())
     ]
     if not pairs:
         return None

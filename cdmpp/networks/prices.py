@@ -16,6 +16,8 @@ FloatArray = NDArray[np.float64]
 #: What an operator is charged for: the call, its operations, the bytes that it moves.
 _CHARGES = 3
 _CALL_S = 1e-6
+#: Place of `ConvolutionKinds.product` in `EncodedGraph.generated`.
+_PRODUCT = 3
 #: No operator is cheaper than this share of what it costs at the prices of all families together:
 #: a family that training hardly saw can come out for free.
 _LEAST_SHARE = 0.1
@@ -173,12 +175,20 @@ def _family_charges(graph: EncodedGraph, rates: FloatArray) -> FloatArray:
 
 def _memory_columns(graph: EncodedGraph, mode: int) -> FloatArray:
     """Returns a constant, the analytic peak, weights, all outputs, the largest output, the largest
-    operator, how many operators there are, and `EncodedGraph.generated`.
+    operator, how many operators there are, what linear layers and convolutions pack, whether linear
+    layers do, `EncodedGraph.generated`, whether any convolution is a product of matrices, and which
+    families occur: the first of each makes the process larger.
     """
     column = graph.graph.column
     outputs, traffic = column("output_size"), column("bytes")
+    forward, backward, convolution = graph.packed_bytes
     first = [
         1.0, graph.memory_bytes[mode], column("weight_size").sum(), outputs.sum(),
-        outputs.max(), traffic.max(), len(outputs),
+        outputs.max(), traffic.max(), len(outputs), forward,
+        backward * mode, convolution, float(forward > 0),
     ]  # fmt: skip
-    return np.concatenate([np.array(first, np.float64), graph.generated])
+    occurs = np.bincount(graph.family, minlength=len(FAMILIES)) > 0
+    has_product = graph.generated[_PRODUCT] > 0
+    return np.concatenate(
+        [np.array(first, np.float64), graph.generated, [float(has_product)], occurs.astype(float)]
+    )

@@ -28,7 +28,7 @@ class Base:
     Attributes:
         operators: prices of operators.
         memory: prices of memory.
-        shift: float64 [6], mean log of measured over priced; of utilisation the mean log.
+        shift: float64 [6], median log of measured over priced; of utilisation the median log.
         spread: float64 [6], standard deviation of that log; 1 where nothing was measured.
     """
 
@@ -46,7 +46,7 @@ class Base:
         known = np.isfinite(left).any(axis=0)
         filled = np.where(known, left, 0.0)
         spread = np.where(known, np.maximum(np.nanstd(filled, axis=0), 1e-4), 1.0)
-        return cls(raw.operators, raw.memory, np.nanmean(filled, axis=0), spread)
+        return cls(raw.operators, raw.memory, np.nanmedian(filled, axis=0), spread)
 
     def logs(self, samples: NetworkSamples) -> FloatArray:
         """Returns float64 [N, 6], logs of the targets."""
@@ -63,8 +63,8 @@ class Base:
 
     def tree_rows(self, samples: NetworkSamples) -> FloatArray:
         """Returns float64 [N, features] for boosted trees: published features, totals, device,
-        base, what share of the base time each family has, and how many different convolutions
-        there are.
+        base, what share of the base time each family has, how many different convolutions there
+        are, and what products of matrices pack.
         """
         seconds = self.operators.operator_seconds(samples)
         shares = [
@@ -73,7 +73,9 @@ class Base:
         ]
         published = np.stack([graph.network for graph in samples.encoded])
         own = network_rows(samples)
-        counts = np.stack([graph.generated for graph in samples.encoded])
+        counts = np.stack(
+            [[*graph.generated, *np.log1p(graph.packed_bytes)] for graph in samples.encoded]
+        )
         logs = self.logs(samples)[:, :4]
         return np.concatenate([published, own, logs, np.stack(shares), counts], 1)
 

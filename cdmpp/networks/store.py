@@ -61,7 +61,8 @@ class LabelRow:
         graph_id: the network (`NetworkGraph.graph_id`).
         device: device label.
         mode: `infer`, or `train` (forward, backward and update).
-        time_s: median seconds of one iteration, that is one batch.
+        time_s: median seconds of one iteration, that is one batch; of a campaign that measured
+            everything twice at the machine's usual speed (see `machine_speed`).
         low_s: lower end of the median's 95 % interval.
         high_s: upper end.
         times_s: seconds of every iteration that was timed; empty = not kept.

@@ -159,22 +159,27 @@ def variants(options: NetworkOptions) -> Iterator[tuple[str, NetworkOptions]]:
         yield name, replace(options, residual=residual)
 
 
-def measure_outside(out: Path, config: dict[str, Any], *, device: str, threads: int) -> None:
-    """Measures the networks of `OUTSIDE` with the measuring functions of `cdmpp networks measure`,
-    every part in a process of its own.
+def measure_outside(out: Path, note: dict[str, Any], *, device: str, threads: int) -> None:
+    """Measures the networks of `OUTSIDE` as `cdmpp networks measure` does, every part in a process
+    of its own; times are at the usual speed of the data set's campaign.
 
     Args:
-        config: of the campaign that measured the data set.
+        note: of the data set's manifest.
         device: its label.
         threads: of torch.
     """
     from cdmpp.config import from_dict
     from cdmpp.networks._sample import SampleRequest, parts_of, prepare_process, run_part
     from cdmpp.networks.labels import NetworkTiming
+    from cdmpp.networks.machine_speed import SpeedCorrection
+    from cdmpp.networks.measure_tables import at_usual_speed
     from cdmpp.networks.measure_worker import in_fork
 
     prepare_process()
-    timing = from_dict(NetworkTiming, config["timing"])
+    timing = from_dict(NetworkTiming, note["config"]["timing"])
+    correction = note.get("speed_correction") and SpeedCorrection.from_json(
+        note["speed_correction"]
+    )
     path = out / OUTSIDE_FILE
     rows: list[dict[str, Any]] = json.loads(path.read_text()) if path.exists() else []
     done = {(row["network"], row["batch"], row["mode"]) for row in rows}
@@ -198,7 +203,7 @@ def measure_outside(out: Path, config: dict[str, Any], *, device: str, threads: 
                             "it again on a machine with more memory or time"
                         )
                     row |= answer
-                rows.append(row)
+                rows.append(dict(at_usual_speed(row, correction)) if correction else row)
                 write_json(path, rows)
                 print(f"{name} batch {batch} {mode}: {row['time_s']:.4f} s", file=sys.stderr)
 
@@ -266,8 +271,8 @@ def main(argv: list[str] | None = None) -> int:
         data = read_dataset(args.dataset)
         if args.step == "outside":
             label = next(label for label in data.labels if label.outcome == "ok")
-            config = data.manifest["note"]["config"]
-            measure_outside(cells, config, device=label.device, threads=label.threads or 1)
+            note = data.manifest["note"]
+            measure_outside(cells, note, device=label.device, threads=label.threads or 1)
         if args.step in ("fit", "all"):
             fit_cells(
                 data,

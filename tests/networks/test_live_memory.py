@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -15,13 +14,14 @@ from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError
 from cdmpp.networks.graph import ARGUMENTS, MEMORY, NetworkGraph
 from cdmpp.networks.live_memory import (
-    is_native_convolution,
     live_memory,
     operator_seconds,
+    packed_bytes,
     roofline_seconds,
 )
 from cdmpp.networks.store import Mode
 from cdmpp.networks.torch_graph import Method, torch_graph
+from tests.networks.allocations import peak_allocated
 from tests.networks.example_graphs import random_graph, renumbered
 
 DEVICE = DeviceSpec("hand", "cpu", peak_fp32_flop_per_s=100.0, mem_bandwidth_bytes_per_s=10.0)
@@ -89,6 +89,26 @@ def test_training_takes_more() -> None:
         assert live_memory(graph, "train") > live_memory(graph, "infer")
 
 
+def test_a_scale_keeps_nothing_for_the_backward_pass() -> None:
+    graph = _chain(("Gemm", "Mul", "Relu"), [10, 40, 40, 40], [4, 0, 0])
+    # Only relu's output is kept. Backward of the scale: its output's gradient and its input's.
+    assert live_memory(graph, "train") == 4 + 10 + 40 + 80
+    both = replace(graph, edges=np.array([[0, 1], [0, 1], [1, 2]]))  # times itself
+    assert live_memory(both, "train") == 4 + 10 + 40 + 80 + 40
+
+
+def test_max_pooling_makes_places_in_inference_too() -> None:
+    graph = _chain(("Relu", "MaxPool"), [40, 40, 10], [0, 0])
+    assert live_memory(graph, "infer") == 40 + 40 + 10 + 20
+
+
+def test_heads_of_attention_are_copied() -> None:
+    graph = _chain(("Gemm", "Gemm", "MatMul"), [10, 10, 10, 10], [0, 0, 0])
+    graph = replace(graph, edges=np.array([[0, 2], [1, 2]]))
+    plain = replace(graph, kinds=("Relu", "Relu", "MatMul"))
+    assert live_memory(graph, "infer") == live_memory(plain, "infer") + 20
+
+
 def test_a_branch_lives_until_it_is_read() -> None:
     graph = _chain(("Relu", "Relu", "Relu", "Add"), [10, 10, 10, 10, 10], [0] * 4)
     chain = live_memory(graph, "infer")
@@ -108,6 +128,40 @@ def test_what_the_code_holds_lives_longer() -> None:
         replace(graph, holds=np.array([[0, 4]]))
 
 
+def test_what_code_keeps_in_a_variable_is_held() -> None:
+    class Keeps(nn.Module):
+        def forward(self, values: torch.Tensor) -> torch.Tensor:
+            kept = torch.relu(values)
+            other = torch.sigmoid(kept)
+            other = torch.tanh(other)
+            other = torch.relu(other)  # `kept` goes when this returns
+            return torch.sigmoid(other)
+
+    class LetsGo(Keeps):
+        def forward(self, values: torch.Tensor) -> torch.Tensor:
+            values = torch.relu(values)
+            for function in (torch.sigmoid, torch.tanh, torch.relu, torch.sigmoid):
+                values = function(values)
+            return values
+
+    keeps = torch_graph(Keeps(), [(8,)], batch=2, name="n")
+    assert keeps.holds.tolist() == [[0, 4]]
+    lets_go = torch_graph(LetsGo(), [(8,)], batch=2, name="n")
+    assert lets_go.holds.tolist() == []
+    assert live_memory(keeps, "infer") == live_memory(lets_go, "infer") + 64
+
+
+def test_products_pack_blocks_of_their_weights() -> None:
+    network = nn.Sequential(nn.Linear(256, 100), nn.Linear(100, 300))
+    graph = torch_graph(network, [(256,)], batch=8, name="n")
+    # Forward: 192 of 256 rows by 100, 100 by 300. Backward: the first input has no gradient.
+    assert packed_bytes(graph).tolist() == [4 * 100 * 300, 4 * 192 * 100, 0]
+    few = torch_graph(network, [(256,)], batch=2, name="n")
+    assert packed_bytes(few).tolist() == [0, 0, 0]
+    native = torch_graph(nn.Conv2d(32, 8, 3, padding=1), [(32, 8, 8)], batch=1, name="n")
+    assert packed_bytes(native).tolist() == [0, 0, 4 * 192 * 64]
+
+
 @pytest.mark.parametrize("method", ["fx", "export"])
 def test_a_caller_holds_what_goes_into_a_module(method: Method) -> None:
     inner = nn.Sequential(nn.ReLU(), nn.Sigmoid(), nn.Tanh())
@@ -115,28 +169,6 @@ def test_a_caller_holds_what_goes_into_a_module(method: Method) -> None:
     graph = torch_graph(network, [(8,)], batch=2, name="n", method=method)
     assert graph.kinds == ("Gemm", "Relu", "Sigmoid", "Tanh", "Softmax")
     assert graph.holds.tolist() == [[0, 3]]
-
-
-def test_native_convolutions_are_those_that_torch_names() -> None:
-    """Torch tells by which code a convolution runs."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        for batch, channels, side, kernel, stride, groups in (
-            (1, 8, 16, 3, 1, 1), (1, 8, 64, 3, 1, 1), (2, 8, 16, 3, 1, 1), (1, 8, 16, 5, 1, 1),
-            (1, 8, 16, 3, 1, 8), (4, 8, 16, 1, 1, 1), (4, 8, 16, 1, 2, 1), (16, 8, 16, 1, 1, 1),
-        ):  # fmt: skip
-            layer = nn.Conv2d(channels, 8, kernel, stride, kernel // 2, groups=groups)
-            values = torch.zeros(batch, channels, side, side)
-            backend = torch._C._select_conv_backend(
-                values, layer.weight, layer.bias, layer.stride, layer.padding, layer.dilation,
-                False, (0, 0), groups, None,
-            )  # fmt: skip
-            graph = torch_graph(layer, [(channels, side, side)], batch=batch, name="c")
-            is_native = "Mkldnn" not in str(backend)
-            assert is_native_convolution(graph).tolist() == [is_native], (batch, kernel, stride)
-    finally:
-        torch.set_num_threads(threads)
 
 
 def test_roofline_sum_does_not_depend_on_numbering() -> None:
@@ -189,23 +221,7 @@ def test_against_what_torch_allocates(
 
     torch.set_num_threads(1)  # convolutions take scratch memory for every thread
     try:
-        measured = _peak_allocated(run)
+        measured = peak_allocated(run)
     finally:
         torch.set_num_threads(threads)
     assert live_memory(graph, mode) - before == pytest.approx(measured, rel=0.05)
-
-
-def _peak_allocated(run: Callable[[], None]) -> int:
-    """Returns the peak of what torch allocates while `run` runs, as its profiler counts it."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        with torch.profiler.profile(
-            activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True
-        ) as profile:
-            run()
-    total = peak = 0
-    for event in profile.profiler.kineto_results.events():
-        if event.name() == "[memory]":
-            total += event.nbytes()
-            peak = max(peak, total)
-    return peak

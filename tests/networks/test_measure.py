@@ -12,6 +12,7 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from cdmpp.cli.main import main
@@ -21,6 +22,7 @@ from cdmpp.errors import DeviceError, UsageError
 from cdmpp.networks._worker_process import WorkerProcess
 from cdmpp.networks.architecture import ArchitectureSpec, MlpSpec
 from cdmpp.networks.generator import SearchSpace, generate
+from cdmpp.networks.machine_speed import WORKS
 from cdmpp.networks.measure import NetworksReport, campaign_samples, measure_networks
 from cdmpp.networks.measure_options import NetworksConfig
 from cdmpp.networks.measure_tables import JOURNAL_FILE, write_tables
@@ -93,6 +95,58 @@ def test_a_label_is_of_both_measurements(tmp_path: Path) -> None:
     assert len(joined[0].times_s) > 100
     assert report.repeatability is not None
     assert report.repeatability["time_p90"] == pytest.approx(2.0)
+
+
+def test_what_a_slow_machine_adds_is_taken_out(tmp_path: Path) -> None:
+    run(replace(CONFIG, architectures=12, again=1000), tmp_path)
+    journal = tmp_path / "journal.jsonl"
+    lines = [json.loads(line) for line in journal.read_text().splitlines()]
+    rng = np.random.default_rng(0)
+    for entry in lines:
+        if entry["kind"] == "sample":
+            slow = np.exp(rng.normal(0.0, 0.2, len(WORKS)))
+            seconds = 0.01 * slow[0] * np.exp(0.01 * rng.normal())
+            entry |= {
+                "works_s": [(1e-3 * slow).tolist()], "operators_works_s": (1e-3 * slow).tolist(),
+                "times_s": [seconds], "time_s": seconds, "operators_s": [seconds],
+            }  # fmt: skip
+    journal.write_text("".join(json.dumps(entry) + "\n" for entry in lines))
+    report = write_tables(tmp_path)
+    data = read_dataset(tmp_path)
+    usual = data.manifest["note"]["speed_correction"]["usual_s"]["product"]
+    for label in data.labels:
+        assert label.time_s == pytest.approx(0.01 * usual / 1e-3, rel=0.05)
+        assert label.operators_s[0] == pytest.approx(0.01 * usual / 1e-3, rel=0.06)
+    assert data.manifest["note"]["speed_correction"]["pairs"] == len(data.labels)
+    assert report.repeatability is not None
+    assert report.repeatability["time_median"] < 0.02
+    assert data.manifest["note"]["repeatability_as_timed"]["time_median"] > 0.1
+
+
+def test_a_disturbed_measurement_counts_only_where_there_is_no_other(tmp_path: Path) -> None:
+    run(CONFIG, tmp_path)  # three samples are measured twice
+    journal = tmp_path / "journal.jsonl"
+    lines = [json.loads(line) for line in journal.read_text().splitlines()]
+    for entry in lines:
+        if entry["kind"] == "sample":
+            is_first = entry["round"] == 0
+            entry |= {
+                "works_s": [[1e-3] * len(WORKS)], "operators_works_s": [1e-3] * len(WORKS),
+                "utilisation": 0.5 if is_first else 1.0, "times_s": [0.02 if is_first else 0.01],
+                "operators_s": [0.02] if is_first else [],
+            }  # fmt: skip
+    journal.write_text("".join(json.dumps(entry) + "\n" for entry in lines))
+    report = write_tables(tmp_path)
+    labels = read_dataset(tmp_path).labels
+    assert sorted(label.time_s for label in labels)[:4] == [0.01, 0.01, 0.01, 0.02]
+    assert all(label.operators_s == () for label in labels)
+    assert report.repeatability is None
+
+
+def test_without_works_times_stay_as_they_were(tmp_path: Path) -> None:
+    run(replace(CONFIG, architectures=12, again=1000), tmp_path)
+    note = read_dataset(tmp_path).manifest["note"]
+    assert note["speed_correction"] is note["repeatability_as_timed"] is None
 
 
 def test_neighbours_in_the_order_have_nothing_in_common() -> None:

@@ -79,3 +79,31 @@ def test_without_cells_there_is_no_page(made, tmp_path):
 def test_variants_differ():
     found = dict(variants(QUICK))
     assert len({repr(options) for options in found.values()}) == len(found)
+
+
+def test_the_page_tells_noise_with_and_without_the_machines_speed(made, monkeypatch, tmp_path):
+    whole, folder = made
+    monkeypatch.setattr(packaged, "packaged_folder", lambda: folder / "packaged")
+    twice = {
+        "samples": 40.0, "time_median": 0.06, "time_p90": 0.2, "memory_median": 0.01,
+        "memory_p90": 0.02, "infer_time_s_half_mean": 0.045, "infer_time_s_half_median": 0.03,
+        "infer_memory_bytes_half_mean": 0.005, "infer_memory_bytes_half_median": 0.004,
+    }  # fmt: skip
+    timed = twice | {"time_median": 0.13, "time_p90": 0.31, "infer_time_s_half_mean": 0.073}
+    correction = {"usual_s": {}, "exponents": {"product": 0.36, "copy": 0.08}, "pairs": 40}
+    note = {
+        "repeatability": twice, "repeatability_as_timed": timed, "speed_correction": correction
+    }  # fmt: skip
+    write_dataset(folder / "noisy", whole.graphs, whole.labels, note=note)
+    noisy = read_dataset(folder / "noisy")
+    _fit(noisy, tmp_path / "cells")
+    write_report(noisy, tmp_path / "cells", tmp_path / "out", speed=speed(count=3))
+    text = (tmp_path / "out" / "networks.md").read_text()
+    time, memory = text.split("## Time of a training step")[0], text.split("## Peak memory of")[1]
+    assert "| noise between two processes | 4.50 | 3.00 " in time
+    assert "| the same, as timed | 7.30 | 3.00 " in time
+    assert "noise between two processes | 0.50" in memory
+    assert "as timed |" not in memory
+    assert "differ by 6.00 % in time" in text
+    assert "(exponents from 40 samples measured twice: copy 0.08, product 0.36)" in text
+    assert "differ by 13.00 % (median; 90th percentile 31.00 %)" in text

@@ -30,7 +30,12 @@ def test_it_is_small_and_has_what_is_said_of_it(data: NetworkData) -> None:
     assert len({row.architecture for row in data.graphs}) >= 400
     assert {label.device for label in data.labels} == {"epyc-avx512-1c"}
     assert {label.mode for label in data.labels} == set(MODES)
-    assert data.manifest["note"]["repeatability"]["samples"] > 2000
+    assert data.manifest["note"]["repeatability"]["samples"] > 1200
+    timed, corrected = (
+        data.manifest["note"][name]["time_median"]
+        for name in ("repeatability_as_timed", "repeatability")
+    )
+    assert corrected < 0.6 * timed
 
 
 def test_it_is_of_the_shipped_configuration(data: NetworkData) -> None:
@@ -47,7 +52,8 @@ def test_operators_add_up_to_their_network(data: NetworkData) -> None:
         assert len(label.operators_s) == len(graphs[label.graph_id].graph.kinds)
         assert label.time_s is not None
         ratios.append(sum(label.operators_s) / label.time_s)
-    assert 0.9 < float(np.median(ratios)) < 1.1
+    # Two single timings of the works are around the operators: on average slower than their median.
+    assert 0.85 < float(np.median(ratios)) < 1.1
     assert float(np.mean(np.abs(np.log(ratios)) < 0.5)) > 0.9
 
 
