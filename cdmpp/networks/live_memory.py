@@ -32,7 +32,7 @@ _NEEDS_OUTPUT = frozenset(
 _NEEDS_NOTHING = frozenset(
     {"Concat", "Add", "Sub", "Flatten", "GlobalAveragePool", "Mean", "Sum", "Neg", "Stack"}
 )
-#: With one operand these multiply by a number, and the backward pass needs only that.
+#: With one operand and no weights these multiply by a number: the backward pass needs only that.
 _SCALES = frozenset({"Mul", "Div"})
 #: What reads several tensors or one, and hands its own gradient on as theirs.
 _PASSES_GRADIENTS = frozenset({"Add", "Sub", "Concat", "Flatten"})
@@ -227,7 +227,8 @@ class _Plan:
         """Returns the tensors that the backward pass of a node needs."""
         kind = self.kinds[node]
         read = {self.tensor[source] for source in self.sources[node]}
-        if kind in _NEEDS_NOTHING or (kind in _SCALES and len(self.sources[node]) == 1):
+        is_scale = kind in _SCALES and len(self.sources[node]) == 1 and not self.weight[node]
+        if is_scale or kind in _NEEDS_NOTHING:
             return set()
         if kind in _NEEDS_OUTPUT:
             return {self.tensor[node]}

@@ -24,7 +24,7 @@ from cdmpp.networks.store import MODES, GraphRow, LabelRow, write_dataset
 CAMPAIGN_FILE = "campaign.json"
 JOURNAL_FILE = "journal.jsonl"
 SOURCE = "generated"
-#: Share of the core's time below which a sample on a CPU was disturbed.
+#: Share of the core's time below which a sample of one thread was disturbed.
 _LEAST_SHARE = 0.9
 _VALUES = (
     "time_s", "low_s", "high_s", "memory_bytes", "allocated_bytes", "process_bytes", "utilisation",
@@ -107,7 +107,7 @@ def write_tables(folder: Path) -> TablesReport:
     folder = Path(folder)
     campaign = read_campaign(folder)
     entries = read_lines(folder / JOURNAL_FILE)
-    measured = _rounds(entries)
+    measured = _rounds(entries, has_one_thread=campaign["threads"] == 1)
     correction = _correction(measured)
     as_timed = _repeatability(measured)
     if correction is not None:
@@ -214,13 +214,20 @@ def _label(row: GraphRow, sample: Mapping[str, Any], campaign: Mapping[str, Any]
     )
 
 
-def _rounds(entries: Iterable[Mapping[str, Any]]) -> list[dict[int, Mapping[str, Any]]]:
-    """Returns for each sample its measurements by round, in the order of the journal."""
+def _rounds(
+    entries: Iterable[Mapping[str, Any]], *, has_one_thread: bool
+) -> list[dict[int, Mapping[str, Any]]]:
+    """Returns for each sample its measurements by round, in the order of the journal; with
+    `is_disturbed`: one thread that did not get the core all the time (several threads wait for each
+    other).
+    """
     found: dict[tuple[str, int, str], dict[int, Mapping[str, Any]]] = {}
     for entry in entries:
         if entry["kind"] == "sample":
             key = entry["architecture"], entry["batch"], entry["mode"]
-            found.setdefault(key, {})[entry["round"]] = entry
+            share = entry.get("utilisation")
+            is_disturbed = has_one_thread and share is not None and share < _LEAST_SHARE
+            found.setdefault(key, {})[entry["round"]] = {**entry, "is_disturbed": is_disturbed}
     return list(found.values())
 
 
@@ -233,8 +240,8 @@ def _joined(rounds: Mapping[int, Mapping[str, Any]]) -> Mapping[str, Any]:
     good = [rounds[number] for number in sorted(rounds) if rounds[number]["outcome"] == "ok"]
     if first["outcome"] != "ok":
         return first
-    good = [entry for entry in good if not _is_disturbed(entry)] or good
-    if _is_disturbed(first):
+    good = [entry for entry in good if not entry["is_disturbed"]] or good
+    if first["is_disturbed"]:
         first = {**first, "operators_s": ()}
     times = [time for entry in good for time in entry["times_s"]]
     median, low, high = median_interval(times)
@@ -253,15 +260,11 @@ def _correction(measured: Iterable[Mapping[int, Mapping[str, Any]]]) -> SpeedCor
             [
                 (entry["time_s"], np.median(entry["works_s"], axis=0).tolist())
                 for entry in rounds.values()
-                if entry["outcome"] == "ok" and entry.get("works_s") and not _is_disturbed(entry)
+                if entry["outcome"] == "ok" and entry.get("works_s") and not entry["is_disturbed"]
             ]
             for rounds in measured
         ]
     )
-
-
-def _is_disturbed(entry: Mapping[str, Any]) -> bool:
-    return bool(entry.get("works_s")) and entry["utilisation"] < _LEAST_SHARE
 
 
 def _repeatability(
@@ -271,7 +274,7 @@ def _repeatability(
         (found[0], found[1])
         for found in measured
         if {0, 1} <= set(found)
-        and all(e["outcome"] == "ok" and not _is_disturbed(e) for e in found.values())
+        and all(e["outcome"] == "ok" and not e["is_disturbed"] for e in found.values())
     ]
     if not pairs:
         return None

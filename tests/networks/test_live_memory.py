@@ -93,8 +93,8 @@ def test_a_scale_keeps_nothing_for_the_backward_pass() -> None:
     graph = _chain(("Gemm", "Mul", "Relu"), [10, 40, 40, 40], [4, 0, 0])
     # Only relu's output is kept. Backward of the scale: its output's gradient and its input's.
     assert live_memory(graph, "train") == 4 + 10 + 40 + 80
-    both = replace(graph, edges=np.array([[0, 1], [0, 1], [1, 2]]))  # times itself
-    assert live_memory(both, "train") == 4 + 10 + 40 + 80 + 40
+    by_weights = _chain(("Gemm", "Mul", "Relu"), [10, 40, 40, 40], [4, 1, 0])
+    assert live_memory(by_weights, "train") == 4 + 1 + 10 + 40 + 80 + 40
 
 
 def test_max_pooling_makes_places_in_inference_too() -> None:
