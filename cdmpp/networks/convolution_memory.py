@@ -99,7 +99,8 @@ def _weights_by_product(graph: NetworkGraph, kinds: ConvolutionKinds) -> BoolArr
 
 def forward_scratch_bytes(graph: NetworkGraph) -> list[float]:
     """Returns [nodes] bytes above inputs, weights and output at the peak of the forward pass."""
-    kinds, copies = convolution_kinds(graph), _Copies.of(graph)
+    kinds = convolution_kinds(graph)
+    copies = _Copies.of(graph, kinds)
     output = graph.column("output_size")
     is_strided = kinds.pointwise & (graph.column("conv_stride") > 1)
     unfolded = np.where(
@@ -114,7 +115,8 @@ def backward_scratch_bytes(graph: NetworkGraph) -> list[float]:
     """Returns [nodes] bytes above the tensors, the gradients of input, output and weights at the
     peak of the backward pass.
     """
-    kinds, copies = convolution_kinds(graph), _Copies.of(graph)
+    kinds = convolution_kinds(graph)
+    copies = _Copies.of(graph, kinds)
     inputs, weights = graph.column("input_size"), graph.column("weight_size")
     channels, made = graph.column("input_channels"), graph.column("output_channels")
     is_few = kinds.plain & (channels < _BLOCK)  # these are copied in smaller blocks
@@ -146,9 +148,8 @@ class _Copies:
     unfolded_native: FloatArray
 
     @classmethod
-    def of(cls, graph: NetworkGraph) -> _Copies:
+    def of(cls, graph: NetworkGraph, kinds: ConvolutionKinds) -> _Copies:
         column = graph.column
-        kinds = convolution_kinds(graph)
         inputs, outputs = column("input_channels"), column("output_channels")
         window = np.square(column("conv_kernel_size"))
         pixels = column("output_w") * column("output_h")

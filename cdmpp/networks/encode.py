@@ -97,6 +97,7 @@ def encode(graph: NetworkGraph) -> EncodedGraph:
     features = graph_features(canonical)
     family = np.array([family_of(kind) for kind in canonical.kinds], np.int64)
     memory_bytes = np.array([live_memory(canonical, "infer"), live_memory(canonical, "train")])
+    packed = packed_bytes(canonical)
     return EncodedGraph(
         graph=canonical,
         order=order,
@@ -104,11 +105,11 @@ def encode(graph: NetworkGraph) -> EncodedGraph:
         edges=np.asarray(features.edges, np.float64),
         network=np.asarray(features.network, np.float64),
         operators=_operator_columns(canonical, family),
-        totals=_total_columns(canonical, family, memory_bytes),
+        totals=_total_columns(canonical, family, memory_bytes, packed),
         family=family,
         memory_bytes=memory_bytes,
         generated=_generated_counts(canonical),
-        packed_bytes=packed_bytes(canonical),
+        packed_bytes=packed,
     )
 
 
@@ -170,14 +171,16 @@ def _waste(channels: FloatArray) -> FloatArray:
     return np.asarray(np.log(np.ceil(channels / _BLOCK) * _BLOCK / channels))
 
 
-def _total_columns(graph: NetworkGraph, family: IntArray, memory_bytes: FloatArray) -> FloatArray:
+def _total_columns(
+    graph: NetworkGraph, family: IntArray, memory_bytes: FloatArray, packed: FloatArray
+) -> FloatArray:
     column = graph.column
     traffic, outputs, weights = column("bytes"), column("output_size"), column("weight_size")
     flops = graph.flops
     values = [
         graph.batch, len(flops), flops.sum(), traffic.sum(), weights.sum(), outputs.sum(),
         outputs.max(), traffic.max(), weights.max(), memory_bytes[0], memory_bytes[1],
-        flops.sum() / max(float(traffic.sum()), 1.0), *packed_bytes(graph),
+        flops.sum() / max(float(traffic.sum()), 1.0), *packed,
     ]  # fmt: skip
     count = np.bincount(family, minlength=len(FAMILIES)).astype(np.float64)
     share = np.bincount(family, traffic, minlength=len(FAMILIES)) / max(float(traffic.sum()), 1.0)
