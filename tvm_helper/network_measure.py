@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from tvm import relax
@@ -22,27 +22,43 @@ from tvm_helper.measure_worker import random_tensors
 from tvm_helper.network_costs import ChosenSchedule
 from tvm_helper.network_graph import NetworkGraph
 
-#: Network and kernels are timed in turns, so that slow changes of the machine meet both alike.
+#: Each turn places everything in memory anew: where it lies decides which cache lines displace each
+#: other, and would otherwise be one draw for the whole network and one for its kernels.
 _TURNS = 5
 #: Slow networks get fewer turns: no more when these seconds are over, but at least so many.
-_TURNS_S = 60.0
-_FEWEST_TURNS = 2
-_REPEATS_A_TURN = 2
+_TURNS_S = 120.0
+_FEWEST_TURNS = 3
+#: Within a turn network and kernels take turns, so that slow changes of the machine meet both alike,
+#: once on each of two places of the stack: compiled code keeps vectors of 64 bytes on a stack that
+#: it does not align for them, and a kernel that does so takes up to 2.5 times as long on the one
+#: place as on the other.
+_PLACES = 2
 _LEAST_MS = 20
-#: A network that takes less is run several times in a turn.
+#: A network that takes less is run several times in a round.
 _SMALL_S = 0.1
+#: Of one that takes less, what calling it takes would be a part of the time.
+_TINY_S = 1e-3
+#: The first steps into the stack are of other sizes than the later ones.
+_LEAST_DEPTH = 2
 #: Below that a single call cannot be timed: the kernel is called again and again.
 _SINGLE_CALL_S = 10e-6
 
-#: Does so many timings after one that warms up; seconds.
-_Timer = Callable[[int], list[float]]
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
 class _Kernel:
+    """A compiled kernel and arguments for it.
+
+    Attributes:
+        tensors: arguments; their values go into the memory of each call.
+        timer: calls it again and again, with the given arguments.
+    """
+
     run: Callable[..., Any]
     tensors: Sequence[Any]
-    again: _Timer
+    timer: Callable[..., Any]
 
 
 @dataclass(frozen=True)
@@ -53,6 +69,14 @@ class _Call:
 
 
 @dataclass(frozen=True)
+class _Whole:
+    """The library of a compiled network, and the data types and shapes of its inputs."""
+
+    library: Path
+    inputs: Sequence[Sequence[Any]]
+
+
+@dataclass(frozen=True)
 class MeasuredNetwork:
     """Timings of a network on this machine.
 
@@ -60,10 +84,11 @@ class MeasuredNetwork:
     it gets, several by the clock.
 
     Attributes:
-        costs_s: seconds of the whole network, one a repeat.
-        kernel_s: task key -> median seconds of its kernel alone. The kernels are called in the
-            network's order, each call with weights of its own, so that the caches hold what they
-            hold in the network; kernels of less than 10 µs are called again and again.
+        costs_s: seconds of the whole network, one a repeat; the repeats take turns on two places of
+            the stack.
+        kernel_s: task key -> seconds of its kernel alone, as `latency_s`. The kernels are called in
+            the network's order, each call with weights of its own, so that the caches hold what
+            they hold in the network; kernels of less than 10 µs are called again and again.
         unmeasured: task key -> why its kernel was not timed.
     """
 
@@ -73,8 +98,8 @@ class MeasuredNetwork:
 
     @property
     def latency_s(self) -> float:
-        """Median seconds of the whole network."""
-        return float(np.median(self.costs_s))
+        """Seconds of the whole network: the mean over the places of the stack, of the medians."""
+        return _over_places([self.costs_s[place::_PLACES] for place in range(_PLACES)])
 
 
 def measure_network(
@@ -87,7 +112,7 @@ def measure_network(
     """Returns the timings of a network compiled with the first schedule of each task.
 
     Args:
-        turns: how often the whole network and then each kernel is timed; fewer for slow networks.
+        turns: how often network and kernels get new memory; fewer for slow networks.
 
     Raises:
         DeviceError: the target is no CPU, or the network cannot be compiled or run.
@@ -98,31 +123,41 @@ def measure_network(
             "choose the label of this CPU with --device (`cdmpp device list`)"
         )
     import_tensor_intrinsics()
-    kernel_costs_s: dict[str, list[float]] = {}
+    is_alone = _is_one_thread(target)
+    kernel_costs_s: dict[str, list[list[float]]] = {}
     costs_s: list[float] = []
     with tempfile.TemporaryDirectory() as scratch:
         kernels, unmeasured = _kernels(network, chosen, target, Path(scratch))
         try:
-            whole = _whole(network, chosen, target)
-            calls = _calls(network, kernels)
-            _time_calls(calls, is_alone=_is_one_thread(target))  # warms up
+            whole = _compiled(network, chosen, target, Path(scratch) / "network.so")
+            placed: list[Any] = []  # memory that is given back is what the next turn would get
             began = time.monotonic()
             for turn in range(turns):
                 if turn >= _FEWEST_TURNS and time.monotonic() - began > _TURNS_S:
                     break
-                costs_s += whole(_REPEATS_A_TURN)
-                for key, costs in _time_turn(calls, kernels, target).items():
-                    kernel_costs_s.setdefault(key, []).extend(costs)
+                run = _placed(whole, is_alone=is_alone)
+                calls = _calls(network, kernels)
+                placed += (run, calls)
+                _time_calls(calls, is_alone=is_alone)  # touches the memory
+                timed = partial(_time_round, calls, kernels, is_alone=is_alone)
+                for place in range(_PLACES):
+                    depth = _LEAST_DEPTH + turn * _PLACES + place
+                    costs_s.append(_deeper(depth, run))
+                    for key, costs in _deeper(depth, timed).items():
+                        of_places = kernel_costs_s.setdefault(key, [[] for _ in range(_PLACES)])
+                        of_places[place].extend(costs)
         except Exception as error:  # TVM and LLVM raise whatever they do
             raise DeviceError(
                 f"the network cannot be compiled and run here ({_text(error)}); check the target "
                 "with: cdmpp doctor"
             ) from None
-    kernel_s = {key: float(np.median(costs)) for key, costs in kernel_costs_s.items()}
+    kernel_s = {key: _over_places(costs) for key, costs in kernel_costs_s.items()}
     return MeasuredNetwork(tuple(costs_s), kernel_s, unmeasured)
 
 
-def _whole(network: NetworkGraph, chosen: Mapping[str, ChosenSchedule], target: Target) -> _Timer:
+def _compiled(
+    network: NetworkGraph, chosen: Mapping[str, ChosenSchedule], target: Target, library: Path
+) -> _Whole:
     database = meta_schedule.database.MemoryDatabase()
     for task in network.tasks.tasks:
         schedules = chosen[task.workload_key].schedules
@@ -133,15 +168,41 @@ def _whole(network: NetworkGraph, chosen: Mapping[str, ChosenSchedule], target: 
             )
     with target, database, tvm.transform.PassContext(opt_level=3):
         applied = relax.transform.MetaScheduleApplyDatabase(enable_warning=False)(network.module)
-        executable = tvm.compile(applied, target=target)
-    machine = relax.VirtualMachine(executable, tvm.cpu(0))
+        tvm.compile(applied, target=target).export_library(str(library))
     inputs = [
         [str(one.ty.dtype), [int(extent) for extent in one.ty.shape.values]]
         for one in network.module["main"].params
     ]
-    tensors = random_tensors(inputs, tvm.cpu(0))
+    return _Whole(library, inputs)
+
+
+def _placed(whole: _Whole, *, is_alone: bool) -> Callable[[], float]:
+    """Returns what times a run of the network, in memory of its own; mean seconds."""
+    tvm.get_global_func("vm.builtin.memory_manager.clear")()
+    machine = relax.VirtualMachine(tvm.runtime.load_module(str(whole.library)), tvm.cpu(0))
+    tensors = random_tensors(whole.inputs, tvm.cpu(0))
+    clock = _clock(is_alone=is_alone)
+    main = machine["main"]
+
+    def timed(least_s: float) -> float:
+        runs, began, ends = 0, clock(), time.perf_counter() + least_s
+        while runs == 0 or time.perf_counter() < ends:
+            main(*tensors)
+            runs += 1
+        return (clock() - began) / runs
+
+    def warmed() -> float:
+        timed(0.0)
+        return timed(1e-3 * _LEAST_MS)
+
+    timed(0.0)  # touches the memory
+    latency_s = timed(0.0)
+    if latency_s >= _SMALL_S:
+        return partial(timed, 0.0)
+    if latency_s >= _TINY_S:
+        return warmed
     timer = machine.time_evaluator("main", tvm.cpu(0), number=1, repeat=1, min_repeat_ms=_LEAST_MS)
-    return partial(_costs, timer, tensors, is_alone=_is_one_thread(target))
+    return partial(_mean_cost, timer, tensors, is_alone=is_alone)
 
 
 def _kernels(
@@ -172,13 +233,12 @@ def _kernels(
         except Exception as error:  # TVM and LLVM raise whatever they do
             unmeasured[key] = _text(error)
         else:
-            again = partial(_costs, timer, tensors, is_alone=_is_one_thread(target))
-            kernels[key] = _Kernel(module["main"], tensors, again)
+            kernels[key] = _Kernel(module["main"], tensors, timer)
     return kernels, unmeasured
 
 
 def _calls(network: NetworkGraph, kernels: Mapping[str, _Kernel]) -> list[_Call]:
-    """Returns the network's calls in order.
+    """Returns the network's calls in order, in memory of their own.
 
     What has the shape of a kernel's output counts as an activation: these use the same memory again
     and again. All other arguments are weights, of each call its own.
@@ -193,11 +253,11 @@ def _calls(network: NetworkGraph, kernels: Mapping[str, _Kernel]) -> list[_Call]
         tensors: list[Any] = []
         for tensor in kernel.tensors:
             form = _form(tensor)
-            if form in activations:  # not the same one twice in a call
-                place = (form, sum(_form(other) == form for other in tensors))
-                tensors.append(shared.setdefault(place, tensor))
-            else:
-                tensors.append(tvm.runtime.tensor(tensor.numpy(), tvm.cpu(0)))
+            # Not the same one twice in a call.
+            place = (form, sum(_form(other) == form for other in tensors))
+            if form not in activations or place not in shared:
+                shared[place] = tvm.runtime.tensor(tensor.numpy(), tvm.cpu(0))
+            tensors.append(shared[place])
         calls.append(_Call(one.task, kernel.run, tensors))
     return calls
 
@@ -206,25 +266,25 @@ def _form(tensor: Any) -> tuple[str, tuple[int, ...]]:
     return str(tensor.dtype), tuple(int(extent) for extent in tensor.shape)
 
 
-def _time_turn(
-    calls: Sequence[_Call], kernels: Mapping[str, _Kernel], target: Target
+def _time_round(
+    calls: Sequence[_Call], kernels: Mapping[str, _Kernel], *, is_alone: bool
 ) -> dict[str, list[float]]:
-    is_alone = _is_one_thread(target)
     costs_s = _time_calls(calls, is_alone=is_alone)
     if sum(map(sum, costs_s.values())) < _SMALL_S:  # it may stay in the caches as a whole
         costs_s, began = {}, time.perf_counter()
         while time.perf_counter() - began < 1e-3 * _LEAST_MS:
             for key, found in _time_calls(calls, is_alone=is_alone).items():
                 costs_s.setdefault(key, []).extend(found)
+    arguments = {call.task: call.tensors for call in calls}
     for key, found in costs_s.items():
         if np.median(found) < _SINGLE_CALL_S:
-            costs_s[key] = kernels[key].again(1)
+            costs_s[key] = [_mean_cost(kernels[key].timer, arguments[key], is_alone=is_alone)]
     return costs_s
 
 
 def _time_calls(calls: Sequence[_Call], *, is_alone: bool) -> dict[str, list[float]]:
     """Returns task key -> seconds of its calls; processor time of a kernel of one thread."""
-    clock = time.process_time if is_alone else time.perf_counter
+    clock = _clock(is_alone=is_alone)
     costs_s: dict[str, list[float]] = {}
     for call in calls:
         began = clock()
@@ -233,22 +293,34 @@ def _time_calls(calls: Sequence[_Call], *, is_alone: bool) -> dict[str, list[flo
     return costs_s
 
 
-def _costs(
-    timer: Callable[..., Any], tensors: Sequence[Any], repeats: int, *, is_alone: bool
-) -> list[float]:
-    """Returns seconds, one a repeat, after one that warms up.
+def _mean_cost(timer: Callable[..., Any], tensors: Sequence[Any], *, is_alone: bool) -> float:
+    """Returns mean seconds of calls one after another, after one that warms up.
 
     Args:
-        is_alone: one thread: its share of the processor during the repeat counts, so that what
-            else runs on the machine does not.
+        is_alone: one thread: its share of the processor meanwhile counts, so that what else runs on
+            the machine does not.
     """
-    costs = []
-    for _ in range(repeats + 1):
-        wall, worked = time.perf_counter(), time.process_time()
-        cost = float(timer(*tensors).results[0])
-        share = (time.process_time() - worked) / (time.perf_counter() - wall)
-        costs.append(cost * min(1.0, share) if is_alone else cost)
-    return costs[1:]
+    wall, worked = time.perf_counter(), time.process_time()
+    cost = float(timer(*tensors).results[0])
+    share = (time.process_time() - worked) / (time.perf_counter() - wall)
+    return cost * min(1.0, share) if is_alone else cost
+
+
+def _deeper(depth: int, call: Callable[[], _T]) -> _T:
+    """Returns what a call returns that stands deeper in the stack of the processor: by an odd
+    multiple of 32 bytes a step, as Python's own calls do not move it and those through C do.
+    """
+    if depth == 0:
+        return call()
+    return next(map(lambda _: _deeper(depth - 1, call), (None,)))
+
+
+def _over_places(costs_s: Sequence[Sequence[float]]) -> float:
+    return float(np.mean([np.median(costs) for costs in costs_s]))
+
+
+def _clock(*, is_alone: bool) -> Callable[[], float]:
+    return time.process_time if is_alone else time.perf_counter
 
 
 def _is_one_thread(target: Target) -> bool:

@@ -179,7 +179,7 @@ def page(rows: list[dict[str, Any]], args: argparse.Namespace) -> str:
         f"*plain sum* the same without gaps. The gap between operators, {gap_us:.2f} µs, was "
         f"calibrated on {calibrating['network']}, which therefore does not count in the means, and "
         "then fixed. Whole networks and kernels are timed in turns, the kernels in the network's "
-        "order.", "",
+        "order, both in new memory again and again and on two places of the stack.", "",
     ]  # fmt: skip
     for schedule in dict.fromkeys(row["schedule"] for row in rows):
         own = [row for row in rows if row["schedule"] == schedule]

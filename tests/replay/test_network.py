@@ -198,7 +198,7 @@ def test_predicted_beside_measured(network: NetworkGraph) -> None:
 def test_calls_share_activations_and_have_weights_of_their_own() -> None:
     row, square = np.ones((1, 4), np.float32), np.ones((4, 4), np.float32)
     tensors = [tvm.runtime.tensor(values, tvm.cpu(0)) for values in (row, square, row)]
-    kernel = _Kernel(lambda *_: None, tensors, lambda _: [])
+    kernel = _Kernel(lambda *_: None, tensors, lambda *_: None)
     operators = (Operator("a", task="k"), Operator("b", task="k"), Operator("c", task="other"))
     network: Any = SimpleNamespace(graph=OperatorGraph("two", operators))
     first, second = _calls(network, {"k": kernel})
