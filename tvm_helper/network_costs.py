@@ -16,9 +16,11 @@ from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import CdmppError, DataError, UsageError
 from cdmpp.replay.costs import CostSource, OperatorCost
 from cdmpp.replay.graph import OperatorGraph
+from cdmpp.training.calibration import LEAST_RIVALS
 from tvm_helper.compat import Schedule, Target, import_tensor_intrinsics, s_tir
 from tvm_helper.network_graph import NetworkGraph
 from tvm_helper.network_tasks import NetworkTask
+from tvm_helper.predicted import Prediction
 from tvm_helper.prediction import Predictor
 from tvm_helper.sample_modules import valid_schedules
 
@@ -64,13 +66,14 @@ class ChosenSchedule:
         schedules: one, or one a draw; empty = there is none.
         reason: why there is none.
         remark: where it is not what was asked for, what it is instead.
-        is_fastest: whether it was chosen because it was measured to be fast.
+        measured: how many measured programs of a database it is the fastest of; 0 = it is from
+            none.
     """
 
     schedules: tuple[Schedule, ...]
     reason: str = ""
     remark: str = ""
-    is_fastest: bool = False
+    measured: int = 0
 
 
 def choose_schedules(
@@ -91,7 +94,7 @@ def choose_schedules(
     for task in network.tasks.tasks:
         tuned = None if database is None else _tuned(database, task, target)
         if tuned is not None:
-            chosen[task.workload_key] = ChosenSchedule((tuned,), is_fastest=True)
+            chosen[task.workload_key] = tuned
             continue
         count = choice.draws if choice.kind == "draws" else 1
         sampled = _sampled(task, target, choice.seed, count)
@@ -157,10 +160,7 @@ class ProgramCosts(CostSource):
             answer = self._predictor.scheduled(task, schedule, self._device)
             if answer.latency_s is None:
                 return answer.reason or "the model cannot judge it"
-            # The mean counts in that some programs are far slower than they look. The fastest of
-            # many that were measured is none of these.
-            mean_s = None if chosen.is_fastest else answer.mean_s
-            seconds = answer.latency_s if mean_s is None else mean_s
+            seconds = _expected_s(answer, chosen.measured)
             draws.append(seconds)
             lows.append(seconds if answer.low_s is None else answer.low_s)
             highs.append(seconds if answer.high_s is None else answer.high_s)
@@ -170,6 +170,17 @@ class ProgramCosts(CostSource):
             float(np.clip(np.mean(draws), min(draws), max(draws))), min(lows), max(highs), "model",
             chosen.remark, tuple(draws),
         )  # fmt: skip
+
+
+def _expected_s(answer: Prediction, measured: int) -> float:
+    """Returns what to expect of a program that is the fastest of so many measured ones.
+
+    The mean counts in that some programs are far slower than they look. The fastest of a few that
+    were measured is none of these, that of many is faster than it looks.
+    """
+    assert answer.latency_s is not None
+    expected_s = answer.mean_s if measured == 0 else answer.fastest_s
+    return answer.latency_s if expected_s is None or 0 < measured < LEAST_RIVALS else expected_s
 
 
 def _sampled(task: NetworkTask, target: Target, seed: int, count: int) -> ChosenSchedule:
@@ -207,7 +218,7 @@ def _database(folder: Path | None) -> Any:
         raise DataError(f"{folder}: TVM cannot read the database ({text}); make it again") from None
 
 
-def _tuned(database: Any, task: NetworkTask, target: Target) -> Schedule | None:
+def _tuned(database: Any, task: NetworkTask, target: Target) -> ChosenSchedule | None:
     """Returns the fastest measured program for the target's kind; None where there is none.
 
     TVM's own query does not look at the target.
@@ -216,10 +227,12 @@ def _tuned(database: Any, task: NetworkTask, target: Target) -> Schedule | None:
         return None
     workload = database.commit_workload(task.module)
     best: tuple[float, Any] | None = None
+    measured = 0
     for record in database.get_top_k(workload, 1 << 20):
         costs = [float(value) for value in record.run_secs or ()]
         if not costs or max(costs) >= _FAILED_S or record.target.kind.name != target.kind.name:
             continue
+        measured += 1
         seconds = float(np.median(costs))
         if best is None or seconds < best[0]:
             best = seconds, record.trace
@@ -227,4 +240,4 @@ def _tuned(database: Any, task: NetworkTask, target: Target) -> Schedule | None:
         return None
     schedule = s_tir.Schedule(task.module, debug_mask="none", error_render_level="none")
     best[1].apply_to_schedule(schedule, remove_postproc=False)
-    return schedule
+    return ChosenSchedule((schedule,), measured=measured)

@@ -28,10 +28,10 @@ _TURNS = 5
 #: Slow networks get fewer turns: no more when these seconds are over, but at least so many.
 _TURNS_S = 120.0
 _FEWEST_TURNS = 3
-#: Within a turn network and kernels take turns, so that slow changes of the machine meet both alike,
-#: once on each of two places of the stack: compiled code keeps vectors of 64 bytes on a stack that
-#: it does not align for them, and a kernel that does so takes up to 2.5 times as long on the one
-#: place as on the other.
+#: Within a turn network and kernels take turns, so that slow changes of the machine meet both
+#: alike, once on each of two places of the stack: code that has too few registers keeps vectors on
+#: a stack that is aligned to 16 bytes only, and a kernel that does so a lot takes up to 2.5 times
+#: as long where they cross blocks of 32 bytes (on a Zen 4) as where they do not.
 _PLACES = 2
 _LEAST_MS = 20
 #: A network that takes less is run several times in a round.
@@ -39,7 +39,7 @@ _SMALL_S = 0.1
 #: Of one that takes less, what calling it takes would be a part of the time.
 _TINY_S = 1e-3
 #: The first steps into the stack are of other sizes than the later ones.
-_LEAST_DEPTH = 2
+_LEAST_DEPTH = 4
 #: Below that a single call cannot be timed: the kernel is called again and again.
 _SINGLE_CALL_S = 10e-6
 
@@ -307,12 +307,14 @@ def _mean_cost(timer: Callable[..., Any], tensors: Sequence[Any], *, is_alone: b
 
 
 def _deeper(depth: int, call: Callable[[], _T]) -> _T:
-    """Returns what a call returns that stands deeper in the stack of the processor: by an odd
-    multiple of 32 bytes a step, as Python's own calls do not move it and those through C do.
+    """Returns what a call returns that stands so many steps deeper in the processor's stack.
+
+    Python's calls do not move that stack, those through C do: through `map` by an odd multiple of
+    16 bytes, so that every other step lies alike to blocks of 32.
     """
     if depth == 0:
         return call()
-    return next(map(lambda _: _deeper(depth - 1, call), (None,)))
+    return next(map(lambda _: _deeper(depth - 1, call), (None,)))  # noqa: C417
 
 
 def _over_places(costs_s: Sequence[Sequence[float]]) -> float:

@@ -23,6 +23,8 @@ class Prediction:
         high_s: upper end.
         mean_s: what a sum over programs adds up: the mean of what the program may take; None as
             latency_s.
+        fastest_s: what it takes when it was measured to be the fastest of many programs of its
+            task; None as latency_s.
         is_far: whether the program is unlike every training task; None where that is not known.
         is_new_device: whether the device was not trained on.
         nearest: training tasks nearest to it, nearest first.
@@ -39,6 +41,7 @@ class Prediction:
     low_s: float | None = None
     high_s: float | None = None
     mean_s: float | None = None
+    fastest_s: float | None = None
     is_far: bool | None = None
     is_new_device: bool = False
     nearest: tuple[NearTask, ...] = ()
