@@ -16,11 +16,9 @@ from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import CdmppError, DataError, UsageError
 from cdmpp.replay.costs import CostSource, OperatorCost
 from cdmpp.replay.graph import OperatorGraph
-from cdmpp.training.calibration import LEAST_RIVALS
 from tvm_helper.compat import Schedule, Target, import_tensor_intrinsics, s_tir
 from tvm_helper.network_graph import NetworkGraph
 from tvm_helper.network_tasks import NetworkTask
-from tvm_helper.predicted import Prediction
 from tvm_helper.prediction import Predictor
 from tvm_helper.sample_modules import valid_schedules
 
@@ -160,7 +158,7 @@ class ProgramCosts(CostSource):
             answer = self._predictor.scheduled(task, schedule, self._device)
             if answer.latency_s is None:
                 return answer.reason or "the model cannot judge it"
-            seconds = _expected_s(answer, chosen.measured)
+            seconds = answer.expected_s(chosen.measured) or answer.latency_s
             draws.append(seconds)
             lows.append(seconds if answer.low_s is None else answer.low_s)
             highs.append(seconds if answer.high_s is None else answer.high_s)
@@ -170,17 +168,6 @@ class ProgramCosts(CostSource):
             float(np.clip(np.mean(draws), min(draws), max(draws))), min(lows), max(highs), "model",
             chosen.remark, tuple(draws),
         )  # fmt: skip
-
-
-def _expected_s(answer: Prediction, measured: int) -> float:
-    """Returns what to expect of a program that is the fastest of so many measured ones.
-
-    The mean counts in that some programs are far slower than they look. The fastest of a few that
-    were measured is none of these, that of many is faster than it looks.
-    """
-    assert answer.latency_s is not None
-    expected_s = answer.mean_s if measured == 0 else answer.fastest_s
-    return answer.latency_s if expected_s is None or 0 < measured < LEAST_RIVALS else expected_s
 
 
 def _sampled(task: NetworkTask, target: Target, seed: int, count: int) -> ChosenSchedule:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cdmpp.training.calibration import LEAST_RIVALS
 from cdmpp.training.out_of_distribution import NearTask
 from tvm_helper.explanation import Explanation
 from tvm_helper.network_tasks import NetworkTask
@@ -48,6 +49,14 @@ class Prediction:
     explanation: Explanation | None = None
     reason: str | None = None
     is_scheduled: bool = True
+
+    def expected_s(self, measured: int) -> float | None:
+        """Returns what to expect of it as the fastest of so many measured programs, as
+        `cdmpp.training.estimates.Estimates.expected_s`.
+        """
+        if measured == 0:
+            return self.mean_s
+        return self.latency_s if measured < LEAST_RIVALS else self.fastest_s
 
     @property
     def out_of_distribution(self) -> bool | None:

@@ -112,7 +112,8 @@ class RecordCosts(CostSource):
             times = np.array([measured[n] for n in chosen])
             return _pooled(times, times, times, "records")
         distinct = sorted(set(chosen))
-        estimates = self._predicted(task, [records[n] for n in distinct])
+        rivals = len(records) if self._choice.kind == "best" else 0
+        estimates = self._predicted(task, [records[n] for n in distinct], rivals)
         if isinstance(estimates, str):
             return estimates
         place = [distinct.index(n) for n in chosen]
@@ -120,7 +121,7 @@ class RecordCosts(CostSource):
         return _pooled(times, low, high, "model")
 
     def _predicted(
-        self, task: TensetTask, records: Sequence[MeasureRecord]
+        self, task: TensetTask, records: Sequence[MeasureRecord], rivals: int
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray] | str:
         assert self._trained is not None
         asked = []
@@ -141,7 +142,7 @@ class RecordCosts(CostSource):
         found = self._trained.estimate(assemble_samples(asked))
         low = np.where(np.isnan(found.low_s), found.latency_s, found.low_s)
         high = np.where(np.isnan(found.high_s), found.latency_s, found.high_s)
-        return found.latency_s, low, high
+        return found.expected_s(rivals), low, high
 
 
 def _pooled(

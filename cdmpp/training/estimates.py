@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from cdmpp.datasets.samples import Samples
 from cdmpp.models.base import CostModel
+from cdmpp.training.calibration import LEAST_RIVALS
 from cdmpp.training.out_of_distribution import NearTask, TrainingTasks
 from cdmpp.training.run_folder import ModelCard, load_model
 
@@ -45,6 +46,17 @@ class Estimates:
     is_far: BoolArray | None
     is_new_device: BoolArray
     nearest: list[list[NearTask]] | None
+
+    def expected_s(self, measured: int) -> FloatArray:
+        """Returns float64 [N], what to expect of programs that are the fastest of so many measured
+        ones of their task; 0 = they were not chosen by measuring.
+
+        The mean counts in that some programs are far slower than they look. The fastest of a few is
+        none of these, that of many is faster than it looks.
+        """
+        if measured == 0:
+            return self.mean_s
+        return self.latency_s if measured < LEAST_RIVALS else self.fastest_s
 
     @property
     def out_of_distribution(self) -> BoolArray | None:
