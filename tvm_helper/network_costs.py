@@ -64,14 +64,13 @@ class ChosenSchedule:
         schedules: one, or one a draw; empty = there is none.
         reason: why there is none.
         remark: where it is not what was asked for, what it is instead.
-        measured: how many measured programs of a database it is the fastest of; 0 = it is from
-            none.
+        is_fastest: whether it was chosen because it was measured to be fast.
     """
 
     schedules: tuple[Schedule, ...]
     reason: str = ""
     remark: str = ""
-    measured: int = 0
+    is_fastest: bool = False
 
 
 def choose_schedules(
@@ -92,7 +91,7 @@ def choose_schedules(
     for task in network.tasks.tasks:
         tuned = None if database is None else _tuned(database, task, target)
         if tuned is not None:
-            chosen[task.workload_key] = tuned
+            chosen[task.workload_key] = ChosenSchedule((tuned,), is_fastest=True)
             continue
         count = choice.draws if choice.kind == "draws" else 1
         sampled = _sampled(task, target, choice.seed, count)
@@ -158,7 +157,10 @@ class ProgramCosts(CostSource):
             answer = self._predictor.scheduled(task, schedule, self._device)
             if answer.latency_s is None:
                 return answer.reason or "the model cannot judge it"
-            seconds = answer.expected_s(chosen.measured) or answer.latency_s
+            # The mean counts in that some programs are far slower than they look. The fastest of
+            # many that were measured is none of these.
+            mean_s = None if chosen.is_fastest else answer.mean_s
+            seconds = answer.latency_s if mean_s is None else mean_s
             draws.append(seconds)
             lows.append(seconds if answer.low_s is None else answer.low_s)
             highs.append(seconds if answer.high_s is None else answer.high_s)
@@ -205,7 +207,7 @@ def _database(folder: Path | None) -> Any:
         raise DataError(f"{folder}: TVM cannot read the database ({text}); make it again") from None
 
 
-def _tuned(database: Any, task: NetworkTask, target: Target) -> ChosenSchedule | None:
+def _tuned(database: Any, task: NetworkTask, target: Target) -> Schedule | None:
     """Returns the fastest measured program for the target's kind; None where there is none.
 
     TVM's own query does not look at the target.
@@ -214,12 +216,10 @@ def _tuned(database: Any, task: NetworkTask, target: Target) -> ChosenSchedule |
         return None
     workload = database.commit_workload(task.module)
     best: tuple[float, Any] | None = None
-    measured = 0
     for record in database.get_top_k(workload, 1 << 20):
         costs = [float(value) for value in record.run_secs or ()]
         if not costs or max(costs) >= _FAILED_S or record.target.kind.name != target.kind.name:
             continue
-        measured += 1
         seconds = float(np.median(costs))
         if best is None or seconds < best[0]:
             best = seconds, record.trace
@@ -227,4 +227,4 @@ def _tuned(database: Any, task: NetworkTask, target: Target) -> ChosenSchedule |
         return None
     schedule = s_tir.Schedule(task.module, debug_mask="none", error_render_level="none")
     best[1].apply_to_schedule(schedule, remove_postproc=False)
-    return ChosenSchedule((schedule,), measured=measured)
+    return schedule

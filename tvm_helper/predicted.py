@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cdmpp.training.calibration import LEAST_RIVALS
 from cdmpp.training.out_of_distribution import NearTask
 from tvm_helper.explanation import Explanation
 from tvm_helper.network_tasks import NetworkTask
@@ -24,8 +23,6 @@ class Prediction:
         high_s: upper end.
         mean_s: what a sum over programs adds up: the mean of what the program may take; None as
             latency_s.
-        fastest_s: what it takes when it was measured to be the fastest of many programs of its
-            task; None as latency_s.
         is_far: whether the program is unlike every training task; None where that is not known.
         is_new_device: whether the device was not trained on.
         nearest: training tasks nearest to it, nearest first.
@@ -42,21 +39,12 @@ class Prediction:
     low_s: float | None = None
     high_s: float | None = None
     mean_s: float | None = None
-    fastest_s: float | None = None
     is_far: bool | None = None
     is_new_device: bool = False
     nearest: tuple[NearTask, ...] = ()
     explanation: Explanation | None = None
     reason: str | None = None
     is_scheduled: bool = True
-
-    def expected_s(self, measured: int) -> float | None:
-        """Returns what to expect of it as the fastest of so many measured programs, as
-        `cdmpp.training.estimates.Estimates.expected_s`.
-        """
-        if measured == 0:
-            return self.mean_s
-        return self.latency_s if measured < LEAST_RIVALS else self.fastest_s
 
     @property
     def out_of_distribution(self) -> bool | None:

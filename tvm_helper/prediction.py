@@ -203,7 +203,6 @@ class Predictor:
             low_s=_number(found.low_s[0]),
             high_s=_number(found.high_s[0]),
             mean_s=float(found.mean_s[0]),
-            fastest_s=float(found.fastest_s[0]),
             is_far=None if found.is_far is None else bool(found.is_far[0]),
             is_new_device=bool(found.is_new_device[0]),
             nearest=() if found.nearest is None else tuple(found.nearest[0]),

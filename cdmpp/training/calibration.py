@@ -16,11 +16,6 @@ FloatArray = NDArray[np.float64]
 
 DEFAULT_COVERAGE = 0.9
 
-#: So many measured programs of a task are many: the fastest of them is faster than it looks.
-LEAST_RIVALS = 8
-#: Tasks with so many programs that a device needs.
-_LEAST_CONTESTS = 5
-
 #: Keys of `interval_metrics`.
 INTERVAL_METRICS = ("interval_coverage", "interval_log_width")
 
@@ -42,10 +37,6 @@ class Calibration:
             tasks, mean over devices: a latency that errs least in percent lies below the mean of
             what a program may take, and sums over programs need the mean.
         mean_ratio_by_device: the same, device label -> ratio.
-        fastest_ratio: measured over predicted seconds of the one program of a task that was
-            measured to be the fastest, median over tasks with at least `LEAST_RIVALS` programs,
-            mean over devices: who picks it picks what is faster than it looks.
-        fastest_ratio_by_device: the same, device label -> ratio.
     """
 
     coverage: float
@@ -58,18 +49,13 @@ class Calibration:
     by_device_and_operator: dict[str, dict[str, float]]
     mean_ratio: float = 1.0
     mean_ratio_by_device: dict[str, float] = field(default_factory=dict)
-    fastest_ratio: float = 1.0
-    fastest_ratio_by_device: dict[str, float] = field(default_factory=dict)
 
     def mean_s(self, samples: Samples, predicted_s: FloatArray) -> FloatArray:
         """Returns float64 [N], the mean seconds to be expected where these are predicted."""
-        return predicted_s * _by_device(samples, self.mean_ratio_by_device, self.mean_ratio)
-
-    def fastest_s(self, samples: Samples, predicted_s: FloatArray) -> FloatArray:
-        """Returns float64 [N], the seconds to be expected where these are predicted of programs
-        that were measured to be the fastest of many.
-        """
-        return predicted_s * _by_device(samples, self.fastest_ratio_by_device, self.fastest_ratio)
+        ratios = [
+            self.mean_ratio_by_device.get(spec.name, self.mean_ratio) for spec in samples.devices
+        ]
+        return np.asarray(predicted_s * np.array(ratios)[samples.device])
 
     def half_width(self, samples: Samples) -> FloatArray:
         """Returns float64 [N], the half width of each sample's group, in log seconds."""
@@ -139,8 +125,6 @@ def calibrate(
     names = [str(name) for name in kinds]
     present = np.unique(samples.device).tolist()
     ratios = {device: _mean_ratio(samples, predicted_s, device) for device in present}
-    fastest = {device: _fastest_ratio(samples, predicted_s, device) for device in present}
-    known = {device: ratio for device, ratio in fastest.items() if ratio is not None}
     return Calibration(
         coverage=coverage,
         tasks=len(tasks),
@@ -154,8 +138,6 @@ def calibrate(
         },
         mean_ratio=float(np.mean(list(ratios.values()))),
         mean_ratio_by_device={labels[d]: ratios[d] for d in present},
-        fastest_ratio=float(np.mean(list(known.values()))) if known else 1.0,
-        fastest_ratio_by_device={labels[d]: ratio for d, ratio in known.items()},
     )
 
 
@@ -167,26 +149,6 @@ def _mean_ratio(samples: Samples, predicted_s: FloatArray, device: int) -> float
     _, owner = np.unique(samples.task_id[rows], return_inverse=True)
     measured = np.bincount(owner, samples.latency_s[rows])
     return float(np.median(measured / np.bincount(owner, predicted_s[rows])))
-
-
-def _fastest_ratio(samples: Samples, predicted_s: FloatArray, device: int) -> float | None:
-    """Returns the median over a device's tasks of many programs of measured over predicted seconds
-    of the fastest; None where there are too few tasks.
-    """
-    ratios = []
-    rows = np.flatnonzero(samples.device == device)
-    order = rows[np.argsort(samples.task_id[rows], kind="stable")]
-    _, first = np.unique(samples.task_id[order], return_index=True)
-    for of_task in np.split(order, first[1:]):
-        if len(of_task) >= LEAST_RIVALS:
-            fastest = of_task[np.argmin(samples.latency_s[of_task])]
-            ratios.append(samples.latency_s[fastest] / predicted_s[fastest])
-    return float(np.median(ratios)) if len(ratios) >= _LEAST_CONTESTS else None
-
-
-def _by_device(samples: Samples, ratios: dict[str, float], other: float) -> FloatArray:
-    of_device = [ratios.get(spec.name, other) for spec in samples.devices]
-    return np.asarray(of_device, np.float64)[samples.device]
 
 
 def least_tasks(coverage: float) -> int:

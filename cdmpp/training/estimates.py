@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from cdmpp.datasets.samples import Samples
 from cdmpp.models.base import CostModel
-from cdmpp.training.calibration import LEAST_RIVALS
 from cdmpp.training.out_of_distribution import NearTask, TrainingTasks
 from cdmpp.training.run_folder import ModelCard, load_model
 
@@ -28,8 +27,6 @@ class Estimates:
         latency_s: float64 [N], seconds.
         mean_s: float64 [N], what a sum over programs adds up (`Calibration.mean_ratio`); latency_s
             where the model has no calibration.
-        fastest_s: float64 [N], what a program takes that was measured to be the fastest of many of
-            its task (`Calibration.fastest_ratio`); as `mean_s` without a calibration.
         low_s: float64 [N], lower end of the interval; NaN where the model has no calibration.
         high_s: float64 [N], upper end.
         is_far: bool [N], whether the program is unlike every training task; None where the model
@@ -40,23 +37,11 @@ class Estimates:
 
     latency_s: FloatArray
     mean_s: FloatArray
-    fastest_s: FloatArray
     low_s: FloatArray
     high_s: FloatArray
     is_far: BoolArray | None
     is_new_device: BoolArray
     nearest: list[list[NearTask]] | None
-
-    def expected_s(self, measured: int) -> FloatArray:
-        """Returns float64 [N], what to expect of programs that are the fastest of so many measured
-        ones of their task; 0 = they were not chosen by measuring.
-
-        The mean counts in that some programs are far slower than they look. The fastest of a few is
-        none of these, that of many is faster than it looks.
-        """
-        if measured == 0:
-            return self.mean_s
-        return self.latency_s if measured < LEAST_RIVALS else self.fastest_s
 
     @property
     def out_of_distribution(self) -> BoolArray | None:
@@ -97,10 +82,9 @@ class TrainedModel:
         calibration = self.card.calibration
         if calibration is None:
             half_width = np.full(len(samples), np.nan)
-            mean_s = fastest_s = predicted_s
+            mean_s = predicted_s
         else:
             mean_s = calibration.mean_s(samples, predicted_s)
-            fastest_s = calibration.fastest_s(samples, predicted_s)
             is_strange = is_new_device if is_far is None else is_new_device | is_far
             half_width = np.where(
                 is_strange, STRANGE_FACTOR * calibration.widest, calibration.half_width(samples)
@@ -109,7 +93,6 @@ class TrainedModel:
         return Estimates(
             latency_s=predicted_s,
             mean_s=np.fmax(np.fmin(mean_s, high_s), low_s),
-            fastest_s=np.fmax(np.fmin(fastest_s, high_s), low_s),
             low_s=low_s,
             high_s=high_s,
             is_far=is_far,

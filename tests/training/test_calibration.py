@@ -150,26 +150,3 @@ def test_sums_are_of_means() -> None:
             for task in tasks
         ]
         assert ratio == pytest.approx(np.median(expected))
-
-
-def test_the_fastest_of_many_is_faster_than_it_looks() -> None:
-    samples = make_samples(30, 8)
-    is_fastest = np.zeros(len(samples), bool)
-    for device in range(len(samples.devices)):
-        for task in np.unique(samples.task_id):
-            rows = np.flatnonzero((samples.device == device) & (samples.task_id == task))
-            is_fastest[rows[np.argmin(samples.latency_s[rows])]] = True
-    predicted_s = samples.latency_s * np.where(is_fastest, 1.25, 1.0)
-    found = calibrate(samples, predicted_s)
-    assert found is not None
-    assert set(found.fastest_ratio_by_device) == {spec.name for spec in samples.devices}
-    assert found.fastest_ratio == pytest.approx(0.8)
-    assert found.fastest_s(samples, predicted_s) == pytest.approx(0.8 * predicted_s)
-
-
-def test_few_programs_say_nothing_of_the_fastest() -> None:
-    samples = make_samples(30, 7)
-    found = calibrate(samples, 2.0 * samples.latency_s)
-    assert found is not None
-    assert found.fastest_ratio == 1.0
-    assert found.fastest_ratio_by_device == {}
