@@ -20,7 +20,8 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 FILE_NAME = "training_tasks.safetensors"
-FORMAT = 1
+#: In format 1 the centres were float16 without steps.
+FORMAT = 2
 NEAREST = 3
 
 #: Share of training programs that lie nearer than the threshold to a task other than their own.
@@ -28,6 +29,9 @@ _THRESHOLD_QUANTILE = 0.99
 #: Columns that hardly vary in training count in this unit: most are logarithms to base 2.
 _LEAST_DEVIATION = 0.1
 _CHUNK = 4096
+#: A centre is that many steps from the mean of its column at most.
+_STEPS = 127
+_LEAST_STEP = 1e-6
 _HINT = "train again with `cdmpp train`"
 
 
@@ -168,7 +172,7 @@ class TrainingTasks:
         )
 
     def save(self, directory: Path) -> None:
-        """Writes training_tasks.safetensors; centres are kept to 3 digits (float16).
+        """Writes training_tasks.safetensors; centres are kept in 255 steps a column.
 
         Raises:
             DataError: the file cannot be written.
@@ -181,11 +185,12 @@ class TrainingTasks:
             "operators": self.operators,
             "threshold": None if np.isinf(self.threshold) else self.threshold,
         }
-        most = float(np.finfo(np.float16).max)
+        step = np.abs(self.centre).max(axis=0, initial=_LEAST_STEP) / _STEPS
         tensors = {
             "mean": self.mean,
             "deviation": self.deviation,
-            "centre": np.clip(self.centre, -most, most).astype(np.float16),
+            "centre": np.rint(self.centre / step).astype(np.int8),
+            "step": step.astype(np.float32),
         }
         metadata = {"training_tasks": json.dumps(described, allow_nan=False)}
         write_atomic(
@@ -207,20 +212,21 @@ class TrainingTasks:
         try:
             with safe_open(path, framework="numpy") as stream:
                 described: dict[str, Any] = json.loads(stream.metadata()["training_tasks"])
+                if described["format"] not in (1, FORMAT):
+                    raise DataError(
+                        f"{path} has format {described['format']}, expected 1 or {FORMAT}; {_HINT}"
+                    )
                 mean, deviation, centre = (
                     stream.get_tensor(name) for name in ("mean", "deviation", "centre")
                 )
-            if described["format"] != FORMAT:
-                raise DataError(
-                    f"{path} has format {described['format']}, expected {FORMAT}; {_HINT}"
-                )
+                step = stream.get_tensor("step") if described["format"] == FORMAT else 1.0
             threshold = described["threshold"]
             return cls(
                 tasks=tuple(described["tasks"]),
                 operators=tuple(described["operators"]),
                 mean=mean,
                 deviation=deviation,
-                centre=centre.astype(np.float32),
+                centre=np.asarray(centre.astype(np.float32) * step, np.float32),
                 threshold=np.inf if threshold is None else float(threshold),
             )
         except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:

@@ -22,6 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
         ("metaschedule-cpu-found", 1377, 173),
         ("metaschedule-cpu-networks", 2172, 1193),
         ("metaschedule-cpu-large", 1368, 762),
+        ("metaschedule-cpu-batched", 1245, 671),
     ],
 )
 def test_they_load_without_an_extraction(

@@ -105,6 +105,31 @@ def test_no_samples_are_fine(samples, known):
     assert len(known.familiarity(nothing).is_far) == 0
 
 
+def test_steps_of_centres_change_distances_by_little(samples, known, tmp_path):
+    known.save(tmp_path)
+    loaded = TrainingTasks.load(tmp_path)
+    before, after = known.familiarity(samples), loaded.familiarity(samples)
+    assert np.abs(before.distance - after.distance).max() < 0.03
+    assert (before.is_far == after.is_far).all()
+    loaded.save(tmp_path)  # steps of steps are the same ones
+    assert TrainingTasks.load(tmp_path).centre == pytest.approx(loaded.centre, rel=1e-6)
+
+
+def test_centres_of_the_first_format_can_be_read(known, tmp_path):
+    from safetensors.numpy import save_file
+
+    parts = {
+        "mean": known.mean, "deviation": known.deviation, "centre": known.centre.astype(np.float16)
+    }  # fmt: skip
+    described = {
+        "format": 1, "tasks": known.tasks, "operators": known.operators, "threshold": 1.5,
+    }  # fmt: skip
+    save_file(parts, tmp_path / FILE_NAME, metadata={"training_tasks": json.dumps(described)})
+    loaded = TrainingTasks.load(tmp_path)
+    assert loaded.centre == pytest.approx(known.centre, rel=1e-3, abs=1e-4)
+    assert (loaded.tasks, loaded.threshold) == (known.tasks, 1.5)
+
+
 def test_missing_damaged_and_foreign_files(samples, known, tmp_path):
     assert TrainingTasks.load(tmp_path) is None
     (tmp_path / FILE_NAME).write_bytes(b"nonsense")
