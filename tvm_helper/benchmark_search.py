@@ -1,6 +1,4 @@
-"""What a benchmark of searches needs from TVM: what was measured, the cost model's time, and the
-programs again.
-"""
+"""What a benchmark of searches needs from TVM: what was measured, and the cost model's time."""
 
 from __future__ import annotations
 
@@ -16,8 +14,6 @@ from tvm.ir.utils import derived_object
 from tvm.s_tir import meta_schedule
 
 from cdmpp.datasets.metaschedule import RECORD_FILE
-from tvm_helper.compat import block_passes, s_tir, tvm
-from tvm_helper.measure_worker import module_arguments, random_tensors
 
 _FAILED_S = 1e9
 
@@ -101,23 +97,3 @@ def recorded_traces(work_dir: Path) -> list[Any]:
     """Returns the traces of a MetaSchedule database, in the order in which they were measured."""
     with (work_dir / RECORD_FILE).open(encoding="utf-8") as lines:
         return [json.loads(line)[1][0] for line in lines]
-
-
-def built(function: Any, trace: Any, target: Any, folder: Path, name: str) -> tuple[Any, list[Any]]:
-    """Returns a compiled, loaded module of a task scheduled as its trace says, and arguments for it
-    (MetaSchedule may have packed the task's weights).
-
-    Args:
-        trace: JSON of TVM's database, or a schedule.
-        folder: where the library goes.
-        name: of the library.
-    """
-    if isinstance(trace, s_tir.Schedule):
-        schedule = trace
-    else:
-        schedule = s_tir.Schedule(function, debug_mask="none", error_render_level="none")
-        s_tir.schedule.Trace.apply_json_to_schedule(trace, schedule)
-    module = block_passes.RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)(schedule.mod)
-    path = folder / f"{name}.so"
-    tvm.compile(module, target=target).export_library(str(path))
-    return tvm.runtime.load_module(str(path)), random_tensors(module_arguments(module), tvm.cpu(0))

@@ -72,7 +72,8 @@ def _build(request: dict[str, Any], begin: Begin) -> dict[str, Any]:
 
     The program is a schedule of a task, or a scheduled `module` as JSON in a file.
     """
-    from tvm_helper.compat import Target, block_passes, tvm
+    from tvm_helper.compat import Target, tvm
+    from tvm_helper.program_library import arguments_of, runnable
 
     begin()
     target = Target(request["target"])
@@ -85,13 +86,13 @@ def _build(request: dict[str, Any], begin: Begin) -> dict[str, Any]:
     except (ReplayError, DataError) as error:
         raise ProgramError(_INSTANTIATION, str(error)) from None
     try:
-        module = block_passes.RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)(module)
+        module = runnable(module)
         tvm.compile(module, target=target).export_library(request["artifact"])
     except Exception as error:  # TVM and the linker raise whatever they do
         code = _COMPILE_DEVICE if is_gpu else _COMPILE_HOST
         text = f"{type(error).__name__}: {first_error_text(str(error))}"
         raise ProgramError(code, text) from None
-    return {"arguments": module_arguments(module)}
+    return {"arguments": arguments_of(module)}
 
 
 def scheduled_module(task_file: str, schedule: Any) -> Any:
@@ -118,6 +119,7 @@ def scheduled_module(task_file: str, schedule: Any) -> Any:
 def _run(request: dict[str, Any], begin: Begin) -> dict[str, Any]:
     """Times a built program; returns its costs in seconds."""
     from tvm_helper.compat import tvm
+    from tvm_helper.program_library import random_tensors
 
     artifact = Path(request["artifact"])
     timing = from_dict(TimingOptions, request["timing"])
@@ -161,23 +163,6 @@ def _remote(request: Mapping[str, Any]) -> Any:
     return tracker.request(key, session_timeout=int(request["timeout_s"]) + 1)
 
 
-def random_tensors(arguments: Sequence[Sequence[Any]], device: Any) -> list[Any]:
-    """Returns random numbers in [0.1, 1) for floats; zeros for integers, which may be indices."""
-    import numpy as np
-
-    from tvm_helper.compat import tvm
-
-    rng = np.random.default_rng(0)
-    tensors = []
-    for dtype, shape in arguments:
-        if dtype.startswith("float"):
-            values = (rng.random(shape, np.float32) * 0.9 + 0.1).astype(dtype)
-        else:
-            values = np.zeros(shape, dtype)
-        tensors.append(tvm.runtime.tensor(values, device))
-    return tensors
-
-
 @lru_cache(maxsize=8)
 def _task(path: str) -> dict[str, Any]:
     value: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -189,13 +174,6 @@ def _module(path: str) -> Any:
     from tvm_helper.compat import tvm
 
     return tvm.ir.load_json(_task(path)["module"])
-
-
-def module_arguments(module: Any) -> list[list[Any]]:
-    from tvm.s_tir.meta_schedule.arg_info import ArgInfo
-
-    found = ArgInfo.from_entry_func(module, remove_preproc=False)
-    return [[str(info.dtype), [int(extent) for extent in info.shape]] for info in found]
 
 
 @contextlib.contextmanager

@@ -16,11 +16,10 @@ from tvm import relax
 from tvm.s_tir import meta_schedule
 
 from cdmpp.errors import DeviceError
-from tvm_helper.benchmark_search import built
 from tvm_helper.compat import Target, import_tensor_intrinsics, tvm
-from tvm_helper.measure_worker import random_tensors
 from tvm_helper.network_costs import ChosenSchedule
 from tvm_helper.network_graph import NetworkGraph
+from tvm_helper.program_library import Arguments, built, random_tensors
 
 #: Each turn places everything in memory anew: where it lies decides which cache lines displace each
 #: other, and would otherwise be one draw for the whole network and one for its kernels.
@@ -73,7 +72,7 @@ class _Whole:
     """The library of a compiled network, and the data types and shapes of its inputs."""
 
     library: Path
-    inputs: Sequence[Sequence[Any]]
+    inputs: Arguments
 
 
 @dataclass(frozen=True)

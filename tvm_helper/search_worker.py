@@ -26,17 +26,16 @@ def _prepare() -> None:
 
 def _compile_tasks(request: dict[str, Any], begin: Begin) -> dict[str, Any]:
     """Compiles the functions of all tasks into one module; returns their arguments by symbol."""
-    from tvm_helper.compat import Target, block_passes, tvm
-    from tvm_helper.measure_worker import module_arguments
+    from tvm_helper.compat import Target, tvm
+    from tvm_helper.program_library import arguments_of, runnable
 
     begin()
     functions = {}
     arguments = {}
     for task in request["tasks"]:
-        module = _schedule(task, Target(request["target"])).mod
-        module = block_passes.RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)(module)
+        module = runnable(_schedule(task, Target(request["target"])).mod)
         symbol = task["symbol"]
-        arguments[symbol] = module_arguments(module)
+        arguments[symbol] = arguments_of(module)
         functions[symbol] = module["main"].with_attr("global_symbol", symbol)
     _export(lambda: tvm.compile(tvm.IRModule(functions), target=request["target"]), request)
     return {"arguments": arguments}
@@ -81,7 +80,7 @@ def _compare(request: dict[str, Any], begin: Begin) -> dict[str, Any]:
     from tvm import relax
 
     from tvm_helper.compat import tvm
-    from tvm_helper.measure_worker import random_tensors
+    from tvm_helper.program_library import random_tensors
 
     begin()
     try:

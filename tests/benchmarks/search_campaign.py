@@ -226,7 +226,8 @@ def remeasure(args: argparse.Namespace) -> int:
 
 
 def _remeasured(function: Any, results: Mapping[Any, Any], target: Any) -> dict[str, Any]:
-    from tvm_helper.benchmark_search import built, recorded_traces
+    from tvm_helper.benchmark_search import recorded_traces
+    from tvm_helper.program_library import built
     from tvm_helper.sample_modules import first_valid_schedule
 
     programs: dict[str, Any] = {"untuned": first_valid_schedule(function, target)}

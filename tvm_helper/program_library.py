@@ -1,0 +1,63 @@
+"""A scheduled tensor program as a library: compiled, loaded again, and arguments to call it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tvm.s_tir.meta_schedule.arg_info import ArgInfo
+
+from tvm_helper.compat import Target, block_passes, s_tir, tvm
+
+#: Type and shape of each argument.
+Arguments = list[list[Any]]
+
+
+def runnable(module: Any) -> Any:
+    """Returns a scheduled module that can be compiled: MetaSchedule may have packed the task's
+    weights, which are then arguments in their packed form.
+    """
+    return block_passes.RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)(module)
+
+
+def arguments_of(module: Any) -> Arguments:
+    """Returns the arguments of a runnable module's `main`, outputs last."""
+    found = ArgInfo.from_entry_func(module, remove_preproc=False)
+    return [[str(info.dtype), [int(extent) for extent in info.shape]] for info in found]
+
+
+def random_tensors(arguments: Sequence[Sequence[Any]], device: Any) -> list[Any]:
+    """Returns random numbers in [0.1, 1) for floats; zeros for integers, which may be indices."""
+    rng = np.random.default_rng(0)
+    tensors = []
+    for dtype, shape in arguments:
+        if dtype.startswith("float"):
+            values = (rng.random(shape, np.float32) * 0.9 + 0.1).astype(dtype)
+        else:
+            values = np.zeros(shape, dtype)
+        tensors.append(tvm.runtime.tensor(values, device))
+    return tensors
+
+
+def built(
+    function: Any, trace: Any, target: Target, folder: Path, name: str
+) -> tuple[Any, list[Any]]:
+    """Returns a compiled, loaded module of a task scheduled as its trace says, and arguments for it
+    on this machine's CPU.
+
+    Args:
+        trace: JSON of TVM's database, or a schedule.
+        folder: where the library goes.
+        name: of the library.
+    """
+    if isinstance(trace, s_tir.Schedule):
+        schedule = trace
+    else:
+        schedule = s_tir.Schedule(function, debug_mask="none", error_render_level="none")
+        s_tir.schedule.Trace.apply_json_to_schedule(trace, schedule)
+    module = runnable(schedule.mod)
+    path = folder / f"{name}.so"
+    tvm.compile(module, target=target).export_library(str(path))
+    return tvm.runtime.load_module(str(path)), random_tensors(arguments_of(module), tvm.cpu(0))
