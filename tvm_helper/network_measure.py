@@ -129,14 +129,12 @@ def measure_network(
         kernels, unmeasured = _kernels(network, chosen, target, Path(scratch))
         try:
             whole = _compiled(network, chosen, target, Path(scratch) / "network.so")
-            placed: list[Any] = []  # memory that is given back is what the next turn would get
             began = time.monotonic()
             for turn in range(turns):
                 if turn >= _FEWEST_TURNS and time.monotonic() - began > _TURNS_S:
                     break
-                run = _placed(whole, is_alone=is_alone)
-                calls = _calls(network, kernels)
-                placed += (run, calls)
+                # Made while those of the last turn stand, or they would get the same memory again.
+                run, calls = _placed(whole, is_alone=is_alone), _calls(network, kernels)
                 _time_calls(calls, is_alone=is_alone)  # touches the memory
                 timed = partial(_time_round, calls, kernels, is_alone=is_alone)
                 for place in range(_PLACES):
