@@ -13,13 +13,18 @@ from typing import Any, TypeVar
 
 import numpy as np
 from tvm import relax
-from tvm.s_tir import meta_schedule
 
 from cdmpp.errors import DeviceError
 from tvm_helper.compat import Target, import_tensor_intrinsics, tvm
 from tvm_helper.network_costs import ChosenSchedule
 from tvm_helper.network_graph import NetworkGraph
-from tvm_helper.program_library import Arguments, built, random_tensors
+from tvm_helper.program_library import (
+    Arguments,
+    built,
+    compiled_network,
+    network_inputs,
+    random_tensors,
+)
 
 #: Each turn places everything in memory anew: where it lies decides which cache lines displace each
 #: other, and would otherwise be one draw for the whole network and one for its kernels.
@@ -155,22 +160,13 @@ def measure_network(
 def _compiled(
     network: NetworkGraph, chosen: Mapping[str, ChosenSchedule], target: Target, library: Path
 ) -> _Whole:
-    database = meta_schedule.database.MemoryDatabase()
-    for task in network.tasks.tasks:
-        schedules = chosen[task.workload_key].schedules
-        if schedules:
-            workload = database.commit_workload(task.module)
-            database.commit_tuning_record(
-                meta_schedule.database.TuningRecord(schedules[0].trace, workload, [1.0], target, [])
-            )
-    with target, database, tvm.transform.PassContext(opt_level=3):
-        applied = relax.transform.MetaScheduleApplyDatabase(enable_warning=False)(network.module)
-        tvm.compile(applied, target=target).export_library(str(library))
-    inputs = [
-        [str(one.ty.dtype), [int(extent) for extent in one.ty.shape.values]]
-        for one in network.module["main"].params
+    scheduled = [
+        (task.module, chosen[task.workload_key].schedules[0])
+        for task in network.tasks.tasks
+        if chosen[task.workload_key].schedules
     ]
-    return _Whole(library, inputs)
+    compiled_network(network.module, scheduled, target).export_library(str(library))
+    return _Whole(library, network_inputs(network.module))
 
 
 def _placed(whole: _Whole, *, is_alone: bool) -> Callable[[], float]:

@@ -1,13 +1,14 @@
-"""A scheduled tensor program as a library: compiled, loaded again, and arguments to call it."""
+"""A scheduled tensor program, or a network of them, as a library, and arguments to call it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tvm.s_tir.meta_schedule.arg_info import ArgInfo
+from tvm import relax
+from tvm.s_tir import meta_schedule
 
 from tvm_helper.compat import Target, block_passes, s_tir, tvm
 
@@ -24,7 +25,7 @@ def runnable(module: Any) -> Any:
 
 def arguments_of(module: Any) -> Arguments:
     """Returns the arguments of a runnable module's `main`, outputs last."""
-    found = ArgInfo.from_entry_func(module, remove_preproc=False)
+    found = meta_schedule.arg_info.ArgInfo.from_entry_func(module, remove_preproc=False)
     return [[str(info.dtype), [int(extent) for extent in info.shape]] for info in found]
 
 
@@ -61,3 +62,30 @@ def built(
     path = folder / f"{name}.so"
     tvm.compile(module, target=target).export_library(str(path))
     return tvm.runtime.load_module(str(path)), random_tensors(arguments_of(module), tvm.cpu(0))
+
+
+def compiled_network(
+    fused: Any, scheduled: Iterable[tuple[Any, s_tir.Schedule]], target: Target
+) -> Any:
+    """Returns a network as an executable.
+
+    Args:
+        fused: its relax module.
+        scheduled: modules of its tasks and a schedule of each; others get TVM's default.
+    """
+    database = meta_schedule.database.MemoryDatabase()
+    for module, schedule in scheduled:
+        workload = database.commit_workload(module)
+        database.commit_tuning_record(
+            meta_schedule.database.TuningRecord(schedule.trace, workload, [1.0], target, [])
+        )
+    with target, database, tvm.transform.PassContext(opt_level=3):
+        return tvm.compile(relax.transform.MetaScheduleApplyDatabase()(fused), target=target)
+
+
+def network_inputs(fused: Any) -> Arguments:
+    """Returns the arguments of a network's `main`."""
+    return [
+        [str(one.ty.dtype), [int(extent) for extent in one.ty.shape.values]]
+        for one in fused["main"].params
+    ]

@@ -43,36 +43,16 @@ def _compile_tasks(request: dict[str, Any], begin: Begin) -> dict[str, Any]:
 
 def _compile_network(request: dict[str, Any], begin: Begin) -> dict[str, Any]:
     """Compiles a network with the schedules of its tasks; returns the arguments of `main`."""
-    from tvm import relax
-    from tvm.s_tir import meta_schedule
-
-    from tvm_helper.compat import Target, tvm
+    from tvm_helper.compat import Target
     from tvm_helper.network_tasks import fused_network, load_network
+    from tvm_helper.program_library import compiled_network, network_inputs
 
     begin()
     target = Target(request["target"])
     fused = fused_network(load_network(Path(request["network"])), target)
-    database = meta_schedule.database.MemoryDatabase()
-    for task in request["tasks"]:
-        module = _module(task["file"])
-        info = meta_schedule.arg_info.ArgInfo.from_entry_func(module, remove_preproc=True)
-        database.commit_tuning_record(
-            meta_schedule.database.TuningRecord(
-                _schedule(task, target).trace, database.commit_workload(module), [1.0], target, info
-            )
-        )
-
-    def compiled() -> Any:
-        with target, database, tvm.transform.PassContext(opt_level=3):
-            applied = relax.transform.MetaScheduleApplyDatabase()(fused)
-            return tvm.compile(applied, target=target)
-
-    _export(compiled, request)
-    arguments = [
-        [str(one.ty.dtype), [int(extent) for extent in one.ty.shape.values]]
-        for one in fused["main"].params
-    ]
-    return {"arguments": {"main": arguments}}
+    scheduled = [(_module(task["file"]), _schedule(task, target)) for task in request["tasks"]]
+    _export(lambda: compiled_network(fused, scheduled, target), request)
+    return {"arguments": {"main": network_inputs(fused)}}
 
 
 def _compare(request: dict[str, Any], begin: Begin) -> dict[str, Any]:

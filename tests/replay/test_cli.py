@@ -7,11 +7,14 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 
 from cdmpp.cli.main import main
+from cdmpp.datasets.samples import Samples
 from cdmpp.datasets.tenset import default_dataset_dir
+from cdmpp.training.estimates import Estimates, TrainedModel
 from tests.replay.graphs import synthetic_events, write_trace
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs" / "replay"
@@ -148,6 +151,24 @@ def test_tenset_records(capsys: pytest.CaptureFixture[str]) -> None:
     assert drawn["draws"]["n"] == 20
     assert drawn["low_s"] <= drawn["draws"]["min_s"] <= drawn["draws"]["max_s"] <= drawn["high_s"]
     assert best["schedule"].startswith("the fastest measured record")
+
+
+def test_drawn_records_cost_what_is_to_be_expected_and_the_fastest_what_is_likely(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def estimate(_: TrainedModel, samples: Samples) -> Estimates:
+        one = np.ones(len(samples))
+        nothing = np.zeros(len(samples), bool)
+        return Estimates(1e-3 * one, 3e-3 * one, 1e-4 * one, 1e-2 * one, None, nothing, None)
+
+    monkeypatch.setattr(TrainedModel, "estimate", estimate)
+    network = default_dataset_dir() / "network_info" / "((bert_tiny,[(1,128)]),llvm).task.pkl.gz"
+    words = (network, "--device", "xeon-avx2-1c")
+    (best,) = run_json(capsys, *words)
+    (drawn,) = run_json(capsys, *words, "--schedule", "draws:20")
+    assert best["uncovered"] == drawn["uncovered"] == []
+    assert best["total_s"] == pytest.approx(1e-3 * best["operators"])
+    assert drawn["total_s"] == pytest.approx(3.0 * best["total_s"])
 
 
 @pytest.mark.parametrize(
