@@ -12,7 +12,7 @@ from typing import Any
 
 from cdmpp.datasets.metaschedule import Workload, parse_tuning_record
 from cdmpp.datasets.program_rows import measurement_row, program_row
-from cdmpp.datasets.schema import schema_versions
+from cdmpp.datasets.schema import SMALL_LEVEL, schema_versions
 from cdmpp.datasets.shard import ShardCounts, ShardPlan, TableWriter, code_hash, write_shard
 from cdmpp.datasets.store import ExtractProgress, ExtractReport, build_shards
 from cdmpp.errors import DataError, ReplayError
@@ -117,7 +117,7 @@ def build_measured_shard(plan: ShardPlan, folder: Path, start: int, key: str) ->
             counts.add_programs([row])
             programs.add([row])
 
-    return write_shard(plan, folder, key, stream)
+    return write_shard(plan, folder, key, stream, level=SMALL_LEVEL)
 
 
 def measured_record(

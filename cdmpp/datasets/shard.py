@@ -25,7 +25,13 @@ from cdmpp.datasets.program_rows import (
 )
 from cdmpp.datasets.read_report import ReadReport
 from cdmpp.datasets.record_file import read_records
-from cdmpp.datasets.schema import measurements_schema, open_writer, programs_schema, schema_versions
+from cdmpp.datasets.schema import (
+    QUICK_LEVEL,
+    measurements_schema,
+    open_writer,
+    programs_schema,
+    schema_versions,
+)
 from cdmpp.datasets.task_index import TaskIndex, load_tasks
 from cdmpp.errors import DataError
 from cdmpp.records import MeasureRecord, program_id_of_text
@@ -172,12 +178,14 @@ def write_shard(
     out_dir: Path,
     key: str,
     stream: Callable[[TableWriter, TableWriter, ShardCounts], None],
+    level: int = QUICK_LEVEL,
 ) -> dict[str, Any]:
     """Writes the tables that `stream` fills (programs, measurements) and then the note.
 
     Args:
         key: digest of what the content follows from (see `shard_key`).
         stream: adds rows to the two tables and counts them.
+        level: of compression.
 
     Raises:
         DataError: a file cannot be written.
@@ -187,9 +195,9 @@ def write_shard(
 
     def fill(programs_file: Path, measurements_file: Path) -> None:
         with (
-            TableWriter(programs_file, programs_schema(), PROGRAM_ROWS) as program_table,
+            TableWriter(programs_file, programs_schema(), PROGRAM_ROWS, level) as program_table,
             TableWriter(
-                measurements_file, measurements_schema(), MEASUREMENT_ROWS
+                measurements_file, measurements_schema(), MEASUREMENT_ROWS, level
             ) as measurement_table,
         ):
             stream(program_table, measurement_table, counts)
@@ -248,11 +256,11 @@ class TableWriter:
     Lists of numbers may come as arrays.
     """
 
-    def __init__(self, path: Path, schema: Any, group_rows: int) -> None:
+    def __init__(self, path: Path, schema: Any, group_rows: int, level: int = QUICK_LEVEL) -> None:
         self._schema = schema
         self._group_rows = group_rows
         self._rows: list[dict[str, Any]] = []
-        self._writer = open_writer(path, schema)
+        self._writer = open_writer(path, schema, level)
 
     def __enter__(self) -> TableWriter:
         return self

@@ -257,27 +257,39 @@ def _reuse(access: Access, loops: Sequence[EnclosingLoop]) -> tuple[int, float, 
     return (LOOP_MULTIPLE_READ, iterations, distance, repeats) if repeats else (NO_REUSE, 0, 0, 0)
 
 
+@dataclass(frozen=True)
+class Touched:
+    """What a store touches in one run of each enclosing loop, innermost first.
+
+    Attributes:
+        bytes_by_loop: of all accesses together.
+        regions: a loop's list has one box (extents) an access; a box that does not grow with a loop
+            is the same object as that of the loop inside.
+        written: box that the store writes over all loops.
+    """
+
+    bytes_by_loop: list[int]
+    regions: list[list[list[int]]]
+    written: list[int]
+
+
 def touch(
     accesses: Sequence[Access], loops: Sequence[EnclosingLoop], analysis: IntervalAnalysis
-) -> tuple[list[int], list[int]]:
-    """Adds a store's accesses to the traffic of its loops.
-
-    Returns:
-        (bytes touched in one run of each loop, innermost first; box written over all loops).
-    """
+) -> Touched:
+    """Adds a store's accesses to the traffic of its loops and returns what they touch."""
     bytes_by_loop = []
+    regions: list[list[list[int]]] = []
+    current: list[list[int]] = [[] for _ in accesses]
     sizes = [0] * len(accesses)
-    written: list[int] = []
     wide = 0
     for level, loop in enumerate(reversed(loops)):
         wide |= loop.bit
         total = 0
         for number, access in enumerate(accesses):
             if level == 0 or access.mask & loop.bit:
-                region = touched_region(access, analysis, wide)
-                sizes[number] = max(0, math.prod(region))
-                if number == 0:
-                    written = region
+                current[number] = touched_region(access, analysis, wide)
+                sizes[number] = max(0, math.prod(current[number]))
             total += loop.traffic.add(access.buffer, sizes[number], only_read=access.kind == READ)
         bytes_by_loop.append(total)
-    return bytes_by_loop, written
+        regions.append(list(current))
+    return Touched(bytes_by_loop, regions, current[0])

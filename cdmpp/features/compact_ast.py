@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 #: Version of the meaning of the 164 leaf columns; a model refuses features of another version.
 LEAF_SCHEMA_VERSION = 1
 #: Version of the meaning of the additional `leaf_extra` columns (`cdmpp.features.extra`).
-LEAF_EXTRA_SCHEMA_VERSION = 2
+LEAF_EXTRA_SCHEMA_VERSION = 3
 LEAF_FEATURE_COUNT = 164
-LEAF_EXTRA_COUNT = 191
+LEAF_EXTRA_COUNT = 221
 
 
 @dataclass(frozen=True)

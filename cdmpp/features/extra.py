@@ -12,8 +12,8 @@ from cdmpp.features.schema import ACCESS_SLOT_COUNT
 
 __all__ = [
     "CAPACITIES", "EXTRA_BLOCKS", "LEAF_EXTRA_COUNT", "LEAF_EXTRA_NAMES",
-    "LEAF_EXTRA_SCHEMA_VERSION", "MEMORIES", "NEST_KINDS", "NEST_LEVEL_COUNT",
-    "TRAFFIC_COLUMNS",
+    "LEAF_EXTRA_SCHEMA_VERSION", "MEMORIES", "NEAR_CAPACITY", "NEST_KINDS",
+    "NEST_LEVEL_COUNT", "PAGE_ENTRIES", "TRAFFIC_COLUMNS",
 ]  # fmt: skip
 
 #: Kinds of memory, in the order of their columns.
@@ -24,6 +24,10 @@ NEST_LEVEL_COUNT = 8
 NEST_KINDS = ("serial", "parallel", "vectorized", "unrolled", "vthread", "block", "thread")
 #: Bytes of the memories whose traffic has a column, 1 KiB to 256 MiB.
 CAPACITIES = tuple(1 << bits for bits in range(10, 29, 2))
+#: The largest of them that has the sets of a first-level cache.
+NEAR_CAPACITY = 1 << 16
+#: Entries of the tables of pages that have a column.
+PAGE_ENTRIES = (64, 2048)
 
 _SLOTS = ("store", *(f"B{slot}" for slot in range(ACCESS_SLOT_COUNT)))
 
@@ -56,6 +60,12 @@ _COLUMNS: dict[str, tuple[str, ...]] = {
     "footprint": (
         *(f"N{level}.bytes" for level in range(NEST_LEVEL_COUNT)),
         *(f"traffic_{capacity >> 10}k" for capacity in CAPACITIES),
+    ),
+    "lines": (
+        *(f"N{level}.bytes" for level in range(NEST_LEVEL_COUNT)),
+        *(f"traffic_{capacity >> 10}k" for capacity in CAPACITIES),
+        *(f"conflict_{capacity >> 10}k" for capacity in CAPACITIES),
+        *(f"pages_{entries}" for entries in PAGE_ENTRIES),
     ),
 }  # fmt: skip
 

@@ -10,16 +10,20 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import TypeVar
 
-from cdmpp.features.accesses import Access
+from cdmpp.features.accesses import CACHE_LINE_BYTES, Access, Touched
+from cdmpp.features.cache_lines import Cover, added, cover
 from cdmpp.features.expr import Buffer, Expr
 from cdmpp.features.extra import (
     CAPACITIES,
     EXTRA_BLOCKS,
     LEAF_EXTRA_COUNT,
     MEMORIES,
+    NEAR_CAPACITY,
     NEST_KINDS,
     NEST_LEVEL_COUNT,
+    PAGE_ENTRIES,
 )
 from cdmpp.features.intervals import IntervalAnalysis
 from cdmpp.features.kernels import Kernel, KernelStack, NestLoop, memory_of
@@ -36,6 +40,7 @@ from cdmpp.features.schema import ACCESS_SLOT_COUNT
 from cdmpp.features.slog import slog
 
 _LIKELY = "tir.likely"
+_T = TypeVar("_T")
 
 
 @dataclass
@@ -109,7 +114,7 @@ class ExtraWalk:
         accesses: Sequence[Access],
         slots: Sequence[Access],
         *,
-        bytes_by_loop: Sequence[int],
+        touched: Touched,
         iterations: float,
         float_ops: int,
         selects: int,
@@ -121,7 +126,7 @@ class ExtraWalk:
             value: what is stored.
             accesses: of the store, the written buffer first.
             slots: the accesses that have a slot in the leaf vector, in slot order.
-            bytes_by_loop: bytes touched in one run of each enclosing loop, innermost first.
+            touched: what the accesses touch in one run of each enclosing loop.
             iterations: product of the extents of the enclosing loops.
             float_ops: floating point operations of one evaluation of the value.
             selects: select operations of the same.
@@ -150,7 +155,10 @@ class ExtraWalk:
         row += [0.0] * (LEAF_EXTRA_COUNT - len(row))
         row[EXTRA_BLOCKS["loop_nest"]] = self._nest_columns(accesses[0].mask, unroll_max_step)
         element_bytes = sum(access.buffer.element_bytes for access in accesses)
-        row[EXTRA_BLOCKS["footprint"]] = self._footprint_columns(bytes_by_loop, element_bytes)
+        row[EXTRA_BLOCKS["footprint"]] = self._footprint_columns(
+            touched.bytes_by_loop, element_bytes
+        )
+        row[EXTRA_BLOCKS["lines"]] = self._line_columns(accesses, touched)
         work = iterations * float_ops
         self._program.float_ops += work
         self._program.leaves += 1
@@ -271,28 +279,77 @@ class ExtraWalk:
 
     def _footprint_columns(self, bytes_by_loop: Sequence[int], element_bytes: int) -> list[float]:
         """Returns the bytes that one run of each enclosing loop touches, innermost first, and the
-        bytes that a memory of each capacity has to fetch.
-
-        Such a memory holds what the outermost loop that fits touches, and fetches it again in every
-        iteration of the loops around that one.
-        """
-        levels = [
-            (loop.extent, touched)
-            for loop, touched in zip(reversed(self._loops), bytes_by_loop, strict=True)
-            if loop.extent > 1
-        ]
+        bytes that a memory of each capacity has to fetch."""
+        levels = self._levels(bytes_by_loop)
         columns = [slog(touched) for _, touched in levels[:NEST_LEVEL_COUNT]]
         columns += [0.0] * (NEST_LEVEL_COUNT - len(columns))
-        for capacity in CAPACITIES:
-            runs = 1.0
-            held = float(element_bytes)
-            for extent, touched in reversed(levels):
-                if touched <= capacity:
-                    held = float(touched)
-                    break
-                runs *= extent
-            columns.append(slog(runs * held))
+        sizes = [(extent, touched, touched) for extent, touched in levels]
+        columns += [_fetched(sizes, element_bytes, capacity) for capacity in CAPACITIES]
         return columns
+
+    def _line_columns(self, accesses: Sequence[Access], touched: Touched) -> list[float]:
+        """Returns the bytes of the cache lines that one run of each enclosing loop touches, what a
+        memory of each capacity has to fetch in lines, the same where lines that share a set of the
+        cache need more room, and the pages that tables of two sizes have to fetch."""
+        levels = self._levels(self._covers(accesses, touched))
+        columns = [slog(one.line_bytes) for _, one in levels[:NEST_LEVEL_COUNT]]
+        columns += [0.0] * (NEST_LEVEL_COUNT - len(columns))
+        least = CACHE_LINE_BYTES * len(accesses)
+        sizes = [(extent, one.line_bytes, one.line_bytes) for extent, one in levels]
+        near = [(extent, one.near_bytes, one.line_bytes) for extent, one in levels]
+        far = [(extent, one.far_bytes, one.line_bytes) for extent, one in levels]
+        pages = [(extent, one.pages, one.pages) for extent, one in levels]
+        columns += [_fetched(sizes, least, capacity) for capacity in CAPACITIES]
+        for capacity in CAPACITIES:
+            columns.append(_fetched(near if capacity <= NEAR_CAPACITY else far, least, capacity))
+        columns += [_fetched(pages, len(accesses), entries) for entries in PAGE_ENTRIES]
+        return columns
+
+    def _covers(self, accesses: Sequence[Access], touched: Touched) -> list[Cover]:
+        """Returns what one run of each enclosing loop covers, innermost first."""
+        extents = [self._extents(access.buffer) for access in accesses]
+        of_access: list[Cover] = []
+        before: list[list[int]] = []
+        covers = []
+        for regions in touched.regions:
+            of_access = [
+                of_access[number]
+                if before and region is before[number]
+                else cover(region, extents[number], accesses[number].buffer.element_bytes)
+                for number, region in enumerate(regions)
+            ]
+            before = regions
+            covers.append(added(of_access))
+        return covers
+
+    def _levels(self, by_loop: Sequence[_T]) -> list[tuple[int, _T]]:
+        """Returns (extent, value) of the loops that run more than once, innermost first."""
+        return [
+            (loop.extent, value)
+            for loop, value in zip(reversed(self._loops), by_loop, strict=True)
+            if loop.extent > 1
+        ]
+
+
+def _fetched(levels: Sequence[tuple[int, float, float]], least: float, capacity: int) -> float:
+    """Returns slog of what a memory of a capacity has to fetch.
+
+    It holds what the outermost loop that fits touches, and fetches it again in every iteration of
+    the loops around that one.
+
+    Args:
+        levels: (extent, room that one run needs, what it fetches) of the loops, innermost first.
+        least: what is fetched where no loop fits.
+        capacity: of the memory, in units of the room.
+    """
+    runs = 1.0
+    held = float(least)
+    for extent, room, fetched in reversed(levels):
+        if room <= capacity:
+            held = float(fetched)
+            break
+        runs *= extent
+    return slog(runs * held)
 
 
 def _term_count(condition: Expr) -> int:

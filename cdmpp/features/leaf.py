@@ -131,13 +131,13 @@ class _LeafWalk:
     def _row(self, store: Store) -> list[float]:
         counts = op_counts(store.value)
         accesses = store_accesses(store, self._analysis)
-        bytes_by_loop, written = touch(accesses, self._loops, self._analysis)
+        touched = touch(accesses, self._loops, self._analysis)
         slots = [
             access_features(
                 access,
                 self._loops,
                 iterations=self._iterations,
-                written_region=written,
+                written_region=touched.written,
                 finder=self._finder,
             )
             for access in accesses
@@ -149,7 +149,7 @@ class _LeafWalk:
         row += _access_columns([slots[number] for number in order])
         float_ops = sum(count for key, count in counts.items() if key.startswith("float_"))
         extents = [loop.extent for loop in reversed(self._loops)]
-        row += _intensity_curve(float_ops, extents, bytes_by_loop)
+        row += _intensity_curve(float_ops, extents, touched.bytes_by_loop)
         row += self._allocation_columns(store)
         row += (slog(self._iterations), slog(len(self._loops)), slog(self._unroll_max_step))
         assert len(row) == LEAF_FEATURE_COUNT
@@ -157,7 +157,7 @@ class _LeafWalk:
             store.value,
             accesses,
             [accesses[number] for number in order],
-            bytes_by_loop=bytes_by_loop,
+            touched=touched,
             iterations=self._iterations,
             float_ops=float_ops,
             selects=counts.get("select_op", 0),

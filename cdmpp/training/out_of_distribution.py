@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +21,8 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 FILE_NAME = "training_tasks.safetensors"
-#: In format 1 the centres were float16 without steps.
-FORMAT = 2
+#: In format 1 the centres were float16 without steps, in format 2 the steps were not packed.
+FORMAT = 3
 NEAREST = 3
 
 #: Share of training programs that lie nearer than the threshold to a task other than their own.
@@ -172,7 +173,8 @@ class TrainingTasks:
         )
 
     def save(self, directory: Path) -> None:
-        """Writes training_tasks.safetensors; centres are kept in 255 steps a column.
+        """Writes training_tasks.safetensors; centres are kept in 255 steps a column, packed by zlib
+        column after column.
 
         Raises:
             DataError: the file cannot be written.
@@ -186,10 +188,11 @@ class TrainingTasks:
             "threshold": None if np.isinf(self.threshold) else self.threshold,
         }
         step = np.abs(self.centre).max(axis=0, initial=_LEAST_STEP) / _STEPS
+        steps = np.rint(self.centre / step).astype(np.int8)
         tensors = {
             "mean": self.mean,
             "deviation": self.deviation,
-            "centre": np.rint(self.centre / step).astype(np.int8),
+            "centre": np.frombuffer(zlib.compress(steps.T.tobytes(), 9), np.uint8),
             "step": step.astype(np.float32),
         }
         metadata = {"training_tasks": json.dumps(described, allow_nan=False)}
@@ -212,24 +215,24 @@ class TrainingTasks:
         try:
             with safe_open(path, framework="numpy") as stream:
                 described: dict[str, Any] = json.loads(stream.metadata()["training_tasks"])
-                if described["format"] not in (1, FORMAT):
+                if described["format"] != FORMAT:
                     raise DataError(
-                        f"{path} has format {described['format']}, expected 1 or {FORMAT}; {_HINT}"
+                        f"{path} has format {described['format']}, expected {FORMAT}; {_HINT}"
                     )
-                mean, deviation, centre = (
-                    stream.get_tensor(name) for name in ("mean", "deviation", "centre")
+                mean, deviation, packed, step = (
+                    stream.get_tensor(name) for name in ("mean", "deviation", "centre", "step")
                 )
-                step = stream.get_tensor("step") if described["format"] == FORMAT else 1.0
             threshold = described["threshold"]
+            steps = _unpacked(packed, len(mean), len(described["tasks"])).T
             return cls(
                 tasks=tuple(described["tasks"]),
                 operators=tuple(described["operators"]),
                 mean=mean,
                 deviation=deviation,
-                centre=np.asarray(centre.astype(np.float32) * step, np.float32),
+                centre=np.asarray(steps.astype(np.float32) * step, np.float32),
                 threshold=np.inf if threshold is None else float(threshold),
             )
-        except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
+        except (OSError, SafetensorError, KeyError, TypeError, ValueError, zlib.error) as error:
             raise DataError(f"{path} is damaged ({error}); {_HINT}") from error
 
     def _standardised(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -256,6 +259,20 @@ class TrainingTasks:
                 f"the programs have {columns.width} pooled leaf columns, the training part had "
                 f"{len(self.mean)}; extract them again with `cdmpp dataset extract`, or {_HINT}"
             )
+
+
+def _unpacked(packed: NDArray[np.uint8], columns: int, rows: int) -> NDArray[np.int8]:
+    """Returns int8 [columns, rows]; never unpacks more than that.
+
+    Raises:
+        ValueError: the numbers are more or fewer.
+        zlib.error: they are damaged.
+    """
+    reader = zlib.decompressobj()
+    content = reader.decompress(packed.tobytes(), columns * rows + 1)
+    if len(content) != columns * rows or not reader.eof:
+        raise ValueError(f"its centres are not {rows} tasks of {columns} columns")
+    return np.frombuffer(content, np.int8).reshape(columns, rows)
 
 
 class _Columns:

@@ -23,6 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
         ("metaschedule-cpu-networks", 2172, 1193),
         ("metaschedule-cpu-large", 1368, 762),
         ("metaschedule-cpu-batched", 1245, 671),
+        ("metaschedule-cpu-many", 2144, 2144),
     ],
 )
 def test_they_load_without_an_extraction(

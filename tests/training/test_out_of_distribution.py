@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import zlib
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from cdmpp.errors import DataError
-from cdmpp.training.out_of_distribution import FILE_NAME, TrainingTasks
+from cdmpp.training.out_of_distribution import FILE_NAME, FORMAT, TrainingTasks
 from tests.models.synthetic import FLOAT_ADD, make_samples, split_by_task
 
 
@@ -115,19 +116,25 @@ def test_steps_of_centres_change_distances_by_little(samples, known, tmp_path):
     assert TrainingTasks.load(tmp_path).centre == pytest.approx(loaded.centre, rel=1e-6)
 
 
-def test_centres_of_the_first_format_can_be_read(known, tmp_path):
+@pytest.mark.parametrize("size", [-1, 1])
+def test_packed_centres_of_another_size_are_refused(known, tmp_path, size):
     from safetensors.numpy import save_file
 
+    content = bytes(known.centre.size + size)
     parts = {
-        "mean": known.mean, "deviation": known.deviation, "centre": known.centre.astype(np.float16)
+        "mean": known.mean, "deviation": known.deviation, "step": known.mean,
+        "centre": np.frombuffer(zlib.compress(content), np.uint8),
     }  # fmt: skip
     described = {
-        "format": 1, "tasks": known.tasks, "operators": known.operators, "threshold": 1.5,
+        "format": FORMAT, "tasks": known.tasks, "operators": known.operators, "threshold": 1.5,
     }  # fmt: skip
     save_file(parts, tmp_path / FILE_NAME, metadata={"training_tasks": json.dumps(described)})
-    loaded = TrainingTasks.load(tmp_path)
-    assert loaded.centre == pytest.approx(known.centre, rel=1e-3, abs=1e-4)
-    assert (loaded.tasks, loaded.threshold) == (known.tasks, 1.5)
+    with pytest.raises(DataError, match=r"damaged .its centres are not"):
+        TrainingTasks.load(tmp_path)
+    parts["centre"] = parts["centre"][:-4]
+    save_file(parts, tmp_path / FILE_NAME, metadata={"training_tasks": json.dumps(described)})
+    with pytest.raises(DataError, match="damaged"):
+        TrainingTasks.load(tmp_path)
 
 
 def test_missing_damaged_and_foreign_files(samples, known, tmp_path):

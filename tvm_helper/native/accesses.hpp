@@ -82,6 +82,13 @@ class AccessAnalysis {
   // Bytes that the latest store touches in one run of each loop, innermost first.
   const std::vector<i64>& bytes_by_loop() const { return bytes_by_loop_; }
 
+  size_t count() const { return count_; }
+
+  // Where `box` has the extents of what an access of the latest store touches in one run of a loop
+  // (0 = innermost). A box that does not grow with a loop is that of the loop inside.
+  size_t box_of(size_t loop, size_t number) const { return box_of_[loop * count_ + number]; }
+  const i64* box(size_t at) const { return boxes_.data() + at; }
+
   // Finds the accesses of a store, adds them to the traffic of its loops, returns their features.
   const std::vector<AccessFeatures>& run(TreeId store, double iterations) {
     find_accesses(tree_[store]);
@@ -164,6 +171,9 @@ class AccessAnalysis {
     bytes_by_loop_.clear();
     written_.clear();
     sizes_.assign(count_, 0);
+    boxes_.clear();
+    box_of_.clear();
+    current_.assign(count_, 0);
     Mask wide;
     for (size_t level = 0; level < loops_.size(); ++level) {
       const EnclosingLoop& loop = loops_[loops_.size() - 1 - level];
@@ -175,7 +185,10 @@ class AccessAnalysis {
         if (level == 0 || (access.mask & bit).any()) {
           sizes_[i] = touched_elements(access, wide);
           if (i == 0) written_ = region_;
+          current_[i] = boxes_.size();
+          boxes_.insert(boxes_.end(), region_.begin(), region_.end());
         }
+        box_of_.push_back(current_[i]);
         total = add(total, traffic_[loop.traffic].add_access(
                                access.buffer, sizes_[i], p_.element_bytes(access.buffer),
                                access.kind == Access::READ));
@@ -289,7 +302,8 @@ class AccessAnalysis {
   std::deque<Access> accesses_;
   size_t count_ = 0;
   Stamps seen_;
-  std::vector<i64> region_, written_, sizes_, bytes_by_loop_;
+  std::vector<i64> region_, written_, sizes_, bytes_by_loop_, boxes_;
+  std::vector<size_t> box_of_, current_;
   std::vector<AccessFeatures> features_;
 };
 

@@ -1,11 +1,12 @@
 // The additional columns of every leaf (see cdmpp/features/extra.py and extra_rows.py).
 #pragma once
 
+#include "cache_lines.hpp"
 #include "kernels.hpp"
 
 namespace cdmpp {
 
-constexpr size_t kLeafExtra = 191;
+constexpr size_t kLeafExtra = 221;
 
 // Goes along with the walk that makes the leaf vectors.
 class ExtraWalk {
@@ -17,8 +18,8 @@ class ExtraWalk {
     const Access* written;
     const Access* slots[kSlots];  // in slot order
     size_t slot_count;
-    i64 element_bytes;                      // of one element of each access, summed
-    const std::vector<i64>* bytes_by_loop;  // touched in one run of each loop, innermost first
+    const AccessAnalysis* accesses;
+    i64 element_bytes;  // of one element of each access, summed
     double iterations;
     i64 float_ops, selects, guards, unroll_max_step;
   };
@@ -96,6 +97,7 @@ class ExtraWalk {
     row[kCondition + 3] = slog_(leaf.guards);
     nest_columns(leaf, row + kNest);
     footprint_columns(leaf, row + kFootprint);
+    line_columns(*leaf.accesses, row + kLines);
     const double work = leaf.iterations * static_cast<double>(leaf.float_ops);
     float_ops_ += work;
     most_loops_ = std::max(most_loops_, kernels_.depth());
@@ -134,8 +136,11 @@ class ExtraWalk {
   static constexpr size_t kNest = kOccupancy + Kernel::kColumns;
   static constexpr size_t kProgram = kNest + kNestLevels * kNestColumns;
   static constexpr size_t kFootprint = kProgram + 5, kCapacities = 10;
-  static_assert(kFootprint + kNestLevels + kCapacities == kLeafExtra, "columns of the blocks");
+  static constexpr size_t kLines = kFootprint + kNestLevels + kCapacities, kPageTables = 2;
+  static_assert(kLines + kNestLevels + 2 * kCapacities + kPageTables == kLeafExtra,
+                "columns of the blocks");
   static constexpr int kLeastCapacityBits = 10;
+  static constexpr double kNearCapacity = 1 << 16, kPageEntries[kPageTables] = {64, 2048};
   static constexpr int kSectorShift = 5, kLineShift = 6;
 
   struct Allocated {
@@ -187,8 +192,7 @@ class ExtraWalk {
     alloc[0] = found ? found->log_bytes : 0;
     alloc[1] = !found;
     if (!has_lanes) return;
-    const i64* extents = p_.extents.data() + p_.buffers[access.buffer].first_extent;
-    if (found && found->rank == access.rank) extents = extents_.data() + found->first_extent;
+    const i64* extents = extents_of(access, found);
     const int shift = !is_gpu_           ? kLineShift
                       : memory == GLOBAL ? kSectorShift
                                          : LaneEvaluator::kNoSectors;
@@ -198,6 +202,12 @@ class ExtraWalk {
     columns[lanes.is_irregular ? 4 : lanes.stride == 0 ? 1 : lanes.stride == 1 ? 2 : 3] = 1;
     columns[5] = slog_(lanes.sectors);
     columns[6] = slog_(lanes.bank_conflicts);
+  }
+
+  // Of the region that is allocated, or of the whole parameter.
+  const i64* extents_of(const Access& access, const Allocated* found) const {
+    if (found && found->rank == access.rank) return extents_.data() + found->first_extent;
+    return p_.extents.data() + p_.buffers[access.buffer].first_extent;
   }
 
   static size_t nest_kind(LoopKind kind) {
@@ -239,30 +249,95 @@ class ExtraWalk {
     }
   }
 
+  // What one run of a loop needs of a memory, and what it fetches.
+  struct Level {
+    double extent, room, fetched;
+  };
+
   // Bytes that one run of each enclosing loop touches, innermost first, and what a memory of each
-  // capacity has to fetch: it holds what the outermost loop that fits touches, and fetches it again
-  // in every iteration of the loops around that one.
+  // capacity has to fetch.
   void footprint_columns(const Leaf& leaf, float* columns) {
     const std::vector<NestLoop>& loops = kernels_.loops();
-    const std::vector<i64>& touched = *leaf.bytes_by_loop;  // touched[0] is of loops.back()
-    size_t used = 0;
-    for (size_t i = 0; i < touched.size() && used < kNestLevels; ++i) {
-      if (loops[loops.size() - 1 - i].extent > 1) columns[used++] = slog_(touched[i]);
+    const std::vector<i64>& touched = leaf.accesses->bytes_by_loop();
+    levels_.clear();
+    for (size_t i = 0; i < touched.size(); ++i) {
+      const NestLoop& loop = loops[loops.size() - 1 - i];
+      if (loop.extent <= 1) continue;
+      if (levels_.size() < kNestLevels) columns[levels_.size()] = slog_(touched[i]);
+      const double bytes = static_cast<double>(touched[i]);
+      levels_.push_back({static_cast<double>(loop.extent), bytes, bytes});
     }
     for (size_t i = 0; i < kCapacities; ++i) {
-      const i64 capacity = i64{1} << (kLeastCapacityBits + 2 * static_cast<int>(i));
-      double runs = 1, held = static_cast<double>(leaf.element_bytes);
-      for (size_t level = 0; level < loops.size(); ++level) {
-        if (loops[level].extent <= 1) continue;
-        const i64 bytes = touched[touched.size() - 1 - level];
-        if (bytes <= capacity) {
-          held = static_cast<double>(bytes);
-          break;
-        }
-        runs *= static_cast<double>(loops[level].extent);
-      }
-      columns[kNestLevels + i] = Slog::of(runs * held);
+      columns[kNestLevels + i] = fetched(static_cast<double>(leaf.element_bytes), capacity(i));
     }
+  }
+
+  // The same for cache lines: bytes of the lines, what is fetched of them, what is fetched where
+  // lines that share a set need more room; and pages that tables of two sizes have to fetch.
+  void line_columns(const AccessAnalysis& accesses, float* columns) {
+    find_covers(accesses);
+    for (size_t i = 0; i < std::min(covers_.size(), kNestLevels); ++i) {
+      columns[i] = Slog::of(covers_[i].line_bytes);
+    }
+    columns += kNestLevels;
+    const double count = static_cast<double>(accesses.count());
+    const double least = count * static_cast<double>(CacheLines::kLineBytes);
+    set_rooms(&Cover::line_bytes, &Cover::line_bytes);
+    for (size_t i = 0; i < kCapacities; ++i) *columns++ = fetched(least, capacity(i));
+    for (size_t i = 0; i < kCapacities; ++i) {
+      const bool is_near = capacity(i) <= kNearCapacity;
+      set_rooms(is_near ? &Cover::near_bytes : &Cover::far_bytes, &Cover::line_bytes);
+      *columns++ = fetched(least, capacity(i));
+    }
+    set_rooms(&Cover::pages, &Cover::pages);
+    for (const double entries : kPageEntries) *columns++ = fetched(count, entries);
+  }
+
+  // What one run of each loop with iterations covers, innermost first, in `covers_`, whose entries
+  // belong to those of `levels_`.
+  void find_covers(const AccessAnalysis& accesses) {
+    const std::vector<NestLoop>& loops = kernels_.loops();
+    covers_.clear();
+    of_access_.assign(accesses.count(), {});
+    for (size_t i = 0; i < accesses.bytes_by_loop().size(); ++i) {
+      Cover total;
+      for (size_t number = 0; number < accesses.count(); ++number) {
+        const size_t box = accesses.box_of(i, number);
+        if (i == 0 || box != accesses.box_of(i - 1, number)) {
+          const Access& access = accesses[number];
+          of_access_[number] =
+              cache_lines_.cover(accesses.box(box), extents_of(access, allocated_.find(access.buffer)),
+                                 access.rank, p_.element_bytes(access.buffer));
+        }
+        total.add(of_access_[number]);
+      }
+      if (loops[loops.size() - 1 - i].extent > 1) covers_.push_back(total);
+    }
+  }
+
+  void set_rooms(double Cover::*room, double Cover::*fetched) {
+    for (size_t i = 0; i < levels_.size(); ++i) {
+      levels_[i].room = covers_[i].*room;
+      levels_[i].fetched = covers_[i].*fetched;
+    }
+  }
+
+  static double capacity(size_t number) {
+    return static_cast<double>(i64{1} << (kLeastCapacityBits + 2 * static_cast<int>(number)));
+  }
+
+  // What a memory has to fetch: it holds what the outermost loop of `levels_` that fits touches, and
+  // fetches it again in every iteration of the loops around that one.
+  float fetched(double least, double capacity) const {
+    double runs = 1, held = least;
+    for (size_t level = levels_.size(); level-- > 0;) {
+      if (levels_[level].room <= capacity) {
+        held = levels_[level].fetched;
+        break;
+      }
+      runs *= levels_[level].extent;
+    }
+    return Slog::of(runs * held);
   }
 
   const Program& p_;
@@ -280,6 +355,9 @@ class ExtraWalk {
   const std::vector<NestLoop> no_loops_;
   std::vector<u32> kernel_of_row_;
   std::vector<float> columns_;
+  CacheLines cache_lines_;
+  std::vector<Level> levels_;
+  std::vector<Cover> covers_, of_access_;
   i64 depth_ = 0, terms_ = 0, most_loops_ = 0, input_bytes_ = 0;
   double float_ops_ = 0;
 };

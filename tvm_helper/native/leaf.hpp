@@ -144,7 +144,7 @@ class LeafWalk {
     for (size_t i = 0; i < slots.size(); ++i) {
       leaf.element_bytes += p_.element_bytes(accesses_[i].buffer);
     }
-    leaf.bytes_by_loop = &accesses_.bytes_by_loop();
+    leaf.accesses = &accesses_;
     for (size_t i = 0; i < kept_.size(); ++i) {
       leaf.slots[i] = &accesses_[static_cast<size_t>(kept_[i] - slots.data())];
     }
