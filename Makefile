@@ -84,6 +84,7 @@ golden: $(STAMP) ## compare replayed records with the original TVM's results (GO
 
 pretrained: $(STAMP) ## train and package the model behind --model pretrained (AUTOTVM=DIR ANSOR_GPU=DIR)
 	$(BIN)/python scripts/pretrain.py --config configs/train/pretrained.yaml $(foreach d,data/metaschedule-cpu data/metaschedule-cpu-wide data/metaschedule-cpu-found data/metaschedule-cpu-networks data/metaschedule-cpu-large data/metaschedule-cpu-batched data/metaschedule-cpu-many $(AUTOTVM) $(ANSOR_GPU),$(if $(wildcard $(d)/manifest.json),--data $(d)))
+	$(BIN)/cdmpp train-code --model pretrained $(foreach f,$(wildcard data/*/machine_code.parquet),--data $(dir $(f)))
 
 NETWORKS ?= data/networks-cpu
 # SeerNet as published (width 256, 500 epochs) takes hours a training on one core.

@@ -21,6 +21,7 @@ from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import CdmppError, ReplayError
 from cdmpp.features.compact_ast import CompactAst
 from cdmpp.features.gpu_limits import GpuLimits
+from cdmpp.features.machine_code import machine_code_columns
 from cdmpp.models.assemble import AskedProgram, assemble_samples
 from cdmpp.pretrained import model_folder
 from cdmpp.records import program_id
@@ -30,6 +31,7 @@ from tvm_helper.ast import loop_tree_from_tir
 from tvm_helper.compat import Schedule, Target
 from tvm_helper.device_target import device_target
 from tvm_helper.explanation import explain
+from tvm_helper.machine_code import assembly_of, is_target
 from tvm_helper.module_features import featurise_modules, module_limits
 from tvm_helper.network_tasks import NetworkTask, load_network, network_tasks
 from tvm_helper.operator_of import operator_of
@@ -61,6 +63,7 @@ class Predictor:
     Args:
         model: a run folder, `pretrained`, or a loaded model.
         devices: labels, or hardware that nobody measured.
+        compiles: whether programs are compiled where the model can read the machine code.
 
     Raises:
         DeviceError: a device is not known.
@@ -68,14 +71,29 @@ class Predictor:
     """
 
     def __init__(
-        self, model: TrainedModel | Path | str, devices: Sequence[DeviceSpec | str]
+        self,
+        model: TrainedModel | Path | str,
+        devices: Sequence[DeviceSpec | str],
+        *,
+        compiles: bool = False,
     ) -> None:
+        self._compiles = compiles
         self.trained = (
             model if isinstance(model, TrainedModel) else load_trained(model_folder(model))
         )
         self.devices = tuple(
             device if isinstance(device, DeviceSpec) else asked_device(device, self.trained.card)
             for device in devices
+        )
+
+    def reads_code_of(self, device: DeviceSpec) -> bool:
+        """Returns whether predictions for a device count in the machine code of the programs."""
+        code = self.trained.code
+        return (
+            self._compiles
+            and code is not None
+            and code.device == device.name
+            and is_target(device_target(device), code.target)
         )
 
     def programs(self, source: Path | str | Sequence[NamedProgram]) -> list[Prediction]:
@@ -182,7 +200,12 @@ class Predictor:
                 )
                 continue
             assert isinstance(ast, CompactAst)
-            answers.append(self._estimate(question, ast))
+            try:
+                answers.append(self._estimate(question, ast))
+            except ReplayError as error:
+                answers.append(
+                    _unanswered(question.name, question.operator, question.device, str(error))
+                )
         return answers
 
     def _estimate(self, question: _Question, ast: CompactAst) -> Prediction:
@@ -192,7 +215,11 @@ class Predictor:
             program_id=identity, task=f"{question.workload_key}|{kind}", ast=ast,
             device=question.device, operator=question.operator,
         )  # fmt: skip
-        found = self.trained.estimate(assemble_samples([asked]))
+        samples = assemble_samples([asked])
+        found = self.trained.estimate(samples)
+        if self.reads_code_of(question.device):
+            code = machine_code_columns(assembly_of(question.module, question.target))
+            found = self.trained.with_code(samples, found, code[None])
         latency_s = float(found.latency_s[0])
         return Prediction(
             name=question.name,

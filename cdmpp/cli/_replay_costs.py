@@ -119,7 +119,7 @@ def _network(args: argparse.Namespace) -> Found:
 
     choice = _schedule_choice(args)
     options, scales, times = engine_options(args), scales_of(args), given_times(args)
-    predictor = new_predictor(args)
+    predictor = new_predictor(args, compiles=not args.no_machine_code)
     path: Path = args.files[0]
     module = load_network(path)
     found: Found = []
@@ -131,9 +131,8 @@ def _network(args: argparse.Namespace) -> Found:
         chosen = choose_schedules(network, target, choice)
         programs = ProgramCosts(predictor, network, chosen, device)
         costs = gather_costs(network.graph, [GivenTimes(times), programs], {DEVICE: device})
-        outcome = replay_costs(
-            costs, options, device=device.name, schedule=choice.text, scales=scales
-        )
+        schedule = choice.text + (", compiled" if predictor.reads_code_of(device) else "")
+        outcome = replay_costs(costs, options, device=device.name, schedule=schedule, scales=scales)
         measured = None
         if args.measure:
             from tvm_helper.network_measure import measure_network

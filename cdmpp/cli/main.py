@@ -16,6 +16,7 @@ from cdmpp.errors import CdmppError
 COMMANDS = (
     "dataset",
     "train",
+    "train_code",
     "finetune",
     "autotune",
     "evaluate",

@@ -85,6 +85,11 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         action="store_true",
         help="measure nothing; write the tables of what an interrupted campaign has",
     )
+    parser.add_argument(
+        "--machine-code",
+        action="store_true",
+        help="measure nothing; compile what a campaign has and write machine_code.parquet",
+    )
     add_profile_option(parser)
     add_output_options(parser)
     parser.set_defaults(run=run)
@@ -104,6 +109,8 @@ def run(args: argparse.Namespace) -> int:
         tables = write_tables(args.out)
         print(json.dumps(tables.to_json()) if args.json else tables.summary())
         return 0
+    if args.machine_code:
+        return _machine_code(args)
     options = measure_options(args)
     options.check()
     from tvm_helper.measure import run_campaign
@@ -111,6 +118,18 @@ def run(args: argparse.Namespace) -> int:
     with campaign_progress(is_quiet=is_quiet(args)) as show:
         report = run_campaign(options, args.out, device_folders=args.devices, on_progress=show)
     print(json.dumps(report.to_json()) if args.json else report.summary())
+    return 0
+
+
+def _machine_code(args: argparse.Namespace) -> int:
+    from tvm_helper.machine_code import write_machine_code
+
+    with campaign_progress(is_quiet=is_quiet(args)) as show:
+        table = write_machine_code(args.out, on_progress=show)
+    if args.json:
+        print(json.dumps({"programs": len(table.columns), "target": table.target}))
+    else:
+        print(f"machine code of {len(table.columns)} programs in {args.out}")
     return 0
 
 

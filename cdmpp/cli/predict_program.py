@@ -35,8 +35,11 @@ def run_program(args: argparse.Namespace) -> int:
     return 0
 
 
-def new_predictor(args: argparse.Namespace) -> Predictor:
+def new_predictor(args: argparse.Namespace, *, compiles: bool = False) -> Predictor:
     """Returns the model with the devices of --device and --device-spec.
+
+    Args:
+        compiles: see `Predictor`.
 
     Raises:
         UsageError: no device is named and the model was trained on several.
@@ -46,7 +49,7 @@ def new_predictor(args: argparse.Namespace) -> Predictor:
     from tvm_helper.prediction import Predictor
 
     trained = load_trained(model_folder(args.model))
-    return Predictor(trained, _devices(args, trained))
+    return Predictor(trained, _devices(args, trained), compiles=compiles)
 
 
 def _devices(args: argparse.Namespace, trained: TrainedModel) -> list[DeviceSpec]:

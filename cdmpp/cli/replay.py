@@ -78,6 +78,10 @@ def _add_cost_options(parser: argparse.ArgumentParser) -> None:
         "--recorded", action="store_true", help="take the recorded times instead of predicted ones"
     )
     costs.add_argument(
+        "--no-machine-code", action="store_true",
+        help="do not compile a network's kernels, where the model can read machine code",
+    )  # fmt: skip
+    costs.add_argument(
         "--measure", action="store_true",
         help="compile and time the same network on this machine's CPU, and print both side by side",
     )  # fmt: skip

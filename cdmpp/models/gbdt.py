@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cdmpp.config import from_dict, to_dict
-from cdmpp.datasets.atomic import write_atomic
 from cdmpp.datasets.samples import Samples
 from cdmpp.devices.vector import device_vector
-from cdmpp.errors import DataError, UsageError
+from cdmpp.errors import UsageError
+from cdmpp.models._boosted import load_booster, save_booster
 from cdmpp.models._guard import check_schema, check_trainable, state_value
 from cdmpp.models._labels import LogLabels, ScoreLabels, labels_from_json
 from cdmpp.models._order import best_over_latency, log_rates, task_device_groups
@@ -23,7 +23,7 @@ from cdmpp.models._prior import Prior, fit_prior
 from cdmpp.models.base import CostModel
 from cdmpp.models.options import GbdtObjective, GbdtOptions, is_base, is_feature
 
-_FILE_NAME = "trees.json"
+_FILE_NAME = "trees.json.gz"
 _CHUNK_PROGRAMS = 20_000
 _OBJECTIVES: dict[GbdtObjective, str] = {
     "squared_log": "reg:squarederror",
@@ -129,9 +129,8 @@ class GbdtCostModel(CostModel):
         return None if self._prior is None else self._prior.to_json()
 
     def save(self, directory: Path) -> dict[str, Any]:
-        """Writes the trees as the library's own JSON and returns the state."""
-        content = bytes(self._booster.save_raw("json"))
-        write_atomic(directory / _FILE_NAME, lambda path: _write_bytes(path, content))
+        """Writes the trees as the library's own JSON, packed, and returns the state."""
+        save_booster(self._booster, directory / _FILE_NAME)
         return {
             "feature_schema": self._schema,
             "options": to_dict(self._options),
@@ -146,8 +145,6 @@ class GbdtCostModel(CostModel):
         Raises:
             DataError: the file of trees is missing or damaged.
         """
-        import xgboost
-
         model = cls(from_dict(GbdtOptions, state_value(state, "options")))
         model._schema = state_value(state, "feature_schema")
         labels = labels_from_json(state_value(state, "labels"))
@@ -155,15 +152,8 @@ class GbdtCostModel(CostModel):
         model._labels = labels
         prior = state.get("prior")
         model._prior = None if prior is None else Prior.from_json(prior)
-        path = directory / _FILE_NAME
-        try:
-            model._booster = xgboost.Booster(model_file=bytearray(path.read_bytes()))
-        except (OSError, ValueError, xgboost.core.XGBoostError) as error:
-            reason = str(error).strip().splitlines()[0] if str(error).strip() else "empty"
-            raise DataError(
-                f"cannot read the trees {path} ({reason}); train again with `cdmpp train "
-                f"--model {cls.kind}`"
-            ) from error
+        hint = f"train again with `cdmpp train --model {cls.kind}`"
+        model._booster = load_booster(directory / _FILE_NAME, hint=hint)
         return model
 
     def _parameters(self, seed: int) -> dict[str, Any]:
@@ -228,10 +218,6 @@ class GbdtRankCostModel(GbdtCostModel):
     def default_options(cls) -> GbdtOptions:
         """Returns the options with the ranking objective."""
         return GbdtOptions(objective="rank")
-
-
-def _write_bytes(path: Path, content: bytes) -> None:
-    path.write_bytes(content)
 
 
 def _totals(

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cdmpp.datasets.samples import Samples
+from cdmpp.models._guard import check_schema
 from cdmpp.models.base import CostModel
+from cdmpp.training.code_trees import CodeRows, CodeTrees
 from cdmpp.training.out_of_distribution import NearTask, TrainingTasks
 from cdmpp.training.run_folder import ModelCard, load_model
 
@@ -57,11 +60,39 @@ class TrainedModel:
         model: the model.
         card: its card, with the intervals.
         tasks: where its training tasks lie; None for a run folder without them.
+        code: trees that answer with it where the machine code is known; None without them.
     """
 
     model: CostModel
     card: ModelCard
     tasks: TrainingTasks | None
+    code: CodeTrees | None = None
+
+    def with_code(self, samples: Samples, found: Estimates, code: NDArray[np.float32]) -> Estimates:
+        """Returns estimates that count in what a compiler made of the programs.
+
+        A program that is strange to the model has an interval `STRANGE_FACTOR` times as wide.
+
+        Args:
+            samples: N programs of the device that `code` was trained for.
+            found: what `estimate` says of them.
+            code: float32 [N, columns], see `cdmpp.features.machine_code`.
+        """
+        assert self.code is not None
+        check_schema(self.code.feature_schema, samples)
+        log_s = self.code.log_s(CodeRows.of(samples, code, found.latency_s))
+        calibration = self.code.calibration
+        strange = found.out_of_distribution
+        factor = 1.0 if strange is None else np.where(strange, STRANGE_FACTOR, 1.0)
+        half_width = factor * calibration.half_width
+        latency_s = np.exp(log_s)
+        return replace(
+            found,
+            latency_s=latency_s,
+            mean_s=latency_s * min(calibration.mean_ratio, math.exp(calibration.half_width)),
+            low_s=np.exp(log_s - half_width),
+            high_s=np.exp(log_s + half_width),
+        )
 
     def estimate(self, samples: Samples, *, latency_s: FloatArray | None = None) -> Estimates:
         """Returns latencies, intervals and flags.
@@ -108,4 +139,4 @@ def load_trained(directory: Path) -> TrainedModel:
         DataError: there is no complete model, or it was written by another version of this format.
     """
     model, card = load_model(directory)
-    return TrainedModel(model, card, TrainingTasks.load(directory))
+    return TrainedModel(model, card, TrainingTasks.load(directory), CodeTrees.load(directory))

@@ -143,7 +143,7 @@ def main() -> int:
     kept = args.out / "replay.json"
     found = json.loads(kept.read_text(encoding="utf-8"))["rows"] if kept.is_file() else []
     rows = {(row["network"], row["schedule"]): row for row in found}
-    predictor = Predictor(args.model, [args.device])
+    predictor = Predictor(args.model, [args.device], compiles=True)
     wanted = {f"{name}-b{batch}": partial(REPLAYED[name], batch)
               for name in args.networks for batch in args.batches}  # fmt: skip
     for stem, make in {_CALIBRATING: short_operators, **wanted}.items():

@@ -1,0 +1,97 @@
+"""What TVM's compiler makes of scheduled programs, without a run of any of them."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from cdmpp.datasets.machine_code import MachineCode, read_machine_code
+from cdmpp.errors import DataError, ReplayError
+from cdmpp.features.machine_code import machine_code_columns
+from tvm_helper.compat import Target, s_tir, tvm
+from tvm_helper.measure import MeasureProgress
+from tvm_helper.measure_journal import read_journal
+from tvm_helper.measure_tables import read_campaign, read_module, read_task
+from tvm_helper.program_library import runnable
+
+#: Programs between two writes of the table.
+_STEP = 100
+
+
+def assembly_of(module: Any, target: Target) -> str:
+    """Returns the assembly of a scheduled module.
+
+    Raises:
+        ReplayError: it does not compile for the target.
+    """
+    try:
+        executable = tvm.compile(runnable(module), target=target)
+        return str(executable.mod.inspect_source("asm"))
+    except Exception as error:  # TVM raises whatever its passes do
+        text = (str(error).strip().splitlines() or [type(error).__name__])[-1][:160]
+        raise ReplayError(f"it does not compile for {target.kind.name} ({text})") from None
+
+
+def is_target(target: Target, text: str) -> bool:
+    """Returns whether a target is the one that a text (TVM's JSON) describes."""
+    return str(target) == str(Target(json.loads(text)))
+
+
+def write_machine_code(
+    folder: Path, *, on_progress: Callable[[MeasureProgress], None] | None = None
+) -> MachineCode:
+    """Compiles the programs of a campaign once more and writes their table; goes on where it was.
+
+    A program that does not compile is left out.
+
+    Raises:
+        DataError: there is no campaign, it replays records of Tenset, or a file cannot be read or
+            written.
+    """
+    folder = Path(folder)
+    target_text = str(read_campaign(folder)["target"])
+    programs = [
+        (entry["task"], program)
+        for entry in read_journal(folder)
+        if entry["kind"] == "drawn"
+        for program in entry["programs"]
+    ]
+    before = read_machine_code(folder)
+    known = before.columns if before is not None and before.target == target_text else {}
+    columns = {
+        program["program_id"]: known[program["program_id"]]
+        for _, program in programs
+        if program["program_id"] in known
+    }
+    missing = [one for one in programs if one[1]["program_id"] not in columns]
+    target, failed, start = Target(json.loads(target_text)), 0, time.monotonic()
+    for number, (key, program) in enumerate(missing, 1):
+        try:
+            module = _scheduled(read_task(folder, key), program["schedule"])
+            columns[program["program_id"]] = machine_code_columns(assembly_of(module, target))
+        except ReplayError:
+            failed += 1
+        if number % _STEP == 0:
+            MachineCode(target_text, columns).save(folder)
+        if on_progress is not None:
+            left = (time.monotonic() - start) / number * (len(missing) - number)
+            done = len(programs) - len(missing) + number
+            on_progress(MeasureProgress("compiling", done, len(programs), failed, left))
+    table = MachineCode(target_text, columns)
+    table.save(folder)
+    return table
+
+
+def _scheduled(task: dict[str, Any], trace: Any) -> Any:
+    if task["source"] != "metaschedule":
+        raise DataError(
+            f"a program of {task['name']} replays a record of Tenset; expected a campaign of "
+            "MetaSchedule's programs"
+        )
+    function = read_module(task["module"])
+    schedule = s_tir.Schedule(function, debug_mask="none", error_render_level="none")
+    s_tir.schedule.Trace.apply_json_to_schedule(trace, schedule)
+    return schedule.mod
