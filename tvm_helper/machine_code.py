@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,13 @@ from tvm_helper.program_library import runnable
 
 #: Programs between two writes of the table.
 _STEP = 100
+
+
+@dataclass(frozen=True)
+class _Program:
+    task: str
+    program_id: str
+    trace: Any
 
 
 def assembly_of(module: Any, target: Target) -> str:
@@ -52,26 +60,16 @@ def write_machine_code(
             written.
     """
     folder = Path(folder)
-    target_text = str(read_campaign(folder)["target"])
-    programs = [
-        (entry["task"], program)
-        for entry in read_journal(folder)
-        if entry["kind"] == "drawn"
-        for program in entry["programs"]
-    ]
+    target_text, programs = _programs(folder)
     before = read_machine_code(folder)
     known = before.columns if before is not None and before.target == target_text else {}
-    columns = {
-        program["program_id"]: known[program["program_id"]]
-        for _, program in programs
-        if program["program_id"] in known
-    }
-    missing = [one for one in programs if one[1]["program_id"] not in columns]
+    columns = {one.program_id: known[one.program_id] for one in programs if one.program_id in known}
+    missing = [one for one in programs if one.program_id not in columns]
     target, failed, start = Target(json.loads(target_text)), 0, time.monotonic()
-    for number, (key, program) in enumerate(missing, 1):
+    for number, one in enumerate(missing, 1):
         try:
-            module = _scheduled(read_task(folder, key), program["schedule"])
-            columns[program["program_id"]] = machine_code_columns(assembly_of(module, target))
+            module = _scheduled(read_task(folder, one.task), one.trace)
+            columns[one.program_id] = machine_code_columns(assembly_of(module, target))
         except ReplayError:
             failed += 1
         if number % _STEP == 0:
@@ -83,6 +81,27 @@ def write_machine_code(
     table = MachineCode(target_text, columns)
     table.save(folder)
     return table
+
+
+def _programs(folder: Path) -> tuple[str, list[_Program]]:
+    """Returns a campaign's target and programs.
+
+    Programs that failed are none: some take a compiler hours.
+    """
+    target = str(read_campaign(folder)["target"])
+    entries = read_journal(folder)
+    done = {
+        entry["program_id"]
+        for entry in entries
+        if entry["kind"] == "measured" and not entry["error_code"]
+    }
+    return target, [
+        _Program(entry["task"], program["program_id"], program["schedule"])
+        for entry in entries
+        if entry["kind"] == "drawn"
+        for program in entry["programs"]
+        if program["program_id"] in done
+    ]
 
 
 def _scheduled(task: dict[str, Any], trace: Any) -> Any:

@@ -154,7 +154,9 @@ class ProgramCosts(CostSource):
             return chosen.reason or "not a task that TVM can schedule"
         draws, lows, highs = [], [], []
         for schedule in chosen.schedules:
-            answer = self._predictor.scheduled(task, schedule, self._device)
+            answer = self._predictor.scheduled(
+                task, schedule, self._device, is_fastest=chosen.is_fastest
+            )
             if answer.latency_s is None:
                 return answer.reason or "the model cannot judge it"
             # The mean counts in that some programs are far slower than they look. The fastest of

@@ -55,6 +55,7 @@ class _Question:
     module: Any
     trace: list[Any] = field(default_factory=list)
     is_scheduled: bool = True
+    is_compiled: bool = True
 
 
 class Predictor:
@@ -161,13 +162,27 @@ class Predictor:
             devices=tuple(device.name for device in self.devices),
         )  # fmt: skip
 
-    def scheduled(self, task: NetworkTask, schedule: Schedule, device: DeviceSpec) -> Prediction:
+    def scheduled(
+        self,
+        task: NetworkTask,
+        schedule: Schedule,
+        device: DeviceSpec,
+        *,
+        is_fastest: bool = False,
+    ) -> Prediction:
         """Returns the prediction of a network's task under a given schedule.
+
+        Args:
+            is_fastest: whether the program was chosen because it was measured to be fast. Its
+                machine code is not read: the trees have learned from random samples, and err more
+                than the model alone on programs that a search has chosen.
 
         Raises:
             DeviceError: TVM has no target for the device.
         """
-        return self._answer([_scheduled_question(task, schedule, device, device_target(device))])[0]
+        question = _scheduled_question(task, schedule, device, device_target(device))
+        question.is_compiled = not is_fastest
+        return self._answer([question])[0]
 
     def _targets(self) -> list[tuple[Target, list[int]]]:
         """Returns every different target with the places of its devices."""
@@ -217,7 +232,7 @@ class Predictor:
         )  # fmt: skip
         samples = assemble_samples([asked])
         found = self.trained.estimate(samples)
-        if self.reads_code_of(question.device):
+        if question.is_compiled and self.reads_code_of(question.device):
             code = machine_code_columns(assembly_of(question.module, question.target))
             found = self.trained.with_code(samples, found, code[None])
         latency_s = float(found.latency_s[0])

@@ -99,7 +99,9 @@ class FakePredictor:
     def __init__(self) -> None:
         self.asked: list[Any] = []
 
-    def scheduled(self, task: Any, schedule: Any, device: Any) -> Prediction:
+    def scheduled(
+        self, task: Any, schedule: Any, device: Any, *, is_fastest: bool = False
+    ) -> Prediction:
         self.asked.append(schedule)
         if task.operator.startswith("dense"):
             return Prediction(task.name, task.operator, device.name, reason="too strange")
@@ -150,7 +152,14 @@ def test_the_database_gives_its_fastest_program(network: NetworkGraph, tmp_path:
 class MeanPredictor:
     """Says that a program takes 1 ms, and programs like it 3 ms in the mean."""
 
-    def scheduled(self, task: Any, schedule: Any, device: Any) -> Prediction:
+    def __init__(self) -> None:
+        self.fastest: set[str] = set()
+
+    def scheduled(
+        self, task: Any, schedule: Any, device: Any, *, is_fastest: bool = False
+    ) -> Prediction:
+        if is_fastest:
+            self.fastest.add(task.workload_key)
         return Prediction(
             task.name, task.operator, device.name, latency_s=1e-3, low_s=1e-4, high_s=1e-2,
             mean_s=3e-3,
@@ -166,6 +175,7 @@ def test_a_program_chosen_by_its_measured_time_costs_what_is_likely(network: Net
     by_task = {one.task: costs[one.id].latency_s for one in network.graph.operators}
     assert by_task == {task: 1e-3 if task == key else 3e-3 for task in by_task}
     assert key in by_task
+    assert predictor.fastest == {key}
 
 
 def test_bad_databases(network: NetworkGraph, tmp_path: Path) -> None:

@@ -122,7 +122,9 @@ def test_a_strange_device_has_wider_intervals_and_a_flag(
     own, strange = by_device[DEVICE], by_device["my-board"]
     assert strange["out_of_distribution"]
     assert strange["is_new_device"]
-    assert strange["high_s"] / strange["low_s"] > own["high_s"] / own["low_s"]
+    wide, narrow = (one["high_s"] / one["low_s"] for one in (strange, own))
+    # The program may be strange too: then both have the widest interval.
+    assert wide == pytest.approx(narrow, rel=1e-3) if own["out_of_distribution"] else wide > narrow
 
 
 def test_the_explanation_names_the_store_and_what_it_needs(
