@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from cdmpp.datasets.machine_code import MachineCode, read_machine_code
-from cdmpp.errors import DataError, ReplayError
+from cdmpp.errors import ReplayError
 from cdmpp.features.machine_code import machine_code_columns
-from tvm_helper.compat import Target, s_tir, tvm
+from tvm_helper.compat import Target, import_tensor_intrinsics, tvm
 from tvm_helper.measure import MeasureProgress
-from tvm_helper.measure_journal import read_journal
-from tvm_helper.measure_tables import read_campaign, read_module, read_task
+from tvm_helper.measure_journal import TASKS_FOLDER, read_journal
+from tvm_helper.measure_tables import read_campaign, read_task
+from tvm_helper.measure_worker import scheduled_module
 from tvm_helper.program_library import runnable
 
 #: Programs between two writes of the table.
@@ -26,7 +27,7 @@ _STEP = 100
 class _Program:
     task: str
     program_id: str
-    trace: Any
+    schedule: Any
 
 
 def assembly_of(module: Any, target: Target) -> str:
@@ -56,8 +57,7 @@ def write_machine_code(
     A program that does not compile is left out.
 
     Raises:
-        DataError: there is no campaign, it replays records of Tenset, or a file cannot be read or
-            written.
+        DataError: there is no campaign, or a file cannot be read or written.
     """
     folder = Path(folder)
     target_text, programs = _programs(folder)
@@ -66,9 +66,12 @@ def write_machine_code(
     columns = {one.program_id: known[one.program_id] for one in programs if one.program_id in known}
     missing = [one for one in programs if one.program_id not in columns]
     target, failed, start = Target(json.loads(target_text)), 0, time.monotonic()
+    if missing:
+        import_tensor_intrinsics()  # a schedule may name one
     for number, one in enumerate(missing, 1):
+        read_task(folder, one.task)  # says which file is missing
         try:
-            module = _scheduled(read_task(folder, one.task), one.trace)
+            module = scheduled_module(str(folder / TASKS_FOLDER / f"{one.task}.json"), one.schedule)
             columns[one.program_id] = machine_code_columns(assembly_of(module, target))
         except ReplayError:
             failed += 1
@@ -102,15 +105,3 @@ def _programs(folder: Path) -> tuple[str, list[_Program]]:
         for program in entry["programs"]
         if program["program_id"] in done
     ]
-
-
-def _scheduled(task: dict[str, Any], trace: Any) -> Any:
-    if task["source"] != "metaschedule":
-        raise DataError(
-            f"a program of {task['name']} replays a record of Tenset; expected a campaign of "
-            "MetaSchedule's programs"
-        )
-    function = read_module(task["module"])
-    schedule = s_tir.Schedule(function, debug_mask="none", error_render_level="none")
-    s_tir.schedule.Trace.apply_json_to_schedule(trace, schedule)
-    return schedule.mod

@@ -166,7 +166,7 @@ def _featurised(task: dict[str, Any], record: MeasureRecord) -> CompactAst | Rep
             return result
         from tvm_helper.metaschedule import featurise_trace
 
-        return featurise_trace(read_module(task["module"]), record)
+        return featurise_trace(_module(task["module"]), record)
     except ReplayError as error:
         return error
 
@@ -197,7 +197,7 @@ def read_task(folder: Path, key: str) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=64)
-def read_module(text: str) -> Any:
+def _module(text: str) -> Any:
     from tvm_helper.compat import tvm
 
     return tvm.ir.load_json(text)

@@ -80,7 +80,9 @@ class Predictor:
     ) -> None:
         self._compiles = compiles
         self.trained = (
-            model if isinstance(model, TrainedModel) else load_trained(model_folder(model))
+            model
+            if isinstance(model, TrainedModel)
+            else load_trained(model_folder(model), with_code=compiles)
         )
         self.devices = tuple(
             device if isinstance(device, DeviceSpec) else asked_device(device, self.trained.card)
@@ -181,8 +183,7 @@ class Predictor:
             DeviceError: TVM has no target for the device.
         """
         question = _scheduled_question(task, schedule, device, device_target(device))
-        question.is_compiled = not is_fastest
-        return self._answer([question])[0]
+        return self._answer([replace(question, is_compiled=not is_fastest)])[0]
 
     def _targets(self) -> list[tuple[Target, list[int]]]:
         """Returns every different target with the places of its devices."""

@@ -48,7 +48,7 @@ def new_predictor(args: argparse.Namespace, *, compiles: bool = False) -> Predic
     from cdmpp.training.estimates import load_trained
     from tvm_helper.prediction import Predictor
 
-    trained = load_trained(model_folder(args.model))
+    trained = load_trained(model_folder(args.model), with_code=compiles)
     return Predictor(trained, _devices(args, trained), compiles=compiles)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cdmpp.datasets.atomic import write_atomic
+from cdmpp.datasets.schema import SMALL_LEVEL
 from cdmpp.errors import DataError
 from cdmpp.features.machine_code import MACHINE_CODE_NAMES, MACHINE_CODE_SCHEMA_VERSION
 
@@ -50,7 +51,9 @@ class MachineCode:
         path = Path(folder) / FILE_NAME
         write_atomic(
             path,
-            lambda file: pq.write_table(table, file, compression="zstd", compression_level=19),
+            lambda file: pq.write_table(
+                table, file, compression="zstd", compression_level=SMALL_LEVEL
+            ),
         )
         return path
 

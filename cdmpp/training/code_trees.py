@@ -6,7 +6,6 @@ answer together with it: a share of the logarithm is theirs.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -207,7 +206,7 @@ class CodeTrees:
         predicted = {
             share: share * trees + (1.0 - share) * validation.model_log_s for share in _SHARES
         }
-        share = min(_SHARES, key=lambda one: _mape(predicted[one], measured))
+        share = min(_SHARES, key=lambda one: _mape(predicted[one] - measured))
         residual = measured - predicted[share]
         ratio = np.exp(residual)
         return CodeCalibration(
@@ -219,14 +218,13 @@ class CodeTrees:
     def _judged(self, test: CodeRows) -> CodeErrors:
         residual = self.log_s(test) - test.log_s
         alone = test.model_log_s - test.log_s
-        error = np.abs(np.expm1(residual))
         return CodeErrors(
             programs=len(residual),
-            mape=float(error.mean()),
-            median_ape=float(np.median(error)),
+            mape=_mape(residual),
+            median_ape=float(np.median(np.abs(np.expm1(residual)))),
             log_deviation=float(residual.std()),
             coverage=float(np.mean(np.abs(residual) <= self.calibration.half_width)),
-            model_mape=float(np.abs(np.expm1(alone)).mean()),
+            model_mape=_mape(alone),
             model_log_deviation=float(alone.std()),
         )
 
@@ -279,5 +277,6 @@ class CodeTrees:
             raise DataError(f"{folder} is damaged ({error}); {_HINT}") from None
 
 
-def _mape(predicted: FloatArray, measured: FloatArray) -> float:
-    return math.fsum(np.abs(np.expm1(predicted - measured)).tolist()) / len(measured)
+def _mape(log_ratio: FloatArray) -> float:
+    """Returns the MAPE of logarithms of predicted over measured."""
+    return float(np.abs(np.expm1(log_ratio)).mean())

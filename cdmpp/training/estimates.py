@@ -60,7 +60,8 @@ class TrainedModel:
         model: the model.
         card: its card, with the intervals.
         tasks: where its training tasks lie; None for a run folder without them.
-        code: trees that answer with it where the machine code is known; None without them.
+        code: trees that answer with it where the machine code is known; None without them, and
+            where nobody asked for them.
     """
 
     model: CostModel
@@ -132,11 +133,15 @@ class TrainedModel:
         )
 
 
-def load_trained(directory: Path) -> TrainedModel:
+def load_trained(directory: Path, *, with_code: bool = False) -> TrainedModel:
     """Returns the model of a run folder.
+
+    Args:
+        with_code: whether its trees over machine code are read too.
 
     Raises:
         DataError: there is no complete model, or it was written by another version of this format.
     """
     model, card = load_model(directory)
-    return TrainedModel(model, card, TrainingTasks.load(directory), CodeTrees.load(directory))
+    code = CodeTrees.load(directory) if with_code else None
+    return TrainedModel(model, card, TrainingTasks.load(directory), code)
