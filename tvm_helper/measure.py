@@ -16,11 +16,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from cdmpp.config import to_dict
 from cdmpp.datasets.atomic import make_folder, remove_abandoned, write_json
 from cdmpp.datasets.journal import folder_lock
+from cdmpp.datasets.machine_code import MachineCode, read_machine_code
 from cdmpp.datasets.store import ExtractReport
 from cdmpp.errors import CdmppError, DataError, DeviceError
+from cdmpp.pretrained import model_folder
 from cdmpp.timing import timer
 from tvm_helper.measure_failures import (
     INSTANTIATION,
@@ -49,6 +54,9 @@ LEAST_FREE_BYTES = 64 << 20
 REFERENCE_TASK = "matmul:m=192,n=192,k=192"
 #: What must be the same when a campaign is continued.
 _FIXED = ("device", "target", "threads", "rpc", "timing")
+#: Batches between two writes of the table of machine code. What a kill takes of it,
+#: `cdmpp measure --machine-code` compiles again.
+_CODE_BATCHES = 8
 
 _log = logging.getLogger("cdmpp")
 
@@ -131,14 +139,17 @@ def run_campaign(
     Raises:
         UsageError: options that make no sense or are not those of the campaign in the folder, or
             another campaign holds the folder.
-        DeviceError: everything fails, a worker cannot be started, or a device is not free.
+        DeviceError: everything fails, a worker cannot be started, a device is not free, or the
+            model that chooses does not know it.
         DataError: a file cannot be read or written, also for want of space.
     """
     options.check()
     if options.rpc is not None:
         rpc_address(options.rpc)
     target = measure_target(options, device_folders)
-    tasks = campaign_tasks(options, target.tvm_target())
+    if options.choose_from > 1:
+        _check_model(options)
+    tasks = campaign_tasks(options, target.tvm_target(), _of_networks(on_progress or _ignore))
     reference = campaign_tasks(MeasureOptions(sample=(REFERENCE_TASK,)), None)[0]
     campaign = Campaign(options, folder, tasks, target, reference=reference)
     return campaign.run(on_progress)
@@ -194,9 +205,13 @@ class Campaign:
             self._journal = Journal(self._folder)
             try:
                 before = self._journal.measured_count
+                self._code = self._known_code()
                 try:
                     with self._workers():
-                        self._measure(on_progress or _ignore)
+                        try:
+                            self._measure(on_progress or _ignore)
+                        finally:
+                            self._save_code()
                 except DeviceError as error:
                     self._tables_despite(error)
                     raise
@@ -269,8 +284,10 @@ class Campaign:
         for start in range(0, len(jobs), self._options.batch):
             self._check_space()
             self._append_health()
+            if start % (_CODE_BATCHES * self._options.batch) == 0:
+                self._save_code()
             batch = jobs[start : start + self._options.batch]
-            built: list[tuple[_Job, list[Any], float]] = []
+            built: list[tuple[_Job, dict[str, Any], float]] = []
             show(self._progress("building", total, clock))
             requests = [self._build_request(job) for job in batch]
             building = timer("build a batch")
@@ -280,31 +297,27 @@ class Campaign:
             )  # fmt: skip
             for number, answer in answers:
                 if answer.outcome == "done":
-                    built.append((batch[number], answer.value["arguments"], answer.elapsed_s))
+                    built.append((batch[number], answer.value, answer.elapsed_s))
                 else:
                     self._fail(batch[number], answer, is_build=True)
                     clock.add(1)
             building.stop()
-            for job, arguments, build_s in built:
-                self._time(job, arguments, build_s)
+            for job, program, build_s in built:
+                self._time(job, program, build_s)
                 clock.add(1)
                 show(self._progress("timing", total, clock))
 
     @timer("draw programs")
     def _draw(self, show: Callable[[MeasureProgress], None]) -> None:
         """Draws the programs of the tasks that have none yet."""
-        count = self._per_task()
-        drawn = {
-            (entry["task"], entry["count"], entry["seed"])
-            for entry in self._journal.entries
-            if entry["kind"] == "drawn"
-        }
-        missing = [t for t in self._tasks if (t.key, count, self._options.seed) not in drawn]
+        options, count = self._options, self._per_task()
+        drawn = {entry["task"] for entry in self._drawn()}
+        missing = [task for task in self._tasks if task.key not in drawn]
         show(MeasureProgress("drawing", len(self._tasks) - len(missing), len(self._tasks), 0, None))
         for number, task in enumerate(missing, start=1 + len(self._tasks) - len(missing)):
             entry: dict[str, Any] = {
-                "kind": "drawn", "task": task.key, "count": count, "seed": self._options.seed,
-                "error": None, "error_code": 0, "programs": [],
+                "kind": "drawn", "task": task.key, "count": count, "seed": options.seed,
+                "choose_from": options.choose_from, "error": None, "error_code": 0, "programs": [],
             }  # fmt: skip
             if task.programs is not None:
                 entry["programs"] = [
@@ -314,7 +327,9 @@ class Campaign:
             else:
                 request = {
                     "op": "draw", "task": self._task_file(task), "target": self._target.options,
-                    "count": count, "seed": self._options.seed, "scratch": str(self._scratch),
+                    "count": count, "seed": options.seed, "scratch": str(self._scratch),
+                    "choose_from": options.choose_from, "device": options.device,
+                    "model": str(model_folder(options.model)),
                 }  # fmt: skip
                 answer = self._builders[0].ask(request, timeout_s=self._options.draw_timeout_s)
                 if answer.outcome == "done":
@@ -327,6 +342,17 @@ class Campaign:
             self._journal.append(entry)
             show(MeasureProgress("drawing", number, len(self._tasks), 0, None))
 
+    def _drawn(self) -> list[dict[str, Any]]:
+        """Returns what was drawn as it is wanted now."""
+        options = self._options
+        wanted = (self._per_task(), options.seed, options.choose_from)
+        return [
+            entry
+            for entry in self._journal.entries
+            if entry["kind"] == "drawn"
+            and (entry["count"], entry["seed"], entry.get("choose_from", 1)) == wanted
+        ]
+
     def _per_task(self) -> int:
         most, tasks = self._options.most_programs, len(self._tasks)
         return min(self._options.per_task, -(-most // tasks)) if most else self._options.per_task
@@ -335,13 +361,10 @@ class Campaign:
         """Returns what is to be measured: the first program of every task, then the second, ..."""
         done = {e["program_id"] for e in self._journal.entries if e["kind"] == "measured"}
         wanted = {task.key: task for task in self._tasks}
-        count, seed = self._per_task(), self._options.seed
         columns = [
             [_Job(wanted[entry["task"]], **program) for program in entry["programs"]]
-            for entry in self._journal.entries
-            if entry["kind"] == "drawn"
-            and entry["task"] in wanted
-            and (entry["count"], entry["seed"]) == (count, seed)
+            for entry in self._drawn()
+            if entry["task"] in wanted
         ]
         longest = max(map(len, columns), default=0)
         jobs = [column[row] for row in range(longest) for column in columns if row < len(column)]
@@ -350,9 +373,9 @@ class Campaign:
         return [job for job in jobs if job.program_id not in done]
 
     @timer("time a program")
-    def _time(self, job: _Job, arguments: list[Any], build_s: float) -> None:
+    def _time(self, job: _Job, program: dict[str, Any], build_s: float) -> None:
         artifact = self._artifact(job)
-        request = self._run_request(artifact, arguments)
+        request = self._run_request(artifact, program["arguments"])
         answer = self._runner.ask(request, timeout_s=self._options.run_timeout_s)
         artifact.unlink(missing_ok=True)
         if answer.outcome != "done":
@@ -360,6 +383,8 @@ class Campaign:
             return
         self._append(job, error_code=0, error=None, costs_s=answer.value["costs_s"],
                      build_s=build_s, run_s=answer.elapsed_s)  # fmt: skip
+        if "machine_code" in program:
+            self._code[job.program_id] = np.array(program["machine_code"], np.float32)
         self._failures.add(0, "")
 
     def _fail(self, job: _Job, answer: Answer, *, is_build: bool, build_s: float = 0.0) -> None:
@@ -378,6 +403,23 @@ class Campaign:
              "measured_at": int(time.time()), **values}
         )  # fmt: skip
 
+    # Machine code.
+
+    def _known_code(self) -> dict[str, NDArray[np.float32]]:
+        """Returns what the table has already."""
+        if not self._options.machine_code:
+            return {}
+        table = read_machine_code(self._folder)
+        return dict(table.columns) if table is not None and table.target == self._text else {}
+
+    def _save_code(self) -> None:
+        if self._code:
+            MachineCode(self._text, self._code).save(self._folder)
+
+    @property
+    def _text(self) -> str:
+        return str(self._target.to_json()["target"])
+
     # The reference program and the machine.
 
     @timer("build the reference")
@@ -386,7 +428,10 @@ class Campaign:
             return
         file = self._task_file(self._reference)
         common = {"task": file, "target": self._target.options}
-        request = {**common, "op": "draw", "count": 1, "seed": 0, "scratch": str(self._scratch)}
+        request = {
+            **common, "op": "draw", "count": 1, "seed": 0, "choose_from": 1,
+            "scratch": str(self._scratch),
+        }  # fmt: skip
         drawn = self._builders[0].ask(request, timeout_s=self._options.draw_timeout_s)
         built = drawn
         artifact = self._scratch / f"reference{self._suffix}"
@@ -434,6 +479,7 @@ class Campaign:
         return {
             "op": "build", "task": self._task_file(job.task), "schedule": job.schedule,
             "target": self._target.options, "artifact": str(self._artifact(job).absolute()),
+            "machine_code": self._options.machine_code,
         }  # fmt: skip
 
     def _run_request(self, artifact: Path, arguments: list[Any]) -> dict[str, Any]:
@@ -509,6 +555,18 @@ def _pid() -> int:
     import os
 
     return os.getpid()
+
+
+def _check_model(options: MeasureOptions) -> None:
+    """Says what is wrong with the model before anything is drawn."""
+    from cdmpp.training.asked_device import asked_device
+    from tvm_helper.cost_model_file import load_for_search
+
+    asked_device(options.device, load_for_search(model_folder(options.model)).card)
+
+
+def _of_networks(show: Callable[[MeasureProgress], None]) -> Callable[[int, int], None]:
+    return lambda done, total: show(MeasureProgress("reading networks", done, total, 0, None))
 
 
 def _ignore(progress: MeasureProgress) -> None:

@@ -45,6 +45,10 @@ class MeasureOptions:
         per_task: programs of each task.
         most_programs: programs in all, evenly over the tasks; 0 = no bound.
         seed: what is drawn follows from it.
+        choose_from: schedules that are drawn for each that is kept: those that the model predicts
+            to be the fastest. 1 = random ones.
+        model: what chooses: a run folder, or a packaged model.
+        machine_code: whether the columns of what the compiler made of the programs are kept too.
         build_jobs: processes that build. Nothing is built while a program is timed.
         batch: programs that are built before they are timed.
         draw_timeout_s: seconds in which a task's schedules have to be drawn.
@@ -68,6 +72,9 @@ class MeasureOptions:
     per_task: int = 64
     most_programs: int = 0
     seed: int = 0
+    choose_from: int = 1
+    model: str = "pretrained"
+    machine_code: bool = False
     build_jobs: int = 1
     batch: int = 16
     draw_timeout_s: float = 900.0
@@ -94,7 +101,7 @@ class MeasureOptions:
                 "nothing to measure; give --sample TASK (cdmpp measure --list-tasks), --replay "
                 "DATASET or --network FILE"
             )
-        for name in ("per_task", "build_jobs", "batch"):
+        for name in ("per_task", "choose_from", "build_jobs", "batch"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} must be at least 1, got {getattr(self, name)}")
         for name in ("draw_timeout_s", "build_timeout_s", "run_timeout_s", "queue_timeout_s"):

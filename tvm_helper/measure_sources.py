@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import heapq
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -69,8 +69,14 @@ class MeasuredTask:
             )  # fmt: skip
 
 
-def campaign_tasks(options: MeasureOptions, target: Any) -> list[MeasuredTask]:
+def campaign_tasks(
+    options: MeasureOptions, target: Any, on_network: Callable[[int, int], None] | None = None
+) -> list[MeasuredTask]:
     """Returns the tasks of a campaign, each once, in the order in which they are asked for.
+
+    Args:
+        target: what networks are compiled for.
+        on_network: called with the numbers of networks read and of all, before each.
 
     Raises:
         UsageError: an unknown task name.
@@ -80,7 +86,9 @@ def campaign_tasks(options: MeasureOptions, target: Any) -> list[MeasuredTask]:
     for name in options.sample:
         for task in _sampled(name):
             found.setdefault(task.key, task)
-    for name in options.network:
+    for number, name in enumerate(options.network):
+        if on_network is not None:
+            on_network(number, len(options.network))
         for task in _of_network(Path(name), target):
             same = found.get(task.key)
             if same is not None:  # in two networks, or in one and by name

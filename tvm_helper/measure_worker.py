@@ -10,12 +10,14 @@ import json
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from math import inf, isnan
 from pathlib import Path
 from typing import Any
 
 from cdmpp.config import from_dict
 from cdmpp.datasets.metaschedule import RECORD_FILE
 from cdmpp.errors import DataError, ReplayError
+from cdmpp.features.machine_code import machine_code_columns
 from cdmpp.records import program_id
 from tvm_helper.measure_options import TimingOptions, rpc_address
 from tvm_helper.measure_protocol import ProgramError, first_error_text, serve
@@ -41,15 +43,19 @@ def _prepare() -> None:
 
 
 def _draw(request: dict[str, Any], begin: Begin) -> dict[str, Any]:
-    """Returns distinct random traces of a task: fewer than asked for where its space is small."""
+    """Returns distinct random traces of a task: fewer than asked for where its space is small.
+
+    Where a model chooses, they are those of all drawn that it predicts to be fastest, these first.
+    """
     from tvm_helper.compat import Target
     from tvm_helper.sample_modules import valid_schedules
 
     begin()
     task = _task(request["task"])
     target = Target(request["target"])
-    count = int(request["count"])
+    count = int(request["count"]) * int(request["choose_from"])
     drawn: dict[str, Any] = {}
+    modules: list[Any] = []
     repeated = 0
     schedules = valid_schedules(
         _module(request["task"]), target, seed=request["seed"], tries=count * _TRIES_EACH
@@ -59,12 +65,32 @@ def _draw(request: dict[str, Any], begin: Begin) -> dict[str, Any]:
             trace = trace_of(schedule)
             key = program_id("metaschedule", task["workload_key"], trace, str(target.kind.name))
             repeated = repeated + 1 if key in drawn else 0
-            drawn.setdefault(key, trace)
+            if key not in drawn:
+                drawn[key] = trace
+                modules.append(schedule.mod)
             if len(drawn) == count or repeated == _MOST_REPEATED:
                 break
     if not drawn:
         raise ProgramError(_INSTANTIATION, f"no valid schedule in {count * _TRIES_EACH} tries")
-    return {"programs": [{"program_id": key, "schedule": drawn[key]} for key in drawn]}
+    keys = list(drawn)
+    if request["choose_from"] > 1:
+        latency_s = _predicted(request, modules, target)
+        order = sorted(range(len(keys)), key=latency_s.__getitem__)[: int(request["count"])]
+        keys = [keys[place] for place in order]
+    return {"programs": [{"program_id": key, "schedule": drawn[key]} for key in keys]}
+
+
+def _predicted(request: dict[str, Any], modules: Sequence[Any], target: Any) -> list[float]:
+    """Returns the seconds that the model predicts; infinite where a module has no features."""
+    from cdmpp.training.asked_device import asked_device
+    from tvm_helper.module_scores import module_samples, predict_modules
+
+    trained = _model(request["model"])
+    device = asked_device(request["device"], trained.card)
+    seconds = predict_modules(
+        trained.model, module_samples(modules, target, device), len(modules)
+    ).tolist()
+    return [inf if isnan(one) else one for one in seconds]
 
 
 def _build(request: dict[str, Any], begin: Begin) -> dict[str, Any]:
@@ -87,12 +113,17 @@ def _build(request: dict[str, Any], begin: Begin) -> dict[str, Any]:
         raise ProgramError(_INSTANTIATION, str(error)) from None
     try:
         module = runnable(module)
-        tvm.compile(module, target=target).export_library(request["artifact"])
+        executable = tvm.compile(module, target=target)
+        executable.export_library(request["artifact"])
     except Exception as error:  # TVM and the linker raise whatever they do
         code = _COMPILE_DEVICE if is_gpu else _COMPILE_HOST
         text = f"{type(error).__name__}: {first_error_text(str(error))}"
         raise ProgramError(code, text) from None
-    return {"arguments": arguments_of(module)}
+    answer: dict[str, Any] = {"arguments": arguments_of(module)}
+    if request.get("machine_code"):
+        text = str(executable.mod.inspect_source("asm"))
+        answer["machine_code"] = [float(value) for value in machine_code_columns(text)]
+    return answer
 
 
 def scheduled_module(task_file: str, schedule: Any) -> Any:
@@ -174,6 +205,13 @@ def _module(path: str) -> Any:
     from tvm_helper.compat import tvm
 
     return tvm.ir.load_json(_task(path)["module"])
+
+
+@lru_cache(maxsize=1)
+def _model(folder: str) -> Any:
+    from tvm_helper.cost_model_file import load_for_search
+
+    return load_for_search(Path(folder))
 
 
 @contextlib.contextmanager

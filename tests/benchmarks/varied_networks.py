@@ -33,6 +33,12 @@ _SPACE = SearchSpace(
     batches_per_architecture=(1, 1),
 )  # fmt: skip
 
+#: As wide as the networks that people run.
+_WIDE_SPACE = dataclasses.replace(
+    _SPACE, resolutions=(112, 128, 160, 192, 208, 240, 256), width=(16, 1280),
+    tokens=(16, 256), sequence_width=(64, 1024), stages=(3, 5), transformer_share=0.2,
+)  # fmt: skip
+
 
 class _Recommender(nn.Module):
     """Embedding rows and a perceptron's output, joined or multiplied in pairs; a perceptron."""
@@ -60,10 +66,11 @@ class _Recommender(nn.Module):
 
 
 def networks(
-    count: int, seed: int, batches: tuple[int, ...], most_flops: float
+    count: int, seed: int, batches: tuple[int, ...], most_flops: float, is_wide: bool
 ) -> Iterator[tuple[str, nn.Module, tuple[Tensor, ...]]]:
     """Yields name, network and inputs."""
-    space = dataclasses.replace(_SPACE, batches=batches, most_flops=most_flops)
+    space = _WIDE_SPACE if is_wide else _SPACE
+    space = dataclasses.replace(space, batches=batches, most_flops=most_flops)
     for number, drawn in enumerate(generate(space, count, seed=seed)):
         inputs = make_inputs(drawn.spec, drawn.batches[0])
         yield f"generated-{number:03d}", build_module(drawn.spec), inputs
@@ -71,7 +78,7 @@ def networks(
     for number in range(count // 5):
         yield f"recommender-{number:03d}", *_recommender(rng)
     for number in range(count // 10):
-        yield f"image-generator-{number:03d}", *_image_generator(rng, batches)
+        yield f"image-generator-{number:03d}", *_image_generator(rng, batches, is_wide)
 
 
 def main() -> int:
@@ -82,11 +89,12 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 2, 4], help="drawn from")
     parser.add_argument("--most-flops", type=float, default=2e9, help="of a generated one")
+    parser.add_argument("--wide", action="store_true", help="more channels, larger images")
     args = parser.parse_args()
     make_folder(args.out, what="networks")
     torch.manual_seed(args.seed)
     for name, network, inputs in networks(
-        args.count, args.seed, tuple(args.batches), args.most_flops
+        args.count, args.seed, tuple(args.batches), args.most_flops, args.wide
     ):
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")
@@ -104,9 +112,10 @@ def _recommender(rng: np.random.Generator) -> tuple[nn.Module, tuple[Tensor, ...
 
 
 def _image_generator(
-    rng: np.random.Generator, batches: tuple[int, ...]
+    rng: np.random.Generator, batches: tuple[int, ...], is_wide: bool
 ) -> tuple[nn.Module, tuple[Tensor, ...]]:
-    ci, co = int(rng.choice([48, 80, 128])), int(rng.choice([96, 160, 320]))
+    widths = [192, 320, 640] if is_wide else [96, 160, 320]
+    ci, co = int(rng.choice([48, 80, 128])), int(rng.choice(widths))
     layers: list[nn.Module] = [nn.ConvTranspose2d(ci, co, 4, 1, 0), nn.ReLU()]
     batch = int(rng.choice(batches))
     for _ in range(int(rng.integers(2, 4))):

@@ -113,6 +113,31 @@ def test_a_campaigns_table_is_completed(
     assert machine_code.write_machine_code(out).columns == {}
 
 
+def test_a_campaign_keeps_the_code_of_what_it_builds(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    words = ["measure", "--out", str(out), "--device", "epyc-avx2-1c", "--per-task", "2",
+             "--sample", "matmul:m=16,n=16,k=16", "--set", "timing.budget_s=0.2",
+             "--set", "machine_code=true", "-q"]  # fmt: skip
+    assert main(words) == 0
+    kept = read_machine_code(out)
+    assert kept is not None
+    (out / FILE_NAME).unlink()
+    compiled = machine_code.write_machine_code(out)
+    assert kept.target == compiled.target
+    assert kept.columns.keys() == compiled.columns.keys()
+    for name, values in compiled.columns.items():
+        assert np.array_equal(kept.columns[name], values)
+    # One more program is measured: those of before stay.
+    words[words.index("--per-task") + 1] = "3"
+    (out / FILE_NAME).unlink()
+    kept.save(out)
+    assert main(words) == 0
+    more = read_machine_code(out)
+    assert more is not None
+    assert len(more.columns) == 3
+    assert kept.columns.keys() < more.columns.keys()
+
+
 def test_a_folder_without_a_campaign(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["measure", "--machine-code", "--out", str(tmp_path)]) == 3
     assert "no measuring campaign" in capsys.readouterr().err

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,13 @@ pytest.importorskip("tvm", reason="apache-tvm is not installed")
 from cdmpp.cli.main import main
 from cdmpp.datasets.cache import load_samples
 from cdmpp.datasets.extracted import read_table
+from cdmpp.errors import DataError
+from cdmpp.pretrained import model_folder
+from cdmpp.training.estimates import load_trained
 from tests.tvm_helper.measure_campaigns import FILES, small_dataset
+from tvm_helper.measure import run_campaign
 from tvm_helper.measure_journal import read_journal
+from tvm_helper.measure_options import MeasureOptions, TimingOptions
 from tvm_helper.measure_tables import read_task
 
 pytestmark = pytest.mark.tvm
@@ -165,6 +171,30 @@ def test_tasks_of_a_network_carry_its_name_and_weights(tmp_path: Path) -> None:
     assert [task.networks for task in tasks] == [(("twice", 2),)]
     assert tasks[0].source == "metaschedule"
     assert tasks[0].operator.startswith("dense")
+
+
+def test_a_model_chooses_what_is_measured(tmp_path: Path) -> None:
+    task, device = "matmul:m=24,n=40,k=56", "epyc-avx2-1c"
+    common = MeasureOptions(
+        device=device, sample=(task,), timing=TimingOptions(min_repeats=1, budget_s=0.05)
+    )
+    run_campaign(replace(common, per_task=8), tmp_path / "random")
+    run_campaign(replace(common, per_task=2, choose_from=4), tmp_path / "chosen")
+    drawn = load_samples(tmp_path / "random", cache_dir=tmp_path / "cache")
+    chosen = load_samples(tmp_path / "chosen", cache_dir=tmp_path / "cache")
+    predicted = load_trained(model_folder("pretrained")).model.predict(drawn)
+    names = drawn.programs.program_id[drawn.program][np.argsort(predicted)]
+    assert len(names) == 8
+    assert set(chosen.programs.program_id) == set(names[:2])
+
+
+def test_a_model_that_is_not_there_is_named_before_anything_is_drawn(tmp_path: Path) -> None:
+    options = MeasureOptions(
+        device="epyc-avx2-1c", sample=("matmul",), choose_from=2, model=str(tmp_path / "none")
+    )
+    with pytest.raises(DataError, match="none"):
+        run_campaign(options, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def free_port() -> int:
