@@ -42,6 +42,9 @@ class MeasureOptions:
         replay: folders in Tenset's layout whose programs are measured.
         replay_devices: devices whose records are replayed; empty = all of the target's kind.
         network: ONNX or torch.export files whose tasks are sampled.
+        tasks_of: folders of campaigns whose sampled tasks are sampled again.
+        least_flops: tasks with fewer floating point operations are left out.
+        most_tasks: tasks in all, drawn by a hash; 0 = no bound.
         per_task: programs of each task.
         most_programs: programs in all, evenly over the tasks; 0 = no bound.
         seed: what is drawn follows from it.
@@ -69,6 +72,9 @@ class MeasureOptions:
     replay: tuple[str, ...] = ()
     replay_devices: tuple[str, ...] = ()
     network: tuple[str, ...] = ()
+    tasks_of: tuple[str, ...] = ()
+    least_flops: float = 0.0
+    most_tasks: int = 0
     per_task: int = 64
     most_programs: int = 0
     seed: int = 0
@@ -96,10 +102,10 @@ class MeasureOptions:
                 "no device label; give --device LABEL, one that `cdmpp device list` names or a new "
                 "one with --target and --threads"
             )
-        if not (self.sample or self.replay or self.network):
+        if not (self.sample or self.replay or self.network or self.tasks_of):
             raise UsageError(
                 "nothing to measure; give --sample TASK (cdmpp measure --list-tasks), --replay "
-                "DATASET or --network FILE"
+                "DATASET, --network FILE or --tasks-of CAMPAIGN"
             )
         for name in ("per_task", "choose_from", "build_jobs", "batch"):
             if getattr(self, name) < 1:

@@ -1,4 +1,6 @@
-"""Where a campaign's programs come from: sampled tasks, replayed Tenset records, networks."""
+"""Where a campaign's programs come from: sampled tasks, replayed Tenset records, networks, another
+campaign.
+"""
 
 from __future__ import annotations
 
@@ -98,7 +100,28 @@ def campaign_tasks(
     for name in options.replay:
         for task in _replayed(Path(name), options, str(target.kind.name)):
             found.setdefault(task.key, task)
-    return list(found.values())
+    for name in options.tasks_of:
+        for task in _of_campaign(Path(name)):
+            found.setdefault(task.key, task)
+    return _bounded(list(found.values()), options)
+
+
+def _bounded(tasks: list[MeasuredTask], options: MeasureOptions) -> list[MeasuredTask]:
+    """Returns those that are large enough, as many of them as may be, in the same order."""
+    from cdmpp.datasets.splits import uniform_draw
+
+    if options.least_flops > 0:
+        tasks = [task for task in tasks if (task.flop_count or 0.0) >= options.least_flops]
+        if not tasks:
+            raise DataError(
+                f"no task has {options.least_flops:g} floating point operations; expected a "
+                "smaller least_flops"
+            )
+    if not options.most_tasks:
+        return tasks
+    draws = sorted(tasks, key=lambda task: uniform_draw(task.key, options.seed))
+    kept = {task.key for task in draws[: options.most_tasks]}
+    return [task for task in tasks if task.key in kept]
 
 
 def _sampled(name: str) -> Iterator[MeasuredTask]:
@@ -122,6 +145,23 @@ def _of_network(path: Path, target: Any) -> Iterator[MeasuredTask]:
     for task in network_tasks(load_network(path), target).tasks:
         networks = ((path.stem, task.weight),)
         yield module_task(f"{path.stem}:{task.name}", task.module, networks=networks)
+
+
+def _of_campaign(folder: Path) -> Iterator[MeasuredTask]:
+    from tvm_helper.measure_journal import read_journal
+    from tvm_helper.measure_tables import read_campaign, read_task
+
+    read_campaign(folder)  # says what is wrong where there is none
+    drawn = dict.fromkeys(e["task"] for e in read_journal(folder) if e["kind"] == "drawn")
+    for key in drawn:
+        task = read_task(folder, key)
+        if task["source"] == "metaschedule":
+            yield MeasuredTask(
+                name=task["name"], source="metaschedule", workload_key=task["workload_key"],
+                operator=task["operator"], flop_count=task["flop_count"],
+                networks=tuple((name, weight) for name, weight in task["networks"]),
+                content={"module": task["module"]},
+            )  # fmt: skip
 
 
 def module_task(

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 #: Options of the command that are fields of `MeasureOptions`.
 _SINGLE = ("device", "target", "threads", "per_task", "most_programs", "seed", "rpc")
-_REPEATED = ("sample", "replay", "replay_devices", "network")
+_REPEATED = ("sample", "replay", "replay_devices", "network", "tasks_of")
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -61,6 +61,14 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         default=[],
         metavar="FILE",
         help="random schedules of the tasks of a network (.onnx, .pt2)",
+    )
+    sources.add_argument(
+        "--tasks-of",
+        action="append",
+        default=[],
+        metavar="CAMPAIGN",
+        help="the tasks of another campaign, sampled again (another seed, another device, or "
+        "choose_from)",
     )
     sources.add_argument("--list-tasks", action="store_true", help="list the task kinds and sizes")
     sources.add_argument(

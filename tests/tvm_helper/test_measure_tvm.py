@@ -26,6 +26,7 @@ from tests.tvm_helper.measure_campaigns import FILES, small_dataset
 from tvm_helper.measure import run_campaign
 from tvm_helper.measure_journal import read_journal
 from tvm_helper.measure_options import MeasureOptions, TimingOptions
+from tvm_helper.measure_sources import campaign_tasks
 from tvm_helper.measure_tables import read_task
 
 pytestmark = pytest.mark.tvm
@@ -179,13 +180,33 @@ def test_a_model_chooses_what_is_measured(tmp_path: Path) -> None:
         device=device, sample=(task,), timing=TimingOptions(min_repeats=1, budget_s=0.05)
     )
     run_campaign(replace(common, per_task=8), tmp_path / "random")
-    run_campaign(replace(common, per_task=2, choose_from=4), tmp_path / "chosen")
+    again = replace(common, sample=(), tasks_of=(str(tmp_path / "random"),), least_flops=1e5)
+    run_campaign(replace(again, per_task=2, choose_from=4), tmp_path / "chosen")
     drawn = load_samples(tmp_path / "random", cache_dir=tmp_path / "cache")
     chosen = load_samples(tmp_path / "chosen", cache_dir=tmp_path / "cache")
     predicted = load_trained(model_folder("pretrained")).model.predict(drawn)
     names = drawn.programs.program_id[drawn.program][np.argsort(predicted)]
     assert len(names) == 8
     assert set(chosen.programs.program_id) == set(names[:2])
+
+
+def test_tasks_of_a_campaign_are_bounded(tmp_path: Path) -> None:
+    names = ("matmul:m=8,n=8,k=8", "matmul:m=8,n=8,k=16", "matmul:m=8,n=8,k=32")
+    first = MeasureOptions(
+        device="epyc-avx2-1c", sample=names, per_task=1,
+        timing=TimingOptions(min_repeats=1, budget_s=0.05),
+    )  # fmt: skip
+    run_campaign(first, tmp_path / "first")
+    again = replace(first, sample=(), tasks_of=(str(tmp_path / "first"),))
+    wide = [task.name for task in campaign_tasks(replace(again, least_flops=2e3), None)]
+    assert wide == list(names[1:])
+    few = [campaign_tasks(replace(again, most_tasks=2, seed=seed), None) for seed in range(8)]
+    assert {len(tasks) for tasks in few} == {2}
+    assert len({tuple(task.key for task in tasks) for tasks in few}) > 1
+    with pytest.raises(DataError, match="least_flops"):
+        campaign_tasks(replace(again, least_flops=1e12), None)
+    with pytest.raises(DataError, match="campaign"):
+        campaign_tasks(replace(again, tasks_of=(str(tmp_path),)), None)
 
 
 def test_a_model_that_is_not_there_is_named_before_anything_is_drawn(tmp_path: Path) -> None:
