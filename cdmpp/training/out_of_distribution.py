@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-import zlib
+import lzma
 from collections.abc import Iterator
 from dataclasses import dataclass
+from lzma import LZMAError
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,9 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 FILE_NAME = "training_tasks.safetensors"
-#: In format 1 the centres were float16 without steps, in format 2 the steps were not packed.
-FORMAT = 3
+#: In format 1 the centres were float16 without steps, in format 2 the steps were not packed, in
+#: format 3 packed by zlib and the names not at all.
+FORMAT = 4
 NEAREST = 3
 
 #: Share of training programs that lie nearer than the threshold to a task other than their own.
@@ -32,7 +34,12 @@ _LEAST_DEVIATION = 0.1
 _CHUNK = 4096
 #: A centre is that many steps from the mean of its column at most.
 _STEPS = 127
-_LEAST_STEP = 1e-6
+#: Of the threshold. Such steps move a distance at the threshold by half a per cent.
+_LEAST_STEP = 1 / 3
+#: Steps of neighbours in a column are alike, their bits are not aligned to anything.
+_FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 9, "lc": 0, "lp": 0, "pb": 0}]
+_MOST_NAME_BYTES = 1 << 28
+_NAMES = ("tasks", "operators")
 _HINT = "train again with `cdmpp train`"
 
 
@@ -173,27 +180,30 @@ class TrainingTasks:
         )
 
     def save(self, directory: Path) -> None:
-        """Writes training_tasks.safetensors; centres are kept in 255 steps a column, packed by zlib
-        column after column.
+        """Writes training_tasks.safetensors, tasks of one operator together; centres are kept in
+        255 steps a column at most, packed by LZMA column after column.
 
         Raises:
             DataError: the file cannot be written.
         """
         from safetensors.numpy import save_file
 
+        order = sorted(range(len(self.tasks)), key=lambda task: self.operators[task])
+        names = {name: [getattr(self, name)[task] for task in order] for name in _NAMES}
         described = {
             "format": FORMAT,
-            "tasks": self.tasks,
-            "operators": self.operators,
+            "count": len(order),
             "threshold": None if np.isinf(self.threshold) else self.threshold,
         }
-        step = np.abs(self.centre).max(axis=0, initial=_LEAST_STEP) / _STEPS
-        steps = np.rint(self.centre / step).astype(np.int8)
+        least = _LEAST_STEP * self.threshold if np.isfinite(self.threshold) else _LEAST_STEP
+        step = np.maximum(np.abs(self.centre).max(axis=0, initial=0.0) / _STEPS, least)
+        steps = np.rint(self.centre[order] / step).astype(np.int8)
         tensors = {
             "mean": self.mean,
             "deviation": self.deviation,
-            "centre": np.frombuffer(zlib.compress(steps.T.tobytes(), 9), np.uint8),
+            "centre": _packed(steps.T.tobytes()),
             "step": step.astype(np.float32),
+            "names": _packed(json.dumps(names).encode()),
         }
         metadata = {"training_tasks": json.dumps(described, allow_nan=False)}
         write_atomic(
@@ -219,20 +229,26 @@ class TrainingTasks:
                     raise DataError(
                         f"{path} has format {described['format']}, expected {FORMAT}; {_HINT}"
                     )
-                mean, deviation, packed, step = (
-                    stream.get_tensor(name) for name in ("mean", "deviation", "centre", "step")
+                mean, deviation, packed, step, packed_names = (
+                    stream.get_tensor(name)
+                    for name in ("mean", "deviation", "centre", "step", "names")
                 )
-            threshold = described["threshold"]
-            steps = _unpacked(packed, len(mean), len(described["tasks"])).T
+            threshold, count = described["threshold"], int(described["count"])
+            names = json.loads(_unpacked(packed_names, _MOST_NAME_BYTES))
+            tasks, operators = (tuple(map(str, names[name])) for name in _NAMES)
+            content = _unpacked(packed, len(mean) * count)
+            if not len(tasks) == len(operators) == count or len(content) != len(mean) * count:
+                raise ValueError(f"it does not hold {count} tasks of {len(mean)} columns")
+            steps = np.frombuffer(content, np.int8).reshape(len(mean), count).T
             return cls(
-                tasks=tuple(described["tasks"]),
-                operators=tuple(described["operators"]),
+                tasks=tasks,
+                operators=operators,
                 mean=mean,
                 deviation=deviation,
                 centre=np.asarray(steps.astype(np.float32) * step, np.float32),
                 threshold=np.inf if threshold is None else float(threshold),
             )
-        except (OSError, SafetensorError, KeyError, TypeError, ValueError, zlib.error) as error:
+        except (OSError, SafetensorError, KeyError, TypeError, ValueError, LZMAError) as error:
             raise DataError(f"{path} is damaged ({error}); {_HINT}") from error
 
     def _standardised(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -261,18 +277,22 @@ class TrainingTasks:
             )
 
 
-def _unpacked(packed: NDArray[np.uint8], columns: int, rows: int) -> NDArray[np.int8]:
-    """Returns int8 [columns, rows]; never unpacks more than that.
+def _packed(content: bytes) -> NDArray[np.uint8]:
+    return np.frombuffer(lzma.compress(content, lzma.FORMAT_RAW, filters=_FILTERS), np.uint8)
+
+
+def _unpacked(packed: NDArray[np.uint8], most: int) -> bytes:
+    """Returns what was packed; never unpacks more than `most` bytes and one.
 
     Raises:
-        ValueError: the numbers are more or fewer.
-        zlib.error: they are damaged.
+        ValueError: it is more.
+        LZMAError: it is damaged.
     """
-    reader = zlib.decompressobj()
-    content = reader.decompress(packed.tobytes(), columns * rows + 1)
-    if len(content) != columns * rows or not reader.eof:
-        raise ValueError(f"its centres are not {rows} tasks of {columns} columns")
-    return np.frombuffer(content, np.int8).reshape(columns, rows)
+    reader = lzma.LZMADecompressor(lzma.FORMAT_RAW, filters=_FILTERS)
+    content = reader.decompress(packed.tobytes(), most + 1)
+    if len(content) > most:
+        raise ValueError(f"it unpacks to more than {most} bytes")
+    return content
 
 
 class _Columns:

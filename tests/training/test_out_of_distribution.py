@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import zlib
 from dataclasses import replace
 
 import numpy as np
@@ -77,10 +76,12 @@ def test_saved_tasks_give_the_same_flags(samples, known, tmp_path):
     known.save(tmp_path)
     loaded = TrainingTasks.load(tmp_path)
     assert loaded is not None
-    assert loaded.tasks == known.tasks
-    assert loaded.operators == known.operators
+    pairs = [sorted(zip(one.tasks, one.operators, strict=True)) for one in (known, loaded)]
+    assert pairs[0] == pairs[1]
     both = [tasks.familiarity(shifted(samples, 30.0)) for tasks in (known, loaded)]
     np.testing.assert_allclose(both[0].distance, both[1].distance, rtol=1e-2)
+    for one, other in zip(both[0].nearest, both[1].nearest, strict=True):
+        assert {near.task for near in one[:1]} <= {near.task for near in other}
     np.testing.assert_array_equal(both[0].is_far, both[1].is_far)
 
 
@@ -110,31 +111,32 @@ def test_steps_of_centres_change_distances_by_little(samples, known, tmp_path):
     known.save(tmp_path)
     loaded = TrainingTasks.load(tmp_path)
     before, after = known.familiarity(samples), loaded.familiarity(samples)
-    assert np.abs(before.distance - after.distance).max() < 0.03
+    assert np.abs(before.distance - after.distance).max() < 0.1 * known.threshold
     assert (before.is_far == after.is_far).all()
     loaded.save(tmp_path)  # steps of steps are the same ones
-    assert TrainingTasks.load(tmp_path).centre == pytest.approx(loaded.centre, rel=1e-6)
+    assert TrainingTasks.load(tmp_path).centre == pytest.approx(loaded.centre, rel=1e-5)
 
 
 @pytest.mark.parametrize("size", [-1, 1])
 def test_packed_centres_of_another_size_are_refused(known, tmp_path, size):
-    from safetensors.numpy import save_file
+    from safetensors.numpy import load_file, save_file
 
-    content = bytes(known.centre.size + size)
-    parts = {
-        "mean": known.mean, "deviation": known.deviation, "step": known.mean,
-        "centre": np.frombuffer(zlib.compress(content), np.uint8),
-    }  # fmt: skip
-    described = {
-        "format": FORMAT, "tasks": known.tasks, "operators": known.operators, "threshold": 1.5,
-    }  # fmt: skip
-    save_file(parts, tmp_path / FILE_NAME, metadata={"training_tasks": json.dumps(described)})
-    with pytest.raises(DataError, match=r"damaged .its centres are not"):
-        TrainingTasks.load(tmp_path)
-    parts["centre"] = parts["centre"][:-4]
-    save_file(parts, tmp_path / FILE_NAME, metadata={"training_tasks": json.dumps(described)})
+    known.save(tmp_path)
+    parts = load_file(tmp_path / FILE_NAME)
+    count = len(known.tasks)
+    described = {"format": FORMAT, "count": count + size, "threshold": 1.5}
+    metadata = {"training_tasks": json.dumps(described)}
+    save_file(parts, tmp_path / FILE_NAME, metadata=metadata)
     with pytest.raises(DataError, match="damaged"):
         TrainingTasks.load(tmp_path)
+    metadata["training_tasks"] = json.dumps({**described, "count": count})
+    save_file(parts, tmp_path / FILE_NAME, metadata=metadata)
+    assert len(TrainingTasks.load(tmp_path).tasks) == count
+    for name in ("centre", "names"):
+        cut = {**parts, name: parts[name][: len(parts[name]) // 2]}
+        save_file(cut, tmp_path / FILE_NAME, metadata=metadata)
+        with pytest.raises(DataError, match="damaged"):
+            TrainingTasks.load(tmp_path)
 
 
 def test_missing_damaged_and_foreign_files(samples, known, tmp_path):
