@@ -16,7 +16,7 @@ DEVICE_DATA = $(if $(wildcard $(AUTOTVM)/manifest.json),--data autotvm=$(AUTOTVM
 SUITE_DATA = $(DEVICE_DATA) $(if $(wildcard $(ANSOR_GPU)/manifest.json),--data ansor-gpu=$(ANSOR_GPU))
 export OMP_NUM_THREADS ?= 2
 
-.PHONY: bench-autotune ablation priors bench-embedding bench-models bench-scoring tune-peers pretrained leaderboard bench-extract bench-conv bench-operators bench-search bench-replay legacy-env ansor-test bench-ansor help venv demo test lint format bench golden report clean
+.PHONY: bench-autotune ablation priors bench-embedding bench-models bench-scoring tune-peers tables pretrained leaderboard bench-extract bench-conv bench-operators bench-search bench-replay legacy-env ansor-test bench-ansor help venv demo test lint format bench golden report clean
 
 help:
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -82,9 +82,22 @@ bench-search: $(STAMP) ## searches under different cost models (hours on one cor
 golden: $(STAMP) ## compare replayed records with the original TVM's results (GOLDEN=FILE)
 	$(BIN)/python scripts/golden.py $(GOLDEN) --network-info data/tenset-cpu/network_info
 
-pretrained: $(STAMP) ## train and package the model behind --model pretrained (AUTOTVM=DIR ANSOR_GPU=DIR)
-	$(BIN)/python scripts/pretrain.py --config configs/train/pretrained.yaml $(foreach d,data/metaschedule-cpu data/metaschedule-cpu-wide data/metaschedule-cpu-found data/metaschedule-cpu-networks data/metaschedule-cpu-large data/metaschedule-cpu-batched data/metaschedule-cpu-many $(AUTOTVM) $(ANSOR_GPU),$(if $(wildcard $(d)/manifest.json),--data $(d)))
-	$(BIN)/cdmpp train-code --model pretrained $(foreach f,$(wildcard data/*/machine_code.parquet),--data $(dir $(f)))
+# Measured programs: extracted datasets, and campaigns that are kept packed, without tables.
+EXTRACTED = data/metaschedule-cpu data/metaschedule-cpu-wide data/metaschedule-cpu-found
+CAMPAIGNS = $(filter-out $(EXTRACTED),$(patsubst %/campaign.tar.xz,%,$(wildcard data/metaschedule-cpu*/campaign.tar.xz)))
+TABLES = $(CAMPAIGNS:%=cache/%/manifest.json)
+
+cache/data/%/manifest.json: data/%/campaign.tar.xz $(STAMP)
+	rm -rf $(@D) && mkdir -p $(@D)
+	tar -C $(@D) -xJf $<
+	cp data/$*/machine_code.parquet $(@D)
+	$(BIN)/cdmpp measure --tables-only --out $(@D)
+
+tables: $(TABLES) ## extract the campaigns that data/ keeps packed, into cache/data
+
+pretrained: $(STAMP) $(TABLES) ## train and package the model behind --model pretrained (AUTOTVM=DIR ANSOR_GPU=DIR)
+	$(BIN)/python scripts/pretrain.py --config configs/train/pretrained.yaml $(foreach d,$(EXTRACTED) $(TABLES:%/manifest.json=%) $(AUTOTVM) $(ANSOR_GPU),$(if $(wildcard $(d)/manifest.json),--data $(d)))
+	$(BIN)/cdmpp train-code --model pretrained $(foreach d,$(EXTRACTED) $(TABLES:%/manifest.json=%),$(if $(wildcard $(d)/machine_code.parquet),--data $(d)))
 
 NETWORKS ?= data/networks-cpu
 # SeerNet as published (width 256, 500 epochs) takes hours a training on one core.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from cdmpp.models.base import CostModel
 from cdmpp.models.registry import model_class
 from cdmpp.training._files import read_json, write_json
 from cdmpp.training.calibration import Calibration, calibrate
+from cdmpp.training.code_trees import FOLDER as MACHINE_CODE_FOLDER
 from cdmpp.training.out_of_distribution import TrainingTasks
 
 MODEL_FORMAT = 1
@@ -95,6 +97,8 @@ def save_trained(
 ) -> tuple[ModelCard, TrainingTasks]:
     """Calibrates a trained model and writes it with where its training tasks lie.
 
+    Trees over machine code that an earlier model of the folder had are removed.
+
     Args:
         card: its calibration is replaced.
         validation: measured programs that no weight was fitted to.
@@ -107,6 +111,7 @@ def save_trained(
     predicted_s = model.predict(validation) if validation_s is None else validation_s
     calibrated = replace(card, calibration=calibrate(validation, predicted_s))
     tasks = TrainingTasks.fit(train) if base_tasks is None else base_tasks.extended(train)
+    shutil.rmtree(directory / MACHINE_CODE_FOLDER, ignore_errors=True)
     tasks.save(directory)
     save_model(model, directory, calibrated)
     return calibrated, tasks

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -15,6 +16,8 @@ from cdmpp.datasets.splits import split
 from cdmpp.datasets.tenset import default_dataset_dir
 from cdmpp.models.gbdt import GbdtCostModel
 from cdmpp.models.options import GbdtOptions
+from cdmpp.training.code_trees import FOLDER as MACHINE_CODE_FOLDER
+from cdmpp.training.estimates import load_trained
 from cdmpp.training.run_folder import ModelCard, save_trained, task_digests
 from tests.cli.conftest import json_of, read_text
 
@@ -66,6 +69,14 @@ def run(convolutions, tmp_path_factory):
     calibrated, _ = save_trained(model, folder, card, train=train, validation=validation)
     assert calibrated.calibration is not None
     return folder
+
+
+def test_a_new_model_does_not_keep_the_old_ones_machine_code(convolutions, run, tmp_path):
+    folder = shutil.copytree(run, tmp_path / "run")
+    (folder / MACHINE_CODE_FOLDER).mkdir()
+    old = load_trained(folder)
+    save_trained(old.model, folder, old.card, train=convolutions[0], validation=convolutions[1])
+    assert not (folder / MACHINE_CODE_FOLDER).exists()
 
 
 def record_file(samples, tmp_path, count=3):
