@@ -84,6 +84,12 @@ def register(subparsers: Any) -> None:
         metavar="YAML",
         help="hardware that nobody measured, described as in cdmpp/devices (programs and networks)",
     )
+    parser.add_argument(
+        "--machine-code",
+        action="store_true",
+        help="compile the programs, half a second each, where the model can read their machine "
+        "code: it errs less (programs and networks)",
+    )
     add_torch_options(parser)
     add_output_options(parser)
     parser.set_defaults(run=run)
@@ -91,6 +97,10 @@ def register(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Runs the command; returns the exit code."""
+    from cdmpp.errors import UsageError
+
+    if args.machine_code and args.program is None and args.network is None:
+        raise UsageError("--machine-code compiles what --program or --network names; give one")
     if args.torch is not None:
         from cdmpp.cli.predict_torch import run_torch
 

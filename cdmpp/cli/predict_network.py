@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 def run_network(args: argparse.Namespace) -> int:
     """Runs the command; returns the exit code."""
-    from cdmpp.cli.predict_program import new_predictor, print_notes
+    from cdmpp.cli.predict_program import predictor_for, print_notes
     from cdmpp.errors import DataError
 
-    predictor = new_predictor(args)
+    predictor = predictor_for(args)
     found = predictor.network(args.network)
     if all(total.latency_s is None for total in found.totals()):
         missing = ", ".join(found.totals()[0].missing)

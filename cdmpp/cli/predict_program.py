@@ -18,7 +18,7 @@ def run_program(args: argparse.Namespace) -> int:
     """Runs the command; returns the exit code."""
     from cdmpp.errors import DataError
 
-    predictor = new_predictor(args)
+    predictor = predictor_for(args)
     found = predictor.programs(args.program)
     if all(prediction.latency_s is None for prediction in found):
         reasons = sorted({f"{one.name} on {one.device}: {one.reason}" for one in found})
@@ -33,6 +33,26 @@ def run_program(args: argparse.Namespace) -> int:
     if not getattr(args, "quiet", False):
         print_notes(found, predictor)
     return 0
+
+
+def predictor_for(args: argparse.Namespace) -> Predictor:
+    """Returns the model with the devices of the command `predict`.
+
+    Raises:
+        UsageError: see `new_predictor`; or machine code is asked for, and the model cannot read it.
+    """
+    from cdmpp.errors import UsageError
+
+    predictor = new_predictor(args, compiles=args.machine_code)
+    if args.machine_code and not any(map(predictor.reads_code_of, predictor.devices)):
+        names = ", ".join(device.name for device in predictor.devices)
+        code = predictor.trained.code
+        can = "of no device" if code is None else f"of {code.device}"
+        raise UsageError(
+            f"--machine-code: {args.model} reads the machine code {can}, not of {names}; leave it "
+            "out, or train such trees with `cdmpp train-code`"
+        )
+    return predictor
 
 
 def new_predictor(args: argparse.Namespace, *, compiles: bool = False) -> Predictor:

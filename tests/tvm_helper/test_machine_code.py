@@ -152,6 +152,31 @@ def test_a_dataset_without_machine_code(tmp_path: Path, capsys: pytest.CaptureFi
     assert "cdmpp measure --machine-code" in capsys.readouterr().err
 
 
+def test_predict_compiles_where_it_is_asked_to(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "programs.py"
+    file.write_text(
+        "from tests.tvm_helper.test_machine_code import scheduled\n"
+        "product = scheduled(vectors=True)\n"
+    )
+    words = ["predict", "--model", "pretrained", "--program", str(file), "--device"]
+
+    def latency_s(*more: str) -> Any:
+        assert main([*words, *more, "--json"]) == 0
+        return [row["latency_s"] for row in json.loads(capsys.readouterr().out)]
+
+    both = ("epyc-avx512-1c", "--device", "epyc-avx2-1c")
+    alone, with_code = latency_s(*both), latency_s(*both, "--machine-code")
+    assert with_code[0] != alone[0]
+    assert with_code[1] == alone[1]
+    assert main([*words, "epyc-avx2-1c", "--machine-code"]) == 2
+    assert "of epyc-avx512-1c, not of epyc-avx2-1c" in capsys.readouterr().err
+    records = ["predict", "--model", "pretrained", "--records", "x.json", "--machine-code"]
+    assert main(records) == 2
+    assert "--network" in capsys.readouterr().err
+
+
 class _Constant:
     """Stands for boosted trees: everything takes two milliseconds."""
 
