@@ -132,19 +132,14 @@ def scheduled_module(task_file: str, schedule: Any) -> Any:
     Raises:
         ReplayError: the schedule does not fit the task.
     """
-    from tvm_helper.compat import s_tir
-
     if "dag" in _task(task_file):
         from tvm_helper.dag import parse_dag
         from tvm_helper.replay import replay
 
         return replay(parse_dag(_task(task_file)["dag"]), schedule).mod
-    built = s_tir.Schedule(_module(task_file), debug_mask="none", error_render_level="none")
-    try:
-        s_tir.schedule.Trace.apply_json_to_schedule(schedule, built)
-    except Exception as error:  # TVM raises whatever its checks do
-        raise ReplayError("trace cannot be applied", first_error_text(str(error))) from None
-    return built.mod
+    from tvm_helper.traces import schedule_of
+
+    return schedule_of(_module(task_file), schedule).mod
 
 
 def _run(request: dict[str, Any], begin: Begin) -> dict[str, Any]:

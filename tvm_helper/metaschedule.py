@@ -29,8 +29,9 @@ from cdmpp.errors import DataError, ReplayError, UsageError
 from cdmpp.features.compact_ast import CompactAst
 from cdmpp.features.gpu_limits import gpu_limits
 from cdmpp.records import MeasureRecord
-from tvm_helper.compat import import_tensor_intrinsics, s_tir, tvm
+from tvm_helper.compat import s_tir, tvm
 from tvm_helper.module_features import featurise_modules
+from tvm_helper.traces import schedule_of
 
 #: Records of one shard.
 SHARD_RECORDS = 512
@@ -214,17 +215,9 @@ def featurise_trace(module: Any, record: MeasureRecord) -> CompactAst:
     Raises:
         ReplayError: the trace does not fit the module, or its result has no loop tree.
     """
-    instructions = record.steps[0]
-    if any(isinstance(step, list) and step[:1] == ["Tensorize"] for step in instructions):
-        import_tensor_intrinsics()
-    schedule = s_tir.Schedule(module, debug_mask="none", error_render_level="none")
-    try:
-        s_tir.schedule.Trace.apply_json_to_schedule(list(record.steps), schedule)
-    except Exception as error:  # TVM raises whatever its checks do
-        first = (str(error).strip().splitlines() or [""])[-1]
-        raise ReplayError("trace cannot be applied", first[:160]) from None
     limits = gpu_limits(record.hardware_params)
-    (result,) = featurise_modules([schedule.mod], None, limits=limits)
+    scheduled = schedule_of(module, record.steps).mod
+    (result,) = featurise_modules([scheduled], None, limits=limits)
     if isinstance(result, ReplayError):
         raise result
     return result

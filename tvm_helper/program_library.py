@@ -11,6 +11,7 @@ from tvm import relax
 from tvm.s_tir import meta_schedule
 
 from tvm_helper.compat import Target, block_passes, s_tir, tvm
+from tvm_helper.traces import schedule_of
 
 #: Type and shape of each argument.
 Arguments = list[list[Any]]
@@ -53,11 +54,7 @@ def built(
         folder: where the library goes.
         name: of the library.
     """
-    if isinstance(trace, s_tir.Schedule):
-        schedule = trace
-    else:
-        schedule = s_tir.Schedule(function, debug_mask="none", error_render_level="none")
-        s_tir.schedule.Trace.apply_json_to_schedule(trace, schedule)
+    schedule = trace if isinstance(trace, s_tir.Schedule) else schedule_of(function, trace)
     module = runnable(schedule.mod)
     path = folder / f"{name}.so"
     tvm.compile(module, target=target).export_library(str(path))

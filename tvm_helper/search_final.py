@@ -12,7 +12,6 @@ from typing import Any
 
 from cdmpp.datasets.atomic import make_folder, write_atomic, write_json
 from cdmpp.errors import DataError, DeviceError
-from tvm_helper.compat import s_tir
 from tvm_helper.measure_journal import TASKS_FOLDER, disk_full, says_disk_is_full
 from tvm_helper.measure_process import Answer, Worker
 from tvm_helper.measure_target import MeasureTarget
@@ -21,6 +20,7 @@ from tvm_helper.search_options import SearchOptions
 from tvm_helper.search_progress import SearchProgress
 from tvm_helper.search_store import SearchStore
 from tvm_helper.search_tasks import SearchTask
+from tvm_helper.traces import schedule_of
 
 FINAL_COMMAND = (sys.executable, "-m", "tvm_helper.search_worker")
 _MAIN = "main"
@@ -202,9 +202,7 @@ def _write_schedules(folder: Path, tasks: Sequence[SearchTask], traces: dict[str
         trace = traces[task.key]
         if trace is None:
             continue
-        schedule = s_tir.Schedule(task.module, debug_mask="none", error_render_level="none")
-        s_tir.schedule.Trace.apply_json_to_schedule(trace, schedule)
-        text = f"# {task.task.name}\n{schedule.mod.script()}\n"
+        text = f"# {task.task.name}\n{schedule_of(task.module, trace).mod.script()}\n"
         _write(place / f"{task.symbol}.py", text)
         _write(place / f"{task.symbol}.json", json.dumps(trace) + "\n")
 

@@ -101,15 +101,13 @@ def _export(compiled: Callable[[], Any], request: dict[str, Any]) -> None:
 
 def _schedule(task: dict[str, Any], target: Any) -> Any:
     """Returns the schedule of a trace, or the first valid sample."""
-    from tvm_helper.compat import s_tir
     from tvm_helper.sample_modules import first_valid_schedule
+    from tvm_helper.traces import schedule_of
 
     module = _module(task["file"])
     if task["trace"] is None:
         return first_valid_schedule(module["main"], target)
-    schedule = s_tir.Schedule(module, debug_mask="none", error_render_level="none")
-    s_tir.schedule.Trace.apply_json_to_schedule(task["trace"], schedule)
-    return schedule
+    return schedule_of(module, task["trace"])
 
 
 def _module(path: str) -> Any:
