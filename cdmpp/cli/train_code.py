@@ -1,4 +1,4 @@
-"""`cdmpp train-code`: trees over machine code beside a trained model."""
+"""`cdmpp train-code`: a model of machine code beside a trained model."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def register(subparsers: Any) -> None:
         "train-code",
         help="teach a trained model to read the machine code of compiled programs",
         description=(
-            "Trains trees over leaf columns and machine code on datasets that have it (`cdmpp "
-            "measure --machine-code`), and saves them with the model: `replay` then compiles a "
-            "network's kernels and errs less (docs/machine-code.md)."
+            "Trains trees and a perceptron over leaf columns and machine code on datasets that "
+            "have it (`cdmpp measure --machine-code`), and saves both with the model: `replay` "
+            "then compiles a network's kernels and errs less (docs/machine-code.md)."
         ),
     )
     parser.add_argument(
@@ -43,18 +43,19 @@ def run(args: argparse.Namespace) -> int:
     from cdmpp.pretrained import model_folder
     from cdmpp.training.code_run import train_code
 
-    trees = train_code(model_folder(args.model), args.data, cache_dir=args.cache)
-    assert trees.errors is not None
-    found, calibration = trees.errors, trees.calibration
+    code = train_code(model_folder(args.model), args.data, cache_dir=args.cache)
+    assert code.errors is not None
+    found, calibration = code.errors, code.calibration
     if args.json:
-        values = {"device": trees.device, "target": trees.target,
+        values = {"device": code.device, "target": code.target,
                   "calibration": asdict(calibration), "test": asdict(found)}  # fmt: skip
         print(json.dumps(values, allow_nan=False))
         return 0
     print(
-        f"{trees.device}: {found.programs} programs of held-out tasks: MAPE {found.mape:.1%} "
+        f"{code.device}: {found.programs} programs of held-out tasks: MAPE {found.mape:.1%} "
         f"(the model alone {found.model_mape:.1%}), median {found.median_ape:.1%}, deviation of "
         f"the logarithm {found.log_deviation:.3f} ({found.model_log_deviation:.3f}), "
-        f"{found.coverage:.0%} in their 90 % interval; share of the trees {calibration.share:.0%}"
+        f"{found.coverage:.0%} in their 90 % interval; shares: trees "
+        f"{calibration.trees:.0%}, perceptron {calibration.perceptron:.0%}"
     )
     return 0

@@ -10,11 +10,11 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from cdmpp.boosted_file import load_booster, save_booster
 from cdmpp.config import from_dict, to_dict
 from cdmpp.datasets.samples import Samples
 from cdmpp.devices.vector import device_vector
 from cdmpp.errors import UsageError
-from cdmpp.models._boosted import load_booster, save_booster
 from cdmpp.models._guard import check_schema, check_trainable, state_value
 from cdmpp.models._labels import LogLabels, ScoreLabels, labels_from_json
 from cdmpp.models._order import best_over_latency, log_rates, task_device_groups
@@ -23,7 +23,7 @@ from cdmpp.models._prior import Prior, fit_prior
 from cdmpp.models.base import CostModel
 from cdmpp.models.options import GbdtObjective, GbdtOptions, is_base, is_feature
 
-_FILE_NAME = "trees.json.gz"
+_FILE_NAME = "trees.ubj.xz"
 _CHUNK_PROGRAMS = 20_000
 _OBJECTIVES: dict[GbdtObjective, str] = {
     "squared_log": "reg:squarederror",
@@ -129,7 +129,7 @@ class GbdtCostModel(CostModel):
         return None if self._prior is None else self._prior.to_json()
 
     def save(self, directory: Path) -> dict[str, Any]:
-        """Writes the trees as the library's own JSON, packed, and returns the state."""
+        """Writes the trees as the library's own UBJSON, packed, and returns the state."""
         save_booster(self._booster, directory / _FILE_NAME)
         return {
             "feature_schema": self._schema,

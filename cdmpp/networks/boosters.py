@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cdmpp.datasets.atomic import write_atomic
-from cdmpp.errors import DataError
+from cdmpp.boosted_file import load_booster, save_booster
 from cdmpp.networks.options import TreeOptions
 
 FloatArray = NDArray[np.float64]
@@ -92,10 +91,9 @@ class Boosters:
         return np.asarray(self.by_name[name].predict(matrix), np.float64)
 
     def save(self, directory: Path) -> list[str]:
-        """Writes the trees as the library's own JSON; returns the names."""
+        """Writes the trees as the library's own UBJSON, packed; returns the names."""
         for name, booster in self.by_name.items():
-            content = bytes(booster.save_raw("json"))
-            write_atomic(_path(directory, name), lambda path, c=content: _write(path, c))  # type: ignore[misc]
+            save_booster(booster, _path(directory, name))
         return list(self.by_name)
 
     @classmethod
@@ -105,25 +103,10 @@ class Boosters:
         Raises:
             DataError: a file is missing or damaged.
         """
-        import xgboost
-
-        found = {}
-        for name in names:
-            path = _path(directory, name)
-            try:
-                found[name] = xgboost.Booster(model_file=bytearray(path.read_bytes()))
-            except (OSError, ValueError, xgboost.core.XGBoostError) as error:
-                reason = (str(error).strip().splitlines() or ["empty"])[0]
-                raise DataError(
-                    f"cannot read the trees {path} ({reason}); train again with `cdmpp networks "
-                    "train`"
-                ) from error
+        hint = "train again with `cdmpp networks train`"
+        found = {name: load_booster(_path(directory, name), hint=hint) for name in names}
         return cls(found, threads)
 
 
 def _path(directory: Path, name: str) -> Path:
-    return directory / f"trees-{name}.json"
-
-
-def _write(path: Path, content: bytes) -> None:
-    path.write_bytes(content)
+    return directory / f"trees-{name}.ubj.xz"

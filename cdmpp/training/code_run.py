@@ -1,4 +1,4 @@
-"""Trains trees over machine code for a trained model."""
+"""Trains a model of machine code beside a trained model."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from cdmpp.datasets.cache import load_samples
 from cdmpp.datasets.machine_code import FILE_NAME, MachineCode, read_machine_code
 from cdmpp.datasets.samples import Samples
 from cdmpp.errors import DataError, UsageError
-from cdmpp.training.code_trees import CodeRows, CodeTrees
+from cdmpp.training.code_model import CodeModel, CodeRows
 from cdmpp.training.estimates import TrainedModel, load_trained
 from cdmpp.training.run_folder import task_digest
 
 _PARTS = ("training", "validation", "test")
 
 
-def train_code(model_dir: Path, folders: Sequence[Path], *, cache_dir: Path) -> CodeTrees:
-    """Returns trees over the machine code of extracted datasets, and saves them with the model.
+def train_code(model_dir: Path, folders: Sequence[Path], *, cache_dir: Path) -> CodeModel:
+    """Returns a model of the machine code of extracted datasets, and saves it with the model.
 
     They learn from the tasks that the model was trained on; of the others two thirds (by a hash)
     calibrate and the rest judges.
@@ -58,12 +58,12 @@ def train_code(model_dir: Path, folders: Sequence[Path], *, cache_dir: Path) -> 
             text = ", ".join(sorted(found))
             raise DataError(f"programs of {len(found)} {what} ({text}); expected those of one")
     train, validation, test = (CodeRows.joined(parts[name]) for name in _PARTS)
-    trees = CodeTrees.fit(
+    code_model = CodeModel.fit(
         (train, validation, test), device=devices.pop(), target=targets.pop(),
         feature_schema=schema, seed=int(trained.card.split["seed"]),
     )  # fmt: skip
-    trees.save(model_dir)
-    return trees
+    code_model.save(model_dir)
+    return code_model
 
 
 def _compiled(samples: Samples, code: MachineCode) -> Samples:

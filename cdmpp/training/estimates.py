@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from cdmpp.datasets.samples import Samples
 from cdmpp.models._guard import check_schema
 from cdmpp.models.base import CostModel
-from cdmpp.training.code_trees import CodeRows, CodeTrees
+from cdmpp.training.code_model import CodeModel, CodeRows
 from cdmpp.training.out_of_distribution import NearTask, TrainingTasks
 from cdmpp.training.run_folder import ModelCard, load_model
 
@@ -60,14 +60,14 @@ class TrainedModel:
         model: the model.
         card: its card, with the intervals.
         tasks: where its training tasks lie; None for a run folder without them.
-        code: trees that answer with it where the machine code is known; None without them, and
+        code: what answers with it where the machine code is known; None without them, and
             where nobody asked for them.
     """
 
     model: CostModel
     card: ModelCard
     tasks: TrainingTasks | None
-    code: CodeTrees | None = None
+    code: CodeModel | None = None
 
     def with_code(self, samples: Samples, found: Estimates, code: NDArray[np.float32]) -> Estimates:
         """Returns estimates that count in what a compiler made of the programs.
@@ -137,11 +137,11 @@ def load_trained(directory: Path, *, with_code: bool = False) -> TrainedModel:
     """Returns the model of a run folder.
 
     Args:
-        with_code: whether its trees over machine code are read too.
+        with_code: whether its model of machine code is read too.
 
     Raises:
         DataError: there is no complete model, or it was written by another version of this format.
     """
     model, card = load_model(directory)
-    code = CodeTrees.load(directory) if with_code else None
+    code = CodeModel.load(directory) if with_code else None
     return TrainedModel(model, card, TrainingTasks.load(directory), code)

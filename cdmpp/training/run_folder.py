@@ -20,7 +20,7 @@ from cdmpp.models.base import CostModel
 from cdmpp.models.registry import model_class
 from cdmpp.training._files import read_json, write_json
 from cdmpp.training.calibration import Calibration, calibrate
-from cdmpp.training.code_trees import FOLDER as MACHINE_CODE_FOLDER
+from cdmpp.training.code_model import FOLDER as MACHINE_CODE_FOLDER
 from cdmpp.training.out_of_distribution import TrainingTasks
 
 MODEL_FORMAT = 1
@@ -97,7 +97,7 @@ def save_trained(
 ) -> tuple[ModelCard, TrainingTasks]:
     """Calibrates a trained model and writes it with where its training tasks lie.
 
-    Trees over machine code that an earlier model of the folder had are removed.
+    The model of machine code that an earlier model of the folder had is removed.
 
     Args:
         card: its calibration is replaced.

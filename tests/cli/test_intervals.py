@@ -16,7 +16,7 @@ from cdmpp.datasets.splits import split
 from cdmpp.datasets.tenset import default_dataset_dir
 from cdmpp.models.gbdt import GbdtCostModel
 from cdmpp.models.options import GbdtOptions
-from cdmpp.training.code_trees import FOLDER as MACHINE_CODE_FOLDER
+from cdmpp.training.code_model import FOLDER as MACHINE_CODE_FOLDER
 from cdmpp.training.estimates import load_trained
 from cdmpp.training.run_folder import ModelCard, save_trained, task_digests
 from tests.cli.conftest import json_of, read_text

@@ -99,7 +99,7 @@ def test_one_device_of_two(dataset, tmp_path, capsys):
     )
     assert code == 0
     assert DEVICES[0] in capsys.readouterr().out
-    assert (out / "trees.json.gz").exists()
+    assert (out / "trees.ubj.xz").exists()
     assert list(json.loads((out / "metrics.json").read_text())["test"]["gbdt"]["by_device"]) == [
         DEVICES[0]
     ]

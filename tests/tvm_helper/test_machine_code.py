@@ -18,7 +18,7 @@ from cdmpp.datasets.machine_code import FILE_NAME, MachineCode, read_machine_cod
 from cdmpp.devices.registry import get_device
 from cdmpp.errors import ReplayError
 from cdmpp.features.machine_code import MACHINE_CODE_NAMES, machine_code_columns
-from cdmpp.training.code_trees import CodeCalibration, CodeTrees
+from cdmpp.training.code_model import CodeCalibration, CodeModel
 from cdmpp.training.estimates import load_trained
 from tests.tvm_helper.search_fixtures import DEVICE, matmul, train_into
 from tvm_helper import machine_code
@@ -178,10 +178,13 @@ def test_predict_compiles_where_it_is_asked_to(
 
 
 class _Constant:
-    """Stands for boosted trees: everything takes two milliseconds."""
+    """Stands for boosted trees and for a perceptron: everything takes two milliseconds."""
 
     def predict(self, matrix: Any) -> Any:
         return np.full(matrix.num_row(), math.log(2e-3))
+
+    def log_s(self, columns: Any) -> Any:
+        return np.full(len(columns), math.log(2e-3))
 
 
 def test_a_prediction_counts_in_the_code_of_its_own_target(tmp_path: Path) -> None:
@@ -189,10 +192,12 @@ def test_a_prediction_counts_in_the_code_of_its_own_target(tmp_path: Path) -> No
     spec = get_device(DEVICE)
     schema = dict(trained.model._schema)  # type: ignore[attr-defined]
     target = str(device_target(spec))
-    trees = CodeTrees(DEVICE, target, schema, _Constant(), CodeCalibration(1.0, 0.5, 1.2), None)
+    calibration = CodeCalibration(trees=0.6, perceptron=0.4, half_width=0.5, mean_ratio=1.2)
+    same: Any = _Constant()
+    trees = CodeModel(DEVICE, target, schema, same, same, calibration, None)
     program = [NamedProgram("product", scheduled(vectors=True))]
 
-    def answer(code: CodeTrees | None, *, compiles: bool = True) -> Any:
+    def answer(code: CodeModel | None, *, compiles: bool = True) -> Any:
         predictor = Predictor(replace(trained, code=code), [DEVICE], compiles=compiles)
         (found,) = predictor.programs(program)
         return found

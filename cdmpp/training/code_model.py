@@ -1,7 +1,9 @@
-"""Trees over leaf columns and machine code: what a program takes that has been compiled.
+"""What a program takes that has been compiled: trees and a perceptron over leaf columns and machine
+code.
 
 They are trained beside a model on the programs of one device whose machine code is known, and
-answer together with it: a share of the logarithm is theirs.
+answer together with it: a share of the logarithm is the trees', one the perceptron's and one the
+model's.
 """
 
 from __future__ import annotations
@@ -9,26 +11,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cdmpp.boosted_file import load_booster, save_booster
 from cdmpp.datasets.atomic import make_folder
 from cdmpp.datasets.samples import Samples
 from cdmpp.errors import DataError
 from cdmpp.features.extra import LEAF_EXTRA_NAMES
 from cdmpp.features.machine_code import MACHINE_CODE_NAMES, MACHINE_CODE_SCHEMA_VERSION
-from cdmpp.models._boosted import load_booster, save_booster
 from cdmpp.models._pooling import pooled_features
 from cdmpp.training._files import read_json, write_json
 
+if TYPE_CHECKING:  # torch takes long to import
+    from cdmpp.training.code_net import CodeNet
+
 FOLDER = "machine_code"
-FORMAT = 1
+FORMAT = 2
 COVERAGE = 0.9
 
-_TREES, _FACTS = "trees.json.gz", "machine_code.json"
-_SHARES = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.0)
+_TREES, _NET, _FACTS = "trees.ubj.xz", "perceptron.safetensors", "machine_code.json"
+_TENTHS = 10
 #: Beyond this quantile a ratio of measured over predicted seconds counts as that.
 _HIGHEST_RATIO = 0.99
 _FLOPS = MACHINE_CODE_NAMES.index("flops")
@@ -38,7 +43,7 @@ _PARAMETERS = {
     "subsample": 0.8, "colsample_bytree": 0.3, "min_child_weight": 3,
 }  # fmt: skip
 _MOST_TREES, _PATIENCE = 400, 60
-_HINT = "train them again with `cdmpp train-code`"
+_HINT = "train it again with `cdmpp train-code`"
 
 FloatArray = NDArray[np.float64]
 
@@ -117,18 +122,19 @@ class CodeCalibration:
     """What the validation part said.
 
     Attributes:
-        share: of the trees in the logarithm; the rest is the model's.
+        trees, perceptron: their shares of the logarithm; the rest is the model's.
         half_width: of the 90 % interval of the logarithm.
         mean_ratio: mean of measured over predicted seconds: what sums are multiplied by.
     """
 
-    share: float
+    trees: float
+    perceptron: float
     half_width: float
     mean_ratio: float
 
 
-class CodeTrees:
-    """Trees over leaf columns and machine code of one device's programs.
+class CodeModel:
+    """Trees and a perceptron over leaf columns and machine code of one device's programs.
 
     Attributes:
         device: label of the measurements.
@@ -144,13 +150,14 @@ class CodeTrees:
         target: str,
         feature_schema: dict[str, int],
         booster: Any,
+        net: CodeNet,
         calibration: CodeCalibration,
         errors: CodeErrors | None,
     ) -> None:
         self.device, self.target = device, target
         self.calibration, self.errors = calibration, errors
         self.feature_schema = feature_schema
-        self._booster = booster
+        self._booster, self._net = booster, net
 
     @classmethod
     def fit(
@@ -161,14 +168,16 @@ class CodeTrees:
         target: str,
         feature_schema: dict[str, int],
         seed: int,
-    ) -> CodeTrees:
-        """Returns trees boosted on the first part until the error on the second stops to fall; the
-        second calibrates them and the third judges them.
+    ) -> CodeModel:
+        """Returns what was fitted to the first part, the trees until their error on the second
+        stops to fall; the second calibrates and the third judges.
 
         Raises:
             DataError: a part is empty.
         """
         import xgboost
+
+        from cdmpp.training.code_net import CodeNet
 
         train, validation, test = parts
         for name, part in zip(("training", "validation", "test"), parts, strict=True):
@@ -184,33 +193,41 @@ class CodeTrees:
             verbose_eval=False,
         )
         booster = booster[: booster.best_iteration + 1]
-        uncalibrated = CodeCalibration(1.0, 0.0, 1.0)
-        trees = cls(device, target, feature_schema, booster, uncalibrated, None)
-        trees.calibration = trees._calibrated(validation)
-        trees.errors = trees._judged(test)
-        return trees
+        net = CodeNet.fit(train.columns, train.log_s, seed=seed)
+        uncalibrated = CodeCalibration(0.0, 0.0, 0.0, 1.0)
+        found = cls(device, target, feature_schema, booster, net, uncalibrated, None)
+        found.calibration = found._calibrated(validation)
+        found.errors = found._judged(test)
+        return found
 
     def log_s(self, rows: CodeRows) -> FloatArray:
         """Returns float64 [N], logarithm of the predicted seconds."""
-        share = self.calibration.share
-        return share * self._trees_log_s(rows) + (1.0 - share) * rows.model_log_s
+        shares = (self.calibration.trees, self.calibration.perceptron)
+        return _mixed(shares, self._parts_log_s(rows), rows.model_log_s)
 
-    def _trees_log_s(self, rows: CodeRows) -> FloatArray:
+    def _parts_log_s(self, rows: CodeRows) -> tuple[FloatArray, FloatArray]:
+        """Returns what the trees and the perceptron say."""
         import xgboost
 
         matrix = xgboost.DMatrix(rows.columns, nthread=1)
-        return np.asarray(self._booster.predict(matrix), np.float64)
+        trees = np.asarray(self._booster.predict(matrix), np.float64)
+        return trees, self._net.log_s(rows.columns)
 
     def _calibrated(self, validation: CodeRows) -> CodeCalibration:
-        trees, measured = self._trees_log_s(validation), validation.log_s
+        parts, measured = self._parts_log_s(validation), validation.log_s
         predicted = {
-            share: share * trees + (1.0 - share) * validation.model_log_s for share in _SHARES
+            (trees / _TENTHS, net / _TENTHS): _mixed(
+                (trees / _TENTHS, net / _TENTHS), parts, validation.model_log_s
+            )
+            for trees in range(_TENTHS + 1)
+            for net in range(_TENTHS + 1 - trees)
         }
-        share = min(_SHARES, key=lambda one: _mape(predicted[one] - measured))
-        residual = measured - predicted[share]
+        shares = min(predicted, key=lambda one: _mape(predicted[one] - measured))
+        residual = measured - predicted[shares]
         ratio = np.exp(residual)
         return CodeCalibration(
-            share=share,
+            trees=shares[0],
+            perceptron=shares[1],
             half_width=float(np.quantile(np.abs(residual), COVERAGE, method="higher")),
             mean_ratio=float(np.minimum(ratio, np.quantile(ratio, _HIGHEST_RATIO)).mean()),
         )
@@ -229,14 +246,15 @@ class CodeTrees:
         )
 
     def save(self, directory: Path) -> None:
-        """Writes the trees into the model's folder.
+        """Writes all of it into the model's folder.
 
         Raises:
             DataError: they cannot be written.
         """
         folder = Path(directory) / FOLDER
-        make_folder(folder, what="trees over machine code")
+        make_folder(folder, what="model of machine code")
         save_booster(self._booster, folder / _TREES)
+        self._net.save(folder / _NET)
         facts = {
             "format": FORMAT,
             "device": self.device,
@@ -249,32 +267,43 @@ class CodeTrees:
         write_json(folder / _FACTS, facts)
 
     @classmethod
-    def load(cls, directory: Path) -> CodeTrees | None:
-        """Returns what `save` wrote; None where the model has no such trees.
+    def load(cls, directory: Path) -> CodeModel | None:
+        """Returns what `save` wrote; None where the model does not read machine code.
 
         Raises:
-            DataError: they are damaged or of another version.
+            DataError: a file is damaged or of another version.
         """
         folder = Path(directory) / FOLDER
         if not folder.is_dir():
             return None
-        facts = read_json(folder / _FACTS, what="trees over machine code", hint=_HINT)
+        facts = read_json(folder / _FACTS, what="model of machine code", hint=_HINT)
         versions = facts.get("format"), facts.get("machine_code_schema")
         if versions != (FORMAT, MACHINE_CODE_SCHEMA_VERSION):
             raise DataError(
                 f"{folder} has versions {versions}, expected "
                 f"{(FORMAT, MACHINE_CODE_SCHEMA_VERSION)}; {_HINT}"
             )
+        from cdmpp.training.code_net import CodeNet
+
         booster = load_booster(folder / _TREES, hint=_HINT)
+        net = CodeNet.load(folder / _NET, hint=_HINT)
         try:
             errors = facts["test"]
             return cls(
-                facts["device"], facts["target"], facts["feature_schema"], booster,
+                facts["device"], facts["target"], facts["feature_schema"], booster, net,
                 CodeCalibration(**facts["calibration"]),
                 None if errors is None else CodeErrors(**errors),
             )  # fmt: skip
         except (KeyError, TypeError) as error:
             raise DataError(f"{folder} is damaged ({error}); {_HINT}") from None
+
+
+def _mixed(
+    shares: tuple[float, float], parts: tuple[FloatArray, FloatArray], model: FloatArray
+) -> FloatArray:
+    """Returns the weighted mean of the parts and the model, which has what they leave."""
+    trees, net = shares
+    return trees * parts[0] + net * parts[1] + (1.0 - trees - net) * model
 
 
 def _mape(log_ratio: FloatArray) -> float:

@@ -1,8 +1,9 @@
-"""Files of boosted trees: the library's own JSON, packed."""
+"""Files of boosted trees: the library's own UBJSON, packed."""
 
 from __future__ import annotations
 
 import gzip
+import lzma
 import zlib
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from cdmpp.datasets.atomic import write_atomic
 from cdmpp.errors import DataError
 
 _MOST_BYTES = 256_000_000
+_DAMAGED = (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError)
 
 
 def save_booster(booster: Any, path: Path) -> None:
@@ -19,12 +21,12 @@ def save_booster(booster: Any, path: Path) -> None:
     Raises:
         DataError: the file cannot be written.
     """
-    content = gzip.compress(bytes(booster.save_raw("json")), 9, mtime=0)
+    content = lzma.compress(bytes(booster.save_raw("ubj")), preset=9)
     write_atomic(path, lambda file: _write(file, content))
 
 
 def load_booster(path: Path, *, hint: str) -> Any:
-    """Returns what `save_booster` wrote.
+    """Returns what `save_booster` wrote, or the JSON that earlier versions wrote.
 
     Args:
         hint: what to do when the file is missing or damaged.
@@ -34,13 +36,17 @@ def load_booster(path: Path, *, hint: str) -> Any:
     """
     import xgboost
 
+    name = path.name.partition(".")[0]
+    earlier = [path.with_name(f"{name}{suffix}") for suffix in (".json.gz", ".json")]
+    path = next((one for one in (path, *earlier) if one.exists()), path)
+    opener: Any = {".xz": lzma.open, ".gz": gzip.open}.get(path.suffix, Path.open)
     try:
-        with gzip.open(path) as stream:
+        with opener(path, "rb") as stream:
             content = stream.read(_MOST_BYTES)
         if not content.startswith(b"{"):  # the library ends the process over an empty text
-            raise ValueError("it holds no JSON object")
+            raise ValueError("it holds no object")
         return xgboost.Booster(model_file=bytearray(content))
-    except (OSError, EOFError, ValueError, zlib.error, xgboost.core.XGBoostError) as error:
+    except (*_DAMAGED, xgboost.core.XGBoostError) as error:
         reason = (str(error).strip().splitlines() or ["empty"])[0]
         raise DataError(f"cannot read the trees {path} ({reason}); {hint}") from error
 

@@ -1,18 +1,19 @@
-"""Trees over machine code: what they learn, what they say, and their files."""
+"""The model of machine code: what it learns, what it says, and its files."""
 
 from __future__ import annotations
 
-import gzip
 import json
+import lzma
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from cdmpp.datasets.machine_code import FILE_NAME, MachineCode, read_machine_code
 from cdmpp.errors import DataError
 from cdmpp.features.machine_code import MACHINE_CODE_NAMES
-from cdmpp.training.code_trees import FOLDER, CodeRows, CodeTrees
+from cdmpp.training.code_model import FOLDER, CodeModel, CodeRows
 
 _COLUMNS = 40
 _SCHEMA = {"leaf": 1, "leaf_extra": 3}
@@ -28,72 +29,83 @@ def rows(count: int, seed: int, *, hidden: float = 1.0) -> CodeRows:
     return CodeRows(columns, model_log_s, model_log_s + hidden * columns[:, -1] + noise)
 
 
-def fitted(*, hidden: float = 1.0) -> CodeTrees:
-    parts = (rows(800, 0, hidden=hidden), rows(200, 1, hidden=hidden), rows(200, 2, hidden=hidden))
-    return CodeTrees.fit(
+def fitted(*, hidden: float = 1.0) -> CodeModel:
+    parts = (rows(800, 0, hidden=hidden), rows(500, 1, hidden=hidden), rows(500, 2, hidden=hidden))
+    return CodeModel.fit(
         parts, device="epyc-avx512-1c", target=_TARGET, feature_schema=_SCHEMA, seed=0
     )
 
 
 @pytest.fixture(scope="module")
-def trees() -> CodeTrees:
+def found() -> CodeModel:
     return fitted()
 
 
-def test_they_see_what_the_model_does_not(trees):
-    errors = trees.errors
-    assert errors.programs == 200
+def test_they_see_what_the_model_does_not(found):
+    errors = found.errors
+    assert errors.programs == 500
     assert errors.log_deviation < 0.6 * errors.model_log_deviation
     assert errors.mape < 0.6 * errors.model_mape
     assert errors.coverage == pytest.approx(0.9, abs=0.07)
-    assert trees.calibration.share >= 0.5
+    assert found.calibration.trees + found.calibration.perceptron >= 0.5
 
 
 def test_a_model_that_sees_more_keeps_its_share():
-    assert fitted(hidden=0.0).calibration.share <= 0.5
+    calibration = fitted(hidden=0.0).calibration
+    assert calibration.trees + calibration.perceptron <= 0.5
 
 
-def test_the_mean_ratio_is_that_of_the_validation_part(trees):
-    validation = rows(200, 1)
-    ratio = np.exp(validation.log_s - trees.log_s(validation))
-    assert trees.calibration.mean_ratio == pytest.approx(ratio.mean(), rel=0.03)
-    assert np.quantile(ratio, 0.5) < trees.calibration.mean_ratio * 1.2
+def test_the_mean_ratio_is_that_of_the_validation_part(found):
+    validation = rows(500, 1)
+    ratio = np.exp(validation.log_s - found.log_s(validation))
+    assert found.calibration.mean_ratio == pytest.approx(ratio.mean(), rel=0.03)
+    assert np.quantile(ratio, 0.5) < found.calibration.mean_ratio * 1.2
 
 
-def test_they_come_back_from_their_folder(trees, tmp_path):
-    trees.save(tmp_path)
-    again = CodeTrees.load(tmp_path)
+def test_they_come_back_from_their_folder(found, tmp_path):
+    found.save(tmp_path)
+    again = CodeModel.load(tmp_path)
     asked = rows(50, 3)
-    assert again.log_s(asked) == pytest.approx(trees.log_s(asked), abs=0)
-    assert (again.device, again.target, again.errors) == (trees.device, trees.target, trees.errors)
-    assert CodeTrees.load(tmp_path / "elsewhere") is None
+    assert again.log_s(asked) == pytest.approx(found.log_s(asked), abs=0)
+    assert (again.device, again.target, again.errors) == (found.device, found.target, found.errors)
+    assert CodeModel.load(tmp_path / "elsewhere") is None
 
 
-def test_damaged_and_foreign_folders(trees, tmp_path):
-    trees.save(tmp_path)
+def test_damaged_and_foreign_folders(found, tmp_path):
+    found.save(tmp_path)
     facts = tmp_path / FOLDER / "machine_code.json"
     content = json.loads(facts.read_text())
     facts.write_text(json.dumps({**content, "machine_code_schema": 99}))
     with pytest.raises(DataError, match="99"):
-        CodeTrees.load(tmp_path)
+        CodeModel.load(tmp_path)
     facts.write_text(
         json.dumps({name: content[name] for name in ("format", "machine_code_schema")})
     )
     with pytest.raises(DataError, match="damaged"):
-        CodeTrees.load(tmp_path)
+        CodeModel.load(tmp_path)
     facts.write_text(json.dumps(content))
-    packed = (tmp_path / FOLDER / "trees.json.gz").read_bytes()
-    for damaged in (b"", gzip.compress(b""), packed[:-20], packed[:30] + b"x" * 9 + packed[39:]):
-        (tmp_path / FOLDER / "trees.json.gz").write_bytes(damaged)
+    file = tmp_path / FOLDER / "trees.ubj.xz"
+    packed = file.read_bytes()
+    for damaged in (b"", lzma.compress(b""), packed[:-20], packed[:30] + b"x" * 9 + packed[39:]):
+        file.write_bytes(damaged)
         with pytest.raises(DataError, match="cannot read the trees"):
-            CodeTrees.load(tmp_path)
+            CodeModel.load(tmp_path)
+    file.write_bytes(packed)
+    file = tmp_path / FOLDER / "perceptron.safetensors"
+    tensors = load_file(file)
+    file.write_bytes(file.read_bytes()[:-20])
+    with pytest.raises(DataError, match="cannot read the perceptron"):
+        CodeModel.load(tmp_path)
+    save_file({**tensors, "kept": tensors["kept"][1:]}, file)
+    with pytest.raises(DataError, match="cannot read the perceptron"):
+        CodeModel.load(tmp_path)
 
 
 def test_a_part_without_programs_is_refused():
     full, empty = rows(20, 0), rows(0, 1)
     for parts in ((empty, full, full), (full, empty, full), (full, full, empty)):
         with pytest.raises(DataError, match="part has no program"):
-            CodeTrees.fit(parts, device="a", target=_TARGET, feature_schema=_SCHEMA, seed=0)
+            CodeModel.fit(parts, device="a", target=_TARGET, feature_schema=_SCHEMA, seed=0)
 
 
 def test_tables_come_back(tmp_path):
