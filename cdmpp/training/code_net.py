@@ -149,7 +149,7 @@ def _train(network: nn.Sequential, columns: Tensor, wanted: Tensor) -> None:
             predicted = network(columns[rows]).squeeze(1)
             loss = nn.functional.smooth_l1_loss(predicted, wanted[rows], beta=_BETA)
             optimiser.zero_grad()
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             optimiser.step()
             schedule.step()
     network.eval()

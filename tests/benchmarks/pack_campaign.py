@@ -1,5 +1,5 @@
-"""A measuring campaign as the archive that `data/` keeps: `python -m tests.benchmarks.pack_campaign
-CAMPAIGN ARCHIVE.tar.xz`.
+"""A measuring campaign as `data/` keeps it: `python -m tests.benchmarks.pack_campaign CAMPAIGN DIR`
+writes `campaign.tar.xz`, and `machine_code.parquet` where the campaign has one.
 
 Tasks of which nothing was measured are left out, and those that `--judged DIR` finds: tasks of the
 searches of the networks by which replays are judged (reshapes, which every network has, may stay).
@@ -17,7 +17,8 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
-from cdmpp.datasets.atomic import write_atomic
+from cdmpp.datasets.atomic import make_folder, write_atomic
+from cdmpp.datasets.machine_code import MachineCode, read_machine_code
 from tvm_helper.measure_journal import CAMPAIGN_FILE, JOURNAL_FILE, TASKS_FOLDER, read_journal
 from tvm_helper.measure_tables import read_campaign, read_task
 
@@ -32,7 +33,7 @@ def main() -> int:
     """Writes the archive; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("campaign", type=Path)
-    parser.add_argument("archive", type=Path)
+    parser.add_argument("out", type=Path, help="folder of the data set")
     parser.add_argument("--judged", type=Path, help="folder with the searches of judged networks")
     args = parser.parse_args()
     folder: Path = args.campaign
@@ -48,8 +49,15 @@ def main() -> int:
             del tasks[key]
     kept = [e for e in entries if "task" not in e or e["task"] in tasks]
     order = sorted(tasks, key=lambda key: (tasks[key]["operator"], key))
-    write_atomic(args.archive, lambda path: _write(path, folder, kept, order))
-    print(f"{len(tasks)} tasks, {args.archive.stat().st_size} bytes")
+    make_folder(args.out, what="data set")
+    archive = args.out / "campaign.tar.xz"
+    write_atomic(archive, lambda path: _write(path, folder, kept, order))
+    code = read_machine_code(folder)
+    if code is not None:
+        programs = {e["program_id"] for e in kept if e["kind"] == "measured"}
+        columns = {name: row for name, row in code.columns.items() if name in programs}
+        MachineCode(code.target, columns).save(args.out)
+    print(f"{len(tasks)} tasks, {archive.stat().st_size} bytes")
     return 0
 
 
