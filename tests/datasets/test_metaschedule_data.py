@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import tarfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import yaml
 
 from cdmpp.datasets.cache import load_samples
+from cdmpp.datasets.machine_code import read_machine_code
 from tests.benchmarks.search_campaign import TASKS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -20,10 +24,6 @@ ROOT = Path(__file__).resolve().parents[2]
         ("metaschedule-cpu", 1743, 32),
         ("metaschedule-cpu-wide", 2033, 174),
         ("metaschedule-cpu-found", 1377, 173),
-        ("metaschedule-cpu-networks", 2172, 1193),
-        ("metaschedule-cpu-large", 1368, 762),
-        ("metaschedule-cpu-batched", 1245, 671),
-        ("metaschedule-cpu-many", 2144, 2144),
     ],
 )
 def test_they_load_without_an_extraction(
@@ -33,6 +33,57 @@ def test_they_load_without_an_extraction(
     assert len(samples) == programs
     assert [spec.name for spec in samples.devices] == ["epyc-avx512-1c"]
     assert len(np.unique(samples.programs.task_id)) == tasks
+
+
+@pytest.mark.parametrize(
+    ("name", "programs", "tasks"),
+    [
+        ("metaschedule-cpu-networks", 2172, 1193),
+        ("metaschedule-cpu-large", 1368, 761),
+        ("metaschedule-cpu-batched", 1245, 671),
+        ("metaschedule-cpu-many", 2144, 2144),
+        ("metaschedule-cpu-broad", 3558, 3558),
+        ("metaschedule-cpu-broad2", 4859, 4859),
+        ("metaschedule-cpu-chosen", 998, 499),
+    ],
+)
+def test_packed_campaigns_have_the_machine_code_of_their_programs(
+    name: str, programs: int, tasks: int
+) -> None:
+    entries = _journal(name)
+    measured = [e for e in entries if e["kind"] == "measured" and not e["error_code"]]
+    assert len(measured) == programs
+    assert len({entry["task"] for entry in measured}) == tasks
+    code = read_machine_code(ROOT / "data" / name)
+    assert code is not None
+    assert set(code.columns) == {entry["program_id"] for entry in measured}
+
+
+@pytest.mark.tvm
+def test_tables_come_from_a_packed_campaign(tmp_path: Path) -> None:
+    pytest.importorskip("tvm", reason="apache-tvm is not installed")
+    from tvm_helper.measure_tables import write_tables
+
+    name = "metaschedule-cpu-chosen"
+    with tarfile.open(ROOT / "data" / name / "campaign.tar.xz") as archive:
+        archive.extractall(tmp_path / "out", filter="data")
+    few = [json.dumps(entry) for entry in _journal(name) if entry["kind"] == "measured"][:12]
+    drawn = [json.dumps(entry) for entry in _journal(name) if entry["kind"] == "drawn"]
+    journal = tmp_path / "out" / "journal.jsonl"
+    journal.write_text("\n".join([*drawn, *few]) + "\n", encoding="utf-8")
+    write_tables(tmp_path / "out")
+    samples = load_samples(tmp_path / "out", cache_dir=tmp_path / "cache")
+    assert len(samples) == 12
+    code = read_machine_code(ROOT / "data" / name)
+    assert code is not None
+    assert set(samples.programs.program_id) <= set(code.columns)
+
+
+def _journal(name: str) -> list[dict[str, Any]]:
+    with tarfile.open(ROOT / "data" / name / "campaign.tar.xz") as archive:
+        stream = archive.extractfile("journal.jsonl")
+        assert stream is not None
+        return [json.loads(line) for line in stream]
 
 
 @pytest.mark.parametrize(
