@@ -34,15 +34,13 @@ COVERAGE = 0.9
 
 _TREES, _NET, _FACTS = "trees.ubj.xz", "perceptron.safetensors", "machine_code.json"
 _TENTHS = 10
-#: Beyond this quantile a ratio of measured over predicted seconds counts as that.
-_HIGHEST_RATIO = 0.99
 _FLOPS = MACHINE_CODE_NAMES.index("flops")
 _FLOAT_OPS = LEAF_EXTRA_NAMES.index("program.float_ops")
 _PARAMETERS = {
-    "objective": "reg:squarederror", "tree_method": "hist", "max_depth": 6, "eta": 0.08,
+    "objective": "reg:squarederror", "tree_method": "hist", "max_depth": 6, "eta": 0.04,
     "subsample": 0.8, "colsample_bytree": 0.3, "min_child_weight": 3,
 }  # fmt: skip
-_MOST_TREES, _PATIENCE = 400, 60
+_MOST_TREES, _PATIENCE = 1200, 60
 _HINT = "train it again with `cdmpp train-code`"
 
 FloatArray = NDArray[np.float64]
@@ -124,13 +122,11 @@ class CodeCalibration:
     Attributes:
         trees, perceptron: their shares of the logarithm; the rest is the model's.
         half_width: of the 90 % interval of the logarithm.
-        mean_ratio: mean of measured over predicted seconds: what sums are multiplied by.
     """
 
     trees: float
     perceptron: float
     half_width: float
-    mean_ratio: float
 
 
 class CodeModel:
@@ -194,7 +190,7 @@ class CodeModel:
         )
         booster = booster[: booster.best_iteration + 1]
         net = CodeNet.fit(train.columns, train.log_s, seed=seed)
-        uncalibrated = CodeCalibration(0.0, 0.0, 0.0, 1.0)
+        uncalibrated = CodeCalibration(0.0, 0.0, 0.0)
         found = cls(device, target, feature_schema, booster, net, uncalibrated, None)
         found.calibration = found._calibrated(validation)
         found.errors = found._judged(test)
@@ -224,12 +220,10 @@ class CodeModel:
         }
         shares = min(predicted, key=lambda one: _mape(predicted[one] - measured))
         residual = measured - predicted[shares]
-        ratio = np.exp(residual)
         return CodeCalibration(
             trees=shares[0],
             perceptron=shares[1],
             half_width=float(np.quantile(np.abs(residual), COVERAGE, method="higher")),
-            mean_ratio=float(np.minimum(ratio, np.quantile(ratio, _HIGHEST_RATIO)).mean()),
         )
 
     def _judged(self, test: CodeRows) -> CodeErrors:

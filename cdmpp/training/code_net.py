@@ -145,7 +145,7 @@ def _train(network: nn.Sequential, columns: Tensor, wanted: Tensor) -> None:
     )
     network.train()
     for _ in range(_EPOCHS):
-        for rows in torch.randperm(len(columns)).split(_BATCH):
+        for rows in torch.split(torch.randperm(len(columns)), _BATCH):
             predicted = network(columns[rows]).squeeze(1)
             loss = nn.functional.smooth_l1_loss(predicted, wanted[rows], beta=_BETA)
             optimiser.zero_grad()

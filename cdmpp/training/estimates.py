@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -72,7 +71,9 @@ class TrainedModel:
     def with_code(self, samples: Samples, found: Estimates, code: NDArray[np.float32]) -> Estimates:
         """Returns estimates that count in what a compiler made of the programs.
 
-        A program that is strange to the model has an interval `STRANGE_FACTOR` times as wide.
+        Their mean is the likely latency: sums of it err less than sums of a higher mean (held-out
+        networks, `docs/experiments.md`). A program that is strange to the model has an interval
+        `STRANGE_FACTOR` times as wide.
 
         Args:
             samples: N programs of the device that `code` was trained for.
@@ -90,7 +91,7 @@ class TrainedModel:
         return replace(
             found,
             latency_s=latency_s,
-            mean_s=latency_s * min(calibration.mean_ratio, math.exp(calibration.half_width)),
+            mean_s=latency_s,
             low_s=np.exp(log_s - half_width),
             high_s=np.exp(log_s + half_width),
         )

@@ -192,7 +192,7 @@ def test_a_prediction_counts_in_the_code_of_its_own_target(tmp_path: Path) -> No
     spec = get_device(DEVICE)
     schema = dict(trained.model._schema)  # type: ignore[attr-defined]
     target = str(device_target(spec))
-    calibration = CodeCalibration(trees=0.6, perceptron=0.4, half_width=0.5, mean_ratio=1.2)
+    calibration = CodeCalibration(trees=0.6, perceptron=0.4, half_width=0.5)
     same: Any = _Constant()
     trees = CodeModel(DEVICE, target, schema, same, same, calibration, None)
     program = [NamedProgram("product", scheduled(vectors=True))]
@@ -208,7 +208,7 @@ def test_a_prediction_counts_in_the_code_of_its_own_target(tmp_path: Path) -> No
     assert with_code.latency_s == pytest.approx(2e-3)
     assert with_code.low_s == pytest.approx(2e-3 * math.exp(-0.5 * factor))
     assert with_code.high_s == pytest.approx(2e-3 * math.exp(0.5 * factor))
-    assert with_code.mean_s == pytest.approx(2.4e-3)
+    assert with_code.mean_s == pytest.approx(2e-3)
     assert answer(trees, compiles=False).latency_s == alone.latency_s
     trees.target = str(WIDE)
     assert answer(trees).latency_s == alone.latency_s
