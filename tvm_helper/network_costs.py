@@ -16,7 +16,6 @@ from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import CdmppError, DataError, UsageError
 from cdmpp.replay.costs import CostSource, OperatorCost
 from cdmpp.replay.graph import OperatorGraph
-from cdmpp.training.fastest_of import fastest_log_s
 from tvm_helper.compat import Schedule, Target, import_tensor_intrinsics, s_tir
 from tvm_helper.network_graph import NetworkGraph
 from tvm_helper.network_tasks import NetworkTask
@@ -26,8 +25,6 @@ from tvm_helper.sample_modules import valid_schedules
 ScheduleKind = Literal["first-valid", "database", "draws"]
 #: Beyond this TVM's database means that the program failed.
 _FAILED_S = 1e9
-#: So many at most are compared with the fastest.
-_MOST_RIVALS = 64
 
 
 @dataclass(frozen=True)
@@ -68,15 +65,12 @@ class ChosenSchedule:
         reason: why there is none.
         remark: where it is not what was asked for, what it is instead.
         is_fastest: whether it was chosen because it was measured to be fast.
-        rivals: TVM's traces of the programs that it was the fastest of, without its own; some of
-            them where there are many.
     """
 
     schedules: tuple[Schedule, ...]
     reason: str = ""
     remark: str = ""
     is_fastest: bool = False
-    rivals: tuple[Any, ...] = ()
 
 
 def choose_schedules(
@@ -97,7 +91,7 @@ def choose_schedules(
     for task in network.tasks.tasks:
         tuned = None if database is None else _tuned(database, task, target)
         if tuned is not None:
-            chosen[task.workload_key] = tuned
+            chosen[task.workload_key] = ChosenSchedule((tuned,), is_fastest=True)
             continue
         count = choice.draws if choice.kind == "draws" else 1
         sampled = _sampled(task, target, choice.seed, count)
@@ -169,28 +163,15 @@ class ProgramCosts(CostSource):
             # many that were measured is none of these.
             mean_s = None if chosen.is_fastest else answer.mean_s
             seconds = answer.latency_s if mean_s is None else mean_s
-            factor = self._faster_than_it_looks(task, chosen, answer.latency_s)
-            draws.append(seconds * factor)
-            lows.append((seconds if answer.low_s is None else answer.low_s) * factor)
-            highs.append((seconds if answer.high_s is None else answer.high_s) * factor)
+            draws.append(seconds)
+            lows.append(seconds if answer.low_s is None else answer.low_s)
+            highs.append(seconds if answer.high_s is None else answer.high_s)
         if len(draws) == 1:
             return OperatorCost(draws[0], lows[0], highs[0], "model", chosen.remark)
         return OperatorCost(
             float(np.clip(np.mean(draws), min(draws), max(draws))), min(lows), max(highs), "model",
             chosen.remark, tuple(draws),
         )  # fmt: skip
-
-    def _faster_than_it_looks(
-        self, task: NetworkTask, chosen: ChosenSchedule, latency_s: float
-    ) -> float:
-        """Returns what its being the fastest of its rivals says of a program, as a factor."""
-        if not chosen.rivals:
-            return 1.0
-        schedules = [_applied(trace, task) for trace in chosen.rivals]
-        found = self._predictor.latencies_s(task, schedules, self._device)
-        rivals = np.log(found[np.isfinite(found)])
-        own = float(np.log(latency_s))
-        return float(np.exp(fastest_log_s(np.array([own, *rivals]), 0) - own))
 
 
 def _sampled(task: NetworkTask, target: Target, seed: int, count: int) -> ChosenSchedule:
@@ -228,33 +209,24 @@ def _database(folder: Path | None) -> Any:
         raise DataError(f"{folder}: TVM cannot read the database ({text}); make it again") from None
 
 
-def _tuned(database: Any, task: NetworkTask, target: Target) -> ChosenSchedule | None:
-    """Returns the fastest measured program for the target's kind and what it was the fastest of;
-    None where there is none.
+def _tuned(database: Any, task: NetworkTask, target: Target) -> Schedule | None:
+    """Returns the fastest measured program for the target's kind; None where there is none.
 
     TVM's own query does not look at the target.
     """
     if not database.has_workload(task.module):
         return None
     workload = database.commit_workload(task.module)
-    measured: dict[str, tuple[float, Any]] = {}
+    best: tuple[float, Any] | None = None
     for record in database.get_top_k(workload, 1 << 20):
         costs = [float(value) for value in record.run_secs or ()]
         if not costs or max(costs) >= _FAILED_S or record.target.kind.name != target.kind.name:
             continue
-        seconds, program = float(np.median(costs)), str(record.trace)
-        if program not in measured or seconds < measured[program][0]:
-            measured[program] = seconds, record.trace
-    if not measured:
+        seconds = float(np.median(costs))
+        if best is None or seconds < best[0]:
+            best = seconds, record.trace
+    if best is None:
         return None
-    (_, fastest), *slower = sorted(measured.values(), key=lambda one: one[0])
-    rivals = slower[:: -(-len(slower) // _MOST_RIVALS)] if slower else []
-    return ChosenSchedule(
-        (_applied(fastest, task),), is_fastest=True, rivals=tuple(trace for _, trace in rivals)
-    )
-
-
-def _applied(trace: Any, task: NetworkTask) -> Schedule:
     schedule = s_tir.Schedule(task.module, debug_mask="none", error_render_level="none")
-    trace.apply_to_schedule(schedule, remove_postproc=False)
+    best[1].apply_to_schedule(schedule, remove_postproc=False)
     return schedule

@@ -33,7 +33,6 @@ from tvm_helper.device_target import device_target
 from tvm_helper.explanation import explain
 from tvm_helper.machine_code import assembly_of, is_target
 from tvm_helper.module_features import featurise_modules, module_limits
-from tvm_helper.module_scores import FloatArray, module_samples, predict_modules
 from tvm_helper.network_tasks import NetworkTask, load_network, network_tasks
 from tvm_helper.operator_of import operator_of
 from tvm_helper.predicted import NetworkPrediction, Prediction
@@ -185,19 +184,6 @@ class Predictor:
         """
         question = _scheduled_question(task, schedule, device, device_target(device))
         return self._answer([replace(question, is_compiled=not is_fastest)])[0]
-
-    def latencies_s(
-        self, task: NetworkTask, schedules: Sequence[Schedule], device: DeviceSpec
-    ) -> FloatArray:
-        """Returns float64 [schedules], what the model says of a task's programs in seconds; NaN
-        where it cannot judge one. Nothing is compiled.
-
-        Raises:
-            DeviceError: TVM has no target for the device.
-        """
-        modules = [schedule.mod for schedule in schedules]
-        found = module_samples(modules, device_target(device), device, task=task.workload_key)
-        return predict_modules(self.trained.model, found, len(modules))
 
     def _targets(self) -> list[tuple[Target, list[int]]]:
         """Returns every different target with the places of its devices."""
