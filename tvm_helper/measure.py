@@ -24,7 +24,7 @@ from cdmpp.datasets.atomic import make_folder, remove_abandoned, write_json
 from cdmpp.datasets.journal import folder_lock
 from cdmpp.datasets.machine_code import MachineCode, read_machine_code
 from cdmpp.datasets.store import ExtractReport
-from cdmpp.errors import CdmppError, DataError, DeviceError
+from cdmpp.errors import CdmppError, DataError, DeviceError, UsageError
 from cdmpp.pretrained import model_folder
 from cdmpp.timing import timer
 from tvm_helper.measure_failures import (
@@ -147,6 +147,11 @@ def run_campaign(
     if options.rpc is not None:
         rpc_address(options.rpc)
     target = measure_target(options, device_folders)
+    if options.machine_code and target.kind != "llvm":
+        raise UsageError(
+            f"machine_code: {options.device} is compiled for {target.kind}; expected a CPU, or "
+            "leave it out"
+        )
     if options.choose_from > 1:
         _check_model(options)
     tasks = campaign_tasks(options, target.tvm_target(), _of_networks(on_progress or _ignore))
@@ -328,9 +333,10 @@ class Campaign:
                 request = {
                     "op": "draw", "task": self._task_file(task), "target": self._target.options,
                     "count": count, "seed": options.seed, "scratch": str(self._scratch),
-                    "choose_from": options.choose_from, "device": options.device,
-                    "model": str(model_folder(options.model)),
+                    "choose_from": options.choose_from,
                 }  # fmt: skip
+                if options.choose_from > 1:
+                    request |= {"device": options.device, "model": str(model_folder(options.model))}
                 answer = self._builders[0].ask(request, timeout_s=self._options.draw_timeout_s)
                 if answer.outcome == "done":
                     entry["programs"] = answer.value["programs"]

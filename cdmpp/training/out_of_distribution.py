@@ -35,7 +35,7 @@ _CHUNK = 4096
 #: A centre is that many steps from the mean of its column at most.
 _STEPS = 127
 #: Of the threshold. Such steps move a distance at the threshold by half a per cent.
-_LEAST_STEP = 1 / 3
+_LEAST_STEP, _LEAST_UNIT = 1 / 3, 1e-6
 #: Steps of neighbours in a column are alike, their bits are not aligned to anything.
 _FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 9, "lc": 0, "lp": 0, "pb": 0}]
 _MOST_NAME_BYTES = 1 << 28
@@ -195,8 +195,8 @@ class TrainingTasks:
             "count": len(order),
             "threshold": None if np.isinf(self.threshold) else self.threshold,
         }
-        least = _LEAST_STEP * self.threshold if np.isfinite(self.threshold) else _LEAST_STEP
-        step = np.maximum(np.abs(self.centre).max(axis=0, initial=0.0) / _STEPS, least)
+        unit = max(self.threshold, _LEAST_UNIT) if np.isfinite(self.threshold) else 1.0
+        step = np.maximum(np.abs(self.centre).max(axis=0, initial=0.0) / _STEPS, _LEAST_STEP * unit)
         steps = np.rint(self.centre[order] / step).astype(np.int8)
         tensors = {
             "mean": self.mean,

@@ -97,6 +97,12 @@ def test_a_fine_tuned_model_also_knows_the_new_tasks(samples, known):
     assert known.extended(split_by_task(samples)[0]) is known
 
 
+def test_equal_tasks_come_back(known, tmp_path):
+    same = replace(known, centre=np.zeros_like(known.centre), threshold=0.0)
+    same.save(tmp_path)
+    assert not TrainingTasks.load(tmp_path).centre.any()
+
+
 def test_one_task_alone_flags_nothing(samples):
     alone = samples.take(samples.task_id == 0)
     assert not TrainingTasks.fit(alone).familiarity(samples).is_far.any()

@@ -19,7 +19,7 @@ pytest.importorskip("tvm", reason="apache-tvm is not installed")
 from cdmpp.cli.main import main
 from cdmpp.datasets.cache import load_samples
 from cdmpp.datasets.extracted import read_table
-from cdmpp.errors import DataError
+from cdmpp.errors import DataError, UsageError
 from cdmpp.pretrained import model_folder
 from cdmpp.training.estimates import load_trained
 from tests.tvm_helper.measure_campaigns import FILES, small_dataset
@@ -207,6 +207,12 @@ def test_tasks_of_a_campaign_are_bounded(tmp_path: Path) -> None:
         campaign_tasks(replace(again, least_flops=1e12), None)
     with pytest.raises(DataError, match="campaign"):
         campaign_tasks(replace(again, tasks_of=(str(tmp_path),)), None)
+
+
+def test_machine_code_is_that_of_cpus(tmp_path: Path) -> None:
+    options = MeasureOptions(device="t4", sample=("matmul",), machine_code=True)
+    with pytest.raises(UsageError, match="t4 is compiled for cuda; expected a CPU"):
+        run_campaign(options, tmp_path / "out")
 
 
 def test_a_model_that_is_not_there_is_named_before_anything_is_drawn(tmp_path: Path) -> None:
