@@ -78,7 +78,7 @@ def campaign_tasks(
 
     Args:
         target: what networks are compiled for.
-        on_network: called with the numbers of networks read and of all, before each.
+        on_network: called with the numbers of networks read and of all, after each.
 
     Raises:
         UsageError: an unknown task name.
@@ -88,15 +88,15 @@ def campaign_tasks(
     for name in options.sample:
         for task in _sampled(name):
             found.setdefault(task.key, task)
-    for number, name in enumerate(options.network):
-        if on_network is not None:
-            on_network(number, len(options.network))
+    for number, name in enumerate(options.network, start=1):
         for task in _of_network(Path(name), target):
             same = found.get(task.key)
             if same is not None:  # in two networks, or in one and by name
                 networks = sorted({*same.networks, *task.networks})
                 task = replace(same, networks=tuple(networks))
             found[task.key] = task
+        if on_network is not None:
+            on_network(number, len(options.network))
     for name in options.replay:
         for task in _replayed(Path(name), options, str(target.kind.name)):
             found.setdefault(task.key, task)

@@ -292,10 +292,12 @@ def _solve(held: Callable[[float], float], capacity: float, *, least: float) -> 
 def _power_sum(edges: FloatArray, exponent: float) -> FloatArray:
     """Returns float64, sums of rank ** -exponent over the ranks 1..edge, up to a constant.
 
-    Euler and Maclaurin's formula to the second derivative term; the edges are large.
+    Euler and Maclaurin's formula to the second derivative term; the edges are large. The integral
+    counts from 1, so that it does not lose its digits near an exponent of 1.
     """
     rest = 1.0 - exponent
-    integral = np.log(edges) if rest == 0.0 else edges**rest / rest
+    logarithm = np.log(edges)
+    integral = logarithm if rest == 0.0 else np.expm1(rest * logarithm) / rest
     power = edges**-exponent
     return np.asarray(integral + power / 2.0 - exponent * power / edges / 12.0, np.float64)
 

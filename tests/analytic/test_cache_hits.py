@@ -102,6 +102,12 @@ def test_a_larger_cache_hits_no_less(rows, exponent, low, high):
     assert 0.0 <= first <= second + 1e-5 <= 1.0 + 1e-5
 
 
+@pytest.mark.parametrize("exponent", [1 - 1e-16, 1 - 1e-12, 1 + 1e-9])
+def test_chances_are_smooth_at_an_exponent_of_one(exponent):
+    found, exact = zipf_popularity(5000, exponent), zipf_popularity(5000, 1.0)
+    np.testing.assert_allclose(found.probability, exact.probability, rtol=1e-6)
+
+
 @pytest.mark.parametrize("exponent", [0.5, 1.0, 1.3])
 def test_classes_of_rows_keep_the_exact_chances(exponent):
     rows = 300_000

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import gzip
 import json
+import lzma
 from pathlib import Path
 from typing import Any
 
@@ -61,11 +61,11 @@ class CostModelContract:
         trained.save(tmp_path)
         assert {path.suffix for path in tmp_path.rglob("*") if path.is_file()} <= {
             ".json",
-            ".gz",
+            ".xz",
             ".safetensors",
         }
-        for path in tmp_path.rglob("*.gz"):
-            assert gzip.decompress(path.read_bytes()).startswith(b"{")
+        for path in tmp_path.rglob("*.xz"):
+            assert lzma.decompress(path.read_bytes()).startswith(b"{")
 
     def test_same_seed_same_bytes(self, trained, parts, tmp_path):
         again = self.new_model()
