@@ -8,7 +8,7 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-from cdmpp.datasets.atomic import write_atomic
+from cdmpp.datasets.atomic import write_bytes
 from cdmpp.errors import DataError
 
 _MOST_BYTES = 256_000_000
@@ -21,8 +21,7 @@ def save_booster(booster: Any, path: Path) -> None:
     Raises:
         DataError: the file cannot be written.
     """
-    content = lzma.compress(bytes(booster.save_raw("ubj")), preset=9)
-    write_atomic(path, lambda file: _write(file, content))
+    write_bytes(path, lzma.compress(bytes(booster.save_raw("ubj")), preset=9))
 
 
 def load_booster(path: Path, *, hint: str) -> Any:
@@ -49,7 +48,3 @@ def load_booster(path: Path, *, hint: str) -> Any:
     except (*_DAMAGED, xgboost.core.XGBoostError) as error:
         reason = (str(error).strip().splitlines() or ["empty"])[0]
         raise DataError(f"cannot read the trees {path} ({reason}); {hint}") from error
-
-
-def _write(path: Path, content: bytes) -> None:
-    path.write_bytes(content)

@@ -200,7 +200,7 @@ def run_report(args: argparse.Namespace) -> int:
     from cdmpp.analytic.embedding_campaign import best_of_rounds, round_spread
     from cdmpp.analytic.embedding_cpu import CountedWork
     from cdmpp.analytic.embedding_evaluate import SPLITS, judge, points_of
-    from cdmpp.datasets.atomic import make_folder, sha256_file, write_atomic, write_json
+    from cdmpp.datasets.atomic import make_folder, sha256_file, write_bytes, write_json
     from cdmpp.report.embedding_results import (
         result_rows,
         results_csv,
@@ -242,8 +242,7 @@ def run_report(args: argparse.Namespace) -> int:
         "embedding.csv": results_csv(results, "cpu-1t"),
     }
     for name, text in texts.items():
-        content = text.encode("utf-8")
-        write_atomic(out / name, lambda path, content=content: _write(path, content))  # type: ignore[misc]
+        write_bytes(out / name, text.encode("utf-8"))
     write_json(out / "embedding.json", {**facts, "summary": summary(results)})
     if args.json:
         print(json.dumps({**facts, "summary": summary(results)}))
@@ -461,16 +460,11 @@ def _seeds(text: str) -> tuple[int, ...]:
 
 
 def _write_plots(folder: Path, plots: dict[str, str]) -> None:
-    from cdmpp.datasets.atomic import make_folder, write_atomic
+    from cdmpp.datasets.atomic import make_folder, write_bytes
 
     make_folder(folder, what="plots")
     for name, text in plots.items():
-        content = text.encode("utf-8")
-        write_atomic(folder / name, lambda path, content=content: _write(path, content))  # type: ignore[misc]
-
-
-def _write(path: Path, content: bytes) -> None:
-    path.write_bytes(content)
+        write_bytes(folder / name, text.encode("utf-8"))
 
 
 def _time(latency_s: float) -> str:

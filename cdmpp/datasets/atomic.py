@@ -62,6 +62,19 @@ def write_json(path: Path, value: Any) -> None:
     write_atomic(path, lambda temporary: _write_text(temporary, text))
 
 
+def write_bytes(path: Path, content: bytes) -> None:
+    """Writes a file atomically.
+
+    Raises:
+        DataError: the file cannot be written.
+    """
+    write_atomic(path, lambda temporary: _write_bytes(temporary, content))
+
+
+def _write_bytes(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+
+
 def _write_text(path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8")
 

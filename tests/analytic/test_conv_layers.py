@@ -152,6 +152,9 @@ def test_the_model_sees_through_the_drift(tmp_path: Path) -> None:
     assert np.array_equal(again.algorithm, found.algorithm)
     same = fit_layers(train, options).predict(test)
     assert np.array_equal(same.time_ms, found.time_ms)
+    (folder / "time-trees.json").write_bytes(b"")  # XGBoost itself ends the process over it
+    with pytest.raises(DataError, match=r"cannot read the trees .*time-trees\.json"):
+        load_layers_model(folder)
 
 
 def test_models_that_cannot_be_fitted_or_read(tmp_path: Path) -> None:

@@ -15,13 +15,15 @@ from cdmpp.analytic.conv.latent_model import LatentModel, fit_latent
 from cdmpp.analytic.conv.layer_features import layer_features
 from cdmpp.analytic.conv.layer_table import LayerTable, device_rows
 from cdmpp.analytic.conv.shapes import FloatArray, IntArray
-from cdmpp.datasets.atomic import make_folder, write_atomic, write_json
+from cdmpp.boosted_file import load_booster
+from cdmpp.datasets.atomic import make_folder, write_bytes, write_json
 from cdmpp.errors import DataError
 
 FORMAT = "cdmpp-conv-layers/1"
 _MODEL_FILE = "conv.json"
 _TIME_FILE = "time-trees.json"
 _ALGORITHM_FILE = "algorithm-trees.json"
+_HINT = "fit it again with: cdmpp analytic conv fit --layers FILE"
 
 
 @dataclass(frozen=True)
@@ -139,7 +141,7 @@ class LayerModel:
                 (_TIME_FILE, self.time_trees),
                 (_ALGORITHM_FILE, self.algorithm_trees),
             ):
-                write_atomic(folder / name, _tree_writer(trees))
+                write_bytes(folder / name, bytes(trees.save_raw("json")))
         write_json(
             folder / _MODEL_FILE,
             {
@@ -260,8 +262,7 @@ def load_layers_model(folder: Path) -> LayerModel:
         raise DataError(f"{folder}: cannot read the convolution model ({error})") from None
     if value.get("format") != FORMAT:
         raise DataError(
-            f"{folder}: the model has format {value.get('format')!r}; expected {FORMAT!r}: fit it "
-            "again with: cdmpp analytic conv fit --layers FILE"
+            f"{folder}: the model has format {value.get('format')!r}; expected {FORMAT!r}: {_HINT}"
         )
     from cdmpp.config import from_dict
 
@@ -272,26 +273,6 @@ def load_layers_model(folder: Path) -> LayerModel:
         closed=LatentModel.from_json(value["closed"]),
         drifts={label: Drift.from_json(drift) for label, drift in value["drifts"].items()},
         algorithms=tuple(value["algorithms"]),
-        time_trees=_read_trees(folder / _TIME_FILE) if has_trees else None,
-        algorithm_trees=_read_trees(folder / _ALGORITHM_FILE) if has_trees else None,
+        time_trees=load_booster(folder / _TIME_FILE, hint=_HINT) if has_trees else None,
+        algorithm_trees=load_booster(folder / _ALGORITHM_FILE, hint=_HINT) if has_trees else None,
     )
-
-
-def _read_trees(path: Path) -> Any:
-    import xgboost
-
-    trees = xgboost.Booster()
-    try:
-        trees.load_model(bytearray(path.read_bytes()))
-    except (OSError, xgboost.core.XGBoostError) as error:
-        raise DataError(f"{path}: cannot read the trees ({error})") from None
-    return trees
-
-
-def _tree_writer(trees: Any) -> Any:
-    content = bytes(trees.save_raw("json"))
-
-    def write(path: Path) -> None:
-        path.write_bytes(content)
-
-    return write

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from cdmpp.analytic.conv.algorithms import ConvAlgorithm
 from cdmpp.analytic.conv.shapes import ConvShapes, FloatArray, IntArray
-from cdmpp.datasets.atomic import write_atomic
+from cdmpp.datasets.atomic import write_bytes
 from cdmpp.devices.registry import get_device
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError
@@ -132,11 +132,7 @@ def write_layers(path: Path, table: LayerTable) -> None:
     content = text.getvalue().encode()
     if path.suffix == ".gz":
         content = gzip.compress(content, mtime=0)
-    write_atomic(path, lambda temporary: _write_bytes(temporary, content))
-
-
-def _write_bytes(path: Path, content: bytes) -> None:
-    path.write_bytes(content)
+    write_bytes(path, content)
 
 
 def _rows(path: Path) -> list[dict[str, str]]:
