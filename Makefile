@@ -87,7 +87,7 @@ EXTRACTED = data/metaschedule-cpu data/metaschedule-cpu-wide data/metaschedule-c
 CAMPAIGNS = $(filter-out $(EXTRACTED),$(patsubst %/campaign.tar.xz,%,$(wildcard data/metaschedule-cpu*/campaign.tar.xz)))
 TABLES = $(CAMPAIGNS:%=cache/%/manifest.json)
 
-cache/data/%/manifest.json: data/%/campaign.tar.xz $(STAMP)
+cache/data/%/manifest.json: data/%/campaign.tar.xz data/%/machine_code.parquet $(STAMP)
 	rm -rf $(@D) && mkdir -p $(@D)
 	tar -C $(@D) -xJf $<
 	cp data/$*/machine_code.parquet $(@D)

@@ -12,7 +12,7 @@ from typing import Any
 from cdmpp.datasets.machine_code import MachineCode, read_machine_code
 from cdmpp.errors import ReplayError
 from cdmpp.features.machine_code import machine_code_columns
-from tvm_helper.compat import Target, import_tensor_intrinsics, tvm
+from tvm_helper.compat import Target, tvm
 from tvm_helper.measure import MeasureProgress
 from tvm_helper.measure_journal import TASKS_FOLDER, read_journal
 from tvm_helper.measure_tables import read_campaign, read_task
@@ -66,8 +66,6 @@ def write_machine_code(
     columns = {one.program_id: known[one.program_id] for one in programs if one.program_id in known}
     missing = [one for one in programs if one.program_id not in columns]
     target, failed, start = Target(json.loads(target_text)), 0, time.monotonic()
-    if missing:
-        import_tensor_intrinsics()  # a schedule may name one
     for number, one in enumerate(missing, 1):
         read_task(folder, one.task)  # says which file is missing
         try:

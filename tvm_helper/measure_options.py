@@ -110,6 +110,9 @@ class MeasureOptions:
         for name in ("per_task", "choose_from", "build_jobs", "batch"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} must be at least 1, got {getattr(self, name)}")
+        for name in ("most_programs", "most_tasks", "least_flops"):
+            if getattr(self, name) < 0:
+                raise UsageError(f"{name} must be at least 0, got {getattr(self, name)}")
         for name in ("draw_timeout_s", "build_timeout_s", "run_timeout_s", "queue_timeout_s"):
             if not getattr(self, name) > 0:
                 raise UsageError(f"{name} must be more than 0 seconds, got {getattr(self, name)}")

@@ -176,8 +176,8 @@ class Predictor:
 
         Args:
             is_fastest: whether the program was chosen because it was measured to be fast. Its
-                machine code is not read: the trees have learned from random samples, and err more
-                than the model alone on programs that a search has chosen.
+                machine code is not read: what reads it has learned from random samples, and errs
+                more than the model alone on programs that a search has chosen.
 
         Raises:
             DeviceError: TVM has no target for the device.

@@ -50,7 +50,7 @@ def predictor_for(args: argparse.Namespace) -> Predictor:
         can = "of no device" if code is None else f"of {code.device}"
         raise UsageError(
             f"--machine-code: {args.model} reads the machine code {can}, not of {names}; leave it "
-            "out, or train such trees with `cdmpp train-code`"
+            "out, or train one that does with `cdmpp train-code`"
         )
     return predictor
 

@@ -211,19 +211,20 @@ class CodeModel:
 
     def _calibrated(self, validation: CodeRows) -> CodeCalibration:
         parts, measured = self._parts_log_s(validation), validation.log_s
-        predicted = {
-            (trees / _TENTHS, net / _TENTHS): _mixed(
-                (trees / _TENTHS, net / _TENTHS), parts, validation.model_log_s
-            )
+
+        def residual_of(shares: tuple[float, float]) -> FloatArray:
+            return _mixed(shares, parts, validation.model_log_s) - measured
+
+        tried = [
+            (trees / _TENTHS, net / _TENTHS)
             for trees in range(_TENTHS + 1)
             for net in range(_TENTHS + 1 - trees)
-        }
-        shares = min(predicted, key=lambda one: _mape(predicted[one] - measured))
-        residual = measured - predicted[shares]
+        ]
+        shares = min(tried, key=lambda one: _mape(residual_of(one)))
         return CodeCalibration(
             trees=shares[0],
             perceptron=shares[1],
-            half_width=float(np.quantile(np.abs(residual), COVERAGE, method="higher")),
+            half_width=float(np.quantile(np.abs(residual_of(shares)), COVERAGE, method="higher")),
         )
 
     def _judged(self, test: CodeRows) -> CodeErrors:

@@ -119,6 +119,8 @@ def test_an_rpc_address_has_three_parts(text: str) -> None:
         ({"device": "x"}, "nothing to measure"),
         ({"device": "x", "sample": ("a",), "per_task": 0}, "per_task"),
         ({"device": "x", "sample": ("a",), "choose_from": 0}, "choose_from"),
+        ({"device": "x", "sample": ("a",), "most_tasks": -1}, "most_tasks"),
+        ({"device": "x", "sample": ("a",), "most_programs": -1}, "most_programs"),
         ({"device": "x", "sample": ("a",), "run_timeout_s": 0.0}, "run_timeout_s"),
         (
             {"device": "x", "sample": ("a",), "timing": TimingOptions(max_repeats=2)},
