@@ -45,6 +45,7 @@ class SearchOptions:
         stop_after_failures: consecutive failures of one kind after which the search stops; 0 =
             never.
         final_repeats: timings of the final module, in turn with those of the untuned one.
+        machine_code: whether the columns of what the compiler made of the programs are kept too.
         timing: when a trial has been timed enough.
     """
 
@@ -72,6 +73,7 @@ class SearchOptions:
     final_timeout_s: float = 900.0
     stop_after_failures: int = 50
     final_repeats: int = 10
+    machine_code: bool = False
     timing: TimingOptions = field(default_factory=TimingOptions)
 
     def check(self) -> None:

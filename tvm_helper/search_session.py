@@ -281,6 +281,8 @@ class SearchSession:
                     name = f"{current.number}-{place}"
                     outcome = self._runner.run(name, built.arguments)
                 entry = self._note(current, place, outcome, build_s=built.seconds)
+                if built.machine_code and not outcome.error_code:
+                    self._store.add_code(entry["program_id"], built.machine_code)
                 self._show(self.progress("measuring"))
             results.append((list(entry["costs_s"]) or None, entry["error"]))
         self.end_round()
@@ -304,6 +306,7 @@ class SearchSession:
              "wall_s": now - self._last, "predicted_gain": gain.predicted,
              **{f"{name}_s": value for name, value in self.seconds.items()}}
         )  # fmt: skip
+        self._store.save_code()
         self._last = now
         self.seconds.update(dict.fromkeys(self.seconds, 0.0))
 
@@ -404,7 +407,7 @@ class SearchSession:
             "run_s": 0.0 if is_build else outcome.seconds, "measured_at": int(time.time()),
         }  # fmt: skip
         state = current.state
-        self._store.add(state.task.key, current.candidates[place], entry)
+        entry["program_id"] = self._store.add(state.task.key, current.candidates[place], entry)
         state.add(entry, current.candidates[place])
         state.gain = Gain(trend(state.latencies_s), state.gain.predicted)
         self._failures.add(outcome.error_code, outcome.error)

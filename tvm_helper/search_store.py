@@ -14,10 +14,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from tvm.s_tir import meta_schedule
 
 from cdmpp.datasets.atomic import make_folder, remove_abandoned, write_json
 from cdmpp.datasets.journal import folder_lock
+from cdmpp.datasets.machine_code import MachineCode, read_machine_code
 from cdmpp.datasets.metaschedule import RECORD_FILE, WORKLOAD_FILE
 from cdmpp.errors import DataError
 from cdmpp.records import program_id
@@ -42,6 +44,7 @@ class SearchStore:
         folder: the folder, which is there.
         tasks: the tasks in their order.
         target: what programs are compiled for.
+        target_text: the same as the search's file has it.
 
     Attributes:
         journal: every trial so far.
@@ -51,7 +54,9 @@ class SearchStore:
         DataError: a file cannot be read or written.
     """
 
-    def __init__(self, folder: Path, tasks: Sequence[SearchTask], target: Any) -> None:
+    def __init__(
+        self, folder: Path, tasks: Sequence[SearchTask], target: Any, target_text: str
+    ) -> None:
         self.folder = folder
         self._target = target
         self.journal = Journal(folder)
@@ -74,14 +79,22 @@ class SearchStore:
                 f"{WORKLOAD_FILE} and {RECORD_FILE} there, they are made anew from the journal"
             ) from None
         self._tasks = {task.key: task for task in tasks}
+        self._target_text = target_text
+        known = read_machine_code(folder)
+        is_known = known is not None and known.target == target_text
+        self._code = dict(known.columns) if known is not None and is_known else {}
+        self._is_code_new = False
 
-    def add(self, key: str, candidate: Any, entry: dict[str, Any]) -> None:
+    def add(self, key: str, candidate: Any, entry: dict[str, Any]) -> str:
         """Notes a trial in database and journal; when this returns it is on the disk.
 
         Args:
             key: of the task.
             candidate: what was measured.
             entry: what became of it: at least `costs_s` and `error_code`.
+
+        Returns:
+            The program's id.
 
         Raises:
             DataError: the disk is full or fails; the trial is then in neither.
@@ -112,6 +125,22 @@ class SearchStore:
             if says_disk_is_full(str(error)) or isinstance(error, OSError):
                 raise disk_full(self.folder, self.journal.measured_count) from None
             raise
+        return identity
+
+    def add_code(self, identity: str, columns: Sequence[float]) -> None:
+        """Takes the machine code's columns of a program; `save_code` writes them."""
+        self._code[identity] = np.array(columns, np.float32)
+        self._is_code_new = True
+
+    def save_code(self) -> None:
+        """Writes the table of machine code, where there is something new for it.
+
+        Raises:
+            DataError: it cannot be written.
+        """
+        if self._is_code_new:
+            MachineCode(self._target_text, self._code).save(self.folder)
+            self._is_code_new = False
 
     def trials(self, key: str) -> Iterator[tuple[dict[str, Any], Any]]:
         """Yields the trials of a task with their candidates, in the order of the journal.
@@ -185,7 +214,7 @@ def open_store(
         tasks_folder = make_folder(folder / TASKS_FOLDER, what="tasks of the search")
         for task in tasks:
             task.task.save(tasks_folder)
-        store = SearchStore(folder, tasks, target)
+        store = SearchStore(folder, tasks, target, settings["fixed"]["target"])
         try:
             yield store
         finally:

@@ -34,6 +34,7 @@ class Outcome:
         seconds: how long it took.
         arguments: of a built program: types and shapes.
         costs_s: of a timed program.
+        machine_code: of a built program, where it is asked for: the columns of its code.
     """
 
     error_code: int
@@ -41,6 +42,7 @@ class Outcome:
     seconds: float
     arguments: tuple[Any, ...] = ()
     costs_s: tuple[float, ...] = ()
+    machine_code: tuple[float, ...] = ()
 
 
 class TrialRunner:
@@ -134,7 +136,7 @@ class TrialRunner:
             raise DataError(f"{path}: cannot write ({error.strerror})") from None
         return {
             "op": "build", "module": str(path), "target": dict(self._target.options),
-            "artifact": str(self.artifact(name)),
+            "artifact": str(self.artifact(name)), "machine_code": self._options.machine_code,
         }  # fmt: skip
 
     def _outcome(self, answer: Answer, *, is_build: bool) -> Outcome:
@@ -142,6 +144,7 @@ class TrialRunner:
             return Outcome(
                 0, "", answer.elapsed_s, tuple(answer.value.get("arguments", ())),
                 tuple(answer.value.get("costs_s", ())),
+                tuple(answer.value.get("machine_code", ())),
             )  # fmt: skip
         if says_disk_is_full(answer.text):
             raise DiskFullError

@@ -1,9 +1,10 @@
-"""A measuring campaign as `data/` keeps it: `python -m tests.benchmarks.pack_campaign CAMPAIGN DIR`
-writes `campaign.tar.xz`, and `machine_code.parquet` where the campaign has one.
+"""Measured programs as `data/` keeps them: `python -m tests.benchmarks.pack_campaign FOLDER ...
+--out DIR` writes `campaign.tar.xz`, and `machine_code.parquet` where the folders have one.
 
-Tasks of which nothing was measured are left out, and those that `--judged DIR` finds: tasks of the
-searches of the networks by which replays are judged (reshapes, which every network has, may stay).
-Tasks of one operator come together, so that the archive is small.
+A folder is a measuring campaign or a search; of several, one campaign is made. Tasks of which
+nothing was measured are left out, and those that `--judged DIR` finds: tasks of the searches of the
+networks by which replays are judged (reshapes, which every network has, may stay). Tasks of one
+operator come together, and timings keep five digits, so that the archive is small.
 """
 
 from __future__ import annotations
@@ -14,51 +15,122 @@ import json
 import lzma
 import sys
 import tarfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from cdmpp.datasets.atomic import make_folder, write_atomic
 from cdmpp.datasets.machine_code import MachineCode, read_machine_code
+from cdmpp.errors import UsageError
 from tvm_helper.measure_journal import CAMPAIGN_FILE, JOURNAL_FILE, TASKS_FOLDER, read_journal
-from tvm_helper.measure_tables import read_campaign, read_task
+from tvm_helper.measure_tables import read_campaign
+from tvm_helper.search_files import SEARCH_FILE, read_search
 
 #: Tasks and traces repeat each other over a hundred megabytes.
 _FILTERS = [
     {"id": lzma.FILTER_LZMA2, "preset": 6, "dict_size": 1 << 27, "lc": 4, "pb": 0, "nice_len": 273}
 ]
 _MAY_STAY = "reshape"
+_DIGITS = 5
 
 
-def main() -> int:
+@dataclass
+class _Packed:
+    """One campaign of all folders.
+
+    Attributes:
+        settings: of the first folder.
+        tasks: key -> text of its file.
+        entries: lines of the journal.
+        code: what the compiler made of the programs; None where no folder knows.
+    """
+
+    settings: dict[str, Any]
+    tasks: dict[str, str] = field(default_factory=dict)
+    entries: list[dict[str, Any]] = field(default_factory=list)
+    code: MachineCode | None = None
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
     """Writes the archive; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("campaign", type=Path)
-    parser.add_argument("out", type=Path, help="folder of the data set")
+    parser.add_argument("folders", type=Path, nargs="+", metavar="FOLDER")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the data set")
     parser.add_argument("--judged", type=Path, help="folder with the searches of judged networks")
-    args = parser.parse_args()
-    folder: Path = args.campaign
-    entries = read_journal(folder)
-    tasks = {
-        key: read_task(folder, key)
-        for key in dict.fromkeys(e["task"] for e in entries if e["kind"] == "measured")
-    }
+    args = parser.parse_args(arguments)
     judged = set() if args.judged is None else _judged(args.judged)
-    for key, task in list(tasks.items()):
-        if task["workload_key"] in judged and task["operator"] != _MAY_STAY:
-            print(f"left out: {task['name']}, a task of a judged network")
-            del tasks[key]
-    kept = [e for e in entries if "task" not in e or e["task"] in tasks]
-    order = sorted(tasks, key=lambda key: (tasks[key]["operator"], key))
+    packed = _Packed(_settings(args.folders[0]))
+    for folder in args.folders:
+        _add(packed, folder, judged)
     make_folder(args.out, what="data set")
     archive = args.out / "campaign.tar.xz"
-    write_atomic(archive, lambda path: _write(path, folder, kept, order))
+    write_atomic(archive, lambda path: _write(path, packed))
+    if packed.code is not None:
+        packed.code.save(args.out)
+    programs = sum(entry["kind"] == "measured" for entry in packed.entries)
+    print(f"{len(packed.tasks)} tasks, {programs} programs, {archive.stat().st_size} bytes")
+    return 0
+
+
+def _settings(folder: Path) -> dict[str, Any]:
+    """Returns what a campaign's file says of it, or would if the search were one."""
+    if not (folder / SEARCH_FILE).is_file():
+        return read_campaign(folder)
+    search = read_search(folder)
+    known = {"device", "target", "target_kind", "threads", "timing"}
+    fixed = {name: value for name, value in search["fixed"].items() if name in known}
+    return {**fixed, "machine": search["machine"], "options": search["options"], "rpc": None}
+
+
+def _add(packed: _Packed, folder: Path, judged: set[str]) -> None:
+    """Takes a folder in.
+
+    Raises:
+        UsageError: it was measured on another device, or compiled for another target.
+    """
+    for name in ("device", "target"):
+        got, expected = _settings(folder)[name], packed.settings[name]
+        if got != expected:
+            raise UsageError(f"{folder}: {name} is {got}; expected that of the others, {expected}")
+    entries = _as_campaign(read_journal(folder))
+    texts = {}
+    for key in dict.fromkeys(e["task"] for e in entries if e["kind"] == "measured"):
+        texts[key] = (folder / TASKS_FOLDER / f"{key}.json").read_text(encoding="utf-8")
+        task = json.loads(texts[key])
+        if task["workload_key"] in judged and task["operator"] != _MAY_STAY:
+            print(f"left out: {task['name']}, a task of a judged network")
+            del texts[key]
+    known = {entry["program_id"] for entry in packed.entries if entry["kind"] == "measured"}
+    for entry in entries:
+        is_known = entry["kind"] == "measured" and entry["program_id"] in known
+        if ("task" not in entry or entry["task"] in texts) and not is_known:
+            packed.entries.append(entry)
+    packed.tasks = {**texts, **packed.tasks}
     code = read_machine_code(folder)
     if code is not None:
-        programs = {e["program_id"] for e in kept if e["kind"] == "measured"}
-        columns = {name: row for name, row in code.columns.items() if name in programs}
-        MachineCode(code.target, columns).save(args.out)
-    print(f"{len(tasks)} tasks, {archive.stat().st_size} bytes")
-    return 0
+        programs = {e["program_id"] for e in packed.entries if e["kind"] == "measured"}
+        columns = {} if packed.code is None else packed.code.columns
+        columns |= {name: row for name, row in code.columns.items() if name in programs}
+        packed.code = MachineCode(code.target, columns)
+
+
+def _as_campaign(entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Returns the lines of a campaign's journal: those of a search have the schedule inside."""
+    lines = []
+    for entry in entries:
+        line = dict(entry)
+        if line["kind"] == "round":  # what a search's time went into
+            continue
+        if line["kind"] == "measured":
+            line["costs_s"] = [float(f"{cost:.{_DIGITS}g}") for cost in line["costs_s"]]
+            if "record" in line:
+                schedule = line.pop("record")[1][0]
+                del line["round"]
+                program = {"program_id": line["program_id"], "schedule": schedule}
+                lines.append({"kind": "drawn", "task": line["task"], "programs": [program]})
+        lines.append(line)
+    return lines
 
 
 def _judged(folder: Path) -> set[str]:
@@ -66,16 +138,20 @@ def _judged(folder: Path) -> set[str]:
     return {json.loads(path.read_text(encoding="utf-8"))["workload_key"] for path in paths}
 
 
-def _write(path: Path, folder: Path, entries: list[dict[str, Any]], tasks: list[str]) -> None:
-    lines = [json.dumps(entry, separators=(",", ":"), sort_keys=True) for entry in entries]
-    campaign = read_campaign(folder)
+def _write(path: Path, packed: _Packed) -> None:
+    settings = dict(packed.settings, options=dict(packed.settings["options"]))
     for name in ("network", "tasks_of"):  # the places of files are this machine's
-        places = campaign["options"].get(name, [])
-        campaign["options"][name] = [Path(place).name for place in places]
-    contents = {CAMPAIGN_FILE: (json.dumps(campaign, indent=1, sort_keys=True) + "\n").encode()}
-    for key in tasks:
-        name = f"{TASKS_FOLDER}/{key}.json"
-        contents[name] = (folder / name).read_bytes()
+        places = settings["options"].get(name)
+        if isinstance(places, list):
+            settings["options"][name] = [Path(place).name for place in places]
+        elif places is not None:
+            settings["options"][name] = Path(places).name
+    contents = {CAMPAIGN_FILE: (json.dumps(settings, indent=1, sort_keys=True) + "\n").encode()}
+    for key in sorted(
+        packed.tasks, key=lambda key: (json.loads(packed.tasks[key])["operator"], key)
+    ):
+        contents[f"{TASKS_FOLDER}/{key}.json"] = packed.tasks[key].encode()
+    lines = [json.dumps(one, separators=(",", ":"), sort_keys=True) for one in packed.entries]
     contents[JOURNAL_FILE] = ("\n".join(lines) + "\n").encode()
     with (
         lzma.open(path, "wb", filters=_FILTERS) as stream,

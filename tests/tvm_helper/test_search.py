@@ -17,6 +17,7 @@ import pytest
 pytest.importorskip("tvm", reason="apache-tvm is not installed")
 
 from cdmpp.datasets.journal import folder_lock
+from cdmpp.datasets.machine_code import read_machine_code
 from cdmpp.errors import DataError, DeviceError, UsageError
 from tests.tvm_helper.search_fake_worker import TUNED_S, UNTUNED_S
 from tests.tvm_helper.search_runs import plan, search
@@ -93,6 +94,26 @@ def test_a_second_run_has_nothing_to_do(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(search_module, "_search", None)
     monkeypatch.setattr(search_module, "make_final", None)
     assert search(tmp_path / "out", trials=4) == first
+
+
+def test_machine_code_of_what_was_measured_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan_deeds(monkeypatch, t0_1="build-fail", t0_2="run-fail")
+    for number in (4, 8):  # the second run adds to the first one's
+        search(tmp_path / "out", trials=number, machine_code=True)
+        table = read_machine_code(tmp_path / "out")
+        assert table is not None
+        good = {entry["program_id"] for entry in trials(tmp_path / "out") if entry["costs_s"]}
+        assert len(good) == number - 2
+        assert table.columns.keys() == good
+    text = json.loads((tmp_path / "out" / "search.json").read_text())["fixed"]["target"]
+    assert table.target == text
+
+
+def test_machine_code_is_that_of_cpus() -> None:
+    with pytest.raises(UsageError, match="t4 is compiled for cuda; expected a CPU"):
+        plan(device="t4", machine_code=True)
 
 
 def test_more_trials_go_on_where_scheduler_and_model_were(tmp_path: Path, told: list[Told]) -> None:

@@ -12,6 +12,8 @@ import pytest
 pytest.importorskip("tvm", reason="apache-tvm is not installed")
 
 from cdmpp.cli.main import main
+from cdmpp.datasets.machine_code import read_machine_code
+from cdmpp.features.machine_code import MACHINE_CODE_NAMES
 from tests.tvm_helper.search_fixtures import train_into
 from tvm_helper.measure_journal import read_journal
 
@@ -58,9 +60,14 @@ def test_a_search_with_every_cost_model(
     tuning = ["--finetune-every", "4"] if cost_model == "cdmpp" else []
     summary = searched(
         tmp_path / "out", capsys, "--task", TASK, "--trials", "8", "--cost-model", cost_model,
-        "--model", str(run_folder), *tuning,
+        "--model", str(run_folder), "--set", "machine_code=true", *tuning,
     )  # fmt: skip
     assert (summary["trials"], summary["failed"], summary["state"]) == (8, 0, "finished")
+    code = read_machine_code(tmp_path / "out")
+    assert code is not None
+    columns = np.stack(list(code.columns.values()))
+    assert len(columns) == 8
+    assert np.all(columns[:, MACHINE_CODE_NAMES.index("flops")] > 0)
     (task,) = summary["tasks"]
     assert task["predicted_s"] > 0, "the model predicts the table whoever searches"
     assert task["tuned_s"] > 0
