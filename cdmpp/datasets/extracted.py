@@ -12,6 +12,8 @@ from cdmpp.datasets.schema import schema_versions
 from cdmpp.errors import DataError
 
 MANIFEST = "manifest.json"
+#: A measuring campaign as `data/` keeps it, without its tables.
+PACKED_CAMPAIGN = "campaign.tar.xz"
 
 
 def is_extracted_dir(path: Path) -> bool:
@@ -30,9 +32,12 @@ def read_manifest(extracted_dir: Path) -> dict[str, Any]:
         value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         schema = value["schema"]
     except OSError:
+        command = f"make or continue it with: cdmpp dataset extract --out {extracted_dir}"
+        if (path.parent / PACKED_CAMPAIGN).is_file():
+            name = path.parent.resolve().name
+            command = f"it is packed; run: make tables, and give cache/data/{name}"
         raise DataError(
-            f"{extracted_dir}: no complete extracted dataset (no {MANIFEST}); make or continue it "
-            f"with: cdmpp dataset extract --out {extracted_dir}"
+            f"{extracted_dir}: no complete extracted dataset (no {MANIFEST}); {command}"
         ) from None
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(

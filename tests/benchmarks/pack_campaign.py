@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from cdmpp.datasets.atomic import make_folder, write_atomic
+from cdmpp.datasets.extracted import PACKED_CAMPAIGN
 from cdmpp.datasets.machine_code import MachineCode, read_machine_code
 from cdmpp.errors import UsageError
 from tvm_helper.measure_journal import CAMPAIGN_FILE, JOURNAL_FILE, TASKS_FOLDER, read_journal
@@ -64,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for folder in args.folders:
         _add(packed, folder, judged)
     make_folder(args.out, what="data set")
-    archive = args.out / "campaign.tar.xz"
+    archive = args.out / PACKED_CAMPAIGN
     write_atomic(archive, lambda path: _write(path, packed))
     if packed.code is not None:
         packed.code.save(args.out)

@@ -13,6 +13,7 @@ import yaml
 
 from cdmpp.datasets.cache import load_samples
 from cdmpp.datasets.machine_code import read_machine_code
+from cdmpp.errors import DataError
 from tests.benchmarks.search_campaign import TASKS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -77,6 +78,11 @@ def test_tables_come_from_a_packed_campaign(tmp_path: Path) -> None:
     code = read_machine_code(ROOT / "data" / name)
     assert code is not None
     assert set(samples.programs.program_id) <= set(code.columns)
+
+
+def test_a_packed_campaign_says_how_its_tables_are_made(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="it is packed; run: make tables, and give cache/data/meta"):
+        load_samples(ROOT / "data" / "metaschedule-cpu-chosen", cache_dir=tmp_path)
 
 
 def _journal(name: str) -> list[dict[str, Any]]:
