@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,6 +16,7 @@ from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import CdmppError, DataError, UsageError
 from cdmpp.replay.costs import CostSource, OperatorCost
 from cdmpp.replay.graph import OperatorGraph
+from cdmpp.training.cold_memory import LEAST_S
 from tvm_helper.compat import Schedule, Target, import_tensor_intrinsics, s_tir
 from tvm_helper.network_graph import NetworkGraph
 from tvm_helper.network_tasks import NetworkTask
@@ -64,13 +65,13 @@ class ChosenSchedule:
         schedules: one, or one a draw; empty = there is none.
         reason: why there is none.
         remark: where it is not what was asked for, what it is instead.
-        is_fastest: whether it was chosen because it was measured to be fast.
+        fastest_of: how many measured programs it was the fastest of; 0 = it was not chosen so.
     """
 
     schedules: tuple[Schedule, ...]
     reason: str = ""
     remark: str = ""
-    is_fastest: bool = False
+    fastest_of: int = 0
 
 
 def choose_schedules(
@@ -91,7 +92,7 @@ def choose_schedules(
     for task in network.tasks.tasks:
         tuned = None if database is None else _tuned(database, task, target)
         if tuned is not None:
-            chosen[task.workload_key] = ChosenSchedule((tuned,), is_fastest=True)
+            chosen[task.workload_key] = tuned
             continue
         count = choice.draws if choice.kind == "draws" else 1
         sampled = _sampled(task, target, choice.seed, count)
@@ -108,7 +109,8 @@ def choose_schedules(
 
 
 class ProgramCosts(CostSource):
-    """What a trained cost model says of the chosen programs.
+    """What a trained cost model says of the chosen programs, whose arguments come from memory in a
+    network; those of very short ones (`LEAST_S`) are taken to be in the caches.
 
     Args:
         predictor: the model.
@@ -130,6 +132,7 @@ class ProgramCosts(CostSource):
 
     def costs(self, graph: OperatorGraph) -> dict[str, OperatorCost]:
         """Returns operator id -> cost of the kernels that the model can judge."""
+        cold_s_per_byte = self._predictor.cold_s_per_byte(self._device)
         by_task: dict[str, OperatorCost | str] = {}
         found: dict[str, OperatorCost] = {}
         for one in graph.operators:
@@ -141,7 +144,9 @@ class ProgramCosts(CostSource):
             if isinstance(cost, str):
                 self._reasons[one.id] = cost
             else:
-                found[one.id] = cost
+                is_long = cost.latency_s >= LEAST_S
+                more_s = cold_s_per_byte * (one.bytes or 0.0) if is_long else 0.0
+                found[one.id] = _later(cost, more_s)
         return found
 
     def reasons(self) -> dict[str, str]:
@@ -155,13 +160,13 @@ class ProgramCosts(CostSource):
         draws, lows, highs = [], [], []
         for schedule in chosen.schedules:
             answer = self._predictor.scheduled(
-                task, schedule, self._device, is_fastest=chosen.is_fastest
+                task, schedule, self._device, fastest_of=chosen.fastest_of
             )
             if answer.latency_s is None:
                 return answer.reason or "the model cannot judge it"
             # The mean counts in that some programs are far slower than they look. The fastest of
             # many that were measured is none of these.
-            mean_s = None if chosen.is_fastest else answer.mean_s
+            mean_s = None if chosen.fastest_of else answer.mean_s
             seconds = answer.latency_s if mean_s is None else mean_s
             draws.append(seconds)
             lows.append(seconds if answer.low_s is None else answer.low_s)
@@ -172,6 +177,16 @@ class ProgramCosts(CostSource):
             float(np.clip(np.mean(draws), min(draws), max(draws))), min(lows), max(highs), "model",
             chosen.remark, tuple(draws),
         )  # fmt: skip
+
+
+def _later(cost: OperatorCost, more_s: float) -> OperatorCost:
+    return replace(
+        cost,
+        latency_s=cost.latency_s + more_s,
+        low_s=cost.low_s + more_s,
+        high_s=cost.high_s + more_s,
+        draws_s=tuple(one + more_s for one in cost.draws_s),
+    )
 
 
 def _sampled(task: NetworkTask, target: Target, seed: int, count: int) -> ChosenSchedule:
@@ -209,7 +224,7 @@ def _database(folder: Path | None) -> Any:
         raise DataError(f"{folder}: TVM cannot read the database ({text}); make it again") from None
 
 
-def _tuned(database: Any, task: NetworkTask, target: Target) -> Schedule | None:
+def _tuned(database: Any, task: NetworkTask, target: Target) -> ChosenSchedule | None:
     """Returns the fastest measured program for the target's kind; None where there is none.
 
     TVM's own query does not look at the target.
@@ -218,10 +233,12 @@ def _tuned(database: Any, task: NetworkTask, target: Target) -> Schedule | None:
         return None
     workload = database.commit_workload(task.module)
     best: tuple[float, Any] | None = None
+    programs: set[str] = set()
     for record in database.get_top_k(workload, 1 << 20):
         costs = [float(value) for value in record.run_secs or ()]
         if not costs or max(costs) >= _FAILED_S or record.target.kind.name != target.kind.name:
             continue
+        programs.add(str(record.trace))
         seconds = float(np.median(costs))
         if best is None or seconds < best[0]:
             best = seconds, record.trace
@@ -229,4 +246,4 @@ def _tuned(database: Any, task: NetworkTask, target: Target) -> Schedule | None:
         return None
     schedule = s_tir.Schedule(task.module, debug_mask="none", error_render_level="none")
     best[1].apply_to_schedule(schedule, remove_postproc=False)
-    return schedule
+    return ChosenSchedule((schedule,), fastest_of=len(programs))

@@ -29,6 +29,8 @@ _VIEWS = frozenset({
     "relax.reshape", "relax.flatten", "relax.squeeze", "relax.expand_dims",
     "relax.tensor_to_shape", "relax.shape_of",
 })  # fmt: skip
+#: They read of a table the rows which another tensor names: no more than the result holds.
+_TABLE_READERS = frozenset({"take", "gather", "gather_elements", "gather_nd"})
 
 
 @dataclass(frozen=True)
@@ -138,9 +140,9 @@ class _Walker:
             what = name or str(getattr(call.op, "global_symbol", "call"))
             callee = call.args[0] if name.startswith("relax.call_") else None
             label = str(getattr(callee, "global_symbol", what))
-            shapes, moved = _tensor_sizes([*call.args, call], label)
+            shapes, sizes = _tensor_sizes([*call.args, call], label)
             self._found.append(
-                Operator(identity, label, what, after, DEVICE, bytes=moved, shapes=shapes)
+                Operator(identity, label, what, after, DEVICE, bytes=sum(sizes), shapes=shapes)
             )
         return (identity,)
 
@@ -152,22 +154,25 @@ class _Walker:
             self._keys[name] = str(meta_schedule.utils.shash2hex(main))
         key = self._keys[name]
         task = self._tasks.get(key)
-        shapes, moved = _tensor_sizes([*call.args[1:], call], name)
+        shapes, sizes = _tensor_sizes([*call.args[1:], call], name)
+        kind = task.operator if task else name
+        if _TABLE_READERS.intersection(kind.split("+")):
+            sizes = [min(size, sizes[-1]) for size in sizes]
         return Operator(
-            id=identity, name=name, kind=task.operator if task else name, after=after,
-            device=DEVICE, bytes=moved, flop=_flop(function), task=key,
+            id=identity, name=name, kind=kind, after=after,
+            device=DEVICE, bytes=sum(sizes), flop=_flop(function), task=key,
             shapes=task.shapes if task else shapes,
         )  # fmt: skip
 
 
-def _tensor_sizes(values: Iterable[Any], name: str) -> tuple[tuple[str, ...], float]:
-    """Returns the shapes of tensors and their bytes together.
+def _tensor_sizes(values: Iterable[Any], name: str) -> tuple[tuple[str, ...], list[float]]:
+    """Returns the shapes of tensors and the bytes of each.
 
     Raises:
         DataError: a shape is not constant.
     """
     shapes: list[str] = []
-    total = 0.0
+    total: list[float] = []
     for value in values:
         for kind in _tensor_types(getattr(value, "ty", None)):
             shape = getattr(kind, "shape", None)
@@ -179,7 +184,7 @@ def _tensor_sizes(values: Iterable[Any], name: str) -> tuple[tuple[str, ...], fl
                 )
             sizes = [int(n) for n in extents]
             shapes.append("x".join(map(str, sizes)) or "scalar")
-            total += math.prod(sizes) * tvm.runtime.DataType(str(kind.dtype)).itemsize
+            total.append(float(math.prod(sizes) * tvm.runtime.DataType(str(kind.dtype)).itemsize))
     return tuple(shapes), total
 
 

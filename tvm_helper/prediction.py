@@ -26,6 +26,7 @@ from cdmpp.models.assemble import AskedProgram, assemble_samples
 from cdmpp.pretrained import model_folder
 from cdmpp.records import program_id
 from cdmpp.training.asked_device import asked_device
+from cdmpp.training.code_model import LEAST_MEASURED
 from cdmpp.training.estimates import TrainedModel, load_trained
 from tvm_helper.ast import loop_tree_from_tir
 from tvm_helper.compat import Schedule, Target
@@ -55,7 +56,7 @@ class _Question:
     module: Any
     trace: list[Any] = field(default_factory=list)
     is_scheduled: bool = True
-    is_compiled: bool = True
+    is_fastest: bool = False
 
 
 class Predictor:
@@ -89,15 +90,27 @@ class Predictor:
             for device in devices
         )
 
-    def reads_code_of(self, device: DeviceSpec) -> bool:
-        """Returns whether predictions for a device count in the machine code of the programs."""
+    def reads_code_of(self, device: DeviceSpec, *, of_fastest: bool = False) -> bool:
+        """Returns whether predictions for a device count in the machine code of the programs.
+
+        Args:
+            of_fastest: asked about the fastest of a task's measured programs.
+        """
         code = self.trained.code
         return (
             self._compiles
             and code is not None
+            and (code.fastest is not None or not of_fastest)
             and code.device == device.name
             and is_target(device_target(device), code.target)
         )
+
+    def cold_s_per_byte(self, device: DeviceSpec) -> float:
+        """Returns what a kernel takes longer in a network than alone, a byte of its arguments; 0
+        where that is not known.
+        """
+        code = self.trained.code
+        return code.cold_s_per_byte if code is not None and self.reads_code_of(device) else 0.0
 
     def programs(self, source: Path | str | Sequence[NamedProgram]) -> list[Prediction]:
         """Returns the predictions of every program on every device, program after program.
@@ -170,20 +183,21 @@ class Predictor:
         schedule: Schedule,
         device: DeviceSpec,
         *,
-        is_fastest: bool = False,
+        fastest_of: int = 0,
     ) -> Prediction:
         """Returns the prediction of a network's task under a given schedule.
 
         Args:
-            is_fastest: whether the program was chosen because it was measured to be fast. Its
-                machine code is not read: what reads it has learned from random samples, and errs
-                more than the model alone on programs that a search has chosen.
+            fastest_of: of how many measured programs of the task it was the fastest. Of many, it
+                is faster than it looks: what reads machine code answers as searches have taught it,
+                or not at all.
 
         Raises:
             DeviceError: TVM has no target for the device.
         """
         question = _scheduled_question(task, schedule, device, device_target(device))
-        return self._answer([replace(question, is_compiled=not is_fastest)])[0]
+        is_fastest = fastest_of >= LEAST_MEASURED
+        return self._answer([replace(question, is_fastest=is_fastest)])[0]
 
     def _targets(self) -> list[tuple[Target, list[int]]]:
         """Returns every different target with the places of its devices."""
@@ -233,9 +247,11 @@ class Predictor:
         )  # fmt: skip
         samples = assemble_samples([asked])
         found = self.trained.estimate(samples)
-        if question.is_compiled and self.reads_code_of(question.device):
+        if self.reads_code_of(question.device, of_fastest=question.is_fastest):
             code = machine_code_columns(assembly_of(question.module, question.target))
-            found = self.trained.with_code(samples, found, code[None])
+            found = self.trained.with_code(
+                samples, found, code[None], are_fastest=question.is_fastest
+            )
         latency_s = float(found.latency_s[0])
         return Prediction(
             name=question.name,

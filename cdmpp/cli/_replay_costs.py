@@ -131,7 +131,7 @@ def _network(args: argparse.Namespace) -> Found:
         chosen = choose_schedules(network, target, choice)
         programs = ProgramCosts(predictor, network, chosen, device)
         costs = gather_costs(network.graph, [GivenTimes(times), programs], {DEVICE: device})
-        is_compiled = choice.kind != "database" and predictor.reads_code_of(device)
+        is_compiled = predictor.reads_code_of(device, of_fastest=choice.kind == "database")
         schedule = choice.text + (", compiled" if is_compiled else "")
         outcome = replay_costs(costs, options, device=device.name, schedule=schedule, scales=scales)
         measured = None

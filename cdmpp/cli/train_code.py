@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cdmpp.cli._options import add_output_options
+
+if TYPE_CHECKING:  # a command starts fast
+    from cdmpp.training.code_model import CodeCalibration, CodeErrors
 
 
 def register(subparsers: Any) -> None:
@@ -31,6 +35,11 @@ def register(subparsers: Any) -> None:
         help="extracted dataset with machine code, of one device; may be repeated",
     )  # fmt: skip
     parser.add_argument(
+        "--searched", type=Path, action="append", default=[], metavar="DIR",
+        help="dataset of what searches have measured, with machine code: says how much faster the "
+        "fastest program of a task is than it looks; may be repeated",
+    )  # fmt: skip
+    parser.add_argument(
         "--cache", type=Path, metavar="DIR", default=Path("cache"),
         help="where the datasets' arrays are kept (default: ./cache)",
     )  # fmt: skip
@@ -43,19 +52,37 @@ def run(args: argparse.Namespace) -> int:
     from cdmpp.pretrained import model_folder
     from cdmpp.training.code_run import train_code
 
-    code = train_code(model_folder(args.model), args.data, cache_dir=args.cache)
+    code = train_code(
+        model_folder(args.model), args.data, cache_dir=args.cache, searched=args.searched
+    )
     assert code.errors is not None
-    found, calibration = code.errors, code.calibration
     if args.json:
-        values = {"device": code.device, "target": code.target,
-                  "calibration": asdict(calibration), "test": asdict(found)}  # fmt: skip
+        values: dict[str, Any] = {
+            "device": code.device, "target": code.target,
+            "calibration": asdict(code.calibration), "test": asdict(code.errors),
+        }  # fmt: skip
+        if code.fastest is not None and code.fastest_errors is not None:
+            values["fastest"] = asdict(code.fastest)
+            values["fastest_test"] = asdict(code.fastest_errors)
+        values["cold_s_per_byte"] = code.cold_s_per_byte
         print(json.dumps(values, allow_nan=False))
         return 0
-    print(
-        f"{code.device}: {found.programs} programs of held-out tasks: MAPE {found.mape:.1%} "
-        f"(the model alone {found.model_mape:.1%}), median {found.median_ape:.1%}, deviation of "
-        f"the logarithm {found.log_deviation:.3f} ({found.model_log_deviation:.3f}), "
-        f"{found.coverage:.0%} in their 90 % interval; shares: trees "
-        f"{calibration.trees:.0%}, perceptron {calibration.perceptron:.0%}"
-    )
+    print(_text(code.device, "programs of held-out tasks", code.errors, code.calibration))
+    if code.fastest is not None and code.fastest_errors is not None:
+        what = "fastest programs of held-out searched tasks"
+        print(_text(code.device, what, code.fastest_errors, code.fastest))
+    if code.cold_s_per_byte:
+        cold = 1e9 * code.cold_s_per_byte
+        print(f"{code.device}: in networks {cold:.4f} ns more for a byte of a kernel's arguments")
     return 0
+
+
+def _text(device: str, what: str, found: CodeErrors, calibration: CodeCalibration) -> str:
+    factor = f", times {math.exp(calibration.shift):.2f}" if calibration.shift else ""
+    return (
+        f"{device}: {found.programs} {what}: MAPE {found.mape:.1%} (the model alone "
+        f"{found.model_mape:.1%}), median {found.median_ape:.1%}, deviation of the logarithm "
+        f"{found.log_deviation:.3f} ({found.model_log_deviation:.3f}), {found.coverage:.0%} in "
+        f"their 90 % interval; shares: trees {calibration.trees:.0%}, perceptron "
+        f"{calibration.perceptron:.0%}{factor}"
+    )

@@ -3,7 +3,8 @@ code.
 
 They are trained beside a model on the programs of one device whose machine code is known, and
 answer together with it: a share of the logarithm is the trees', one the perceptron's and one the
-model's.
+model's. The fastest of a task's measured programs is faster than it looks: what is said of it has
+shares of its own, and is shifted.
 """
 
 from __future__ import annotations
@@ -29,8 +30,11 @@ if TYPE_CHECKING:  # torch takes long to import
     from cdmpp.training.code_net import CodeNet
 
 FOLDER = "machine_code"
-FORMAT = 2
+FORMAT = 3
+_READ_FORMATS = (2, FORMAT)  # 2 knows nothing of the fastest programs
 COVERAGE = 0.9
+#: The fastest of fewer measured programs is taken for any of them.
+LEAST_MEASURED = 8
 
 _TREES, _NET, _FACTS = "trees.ubj.xz", "perceptron.safetensors", "machine_code.json"
 _TENTHS = 10
@@ -88,6 +92,10 @@ class CodeRows:
             np.concatenate([part.log_s for part in parts]),
         )
 
+    def take(self, places: NDArray[np.intp]) -> CodeRows:
+        """Returns the rows at these places."""
+        return CodeRows(self.columns[places], self.model_log_s[places], self.log_s[places])
+
     def __len__(self) -> int:
         return len(self.columns)
 
@@ -122,11 +130,13 @@ class CodeCalibration:
     Attributes:
         trees, perceptron: their shares of the logarithm; the rest is the model's.
         half_width: of the 90 % interval of the logarithm.
+        shift: what is added to the logarithm.
     """
 
     trees: float
     perceptron: float
     half_width: float
+    shift: float = 0.0
 
 
 class CodeModel:
@@ -138,6 +148,11 @@ class CodeModel:
         feature_schema: versions of the leaf columns.
         calibration: see there.
         errors: on the test part.
+        fastest: the calibration for the fastest of at least `LEAST_MEASURED` measured programs of a
+            task; None where no search has taught it.
+        fastest_errors: on the test part of these.
+        cold_s_per_byte: what a kernel takes longer in a network than alone, a byte of its
+            arguments; 0 where no network has taught it.
     """
 
     def __init__(
@@ -152,6 +167,9 @@ class CodeModel:
     ) -> None:
         self.device, self.target = device, target
         self.calibration, self.errors = calibration, errors
+        self.fastest: CodeCalibration | None = None
+        self.fastest_errors: CodeErrors | None = None
+        self.cold_s_per_byte = 0.0
         self.feature_schema = feature_schema
         self._booster, self._net = booster, net
 
@@ -192,14 +210,34 @@ class CodeModel:
         net = CodeNet.fit(train.columns, train.log_s, seed=seed)
         uncalibrated = CodeCalibration(0.0, 0.0, 0.0)
         found = cls(device, target, feature_schema, booster, net, uncalibrated, None)
-        found.calibration = found._calibrated(validation)
-        found.errors = found._judged(test)
+        found.calibration = found._calibrated(validation, is_shifted=False)
+        found.errors = found._judged(test, found.calibration)
         return found
 
-    def log_s(self, rows: CodeRows) -> FloatArray:
-        """Returns float64 [N], logarithm of the predicted seconds."""
-        shares = (self.calibration.trees, self.calibration.perceptron)
-        return _mixed(shares, self._parts_log_s(rows), rows.model_log_s)
+    def calibrate_fastest(self, validation: CodeRows, test: CodeRows) -> None:
+        """Lets the fastest programs of searched tasks say how such are judged.
+
+        Raises:
+            DataError: a part is empty.
+        """
+        for name, part in (("validation", validation), ("test", test)):
+            if len(part) == 0:
+                raise DataError(
+                    f"the {name} part has no searched task with {LEAST_MEASURED} measured programs "
+                    "that the model has not learned from; search more networks"
+                )
+        self.fastest = self._calibrated(validation, is_shifted=True)
+        self.fastest_errors = self._judged(test, self.fastest)
+
+    def log_s(self, rows: CodeRows, calibration: CodeCalibration | None = None) -> FloatArray:
+        """Returns float64 [N], logarithm of the predicted seconds.
+
+        Args:
+            calibration: that of `fastest`; None = that of any program.
+        """
+        known = calibration or self.calibration
+        shares = (known.trees, known.perceptron)
+        return _mixed(shares, self._parts_log_s(rows), rows.model_log_s) + known.shift
 
     def _parts_log_s(self, rows: CodeRows) -> tuple[FloatArray, FloatArray]:
         """Returns what the trees and the perceptron say."""
@@ -209,11 +247,17 @@ class CodeModel:
         trees = np.asarray(self._booster.predict(matrix), np.float64)
         return trees, self._net.log_s(rows.columns)
 
-    def _calibrated(self, validation: CodeRows) -> CodeCalibration:
+    def _calibrated(self, validation: CodeRows, *, is_shifted: bool) -> CodeCalibration:
         parts, measured = self._parts_log_s(validation), validation.log_s
 
+        def shift_of(shares: tuple[float, float]) -> float:
+            if not is_shifted:
+                return 0.0
+            return float(np.median(measured - _mixed(shares, parts, validation.model_log_s)))
+
         def residual_of(shares: tuple[float, float]) -> FloatArray:
-            return _mixed(shares, parts, validation.model_log_s) - measured
+            mixed = _mixed(shares, parts, validation.model_log_s)
+            return mixed + shift_of(shares) - measured
 
         tried = [
             (trees / _TENTHS, net / _TENTHS)
@@ -225,17 +269,18 @@ class CodeModel:
             trees=shares[0],
             perceptron=shares[1],
             half_width=float(np.quantile(np.abs(residual_of(shares)), COVERAGE, method="higher")),
+            shift=shift_of(shares),
         )
 
-    def _judged(self, test: CodeRows) -> CodeErrors:
-        residual = self.log_s(test) - test.log_s
+    def _judged(self, test: CodeRows, calibration: CodeCalibration) -> CodeErrors:
+        residual = self.log_s(test, calibration) - test.log_s
         alone = test.model_log_s - test.log_s
         return CodeErrors(
             programs=len(residual),
             mape=_mape(residual),
             median_ape=float(np.median(np.abs(np.expm1(residual)))),
             log_deviation=float(residual.std()),
-            coverage=float(np.mean(np.abs(residual) <= self.calibration.half_width)),
+            coverage=float(np.mean(np.abs(residual) <= calibration.half_width)),
             model_mape=_mape(alone),
             model_log_deviation=float(alone.std()),
         )
@@ -257,7 +302,10 @@ class CodeModel:
             "feature_schema": self.feature_schema,
             "machine_code_schema": MACHINE_CODE_SCHEMA_VERSION,
             "calibration": asdict(self.calibration),
-            "test": None if self.errors is None else asdict(self.errors),
+            "test": _plain(self.errors),
+            "fastest": _plain(self.fastest),
+            "fastest_test": _plain(self.fastest_errors),
+            "cold_s_per_byte": self.cold_s_per_byte,
         }
         write_json(folder / _FACTS, facts)
 
@@ -273,7 +321,7 @@ class CodeModel:
             return None
         facts = read_json(folder / _FACTS, what="model of machine code", hint=_HINT)
         versions = facts.get("format"), facts.get("machine_code_schema")
-        if versions != (FORMAT, MACHINE_CODE_SCHEMA_VERSION):
+        if versions not in [(known, MACHINE_CODE_SCHEMA_VERSION) for known in _READ_FORMATS]:
             raise DataError(
                 f"{folder} has versions {versions}, expected "
                 f"{(FORMAT, MACHINE_CODE_SCHEMA_VERSION)}; {_HINT}"
@@ -284,13 +332,19 @@ class CodeModel:
         net = CodeNet.load(folder / _NET, hint=_HINT)
         try:
             errors = facts["test"]
-            return cls(
+            fastest, fastest_errors = facts.get("fastest"), facts.get("fastest_test")
+            found = cls(
                 facts["device"], facts["target"], facts["feature_schema"], booster, net,
                 CodeCalibration(**facts["calibration"]),
                 None if errors is None else CodeErrors(**errors),
             )  # fmt: skip
-        except (KeyError, TypeError) as error:
+            found.fastest = None if fastest is None else CodeCalibration(**fastest)
+            if fastest_errors is not None:
+                found.fastest_errors = CodeErrors(**fastest_errors)
+            found.cold_s_per_byte = float(facts.get("cold_s_per_byte", 0.0))
+        except (KeyError, TypeError, ValueError) as error:
             raise DataError(f"{folder} is damaged ({error}); {_HINT}") from None
+        return found
 
 
 def _mixed(
@@ -299,6 +353,10 @@ def _mixed(
     """Returns the weighted mean of the parts and the model, which has what they leave."""
     trees, net = shares
     return trees * parts[0] + net * parts[1] + (1.0 - trees - net) * model
+
+
+def _plain(value: CodeCalibration | CodeErrors | None) -> dict[str, Any] | None:
+    return None if value is None else asdict(value)
 
 
 def _mape(log_ratio: FloatArray) -> float:

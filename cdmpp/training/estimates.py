@@ -68,7 +68,14 @@ class TrainedModel:
     tasks: TrainingTasks | None
     code: CodeModel | None = None
 
-    def with_code(self, samples: Samples, found: Estimates, code: NDArray[np.float32]) -> Estimates:
+    def with_code(
+        self,
+        samples: Samples,
+        found: Estimates,
+        code: NDArray[np.float32],
+        *,
+        are_fastest: bool = False,
+    ) -> Estimates:
         """Returns estimates that count in what a compiler made of the programs.
 
         Their mean is the likely latency: sums of it err less than sums of a higher mean (held-out
@@ -79,11 +86,13 @@ class TrainedModel:
             samples: N programs of the device that `code` was trained for.
             found: what `estimate` says of them.
             code: float32 [N, columns], see `cdmpp.features.machine_code`.
+            are_fastest: whether each is the fastest of many measured programs of its task.
         """
         assert self.code is not None
         check_schema(self.code.feature_schema, samples)
-        log_s = self.code.log_s(CodeRows.of(samples, code, found.latency_s))
-        calibration = self.code.calibration
+        calibration = self.code.fastest if are_fastest else self.code.calibration
+        assert calibration is not None
+        log_s = self.code.log_s(CodeRows.of(samples, code, found.latency_s), calibration)
         strange = found.out_of_distribution
         factor = 1.0 if strange is None else np.where(strange, STRANGE_FACTOR, 1.0)
         half_width = factor * calibration.half_width

@@ -1,5 +1,6 @@
 """Measured programs as `data/` keeps them: `python -m tests.benchmarks.pack_campaign FOLDER ...
---out DIR` writes `campaign.tar.xz`, and `machine_code.parquet` where the folders have one.
+--out DIR` writes `campaign.tar.xz`, and `machine_code.parquet` and `in_network.json` where the
+folders have them.
 
 A folder is a measuring campaign or a search; of several, one campaign is made. Tasks of which
 nothing was measured are left out, and those that `--judged DIR` finds: tasks of the searches of the
@@ -24,6 +25,7 @@ from cdmpp.datasets.atomic import make_folder, write_atomic
 from cdmpp.datasets.extracted import PACKED_CAMPAIGN
 from cdmpp.datasets.machine_code import MachineCode, read_machine_code
 from cdmpp.errors import UsageError
+from cdmpp.training.cold_memory import KernelInNetwork, read_in_network, write_in_network
 from tvm_helper.measure_journal import CAMPAIGN_FILE, JOURNAL_FILE, TASKS_FOLDER, read_journal
 from tvm_helper.measure_tables import read_campaign
 from tvm_helper.search_files import SEARCH_FILE, read_search
@@ -45,12 +47,14 @@ class _Packed:
         tasks: key -> text of its file.
         entries: lines of the journal.
         code: what the compiler made of the programs; None where no folder knows.
+        in_network: kernels that were timed in a network too.
     """
 
     settings: dict[str, Any]
     tasks: dict[str, str] = field(default_factory=dict)
     entries: list[dict[str, Any]] = field(default_factory=list)
     code: MachineCode | None = None
+    in_network: list[KernelInNetwork] = field(default_factory=list)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -69,6 +73,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     write_atomic(archive, lambda path: _write(path, packed))
     if packed.code is not None:
         packed.code.save(args.out)
+    if packed.in_network:
+        write_in_network(args.out, packed.in_network)
     programs = sum(entry["kind"] == "measured" for entry in packed.entries)
     print(f"{len(packed.tasks)} tasks, {programs} programs, {archive.stat().st_size} bytes")
     return 0
@@ -114,6 +120,9 @@ def _add(packed: _Packed, folder: Path, judged: set[str]) -> None:
         columns = {} if packed.code is None else packed.code.columns
         columns |= {name: row for name, row in code.columns.items() if name in programs}
         packed.code = MachineCode(code.target, columns)
+    keys = {json.loads(text)["workload_key"] for text in packed.tasks.values()}
+    new = [one for one in read_in_network(folder) if one.workload_key in keys]
+    packed.in_network += [one for one in new if one not in packed.in_network]
 
 
 def _as_campaign(entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

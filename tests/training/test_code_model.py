@@ -64,6 +64,37 @@ def test_they_come_back_from_their_folder(found, tmp_path):
     assert CodeModel.load(tmp_path / "elsewhere") is None
 
 
+def fastest_of_many(tasks: int, seed: int) -> CodeRows:
+    """The fastest of 32 programs of each task, that the model errs about alike but for the last."""
+    rng = np.random.default_rng(seed)
+    columns = np.repeat(rng.normal(size=(tasks, _COLUMNS)), 32, axis=0).astype(np.float32)
+    every = rows(tasks * 32, seed, hidden=0.0)
+    log_s = -7.0 + columns[:, 0] + rng.normal(size=tasks * 32) * 0.3
+    every = replace(every, columns=columns, model_log_s=-7.0 + columns[:, 0], log_s=log_s)
+    return every.take(np.arange(0, tasks * 32, 32) + log_s.reshape(tasks, 32).argmin(axis=1))
+
+
+def test_the_fastest_of_many_is_faster_than_it_looks(tmp_path):
+    found = fitted()
+    assert found.fastest is None
+    before = found.calibration
+    found.calibrate_fastest(fastest_of_many(200, 5), fastest_of_many(100, 6))
+    assert found.calibration == before
+    assert found.fastest.shift == pytest.approx(-0.3 * 2.07, abs=0.1)
+    assert found.fastest_errors.programs == 100
+    assert found.fastest_errors.mape < 0.3 < 0.6 < found.fastest_errors.model_mape
+    assert found.fastest_errors.coverage == pytest.approx(0.9, abs=0.1)
+    asked = fastest_of_many(20, 7)
+    assert found.log_s(asked, found.fastest) == pytest.approx(asked.log_s, abs=0.8)
+    found.cold_s_per_byte = 2e-11
+    found.save(tmp_path)
+    again = CodeModel.load(tmp_path)
+    assert again.cold_s_per_byte == 2e-11
+    assert (again.fastest, again.fastest_errors) == (found.fastest, found.fastest_errors)
+    with pytest.raises(DataError, match="test part has no searched task with 8 measured programs"):
+        found.calibrate_fastest(asked, asked.take(np.array([], int)))
+
+
 def test_damaged_and_foreign_folders(found, tmp_path):
     found.save(tmp_path)
     facts = tmp_path / FOLDER / "machine_code.json"

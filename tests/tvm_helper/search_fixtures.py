@@ -92,7 +92,7 @@ def train_into(folder: Path) -> Path:
         kind=model.kind,
         feature_schema=samples.programs.feature_schema,
         data_hash="invented",
-        split={},
+        split={"seed": 0},
         devices=samples.devices,
         training_tasks=task_digests(train),
         versions={},

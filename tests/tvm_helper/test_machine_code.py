@@ -22,9 +22,10 @@ from cdmpp.training.code_model import CodeCalibration, CodeModel
 from cdmpp.training.estimates import load_trained
 from tests.tvm_helper.search_fixtures import DEVICE, matmul, train_into
 from tvm_helper import machine_code
-from tvm_helper.compat import Target, s_tir
+from tvm_helper.compat import Target, s_tir, tvm
 from tvm_helper.device_target import device_target
 from tvm_helper.machine_code import assembly_of, is_target
+from tvm_helper.network_tasks import NetworkTask
 from tvm_helper.prediction import Predictor
 from tvm_helper.program_file import NamedProgram
 
@@ -214,3 +215,27 @@ def test_a_prediction_counts_in_the_code_of_its_own_target(tmp_path: Path) -> No
     assert answer(trees).latency_s == alone.latency_s
     trees.target, trees.device = target, "epyc-avx2-1c"
     assert answer(trees).latency_s == alone.latency_s
+
+
+def test_the_fastest_of_many_is_judged_as_searches_have_taught(tmp_path: Path) -> None:
+    trained = load_trained(train_into(tmp_path / "run"))
+    spec = get_device(DEVICE)
+    same: Any = _Constant()
+    code = CodeModel(
+        DEVICE, str(device_target(spec)), dict(trained.model._schema), same, same,  # type: ignore[attr-defined]
+        CodeCalibration(trees=0.6, perceptron=0.4, half_width=0.5), None,
+    )  # fmt: skip
+    module = tvm.IRModule({"main": matmul(32, 64, 48)})
+    schedule = s_tir.Schedule(module)
+    task = NetworkTask("product", "dense", ("32x48", "48x64", "32x64"), 1, module, "key")
+    predictor = Predictor(replace(trained, code=code), [DEVICE], compiles=True)
+    alone = Predictor(replace(trained, code=None), [DEVICE])
+
+    def latency_s(predictor: Predictor, fastest_of: int) -> float | None:
+        return predictor.scheduled(task, schedule, spec, fastest_of=fastest_of).latency_s
+
+    assert latency_s(predictor, 0) == latency_s(predictor, 7) == pytest.approx(2e-3)
+    assert latency_s(predictor, 8) == latency_s(alone, 8)
+    code.fastest = CodeCalibration(trees=1.0, perceptron=0.0, half_width=0.5, shift=-0.5)
+    assert latency_s(predictor, 7) == pytest.approx(2e-3)
+    assert latency_s(predictor, 8) == pytest.approx(2e-3 * math.exp(-0.5))
