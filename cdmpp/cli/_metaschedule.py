@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -40,10 +42,17 @@ def metaschedule_run(
         raise UsageError(f"databases are extracted on one machine; got --backend {backend}")
 
     def run(on_progress: Callable[[ExtractProgress], None] | None) -> ExtractReport:
+        from cdmpp.datasets.atomic import write_atomic
+        from cdmpp.datasets.machine_code import FILE_NAME as MACHINE_CODE
+        from cdmpp.training.cold_memory import FILE_NAME as IN_NETWORK
         from tvm_helper.metaschedule import import_database
 
-        return import_database(
+        report = import_database(
             place, out_dir, device=devices[0], target=target, jobs=jobs, on_progress=on_progress
         )
+        for name in (MACHINE_CODE, IN_NETWORK):  # what else a search knows of its programs
+            if (place / name).is_file():
+                write_atomic(out_dir / name, partial(shutil.copyfile, place / name))
+        return report
 
     return run

@@ -220,12 +220,7 @@ class CodeModel:
         Raises:
             DataError: a part is empty.
         """
-        for name, part in (("validation", validation), ("test", test)):
-            if len(part) == 0:
-                raise DataError(
-                    f"the {name} part has no searched task with {LEAST_MEASURED} measured programs "
-                    "that the model has not learned from; search more networks"
-                )
+        check_fastest(validation, test)
         self.fastest = self._calibrated(validation, is_shifted=True)
         self.fastest_errors = self._judged(test, self.fastest)
 
@@ -345,6 +340,20 @@ class CodeModel:
         except (KeyError, TypeError, ValueError) as error:
             raise DataError(f"{folder} is damaged ({error}); {_HINT}") from None
         return found
+
+
+def check_fastest(validation: CodeRows, test: CodeRows) -> None:
+    """Checks that there are fastest programs to calibrate with and to judge.
+
+    Raises:
+        DataError: a part is empty.
+    """
+    for name, part in (("validation", validation), ("test", test)):
+        if len(part) == 0:
+            raise DataError(
+                f"the {name} part has no searched task with {LEAST_MEASURED} measured programs "
+                "that the model has not learned from; search more networks"
+            )
 
 
 def _mixed(

@@ -12,7 +12,7 @@ from cdmpp.datasets.cache import load_samples
 from cdmpp.datasets.machine_code import FILE_NAME, MachineCode, read_machine_code
 from cdmpp.datasets.samples import Samples
 from cdmpp.errors import DataError, UsageError
-from cdmpp.training.code_model import LEAST_MEASURED, CodeModel, CodeRows
+from cdmpp.training.code_model import LEAST_MEASURED, CodeModel, CodeRows, check_fastest
 from cdmpp.training.cold_memory import KernelInNetwork, fitted_cold_s_per_byte, read_in_network
 from cdmpp.training.estimates import TrainedModel, load_trained
 from cdmpp.training.run_folder import task_digest
@@ -55,6 +55,9 @@ def train_code(
         if len(found) != 1:
             text = ", ".join(sorted(found))
             raise DataError(f"programs of {len(found)} {what} ({text}); expected those of one")
+    cold_s_per_byte = _cold_s_per_byte(searched, cache_dir)
+    if searched:  # fitting takes minutes: what is wrong is said before
+        check_fastest(fastest.of("validation"), fastest.of("test"))
     code_model = CodeModel.fit(
         (parts.of("training"), parts.of("validation"), parts.of("test")),
         device=parts.devices.pop(), target=parts.targets.pop(), feature_schema=parts.schema,
@@ -62,7 +65,7 @@ def train_code(
     )  # fmt: skip
     if searched:
         code_model.calibrate_fastest(fastest.of("validation"), fastest.of("test"))
-        code_model.cold_s_per_byte = _cold_s_per_byte(searched, cache_dir)
+        code_model.cold_s_per_byte = cold_s_per_byte
     code_model.save(model_dir)
     return code_model
 

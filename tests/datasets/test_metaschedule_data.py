@@ -62,8 +62,8 @@ def test_packed_campaigns_have_the_machine_code_of_their_programs(
     if code is not None:
         without = {entry["program_id"] for entry in measured} - code.columns.keys()
         assert len(code.columns) == programs - len(without)
-        # Three searches were ended within a round.
-        assert len(without) <= (40 if name == "metaschedule-cpu-searched" else 0)
+        # Three searches were ended, one before it had written its last program.
+        assert len(without) == (1 if name == "metaschedule-cpu-searched" else 0)
 
 
 def test_the_fastest_searched_programs_were_timed_in_their_networks() -> None:

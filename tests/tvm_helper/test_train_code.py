@@ -12,13 +12,15 @@ import pytest
 pytest.importorskip("tvm", reason="apache-tvm is not installed")
 
 from cdmpp.cli.main import main
-from cdmpp.datasets.machine_code import MachineCode
+from cdmpp.datasets.cache import load_samples
+from cdmpp.datasets.machine_code import MachineCode, read_machine_code
 from cdmpp.features.machine_code import MACHINE_CODE_NAMES
 from cdmpp.models.assemble import assemble_samples
 from cdmpp.training import code_run
-from cdmpp.training.cold_memory import KernelInNetwork, write_in_network
+from cdmpp.training.cold_memory import KernelInNetwork, read_in_network, write_in_network
 from cdmpp.training.estimates import load_trained
 from tests.tvm_helper.search_fixtures import PROGRAMS, asked_programs, train_into
+from tests.tvm_helper.search_runs import search
 
 pytestmark = pytest.mark.tvm
 
@@ -86,8 +88,24 @@ def test_without_searches_nothing_is_said_of_the_fastest(
 
 
 def test_tasks_of_few_programs_are_no_search(
-    run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+    run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(code_run.CodeModel, "fit", None)  # it is said before minutes of fitting
     words = ["train-code", "--model", str(run_folder), "--data", "any"]
     assert main([*words, "--searched", str(tmp_path)]) == 3
     assert "no searched task with 8 measured programs" in capsys.readouterr().err
+
+
+def test_an_extracted_search_keeps_what_is_known_of_its_programs(tmp_path: Path) -> None:
+    folder, data = tmp_path / "search", tmp_path / "data"
+    search(folder, trials=4, machine_code=True)
+    kernels = [KernelInNetwork('["1"]', 4096.0, 1e-3)]
+    write_in_network(folder, kernels)
+    words = ["dataset", "extract", "--dataset", str(folder), "--out", str(data), "--jobs", "1"]
+    assert main([*words, "--device", "epyc-avx2-2c", "-q"]) == 0
+    samples = load_samples(data, cache_dir=tmp_path / "cache")
+    code = read_machine_code(data)
+    assert code is not None
+    assert sorted(code.columns) == sorted(str(name) for name in samples.programs.program_id)
+    assert read_in_network(data) == kernels
