@@ -90,10 +90,11 @@ SEARCHED = data/metaschedule-cpu-searched
 CAMPAIGNS = $(filter-out $(SEARCHED),$(PACKED))
 TABLES = $(PACKED:%=cache/%/manifest.json)
 
-cache/data/%/manifest.json: data/%/campaign.tar.xz $(STAMP)
+.SECONDEXPANSION:
+cache/data/%/manifest.json: data/%/campaign.tar.xz $$(wildcard data/$$*/machine_code.parquet data/$$*/in_network.json) $(STAMP)
 	rm -rf $(@D) && mkdir -p $(@D)
 	tar -C $(@D) -xJf $<
-	$(foreach f,$(wildcard data/$*/machine_code.parquet data/$*/in_network.json),cp $(f) $(@D);)
+	$(foreach f,$(filter %.parquet %.json,$^),cp $(f) $(@D);)
 	$(BIN)/cdmpp measure --tables-only --out $(@D)
 
 tables: $(TABLES) ## extract the campaigns that data/ keeps packed, into cache/data

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cdmpp.datasets.machine_code import MachineCode, read_machine_code
+from cdmpp.datasets.machine_code import MachineCode, known_columns
 from cdmpp.errors import ReplayError
 from cdmpp.features.machine_code import machine_code_columns
 from tvm_helper.compat import Target, tvm
@@ -61,8 +61,7 @@ def write_machine_code(
     """
     folder = Path(folder)
     target_text, programs = _programs(folder)
-    before = read_machine_code(folder)
-    known = before.columns if before is not None and before.target == target_text else {}
+    known = known_columns(folder, target_text)
     columns = {one.program_id: known[one.program_id] for one in programs if one.program_id in known}
     missing = [one for one in programs if one.program_id not in columns]
     target, failed, start = Target(json.loads(target_text)), 0, time.monotonic()

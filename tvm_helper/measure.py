@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 from cdmpp.config import to_dict
 from cdmpp.datasets.atomic import make_folder, remove_abandoned, write_json
 from cdmpp.datasets.journal import folder_lock
-from cdmpp.datasets.machine_code import MachineCode, read_machine_code
+from cdmpp.datasets.machine_code import MachineCode, known_columns
 from cdmpp.datasets.store import ExtractReport
-from cdmpp.errors import CdmppError, DataError, DeviceError, UsageError
+from cdmpp.errors import CdmppError, DataError, DeviceError
 from cdmpp.pretrained import model_folder
 from cdmpp.timing import timer
 from tvm_helper.measure_failures import (
@@ -147,11 +147,6 @@ def run_campaign(
     if options.rpc is not None:
         rpc_address(options.rpc)
     target = measure_target(options, device_folders)
-    if options.machine_code and target.kind != "llvm":
-        raise UsageError(
-            f"machine_code: {options.device} is compiled for {target.kind}; expected a CPU, or "
-            "leave it out"
-        )
     if options.choose_from > 1:
         _check_model(options)
     tasks = campaign_tasks(options, target.tvm_target(), _of_networks(on_progress or _ignore))
@@ -415,8 +410,7 @@ class Campaign:
         """Returns what the table has already."""
         if not self._options.machine_code:
             return {}
-        table = read_machine_code(self._folder)
-        return dict(table.columns) if table is not None and table.target == self._text else {}
+        return known_columns(self._folder, self._text)
 
     def _save_code(self) -> None:
         if self._code:

@@ -52,7 +52,8 @@ def measure_target(options: MeasureOptions, folders: Sequence[Path] = ()) -> Mea
     A known label brings its own target and threads; what is given otherwise must agree with it.
 
     Raises:
-        UsageError: a malformed target, or threads that are not those of the label.
+        UsageError: a malformed target, threads that are not those of the label, or machine code
+            asked of what is no CPU.
         DeviceError: an unknown label without a target.
     """
     from tvm_helper.compat import Target
@@ -73,6 +74,11 @@ def measure_target(options: MeasureOptions, folders: Sequence[Path] = ()) -> Mea
             ) from None
     values = _plain(target.export())
     if values["kind"] != "llvm":
+        if options.machine_code:
+            raise UsageError(
+                f"machine_code: {options.device} is compiled for {values['kind']}; expected a CPU, "
+                "or leave it out"
+            )
         return MeasureTarget(options.device, values, None)
     known = spec.threads if spec is not None else None
     threads = options.threads or known or values.get("num-cores")

@@ -16,7 +16,7 @@ from tvm.s_tir import meta_schedule
 
 from cdmpp.config import to_dict
 from cdmpp.datasets.atomic import sha256_file, write_json
-from cdmpp.errors import CdmppError, DataError, UsageError
+from cdmpp.errors import CdmppError, DataError
 from cdmpp.training.estimates import TrainedModel
 from tvm_helper.compat import import_tensor_intrinsics
 from tvm_helper.measure import LEAST_FREE_BYTES
@@ -98,11 +98,6 @@ def plan_search(options: SearchOptions, *, device_folders: Sequence[Path] = ()) 
     """
     options.check()
     target = measure_target(options.measuring(), device_folders)
-    if options.machine_code and target.kind != "llvm":
-        raise UsageError(
-            f"machine_code: {options.device} is compiled for {target.kind}; expected a CPU, or "
-            "leave it out"
-        )
     import_tensor_intrinsics()  # before TVM does it, at its own pace
     tvm_target = target.tvm_target()
     unknown: dict[str, int] = {}

@@ -119,7 +119,7 @@ class SearchOptions:
             device=self.device, target=self.target, threads=self.threads, sample=("search",),
             seed=self.seed, build_jobs=self.build_jobs, build_timeout_s=self.build_timeout_s,
             run_timeout_s=self.run_timeout_s, queue_timeout_s=self.queue_timeout_s,
-            timing=self.timing,
+            machine_code=self.machine_code, timing=self.timing,
         )  # fmt: skip
 
     def round_size(self, tasks: int) -> int:

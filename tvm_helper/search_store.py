@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from tvm.s_tir import meta_schedule
 
 from cdmpp.datasets.atomic import make_folder, remove_abandoned, write_json
 from cdmpp.datasets.journal import folder_lock
-from cdmpp.datasets.machine_code import MachineCode, read_machine_code
+from cdmpp.datasets.machine_code import MachineCode, known_columns
 from cdmpp.datasets.metaschedule import RECORD_FILE, WORKLOAD_FILE
 from cdmpp.errors import DataError
 from cdmpp.records import program_id
@@ -80,10 +81,9 @@ class SearchStore:
             ) from None
         self._tasks = {task.key: task for task in tasks}
         self._target_text = target_text
-        known = read_machine_code(folder)
-        is_known = known is not None and known.target == target_text
-        self._code = dict(known.columns) if known is not None and is_known else {}
-        self._is_code_new = False
+        #: Program -> columns, those of former runs among them; None until there is a new one.
+        self._code: dict[str, NDArray[np.float32]] | None = None
+        self._is_code_saved = True
 
     def add(self, key: str, candidate: Any, entry: dict[str, Any]) -> str:
         """Notes a trial in database and journal; when this returns it is on the disk.
@@ -129,8 +129,10 @@ class SearchStore:
 
     def add_code(self, identity: str, columns: Sequence[float]) -> None:
         """Takes the machine code's columns of a program; `save_code` writes them."""
+        if self._code is None:
+            self._code = known_columns(self.folder, self._target_text)
         self._code[identity] = np.array(columns, np.float32)
-        self._is_code_new = True
+        self._is_code_saved = False
 
     def save_code(self) -> None:
         """Writes the table of machine code, where there is something new for it.
@@ -138,9 +140,9 @@ class SearchStore:
         Raises:
             DataError: it cannot be written.
         """
-        if self._is_code_new:
+        if self._code is not None and not self._is_code_saved:
             MachineCode(self._target_text, self._code).save(self.folder)
-            self._is_code_new = False
+            self._is_code_saved = True
 
     def trials(self, key: str) -> Iterator[tuple[dict[str, Any], Any]]:
         """Yields the trials of a task with their candidates, in the order of the journal.
@@ -164,8 +166,9 @@ class SearchStore:
             yield entry, candidate
 
     def close(self) -> None:
-        """Closes the journal."""
+        """Closes the journal and writes what is known of machine code."""
         self.journal.close()
+        self.save_code()
 
     def _complete_records(self, tasks: Sequence[SearchTask]) -> None:
         """Writes the journal's lines that the database lacks."""

@@ -64,12 +64,12 @@ def read_machine_code(folder: Path) -> MachineCode | None:
     Raises:
         DataError: the file is damaged or of another version.
     """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     path = Path(folder) / FILE_NAME
     if not path.exists():
         return None
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     try:
         table = pq.read_table(path)
         metadata = table.schema.metadata or {}
@@ -85,3 +85,13 @@ def read_machine_code(folder: Path) -> MachineCode | None:
     except (OSError, ValueError, KeyError, pa.ArrowException) as error:
         raise DataError(f"{path} is damaged ({error}); {_HINT}") from None
     return MachineCode(target, dict(zip(names, values, strict=True)))
+
+
+def known_columns(folder: Path, target: str) -> dict[str, NDArray[np.float32]]:
+    """Returns the columns of a dataset's table that are for a target; nothing without such a table.
+
+    Raises:
+        DataError: as `read_machine_code`.
+    """
+    table = read_machine_code(folder)
+    return dict(table.columns) if table is not None and table.target == target else {}

@@ -92,10 +92,6 @@ class CodeRows:
             np.concatenate([part.log_s for part in parts]),
         )
 
-    def take(self, places: NDArray[np.intp]) -> CodeRows:
-        """Returns the rows at these places."""
-        return CodeRows(self.columns[places], self.model_log_s[places], self.log_s[places])
-
     def __len__(self) -> int:
         return len(self.columns)
 
@@ -245,26 +241,24 @@ class CodeModel:
     def _calibrated(self, validation: CodeRows, *, is_shifted: bool) -> CodeCalibration:
         parts, measured = self._parts_log_s(validation), validation.log_s
 
-        def shift_of(shares: tuple[float, float]) -> float:
-            if not is_shifted:
-                return 0.0
-            return float(np.median(measured - _mixed(shares, parts, validation.model_log_s)))
-
-        def residual_of(shares: tuple[float, float]) -> FloatArray:
-            mixed = _mixed(shares, parts, validation.model_log_s)
-            return mixed + shift_of(shares) - measured
+        def residual_of(shares: tuple[float, float]) -> tuple[FloatArray, float]:
+            """Returns what is left over, shifted, and the shift."""
+            residual = _mixed(shares, parts, validation.model_log_s) - measured
+            shift = -float(np.median(residual)) if is_shifted else 0.0
+            return residual + shift, shift
 
         tried = [
             (trees / _TENTHS, net / _TENTHS)
             for trees in range(_TENTHS + 1)
             for net in range(_TENTHS + 1 - trees)
         ]
-        shares = min(tried, key=lambda one: _mape(residual_of(one)))
+        shares = min(tried, key=lambda one: _mape(residual_of(one)[0]))
+        residual, shift = residual_of(shares)
         return CodeCalibration(
             trees=shares[0],
             perceptron=shares[1],
-            half_width=float(np.quantile(np.abs(residual_of(shares)), COVERAGE, method="higher")),
-            shift=shift_of(shares),
+            half_width=float(np.quantile(np.abs(residual), COVERAGE, method="higher")),
+            shift=shift,
         )
 
     def _judged(self, test: CodeRows, calibration: CodeCalibration) -> CodeErrors:

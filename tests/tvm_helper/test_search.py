@@ -111,6 +111,18 @@ def test_machine_code_of_what_was_measured_is_kept(
     assert table.target == text
 
 
+def test_a_search_that_ends_within_a_round_keeps_its_machine_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan_deeds(monkeypatch, t0_2="run-full")
+    with pytest.raises(DataError, match="2 measured programs are safe"):
+        search(tmp_path / "out", machine_code=True)
+    table = read_machine_code(tmp_path / "out")
+    assert table is not None
+    assert table.columns.keys() == {entry["program_id"] for entry in trials(tmp_path / "out")}
+    assert len(table.columns) == 2
+
+
 def test_machine_code_is_that_of_cpus() -> None:
     with pytest.raises(UsageError, match="t4 is compiled for cuda; expected a CPU"):
         plan(device="t4", machine_code=True)
