@@ -65,10 +65,10 @@ bench-operators: $(STAMP) ## judge the operator model beside recorded peers and 
 	OMP_NUM_THREADS=1 $(BIN)/cdmpp analytic operator evaluate --data $(NEUSIGHT) --out docs/results
 
 bench-modules: $(STAMP) ## measure featurising modules in TVM's hands, beside TVM's own extractor
-	$(BIN)/python -m tvm_helper.benchmark_modules --out docs/results/module-speed.md
+	$(BIN)/python -m tests.benchmarks.module_speed --out docs/results/module-speed.md
 
 bench-scoring: $(STAMP) ## time scoring of search candidates beside TVM's XGBModel (MODEL=RUN)
-	OMP_NUM_THREADS=1 taskset -c 0 $(BIN)/python -m tvm_helper.benchmark_scoring --model $(MODEL) --out docs/results
+	OMP_NUM_THREADS=1 taskset -c 0 $(BIN)/python -m tests.benchmarks.scoring_speed --model $(MODEL) --out docs/results
 
 bench-replay: $(STAMP) ## replayed networks against measured ones (DEVICE=LABEL of this CPU, TRIALS=32): docs/results/replay.*
 	OMP_NUM_THREADS=1 TVM_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.replay_validation --device $(DEVICE) --trials $(TRIALS)
@@ -137,13 +137,13 @@ legacy-env: $(STAMP) ## build .venv-legacy: the old TVM, for AutoTVM logs and An
 	$(BIN)/python -m tvm_helper.legacy.setup
 
 ansor-test: $(STAMP) ## test our cost model inside the old TVM's Ansor (builds .venv-legacy)
-	$(BIN)/python -m tvm_helper.ansor_setup
-	$(BIN)/python -m tvm_helper.ansor_run -m pytest tests/ansor
+	$(BIN)/python -m tvm_helper.cost_model.ansor.setup
+	$(BIN)/python -m tvm_helper.cost_model.ansor.run -m pytest tests/ansor
 	$(BIN)/python -m pytest -m ansor tests/tvm_helper
 
 bench-ansor: $(STAMP) ## searches of Ansor under our model and its XGBModel: docs/results/ansor.* (ANSOR_ARGS="--seeds 1")
-	$(BIN)/python -m tvm_helper.ansor_setup
-	OMP_NUM_THREADS=1 TVM_NUM_THREADS=1 $(BIN)/python -m tvm_helper.ansor_run -m tests.benchmarks.ansor_search $(ANSOR_ARGS)
+	$(BIN)/python -m tvm_helper.cost_model.ansor.setup
+	OMP_NUM_THREADS=1 TVM_NUM_THREADS=1 $(BIN)/python -m tvm_helper.cost_model.ansor.run -m tests.benchmarks.ansor_search $(ANSOR_ARGS)
 
 clean: ## remove runs and caches (keeps .venv)
 	rm -rf runs cache build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

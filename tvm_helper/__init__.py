@@ -1,1 +1,1 @@
-"""tvm_helper."""
+"""Everything that needs TVM: reading records and modules, measuring, searching, the plug-ins."""

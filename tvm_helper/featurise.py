@@ -14,12 +14,12 @@ from functools import lru_cache
 from cdmpp.errors import DataError, ReplayError
 from cdmpp.features.compact_ast import CompactAst
 from cdmpp.features.gpu_limits import gpu_limits, gpu_violation
-from cdmpp.features.loop_tree import LoopTree
+from cdmpp.features.program.loop_tree import LoopTree
 from cdmpp.features.tree import compact_ast, reject_reason
 from cdmpp.records import GPU_TARGET_KINDS, MeasureRecord, TensetTask
-from tvm_helper.dag import Dag, parse_dag
-from tvm_helper.lower import lower_record
 from tvm_helper.native import NativeBatch, NativeTask, Status, native_library
+from tvm_helper.records.dag import Dag, parse_dag
+from tvm_helper.records.lower import lower_record
 
 _CACHED_TASKS = 8
 # As plain numbers, which compare ten times as fast as members of the enumeration.

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cdmpp.datasets.record_line import parse_record
-from cdmpp.datasets.task_index import TaskIndex, load_tasks
+from cdmpp.datasets.tenset.record_line import parse_record
+from cdmpp.datasets.tenset.task_index import TaskIndex, load_tasks
 from cdmpp.errors import CdmppError, DataError
-from cdmpp.features.loop_tree import Loop, LoopTree, Node, Store, stores_with_path
-from cdmpp.features.operations import op_counts
+from cdmpp.features.program.loop_tree import Loop, LoopTree, Node, Store, stores_with_path
+from cdmpp.features.program.operations import op_counts
 from cdmpp.features.schema import (
     ACCESS_COLUMNS,
     COMPUTE_COLUMNS,
@@ -27,9 +27,9 @@ from cdmpp.features.schema import (
     SCOPE_COLUMNS,
 )
 from cdmpp.features.tree import compact_ast
-from tvm_helper.dag import Dag, parse_dag
 from tvm_helper.featurise import is_gpu_kind, rejection
-from tvm_helper.lower import lower_record
+from tvm_helper.records.dag import Dag, parse_dag
+from tvm_helper.records.lower import lower_record
 
 #: Counters in the order in which they are printed.
 COUNTS = (

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cdmpp.analytic.roofline import device_rates, leaf_work
+from cdmpp.analytic.kernels.packaged import _as_fitted, packaged_conv_model_path
+from cdmpp.analytic.roofline.programs import device_rates, leaf_work
 from cdmpp.datasets.samples import ProgramArrays, Samples
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DeviceError
 
 if TYPE_CHECKING:
-    from cdmpp.analytic.conv.latent_model import LatentModel
     from cdmpp.analytic.recognise import Recognised
 
 #: `roofline`: the larger of operations over peak and bytes over bandwidth, of the whole program.
@@ -75,11 +74,6 @@ def prior_times(samples: Samples, model: PriorModelName) -> PriorTimes:
             if len(here):
                 _replace_on(samples.program, here, spec, found, log_s, source, fallbacks)
     return PriorTimes(log_s, source, dict(sorted(fallbacks.items())))
-
-
-def packaged_conv_model_path() -> Path:
-    """Returns the folder of the convolution model that `auto` uses."""
-    return Path(__file__).resolve().parents[1] / "pretrained" / "conv"
 
 
 def _roofline_log_s(samples: Samples, rows: IntArray, place: IntArray) -> FloatArray:
@@ -148,7 +142,7 @@ def _conv_times(
     found: Recognised, rows: set[int], spec: DeviceSpec
 ) -> tuple[dict[int, float], str]:
     """Returns program -> seconds of the convolutions, and why there are none."""
-    from cdmpp.analytic.conv.layer_model import load_layers_model
+    from cdmpp.analytic.conv.layers.model import load_layers_model
     from cdmpp.analytic.conv.shapes import concatenate_shapes
 
     chosen = [row for row in found.conv if row in rows]
@@ -165,37 +159,12 @@ def _conv_times(
     return dict(zip(chosen, (time_ms.min(axis=1) / 1e3).tolist(), strict=True)), ""
 
 
-def _as_fitted(closed: LatentModel, spec: DeviceSpec) -> DeviceSpec:
-    """Returns the GPU under the label of the same chip that the model was fitted on, if there is
-    one.
-    """
-    from cdmpp.devices.registry import load_registry
-
-    known = load_registry()
-    for label in closed.forms:
-        other = known.get(label)
-        if other is not None and _chip(other) == _chip(spec):
-            return replace(spec, name=label)
-    return spec
-
-
-def _chip(spec: DeviceSpec) -> tuple[object, ...]:
-    return (
-        spec.architecture,
-        spec.core_count,
-        spec.clock_hz,
-        spec.peak_fp32_flop_per_s,
-        spec.mem_bandwidth_bytes_per_s,
-        spec.l2_bytes,
-    )
-
-
 def _lookup_times(
     found: Recognised, rows: set[int], spec: DeviceSpec
 ) -> tuple[dict[int, float], str]:
     """Returns program -> seconds of the embedding lookups, and why there are none."""
-    from cdmpp.analytic.embedding import estimate
-    from cdmpp.analytic.embedding_devices import from_spec, measured_devices
+    from cdmpp.analytic.embedding.devices import from_spec, measured_devices
+    from cdmpp.analytic.embedding.gpu import estimate
 
     chosen = [row for row in found.embedding if row in rows]
     if not chosen:

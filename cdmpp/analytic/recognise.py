@@ -22,9 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cdmpp.analytic.conv.shapes import ConvShapes
-from cdmpp.analytic.embedding_shapes import EmbeddingShape, default_rows_per_block
+from cdmpp.analytic.embedding.shapes import EmbeddingShape, default_rows_per_block
 from cdmpp.datasets.samples import ProgramArrays
-from cdmpp.features.extra import LEAF_EXTRA_COUNT, LEAF_EXTRA_NAMES
+from cdmpp.features.added_columns import LEAF_EXTRA_COUNT, LEAF_EXTRA_NAMES
 from cdmpp.features.schema import ACCESS_SLOT_COUNT, LEAF_FEATURE_NAMES
 
 FloatArray = NDArray[np.float64]

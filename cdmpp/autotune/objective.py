@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from cdmpp.autotune.leases import Lease
 from cdmpp.autotune.options import AutotuneOptions, trial_options
 from cdmpp.autotune.settings import MODEL, chosen_values, with_values
+from cdmpp.datasets.judge import judge, judged
 from cdmpp.datasets.samples import Samples
 from cdmpp.datasets.splits import split
 from cdmpp.errors import CdmppError, NotApplicableError, NotFiniteError
 from cdmpp.metrics import spearman_by_task
-from cdmpp.models._labels import least_mape_factor
 from cdmpp.models.base import CostModel
-from cdmpp.training.judge import judge, judged
+from cdmpp.models.parts.labels import least_mape_factor
 from cdmpp.training.options import TrainOptions
 from cdmpp.training.run import new_model
 

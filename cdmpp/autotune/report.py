@@ -16,9 +16,10 @@ from cdmpp.autotune.plots import (
 )
 from cdmpp.autotune.trial_rows import TrialRow, importances, trial_rows
 from cdmpp.errors import DataError
+from cdmpp.files.places import package_folder
+from cdmpp.machine import versions
 from cdmpp.report.tables import format_seconds
 from cdmpp.training._files import write_text
-from cdmpp.training.origin import versions
 
 if TYPE_CHECKING:
     import optuna
@@ -69,12 +70,10 @@ def render(study: optuna.Study, rows: Sequence[TrialRow], *, command: str, prese
     """Returns the HTML text."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    import cdmpp.report
-
     options: dict[str, Any] = study.user_attrs.get("options", {})
     objective = options.get("objective", {}).get("kind", "mape")
     what = _WHAT[objective]
-    folders = [Path(__file__).parent, Path(cdmpp.report.__file__).parent]
+    folders = [package_folder("cdmpp.autotune"), package_folder("cdmpp.report")]
     environment = Environment(
         loader=FileSystemLoader(folders), autoescape=True, undefined=StrictUndefined
     )

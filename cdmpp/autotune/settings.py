@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from cdmpp.config import from_dict
-from cdmpp.features.extra import EXTRA_BLOCKS
+from cdmpp.features.added_columns import EXTRA_BLOCKS
 from cdmpp.training.options import TrainOptions
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import Any
 
 from cdmpp.autotune.settings import Condition, Group, Part, Setting
 from cdmpp.errors import UsageError
-from cdmpp.features.extra import EXTRA_BLOCKS
+from cdmpp.features.added_columns import EXTRA_BLOCKS
 
 
 def space_of(

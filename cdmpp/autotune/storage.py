@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cdmpp.autotune.options import AutotuneOptions, fixed_facts
-from cdmpp.datasets.atomic import make_folder
 from cdmpp.errors import DataError, UsageError
+from cdmpp.files.atomic import make_folder
 
 if TYPE_CHECKING:
     import optuna

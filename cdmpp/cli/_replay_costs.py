@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from cdmpp.replay.graph import OperatorGraph
     from cdmpp.replay.summary import Outcome
     from cdmpp.replay.transfers import Links
-    from tvm_helper.network_costs import ScheduleChoice
+    from tvm_helper.replay.costs import ScheduleChoice
 
 Found = list[tuple["Outcome", dict[str, Any] | None]]
 
@@ -26,7 +26,7 @@ def outcomes_of(args: argparse.Namespace, kind: str) -> Found:
         return _network(args)
     if kind == "tenset":
         return _tenset(args)
-    from cdmpp.cli._replay_inputs import execution_graph, graph_file
+    from cdmpp.cli.replay.inputs import execution_graph, graph_file
     from cdmpp.replay.transfers import Links
 
     graph, links = (
@@ -43,7 +43,7 @@ def graph_outcomes(
     Args:
         is_analytic: whether the graph's times are those of analytic models.
     """
-    from cdmpp.cli.replay import engine_options, scales_of
+    from cdmpp.cli.replay.command import engine_options, scales_of
     from cdmpp.devices.registry import get_device
     from cdmpp.errors import UsageError
     from cdmpp.replay.costs import CostSource, GivenTimes, LinkTimes, gather_costs
@@ -108,14 +108,14 @@ def labels(args: argparse.Namespace) -> list[str]:
 
 
 def _network(args: argparse.Namespace) -> Found:
-    from cdmpp.cli.predict_program import new_predictor
-    from cdmpp.cli.replay import engine_options, scales_of
+    from cdmpp.cli.predict.program import new_predictor
+    from cdmpp.cli.replay.command import engine_options, scales_of
     from cdmpp.replay.costs import GivenTimes, gather_costs
     from cdmpp.replay.summary import replay_costs
-    from tvm_helper.device_target import device_target
-    from tvm_helper.network_costs import ProgramCosts, choose_schedules
-    from tvm_helper.network_graph import DEVICE, network_graph
-    from tvm_helper.network_tasks import load_network
+    from tvm_helper.programs.network_tasks import load_network
+    from tvm_helper.programs.target import device_target
+    from tvm_helper.replay.costs import ProgramCosts, choose_schedules
+    from tvm_helper.replay.graph import DEVICE, network_graph
 
     choice = _schedule_choice(args)
     options, scales, times = engine_options(args), scales_of(args), given_times(args)
@@ -136,7 +136,7 @@ def _network(args: argparse.Namespace) -> Found:
         outcome = replay_costs(costs, options, device=device.name, schedule=schedule, scales=scales)
         measured = None
         if args.measure:
-            from tvm_helper.network_measure import measure_network
+            from tvm_helper.replay.measure import measure_network
 
             timed = measure_network(network, chosen, target)
             measured = measured_values(outcome, timed)
@@ -224,7 +224,7 @@ def _schedule_choice(args: argparse.Namespace) -> ScheduleChoice:
         UsageError: none of the known ones.
     """
     from cdmpp.errors import UsageError
-    from tvm_helper.network_costs import ScheduleChoice
+    from tvm_helper.replay.costs import ScheduleChoice
 
     text = args.schedule or "first-valid"
     name, separator, value = text.partition(":")
@@ -240,14 +240,14 @@ def _schedule_choice(args: argparse.Namespace) -> ScheduleChoice:
 
 
 def _tenset(args: argparse.Namespace) -> Found:
-    from cdmpp.cli.replay import engine_options, scales_of
+    from cdmpp.cli.replay.command import engine_options, scales_of
     from cdmpp.errors import UsageError
     from cdmpp.pretrained import model_folder
     from cdmpp.replay.costs import GivenTimes, gather_costs
     from cdmpp.replay.summary import replay_costs
     from cdmpp.replay.tenset_network import DEVICE, read_tenset_network
     from cdmpp.training.estimates import load_trained
-    from tvm_helper.record_costs import RecordChoice, RecordCosts
+    from tvm_helper.replay.record_costs import RecordChoice, RecordCosts
 
     text = args.schedule or "best"
     name, _, value = text.partition(":")

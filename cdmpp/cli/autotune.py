@@ -8,7 +8,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cdmpp.cli._options import add_data_options, add_output_options, add_training_options, is_quiet
+from cdmpp.cli.shared.options import (
+    add_data_options,
+    add_output_options,
+    add_training_options,
+    is_quiet,
+)
 
 if TYPE_CHECKING:
     import optuna
@@ -78,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
 
     from cdmpp.autotune.options import check_options
     from cdmpp.autotune.study import Source, best_trial, run_study, write_preset
-    from cdmpp.cli._data import extracted_folder
+    from cdmpp.cli.dataset.samples import extracted_folder
     from cdmpp.datasets.cache import load_samples
 
     check_options(options)  # before anything is extracted
@@ -134,7 +139,7 @@ def autotune_options(args: argparse.Namespace) -> AutotuneOptions:
     from dataclasses import replace
 
     from cdmpp.autotune.options import AutotuneOptions
-    from cdmpp.cli.dataset import device_labels
+    from cdmpp.cli.dataset.command import device_labels
     from cdmpp.config import load_config
     from cdmpp.errors import UsageError
 
@@ -200,7 +205,7 @@ def _train_winner(
 ) -> RunResult:
     """Trains the best settings as `cdmpp train` does and returns the run."""
     from cdmpp.autotune.study import winner_options
-    from cdmpp.cli._progress import training_progress
+    from cdmpp.cli.shared.progress import training_progress
     from cdmpp.cli.train import command_line
     from cdmpp.report.run_report import write_run_report
     from cdmpp.training.run import train_run
@@ -245,7 +250,7 @@ def _print_end(
     print(f"best    trial {best.number}: {value:.4g} on the validation part{began}")
     print(f"spent   {sum(r.cpu_s for r in rows) / 60:.1f} CPU minutes, {len(rows)} trials")
     if result is not None:
-        from cdmpp.cli._tables import print_groups
+        from cdmpp.cli.shared.tables import print_groups
         from cdmpp.report.run_report import run_groups
 
         print(f"\ntest part, {result.metrics['split']['description']}\n")

@@ -7,7 +7,7 @@ import json
 import sys
 from pathlib import Path
 
-from cdmpp.cli._options import add_output_options, is_quiet
+from cdmpp.cli.shared.options import add_output_options, is_quiet
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -40,7 +40,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(args: argparse.Namespace) -> int:
     """Runs `cdmpp doctor`; returns the exit code."""
     from cdmpp.errors import EXIT_DEVICE, UsageError
-    from tvm_helper.measure_doctor import folder_report, live_report, report_text
+    from tvm_helper.measure.doctor import folder_report, live_report, report_text
 
     if args.live:
         if not args.seconds > 0 or (args.threads is not None and args.threads < 1):

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cdmpp.cli._options import add_data_options, add_output_options, is_quiet
+from cdmpp.cli.shared.options import add_data_options, add_output_options, is_quiet
 
 if TYPE_CHECKING:
     from cdmpp.datasets.samples import Samples
@@ -40,9 +40,9 @@ def run(args: argparse.Namespace) -> int:
 
     trained = load_trained(model_folder(args.model))
 
-    from cdmpp.cli._data import samples_of
-    from cdmpp.training.calibration import add_interval_metrics
-    from cdmpp.training.judge import judge
+    from cdmpp.cli.dataset.samples import samples_of
+    from cdmpp.datasets.judge import judge
+    from cdmpp.training.uncertainty.calibration import add_interval_metrics
 
     samples = _as_trained(samples_of(args), trained)
     estimates = trained.estimate(samples)
@@ -85,7 +85,7 @@ def _print(
 ) -> None:
     import numpy as np
 
-    from cdmpp.cli._tables import print_groups
+    from cdmpp.cli.shared.tables import print_groups
     from cdmpp.report.tables import metric_group
 
     kind = trained.card.kind

@@ -9,10 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cdmpp.cli._options import add_data_options, add_output_options, add_training_options, is_quiet
+from cdmpp.cli.shared.options import (
+    add_data_options,
+    add_output_options,
+    add_training_options,
+    is_quiet,
+)
 
 if TYPE_CHECKING:
-    from cdmpp.training.finetune_run import Budget, FinetuneRunOptions
+    from cdmpp.training.finetune.run import Budget, FinetuneRunOptions
 
 
 def register(subparsers: Any) -> None:
@@ -62,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
     """Runs the command; returns the exit code."""
     options = finetune_options(args)
 
-    from cdmpp.cli._data import samples_of
+    from cdmpp.cli.dataset.samples import samples_of
     from cdmpp.pretrained import model_folder
     from cdmpp.training.run_folder import load_model
 
@@ -73,10 +78,10 @@ def run(args: argparse.Namespace) -> int:
     args.device = list(options.devices) or None
     samples = samples_of(args)
 
-    from cdmpp.cli._progress import training_progress
+    from cdmpp.cli.shared.progress import training_progress
     from cdmpp.cli.train import command_line
     from cdmpp.report.run_report import run_groups, write_run_report
-    from cdmpp.training.finetune_run import finetune_run
+    from cdmpp.training.finetune.run import finetune_run
 
     run_dir = args.out or Path("runs") / run_name(options)
     with training_progress(is_quiet=is_quiet(args)) as progress:
@@ -86,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
         values = {"run": str(run_dir), "report": str(report), **result.metrics}
         print(json.dumps(values, allow_nan=False))
         return 0
-    from cdmpp.cli._tables import print_groups
+    from cdmpp.cli.shared.tables import print_groups
 
     _print_budget(budget, options)
     print(f"\ntest part, {result.metrics['split']['description']}\n")
@@ -109,10 +114,10 @@ def finetune_options(args: argparse.Namespace) -> FinetuneRunOptions:
         UsageError: an unknown or ill-typed option, no model to start from, or nothing new to adapt
             to.
     """
-    from cdmpp.cli.dataset import device_labels
+    from cdmpp.cli.dataset.command import device_labels
     from cdmpp.config import load_config
     from cdmpp.errors import UsageError
-    from cdmpp.training.finetune_run import FinetuneRunOptions
+    from cdmpp.training.finetune.run import FinetuneRunOptions
 
     options = load_config(FinetuneRunOptions, args.config, overrides=args.set)
     given: dict[str, Any] = {

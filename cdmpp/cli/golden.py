@@ -37,7 +37,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     """Runs the command; returns the exit code."""
-    from cdmpp.datasets.tenset import default_dataset_dir
+    from cdmpp.datasets.tenset.folder import default_dataset_dir
     from tvm_helper.golden import compare_golden
 
     folders = args.network_info or [default_dataset_dir() / "network_info"]

@@ -14,23 +14,23 @@ from cdmpp.errors import CdmppError
 
 #: Modules of `cdmpp.cli`, in the order of the help. Each has `register(subparsers)`.
 COMMANDS = (
-    "dataset",
+    "dataset.command",
     "train",
     "train_code",
     "finetune",
     "autotune",
     "evaluate",
-    "predict",
-    "benchmark",
+    "predict.command",
+    "benchmark.command",
     "measure",
-    "search",
-    "replay",
-    "device",
+    "search.command",
+    "replay.command",
+    "device.command",
     "doctor",
-    "analytic",
+    "analytic.command",
     "roofline",
     "profile",
-    "networks",
+    "networks.command",
     "golden",
     "pretrain",
 )
@@ -90,7 +90,7 @@ def run_command(*words: str) -> int:
 
 def _run_with_timers(args: argparse.Namespace) -> int:
     """Runs a command with timers on and prints their tree, also after an error."""
-    from cdmpp.timing import enable_timers, global_stats, timer
+    from cdmpp.timing.stats import enable_timers, global_stats, timer
 
     global_stats().reset()
     enable_timers()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cdmpp.cli._campaign_progress import campaign_progress
-from cdmpp.cli._options import (
+from cdmpp.cli.shared.options import (
     add_config_options,
     add_output_options,
     add_profile_option,
@@ -18,7 +18,7 @@ from cdmpp.cli._options import (
 )
 
 if TYPE_CHECKING:
-    from tvm_helper.measure_options import MeasureOptions
+    from tvm_helper.measure.options import MeasureOptions
 
 #: Options of the command that are fields of `MeasureOptions`.
 _SINGLE = ("device", "target", "threads", "per_task", "most_programs", "seed", "rpc")
@@ -112,7 +112,7 @@ def run(args: argparse.Namespace) -> int:
     if args.out is None:
         raise UsageError("where do the measurements go? give --out DIR")
     if args.tables_only:
-        from tvm_helper.measure_tables import write_tables
+        from tvm_helper.measure.tables import write_tables
 
         tables = write_tables(args.out)
         print(json.dumps(tables.to_json()) if args.json else tables.summary())
@@ -121,7 +121,7 @@ def run(args: argparse.Namespace) -> int:
         return _machine_code(args)
     options = measure_options(args)
     options.check()
-    from tvm_helper.measure import run_campaign
+    from tvm_helper.measure.campaign import run_campaign
 
     with campaign_progress(is_quiet=is_quiet(args)) as show:
         report = run_campaign(options, args.out, device_folders=args.devices, on_progress=show)
@@ -130,7 +130,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _machine_code(args: argparse.Namespace) -> int:
-    from tvm_helper.machine_code import write_machine_code
+    from tvm_helper.measure.machine_code import write_machine_code
 
     with campaign_progress(is_quiet=is_quiet(args)) as show:
         table = write_machine_code(args.out, on_progress=show)
@@ -150,7 +150,7 @@ def measure_options(args: argparse.Namespace) -> MeasureOptions:
     from dataclasses import replace
 
     from cdmpp.config import load_config
-    from tvm_helper.measure_options import MeasureOptions
+    from tvm_helper.measure.options import MeasureOptions
 
     options = load_config(MeasureOptions, args.config, overrides=args.set)
     given = given_options(args, _SINGLE)
@@ -159,7 +159,7 @@ def measure_options(args: argparse.Namespace) -> MeasureOptions:
 
 
 def _list_tasks(args: argparse.Namespace) -> int:
-    from tvm_helper.measure_tasks import task_names
+    from tvm_helper.measure.tasks import task_names
 
     names = task_names()
     if args.json:

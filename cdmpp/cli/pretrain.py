@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cdmpp.cli._options import add_output_options, add_training_options, is_quiet
+from cdmpp.cli.shared.options import add_output_options, add_training_options, is_quiet
 
 if TYPE_CHECKING:
     from cdmpp.datasets.samples import Samples
@@ -58,8 +58,8 @@ def register(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Runs the command; returns the exit code."""
-    import cdmpp.pretrained
     from cdmpp.cli.train import command_line, train_options
+    from cdmpp.files.places import package_folder
 
     # What the options say of data is decided here.
     args.dataset, args.device, args.network_info = None, None, None
@@ -68,16 +68,16 @@ def run(args: argparse.Namespace) -> int:
     labels = tuple(spec.name for spec in samples.devices)
     options = replace(options, dataset="", devices=labels, baselines=())
 
-    from cdmpp.cli._progress import training_progress
-    from cdmpp.pretrained.package import bytes_of, package_run, read_card
+    from cdmpp.cli.shared.progress import training_progress
     from cdmpp.report.run_report import write_run_report
+    from cdmpp.training.package import bytes_of, package_run, read_card
     from cdmpp.training.run import train_run
 
     run_dir = args.run_dir or Path("runs") / f"pretrained-{args.name}"
     with training_progress(is_quiet=is_quiet(args)) as progress:
         result = train_run(options, samples, run_dir, on_progress=progress)
     write_run_report(result, command=command_line())
-    out = args.out or Path(cdmpp.pretrained.__file__).parent
+    out = args.out or package_folder("cdmpp.pretrained")
     folder = package_run(run_dir, out, samples, name=args.name, command=command_line())
     if args.json:
         print(json.dumps({"folder": str(folder), **read_card(folder)}, allow_nan=False))
@@ -93,10 +93,10 @@ def _samples(args: argparse.Namespace, seed: int) -> Samples:
 
     import numpy as np
 
-    from cdmpp.cli._data import extracted_folder
+    from cdmpp.cli.dataset.samples import extracted_folder
     from cdmpp.datasets.cache import load_samples
     from cdmpp.datasets.selection import cap_programs
-    from cdmpp.pretrained.package import shippable
+    from cdmpp.training.package import shippable
 
     own = [argparse.Namespace(**{**vars(args), "dataset": path}) for path in (None, *args.data)]
     folders = [extracted_folder(one) for one in own]
@@ -115,8 +115,8 @@ def _merged(folders: list[Path], cache: Path) -> Path:
     """Returns the folder with all of the datasets, merged when that has not been done."""
     import hashlib
 
-    from cdmpp.datasets.extracted import is_extracted_dir, read_manifest
-    from cdmpp.datasets.merge import merge
+    from cdmpp.datasets.extraction.extracted import is_extracted_dir, read_manifest
+    from cdmpp.datasets.extraction.merge import merge
 
     hashes = " ".join(str(read_manifest(folder)["data_hash"]) for folder in folders)
     merged = cache / f"pretrain-{hashlib.sha256(hashes.encode()).hexdigest()[:12]}"

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cdmpp.cli._options import add_output_options
+from cdmpp.cli.shared.options import add_output_options
 
 if TYPE_CHECKING:
     from cdmpp.devices.spec import DeviceSpec

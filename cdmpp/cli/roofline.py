@@ -7,11 +7,11 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from cdmpp.cli._options import add_data_options, add_output_options
+from cdmpp.cli.shared.options import add_data_options, add_output_options
 
 if TYPE_CHECKING:
-    from cdmpp.analytic.operator_roofline import OperatorBound
-    from cdmpp.analytic.roofline_levels import ProgramBound
+    from cdmpp.analytic.roofline.levels import ProgramBound
+    from cdmpp.analytic.roofline.operators import OperatorBound
 
 _MS_PER_S = 1e3
 
@@ -58,10 +58,10 @@ def run_roofline(args: argparse.Namespace) -> int:
 def _operator_rows(args: argparse.Namespace) -> list[dict[str, Any]]:
     import numpy as np
 
-    from cdmpp.analytic.operator import make_operators
-    from cdmpp.analytic.operator_model import OperatorModel, known_hardware, packaged_model_path
-    from cdmpp.analytic.operator_roofline import operator_bound
-    from cdmpp.cli.analytic_operator import device_labels, parse_shape
+    from cdmpp.analytic.operators.model import OperatorModel, known_hardware, packaged_model_path
+    from cdmpp.analytic.operators.operators import make_operators
+    from cdmpp.analytic.roofline.operators import operator_bound
+    from cdmpp.cli.analytic.operator import device_labels, parse_shape
     from cdmpp.errors import UsageError
 
     if not args.shape or not args.device:
@@ -93,8 +93,8 @@ def _operator_rows(args: argparse.Namespace) -> list[dict[str, Any]]:
 def _program_rows(args: argparse.Namespace) -> list[dict[str, Any]]:
     import numpy as np
 
-    from cdmpp.analytic.roofline_levels import program_bound
-    from cdmpp.cli._data import samples_of
+    from cdmpp.analytic.roofline.levels import program_bound
+    from cdmpp.cli.dataset.samples import samples_of
     from cdmpp.errors import DataError
 
     samples = samples_of(args)
@@ -128,7 +128,7 @@ def _program_rows(args: argparse.Namespace) -> list[dict[str, Any]]:
 
 def _launch_s(label: str) -> float:
     """Returns the fitted time of a launch without work on a GPU."""
-    from cdmpp.analytic.operator_model import OperatorModel, known_hardware, packaged_model_path
+    from cdmpp.analytic.operators.model import OperatorModel, known_hardware, packaged_model_path
 
     model = OperatorModel.load(packaged_model_path())
     return model.launch_s(label, known_hardware([label])[label])

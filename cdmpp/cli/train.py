@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cdmpp.cli._options import (
+from cdmpp.cli.shared.options import (
     add_data_options,
     add_output_options,
     add_profile_option,
@@ -19,7 +19,7 @@ from cdmpp.cli._options import (
 
 if TYPE_CHECKING:
     from cdmpp.datasets.samples import Samples
-    from cdmpp.models.options import DeviceType
+    from cdmpp.nn.options import DeviceType
     from cdmpp.training.options import TrainOptions
 
 
@@ -66,8 +66,8 @@ def run(args: argparse.Namespace) -> int:
     args.dataset = Path(options.dataset) if options.dataset else None
     args.device = list(options.devices) or None
 
-    from cdmpp.cli._data import samples_of
-    from cdmpp.training.distributed import first_then_others, is_first, process_group
+    from cdmpp.cli.dataset.samples import samples_of
+    from cdmpp.nn.loop.distributed import first_then_others, is_first, process_group
 
     with process_group(args.device_type or "cpu"):
         samples = first_then_others(lambda: samples_of(args))
@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _train(args: argparse.Namespace, options: TrainOptions, samples: Samples, run_dir: Path) -> int:
-    from cdmpp.cli._progress import training_progress
+    from cdmpp.cli.shared.progress import training_progress
     from cdmpp.report.run_report import interval_sentence, run_groups, write_run_report
     from cdmpp.training.run import train_run
 
@@ -93,7 +93,7 @@ def _train(args: argparse.Namespace, options: TrainOptions, samples: Samples, ru
         values = {"run": str(run_dir), "report": str(report), **result.metrics}
         print(json.dumps(values, allow_nan=False))
         return 0
-    from cdmpp.cli._tables import print_groups
+    from cdmpp.cli.shared.tables import print_groups
 
     print(f"test part, {result.metrics['split']['description']}\n")
     print_groups(run_groups(result.metrics))
@@ -111,7 +111,7 @@ def train_options(args: argparse.Namespace) -> TrainOptions:
     """
     from dataclasses import replace
 
-    from cdmpp.cli.dataset import device_labels
+    from cdmpp.cli.dataset.command import device_labels
     from cdmpp.config import load_config
     from cdmpp.training.options import TrainOptions
 

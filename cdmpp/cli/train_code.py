@@ -9,10 +9,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cdmpp.cli._options import add_output_options
+from cdmpp.cli.shared.options import add_output_options
 
 if TYPE_CHECKING:  # a command starts fast
-    from cdmpp.training.code_model import CodeCalibration, CodeErrors
+    from cdmpp.training.machine_code.model import CodeCalibration, CodeErrors
 
 
 def register(subparsers: Any) -> None:
@@ -50,7 +50,7 @@ def register(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Runs the command; returns the exit code."""
     from cdmpp.pretrained import model_folder
-    from cdmpp.training.code_run import train_code
+    from cdmpp.training.train_code import train_code
 
     code = train_code(
         model_folder(args.model), args.data, cache_dir=args.cache, searched=args.searched

@@ -20,12 +20,12 @@ import numpy as np
 from numpy.lib.format import open_memmap
 from numpy.typing import NDArray
 
-from cdmpp.datasets.atomic import make_folder, remove_abandoned, write_json
-from cdmpp.datasets.extracted import read_manifest, read_table
+from cdmpp.datasets.extraction.extracted import read_manifest, read_table
 from cdmpp.datasets.samples import ProgramArrays, Samples
 from cdmpp.devices.registry import resolve_devices
 from cdmpp.errors import DataError
 from cdmpp.features.compact_ast import LEAF_FEATURE_COUNT
+from cdmpp.files.atomic import make_folder, remove_abandoned, write_json
 
 #: Version of the layout of the cache folder.
 _CACHE_VERSION = 2

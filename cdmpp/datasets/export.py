@@ -15,10 +15,10 @@ from typing import Any, BinaryIO, Literal, get_args
 
 import numpy as np
 
-from cdmpp.datasets.atomic import make_folder, write_atomic, write_json
-from cdmpp.datasets.extracted import read_manifest, read_shard
+from cdmpp.datasets.extraction.extracted import read_manifest, read_shard
 from cdmpp.errors import DataError, UsageError
 from cdmpp.features.compact_ast import LEAF_FEATURE_COUNT
+from cdmpp.files.atomic import make_folder, write_atomic, write_json
 
 ExportFormat = Literal["cdmpp6"]
 #: Flop count of a task whose operations cannot be counted, as the original has it.

@@ -11,7 +11,7 @@ from typing import Literal, cast, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from cdmpp.datasets.autotvm import operator_shape
+from cdmpp.datasets.autotvm.logs import operator_shape
 from cdmpp.datasets.samples import ProgramArrays, Samples
 from cdmpp.errors import DataError, UsageError
 

@@ -16,6 +16,7 @@ from cdmpp.devices.device_file import (
 )
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DeviceError
+from cdmpp.files.places import package_folder
 from cdmpp.records import GPU_TARGET_KINDS
 
 _CPU_TARGETS = frozenset({"llvm", "c"})
@@ -133,4 +134,6 @@ def _contents(folders: Iterable[Path]) -> list[DeviceFile]:
 
 @lru_cache(maxsize=1)
 def _shipped() -> tuple[DeviceFile, ...]:
-    return tuple(read_device_file(path) for path in sorted(Path(__file__).parent.glob("*.yaml")))
+    return tuple(
+        read_device_file(path) for path in sorted(package_folder("cdmpp.devices").glob("*.yaml"))
+    )

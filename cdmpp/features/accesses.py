@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from cdmpp.features.coefficients import CoefficientFinder
-from cdmpp.features.expr import Buffer, Expr
-from cdmpp.features.intervals import IndexNode, IntervalAnalysis
-from cdmpp.features.loop_tree import Store
+from cdmpp.features.program.expr import Buffer, Expr
+from cdmpp.features.program.intervals import IndexNode, IntervalAnalysis
+from cdmpp.features.program.loop_tree import Store
 
 CACHE_LINE_BYTES = 64
 READ, WRITE, READ_WRITE = 0, 1, 2

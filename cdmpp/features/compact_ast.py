@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 #: Version of the meaning of the 164 leaf columns; a model refuses features of another version.
 LEAF_SCHEMA_VERSION = 1
-#: Version of the meaning of the additional `leaf_extra` columns (`cdmpp.features.extra`).
+#: Version of the meaning of the additional `leaf_extra` columns (`cdmpp.features.added_columns`).
 LEAF_EXTRA_SCHEMA_VERSION = 3
 LEAF_FEATURE_COUNT = 164
 LEAF_EXTRA_COUNT = 221
@@ -22,7 +22,7 @@ class CompactAst:
     Attributes:
         leaf_features: float32 [leaf, 164], columns as `cdmpp.features.schema.LEAF_FEATURE_NAMES`.
         leaf_extra: float32 [leaf, E], additional columns with their own schema version, named by
-            `cdmpp.features.extra.LEAF_EXTRA_NAMES` (E may be 0).
+            `cdmpp.features.added_columns.LEAF_EXTRA_NAMES` (E may be 0).
         leaf_position: int32 [leaf], index of the leaf's number in `tree`.
         tree: int32 [2 * node], pre-order serialisation: a node's number on entering, -1 on leaving.
         valid: False when the original toolchain would reject the program.

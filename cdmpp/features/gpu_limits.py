@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cdmpp.features.loop_tree import Allocation, Loop, LoopTree, Node, children
+from cdmpp.features.program.loop_tree import Allocation, Loop, LoopTree, Node, children
 
 _PARAMETER_COUNT = 8
 _UNROLLED_BELOW = 16

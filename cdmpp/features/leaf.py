@@ -18,12 +18,12 @@ from cdmpp.features.accesses import (
     store_accesses,
     touch,
 )
+from cdmpp.features.added_values import ExtraWalk
 from cdmpp.features.coefficients import CoefficientFinder
 from cdmpp.features.compact_ast import LEAF_FEATURE_COUNT
-from cdmpp.features.expr import Buffer
-from cdmpp.features.extra_rows import ExtraWalk
-from cdmpp.features.intervals import IntervalAnalysis
-from cdmpp.features.loop_tree import (
+from cdmpp.features.program.expr import Buffer
+from cdmpp.features.program.intervals import IntervalAnalysis
+from cdmpp.features.program.loop_tree import (
     Allocation,
     Attribute,
     Condition,
@@ -32,14 +32,14 @@ from cdmpp.features.loop_tree import (
     Node,
     Store,
 )
-from cdmpp.features.operations import op_counts
+from cdmpp.features.program.operations import op_counts
 from cdmpp.features.schema import (
     ACCESS_COLUMN_COUNT,
     ACCESS_SLOT_COUNT,
     INTENSITY_SAMPLE_COUNT,
     OPERATION_KEYS,
 )
-from cdmpp.features.slog import slog
+from cdmpp.features.signed_log import slog
 
 __all__ = ["leaf_rows", "leaf_vectors", "op_counts", "slog"]
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from cdmpp.features.compact_ast import LEAF_EXTRA_COUNT, LEAF_FEATURE_COUNT, CompactAst
-from cdmpp.features.expr import Expr, expr_text
 from cdmpp.features.leaf import leaf_rows
-from cdmpp.features.loop_tree import Allocation, Loop, LoopTree, Node, Store, children
+from cdmpp.features.program.expr import Expr, expr_text
+from cdmpp.features.program.loop_tree import Allocation, Loop, LoopTree, Node, Store, children
 
 #: Marks leaving a node in the serialised tree.
 LEAVE = -1

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from torch import nn
 
-from cdmpp.datasets.atomic import write_atomic
 from cdmpp.errors import DataError
+from cdmpp.files.atomic import write_atomic
 
 _FILE_NAME = "model.safetensors"
 

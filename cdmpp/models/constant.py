@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cdmpp.datasets.samples import Samples
-from cdmpp.models._guard import check_schema, check_trainable, state_value
 from cdmpp.models.base import CostModel
+from cdmpp.models.parts.checks import check_schema, check_trainable, state_value
 
 
 class ConstantCostModel(CostModel):

@@ -11,16 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cdmpp.config import from_dict, to_dict
-from cdmpp.datasets.atomic import make_folder
 from cdmpp.datasets.samples import Samples
 from cdmpp.devices.spec import DeviceSpec
+from cdmpp.files.atomic import make_folder
 from cdmpp.metrics import Judged, spearman_by_task
-from cdmpp.models._guard import state_value
-from cdmpp.models._labels import least_mape_factor
 from cdmpp.models.base import CostModel
 from cdmpp.models.gbdt import GbdtCostModel
 from cdmpp.models.options import EnsembleOptions
-from cdmpp.models.segment_mlp import SegmentMlpCostModel
+from cdmpp.models.parts.checks import state_value
+from cdmpp.models.parts.labels import least_mape_factor
+from cdmpp.models.peers.segment_mlp import SegmentMlpCostModel
 from cdmpp.models.transformer import TransformerCostModel
 
 FloatArray = NDArray[np.float64]

@@ -10,18 +10,19 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from cdmpp.boosted_file import load_booster, save_booster
 from cdmpp.config import from_dict, to_dict
 from cdmpp.datasets.samples import Samples
 from cdmpp.devices.vector import device_vector
 from cdmpp.errors import UsageError
-from cdmpp.models._guard import check_schema, check_trainable, state_value
-from cdmpp.models._labels import LogLabels, ScoreLabels, labels_from_json
-from cdmpp.models._order import best_over_latency, log_rates, task_device_groups
-from cdmpp.models._pooling import leaf_matrix, leaf_rows, pooled_features
-from cdmpp.models._prior import Prior, fit_prior
+from cdmpp.files.boosted_trees import load_booster, save_booster
 from cdmpp.models.base import CostModel
-from cdmpp.models.options import GbdtObjective, GbdtOptions, is_base, is_feature
+from cdmpp.models.options import GbdtObjective, GbdtOptions
+from cdmpp.models.parts.checks import check_schema, check_trainable, state_value
+from cdmpp.models.parts.labels import LogLabels, ScoreLabels, labels_from_json
+from cdmpp.models.parts.pooling import leaf_matrix, leaf_rows, pooled_features
+from cdmpp.models.parts.prior import Prior, fit_prior
+from cdmpp.models.parts.ranking import best_over_latency, log_rates, task_device_groups
+from cdmpp.nn.options import is_base, is_feature
 
 _FILE_NAME = "trees.ubj.xz"
 _CHUNK_PROGRAMS = 20_000

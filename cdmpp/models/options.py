@@ -4,172 +4,21 @@ mirror them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
-from types import MappingProxyType
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Literal
 
 from cdmpp.analytic.prior import PriorModelName
-from cdmpp.config import to_dict
+from cdmpp.nn.options import (
+    ADDED_LATER,
+    LoopOptions,
+    LossOptions,
+    NetworkOptions,
+    PriorKind,
+    TorchPeerOptions,
+)
 
-PositionKind = Literal["sinusoidal", "original", "none"]
-AnchorKind = Literal["leaf_roofline", "none"]
-AlignmentKind = Literal["none", "cmd", "mmd"]
-AlignmentGroups = Literal["device", "task"]
-ScheduleKind = Literal["cosine", "triangular"]
-OptimiserKind = Literal["adamw", "adam"]
-DeviceType = Literal["cpu", "cuda"]
-Precision = Literal["fp32", "bf16"]
 PeerLossKind = Literal["mse", "lambda_rank"]
 GbdtObjective = Literal["squared_log", "absolute_log", "huber_log", "rank"]
-#: What an analytic model's time is to a learned model: nothing, what it predicts the ratio to, an
-#: input, or both.
-PriorKind = Literal["none", "residual", "feature", "both"]
-
-_LATER = "added_later"
-#: Metadata of fields that are younger than trainings that are kept by their options: at its default
-#: such a field is left out of their identity.
-ADDED_LATER: Mapping[str, bool] = MappingProxyType({_LATER: True})
-
-
-def identity(options: Any) -> dict[str, Any]:
-    """Returns options as the values that tell trainings apart, for JSON: fields marked
-    `ADDED_LATER` appear only where they differ from their default.
-
-    Args:
-        options: a dataclass; fields may be nested dataclasses.
-    """
-    values = to_dict(options)
-    for entry in fields(options):
-        value = getattr(options, entry.name)
-        if entry.metadata.get(_LATER) and value == entry.default:
-            del values[entry.name]
-        elif is_dataclass(value) and not isinstance(value, type):
-            values[entry.name] = identity(value)
-    return values
-
-
-def is_base(kind: PriorKind) -> bool:
-    """Whether a model predicts the log ratio to its prior."""
-    return kind in ("residual", "both")
-
-
-def is_feature(kind: PriorKind) -> bool:
-    """Whether a model sees its prior."""
-    return kind in ("feature", "both")
-
-
-@dataclass(frozen=True)
-class NetworkOptions:
-    """Shape of the transformer.
-
-    Attributes:
-        hidden: width of a leaf's state.
-        layers: encoder layers.
-        heads: attention heads; divides `hidden`.
-        feed_forward: width inside the perceptron of an encoder layer.
-        head_hidden: width inside the heads that turn states into latencies.
-        dropout: share of activations dropped in training, in [0, 1).
-        position: encoding of a leaf's place in the tree.
-        anchor: `leaf_roofline` predicts how much slower than its roofline each leaf is; `none`
-            predicts the logarithm of seconds directly.
-        members: networks of this shape that are trained together and averaged.
-        ratios: whether each leaf also sees what it needs of what the device has: its times at peak
-            rates, its bytes over the caches, its parallel iterations over the cores.
-        traffic: whether that includes the time to fetch what each of the device's caches misses.
-    """
-
-    hidden: int = 64
-    layers: int = 2
-    heads: int = 4
-    feed_forward: int = 128
-    head_hidden: int = 64
-    dropout: float = 0.1
-    position: PositionKind = "sinusoidal"
-    anchor: AnchorKind = "leaf_roofline"
-    members: int = 2
-    ratios: bool = True
-    traffic: bool = True
-
-
-@dataclass(frozen=True)
-class LossOptions:
-    """Loss on d = log(predicted) - log(measured).
-
-    Attributes:
-        huber_delta: |d| up to which the main term is quadratic.
-        relative_weight: weight of the term min(|exp(d) - 1|, relative_clip), the percentage error
-            itself.
-        relative_clip: bound of that term.
-        rank_weight: weight of the pairwise order term among programs of one task on one device.
-        alignment: term that pulls the embeddings of the training part's domains together: `cmd`
-            central moments, `mmd` kernels.
-        alignment_weight: its weight.
-        alignment_groups: what a domain is.
-    """
-
-    huber_delta: float = 0.5
-    relative_weight: float = 1.0
-    relative_clip: float = 3.0
-    rank_weight: float = 0.4
-    alignment: AlignmentKind = "none"
-    alignment_weight: float = 0.1
-    alignment_groups: AlignmentGroups = "device"
-
-
-@dataclass(frozen=True)
-class LoopOptions:
-    """How a torch model is trained.
-
-    Attributes:
-        epochs: most passes over the training part.
-        programs_per_batch: programs in one step; each comes with all its devices.
-        programs_per_task: programs of one task kept together in a batch (gives the order term its
-            pairs).
-        learning_rate: peak; linear warm-up, then cosine to zero at the last epoch.
-        warmup_fraction: share of all steps spent on the warm-up.
-        weight_decay: decoupled, on matrices only.
-        gradient_clip: largest norm of the gradient.
-        average_decay: decay of the moving average of the weights, which is what is judged and kept.
-        patience: epochs without a better validation loss after which training stops.
-        checkpoint_every: steps between checkpoints.
-        threads: CPU threads of the training; 0 = all cores. Small matrices gain little from more
-            than one, and one gives the same bytes on every number of cores.
-        schedule: of the learning rate: `cosine` as above; `triangular` goes from a tenth of
-            `learning_rate` to ten times it and back, again and again.
-        half_period: steps of one way of `triangular`.
-        optimiser: `adamw`, or `adam`, whose weight decay is an L2 term on all parameters.
-        validate_every: steps between validations (which is when patience counts and the best
-            weights are kept); 0 = once every pass over the training part.
-        max_steps: most steps; 0 = `epochs` decide.
-        cpu_seconds: process CPU time, checks on the validation part included, after which training
-            stops; the learning rate then follows time where that is further than the steps. Not
-            reproducible; 0 = off.
-        device_type: what the training itself runs on.
-        precision: `bf16` multiplies matrices in bfloat16 (weights and losses stay float32).
-        compile: whether the steps run through torch.compile; pays on a GPU, needs a C++ compiler.
-    """
-
-    epochs: int = 30
-    programs_per_batch: int = 48
-    programs_per_task: int = 4
-    learning_rate: float = 1e-3
-    warmup_fraction: float = 0.05
-    weight_decay: float = 0.05
-    gradient_clip: float = 1.0
-    average_decay: float = 0.995
-    patience: int = 10
-    checkpoint_every: int = 200
-    threads: int = 1
-    schedule: ScheduleKind = "cosine"
-    half_period: int = 2000
-    optimiser: OptimiserKind = "adamw"
-    validate_every: int = 0
-    max_steps: int = 0
-    cpu_seconds: float = 0.0
-    device_type: DeviceType = "cpu"
-    precision: Precision = "fp32"
-    compile: bool = False
 
 
 @dataclass(frozen=True)
@@ -234,19 +83,6 @@ class GbdtOptions:
     extra_blocks: tuple[str, ...] | None = None
     prior: PriorKind = field(default="none", metadata=ADDED_LATER)
     prior_model: PriorModelName = field(default="auto", metadata=ADDED_LATER)
-
-
-@dataclass(frozen=True)
-class TorchPeerOptions:
-    """What the torch peers have in common.
-
-    Attributes:
-        extra_blocks: named blocks of the added leaf columns that are used; null = all.
-        loop: how it is trained.
-    """
-
-    extra_blocks: tuple[str, ...] | None = None
-    loop: LoopOptions = field(default_factory=LoopOptions)
 
 
 @dataclass(frozen=True)
@@ -331,47 +167,6 @@ class RecursiveLstmOptions(RankablePeerOptions):
             learning_rate=1e-3,
             weight_decay=0.00375,
             patience=15,
-        )
-    )
-
-
-@dataclass(frozen=True)
-class CdmppPaperOptions(TorchPeerOptions):
-    """The original CDMPP with its published sizes.
-
-    Attributes:
-        layers: encoder layers.
-        feed_forward: width inside the perceptron of an encoder layer.
-        dropout: share of activations dropped in the encoder, in [0, 1).
-        input_layer: width after the flattened leaves.
-        embedded_layers: widths of the layers that follow.
-        latent: width of the latents of program and device.
-        device_layers: widths of the device encoder before the latent.
-        regression_layers: widths of the decoder.
-        mse_weight: weight of the squared error beside the percentage error of the normalised label.
-    """
-
-    layers: int = 11
-    feed_forward: int = 2048
-    dropout: float = 0.1
-    input_layer: int = 716
-    embedded_layers: tuple[int, ...] = (985, 985, 985)
-    latent: int = 69
-    device_layers: tuple[int, ...] = (128, 128, 128)
-    regression_layers: tuple[int, ...] = (930, 930, 930)
-    mse_weight: float = 1000.0
-    loop: LoopOptions = field(
-        default_factory=lambda: LoopOptions(
-            epochs=100,
-            programs_per_batch=600,
-            learning_rate=1.6765674942e-5,
-            weight_decay=0.0013070669,
-            gradient_clip=2.0,
-            average_decay=0.0,
-            patience=1000,
-            schedule="triangular",
-            half_period=2000,
-            optimiser="adam",
         )
     )
 

@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from cdmpp.analytic.roofline import leaf_work, roofline_s
+from cdmpp.analytic.roofline.programs import leaf_work, roofline_s
 from cdmpp.datasets.samples import Samples
-from cdmpp.models._guard import check_schema, check_trainable, state_value
 from cdmpp.models.base import CostModel
+from cdmpp.models.parts.checks import check_schema, check_trainable, state_value
 
 #: No program takes less; keeps the logarithm of an empty program finite.
 _LEAST_S = 1e-9

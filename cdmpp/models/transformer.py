@@ -19,15 +19,16 @@ from cdmpp.config import from_dict, to_dict
 from cdmpp.datasets.samples import Samples
 from cdmpp.devices.vector import device_vector
 from cdmpp.errors import UsageError
-from cdmpp.models._guard import check_schema, check_trainable, state_value
-from cdmpp.models._latency_trainee import PREDICT_PROGRAMS, LatencyTrainee
-from cdmpp.models._leaf_batches import SampleBatches, Statistics, samples_digest
-from cdmpp.models._normalise import Normalisation
-from cdmpp.models._prior import Prior, fit_prior
 from cdmpp.models._weights import load_weights, save_weights
 from cdmpp.models.base import CostModel
-from cdmpp.models.options import LoopOptions, TransformerOptions, identity
+from cdmpp.models.options import TransformerOptions
+from cdmpp.models.parts.checks import check_schema, check_trainable, state_value
+from cdmpp.models.parts.latency_trainee import PREDICT_PROGRAMS, LatencyTrainee
+from cdmpp.models.parts.leaf_batches import SampleBatches, Statistics, samples_digest
+from cdmpp.models.parts.normalise import Normalisation
+from cdmpp.models.parts.prior import Prior, fit_prior
 from cdmpp.nn.latency_net import LatencyEnsemble, LatencyNet
+from cdmpp.nn.options import LoopOptions, identity
 
 
 class TransformerCostModel(CostModel):
@@ -218,7 +219,7 @@ class TransformerCostModel(CostModel):
         run_dir: Path | None,
         on_progress: Callable[[dict[str, Any]], None] | None,
     ) -> None:
-        from cdmpp.training.loop import train_loop
+        from cdmpp.nn.loop.loop import train_loop
 
         check_trainable(train)
         self._schema = dict(train.programs.feature_schema)

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from cdmpp.errors import DeviceError
-from cdmpp.worker_pipe import WorkerPipe
+from cdmpp.processes.pipe import WorkerPipe
 
-WORKER_COMMAND = (sys.executable, "-m", "cdmpp.networks.measure_worker")
+WORKER_COMMAND = (sys.executable, "-m", "cdmpp.networks.campaign.worker")
 _SECONDS_TO_START = 300.0
 #: The worker itself ends what takes too long; this is for a worker that hangs.
 _SECONDS_TO_ANSWER = 30.0

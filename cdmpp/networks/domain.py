@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from cdmpp.networks.encode import FAMILIES, TOTAL_COLUMNS, EncodedGraph
-from cdmpp.networks.samples import NetworkSamples
+from cdmpp.networks.dataset.encode import FAMILIES, TOTAL_COLUMNS, EncodedGraph
+from cdmpp.networks.dataset.samples import NetworkSamples
 
 #: Totals whose range is kept, with the words for them.
 _RANGES = {

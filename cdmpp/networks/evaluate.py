@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cdmpp.metrics import absolute_percentage_error, spearman
+from cdmpp.networks.dataset.samples import TARGETS, TIMES, NetworkSamples
 from cdmpp.networks.intervals import interval_metrics
-from cdmpp.networks.samples import TARGETS, TIMES, NetworkSamples
 
 FloatArray = NDArray[np.float64]
 

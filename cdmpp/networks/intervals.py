@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cdmpp.conformal import half_widths, least_owners, owner_means
-from cdmpp.networks.samples import TARGETS, UTILISATIONS, NetworkSamples
+from cdmpp.networks.dataset.samples import TARGETS, UTILISATIONS, NetworkSamples
 
 FloatArray = NDArray[np.float64]
 

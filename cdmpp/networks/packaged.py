@@ -8,8 +8,9 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from cdmpp.datasets.atomic import make_folder, write_json
 from cdmpp.errors import DataError
+from cdmpp.files.atomic import make_folder, write_json
+from cdmpp.files.places import package_folder
 from cdmpp.networks.run import MODEL_FILE, load_run, save_trained
 
 #: Word for the packaged model where a run folder is expected.
@@ -43,7 +44,7 @@ def model_folder(model: str | Path, *, parent: Path | None = None) -> Path:
 
 def packaged_folder() -> Path:
     """Returns where the packaged model is, in this package."""
-    return Path(__file__).parent.parent / "pretrained" / "networks"
+    return package_folder("cdmpp.pretrained") / "networks"
 
 
 def package_run(run_dir: Path, *, command: str, licence: str, out: Path | None = None) -> Path:

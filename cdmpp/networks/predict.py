@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from cdmpp.errors import UsageError
-from cdmpp.networks.store import MODES, Mode
+from cdmpp.networks.graph.mode import MODES, Mode
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
     from cdmpp.devices.spec import DeviceSpec
-    from cdmpp.networks.graph import NetworkGraph
+    from cdmpp.networks.graph.graph import NetworkGraph
     from cdmpp.networks.run import TrainedNetworks
 
 PRETRAINED = "pretrained"
@@ -124,7 +124,7 @@ def predict_network(
         devices: labels; none = those that the model was trained on.
         memory_limit_bytes: memory that there is; None = that of the device, where it is known.
         model: a run folder, or `pretrained`.
-        method: `fx` or `export`, see `cdmpp.networks.torch_graph`.
+        method: `fx` or `export`, see `cdmpp.networks.graph.torch_graph`.
         dtypes: type of each input.
 
     Raises:
@@ -183,7 +183,7 @@ class NetworkPredictor:
             UsageError: a batch below 1, no shape.
             DataError: the module cannot be made or followed.
         """
-        from cdmpp.networks.torch_graph import made_module, torch_graph
+        from cdmpp.networks.graph.torch_graph import made_module, torch_graph
 
         start = time.perf_counter()
         if not batches:
@@ -209,7 +209,7 @@ class NetworkPredictor:
             DeviceError: an unknown device.
             UsageError: a memory limit that is not above 0.
         """
-        from cdmpp.networks.samples import TARGETS, unmeasured
+        from cdmpp.networks.dataset.samples import TARGETS, unmeasured
 
         if memory_limit_bytes is not None and not memory_limit_bytes > 0:
             raise UsageError(f"memory limit {memory_limit_bytes}, expected above 0 bytes")

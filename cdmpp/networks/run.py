@@ -15,18 +15,18 @@ from typing import Any
 import numpy as np
 
 from cdmpp.config import dump_text, from_dict, to_dict
-from cdmpp.datasets.atomic import make_folder, write_atomic
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError
+from cdmpp.files.atomic import make_folder, write_atomic
+from cdmpp.networks.dataset.encode import ENCODING_VERSION
+from cdmpp.networks.dataset.samples import TARGETS, NetworkSamples, assemble
+from cdmpp.networks.dataset.split import NetworkSplit, SplitKind, split_networks
+from cdmpp.networks.dataset.store import NetworkData
 from cdmpp.networks.domain import Domain
-from cdmpp.networks.encode import ENCODING_VERSION
 from cdmpp.networks.evaluate import NOISE_FLOOR, judge, noise_floor
 from cdmpp.networks.intervals import NetworkIntervals, calibrate_networks
-from cdmpp.networks.models import DEFAULT_MODEL, FloatArray, NetworkModel, new_model
-from cdmpp.networks.options import NetworkOptions
-from cdmpp.networks.samples import TARGETS, NetworkSamples, assemble
-from cdmpp.networks.split import NetworkSplit, SplitKind, split_networks
-from cdmpp.networks.store import NetworkData
+from cdmpp.networks.models.base import DEFAULT_MODEL, FloatArray, NetworkModel, new_model
+from cdmpp.networks.models.options import NetworkOptions
 
 MODEL_FORMAT = "networks-1"
 MODEL_FILE = "model.json"
@@ -40,7 +40,7 @@ class NetworkRun(NetworkOptions):
     """What is trained, with the options of all models.
 
     Attributes:
-        model: of `cdmpp.networks.models.MODELS`.
+        model: of `cdmpp.networks.models.base.MODELS`.
         seed: of the split and of the model.
         split: how the parts are drawn.
         device: only samples of this device; None = all of the data set.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from cdmpp.models.options import AlignmentKind
+from cdmpp.nn.options import AlignmentKind
 
 #: A domain with fewer samples in a batch says too little about its distribution.
 LEAST_SAMPLES = 4

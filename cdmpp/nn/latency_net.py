@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from cdmpp.features.extra import CAPACITIES
-from cdmpp.models.options import NetworkOptions, PriorKind, is_base, is_feature
+from cdmpp.features.added_columns import CAPACITIES
 from cdmpp.nn.encoder import Encoder
+from cdmpp.nn.options import NetworkOptions, PriorKind, is_base, is_feature
 from cdmpp.nn.positional import encode_position
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from cdmpp.models.options import CdmppPaperOptions
+from cdmpp.nn.options import CdmppPaperOptions
 
 
 @dataclass(frozen=True)

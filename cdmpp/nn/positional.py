@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from cdmpp.models.options import PositionKind
+from cdmpp.nn.options import PositionKind
 
 
 def encode_position(position: Tensor, width: int, *, kind: PositionKind) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from cdmpp.errors import UsageError
+from cdmpp.files.places import package_folder
 
 DEFAULT = "default"
 _WORD = "pretrained"
@@ -19,7 +20,7 @@ def find_pretrained(name: str = DEFAULT, *, parent: Path | None = None) -> Path:
     Raises:
         UsageError: there is no packaged model of that name.
     """
-    parent = parent or Path(__file__).parent
+    parent = parent or package_folder("cdmpp.pretrained")
     found = sorted(path.parent.name for path in parent.glob("*/model.json"))
     if name not in found:
         here = f"packaged are {', '.join(found)}" if found else "none is packaged"

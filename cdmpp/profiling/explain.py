@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
+from cdmpp.analytic.kernels.predictor import Predictor
+from cdmpp.analytic.kernels.work import work_of
 from cdmpp.devices.occupancy import device_occupancy_limits, occupancy
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DeviceError
 from cdmpp.profiling.merge import group_rows, join_rows
-from cdmpp.profiling.predict import Predictor
 from cdmpp.profiling.schema import DEVICE_KINDS, Kind, Profile, Row
-from cdmpp.profiling.work import work_of
 
 Bound = Literal["memory-bound", "compute-bound", "latency-bound"]
 Block = Literal["device", "operators", "api", "ranges"]

@@ -6,28 +6,28 @@ from collections.abc import Callable
 from pathlib import Path
 
 from cdmpp.errors import DataError
-from cdmpp.profiling._open import open_binary, read_text
-from cdmpp.profiling.chrome_trace import read_chrome_trace
-from cdmpp.profiling.cutlass_csv import is_cutlass_csv, read_cutlass_csv
-from cdmpp.profiling.hl100_trace import is_hl100_trace, read_hl100_trace
-from cdmpp.profiling.json_stream import TraceStream
-from cdmpp.profiling.launch_table import (
+from cdmpp.files.json_stream import TraceStream
+from cdmpp.files.open_text import open_binary, read_text
+from cdmpp.profiling.formats.chrome_trace import read_chrome_trace
+from cdmpp.profiling.formats.cutlass_csv import is_cutlass_csv, read_cutlass_csv
+from cdmpp.profiling.formats.hl100_trace import is_hl100_trace, read_hl100_trace
+from cdmpp.profiling.formats.launch_table import (
     is_launch_csv,
     is_launch_text,
     read_launch_csv,
     read_launch_text,
 )
-from cdmpp.profiling.ncu_raw import is_ncu_raw, read_ncu_raw
-from cdmpp.profiling.nsys_summary import is_nsys_summary, read_nsys_summary
-from cdmpp.profiling.nvprof_metrics import is_nvprof_metrics, read_nvprof_metrics
-from cdmpp.profiling.nvprof_summary import (
+from cdmpp.profiling.formats.ncu_raw import is_ncu_raw, read_ncu_raw
+from cdmpp.profiling.formats.nsys_summary import is_nsys_summary, read_nsys_summary
+from cdmpp.profiling.formats.nvprof_metrics import is_nvprof_metrics, read_nvprof_metrics
+from cdmpp.profiling.formats.nvprof_summary import (
     is_nvprof_summary,
     is_nvprof_summary_csv,
     read_nvprof_summary,
     read_nvprof_summary_csv,
 )
+from cdmpp.profiling.formats.sqlite_file import is_sqlite, read_sqlite
 from cdmpp.profiling.schema import Profile
-from cdmpp.profiling.sqlite_file import is_sqlite, read_sqlite
 
 _HEAD_BYTES = 1 << 16
 #: (what it is, whether a text is that, its reader), the narrow ones first.

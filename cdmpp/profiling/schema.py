@@ -9,6 +9,8 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from cdmpp.analytic.kernels.call import Call
+
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
@@ -37,27 +39,6 @@ class Launch:
     block: tuple[int, int, int] | None
     registers_per_thread: int | None = None
     shared_bytes: int | None = None
-
-
-@dataclass(frozen=True)
-class Call:
-    """The operator behind a row, with its shapes.
-
-    Attributes:
-        name: as the framework calls it, e.g. `aten::conv2d`, `gemm`.
-        shapes: of the inputs, in their order; () for what is no tensor.
-        dtypes: of the inputs, e.g. `float`; empty = unknown.
-        settings: other arguments by name: `stride`, `padding`, `groups`, ...
-    """
-
-    name: str
-    shapes: tuple[tuple[int, ...], ...] = ()
-    dtypes: tuple[str, ...] = ()
-    settings: tuple[tuple[str, tuple[int, ...]], ...] = ()
-
-    def setting(self, name: str) -> tuple[int, ...] | None:
-        """Returns an argument; None = not given."""
-        return dict(self.settings).get(name)
 
 
 @dataclass(frozen=True)

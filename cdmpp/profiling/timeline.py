@@ -8,8 +8,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from cdmpp.datasets.atomic import write_atomic
 from cdmpp.errors import DataError
+from cdmpp.files.atomic import write_atomic
+from cdmpp.files.places import package_folder
 from cdmpp.profiling.schema import DEVICE_KINDS, FloatArray, IntArray, Profile
 
 #: Events on a page at most; a page of more is slow to open.
@@ -33,7 +34,7 @@ def write_timeline(profile: Profile, path: Path) -> dict[str, int]:
     if left_out:
         notes[0] += f"; the {left_out} shortest are left out"
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True,
+        loader=jinja2.FileSystemLoader(package_folder("cdmpp.profiling")), autoescape=True,
         undefined=jinja2.StrictUndefined,
     )  # fmt: skip
     # A `</script>` in a name must not end the page's data.

@@ -7,8 +7,8 @@ import math
 from pathlib import Path
 from typing import Any
 
-from cdmpp.datasets.atomic import write_json
 from cdmpp.errors import DataError, UsageError
+from cdmpp.files.atomic import write_json
 from cdmpp.replay.engine import Replay
 
 FORMAT = "cdmpp-replay-gap"

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from cdmpp.analytic.roofline import device_rates
+from cdmpp.analytic.roofline.programs import device_rates
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError, DeviceError, UsageError
 from cdmpp.replay.graph import Operator, OperatorGraph

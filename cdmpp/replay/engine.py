@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from cdmpp.errors import DataError, UsageError
-from cdmpp.replay._earliest_ready import simulate_earliest_ready
+from cdmpp.replay.earliest_ready import simulate_earliest_ready
 from cdmpp.replay.graph import Operator, OperatorGraph, issue_order, longest_path_s, predecessors
 
 Policy = Literal["issue-order", "earliest-ready"]

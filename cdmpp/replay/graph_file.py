@@ -11,9 +11,9 @@ from typing import Any
 
 import yaml
 
-from cdmpp.datasets.atomic import write_json
 from cdmpp.devices.device_file import nearest
 from cdmpp.errors import DataError, UsageError
+from cdmpp.files.atomic import write_json
 from cdmpp.replay.graph import COLLECTIVES, COMMUNICATION, COPY, Operator, OperatorGraph
 from cdmpp.replay.transfers import Links, links_of, with_copies
 

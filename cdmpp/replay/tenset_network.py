@@ -6,10 +6,10 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from cdmpp.datasets.flops import flop_count
-from cdmpp.datasets.json_graph import JsonGraph
-from cdmpp.datasets.operators import operator_name
-from cdmpp.datasets.task_index import load_tasks
+from cdmpp.datasets.tenset.flops import flop_count
+from cdmpp.datasets.tenset.json_graph import JsonGraph
+from cdmpp.datasets.tenset.operator_name import operator_name
+from cdmpp.datasets.tenset.task_index import load_tasks
 from cdmpp.errors import DataError
 from cdmpp.records import TensetTask
 from cdmpp.replay.graph import Operator, OperatorGraph

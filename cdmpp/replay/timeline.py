@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from cdmpp.datasets.atomic import write_atomic
+from cdmpp.files.atomic import write_atomic
 from cdmpp.replay.engine import Replay
 
 _US_PER_S = 1e6

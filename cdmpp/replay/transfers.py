@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from cdmpp.analytic.memory_curve import MemoryCurve, SmoothMemoryCurve, bus_factor
+from cdmpp.analytic.embedding.memory_curve import MemoryCurve, SmoothMemoryCurve, bus_factor
 from cdmpp.config import from_dict
 from cdmpp.errors import UsageError
 from cdmpp.replay.graph import COPY, Operator, OperatorGraph, predecessors

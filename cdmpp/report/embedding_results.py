@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cdmpp.analytic.embedding_errors import HISTOGRAM_EDGES, histogram_labels
-from cdmpp.analytic.embedding_evaluate import LINES, SPLITS, Judgement
-from cdmpp.analytic.embedding_shapes import Pass
+from cdmpp.analytic.embedding.errors import HISTOGRAM_EDGES, histogram_labels
+from cdmpp.analytic.embedding.evaluate import LINES, SPLITS, Judgement
+from cdmpp.analytic.embedding.shapes import Pass
 from cdmpp.metrics import mean_and_interval, spearman
-from cdmpp.report.leaderboard_rows import CSV_COLUMNS
 from cdmpp.report.plots import COLOURS, new_figure, predicted_against_measured, svg_text
+from cdmpp.report.tables import CSV_COLUMNS
 
 FloatArray = NDArray[np.float64]
 
@@ -183,7 +183,7 @@ def error_histogram_plot(errors: dict[str, FloatArray]) -> str:
     Args:
         errors: line -> float64 [N], absolute errors as fractions.
     """
-    from cdmpp.analytic.embedding_errors import error_histogram
+    from cdmpp.analytic.embedding.errors import error_histogram
 
     figure, axes = new_figure(7.2, 3.6)
     places = np.arange(len(HISTOGRAM_EDGES))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
+from cdmpp.files.places import package_folder
 from cdmpp.report.tables import COLUMNS, Group
 
 #: What the rows and columns mean; shown on every page.
@@ -64,7 +64,9 @@ def render_page(page: Page) -> str:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined
+        loader=FileSystemLoader(package_folder("cdmpp.report")),
+        autoescape=True,
+        undefined=StrictUndefined,
     )
     return environment.get_template("page.html").render(
         title=page.title,

@@ -5,11 +5,12 @@ from __future__ import annotations
 import html
 from pathlib import Path
 
-from cdmpp.datasets.atomic import write_atomic
+from cdmpp.files.atomic import write_atomic
+from cdmpp.files.places import package_folder
 from cdmpp.replay.engine import Replay
 from cdmpp.replay.summary import Outcome, by_kind
-from cdmpp.report.intervals import format_interval
 from cdmpp.report.tables import format_seconds
+from cdmpp.report.text import format_interval
 
 _WIDTH, _LANE, _LEFT = 1040.0, 26.0, 150.0
 #: Operators narrower than this (pixels) are drawn together with their neighbours.
@@ -30,7 +31,7 @@ def write_timeline_page(path: Path, outcome: Outcome) -> None:
 def timeline_page(outcome: Outcome) -> str:
     """Returns the page: total, timeline, kinds of operators, critical path, uncovered operators."""
     graph, run = outcome.costs.graph, outcome.expected
-    style = (Path(__file__).parent / "_style.html").read_text(encoding="utf-8")
+    style = (package_folder("cdmpp.report") / "_style.html").read_text(encoding="utf-8")
     kinds = by_kind(outcome)
     colours = {row["kind"]: _COLOURS[place % len(_COLOURS)] for place, row in enumerate(kinds)}
     total = format_interval(run.total_s, outcome.low_s, outcome.high_s)

@@ -180,3 +180,8 @@ def _is_best(value: float, rivals: Sequence[float], column: Column) -> bool:
     if column.better is None:
         return False
     return value == (min(rivals) if column.better == "low" else max(rivals))
+
+
+CSV_COLUMNS = (
+    "suite", "dataset", "split", "device", "group", "model", "seed", "metric", "value", "n",
+)  # fmt: skip

@@ -1,1 +1,1 @@
-"""Training: the loop, checkpoints, runs and run folders."""
+"""Training runs: from options to a run folder, estimates with intervals, packaging."""

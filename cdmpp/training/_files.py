@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from cdmpp.datasets.atomic import write_atomic
 from cdmpp.errors import DataError
+from cdmpp.files.atomic import write_atomic
 
 
 def write_text(path: Path, text: str) -> None:

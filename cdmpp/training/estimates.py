@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cdmpp.datasets.samples import Samples
-from cdmpp.models._guard import check_schema
 from cdmpp.models.base import CostModel
-from cdmpp.training.code_model import CodeModel, CodeRows
-from cdmpp.training.out_of_distribution import NearTask, TrainingTasks
+from cdmpp.models.parts.checks import check_schema
+from cdmpp.training.machine_code.model import CodeModel, CodeRows
 from cdmpp.training.run_folder import ModelCard, load_model
+from cdmpp.training.uncertainty.strangers import NearTask, TrainingTasks
 
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]

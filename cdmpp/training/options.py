@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from cdmpp.models.options import (
-    CdmppPaperOptions,
     EnsembleOptions,
     GbdtOptions,
     RecursiveLstmOptions,
@@ -14,6 +13,7 @@ from cdmpp.models.options import (
     TlpOptions,
     TransformerOptions,
 )
+from cdmpp.nn.options import CdmppPaperOptions
 
 SplitKind = Literal["task", "network", "record"]
 

@@ -12,20 +12,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cdmpp.config import dump_text
-from cdmpp.datasets.atomic import make_folder
+from cdmpp.datasets.judge import judge_in_detail, oracle_task_median
 from cdmpp.datasets.samples import Samples
 from cdmpp.datasets.splits import Split, split
 from cdmpp.errors import UsageError
+from cdmpp.files.atomic import make_folder
+from cdmpp.machine import versions
 from cdmpp.models.base import CostModel
 from cdmpp.models.registry import model_class
-from cdmpp.timing import timer
+from cdmpp.timing.stats import timer
 from cdmpp.training._files import write_json, write_text
-from cdmpp.training.calibration import add_interval_metrics
 from cdmpp.training.estimates import TrainedModel
-from cdmpp.training.judge import judge_in_detail, oracle_task_median
 from cdmpp.training.options import TrainOptions
-from cdmpp.training.origin import versions
 from cdmpp.training.run_folder import ModelCard, save_trained, task_digests, write_predictions
+from cdmpp.training.uncertainty.calibration import add_interval_metrics
 
 #: (what is being done, progress of it or None)
 RunProgress = Callable[[str, dict[str, Any] | None], None]

@@ -11,17 +11,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cdmpp.datasets.atomic import write_atomic
 from cdmpp.datasets.samples import Samples
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.devices.vector import DEVICE_VECTOR_SCHEMA_VERSION
 from cdmpp.errors import DataError
+from cdmpp.files.atomic import write_atomic
 from cdmpp.models.base import CostModel
 from cdmpp.models.registry import model_class
 from cdmpp.training._files import read_json, write_json
-from cdmpp.training.calibration import Calibration, calibrate
-from cdmpp.training.code_model import FOLDER as MACHINE_CODE_FOLDER
-from cdmpp.training.out_of_distribution import TrainingTasks
+from cdmpp.training.machine_code.model import FOLDER as MACHINE_CODE_FOLDER
+from cdmpp.training.uncertainty.calibration import Calibration, calibrate
+from cdmpp.training.uncertainty.strangers import TrainingTasks
 
 MODEL_FORMAT = 1
 _HINT = "give a run folder that `cdmpp train` has finished, or train one with `cdmpp train`"

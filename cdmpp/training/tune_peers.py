@@ -21,11 +21,11 @@ import yaml
 
 from cdmpp.config import from_dict, load_config
 from cdmpp.datasets.cache import load_samples
+from cdmpp.datasets.judge import judge
 from cdmpp.datasets.samples import Samples
 from cdmpp.datasets.splits import split
 from cdmpp.errors import CdmppError, NotApplicableError, UsageError
 from cdmpp.training._files import write_text
-from cdmpp.training.judge import judge
 from cdmpp.training.options import TrainOptions
 from cdmpp.training.run import new_model
 

@@ -9,17 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdmpp.analytic.conv.layer_model import load_layers_model
+from cdmpp.analytic.conv.layers.model import load_layers_model
 from cdmpp.analytic.conv.shapes import ConvShapes
-from cdmpp.analytic.embedding import estimate
-from cdmpp.analytic.embedding_devices import from_spec
-from cdmpp.analytic.embedding_shapes import EmbeddingShape
-from cdmpp.analytic.prior import PRIOR_SOURCES, packaged_conv_model_path, prior_times
+from cdmpp.analytic.embedding.devices import from_spec
+from cdmpp.analytic.embedding.gpu import estimate
+from cdmpp.analytic.embedding.shapes import EmbeddingShape
+from cdmpp.analytic.kernels.packaged import packaged_conv_model_path
+from cdmpp.analytic.prior import PRIOR_SOURCES, prior_times
 from cdmpp.analytic.recognise import ConvLoops, conv_shape, recognise
-from cdmpp.analytic.roofline import leaf_work, roofline_s
+from cdmpp.analytic.roofline.programs import leaf_work, roofline_s
 from cdmpp.datasets.samples import ProgramArrays, Samples
 from cdmpp.devices.registry import get_device
-from cdmpp.features.extra import LEAF_EXTRA_COUNT, LEAF_EXTRA_NAMES
+from cdmpp.features.added_columns import LEAF_EXTRA_COUNT, LEAF_EXTRA_NAMES
 from cdmpp.features.schema import LEAF_FEATURE_NAMES
 from tests.models.synthetic import make_samples
 

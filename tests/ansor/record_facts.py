@@ -10,7 +10,7 @@ import hashlib
 import json
 import sys
 
-from cdmpp.datasets.record_line import parse_record
+from cdmpp.datasets.tenset.record_line import parse_record
 from cdmpp.features.compact_ast import CompactAst
 from cdmpp.models.assemble import AskedProgram, assemble_samples
 from cdmpp.pretrained import find_pretrained

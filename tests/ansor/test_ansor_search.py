@@ -16,9 +16,10 @@ import pytest
 
 from cdmpp.errors import DataError, DeviceError, UsageError
 from cdmpp.metrics import spearman
+from tests.paths import ROOT
 
 try:
-    from tvm_helper.ansor import CdmppPythonModel, state_lines
+    from tvm_helper.cost_model.ansor.model import CdmppPythonModel, state_lines
 except UsageError as error:
     pytest.skip(f"{error} (the tests: make ansor-test)", allow_module_level=True)
 
@@ -35,7 +36,7 @@ from tests.ansor.ansor_tasks import (
     random_states,
     search,
 )
-from tvm_helper.ansor_client import _own_variables, find_python
+from tvm_helper.cost_model.ansor.client import _own_variables, find_python
 
 pytestmark = pytest.mark.ansor
 
@@ -81,7 +82,7 @@ def record_facts(task: Any, lines: list[str], device: str = DEVICE) -> list[dict
     done = subprocess.run(
         [str(find_python()), str(Path(__file__).with_name("record_facts.py"))],
         input=json.dumps(request), capture_output=True, text=True, check=True,
-        env={**_own_variables(os.environ), "PYTHONPATH": str(Path(__file__).parents[2])},
+        env={**_own_variables(os.environ), "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     facts: list[dict[str, Any]] = json.loads(done.stdout)
     return facts

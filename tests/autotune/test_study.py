@@ -39,7 +39,8 @@ from cdmpp.cli.main import main
 from cdmpp.config import load_config
 from cdmpp.errors import DataError, NotApplicableError, NotFiniteError, UsageError
 from cdmpp.models.base import CostModel
-from cdmpp.models.options import LoopOptions, SegmentMlpOptions
+from cdmpp.models.options import SegmentMlpOptions
+from cdmpp.nn.options import LoopOptions
 from cdmpp.training.options import TrainOptions
 from tests.models.synthetic import make_samples
 
@@ -345,7 +346,7 @@ def test_the_command_tunes_trains_and_reports(tmp_path, capsys, monkeypatch):
     from cdmpp.datasets import cache
 
     monkeypatch.setattr(cache, "load_samples", load)
-    monkeypatch.setattr("cdmpp.cli._data.extracted_folder", lambda args: Path("unused"))
+    monkeypatch.setattr("cdmpp.cli.dataset.samples.extracted_folder", lambda args: Path("unused"))
     out = tmp_path / "out"
     words = [
         "autotune", "--model", "gbdt", "--trials", "3", "--pruner", "none", "--out", str(out),

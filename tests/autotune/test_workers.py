@@ -23,8 +23,9 @@ from cdmpp.autotune.storage import new_sampler, open_storage, open_study
 from cdmpp.autotune.study import first_settings
 from tests.autotune.postgres import running_server
 from tests.autotune.study_child import OPTIONS, TRIALS
+from tests.paths import ROOT
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+REPOSITORY = ROOT
 CHILD = Path(__file__).with_name("study_child.py")
 
 

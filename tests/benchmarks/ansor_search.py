@@ -24,11 +24,11 @@ import numpy as np
 import tvm
 from tvm import auto_scheduler
 
-from cdmpp.datasets.atomic import write_atomic
+from cdmpp.files.atomic import write_atomic
 from cdmpp.metrics import spearman
 from tests.ansor.ansor_tasks import DEVICE, TARGET, conv2d_task, matmul_task, search
 from tests.benchmarks.ansor_search_page import page
-from tvm_helper.ansor import CdmppPythonModel
+from tvm_helper.cost_model.ansor.model import CdmppPythonModel
 
 #: Shapes that no training task has.
 TASKS: dict[str, Callable[[], Any]] = {

@@ -24,10 +24,10 @@ from typing import Any
 
 import numpy as np
 
-from cdmpp.datasets.atomic import make_folder, write_atomic, write_json
-from cdmpp.training.origin import commit, machine
+from cdmpp.files.atomic import make_folder, write_atomic, write_json
+from cdmpp.machine import commit, machine
+from tests.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 _CONFIG = "configs/autotune/tenset-cpu.yaml"
 #: Trials of a study with and without ending trials early, which has no other budget.
 _PRUNING_TRIALS = 20

@@ -22,10 +22,9 @@ from typing import Any
 
 import numpy as np
 
-from cdmpp.analytic.conv.judging import time_errors
-from cdmpp.analytic.conv.latent import roofline_ms
-from cdmpp.analytic.conv.layer_features import shape_features
-from cdmpp.analytic.conv.layer_model import (
+from cdmpp.analytic.conv.layers.closed_forms import roofline_ms
+from cdmpp.analytic.conv.layers.features import shape_features
+from cdmpp.analytic.conv.layers.model import (
     BoostOptions,
     LayerOptions,
     boost,
@@ -33,12 +32,13 @@ from cdmpp.analytic.conv.layer_model import (
     fit_layers,
     remove_drifts,
 )
-from cdmpp.analytic.conv.layer_table import LayerTable, device_rows, read_layers
+from cdmpp.analytic.conv.layers.table import LayerTable, device_rows, read_layers
+from cdmpp.analytic.conv.seer.judging import time_errors
+from cdmpp.analytic.conv.seer.splits import family_split, octave_split
 from cdmpp.analytic.conv.shapes import FloatArray, IntArray
-from cdmpp.analytic.conv.splits import family_split, octave_split
-from cdmpp.datasets.atomic import sha256_file, write_atomic, write_json
+from cdmpp.files.atomic import sha256_file, write_atomic, write_json
+from tests.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 LAYERS = ROOT.parent / "shared" / "data" / "neusight" / "train" / "conv.csv.gz"
 COMMAND = "make bench-conv"
 SUITE, DATASET = "conv", "neusight-conv"
@@ -335,7 +335,7 @@ def write_text(path: Path, text: str) -> None:
 
 def main() -> int:
     """Runs everything and writes the three files; returns the exit code."""
-    from cdmpp.training.origin import commit, machine, versions
+    from cdmpp.machine import commit, machine, versions
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--layers", type=Path, default=LAYERS)

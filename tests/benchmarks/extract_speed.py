@@ -27,7 +27,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.paths import ROOT
+
 SHIPPED = ROOT / "data" / "tenset-cpu"
 ANSOR_GPU = ROOT.parent / "shared" / "data" / "ansor-gpu"
 COMMAND = "make bench-extract"
@@ -38,9 +39,9 @@ _BATCH = 64
 
 def make_convolutions(out: Path, *, variants: int) -> None:
     """Writes the convolution records of one device, `variants` times with other pragmas."""
-    from cdmpp.datasets.json_graph import JsonGraph
-    from cdmpp.datasets.operators import operator_name
-    from cdmpp.datasets.tenset import ReadReport, load_tasks, read_records
+    from cdmpp.datasets.tenset.folder import ReadReport, load_tasks, read_records
+    from cdmpp.datasets.tenset.json_graph import JsonGraph
+    from cdmpp.datasets.tenset.operator_name import operator_name
 
     folder = out / "measure_records" / CONVOLUTION_DEVICE
     folder.mkdir(parents=True)
@@ -63,7 +64,7 @@ def make_convolutions(out: Path, *, variants: int) -> None:
 def extract_here(dataset: Path, out: Path, *, jobs: int) -> dict[str, Any]:
     """Extracts on `jobs` cores and returns counts, seconds and peak memory."""
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:jobs])
-    from cdmpp.datasets.store import extract
+    from cdmpp.datasets.extraction.extract import extract
     from tvm_helper.featurise import featurise_records
 
     began = time.perf_counter()
@@ -90,8 +91,8 @@ def record_outcomes(extracted: Path) -> dict[str, dict[str, int]]:
     `valid`; `flagged: REASON` = featurised, and the original toolchain rejects the program;
     `failed: REASON` = no features.
     """
-    from cdmpp.datasets.extracted import read_table
-    from cdmpp.datasets.program_rows import reason_group
+    from cdmpp.datasets.extraction.extracted import read_table
+    from cdmpp.datasets.extraction.program_rows import reason_group
 
     outcome_of: dict[str, str] = {}
     columns = ["program_id", "reject_reason", "leaf_position"]
@@ -127,9 +128,9 @@ def phases_here(dataset: Path, out: Path) -> dict[str, Any]:
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:1])
     import pyarrow.parquet  # noqa: F401
 
-    from cdmpp.datasets.record_file import read_records
-    from cdmpp.datasets.shard import worker_tasks
-    from cdmpp.datasets.tenset import ReadReport, find_device_files, find_devices
+    from cdmpp.datasets.extraction.shard import worker_tasks
+    from cdmpp.datasets.tenset.folder import ReadReport, find_device_files, find_devices
+    from cdmpp.datasets.tenset.record_file import read_records
 
     gc.set_threshold(100_000)  # as while a shard is built
     phases = Phases()
@@ -182,8 +183,8 @@ class _Writer:
     """The two tables, as a shard writes them."""
 
     def __init__(self, out: Path) -> None:
-        from cdmpp.datasets.schema import measurements_schema, programs_schema
-        from cdmpp.datasets.shard import MEASUREMENT_ROWS, PROGRAM_ROWS, TableWriter
+        from cdmpp.datasets.extraction.schema import measurements_schema, programs_schema
+        from cdmpp.datasets.extraction.shard import MEASUREMENT_ROWS, PROGRAM_ROWS, TableWriter
 
         out.mkdir(parents=True, exist_ok=True)
         self.programs = TableWriter(out / "programs.parquet", programs_schema(), PROGRAM_ROWS)
@@ -210,7 +211,7 @@ def _identities(records: list[Any]) -> list[str]:
 
 
 def _measurement_rows(records: list[Any], identities: list[str]) -> list[dict[str, Any]]:
-    from cdmpp.datasets.program_rows import measurement_row
+    from cdmpp.datasets.extraction.program_rows import measurement_row
 
     return [measurement_row(i, record) for i, record in zip(identities, records, strict=True)]
 
@@ -230,7 +231,7 @@ def _featurise(
     index: Any, batch: dict[str, Any], phases: Phases, writer: _Writer, inside: dict[str, float]
 ) -> None:
     """Featurises and writes a batch, and adds the native code's own clocks to `inside`."""
-    from cdmpp.datasets.program_rows import program_rows
+    from cdmpp.datasets.extraction.program_rows import program_rows
     from tvm_helper.featurise import featurise_records, native_batch, prepared_task
 
     records = list(batch.values())
@@ -270,7 +271,7 @@ def measure(name: str, dataset: Path, folder: Path) -> dict[str, Any]:
 
 def memory(folder: Path) -> dict[str, Any]:
     """Returns the peak memory at the shipped records of one device and at ten times as many."""
-    from tests.datasets.memory_probe import measure as probe
+    from tests.datasets.extraction.memory_probe import measure as probe
 
     one, ten = (
         probe(axis="programs", scale=n, files=400, device=CONVOLUTION_DEVICE, is_real=True)
@@ -294,8 +295,8 @@ def main() -> None:
     if args.phases:
         print(json.dumps(phases_here(*args.phases)))
         return
-    from cdmpp.datasets.atomic import write_atomic, write_json
-    from cdmpp.training.origin import commit, machine, versions
+    from cdmpp.files.atomic import write_atomic, write_json
+    from cdmpp.machine import commit, machine, versions
     from tests.benchmarks.extract_text import FULL_RECORDS, outcomes_text, report_text
     from tvm_helper.native import native_library
 

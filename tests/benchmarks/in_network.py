@@ -14,13 +14,17 @@ from collections import Counter
 from pathlib import Path
 
 from cdmpp.devices.registry import get_device
-from cdmpp.training.cold_memory import KernelInNetwork, read_in_network, write_in_network
-from tvm_helper.device_target import device_target
-from tvm_helper.measure_sources import module_task
-from tvm_helper.network_costs import ScheduleChoice, choose_schedules
-from tvm_helper.network_graph import read_network_graph
-from tvm_helper.network_measure import measure_network
-from tvm_helper.search_files import SEARCH_FILE
+from cdmpp.training.machine_code.cold_memory import (
+    KernelInNetwork,
+    read_in_network,
+    write_in_network,
+)
+from tvm_helper.measure.sources import module_task
+from tvm_helper.programs.target import device_target
+from tvm_helper.replay.costs import ScheduleChoice, choose_schedules
+from tvm_helper.replay.graph import read_network_graph
+from tvm_helper.replay.measure import measure_network
+from tvm_helper.search.folder_files import SEARCH_FILE
 
 _TURNS = 3
 

@@ -25,11 +25,11 @@ from cdmpp.config import load_config
 from cdmpp.datasets.cache import load_samples
 from cdmpp.datasets.samples import Samples
 from cdmpp.datasets.splits import split
+from cdmpp.machine import commit, machine, versions
 from cdmpp.training.options import TrainOptions
-from cdmpp.training.origin import commit, machine, versions
 from cdmpp.training.run import new_model
+from tests.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 COMMAND = "make bench-models"
 KINDS = ("transformer", "ensemble", "segment-mlp", "gbdt", "recursive-lstm", "cdmpp-paper")
 #: What the others are compared with.

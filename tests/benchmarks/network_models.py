@@ -21,19 +21,20 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from cdmpp.datasets.atomic import make_folder, write_json
 from cdmpp.errors import CdmppError, DataError
+from cdmpp.files.atomic import make_folder, write_json
+from cdmpp.networks.dataset.samples import NetworkSamples, assemble
+from cdmpp.networks.dataset.split import SPLITS, NetworkSplit, SplitKind, split_networks
+from cdmpp.networks.dataset.store import NetworkData, read_dataset
 from cdmpp.networks.evaluate import judge
+from cdmpp.networks.graph.mode import MODES
 from cdmpp.networks.intervals import calibrate_networks
-from cdmpp.networks.models import MODELS, new_model
-from cdmpp.networks.options import NetworkOptions
+from cdmpp.networks.models.base import MODELS, new_model
+from cdmpp.networks.models.options import NetworkOptions
 from cdmpp.networks.run import data_hash
-from cdmpp.networks.samples import NetworkSamples, assemble
-from cdmpp.networks.split import SPLITS, NetworkSplit, SplitKind, split_networks
-from cdmpp.networks.store import MODES, NetworkData, read_dataset
 from tests.benchmarks.example_networks import mobilenet_v2, resnet18, squeezenet
+from tests.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 DATASET = ROOT / "data" / "networks-cpu"
 CELLS = ROOT / "runs" / "network-models"
 SEEDS = (0, 1, 2)
@@ -169,11 +170,12 @@ def measure_outside(out: Path, note: dict[str, Any], *, device: str, threads: in
         threads: of torch.
     """
     from cdmpp.config import from_dict
-    from cdmpp.networks._sample import SampleRequest, parts_of, prepare_process, run_part
-    from cdmpp.networks.labels import NetworkTiming
-    from cdmpp.networks.machine_speed import SpeedCorrection
-    from cdmpp.networks.measure_tables import at_usual_speed
-    from cdmpp.networks.measure_worker import in_fork
+    from cdmpp.networks.campaign.labels import NetworkTiming
+    from cdmpp.networks.campaign.machine_speed import SpeedCorrection
+    from cdmpp.networks.campaign.sample import parts_of, prepare_process, run_part
+    from cdmpp.networks.campaign.sample_step import SampleRequest
+    from cdmpp.networks.campaign.tables import at_usual_speed
+    from cdmpp.networks.campaign.worker import in_fork
 
     prepare_process()
     timing = from_dict(NetworkTiming, note["config"]["timing"])
@@ -210,7 +212,7 @@ def measure_outside(out: Path, note: dict[str, Any], *, device: str, threads: in
 
 def speed(count: int = 40) -> dict[str, Any]:
     """Returns median milliseconds to make the graph of a network and to predict it."""
-    from cdmpp.networks.generated_graph import generated_graph  # noqa: F401  (loads torch.fx)
+    from cdmpp.networks.architectures.generated_graph import generated_graph  # noqa: F401  (loads torch.fx)
     from cdmpp.networks.predict import NetworkPredictor
 
     predictor = NetworkPredictor.load()

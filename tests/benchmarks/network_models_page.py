@@ -9,15 +9,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from cdmpp.datasets.atomic import make_folder, write_atomic, write_json
 from cdmpp.errors import DataError
+from cdmpp.files.atomic import make_folder, write_atomic, write_json
+from cdmpp.machine import commit, machine, versions
 from cdmpp.metrics import mean_and_interval
+from cdmpp.networks.dataset.samples import TARGETS, assemble
+from cdmpp.networks.dataset.store import NetworkData
 from cdmpp.networks.evaluate import METRICS, noise_floor
-from cdmpp.networks.models import DEFAULT_MODEL, MODELS
+from cdmpp.networks.graph.mode import MODES
+from cdmpp.networks.models.base import DEFAULT_MODEL, MODELS
 from cdmpp.networks.run import data_hash
-from cdmpp.networks.samples import TARGETS, assemble
-from cdmpp.networks.store import MODES, NetworkData
-from cdmpp.training.origin import commit, machine, versions
 from tests.benchmarks.network_models import OUTSIDE, OUTSIDE_FILE
 
 COMMAND = "make bench-network-models"

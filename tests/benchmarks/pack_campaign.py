@@ -21,14 +21,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cdmpp.datasets.atomic import make_folder, write_atomic
-from cdmpp.datasets.extracted import PACKED_CAMPAIGN
-from cdmpp.datasets.machine_code import MachineCode, read_machine_code
+from cdmpp.datasets.extraction.extracted import PACKED_CAMPAIGN
+from cdmpp.datasets.extraction.machine_code import MachineCode, read_machine_code
 from cdmpp.errors import UsageError
-from cdmpp.training.cold_memory import KernelInNetwork, read_in_network, write_in_network
-from tvm_helper.measure_journal import CAMPAIGN_FILE, JOURNAL_FILE, TASKS_FOLDER, read_journal
-from tvm_helper.measure_tables import read_campaign
-from tvm_helper.search_files import SEARCH_FILE, read_search
+from cdmpp.files.atomic import make_folder, write_atomic
+from cdmpp.training.machine_code.cold_memory import (
+    KernelInNetwork,
+    read_in_network,
+    write_in_network,
+)
+from tvm_helper.measure.journal import CAMPAIGN_FILE, JOURNAL_FILE, TASKS_FOLDER, read_journal
+from tvm_helper.measure.tables import read_campaign
+from tvm_helper.search.folder_files import SEARCH_FILE, read_search
 
 #: Tasks and traces repeat each other over a hundred megabytes.
 _FILTERS = [

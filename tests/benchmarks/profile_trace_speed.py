@@ -21,10 +21,10 @@ import timeit
 from pathlib import Path
 from typing import Any
 
-from cdmpp.timing import enable_timers, timer
-from cdmpp.training.origin import commit, machine, versions
+from cdmpp.machine import commit, machine, versions
+from cdmpp.timing.stats import enable_timers, timer
+from tests.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 COMMAND = "python tests/benchmarks/profile_trace_speed.py"
 EVENTS = 1_000_000
 LIMIT_S, LIMIT_BYTES, LIMIT_TIMER_NS = 20.0, 1 << 30, 200.0

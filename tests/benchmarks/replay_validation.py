@@ -29,18 +29,18 @@ import numpy as np
 import torch
 
 from cdmpp.cli._replay_costs import measured_times, measured_values
-from cdmpp.datasets.atomic import make_folder, write_atomic, write_json
+from cdmpp.files.atomic import make_folder, write_atomic, write_json
+from cdmpp.machine import commit, machine, versions
 from cdmpp.replay.calibration import fitted_gap_s
 from cdmpp.replay.costs import gather_costs
 from cdmpp.replay.engine import ReplayOptions, replay
 from cdmpp.replay.summary import replay_costs
-from cdmpp.training.origin import commit, machine, versions
 from tests.benchmarks.example_networks import REPLAYED, Network, short_operators
-from tvm_helper.device_target import device_target
-from tvm_helper.network_costs import ProgramCosts, ScheduleChoice, choose_schedules
-from tvm_helper.network_graph import DEVICE, read_network_graph
-from tvm_helper.network_measure import MeasuredNetwork, measure_network
-from tvm_helper.prediction import Predictor
+from tvm_helper.predict.predictor import Predictor
+from tvm_helper.programs.target import device_target
+from tvm_helper.replay.costs import ProgramCosts, ScheduleChoice, choose_schedules
+from tvm_helper.replay.graph import DEVICE, read_network_graph
+from tvm_helper.replay.measure import MeasuredNetwork, measure_network
 
 #: Candidates that TVM evolves for a round of a search: its 512 take most of the time on one core.
 _POPULATION = 128

@@ -27,10 +27,9 @@ from typing import Any
 
 import numpy as np
 
-from cdmpp.datasets.atomic import write_json
-from cdmpp.training.origin import commit, machine
-
-ROOT = Path(__file__).resolve().parents[2]
+from cdmpp.files.atomic import write_json
+from cdmpp.machine import commit, machine
+from tests.paths import ROOT
 
 #: Tasks that no model has seen: kinds of the trained data at other shapes.
 TASKS = {
@@ -129,10 +128,10 @@ def cell(args: argparse.Namespace) -> int:
     from tvm.s_tir import meta_schedule as ms
 
     from cdmpp.devices.registry import get_device
-    from tvm_helper.benchmark_search import TimedCostModel, TrialLog
-    from tvm_helper.device_target import device_target
-    from tvm_helper.measure_tasks import named_function
-    from tvm_helper.tune_front import resolve_cost_model, tune_tir
+    from tests.benchmarks.search_timing import TimedCostModel, TrialLog
+    from tvm_helper.cost_model.tune import resolve_cost_model, tune_tir
+    from tvm_helper.measure.tasks import named_function
+    from tvm_helper.programs.target import device_target
 
     searched = Cell(args.task, args.method, args.seed, args.trials)
     folder = args.out / searched.name
@@ -210,8 +209,8 @@ def checkpoints(result: dict[str, Any]) -> list[int]:
 def remeasure(args: argparse.Namespace) -> int:
     """Times the winners of every task in turns, and the untuned program (first valid sample)."""
     from cdmpp.devices.registry import get_device
-    from tvm_helper.device_target import device_target
-    from tvm_helper.measure_tasks import named_function
+    from tvm_helper.measure.tasks import named_function
+    from tvm_helper.programs.target import device_target
 
     target = device_target(get_device(args.device))
     found = finished(args.out)
@@ -226,9 +225,9 @@ def remeasure(args: argparse.Namespace) -> int:
 
 
 def _remeasured(function: Any, results: Mapping[Any, Any], target: Any) -> dict[str, Any]:
-    from tvm_helper.benchmark_search import recorded_traces
-    from tvm_helper.program_library import built
-    from tvm_helper.sample_modules import first_valid_schedule
+    from tests.benchmarks.search_timing import recorded_traces
+    from tvm_helper.programs.build import built
+    from tvm_helper.programs.sampling import first_valid_schedule
 
     programs: dict[str, Any] = {"untuned": first_valid_schedule(function, target)}
     winners = []

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from cdmpp.datasets.atomic import make_folder, write_atomic, write_json
+from cdmpp.files.atomic import make_folder, write_atomic, write_json
 
 Results = Mapping[tuple[str, str, int], Mapping[str, Any]]
 #: A median over repeats says which of two programs is faster to within about this share.

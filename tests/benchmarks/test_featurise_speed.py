@@ -14,16 +14,16 @@ from typing import Any
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from cdmpp.datasets.record_line import parse_record
-from cdmpp.datasets.task_index import load_tasks
+from cdmpp.datasets.tenset.record_line import parse_record
+from cdmpp.datasets.tenset.task_index import load_tasks
 from cdmpp.features.tree import compact_ast
-from tests.shared_data import shared
-from tests.tvm_helper.native_fuzz import golden_records
-from tests.tvm_helper.test_native import dataset_lines
-from tvm_helper.dag import Dag, parse_dag
+from tests.paths import shared
+from tests.tvm_helper.native.native_fuzz import golden_records
+from tests.tvm_helper.native.test_native import dataset_lines
 from tvm_helper.featurise import is_gpu_kind, rejection
-from tvm_helper.lower import lower_record
 from tvm_helper.native import NativeTask, Status, native_library
+from tvm_helper.records.dag import Dag, parse_dag
+from tvm_helper.records.lower import lower_record
 
 Work = list[tuple[Dag, list[str]]]
 _OPERATOR = "conv2d"

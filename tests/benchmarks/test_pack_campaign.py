@@ -11,12 +11,12 @@ import pytest
 pytest.importorskip("tvm", reason="apache-tvm is not installed")
 
 from cdmpp.datasets.cache import load_samples
-from cdmpp.datasets.machine_code import read_machine_code
+from cdmpp.datasets.extraction.machine_code import read_machine_code
 from cdmpp.errors import UsageError
 from tests.benchmarks.pack_campaign import main
-from tests.tvm_helper.search_runs import search
-from tvm_helper.measure_journal import read_journal
-from tvm_helper.measure_tables import write_tables
+from tests.tvm_helper.search.search_runs import search
+from tvm_helper.measure.journal import read_journal
+from tvm_helper.measure.tables import write_tables
 
 pytestmark = pytest.mark.tvm
 

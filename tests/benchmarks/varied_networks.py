@@ -19,9 +19,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from cdmpp.datasets.atomic import make_folder, write_atomic
-from cdmpp.networks.build import build_module, make_inputs
-from cdmpp.networks.generator import SearchSpace, generate
+from cdmpp.files.atomic import make_folder, write_atomic
+from cdmpp.networks.architectures.build import build_module, make_inputs
+from cdmpp.networks.architectures.generator import SearchSpace, generate
 
 _SPACE = SearchSpace(
     transformer_share=0.15, mlp_share=0.05, resolutions=(64, 80, 96, 128, 160, 192, 208, 240),

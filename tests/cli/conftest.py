@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cdmpp.cli.main import main
-from cdmpp.datasets.tenset import default_dataset_dir
+from cdmpp.datasets.tenset.folder import default_dataset_dir
 
 DEVICES = ("xeon-avx2-1c", "epyc-avx512-2c")
 TASKS = 14

@@ -10,14 +10,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cdmpp.analytic.conv.layer_table import write_layers
-from cdmpp.analytic.conv.table import PickTable
-from cdmpp.analytic.conv.workbook import write_pick_workbook, write_workbook
+from cdmpp.analytic.conv.layers.table import write_layers
+from cdmpp.analytic.conv.seer.table import PickTable
+from cdmpp.analytic.conv.seer.workbook import write_pick_workbook, write_workbook
 from cdmpp.cli.main import main
-from tests.analytic.conv_synthetic import layer_truth, layers, tables
-from tests.analytic.test_conv_layers import made_up_layers
+from tests.analytic.conv.conv_synthetic import layer_truth, layers, tables
+from tests.analytic.conv.test_conv_layers import made_up_layers
+from tests.paths import ROOT
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+REPOSITORY = ROOT
 LAYER = ("--layer", "32,64,56,128,3,1,1")
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
-from cdmpp.analytic.embedding_shapes import EmbeddingShape, load_preset
+from cdmpp.analytic.embedding.shapes import EmbeddingShape, load_preset
 from cdmpp.cli.main import main
+from tests.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 PRESETS = ROOT / "configs" / "embedding"
 CAMPAIGN = ROOT / "data" / "embedding-cpu"
 

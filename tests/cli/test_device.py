@@ -12,8 +12,9 @@ import pytest
 
 from cdmpp.cli.main import main
 from cdmpp.devices.registry import load_registry
+from tests.paths import ROOT
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+REPOSITORY = ROOT
 
 
 def run(capsys: pytest.CaptureFixture[str], *words: str) -> str:

@@ -11,13 +11,13 @@ import pytest
 
 from cdmpp.cli.main import main
 from cdmpp.datasets.cache import load_samples
-from cdmpp.datasets.operator_kinds import operator_kind
 from cdmpp.datasets.splits import split
-from cdmpp.datasets.tenset import default_dataset_dir
+from cdmpp.datasets.tenset.folder import default_dataset_dir
+from cdmpp.datasets.tenset.operator_kinds import operator_kind
 from cdmpp.models.gbdt import GbdtCostModel
 from cdmpp.models.options import GbdtOptions
-from cdmpp.training.code_model import FOLDER as MACHINE_CODE_FOLDER
 from cdmpp.training.estimates import load_trained
+from cdmpp.training.machine_code.model import FOLDER as MACHINE_CODE_FOLDER
 from cdmpp.training.run_folder import ModelCard, save_trained, task_digests
 from tests.cli.conftest import json_of, read_text
 

@@ -11,10 +11,10 @@ import pytest
 
 from cdmpp.cli.main import build_parser, main
 from cdmpp.cli.measure import measure_options
-from tvm_helper.measure_journal import Journal
-from tvm_helper.measure_options import MeasureOptions
+from tests.paths import ROOT
+from tvm_helper.measure.journal import Journal
+from tvm_helper.measure.options import MeasureOptions
 
-ROOT = Path(__file__).resolve().parents[2]
 CONFIG = ROOT / "configs" / "measure" / "metaschedule-cpu.yaml"
 
 
@@ -55,7 +55,7 @@ def test_the_shipped_campaign_is_large_enough_and_each_task_once() -> None:
 @pytest.mark.tvm
 def test_the_shipped_campaigns_tasks_exist() -> None:
     pytest.importorskip("tvm", reason="apache-tvm is not installed")
-    from tvm_helper.measure_tasks import named_function
+    from tvm_helper.measure.tasks import named_function
 
     names = [
         named_function(name)[0] for name in measure_options(parsed("--config", str(CONFIG))).sample

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cdmpp.cli.main import main
-from tests.shared_data import shared
+from tests.paths import shared
 
 
 def run_json(capsys: pytest.CaptureFixture[str], *words: str) -> list[dict[str, object]]:

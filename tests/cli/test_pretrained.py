@@ -13,8 +13,9 @@ import cdmpp.pretrained
 from cdmpp.cli.main import main
 from cdmpp.datasets.cache import load_samples
 from cdmpp.errors import DataError, UsageError
+from cdmpp.files.places import package_folder
 from cdmpp.pretrained import find_pretrained, model_folder
-from cdmpp.pretrained.package import LICENCES, MOST_BYTES, package_run, read_card, shippable
+from cdmpp.training.package import LICENCES, MOST_BYTES, package_run, read_card, shippable
 from tests.cli.conftest import DEVICES, QUICK, json_of
 
 
@@ -27,7 +28,7 @@ def packaged(dataset, tmp_path_factory):
         "--run", str(parent / "run"), "--out", str(parent / "models"), *QUICK,
     ]  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("cdmpp.datasets.tenset.default_dataset_dir", lambda: dataset)
+        patch.setattr("cdmpp.datasets.tenset.folder.default_dataset_dir", lambda: dataset)
         assert main(arguments) == 0
     return parent
 
@@ -35,7 +36,7 @@ def packaged(dataset, tmp_path_factory):
 @pytest.fixture
 def installed(packaged, monkeypatch):
     """The tiny model as the one that is packaged."""
-    monkeypatch.setattr(cdmpp.pretrained, "__file__", str(packaged / "models" / "__init__.py"))
+    monkeypatch.setattr(cdmpp.pretrained, "package_folder", lambda name: packaged / "models")
 
 
 def test_card_says_what_it_is_trained_on_and_how_good_it_is(packaged):
@@ -107,7 +108,7 @@ def test_weights_of_other_devices_are_refused(packaged, tmp_path):
 
 def test_too_large_models_are_refused_and_leave_nothing(packaged, tmp_path, monkeypatch):
     samples = load_samples(packaged / "cache" / "small-tenset", list(DEVICES))
-    monkeypatch.setattr("cdmpp.pretrained.package.MOST_BYTES", 1000)
+    monkeypatch.setattr("cdmpp.training.package.MOST_BYTES", 1000)
     with pytest.raises(DataError, match="MB are allowed"):
         package_run(packaged / "run", tmp_path, samples, name="big", command="c")
     assert not any(tmp_path.iterdir())
@@ -115,7 +116,7 @@ def test_too_large_models_are_refused_and_leave_nothing(packaged, tmp_path, monk
 
 def test_what_is_shipped_is_small_and_allowed():
     """Of the models that this checkout really packages."""
-    parent = Path(cdmpp.pretrained.__file__).parent
+    parent = package_folder("cdmpp.pretrained")
     folders = [path.parent for path in parent.glob("*/model.json")]
     if not folders:
         pytest.skip("no model is packaged yet: make pretrained")

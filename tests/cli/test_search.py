@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from cdmpp.cli.main import build_parser, main
-from cdmpp.cli.search import search_options
-from tvm_helper.measure_journal import Journal
-from tvm_helper.search_options import SearchOptions
+from cdmpp.cli.search.command import search_options
+from tests.paths import ROOT
+from tvm_helper.measure.journal import Journal
+from tvm_helper.search.options import SearchOptions
 
-ROOT = Path(__file__).resolve().parents[2]
 DEVICE = ["--device", "epyc-avx2-1c"]
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+from tests.paths import ROOT
+
+REPOSITORY = ROOT
 HEAVY = ("torch", "tvm", "pyarrow", "pandas", "sklearn", "xgboost", "matplotlib", "numpy", "rich")
 
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
+from cdmpp.benchmark.options import SuiteDataset, SuiteModel
 from cdmpp.cli.main import main
 from cdmpp.config import dump_text
-from cdmpp.training.suite import SuiteDataset, SuiteModel
+from tests.benchmark.suites import CROSS_MODEL
 from tests.cli.conftest import DEVICES
-from tests.training.suites import CROSS_MODEL
 
 
 @pytest.fixture(scope="module")

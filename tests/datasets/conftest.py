@@ -16,8 +16,9 @@ from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import ReplayError
 from cdmpp.features.compact_ast import CompactAst
 from cdmpp.records import MeasureRecord, TensetTask
+from tests.paths import ROOT
 
-SHIPPED = Path(__file__).resolve().parents[2] / "data" / "tenset-cpu"
+SHIPPED = ROOT / "data" / "tenset-cpu"
 NETWORKS = ("bert_tiny,[(1,128)]", "dcgan,[(1,3,64,64)]", "bert_base,[(1,64)]")
 TINY_DEVICES = ("epyc-avx2-1c", "xeon-avx2-1c")
 
@@ -37,7 +38,7 @@ def tiny_dataset(tmp_path: Path) -> Path:
     for network in NETWORKS:
         name = f"(({network}),llvm).task.pkl.gz"
         (network_info / name).write_bytes((SHIPPED / "network_info" / name).read_bytes())
-    from cdmpp.datasets.tenset import load_tasks
+    from cdmpp.datasets.tenset.folder import load_tasks
 
     keys = {key for key, _ in load_tasks(network_info).tasks}
     files = [
@@ -66,7 +67,7 @@ def _good_lines(path: Path) -> dict[str, str]:
 
 
 def _file_key(path: Path) -> str:
-    from cdmpp.datasets.tenset import ReadReport, read_records
+    from cdmpp.datasets.tenset.folder import ReadReport, read_records
 
     return next(read_records(path, ReadReport())).workload_key
 

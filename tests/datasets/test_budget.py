@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cdmpp.datasets.budget import hold_out, of_tasks, target_parts
-from cdmpp.datasets.operator_kinds import operator_kind
 from cdmpp.datasets.selection import cap_programs, of_devices
 from cdmpp.datasets.splits import workload_of
+from cdmpp.datasets.tenset.operator_kinds import operator_kind
 from cdmpp.errors import DataError
 from tests.models.synthetic import make_samples
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cdmpp.cli.dataset import device_labels, register
+from cdmpp.cli.dataset.command import device_labels, register
 from cdmpp.errors import DataError
 
 

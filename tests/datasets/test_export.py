@@ -13,14 +13,15 @@ import pytest
 
 from cdmpp.cli.main import main
 from cdmpp.datasets.export import export
-from cdmpp.datasets.extracted import read_table
-from cdmpp.datasets.merge import merge
-from cdmpp.datasets.store import extract
+from cdmpp.datasets.extraction.extract import extract
+from cdmpp.datasets.extraction.extracted import read_table
+from cdmpp.datasets.extraction.merge import merge
 from cdmpp.errors import DataError, ReplayError, UsageError
 from cdmpp.features.compact_ast import CompactAst
+from tests.paths import ROOT
 
 Featurise = Callable[..., list[CompactAst | ReplayError]]
-DOCS = Path(__file__).resolve().parents[2] / "docs" / "datasets.md"
+DOCS = ROOT / "docs" / "datasets.md"
 
 
 @pytest.fixture

@@ -12,12 +12,11 @@ import pytest
 import yaml
 
 from cdmpp.datasets.cache import load_samples
-from cdmpp.datasets.machine_code import read_machine_code
+from cdmpp.datasets.extraction.machine_code import read_machine_code
 from cdmpp.errors import DataError
-from cdmpp.training.cold_memory import read_in_network
+from cdmpp.training.machine_code.cold_memory import read_in_network
 from tests.benchmarks.search_campaign import TASKS
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.paths import ROOT
 
 
 @pytest.mark.parametrize(
@@ -77,7 +76,7 @@ def test_the_fastest_searched_programs_were_timed_in_their_networks() -> None:
 @pytest.mark.tvm
 def test_tables_come_from_a_packed_campaign(tmp_path: Path) -> None:
     pytest.importorskip("tvm", reason="apache-tvm is not installed")
-    from tvm_helper.measure_tables import write_tables
+    from tvm_helper.measure.tables import write_tables
 
     name = "metaschedule-cpu-chosen"
     with tarfile.open(ROOT / "data" / name / "campaign.tar.xz") as archive:

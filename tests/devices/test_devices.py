@@ -21,6 +21,7 @@ from cdmpp.devices.registry import (
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.devices.vector import DEVICE_VECTOR_NAMES, device_vector
 from cdmpp.errors import DeviceError
+from tests.paths import ROOT
 
 LABELS = [
     f"{cpu}-{isa}-{threads}c"
@@ -33,7 +34,7 @@ LABELS = [
 def test_the_labels_of_the_default_dataset_are_known(tmp_path: Path) -> None:
     registry = load_registry()
     assert set(LABELS) <= set(registry)
-    shipped = Path(__file__).resolve().parents[2] / "data" / "tenset-cpu" / "measure_records"
+    shipped = ROOT / "data" / "tenset-cpu" / "measure_records"
     assert {path.name for path in shipped.iterdir()} == set(LABELS)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from pathlib import Path
 
 import pytest
 import yaml
@@ -12,9 +11,10 @@ from cdmpp.devices.device_file import normal_name
 from cdmpp.devices.occupancy import occupancy_limits
 from cdmpp.devices.registry import load_aliases, load_registry
 from cdmpp.devices.spec import DeviceSpec
+from tests.paths import ROOT, SHARED_DATA
 
-FOLDER = Path(__file__).resolve().parents[2] / "cdmpp" / "devices"
-SHARED = Path(__file__).resolve().parents[3] / "shared" / "data"
+FOLDER = ROOT / "cdmpp" / "devices"
+SHARED = SHARED_DATA
 DEVICES = load_registry()
 NVIDIA = [spec for spec in DEVICES.values() if spec.vendor == "NVIDIA"]
 AMD_GPUS = [spec for spec in DEVICES.values() if spec.vendor == "AMD" and spec.kind == "gpu"]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from cdmpp.features.expr import Buffer, Expr, int_const, int_var, load
-from cdmpp.features.loop_tree import Allocation, LoopTree, Store
+from cdmpp.features.program.expr import Buffer, Expr, int_const, int_var, load
+from cdmpp.features.program.loop_tree import Allocation, LoopTree, Store
 from tests.features.programs import binary, nest
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cdmpp.features.expr import Buffer, Expr, int_const, int_var, load
-from cdmpp.features.loop_tree import Allocation, Loop, LoopKind, LoopTree, Node, Store
+from cdmpp.features.program.expr import Buffer, Expr, int_const, int_var, load
+from cdmpp.features.program.loop_tree import Allocation, Loop, LoopKind, LoopTree, Node, Store
 
 
 def binary(op: str, left: Expr, right: Expr) -> Expr:

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cdmpp.features.added_columns import LEAF_EXTRA_NAMES
 from cdmpp.features.cache_lines import FAR_SETS, NEAR_SETS, Cover, added, cover
-from cdmpp.features.expr import Buffer, int_var, load
-from cdmpp.features.extra import LEAF_EXTRA_NAMES
-from cdmpp.features.loop_tree import Loop, LoopTree, Store
+from cdmpp.features.program.expr import Buffer, int_var, load
+from cdmpp.features.program.loop_tree import Loop, LoopTree, Store
 from cdmpp.features.tree import compact_ast
 
 

@@ -13,18 +13,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from cdmpp.datasets.extracted import read_manifest
-from cdmpp.datasets.schema import schema_versions
+from cdmpp.datasets.extraction.extracted import read_manifest
+from cdmpp.datasets.extraction.schema import schema_versions
 from cdmpp.errors import DataError
-from cdmpp.features.expr import Buffer, Expr, int_const, int_var, load
-from cdmpp.features.extra import EXTRA_BLOCKS, LEAF_EXTRA_COUNT, LEAF_EXTRA_NAMES
-from cdmpp.features.intervals import IntervalAnalysis
+from cdmpp.features.added_columns import EXTRA_BLOCKS, LEAF_EXTRA_COUNT, LEAF_EXTRA_NAMES
 from cdmpp.features.lanes import LaneAccess, LaneEvaluator, LaneSet
 from cdmpp.features.leaf import leaf_vectors, slog
-from cdmpp.features.loop_tree import Allocation, Attribute, Condition, Loop, LoopTree, Node, Store
+from cdmpp.features.program.expr import Buffer, Expr, int_const, int_var, load
+from cdmpp.features.program.intervals import IntervalAnalysis
+from cdmpp.features.program.loop_tree import (
+    Allocation,
+    Attribute,
+    Condition,
+    Loop,
+    LoopTree,
+    Node,
+    Store,
+)
 from cdmpp.features.tree import compact_ast
 from tests.features.gpu_programs import flat_block, tiled_copy, two_kernels
 from tests.features.programs import binary, copy_of, matmul, nest
+from tests.paths import ROOT
 
 ONE = Expr("const", "float32", (), 1.0)
 
@@ -50,7 +59,7 @@ def test_blocks_cover_the_columns() -> None:
 
 
 def test_every_column_has_a_line_in_the_documentation() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "features.md").read_text()
+    text = (ROOT / "docs" / "features.md").read_text()
     for name in LEAF_EXTRA_NAMES:
         block, _, column = name.partition(".")
         slot, _, last = column.rpartition(".")

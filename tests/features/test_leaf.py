@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from cdmpp.features.coefficients import CoefficientFinder
-from cdmpp.features.expr import Buffer, Expr, int_const, int_var, load
-from cdmpp.features.intervals import IntervalAnalysis
 from cdmpp.features.leaf import leaf_vectors, op_counts, slog
-from cdmpp.features.loop_tree import Attribute, Loop, LoopTree, Store
+from cdmpp.features.program.expr import Buffer, Expr, int_const, int_var, load
+from cdmpp.features.program.intervals import IntervalAnalysis
+from cdmpp.features.program.loop_tree import Attribute, Loop, LoopTree, Store
 from cdmpp.features.schema import LEAF_FEATURE_NAMES
 from tests.features.programs import binary, copy_of, gather, matmul
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from cdmpp.features.compact_ast import LEAF_EXTRA_COUNT, LEAF_FEATURE_COUNT
-from cdmpp.features.expr import Expr, int_const, int_var
-from cdmpp.features.loop_tree import Attribute, Condition, Loop, LoopKind, LoopTree
+from cdmpp.features.program.expr import Expr, int_const, int_var
+from cdmpp.features.program.loop_tree import Attribute, Condition, Loop, LoopKind, LoopTree
 from cdmpp.features.schema import (
     ACCESS_COLUMNS,
     ALLOCATION_COLUMNS,

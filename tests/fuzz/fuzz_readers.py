@@ -25,23 +25,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.paths import ROOT
+
 if __name__ == "__main__":
     sys.path.insert(0, str(ROOT))
 
-from cdmpp.datasets.autotvm import autotvm_program_id, parse_autotvm_line  # noqa: E402
-from cdmpp.datasets.flops import flop_count  # noqa: E402
-from cdmpp.datasets.json_graph import JsonGraph  # noqa: E402
-from cdmpp.datasets.metaschedule import Workload, parse_tuning_record  # noqa: E402
-from cdmpp.datasets.operators import operator_name  # noqa: E402
-from cdmpp.datasets.read_report import ReadReport  # noqa: E402
-from cdmpp.datasets.record_file import read_records  # noqa: E402
-from cdmpp.datasets.record_line import RecordLineError, parse_record  # noqa: E402
-from cdmpp.datasets.restricted_pickle import load_restricted  # noqa: E402
-from cdmpp.datasets.task_index import TaskIndex, load_tasks  # noqa: E402
-from cdmpp.errors import DataError  # noqa: E402
-from cdmpp.records import MeasureRecord, canonical_json, program_id  # noqa: E402
-from tests.fuzz.mutate import (  # noqa: E402
+from cdmpp.datasets.autotvm.logs import autotvm_program_id, parse_autotvm_line
+from cdmpp.datasets.metaschedule.databases import Workload, parse_tuning_record
+from cdmpp.datasets.read_report import ReadReport
+from cdmpp.datasets.tenset.flops import flop_count
+from cdmpp.datasets.tenset.json_graph import JsonGraph
+from cdmpp.datasets.tenset.operator_name import operator_name
+from cdmpp.datasets.tenset.record_file import read_records
+from cdmpp.datasets.tenset.record_line import RecordLineError, parse_record
+from cdmpp.datasets.tenset.task_index import TaskIndex, load_tasks
+from cdmpp.errors import DataError
+from cdmpp.files.restricted_pickle import load_restricted
+from cdmpp.records import MeasureRecord, canonical_json, program_id
+from tests.fuzz.mutate import (
     mutate_bytes,
     mutate_line,
     mutate_pickle,
@@ -228,9 +229,9 @@ def fuzz_native_lines(
     A line that it takes must be one that the Python reader takes, and its program must come out as
     from the steps that Python read.
     """
-    from tvm_helper.dag import parse_dag
     from tvm_helper.featurise import native_batch, outcomes
     from tvm_helper.native import NativeTask, Status, native_library
+    from tvm_helper.records.dag import parse_dag
 
     library = native_library()
     assert library is not None, "there is no native code to test"
@@ -373,7 +374,7 @@ def _reason(text: str, path: Path) -> str:
 
 def fuzz_graphs(tasks: TaskIndex, *, count: int, seed: int, bound_s: float = 20.0) -> Outcome:
     """Reads `count` mutated computations (the JSON graphs inside of the pickles)."""
-    from tvm_helper.dag import parse_dag
+    from tvm_helper.records.dag import parse_dag
 
     rng = random.Random(seed)
     outcome = Outcome()
@@ -403,7 +404,7 @@ def fuzz_graphs(tasks: TaskIndex, *, count: int, seed: int, bound_s: float = 20.
 
 def fuzz_extraction(lines: list[str], folder: Path, *, count: int, seed: int) -> Outcome:
     """Extracts files of 100 mutated lines with the product's featuriser; every record is kept."""
-    from cdmpp.datasets.store import extract
+    from cdmpp.datasets.extraction.extract import extract
     from tvm_helper.featurise import featurise_records
 
     rng = random.Random(seed)

@@ -8,11 +8,13 @@ from functools import lru_cache
 import numpy as np
 from torch import nn
 
-from cdmpp.networks.live_memory import live_memory
-from cdmpp.networks.options import FitOptions, NetworkOptions, SeerNetOptions, TreeOptions
-from cdmpp.networks.samples import NetworkSamples, assemble
-from cdmpp.networks.store import MODES, GraphRow, LabelRow, NetworkData
-from cdmpp.networks.torch_graph import torch_graph
+from cdmpp.networks.dataset.rows import GraphRow, LabelRow
+from cdmpp.networks.dataset.samples import NetworkSamples, assemble
+from cdmpp.networks.dataset.store import NetworkData
+from cdmpp.networks.graph.live_memory import live_memory
+from cdmpp.networks.graph.mode import MODES
+from cdmpp.networks.graph.torch_graph import torch_graph
+from cdmpp.networks.models.options import FitOptions, NetworkOptions, SeerNetOptions, TreeOptions
 
 DEVICE = "epyc-avx512-1c"
 _FIT = FitOptions(epochs=6, batch=16)

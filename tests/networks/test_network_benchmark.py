@@ -9,8 +9,8 @@ import pytest
 
 from cdmpp.errors import DataError
 from cdmpp.networks import packaged
+from cdmpp.networks.dataset.store import read_dataset, write_dataset
 from cdmpp.networks.run import NetworkRun, train_run
-from cdmpp.networks.store import read_dataset, write_dataset
 from tests.benchmarks.network_models import OUTSIDE_FILE, fit_cells, speed, variants
 from tests.benchmarks.network_models_page import COLUMNS, write_report
 from tests.networks.synthetic import DEVICE, QUICK, data

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from cdmpp.cli.main import main
+from tests.paths import ROOT
 
-DOC = Path(__file__).resolve().parents[2] / "docs" / "networks.md"
+DOC = ROOT / "docs" / "networks.md"
 
 
 def _blocks(start: str, end: str) -> list[str]:

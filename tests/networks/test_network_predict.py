@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from cdmpp.cli.main import main
-from cdmpp.cli.predict_torch import parse_memory
+from cdmpp.cli.predict.torch import parse_memory
 from cdmpp.errors import DataError, DeviceError, UsageError
-from cdmpp.networks.factory import load_factory
+from cdmpp.networks.dataset.store import read_dataset, write_dataset
+from cdmpp.networks.graph.factory import load_factory
 from cdmpp.networks.predict import NetworkPredictor, predict_network
 from cdmpp.networks.run import NetworkRun, train_run
-from cdmpp.networks.store import read_dataset, write_dataset
 from tests.networks.synthetic import DEVICE, convolutions, data
 
 NETWORKS = """

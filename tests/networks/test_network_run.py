@@ -11,14 +11,14 @@ import pytest
 
 from cdmpp.conformal import half_widths, least_owners
 from cdmpp.errors import DataError
+from cdmpp.networks.dataset.samples import TARGETS, assemble, repeat_error
+from cdmpp.networks.dataset.split import split_networks
+from cdmpp.networks.dataset.store import NetworkData
 from cdmpp.networks.domain import Domain
 from cdmpp.networks.evaluate import error_metrics, judge, noise_floor
 from cdmpp.networks.intervals import NetworkIntervals, calibrate_networks
 from cdmpp.networks.packaged import CARD, model_folder, package_run
 from cdmpp.networks.run import NetworkRun, data_hash, evaluate_run, load_run, train_run
-from cdmpp.networks.samples import TARGETS, assemble, repeat_error
-from cdmpp.networks.split import split_networks
-from cdmpp.networks.store import NetworkData
 from tests.networks.synthetic import DEVICE, data, samples
 
 LINEAR = NetworkRun(model="operator-linear")

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 from torch import nn
 
 from cdmpp.config import load_config, to_dict
-from cdmpp.networks.live_memory import live_memory
-from cdmpp.networks.measure_options import NetworksConfig
+from cdmpp.networks.campaign.options import NetworksConfig
+from cdmpp.networks.dataset.store import NetworkData, read_dataset
+from cdmpp.networks.graph.live_memory import live_memory
+from cdmpp.networks.graph.mode import MODES
 from cdmpp.networks.predict import NetworkPredictor
 from cdmpp.networks.run import data_hash
-from cdmpp.networks.store import MODES, NetworkData, read_dataset
+from tests.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "data" / "networks-cpu"
 
 

@@ -5,20 +5,21 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cdmpp.analytic.embedding import estimate
-from cdmpp.analytic.embedding_devices import kernel_device
-from cdmpp.analytic.embedding_shapes import EmbeddingShape
-from cdmpp.analytic.operator import make_operators
-from cdmpp.analytic.operator_model import OperatorModel, known_hardware, packaged_model_path
+from cdmpp.analytic.embedding.devices import kernel_device
+from cdmpp.analytic.embedding.gpu import estimate
+from cdmpp.analytic.embedding.shapes import EmbeddingShape
+from cdmpp.analytic.kernels.call import Call
+from cdmpp.analytic.kernels.predictor import Predictor
+from cdmpp.analytic.kernels.work import work_of
+from cdmpp.analytic.operators.model import OperatorModel, known_hardware, packaged_model_path
+from cdmpp.analytic.operators.operators import make_operators
 from cdmpp.devices.occupancy import occupancy, occupancy_limits
 from cdmpp.devices.registry import get_device
 from cdmpp.profiling.compare import compare, holm
 from cdmpp.profiling.explain import bound_of, explain
 from cdmpp.profiling.merge import merge_profiles
-from cdmpp.profiling.predict import Predictor
-from cdmpp.profiling.schema import Call, Events, Launch, Profile, Row
+from cdmpp.profiling.schema import Events, Launch, Profile, Row
 from cdmpp.profiling.utilisation import union_s, utilisation
-from cdmpp.profiling.work import work_of
 
 FLOAT2 = ("float", "float")
 

@@ -6,11 +6,12 @@ import re
 import shlex
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-GUIDE = Path(__file__).resolve().parents[2] / "docs" / "profiling.md"
+from tests.paths import ROOT
+
+GUIDE = ROOT / "docs" / "profiling.md"
 
 
 @pytest.mark.slow

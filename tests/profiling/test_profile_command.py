@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,8 +22,9 @@ from cdmpp.profiling.schema import Events, Profile, Row
 from cdmpp.profiling.text import spark, time_text
 from cdmpp.profiling.timeline import timeline_data, write_timeline
 from cdmpp.profiling.watch import watch
+from tests.paths import ROOT
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+REPOSITORY = ROOT
 CHROME = next(filter(None, map(shutil.which, ("chromium", "google-chrome", "chrome"))), None)
 
 

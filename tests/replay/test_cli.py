@@ -13,11 +13,12 @@ import yaml
 
 from cdmpp.cli.main import main
 from cdmpp.datasets.samples import Samples
-from cdmpp.datasets.tenset import default_dataset_dir
+from cdmpp.datasets.tenset.folder import default_dataset_dir
 from cdmpp.training.estimates import Estimates, TrainedModel
+from tests.paths import ROOT
 from tests.replay.graphs import synthetic_events, write_trace
 
-CONFIGS = Path(__file__).resolve().parents[2] / "configs" / "replay"
+CONFIGS = ROOT / "configs" / "replay"
 GRAPH: dict[str, Any] = {
     "format": "cdmpp-operator-graph", "version": 1, "name": "small", "devices": {"gpu0": "v100"},
     "operators": [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from cdmpp.datasets.judge import judge, oracle_task_median
 from cdmpp.report.tables import (
     COLUMNS,
     format_seconds,
@@ -12,7 +13,6 @@ from cdmpp.report.tables import (
     metric_group,
     text_table,
 )
-from cdmpp.training.judge import judge, oracle_task_median
 from tests.models.synthetic import make_samples
 
 

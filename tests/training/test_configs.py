@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from cdmpp.analytic.embedding_shapes import EmbeddingPreset
+from cdmpp.analytic.embedding.shapes import EmbeddingPreset
 from cdmpp.autotune.options import AutotuneOptions
+from cdmpp.benchmark.options import SuiteOptions
 from cdmpp.config import dump_text, load_config
-from cdmpp.networks.measure_options import NetworksConfig
-from cdmpp.training.finetune_run import FinetuneRunOptions
+from cdmpp.networks.campaign.options import NetworksConfig
+from cdmpp.training.finetune.run import FinetuneRunOptions
 from cdmpp.training.options import TrainOptions
-from cdmpp.training.suite import SuiteOptions
-from tvm_helper.measure_options import MeasureOptions
-from tvm_helper.search_options import SearchOptions
+from tests.paths import ROOT
+from tvm_helper.measure.options import MeasureOptions
+from tvm_helper.search.options import SearchOptions
 
-CONFIGS = Path(__file__).resolve().parents[2] / "configs"
+CONFIGS = ROOT / "configs"
 #: Options; those in configs/replay are graphs (tests/replay reads them).
 FILES = sorted(path for path in CONFIGS.rglob("*.yaml") if path.parent.name != "replay")
 

@@ -8,8 +8,9 @@ import pytest
 
 from cdmpp.config import load_config
 from cdmpp.errors import UsageError
-from cdmpp.models.options import LoopOptions, SegmentMlpOptions
+from cdmpp.models.options import SegmentMlpOptions
 from cdmpp.models.registry import MODEL_CLASSES
+from cdmpp.nn.options import LoopOptions
 from cdmpp.training.options import TrainOptions
 from cdmpp.training.tune_peers import SPACES, tune, write_preset, write_trials
 from tests.models.synthetic import make_samples

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from cdmpp.datasets.read_report import ReadReport
-from cdmpp.datasets.tenset import default_dataset_dir, load_tasks, read_records
+from cdmpp.datasets.tenset.folder import default_dataset_dir, load_tasks, read_records
 from cdmpp.errors import DataError
-from cdmpp.features.loop_tree import Loop, stores_with_path
-from cdmpp.features.operations import op_counts
+from cdmpp.features.program.loop_tree import Loop, stores_with_path
+from cdmpp.features.program.operations import op_counts
 from cdmpp.features.schema import LEAF_FEATURE_NAMES
-from tests.shared_data import shared
-from tvm_helper.dag import parse_dag
+from tests.paths import shared
 from tvm_helper.golden import COUNTS, compare_golden
-from tvm_helper.lower import lower_record
+from tvm_helper.records.dag import parse_dag
+from tvm_helper.records.lower import lower_record
 
 
 @pytest.mark.slow

@@ -9,13 +9,13 @@ from typing import Any
 
 from cdmpp.errors import DataError, ReplayError
 from cdmpp.features.compact_ast import CompactAst
-from cdmpp.features.loop_tree import LoopTree
+from cdmpp.features.program.loop_tree import LoopTree
 from cdmpp.records import MeasureRecord, TensetTask
-from tvm_helper.canonical import simplified
 from tvm_helper.featurise import rejection
 from tvm_helper.legacy.client import LegacyProcessError, LegacyTvm
 from tvm_helper.legacy.tir import loop_tree_from_json
-from tvm_helper.tree_features import compact_asts
+from tvm_helper.legacy.tree_features import compact_asts
+from tvm_helper.tir.canonical import simplified
 
 #: Attributes of targets that the old TVM no longer knows.
 _GONE_TARGET_ATTRIBUTES = ("-link-params=0", "-link-params=1", "-libs=")
@@ -101,7 +101,8 @@ def _record_text(record: MeasureRecord) -> str:
 def _with_constant_matrices(dag_json: str) -> str:
     """Returns the graph with the bodies of constant matrices replaced by 1.
 
-    Ansor's own feature extraction does the same when it inlines them (see `tvm_helper.lower`).
+    Ansor's own feature extraction does the same when it inlines them
+    (see `tvm_helper.records.lower`).
     """
     graph: dict[str, Any] = json.loads(dag_json)
     nodes: list[dict[str, Any]] = graph["nodes"]

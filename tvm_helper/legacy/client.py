@@ -9,18 +9,18 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
 from cdmpp.errors import DataError, UsageError
+from cdmpp.files.places import module_file
 from tvm_helper.legacy.environment import LegacyEnvironment, find_environment
 
 #: Answers that are read ahead while the caller works on an earlier one.
 _AHEAD = 32
 _START_SECONDS = 300.0
 _ANSWER_SECONDS = 300.0
-_SERVER = Path(__file__).with_name("server.py")
+_SERVER = module_file("tvm_helper.legacy.server")
 
 
 class LegacyProcessError(DataError):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cdmpp.errors import UsageError
+from cdmpp.files.places import beside_package
 
 #: Folder of the side environment, looked for in the working directory and in the checkout.
 FOLDER_NAME = ".venv-legacy"
@@ -81,7 +82,7 @@ def default_folder() -> Path:
     if named:
         return Path(named).resolve()
     here = Path.cwd() / FOLDER_NAME
-    checkout = Path(__file__).resolve().parents[2]
+    checkout = beside_package()
     is_checkout = (checkout / "pyproject.toml").is_file()
     return checkout / FOLDER_NAME if is_checkout and not (here / STAMP).is_file() else here
 

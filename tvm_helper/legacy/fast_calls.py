@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 import shutil
-from pathlib import Path
 
 from cdmpp.errors import UsageError
+from cdmpp.files.places import package_folder
 from tvm_helper.legacy._process import run
 from tvm_helper.legacy.environment import LegacyEnvironment
 
@@ -18,7 +18,7 @@ from tvm_helper.legacy.environment import LegacyEnvironment
 REQUIREMENT = "cython==3.0.12"
 
 #: What the bindings are compiled against.
-HEADER = Path(__file__).with_name("c_runtime_api.h")
+HEADER = package_folder("tvm_helper.legacy") / "c_runtime_api.h"
 #: Headers that the bindings include.
 _INCLUDED = ("c_runtime_api.h", "c_backend_api.h", "ndarray.h")
 _PLACES = (

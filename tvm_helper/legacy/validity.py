@@ -9,9 +9,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from cdmpp.features.expr import Buffer, Expr
 from cdmpp.features.gpu_limits import GpuLimits, gpu_violation
-from cdmpp.features.loop_tree import Allocation, Attribute, Loop, LoopTree, Node, Store, children
+from cdmpp.features.program.expr import Buffer, Expr
+from cdmpp.features.program.loop_tree import (
+    Allocation,
+    Attribute,
+    Loop,
+    LoopTree,
+    Node,
+    Store,
+    children,
+)
 from cdmpp.features.tree import reject_reason
 
 #: AutoTVM asks the device for its limits and does not write them down, so a program is judged by

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from cdmpp.errors import DataError
 from cdmpp.features.compact_ast import LEAF_EXTRA_COUNT, LEAF_FEATURE_COUNT
 from cdmpp.features.gpu_limits import GpuLimits
-from cdmpp.features.loop_tree import LoopTree
-from tvm_helper.dag import Dag
+from cdmpp.features.program.loop_tree import LoopTree
 from tvm_helper.native.flatten import flatten_dag
 from tvm_helper.native.flatten_tree import flatten_tree
+from tvm_helper.records.dag import Dag
 
 #: What the native code measures, in the order of its counters.
 PHASES = ("parse", "replay", "lower", "simplify", "features")

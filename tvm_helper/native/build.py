@@ -19,8 +19,10 @@ from functools import lru_cache
 from pathlib import Path
 
 from cdmpp.errors import DataError
+from cdmpp.files.places import package_folder
 
-SOURCE_DIR = Path(__file__).parent
+_FOLDER = package_folder("tvm_helper.native")
+SOURCE_DIR = _FOLDER / "src"
 FLAGS = (
     "-std=c++17", "-O3", "-DNDEBUG", "-fPIC", "-shared", "-pthread", "-ffp-contract=off", "-Wall",
     "-Wextra",
@@ -115,7 +117,7 @@ def library_path(
 def default_cache_dirs() -> tuple[Path, ...]:
     """Returns where the library may be kept, best first."""
     user = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return SOURCE_DIR / "cache", Path(user) / "cdmpp" / "native"
+    return _FOLDER / "cache", Path(user) / "cdmpp" / "native"
 
 
 def _fingerprint(compiler: list[str], flags: Sequence[str]) -> str:

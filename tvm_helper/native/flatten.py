@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from cdmpp.errors import DataError
-from cdmpp.features.expr import Buffer, Expr
-from tvm_helper.dag import Axis, Dag, DagOp, Reduction
-from tvm_helper.state import ScheduleState
+from cdmpp.features.program.expr import Buffer, Expr
+from tvm_helper.records.dag import Axis, Dag, DagOp, Reduction
+from tvm_helper.records.state import ScheduleState
 
 #: Operations by number; the enumeration in `expr.hpp` has the same order.
 OPERATIONS = (

@@ -7,8 +7,16 @@ from array import array
 from collections.abc import Mapping, Sequence
 
 from cdmpp.errors import DataError
-from cdmpp.features.expr import Expr
-from cdmpp.features.loop_tree import Allocation, Attribute, Condition, Loop, LoopTree, Node, Store
+from cdmpp.features.program.expr import Expr
+from cdmpp.features.program.loop_tree import (
+    Allocation,
+    Attribute,
+    Condition,
+    Loop,
+    LoopTree,
+    Node,
+    Store,
+)
 from tvm_helper.native.flatten import FlatWriter
 
 #: Nodes by number; the enumeration in `flat_tree.hpp` has the same order.

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cdmpp.analytic.conv.seer import SeerModel, type_name
+from cdmpp.analytic.conv.seer.model import SeerModel, type_name
 from cdmpp.analytic.conv.shapes import ConvShapes, IntArray
 from cdmpp.errors import UsageError
 

@@ -9,8 +9,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from cdmpp.analytic.conv.least_squares import LinearFit, relative_fit
+from cdmpp.analytic.conv.seer.trees import SmallTree, TreeOptions, fit_tree
 from cdmpp.analytic.conv.shapes import ConvShapes, FloatArray
-from cdmpp.analytic.conv.trees import SmallTree, TreeOptions, fit_tree
 from cdmpp.errors import DataError
 
 OtherOperator = Literal[

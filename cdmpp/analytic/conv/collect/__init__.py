@@ -1,0 +1,1 @@
+"""Convolution kernels and their counters, collected on a GPU with cuDNN."""

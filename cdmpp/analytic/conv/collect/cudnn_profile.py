@@ -1,0 +1,123 @@
+"""Counters of forward convolutions: every (layer, algorithm) is run once under Nsight Compute."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from cdmpp.analytic.conv.collect.cudnn_counters import (
+    KernelCounters,
+    KernelName,
+    ncu_command,
+    parse_ncu,
+    tables_of,
+)
+from cdmpp.analytic.conv.seer.table import ConvTable, concatenate_tables
+from cdmpp.analytic.conv.shapes import SHAPE_NAMES, ConvShapes
+from cdmpp.errors import DeviceError
+
+#: Runs a command and returns its output; a test puts a recording in its place.
+Runner = Callable[[Sequence[str]], str]
+
+
+@dataclass(frozen=True)
+class Profiled:
+    """Rows for the workbooks.
+
+    Attributes:
+        tables: workbook name -> its rows; helper kernels of one call are added up.
+        unmatched: kernel names that no pattern knows -> how often they occurred.
+    """
+
+    tables: dict[str, ConvTable]
+    unmatched: dict[str, int]
+
+
+def profile(
+    layers: ConvShapes,
+    algorithms: Sequence[int],
+    names: Sequence[KernelName],
+    *,
+    runner: Runner | None = None,
+) -> Profiled:
+    """Returns the counters of every layer with its algorithm.
+
+    Args:
+        algorithms: cuDNN's number for each layer.
+        names: table of kernel names.
+        runner: runs a command; None = as a process.
+
+    Raises:
+        DeviceError: ncu is missing or failed.
+        DataError: its output cannot be understood.
+    """
+    runner = runner or run_command
+    rows: dict[str, list[ConvTable]] = {}
+    unmatched: Counter[str] = Counter()
+    for index, algorithm in enumerate(algorithms):
+        layer = layers.take(np.array([index]))
+        launches = parse_ncu(runner(ncu_command(_program(layer, algorithm))))
+        tables, unknown = tables_of(launches, names)
+        unmatched.update(unknown)
+        for name in dict.fromkeys(table for table in tables if table is not None):
+            own = [launch for launch, table in zip(launches, tables, strict=True) if table == name]
+            rows.setdefault(name, []).append(_row(layer, algorithm, own))
+    return Profiled(
+        {name: concatenate_tables(parts) for name, parts in rows.items()}, dict(unmatched)
+    )
+
+
+def run_command(command: Sequence[str]) -> str:
+    """Returns the output of a command.
+
+    Raises:
+        DeviceError: it is missing or failed.
+    """
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise DeviceError(
+            f"{command[0]} cannot be run ({error}); install Nsight Compute, or collect times alone"
+        ) from None
+    if done.returncode and "ERR_NVGPUCTRPERM" not in done.stdout:
+        said = (done.stderr or done.stdout).strip()[-300:]
+        raise DeviceError(f"{command[0]} ended with {done.returncode}: {said}")
+    return done.stdout
+
+
+def _program(layer: ConvShapes, algorithm: int) -> list[str]:
+    numbers = [int(getattr(layer, name)[0]) for name in SHAPE_NAMES if name != "out_width"]
+    return [
+        sys.executable, "-m", "cdmpp.cli.main", "analytic", "conv", "collect",
+        "--layer", ",".join(map(str, numbers)), "--algorithm", str(int(algorithm)),
+        "--repeats", "1", "--warmups", "0", "--json",
+    ]  # fmt: skip
+
+
+def _row(layer: ConvShapes, algorithm: int, launches: Sequence[KernelCounters]) -> ConvTable:
+    """Returns one row: sums over the launches, levels and launch sizes of the longest one."""
+    longest = max(launches, key=lambda launch: launch.time_ms)
+
+    def total(name: str) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+        return np.array([sum(getattr(launch, name) for launch in launches)], np.float64)
+
+    def one(value: float) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+        return np.array([value], np.float64)
+
+    return ConvTable(
+        layer,
+        np.array([algorithm], np.int64),
+        total("time_ms"),
+        total("fp32_instructions"),
+        total("dram_reads"),
+        total("dram_writes"),
+        one(longest.resident),
+        one(longest.blocks),
+        one(longest.fp32_level),
+        one(longest.dram_level),
+    )

@@ -1,0 +1,1 @@
+"""Times of whole convolution layers, fitted to tables of measured layers."""

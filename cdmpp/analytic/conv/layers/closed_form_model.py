@@ -1,0 +1,146 @@
+"""The closed-form model of layers whose counters nobody measured.
+
+One smooth form an algorithm and device: arithmetic of the waves against traffic, plus a constant.
+The columns are times on an ideal device, so a coefficient is a share of a peak, and a form fitted
+on several devices serves one that was never measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+
+from cdmpp.analytic.conv.algorithms import ALGORITHM_COUNT, ConvAlgorithm, is_supported
+from cdmpp.analytic.conv.layers.closed_forms import (
+    LatentWork,
+    fft_work,
+    latent_work,
+    usual_variants,
+)
+from cdmpp.analytic.conv.layers.table import LayerTable, device_rows
+from cdmpp.analytic.conv.seer.regimes import SmoothTimes, fit_smooth_columns, time_model_from_json
+from cdmpp.analytic.conv.shapes import ConvShapes, FloatArray, IntArray
+from cdmpp.devices.spec import DeviceSpec
+from cdmpp.errors import DataError
+
+#: Rows of an algorithm on a device below which the form of all devices serves.
+MIN_ROWS = 40
+#: Name under which the form of all devices is kept.
+POOLED = "*"
+_FFT = (ConvAlgorithm.FFT, ConvAlgorithm.FFT_TILING)
+
+
+@dataclass(frozen=True)
+class LatentModel:
+    """Forms of all algorithms.
+
+    Attributes:
+        forms: device label (or `POOLED`) -> algorithm -> its form.
+    """
+
+    forms: dict[str, dict[ConvAlgorithm, SmoothTimes]]
+
+    def predict(self, shapes: ConvShapes, device: DeviceSpec) -> tuple[FloatArray, IntArray]:
+        """Returns (float64 [R, 8] milliseconds, int64 [R, 8] `KernelType`) of every algorithm.
+
+        inf and -1 where cuDNN does not have the algorithm or no layer showed it.
+        """
+        time_ms = np.full((len(shapes), ALGORITHM_COUNT), np.inf)
+        kind = np.full((len(shapes), ALGORITHM_COUNT), -1, np.int64)
+        own = self.forms.get(device.name, {})
+        for algorithm, pooled in self.forms[POOLED].items():
+            rows = np.flatnonzero(is_supported(algorithm, shapes))
+            if not len(rows):
+                continue
+            columns = work_columns(algorithm, shapes.take(rows), device)
+            form = own.get(algorithm, pooled)
+            time_ms[rows, algorithm] = form.predict_columns(columns)
+            kind[rows, algorithm] = form.dominant(columns)
+        if not np.isfinite(time_ms).any(axis=1).all():
+            raise DataError(
+                "no fitted algorithm serves one of the layers; fitted: "
+                f"{', '.join(algorithm.name for algorithm in self.forms[POOLED])}"
+            )
+        return time_ms, kind
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns a value for JSON."""
+        return {
+            label: {algorithm.name: form.to_json() for algorithm, form in forms.items()}
+            for label, forms in self.forms.items()
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> LatentModel:
+        """Returns the model of `to_json`."""
+        return cls(
+            {
+                label: {
+                    # Written by `to_json`, so each is of the smooth form.
+                    ConvAlgorithm[name]: cast(SmoothTimes, time_model_from_json(form))
+                    for name, form in forms.items()
+                }
+                for label, forms in value.items()
+            }
+        )
+
+
+def fit_latent(table: LayerTable) -> LatentModel:
+    """Returns the forms of the algorithms that the rows name, each device's and pooled.
+
+    Raises:
+        DataError: no row names its algorithm.
+    """
+    pooled: dict[ConvAlgorithm, list[tuple[FloatArray, FloatArray]]] = {}
+    forms: dict[str, dict[ConvAlgorithm, SmoothTimes]] = {}
+    for spec, rows in device_rows(table):
+        forms[spec.name] = {}
+        for algorithm in ConvAlgorithm:
+            chosen = rows[table.algorithm[rows] == int(algorithm)]
+            if not len(chosen):
+                continue
+            columns = work_columns(algorithm, table.shapes.take(chosen), spec)
+            pooled.setdefault(algorithm, []).append((columns, table.time_ms[chosen]))
+            if len(chosen) >= MIN_ROWS:
+                forms[spec.name][algorithm] = fit_smooth_columns(columns, table.time_ms[chosen])
+    if not pooled:
+        raise DataError(
+            f"none of the {len(table)} layers names its algorithm; expected a column `algorithm`"
+        )
+    forms[POOLED] = {
+        algorithm: fit_smooth_columns(
+            np.concatenate([columns for columns, _ in parts]),
+            np.concatenate([time_ms for _, time_ms in parts]),
+        )
+        for algorithm, parts in pooled.items()
+    }
+    return LatentModel(forms)
+
+
+def work_columns(algorithm: ConvAlgorithm, shapes: ConvShapes, device: DeviceSpec) -> FloatArray:
+    """Returns float64 [R, 5], an algorithm's columns: arithmetic, waves, main kernel's traffic,
+    traffic of its tiles or helpers, 1; of the variant that is ideally fastest for each layer.
+    """
+    if algorithm in _FFT:
+        works = [fft_work(algorithm, shapes, device)]
+    else:
+        works = [latent_work(variant, shapes, device) for variant in usual_variants(algorithm)]
+    columns = np.stack([_columns(work) for work in works])
+    ideal = np.stack([work.tail_ms + work.compulsory_ms + work.helpers_ms for work in works])
+    return np.asarray(columns[ideal.argmin(axis=0), np.arange(len(shapes))], np.float64)
+
+
+def _columns(work: LatentWork) -> FloatArray:
+    return np.stack(
+        (
+            work.tail_ms,
+            work.waves,
+            work.compulsory_ms + work.helpers_ms,
+            work.tiles_ms,
+            np.ones(len(work.waves)),
+        ),
+        axis=1,
+    )

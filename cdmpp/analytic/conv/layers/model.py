@@ -1,0 +1,278 @@
+"""Layer times of any fp32 convolution on any device: SEER's terms, and what is learned on top."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from cdmpp.analytic.conv.layers.closed_form_model import LatentModel, fit_latent
+from cdmpp.analytic.conv.layers.closed_forms import roofline_ms
+from cdmpp.analytic.conv.layers.drift import Drift, fit_drift, no_drift
+from cdmpp.analytic.conv.layers.features import layer_features
+from cdmpp.analytic.conv.layers.table import LayerTable, device_rows
+from cdmpp.analytic.conv.shapes import FloatArray, IntArray
+from cdmpp.errors import DataError
+from cdmpp.files.atomic import make_folder, write_bytes, write_json
+from cdmpp.files.boosted_trees import load_booster
+
+FORMAT = "cdmpp-conv-layers/1"
+_MODEL_FILE = "conv.json"
+_TIME_FILE = "time-trees.json"
+_ALGORITHM_FILE = "algorithm-trees.json"
+_HINT = "fit it again with: cdmpp analytic conv fit --layers FILE"
+
+
+@dataclass(frozen=True)
+class BoostOptions:
+    """Gradient-boosted trees of the learned part.
+
+    Attributes:
+        rounds: trees.
+        depth: of a tree.
+        learning_rate: step of each tree.
+        row_share: of the rows that a tree sees.
+        column_share: of the columns that a tree sees.
+        min_child_weight: least rows of a leaf.
+        algorithm_rounds: trees a class of the algorithm's classifier.
+        threads: that fit.
+    """
+
+    rounds: int = 500
+    depth: int = 6
+    learning_rate: float = 0.06
+    row_share: float = 0.8
+    column_share: float = 0.5
+    min_child_weight: float = 3.0
+    algorithm_rounds: int = 60
+    threads: int = 1
+
+
+@dataclass(frozen=True)
+class LayerOptions:
+    """What the model is made of.
+
+    Attributes:
+        residual: what the trees learn: `direct` = the time from the physical terms; `ratio` = the
+            time over that of the fastest closed form; `none` = closed forms alone.
+        has_drift: whether the drift of the measuring is fitted and taken out.
+        boost: of the trees.
+    """
+
+    residual: Literal["direct", "ratio", "none"] = "direct"
+    has_drift: bool = True
+    boost: BoostOptions = field(default_factory=BoostOptions)
+
+
+@dataclass(frozen=True)
+class LayerPrediction:
+    """What is predicted for each layer.
+
+    Attributes:
+        time_ms: float64 [R], without drift.
+        algorithm: int64 [R], cuDNN's number: the classifier's where there is one, otherwise the
+            fastest closed form.
+        closed_ms: float64 [R, 8], closed form of every algorithm; inf = not available.
+        kernel_type: int64 [R], `KernelType` of the algorithm's closed form.
+    """
+
+    time_ms: FloatArray
+    algorithm: IntArray
+    closed_ms: FloatArray
+    kernel_type: IntArray
+
+
+@dataclass(frozen=True)
+class LayerModel:
+    """A fitted model; see `fit_layers`.
+
+    Attributes:
+        options: as it was fitted.
+        closed: closed forms.
+        drifts: device label -> what was taken out of its times.
+        algorithms: cuDNN's numbers in the order of the classifier's classes.
+        time_trees: booster of the times, None without.
+        algorithm_trees: booster of the algorithm, None without.
+    """
+
+    options: LayerOptions
+    closed: LatentModel
+    drifts: dict[str, Drift]
+    algorithms: tuple[int, ...] = ()
+    time_trees: Any = None
+    algorithm_trees: Any = None
+
+    def predict(self, table: LayerTable) -> LayerPrediction:
+        """Returns the predictions for the shapes and devices of a table; its times are not read."""
+        closed_ms, kinds = closed_times(self.closed, table)
+        time_ms = closed_ms.min(axis=1)
+        algorithm = closed_ms.argmin(axis=1)
+        if self.time_trees is not None:
+            import xgboost
+
+            matrix = xgboost.DMatrix(layer_features(table, self.closed))
+            found = np.asarray(self.time_trees.predict(matrix), np.float64)
+            time_ms = np.exp(found) * (time_ms if self.options.residual == "ratio" else 1.0)
+            chance = np.asarray(self.algorithm_trees.predict(matrix)).reshape(len(table), -1)
+            algorithm = np.array(self.algorithms, np.int64)[chance.argmax(axis=1)]
+        return LayerPrediction(
+            time_ms, algorithm, closed_ms, kinds[np.arange(len(table)), algorithm]
+        )
+
+    def drift_ms(self, table: LayerTable) -> FloatArray:
+        """Returns float64 [R], what the measuring added to each row's time; 0 on other devices."""
+        added = np.zeros(len(table))
+        for spec, rows in device_rows(table):
+            added[rows] = self.drifts.get(spec.name, no_drift()).added_ms(table.position[rows])
+        return added
+
+    def save(self, folder: Path) -> None:
+        """Writes the model into a folder: JSON, trees in their library's own JSON.
+
+        Raises:
+            DataError: the folder cannot be written.
+        """
+        folder = make_folder(folder, what="convolution model")
+        if self.time_trees is not None:
+            for name, trees in (
+                (_TIME_FILE, self.time_trees),
+                (_ALGORITHM_FILE, self.algorithm_trees),
+            ):
+                write_bytes(folder / name, bytes(trees.save_raw("json")))
+        write_json(
+            folder / _MODEL_FILE,
+            {
+                "format": FORMAT,
+                "options": asdict(self.options),
+                "closed": self.closed.to_json(),
+                "drifts": {label: drift.to_json() for label, drift in self.drifts.items()},
+                "algorithms": list(self.algorithms),
+            },
+        )
+
+
+def fit_layers(
+    table: LayerTable, options: LayerOptions | None = None, *, seed: int = 0
+) -> LayerModel:
+    """Returns the model of measured layers: drift, closed forms, then trees.
+
+    Raises:
+        DataError: no row names its algorithm.
+    """
+    options = options or LayerOptions()
+    drifts = fit_drifts(table) if options.has_drift else {}
+    corrected = remove_drifts(table, drifts)
+    closed = fit_latent(corrected)
+    model = LayerModel(options, closed, drifts)
+    if options.residual == "none":
+        return model
+    features = layer_features(corrected, closed)
+    target = np.log(corrected.time_ms)
+    if options.residual == "ratio":
+        target = target - np.log(closed_times(closed, corrected)[0].min(axis=1))
+    named = corrected.algorithm >= 0
+    algorithms, labels = np.unique(corrected.algorithm[named], return_inverse=True)
+    return LayerModel(
+        options,
+        closed,
+        drifts,
+        tuple(int(number) for number in algorithms),
+        boost(features, target, options.boost, seed=seed),
+        boost(features[named], labels, options.boost, seed=seed, class_count=len(algorithms)),
+    )
+
+
+def fit_drifts(table: LayerTable) -> dict[str, Drift]:
+    """Returns device label -> the drift of its rows."""
+    return {
+        spec.name: fit_drift(
+            table.time_ms[rows],
+            table.position[rows],
+            roofline_ms(table.shapes.take(rows), spec),
+        )
+        for spec, rows in device_rows(table)
+    }
+
+
+def remove_drifts(table: LayerTable, drifts: dict[str, Drift]) -> LayerTable:
+    """Returns the rows with the drifts taken out of their times."""
+    time_ms = table.time_ms.copy()
+    for spec, rows in device_rows(table):
+        drift = drifts.get(spec.name)
+        if drift is not None:
+            time_ms[rows] = drift.corrected(table.time_ms[rows], table.position[rows])
+    return table.with_times(time_ms)
+
+
+def closed_times(closed: LatentModel, table: LayerTable) -> tuple[FloatArray, IntArray]:
+    """Returns (float64 [R, 8] milliseconds, int64 [R, 8] types) of the closed forms."""
+    parts = [
+        (rows, closed.predict(table.shapes.take(rows), spec)) for spec, rows in device_rows(table)
+    ]
+    times = np.full((len(table), parts[0][1][0].shape[1]), np.inf)
+    kinds = np.full(times.shape, -1, np.int64)
+    for rows, (time_ms, kind) in parts:
+        times[rows], kinds[rows] = time_ms, kind
+    return times, kinds
+
+
+def boost(
+    features: FloatArray,
+    target: FloatArray | IntArray,
+    options: BoostOptions,
+    *,
+    seed: int,
+    class_count: int | None = None,
+) -> Any:
+    """Returns an xgboost booster of squared error, or of a class where `class_count` is given."""
+    import xgboost
+
+    parameters: dict[str, Any] = {
+        "objective": "reg:squarederror",
+        "max_depth": options.depth,
+        "learning_rate": options.learning_rate,
+        "subsample": options.row_share,
+        "colsample_bytree": options.column_share,
+        "min_child_weight": options.min_child_weight,
+        "lambda": 2.0,
+        "tree_method": "hist",
+        "nthread": options.threads,
+        "seed": seed,
+    }
+    rounds = options.rounds
+    if class_count is not None:
+        parameters |= {"objective": "multi:softprob", "num_class": class_count}
+        rounds = options.algorithm_rounds
+    return xgboost.train(parameters, xgboost.DMatrix(features, target), rounds)
+
+
+def load_layers_model(folder: Path) -> LayerModel:
+    """Returns the model of a folder.
+
+    Raises:
+        DataError: the folder is missing or holds no such model.
+    """
+    folder = Path(folder)
+    try:
+        value = json.loads((folder / _MODEL_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(f"{folder}: cannot read the convolution model ({error})") from None
+    if value.get("format") != FORMAT:
+        raise DataError(
+            f"{folder}: the model has format {value.get('format')!r}; expected {FORMAT!r}: {_HINT}"
+        )
+    from cdmpp.config import from_dict
+
+    options = from_dict(LayerOptions, value["options"])
+    has_trees = options.residual != "none"
+    return LayerModel(
+        options=options,
+        closed=LatentModel.from_json(value["closed"]),
+        drifts={label: Drift.from_json(drift) for label, drift in value["drifts"].items()},
+        algorithms=tuple(value["algorithms"]),
+        time_trees=load_booster(folder / _TIME_FILE, hint=_HINT) if has_trees else None,
+        algorithm_trees=load_booster(folder / _ALGORITHM_FILE, hint=_HINT) if has_trees else None,
+    )

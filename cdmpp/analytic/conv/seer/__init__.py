@@ -1,0 +1,1 @@
+"""Times of cuDNN convolutions by algorithm, fitted to hardware counters (SEER)."""

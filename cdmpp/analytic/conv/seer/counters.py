@@ -1,0 +1,133 @@
+"""Sub-models of the hardware counters: fp32 instructions and DRAM transactions of a block."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cdmpp.analytic.conv.algorithms import ConvVariant
+from cdmpp.analytic.conv.least_squares import LinearFit, relative_fit
+from cdmpp.analytic.conv.seer.table import ConvTable
+from cdmpp.analytic.conv.seer.trees import SmallTree, TreeOptions, fit_tree
+from cdmpp.analytic.conv.shapes import ConvShapes, FloatArray, IntArray
+
+_GEMM_FEATURES = ("in_channels", "in_width", "out_channels", "out_width", "kernel", "stride")
+_GEMM_PRODUCTS = ("reduction", "reduction_by_channels", "reduction_by_pixels")
+_WINOGRAD_STEP = 8
+_CLAMPED_VARIANT = "algo1_128x32"
+_CLAMPED_CHANNELS = 32
+
+
+@dataclass(frozen=True)
+class Counters:
+    """Counters of one thread block.
+
+    Attributes:
+        instructions: float64 [R], fp32 instructions, thread level.
+        reads: float64 [R], DRAM read transactions of 32 bytes.
+        writes: float64 [R], DRAM write transactions of 32 bytes.
+    """
+
+    instructions: FloatArray
+    reads: FloatArray
+    writes: FloatArray
+
+    def take(self, rows: Any) -> Counters:
+        """Returns some rows."""
+        return Counters(self.instructions[rows], self.reads[rows], self.writes[rows])
+
+
+@dataclass(frozen=True)
+class CounterModel:
+    """Counters of a variant's blocks from the layer's shape.
+
+    Attributes:
+        instructions: a line over the length of the reduction.
+        read_ratio: tree of reads over the reduction (Winograd: over the input channels).
+        writes: tree of the writes.
+    """
+
+    instructions: LinearFit
+    read_ratio: SmallTree
+    writes: SmallTree
+
+    def predict(self, variant: ConvVariant, shapes: ConvShapes, blocks: IntArray) -> Counters:
+        """Returns the counters of one block of each layer."""
+        features = traffic_features(variant, shapes, blocks)
+        return Counters(
+            instructions=self.instructions.predict(_instruction_columns(variant, shapes)),
+            reads=self.read_ratio.predict(features) * _read_unit(variant, shapes),
+            writes=self.writes.predict(features),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns a value for JSON."""
+        return {
+            "instructions": self.instructions.to_json(),
+            "read_ratio": self.read_ratio.to_json(),
+            "writes": self.writes.to_json(),
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> CounterModel:
+        """Returns the model of `to_json`."""
+        return cls(
+            LinearFit.from_json(value["instructions"]),
+            SmallTree.from_json(value["read_ratio"]),
+            SmallTree.from_json(value["writes"]),
+        )
+
+
+def fit_counters(variant: ConvVariant, table: ConvTable, options: TreeOptions) -> CounterModel:
+    """Returns the counter model of a variant, from rows with every counter."""
+    features = traffic_features(variant, table.shapes, table.blocks.astype(np.int64))
+    ratio = table.reads_per_block / _read_unit(variant, table.shapes)
+    return CounterModel(
+        instructions=relative_fit(
+            _instruction_columns(variant, table.shapes),
+            table.instructions_per_block,
+            ("per_step", "constant"),
+            is_non_negative=False,
+        ),
+        read_ratio=fit_tree(features, ratio, "regressor", options),
+        writes=fit_tree(features, table.writes_per_block, "regressor", options),
+    )
+
+
+def measured_counters(table: ConvTable) -> Counters:
+    """Returns the measured counters of one block of every row."""
+    return Counters(table.instructions_per_block, table.reads_per_block, table.writes_per_block)
+
+
+def traffic_features(variant: ConvVariant, shapes: ConvShapes, blocks: IntArray) -> FloatArray:
+    """Returns float64 [R, F], what the trees of the DRAM transactions see.
+
+    For algo1_128x32 output channels below 32 count as 32: its blocks are that wide.
+    """
+    if variant.name == _CLAMPED_VARIANT:
+        wide = np.maximum(shapes.out_channels, _CLAMPED_CHANNELS)
+        shapes = ConvShapes(
+            shapes.batch, shapes.in_channels, shapes.in_width, wide, shapes.out_width,
+            shapes.kernel, shapes.stride, shapes.padding,
+        )  # fmt: skip
+    plain = shapes.matrix(_GEMM_FEATURES)
+    if variant.family != "gemm":
+        return plain
+    return np.concatenate([plain, blocks[:, None], shapes.matrix(_GEMM_PRODUCTS)], axis=1)
+
+
+def _instruction_columns(variant: ConvVariant, shapes: ConvShapes) -> FloatArray:
+    if variant.family == "gemm":
+        steps = shapes.reduction
+    else:
+        steps = np.ceil(shapes.in_channels / _WINOGRAD_STEP)
+    return np.stack([steps, np.ones(len(shapes))], axis=1)
+
+
+def _read_unit(variant: ConvVariant, shapes: ConvShapes) -> FloatArray:
+    if variant.family == "gemm":
+        return shapes.reduction
+    return shapes.in_channels.astype(np.float64)

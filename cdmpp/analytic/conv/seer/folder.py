@@ -1,0 +1,118 @@
+"""A folder of workbooks: one a kernel variant, as the original has them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from cdmpp.analytic.conv.algorithms import AlgoConvention
+from cdmpp.analytic.conv.seer.fitting import table_names
+from cdmpp.analytic.conv.seer.splits import SplitKind, family_split, octave_split, original_split
+from cdmpp.analytic.conv.seer.table import ConvTable, PickTable, concatenate_tables, pick_table
+from cdmpp.analytic.conv.seer.workbook import SHEETS, read_pick_workbook, read_workbook
+from cdmpp.errors import DataError
+
+LAYER_TABLE = "conv-test-set-II"
+PICK_TABLE = "Algo-pick-set"
+_TRAIN, _TEST = SHEETS
+
+
+@dataclass(frozen=True)
+class ConvFolder:
+    """What a folder holds, already divided.
+
+    Attributes:
+        train: table name -> rows to fit.
+        test: table name -> rows to judge.
+        layers: layers with the time of their best algorithm (Test-set-II), None = none there.
+        picks: layers with the time of every algorithm, None = none there.
+    """
+
+    train: dict[str, ConvTable]
+    test: dict[str, ConvTable]
+    layers: PickTable | None
+    picks: PickTable | None
+
+
+def read_folder(
+    folder: Path,
+    *,
+    algo_convention: AlgoConvention | None = None,
+    split: SplitKind | None = None,
+    seed: int = 0,
+    is_checked: bool = True,
+) -> ConvFolder:
+    """Returns the workbooks of a folder, `.xlsx` or csv, under the names of `fitting.table_names`.
+
+    Args:
+        algo_convention: meaning of the algorithm numbers; None = what each file says.
+        split: how all rows of a workbook are divided anew; None = its sheets `train` and `test`.
+        seed: of the split.
+        is_checked: whether rows that contradict the convention are refused.
+
+    Raises:
+        UsageError: a convention is needed and not given, or openpyxl is missing.
+        DataError: no workbook, or a malformed one.
+    """
+    folder = Path(folder)
+    train: dict[str, ConvTable] = {}
+    test: dict[str, ConvTable] = {}
+    for name in table_names():
+        path = _find(folder, name)
+        if path is None:
+            continue
+        sheets = read_workbook(path, algo_convention=algo_convention, is_checked=is_checked)
+        parts = _divided(sheets, split, seed, path)
+        train[name], test[name] = parts
+    layers_path, picks_path = _find(folder, LAYER_TABLE), _find(folder, PICK_TABLE)
+    if not train and layers_path is None and picks_path is None:
+        raise DataError(
+            f"{folder}: no workbook there; expected e.g. {table_names()[0]}.xlsx or "
+            f"{table_names()[0]}.train.csv"
+        )
+    layers = None
+    if layers_path is not None:
+        sheets = read_workbook(layers_path, algo_convention=algo_convention, is_checked=False)
+        layers = pick_table(list(sheets.values()))
+    picks = None
+    if picks_path is not None:
+        found = read_pick_workbook(picks_path, algo_convention=algo_convention)
+        picks = next(iter(found.values()))
+    return ConvFolder(
+        {name: table for name, table in train.items() if len(table)},
+        {name: table for name, table in test.items() if len(table)},
+        layers,
+        picks,
+    )
+
+
+def divide(table: ConvTable, split: SplitKind, seed: int) -> tuple[ConvTable, ConvTable]:
+    """Returns (train, test) of a table."""
+    if split == "original":
+        train, test = original_split(table.time_ms)
+    elif split == "octave":
+        train, test = octave_split(table.shapes, seed=seed)
+    else:
+        train, test = family_split(table.shapes, seed=seed)
+    return table.take(train), table.take(test)
+
+
+def _divided(
+    sheets: dict[str, ConvTable], split: SplitKind | None, seed: int, path: Path
+) -> tuple[ConvTable, ConvTable]:
+    if split is not None:
+        return divide(concatenate_tables(list(sheets.values())), split, seed)
+    missing = [name for name in SHEETS if name not in sheets]
+    if missing:
+        raise DataError(
+            f"{path}: got sheets {', '.join(sheets)}; expected {_TRAIN} and {_TEST}, or a split "
+            "with --split family"
+        )
+    return sheets[_TRAIN], sheets[_TEST]
+
+
+def _find(folder: Path, name: str) -> Path | None:
+    book = folder / f"{name}.xlsx"
+    if book.exists():
+        return book
+    return folder / name if any(folder.glob(f"{name}.*.csv")) else None

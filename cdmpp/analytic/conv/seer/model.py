@@ -1,0 +1,276 @@
+"""SEER: the time of a convolution layer is that of the fastest predicted algorithm."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cdmpp.analytic.conv.algorithms import (
+    ALGORITHM_COUNT,
+    ConvAlgorithm,
+    find_variant,
+    is_supported,
+    precomp_variant_names,
+    variants_of,
+)
+from cdmpp.analytic.conv.blocks import BlockArithmetic, Launch, launched_blocks, resident_blocks
+from cdmpp.analytic.conv.least_squares import LinearFit
+from cdmpp.analytic.conv.seer.polynomials import (
+    FftModel,
+    fft_tiling_columns,
+    im2col_columns,
+    transform_columns,
+)
+from cdmpp.analytic.conv.seer.table import KernelType
+from cdmpp.analytic.conv.seer.trees import SmallTree
+from cdmpp.analytic.conv.seer.variant_model import VariantModel
+from cdmpp.analytic.conv.shapes import ConvShapes, FloatArray, IntArray
+from cdmpp.devices.spec import DeviceSpec
+from cdmpp.errors import DataError
+from cdmpp.files.atomic import write_json
+
+FORMAT = "cdmpp-conv-seer/1"
+#: Type of an algorithm whose kernels are not classified.
+UNCLASSIFIED = -1
+_CHOICE_FEATURES = ("in_channels", "in_width", "out_channels", "out_width", "kernel", "stride")
+
+
+@dataclass(frozen=True)
+class LayerEstimate:
+    """What is predicted for each layer.
+
+    Attributes:
+        time_ms: float64 [R, 8], by cuDNN's algorithm number; inf = not available.
+        kernel_type: int64 [R, 8], `KernelType` or `UNCLASSIFIED`.
+    """
+
+    time_ms: FloatArray
+    kernel_type: IntArray
+
+    @property
+    def pick(self) -> IntArray:
+        """int64 [R], the algorithm predicted fastest."""
+        return np.asarray(np.argmin(self.time_ms, axis=1), np.int64)
+
+    @property
+    def layer_ms(self) -> FloatArray:
+        """float64 [R], time of the pick."""
+        return np.asarray(self.time_ms.min(axis=1), np.float64)
+
+    @property
+    def pick_type(self) -> IntArray:
+        """int64 [R], type of the pick's kernel."""
+        return np.asarray(self.kernel_type[np.arange(len(self.pick)), self.pick], np.int64)
+
+
+@dataclass(frozen=True)
+class SeerModel:
+    """Fitted models of all algorithms of one device.
+
+    Attributes:
+        device: its label.
+        resident: variant name -> blocks that the device holds at once.
+        variants: variant name -> its model.
+        choices: algorithm -> tree of the variant that it takes, for algorithms with several fitted
+            ones (nonfused Winograd: one a filter width, as `algorithm:kernel`).
+        fft: polynomials of FFT, None = not fitted.
+        fft_tiling: polynomial of FFT_TILING, None = not fitted.
+        fft_tiling_type: tree of its kernel type, None = unclassified.
+        helpers: variant name, or `algo2` for all of GEMM -> polynomial of the helper kernels.
+        arithmetic: of the blocks.
+    """
+
+    device: str
+    resident: dict[str, int]
+    variants: dict[str, VariantModel]
+    choices: dict[str, SmallTree]
+    fft: FftModel | None
+    fft_tiling: LinearFit | None
+    fft_tiling_type: SmallTree | None
+    helpers: dict[str, LinearFit]
+    arithmetic: BlockArithmetic = "corrected"
+
+    def predict(self, shapes: ConvShapes) -> LayerEstimate:
+        """Returns the time of every algorithm for every layer.
+
+        Raises:
+            DataError: a layer for which no algorithm is fitted.
+        """
+        time_ms = np.full((len(shapes), ALGORITHM_COUNT), np.inf)
+        kernel_type = np.full((len(shapes), ALGORITHM_COUNT), UNCLASSIFIED, np.int64)
+        for algorithm in ConvAlgorithm:
+            rows = np.flatnonzero(is_supported(algorithm, shapes))
+            if not len(rows):
+                continue
+            part = shapes.take(rows)
+            if algorithm == ConvAlgorithm.FFT:
+                if self.fft is not None:
+                    time_ms[rows, algorithm] = self.fft.predict(part)
+            elif algorithm == ConvAlgorithm.FFT_TILING:
+                if self.fft_tiling is not None:
+                    time_ms[rows, algorithm] = self.fft_tiling.predict(fft_tiling_columns(part))
+                if self.fft_tiling_type is not None:
+                    labels = self.fft_tiling_type.predict(tiling_type_features(part))
+                    kernel_type[rows, algorithm] = labels.astype(np.int64)
+            else:
+                found = self.variant_names(algorithm, part)
+                for name in sorted(set(found) - {""}):
+                    chosen = np.flatnonzero(np.array(found) == name)
+                    time, kind = self._kernel(name, part.take(chosen))
+                    time_ms[rows[chosen], algorithm] = time
+                    kernel_type[rows[chosen], algorithm] = kind
+        lost = ~np.isfinite(time_ms).any(axis=1)
+        if lost.any():
+            raise DataError(
+                f"no fitted algorithm serves {int(lost.sum())} of {len(shapes)} layers, e.g. row "
+                f"{int(np.flatnonzero(lost)[0])}; fit more variants (fitted: "
+                f"{', '.join(sorted(self.variants)) or 'none'})"
+            )
+        # A polynomial may dip to 0 far from its rows; no kernel is free.
+        return LayerEstimate(np.maximum(time_ms, _SHORTEST_MS), kernel_type)
+
+    def variant_names(self, algorithm: ConvAlgorithm, shapes: ConvShapes) -> list[str]:
+        """Returns the variant that an algorithm takes for each layer; "" = none is fitted."""
+        fitted = [v.name for v in variants_of(algorithm) if v.name in self.variants]
+        if algorithm == ConvAlgorithm.IMPLICIT_PRECOMP_GEMM:
+            # A rule on the output channels; variants that were not fitted cannot be asked.
+            return [
+                name if name in fitted else (fitted[-1] if fitted else "")
+                for name in precomp_variant_names(shapes.out_channels)
+            ]
+        names = np.full(len(shapes), "", dtype=object)
+        for key, members, rows in _choice_groups(algorithm, fitted, shapes):
+            if key in self.choices:
+                picked = self.choices[key].predict(choice_features(shapes.take(rows)))
+                all_names = [v.name for v in variants_of(algorithm)]
+                names[rows] = [all_names[int(index)] for index in picked]
+            elif members:
+                names[rows] = members[0]
+        return [str(name) for name in names]
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns a value for JSON."""
+        return {
+            "format": FORMAT,
+            "device": self.device,
+            "arithmetic": self.arithmetic,
+            "resident": self.resident,
+            "variants": {name: model.to_json() for name, model in self.variants.items()},
+            "choices": {name: tree.to_json() for name, tree in self.choices.items()},
+            "fft": None if self.fft is None else self.fft.to_json(),
+            "fft_tiling": None if self.fft_tiling is None else self.fft_tiling.to_json(),
+            "fft_tiling_type": (
+                None if self.fft_tiling_type is None else self.fft_tiling_type.to_json()
+            ),
+            "helpers": {name: fit.to_json() for name, fit in self.helpers.items()},
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> SeerModel:
+        """Returns the model of `to_json`.
+
+        Raises:
+            DataError: another format.
+        """
+        if value.get("format") != FORMAT:
+            raise DataError(
+                f"the convolution model has format {value.get('format')!r}; expected {FORMAT!r}: "
+                "fit it again with: cdmpp analytic conv fit"
+            )
+        fft, tiling, kind = value["fft"], value["fft_tiling"], value["fft_tiling_type"]
+        return cls(
+            device=value["device"],
+            resident={name: int(count) for name, count in value["resident"].items()},
+            variants={name: VariantModel.from_json(v) for name, v in value["variants"].items()},
+            choices={name: SmallTree.from_json(tree) for name, tree in value["choices"].items()},
+            fft=None if fft is None else FftModel.from_json(fft),
+            fft_tiling=None if tiling is None else LinearFit.from_json(tiling),
+            fft_tiling_type=None if kind is None else SmallTree.from_json(kind),
+            helpers={name: LinearFit.from_json(fit) for name, fit in value["helpers"].items()},
+            arithmetic=value["arithmetic"],
+        )
+
+    def save(self, path: Path) -> None:
+        """Writes the model as JSON.
+
+        Raises:
+            DataError: the file cannot be written.
+        """
+        write_json(path, self.to_json())
+
+    def launch(self, name: str, shapes: ConvShapes) -> Launch:
+        """Returns the launch of a variant on the model's device."""
+        blocks = launched_blocks(find_variant(name), shapes, self.arithmetic)
+        return Launch(blocks, np.full(len(shapes), self.resident[name], np.int64))
+
+    def _kernel(self, name: str, shapes: ConvShapes) -> tuple[FloatArray, IntArray]:
+        """Returns (milliseconds with the helper kernels, types)."""
+        found = self.variants[name].predict(shapes, self.launch(name, shapes))
+        time_ms = found.time_ms
+        if name.startswith("algo2") and "algo2" in self.helpers:
+            time_ms = time_ms + self.helpers["algo2"].predict(im2col_columns(shapes)[0])
+        elif name in self.helpers:
+            time_ms = time_ms + self.helpers[name].predict(transform_columns(shapes)[0])
+        return time_ms, found.kernel_type
+
+
+_SHORTEST_MS = 1e-6
+
+
+def load_seer(path: Path) -> SeerModel:
+    """Returns the model of a file.
+
+    Raises:
+        DataError: the file is missing or no such model.
+    """
+    try:
+        value = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: cannot read the convolution model ({error})") from None
+    return SeerModel.from_json(value)
+
+
+def tiling_type_features(shapes: ConvShapes) -> FloatArray:
+    """Returns float64 [R, 4], what the type of FFT_TILING is told by."""
+    return shapes.matrix(("in_channels", "out_channels", "out_width", "kernel"))
+
+
+def choice_features(shapes: ConvShapes) -> FloatArray:
+    """Returns float64 [R, 6], what the choice of a variant is made by."""
+    return shapes.matrix(_CHOICE_FEATURES)
+
+
+def choice_key(algorithm: ConvAlgorithm, kernel: int) -> str:
+    """Returns the name of the tree that chooses an algorithm's variant."""
+    if algorithm == ConvAlgorithm.WINOGRAD_NONFUSED:
+        return f"{algorithm.name}:{kernel}"
+    return algorithm.name
+
+
+def _choice_groups(
+    algorithm: ConvAlgorithm, fitted: list[str], shapes: ConvShapes
+) -> list[tuple[str, list[str], IntArray]]:
+    """Returns (key of the tree, fitted variants, rows) for rows that share a choice."""
+    if algorithm != ConvAlgorithm.WINOGRAD_NONFUSED:
+        return [(choice_key(algorithm, 0), fitted, np.arange(len(shapes)))]
+    groups = []
+    for kernel in np.unique(shapes.kernel):
+        members = [name for name in fitted if int(kernel) in find_variant(name).kernels]
+        rows = np.flatnonzero(shapes.kernel == kernel)
+        groups.append((choice_key(algorithm, int(kernel)), members, rows))
+    return groups
+
+
+def device_residents(device: DeviceSpec, names: list[str]) -> dict[str, int]:
+    """Returns variant name -> blocks that a device holds at once, by the rules of occupancy."""
+    return {name: resident_blocks(find_variant(name), device) for name in names}
+
+
+def type_name(kind: int) -> str:
+    """Returns `compute_bound`, `dram_bound`, `under_utilised` or `unclassified`."""
+    return "unclassified" if kind == UNCLASSIFIED else KernelType(kind).name.lower()

@@ -1,0 +1,250 @@
+"""From counters and waves to milliseconds: the original's three regimes, and a smooth form."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from cdmpp.analytic.conv.blocks import Launch
+from cdmpp.analytic.conv.least_squares import LinearFit, relative_fit
+from cdmpp.analytic.conv.seer.counters import Counters
+from cdmpp.analytic.conv.seer.table import KernelType
+from cdmpp.analytic.conv.shapes import FloatArray, IntArray
+from cdmpp.errors import DataError
+
+TimeForm = Literal["original", "smooth"]
+
+#: Rows of a type below which its coefficients come from the rows of all types.
+MIN_ROWS = 8
+_SMOOTH_NAMES = ("instructions", "wave", "reads", "writes", "constant")
+_LARGEST_POWER = 64.0
+_MOST_SMOOTH_ROWS = 1500
+_MOST_EVALUATIONS = 120
+
+
+@dataclass(frozen=True)
+class RegimeTimes:
+    """The original's formulas: one linear form per kernel type.
+
+    Attributes:
+        fits: the coefficients of each type.
+        pooled: types with too few rows; their formula is fitted on the rows of all types.
+    """
+
+    fits: dict[KernelType, LinearFit]
+    pooled: tuple[KernelType, ...]
+
+    def predict(self, kernel_type: IntArray, counters: Counters, launch: Launch) -> FloatArray:
+        """Returns float64 [R], milliseconds."""
+        time_ms = np.zeros(len(kernel_type))
+        for kind, fit in self.fits.items():
+            rows = np.flatnonzero(kernel_type == int(kind))
+            columns, _ = regime_columns(kind, counters.take(rows), _take(launch, rows))
+            time_ms[rows] = fit.predict(columns)
+        return time_ms
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns a value for JSON."""
+        return {
+            "form": "original",
+            "fits": {kind.name: fit.to_json() for kind, fit in self.fits.items()},
+            "pooled": [kind.name for kind in self.pooled],
+        }
+
+
+@dataclass(frozen=True)
+class SmoothTimes:
+    """T = (Tc^p + Td^p)^(1/p) + c, without a jump between the types.
+
+    Tc = waves (a resident instructions + b), Td = d reads + e writes of the whole kernel.
+
+    Attributes:
+        coefficients: a, b, d, e, c as in `names`.
+        power: p, at least 1; large = the larger of the two, 1 = their sum.
+        rmspe: on the fitted rows, a fraction.
+        row_count: rows that were fitted.
+    """
+
+    coefficients: FloatArray
+    power: float
+    rmspe: float
+    row_count: int
+    names: tuple[str, ...] = _SMOOTH_NAMES
+
+    def predict(self, kernel_type: IntArray, counters: Counters, launch: Launch) -> FloatArray:
+        """Returns float64 [R], milliseconds; the type is not needed."""
+        del kernel_type
+        return self.predict_columns(_smooth_columns(counters, launch))
+
+    def predict_columns(self, columns: FloatArray) -> FloatArray:
+        """Returns float64 [R], milliseconds from the columns of `fit_smooth_columns`."""
+        return _smooth_ms(self.coefficients, self.power, columns)
+
+    def dominant(self, columns: FloatArray) -> IntArray:
+        """Returns int64 [R], `KernelType` by the largest of compute, memory and constant part."""
+        parts = columns * self.coefficients
+        sums = np.stack([parts[:, :2].sum(axis=1), parts[:, 2:4].sum(axis=1), parts[:, 4]])
+        return np.asarray(sums.argmax(axis=0), np.int64)
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns a value for JSON."""
+        return {
+            "form": "smooth",
+            "coefficients": self.coefficients.tolist(),
+            "power": self.power,
+            "rmspe": self.rmspe,
+            "row_count": self.row_count,
+        }
+
+
+TimeModel = RegimeTimes | SmoothTimes
+
+
+def time_model_from_json(value: Mapping[str, Any]) -> TimeModel:
+    """Returns the model of `to_json`."""
+    if value["form"] == "smooth":
+        return SmoothTimes(
+            np.array(value["coefficients"], np.float64),
+            float(value["power"]),
+            float(value["rmspe"]),
+            int(value["row_count"]),
+        )
+    return RegimeTimes(
+        {KernelType[name]: LinearFit.from_json(fit) for name, fit in value["fits"].items()},
+        tuple(KernelType[name] for name in value["pooled"]),
+    )
+
+
+def regime_columns(
+    kind: KernelType, counters: Counters, launch: Launch
+) -> tuple[FloatArray, tuple[str, ...]]:
+    """Returns (float64 [R, C], names): what the time of a type is a sum of.
+
+    Only the compute term pays for whole waves: (waves - 1 + fill) x resident is the number of
+    blocks, so the DRAM terms are the whole kernel's traffic.
+    """
+    waves = launch.waves.astype(np.float64)
+    one = np.ones(len(waves))
+    per_wave = waves * launch.resident
+    blocks = launch.blocks.astype(np.float64)
+    if kind == KernelType.COMPUTE_BOUND:
+        columns = (per_wave * counters.instructions, waves)
+        return np.stack(columns, axis=1), ("instructions", "wave")
+    if kind == KernelType.DRAM_BOUND:
+        columns = (blocks * (counters.reads + counters.writes), one)
+        return np.stack(columns, axis=1), ("traffic", "constant")
+    return (
+        np.stack(
+            (
+                blocks * counters.reads,
+                blocks * counters.writes,
+                per_wave * counters.instructions,
+                one,
+            ),
+            axis=1,
+        ),
+        ("reads", "writes", "instructions", "constant"),
+    )
+
+
+def fit_regimes(
+    kernel_type: IntArray, counters: Counters, launch: Launch, time_ms: FloatArray
+) -> RegimeTimes:
+    """Returns the coefficients of every type.
+
+    A type with fewer than `MIN_ROWS` rows is fitted on the rows of all types and listed as pooled;
+    the original leaves its coefficients at one.
+
+    Raises:
+        DataError: no rows.
+    """
+    fits: dict[KernelType, LinearFit] = {}
+    pooled = []
+    for kind in KernelType:
+        rows = np.flatnonzero(kernel_type == int(kind))
+        if len(rows) < MIN_ROWS:
+            pooled.append(kind)
+            rows = np.arange(len(time_ms))
+        columns, names = regime_columns(kind, counters.take(rows), _take(launch, rows))
+        fits[kind] = relative_fit(columns, time_ms[rows], names)
+    return RegimeTimes(fits, tuple(pooled))
+
+
+def fit_smooth(counters: Counters, launch: Launch, time_ms: FloatArray) -> SmoothTimes:
+    """Returns the smooth form with the least relative error; its power is fitted too.
+
+    Raises:
+        DataError: no rows, or a time that is not above 0.
+    """
+    return fit_smooth_columns(_smooth_columns(counters, launch), time_ms)
+
+
+def fit_smooth_columns(columns: FloatArray, time_ms: FloatArray) -> SmoothTimes:
+    """Returns the smooth form of float64 [R, 5] columns: two of the compute time, two of the memory
+    time, and one of the constant.
+
+    Raises:
+        DataError: no rows, or a time that is not above 0.
+    """
+    from scipy.optimize import least_squares
+
+    if not len(time_ms) or not (time_ms > 0).all():
+        raise DataError(f"a smooth fit got {len(time_ms)} rows; expected some, all above 0 ms")
+    # The sum of both is linear: it gives the scale of every coefficient and the start.
+    start = relative_fit(columns, time_ms, _SMOOTH_NAMES).coefficients
+    scale = 1.0 / np.maximum((columns / time_ms[:, None]).max(axis=0), 1e-300)
+    # Six numbers need no more rows than this; evenly spaced in order of time.
+    order = np.argsort(time_ms, kind="stable")
+    rows = order[np.unique(np.linspace(0, len(order) - 1, _MOST_SMOOTH_ROWS).astype(np.int64))]
+    searched, searched_ms = columns[rows], time_ms[rows]
+    first = np.sqrt(np.maximum(start / scale, 1e-6))
+
+    def residual(parameters: FloatArray) -> FloatArray:
+        power = 1.0 + parameters[-1] ** 2
+        found = _smooth_ms(parameters[:-1] ** 2 * scale, power, searched)
+        return np.asarray(found / searched_ms - 1.0, np.float64)
+
+    best = min(
+        (
+            least_squares(residual, [*first, power], x_scale="jac", max_nfev=_MOST_EVALUATIONS)
+            for power in (0.7, 2.0)
+        ),
+        key=lambda result: float(result.cost),
+    )
+    coefficients = best.x[:-1] ** 2 * scale
+    power = float(min(1.0 + best.x[-1] ** 2, _LARGEST_POWER))
+    error = _smooth_ms(coefficients, power, columns) / time_ms - 1.0
+    return SmoothTimes(coefficients, power, float(np.sqrt(np.mean(error**2))), len(time_ms))
+
+
+def _smooth_columns(counters: Counters, launch: Launch) -> FloatArray:
+    waves = launch.waves.astype(np.float64)
+    blocks = launch.blocks.astype(np.float64)
+    return np.stack(
+        (
+            waves * launch.resident * counters.instructions,
+            waves,
+            blocks * counters.reads,
+            blocks * counters.writes,
+            np.ones(len(waves)),
+        ),
+        axis=1,
+    )
+
+
+def _smooth_ms(coefficients: FloatArray, power: float, columns: FloatArray) -> FloatArray:
+    parts = columns * coefficients
+    compute = parts[:, 0] + parts[:, 1]
+    memory = parts[:, 2] + parts[:, 3]
+    larger = np.maximum(np.maximum(compute, memory), 1e-300)
+    power = min(power, _LARGEST_POWER)
+    # Divided by the larger one first: high powers of milliseconds leave the range of a float.
+    joined = ((compute / larger) ** power + (memory / larger) ** power) ** (1.0 / power)
+    return np.asarray(larger * joined + parts[:, 4], np.float64)
+
+
+def _take(launch: Launch, rows: IntArray) -> Launch:
+    return Launch(launch.blocks[rows], launch.resident[rows])

@@ -1,0 +1,130 @@
+"""The model of one kernel variant: shape -> counters and type -> milliseconds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cdmpp.analytic.conv.algorithms import ConvVariant, find_variant
+from cdmpp.analytic.conv.blocks import Launch
+from cdmpp.analytic.conv.seer.counters import (
+    CounterModel,
+    Counters,
+    fit_counters,
+    measured_counters,
+)
+from cdmpp.analytic.conv.seer.regimes import (
+    TimeForm,
+    TimeModel,
+    fit_regimes,
+    fit_smooth,
+    time_model_from_json,
+)
+from cdmpp.analytic.conv.seer.table import ConvTable
+from cdmpp.analytic.conv.seer.trees import SmallTree, TreeOptions, fit_tree
+from cdmpp.analytic.conv.shapes import ConvShapes, FloatArray, IntArray
+from cdmpp.errors import DataError
+
+_TYPE_FEATURES = ("in_channels", "in_width", "out_channels", "out_width", "kernel", "stride")
+
+
+@dataclass(frozen=True)
+class KernelEstimate:
+    """What a variant is predicted to do for each layer.
+
+    Attributes:
+        time_ms: float64 [R].
+        kernel_type: int64 [R], `KernelType`.
+        counters: of one block.
+    """
+
+    time_ms: FloatArray
+    kernel_type: IntArray
+    counters: Counters
+
+
+@dataclass(frozen=True)
+class VariantModel:
+    """A fitted kernel variant.
+
+    Attributes:
+        variant: which.
+        counters: sub-models of instructions and DRAM transactions.
+        types: tree of the kernel type.
+        times: from counters and waves to milliseconds.
+        row_count: rows that it was fitted on.
+    """
+
+    variant: ConvVariant
+    counters: CounterModel
+    types: SmallTree
+    times: TimeModel
+    row_count: int
+
+    def predict(self, shapes: ConvShapes, launch: Launch) -> KernelEstimate:
+        """Returns the estimate of every layer for a known launch."""
+        counters = self.counters.predict(self.variant, shapes, launch.blocks)
+        kernel_type = self.types.predict(_type_features(shapes, launch.blocks)).astype(np.int64)
+        return KernelEstimate(
+            self.times.predict(kernel_type, counters, launch), kernel_type, counters
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns a value for JSON."""
+        return {
+            "variant": self.variant.name,
+            "counters": self.counters.to_json(),
+            "types": self.types.to_json(),
+            "times": self.times.to_json(),
+            "row_count": self.row_count,
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> VariantModel:
+        """Returns the model of `to_json`."""
+        return cls(
+            find_variant(value["variant"]),
+            CounterModel.from_json(value["counters"]),
+            SmallTree.from_json(value["types"]),
+            time_model_from_json(value["times"]),
+            int(value["row_count"]),
+        )
+
+
+def fit_variant(
+    variant: ConvVariant, table: ConvTable, form: TimeForm, options: TreeOptions
+) -> VariantModel:
+    """Returns the model of a variant, fitted on rows with every counter.
+
+    Raises:
+        DataError: no row has every counter.
+    """
+    counted = table.take(table.is_counted)
+    if not len(counted):
+        raise DataError(
+            f"{variant.name}: none of its {len(table)} rows has every counter; expected columns 10 "
+            "to 18 of the workbook. Layer times alone are fitted with: cdmpp analytic conv fit "
+            "--layers FILE"
+        )
+    counters = measured_counters(counted)
+    return VariantModel(
+        variant,
+        fit_counters(variant, counted, options),
+        fit_tree(
+            _type_features(counted.shapes, counted.launch.blocks),
+            counted.kernel_type,
+            "classifier",
+            options,
+        ),
+        fit_smooth(counters, counted.launch, counted.time_ms)
+        if form == "smooth"
+        else fit_regimes(counted.kernel_type, counters, counted.launch, counted.time_ms),
+        len(counted),
+    )
+
+
+def _type_features(shapes: ConvShapes, blocks: IntArray) -> FloatArray:
+    return np.concatenate([shapes.matrix(_TYPE_FEATURES), blocks[:, None]], axis=1)

@@ -1,0 +1,288 @@
+"""A measuring campaign on the CPU: which shapes, in which order, continued where it stopped."""
+
+from __future__ import annotations
+
+import csv
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import astuple, dataclass, fields
+from itertools import groupby, product
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from cdmpp.analytic.embedding.bench import EmbeddingBench
+from cdmpp.analytic.embedding.shapes import EmbeddingShape, Pass
+from cdmpp.errors import DataError
+from cdmpp.files.atomic import write_atomic
+
+GridSize = Literal["smoke", "quick", "full"]
+
+
+@dataclass(frozen=True)
+class CampaignPoint:
+    """One thing to measure: a pass over a shape with one kind of access."""
+
+    which: Pass
+    shape: EmbeddingShape
+    zipf_exponent: float
+    round: int
+
+
+@dataclass(frozen=True)
+class CampaignRow:
+    """One measurement, a row of the CSV file.
+
+    Attributes:
+        pass_name: `forward`, `backward-sgd` or `backward-dense`.
+        batch, rows, tables, lookups, width: as in `EmbeddingShape`.
+        zipf_exponent: of the access; 0 = uniform.
+        round: number of the visit to this shape, from 0.
+        threads: threads of torch.
+        clock, latency_s, spread, calls: as in `Timing`.
+        load_average: of the machine when the measurement ended, one minute.
+        measured_at: seconds since 1970.
+    """
+
+    pass_name: str
+    batch: int
+    rows: int
+    tables: int
+    lookups: int
+    width: int
+    zipf_exponent: float
+    round: int
+    threads: int
+    clock: str
+    latency_s: float
+    spread: float
+    calls: int
+    load_average: float
+    measured_at: int
+
+    @property
+    def shape(self) -> EmbeddingShape:
+        """The measured shape."""
+        return EmbeddingShape(self.batch, self.rows, self.tables, self.lookups, self.width)
+
+    @property
+    def key(self) -> tuple[str, int, int, int, int, int, float]:
+        """What was measured, without the round: equal for all rounds of a point."""
+        return (
+            self.pass_name, self.batch, self.rows, self.tables, self.lookups, self.width,
+            self.zipf_exponent,
+        )  # fmt: skip
+
+
+COLUMNS = tuple(entry.name for entry in fields(CampaignRow))
+
+_ROWS = (1_000, 10_000, 100_000, 1_000_000, 4_000_000)
+_TABLES = (1, 4, 16)
+_WIDTHS = (32, 64, 128, 256)
+_BATCHES = (128, 512, 2048, 4096)
+_LOOKUPS = (1, 8, 32, 128)
+_EXPONENTS = (0.0, 1.05)
+#: Bytes: of all tables, and of the rows that a call moves, by pass.
+_MOST_TABLE_BYTES = 1_200_000_000
+_MOST_MOVED_BYTES = {"forward": 256e6, "backward-sgd": 48e6, "backward-dense": 48e6}
+_MOST_DENSE_BYTES = 128e6
+_COUNTS: dict[GridSize, dict[Pass, int]] = {
+    "smoke": {"forward": 4, "backward-sgd": 2, "backward-dense": 2},
+    "quick": {"forward": 60, "backward-sgd": 30, "backward-dense": 30},
+    "full": {"forward": 220, "backward-sgd": 90, "backward-dense": 70},
+}
+
+
+def campaign_points(size: GridSize, *, rounds: int = 2, seed: int = 0) -> list[CampaignPoint]:
+    """Returns the points of a campaign: round after round, points of equal tables together.
+
+    The grid of the GPU benchmarks scaled to a CPU: batch 128 to 4,096, 1,000 to 4,000,000 rows, 1
+    to 16 tables, bags of 1 to 128, rows of 32 to 256 values; uniform and Zipf access. Combinations
+    whose tables or traffic are too large are left out, of the others a random part is taken.
+    """
+    rng = np.random.default_rng(seed)
+    points: list[CampaignPoint] = []
+    chosen = {which: _sample(rng, which, count) for which, count in _COUNTS[size].items()}
+    for number in range(rounds):
+        part = [
+            CampaignPoint(which, shape, exponent, number)
+            for which, entries in chosen.items()
+            for shape, exponent in entries
+        ]
+        groups = [list(group) for _, group in groupby(sorted(part, key=_table_key), key=_table_key)]
+        points.extend(groups[index][place] for index, place in _order(rng, groups))
+    return points
+
+
+def run_campaign(
+    points: Iterable[CampaignPoint],
+    path: Path,
+    *,
+    budget_s: float = 1.0,
+    on_row: Callable[[CampaignRow], None] | None = None,
+) -> list[CampaignRow]:
+    """Measures the points that the file does not have yet and returns all its rows.
+
+    The file is rewritten whole after every group of points of equal tables.
+
+    Args:
+        path: CSV file, made if it is missing.
+        budget_s: seconds of timed calls a point.
+
+    Raises:
+        DataError: the file cannot be read or written.
+    """
+    import torch
+
+    rows = read_campaign(path) if path.exists() else []
+    threads = torch.get_num_threads()
+    done = {(row.key, row.round, row.threads) for row in rows}
+    for (count, tables, width), group in groupby(points, key=_table_key):
+        missing = [point for point in group if (_key(point), point.round, threads) not in done]
+        if not missing:
+            continue
+        bench = EmbeddingBench(count, tables, width)
+        for point in missing:
+            row = _measure(bench, point, threads, budget_s)
+            rows.append(row)
+            done.add((row.key, row.round, threads))
+            if on_row is not None:
+                on_row(row)
+        write_campaign(path, rows)
+    return rows
+
+
+def read_campaign(path: Path) -> list[CampaignRow]:
+    """Returns the rows of a campaign's CSV file.
+
+    Raises:
+        DataError: unreadable, other columns, or a value that is no number.
+    """
+    kinds: dict[str, Callable[[str], Any]] = {"pass_name": str, "clock": str}
+    kinds.update(dict.fromkeys(("zipf_exponent", "latency_s", "spread", "load_average"), float))
+    try:
+        with path.open(encoding="utf-8", newline="") as stream:
+            reader = csv.DictReader(stream)
+            if tuple(reader.fieldnames or ()) != COLUMNS:
+                raise DataError(
+                    f"{path}: no table of embedding measurements: got columns "
+                    f"{', '.join(reader.fieldnames or ())}; expected {', '.join(COLUMNS)}; make "
+                    "one: cdmpp analytic embedding measure"
+                )
+            return [
+                CampaignRow(**{name: kinds.get(name, int)(row[name]) for name in COLUMNS})
+                for row in reader
+            ]
+    except OSError as error:
+        raise DataError(
+            f"{path}: cannot read the measurements ({error.strerror}); make them: "
+            "cdmpp analytic embedding measure"
+        ) from None
+    except (TypeError, ValueError) as error:
+        raise DataError(f"{path}: a value is not as it should be ({error})") from None
+
+
+def write_campaign(path: Path, rows: Iterable[CampaignRow]) -> None:
+    """Writes the rows as CSV, whole or not at all.
+
+    Raises:
+        DataError: the file cannot be written.
+    """
+    rows = list(rows)
+
+    def write(temporary: Path) -> None:
+        with temporary.open("w", encoding="utf-8", newline="") as stream:
+            writer = csv.writer(stream, lineterminator="\n")
+            writer.writerow(COLUMNS)
+            for row in rows:
+                writer.writerow(
+                    f"{value:.6g}" if isinstance(value, float) else value for value in astuple(row)
+                )
+
+    write_atomic(path, write)
+
+
+def best_of_rounds(rows: Iterable[CampaignRow]) -> list[CampaignRow]:
+    """Returns one row a point, of the fastest round, in the order of the points' keys."""
+    best: dict[tuple[str, int, int, int, int, int, float], CampaignRow] = {}
+    for row in rows:
+        if row.key not in best or row.latency_s < best[row.key].latency_s:
+            best[row.key] = row
+    return [best[key] for key in sorted(best)]
+
+
+def round_spread(rows: Iterable[CampaignRow]) -> list[float]:
+    """Returns, of each point measured at least twice, (slowest - fastest) / fastest round."""
+    found: dict[tuple[str, int, int, int, int, int, float], list[float]] = {}
+    for row in rows:
+        found.setdefault(row.key, []).append(row.latency_s)
+    return [max(times) / min(times) - 1.0 for times in found.values() if len(times) > 1]
+
+
+def _measure(
+    bench: EmbeddingBench, point: CampaignPoint, threads: int, budget_s: float
+) -> CampaignRow:
+    shape = point.shape
+    timing = bench.measure(
+        shape,
+        point.which,
+        zipf_exponent=point.zipf_exponent,
+        seed=point.round,
+        budget_s=budget_s,
+    )
+    return CampaignRow(
+        *_key(point)[:6],
+        zipf_exponent=point.zipf_exponent,
+        round=point.round,
+        threads=threads,
+        clock=timing.clock,
+        latency_s=timing.latency_s,
+        spread=timing.spread,
+        calls=timing.calls,
+        load_average=os.getloadavg()[0],
+        measured_at=int(time.time()),
+    )
+
+
+def _sample(
+    rng: np.random.Generator, which: Pass, count: int
+) -> list[tuple[EmbeddingShape, float]]:
+    fitting = [
+        (EmbeddingShape(batch, rows, tables, lookups, width), exponent)
+        for rows, tables, width, batch, lookups, exponent in product(
+            _ROWS, _TABLES, _WIDTHS, _BATCHES, _LOOKUPS, _EXPONENTS
+        )
+        if _fits(which, EmbeddingShape(batch, rows, tables, lookups, width))
+    ]
+    picked = rng.permutation(len(fitting))[:count]
+    return [fitting[index] for index in sorted(picked)]
+
+
+def _fits(which: Pass, shape: EmbeddingShape) -> bool:
+    table_bytes = shape.rows * shape.tables * shape.row_bytes
+    moved = shape.lookup_count * shape.row_bytes
+    if which == "backward-dense" and table_bytes > _MOST_DENSE_BYTES:
+        return False
+    return table_bytes <= _MOST_TABLE_BYTES and moved <= _MOST_MOVED_BYTES[which]
+
+
+def _order(
+    rng: np.random.Generator, groups: list[list[CampaignPoint]]
+) -> Iterator[tuple[int, int]]:
+    for index in rng.permutation(len(groups)):
+        for place in rng.permutation(len(groups[index])):
+            yield int(index), int(place)
+
+
+def _table_key(point: CampaignPoint) -> tuple[int, int, int]:
+    return (point.shape.rows, point.shape.tables, point.shape.width)
+
+
+def _key(point: CampaignPoint) -> tuple[str, int, int, int, int, int, float]:
+    shape = point.shape
+    return (
+        point.which, shape.batch, shape.rows, shape.tables, shape.lookups, shape.width,
+        point.zipf_exponent,
+    )  # fmt: skip

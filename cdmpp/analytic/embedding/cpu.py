@@ -1,0 +1,374 @@
+"""How long `embedding_bag` takes on one CPU thread: counted work times fitted costs.
+
+What a call does is counted from its shape (calls, bags, lookups, cache lines) and from Che's
+approximation for every level (which rows miss L1, L2, L3 and the TLB). The time is the sum of the
+counts times a cost of each, fitted on measurements and never negative.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cdmpp.analytic.embedding.cache_hits import Popularity, TableVisits, zipf_popularity
+from cdmpp.analytic.embedding.shapes import EmbeddingShape, Pass
+from cdmpp.errors import DataError, UsageError
+from cdmpp.files.atomic import write_json
+
+FloatArray = NDArray[np.float64]
+
+CONSTANTS_SCHEMA = "embedding-cpu-1"
+_LINE_BYTES = 64
+_INDEX_BYTES = 8
+
+_FORWARD = (
+    "calls", "bags", "lookups", "lines", "lines_beyond_l1", "rows_beyond_l2", "lines_beyond_l2",
+    "rows_beyond_l3", "lines_beyond_l3", "tlb_misses", "output_lines",
+)  # fmt: skip
+_GRADIENT = ("value_lines", "value_lines_beyond_l2", "value_lines_beyond_l3")
+_DENSE = (
+    "calls", "bags", "lookups", "sort_steps", "unique_rows", "lines", "output_lines_beyond_l1",
+    "output_lines_beyond_l2", "rows_beyond_l3", "lines_beyond_l2", "lines_beyond_l3",
+    "table_lines", "table_lines_beyond_l2", "table_lines_beyond_l3",
+)  # fmt: skip
+_COLUMNS: dict[str, tuple[str, ...]] = {
+    "forward": _FORWARD,
+    "backward-sgd": (*_FORWARD, *_GRADIENT),
+    "backward-dense": _DENSE,
+}
+#: Shares of the L3 that are tried: other processes and other machines use it as well.
+_L3_SHARES = (0.5, 0.75, 1.0)
+
+
+@dataclass(frozen=True)
+class CpuCaches:
+    """The memory levels that one thread sees.
+
+    Attributes:
+        l1_bytes, l2_bytes, l3_bytes: data caches.
+        page_bytes: size of a page of memory.
+        tlb_entries: pages whose addresses the processor remembers.
+    """
+
+    l1_bytes: int
+    l2_bytes: int
+    l3_bytes: int
+    page_bytes: int = 4096
+    tlb_entries: int = 3072
+
+
+@dataclass(frozen=True)
+class CpuPoint:
+    """One thing to predict: a pass over a shape with one kind of access."""
+
+    which: Pass
+    shape: EmbeddingShape
+    zipf_exponent: float = 0.0
+
+
+@dataclass(frozen=True)
+class CpuConstants:
+    """Fitted costs.
+
+    Attributes:
+        caches: of the machine.
+        l3_share: share of the L3 that the thread has, chosen on the training measurements.
+        cost_s: pass -> {work: seconds a unit}; a work that is not named costs nothing.
+        n: pass -> measurements it was fitted on.
+        origin: machine, versions and file of the measurements.
+    """
+
+    caches: CpuCaches
+    l3_share: float
+    cost_s: dict[str, dict[str, float]]
+    n: dict[str, int]
+    origin: dict[str, Any]
+
+    def latency_s(
+        self, points: Sequence[CpuPoint], *, counted: CountedWork | None = None
+    ) -> FloatArray:
+        """Returns float64 [N], seconds.
+
+        Raises:
+            UsageError: a pass that was not fitted.
+        """
+        counted = counted or CountedWork(self.caches)
+        found = np.zeros(len(points))
+        for index, point in enumerate(points):
+            costs = self.cost_s.get(point.which)
+            if costs is None:
+                raise UsageError(
+                    f"constants: no costs for pass {point.which}; fitted: "
+                    f"{', '.join(self.cost_s)}; fit others: cdmpp analytic embedding fit"
+                )
+            work = counted.work(point, self.l3_share)
+            found[index] = sum(cost * work[name] for name, cost in costs.items())
+        return found
+
+
+def cpu_work(point: CpuPoint, caches: CpuCaches, *, l3_share: float = 1.0) -> dict[str, float]:
+    """Returns how often a pass does each kind of work (see `_COLUMNS`).
+
+    `lines` are 64-byte lines of looked-up rows, `..._beyond_l2` those that miss the L2; `value_...`
+    belong to the sparse gradient, `table_...` to the dense one.
+
+    Raises:
+        UsageError: a pass that torch does not have.
+    """
+    return _work(point, caches, l3_share, _private_misses(point, caches))
+
+
+def fit_cpu(
+    points: Sequence[CpuPoint],
+    measured_s: FloatArray,
+    caches: CpuCaches,
+    *,
+    origin: dict[str, Any] | None = None,
+    counted: CountedWork | None = None,
+) -> CpuConstants:
+    """Returns the costs that fit the measurements best.
+
+    Each pass: costs from 0 up that minimise the soft L1 norm of log(predicted / measured), started
+    from non-negative relative least squares; the share of the L3 is the one with the smallest sum.
+
+    Args:
+        measured_s: float64 [N], seconds, positive.
+        counted: work of these points that several fits share.
+
+    Raises:
+        DataError: no measurements, or a time that is not positive.
+    """
+    measured = np.asarray(measured_s, np.float64)
+    if len(points) == 0 or len(points) != len(measured) or not np.all(measured > 0):
+        raise DataError(
+            f"fit: {len(points)} points and {len(measured)} times; expected as many positive times "
+            "as points, at least one; measure: cdmpp analytic embedding measure"
+        )
+    counted = counted or CountedWork(caches)
+    rows = {
+        which: [index for index, point in enumerate(points) if point.which == which]
+        for which in _COLUMNS
+    }
+    rows = {which: found for which, found in rows.items() if found}
+
+    def tables(share: float) -> dict[str, FloatArray]:
+        return {
+            which: np.array([list(counted.work(points[i], share).values()) for i in found])
+            for which, found in rows.items()
+        }
+
+    # The share is chosen with the quick fit, only the chosen one gets the robust fit.
+    losses = {
+        share: sum(
+            _log_loss(table, _nonnegative(table, measured[rows[which]]), measured[rows[which]])
+            for which, table in tables(share).items()
+        )
+        for share in _L3_SHARES
+    }
+    share = min(losses, key=lambda candidate: losses[candidate])
+    costs = {}
+    for which, table in tables(share).items():
+        fitted = _fit_costs(table, measured[rows[which]])
+        named = zip(_COLUMNS[which], fitted, strict=True)
+        costs[which] = {name: float(cost) for name, cost in named if cost > 0.0}
+    count = {which: len(found) for which, found in rows.items()}
+    return CpuConstants(caches, share, costs, count, origin or {})
+
+
+class CountedWork:
+    """The work of points on one machine, each counted once."""
+
+    def __init__(self, caches: CpuCaches) -> None:
+        self._caches = caches
+        self._found: dict[tuple[CpuPoint, float], dict[str, float]] = {}
+        self._private: dict[CpuPoint, dict[str, float]] = {}
+
+    def work(self, point: CpuPoint, l3_share: float) -> dict[str, float]:
+        """Returns `cpu_work` of a point."""
+        key = (point, l3_share)
+        if key not in self._found:
+            # L1, L2 and TLB do not depend on the share: they are counted once.
+            if point not in self._private:
+                self._private[point] = _private_misses(point, self._caches)
+            self._found[key] = _work(point, self._caches, l3_share, self._private[point])
+        return self._found[key]
+
+
+def write_constants(path: Path, constants: CpuConstants) -> None:
+    """Writes the constants as JSON.
+
+    Raises:
+        DataError: the file cannot be written.
+    """
+    write_json(path, {"schema": CONSTANTS_SCHEMA, **asdict(constants)})
+
+
+def read_constants(path: Path) -> CpuConstants:
+    """Returns the constants of a file that `write_constants` made.
+
+    Raises:
+        DataError: unreadable, or not such a file.
+    """
+    hint = "make it: cdmpp analytic embedding fit --data FILE --out FILE"
+    try:
+        value = json.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise DataError(f"{path}: cannot read the constants ({error.strerror}); {hint}") from None
+    except ValueError as error:
+        raise DataError(f"{path}: no JSON ({error}); {hint}") from None
+    found = value.get("schema") if isinstance(value, dict) else type(value).__name__
+    if found != CONSTANTS_SCHEMA:
+        raise DataError(f"{path}: schema {found!r}, expected {CONSTANTS_SCHEMA!r}; {hint}")
+    try:
+        caches = CpuCaches(**value["caches"])
+        rest = {
+            entry.name: value[entry.name]
+            for entry in fields(CpuConstants)
+            if entry.name != "caches"
+        }
+    except (KeyError, TypeError) as error:
+        raise DataError(f"{path}: constants are incomplete ({error}); {hint}") from None
+    return CpuConstants(caches, **rest)
+
+
+def _private_misses(point: CpuPoint, caches: CpuCaches) -> dict[str, float]:
+    """Returns the share of lookups that miss L1, L2 and TLB."""
+    shape = point.shape
+    popularity = zipf_popularity(shape.rows, point.zipf_exponent)
+    visits = _visits(shape, popularity)
+    return {
+        "l1": 1.0 - visits.hit_rate(caches.l1_bytes),
+        "l2": 1.0 - visits.hit_rate(caches.l2_bytes),
+        "tlb": _tlb_miss_rate(shape, popularity, caches),
+    }
+
+
+def _work(
+    point: CpuPoint, caches: CpuCaches, l3_share: float, private: dict[str, float]
+) -> dict[str, float]:
+    shape, which = point.shape, point.which
+    if which not in _COLUMNS:
+        raise UsageError(f"embedding on a CPU: no pass {which}; known: {', '.join(_COLUMNS)}")
+    row_lines = _row_lines(shape)
+    lookups = float(shape.lookup_count)
+    bags = float(shape.batch * shape.tables)
+    lines = lookups * row_lines
+    l3_bytes = caches.l3_bytes * l3_share
+    popularity = zipf_popularity(shape.rows, point.zipf_exponent)
+    l3_miss = 1.0 - _visits(shape, popularity).hit_rate(l3_bytes)
+    beyond = {"l1": private["l1"], "l2": private["l2"], "l3": l3_miss}
+    work = {
+        "calls": float(shape.tables),
+        "bags": bags,
+        "lookups": lookups,
+        "lines": lines,
+        "output_lines": bags * row_lines,
+        "tlb_misses": lookups * private["tlb"],
+        **{f"rows_beyond_{name}": lookups * miss for name, miss in beyond.items()},
+        **{f"lines_beyond_{name}": lines * miss for name, miss in beyond.items()},
+    }
+    sizes = {
+        "value_lines": shape.batch * shape.lookups * row_lines,
+        "table_lines": shape.rows * row_lines,
+        "output_lines": shape.batch * row_lines,
+    }
+    for name, one_table in sizes.items():
+        # A stream that is written and read again finds what still fits.
+        held = one_table * _LINE_BYTES
+        for level, size in (("l1", caches.l1_bytes), ("l2", caches.l2_bytes), ("l3", l3_bytes)):
+            readings = lines if name == "output_lines" else float(one_table * shape.tables)
+            work[f"{name}_beyond_{level}"] = readings * max(0.0, 1.0 - size / held)
+        if name != "output_lines":
+            work[name] = float(one_table * shape.tables)
+    requests = shape.batch * shape.lookups
+    work["sort_steps"] = lookups * math.log2(max(2, requests))
+    work["unique_rows"] = shape.tables * popularity.distinct_rows(requests)
+    return {name: float(work[name]) for name in _COLUMNS[which]}
+
+
+def _row_lines(shape: EmbeddingShape) -> int:
+    return -(-shape.row_bytes // _LINE_BYTES)
+
+
+def _visits(shape: EmbeddingShape, popularity: Popularity) -> TableVisits:
+    return TableVisits(
+        popularity,
+        shape.tables,
+        shape.batch * shape.lookups,
+        float(_row_lines(shape) * _LINE_BYTES),
+        _INDEX_BYTES + shape.row_bytes / shape.lookups,
+    )
+
+
+def _tlb_miss_rate(shape: EmbeddingShape, popularity: Popularity, caches: CpuCaches) -> float:
+    """Returns the share of lookups whose page address is not remembered.
+
+    Popular rows lie on pages of their own; the other rows of a page are asked for like the average
+    row.
+    """
+    pages = -(-shape.rows * shape.row_bytes // caches.page_bytes)
+    first = np.minimum(np.cumsum(popularity.rows), pages)
+    held = np.diff(np.concatenate([[0.0], first]))
+    kept = held > 0
+    mass = float(popularity.probability @ held)
+    chance = popularity.probability[kept] + max(0.0, 1.0 - mass) / pages
+    visits = TableVisits(
+        Popularity(chance, held[kept]), shape.tables, shape.batch * shape.lookups, 1.0
+    )
+    return 1.0 - visits.hit_rate(float(caches.tlb_entries))
+
+
+def _nonnegative(table: FloatArray, measured_s: FloatArray) -> FloatArray:
+    """Returns float64 [K], costs in seconds, from 0 up, of relative least squares.
+
+    Args:
+        table: float64 [N, K], work.
+    """
+    from scipy.optimize import nnls
+
+    relative = table / measured_s[:, None]
+    scale = np.maximum(relative.max(axis=0), 1e-300)
+    cost, _ = nnls(relative / scale, np.ones(len(table)))
+    return np.asarray(cost / scale, np.float64)
+
+
+def _log_loss(table: FloatArray, cost: FloatArray, measured_s: FloatArray) -> float:
+    return float(np.abs(np.log(np.maximum(table @ cost / measured_s, 1e-9))).sum())
+
+
+def _fit_costs(table: FloatArray, measured_s: FloatArray) -> FloatArray:
+    """Returns float64 [K], costs in seconds, of the robust fit of log times.
+
+    Args:
+        table: float64 [N, K], work.
+    """
+    from scipy.optimize import least_squares
+
+    relative = table / measured_s[:, None]
+    scale = np.maximum(relative.max(axis=0), 1e-300)
+    start = _nonnegative(table, measured_s) * scale
+    columns = relative / scale
+
+    def residuals(cost: FloatArray) -> FloatArray:
+        return np.asarray(np.log(np.maximum(columns @ cost, 1e-9)), np.float64)
+
+    def slopes(cost: FloatArray) -> FloatArray:
+        return np.asarray(columns / np.maximum(columns @ cost, 1e-9)[:, None], np.float64)
+
+    fitted = least_squares(
+        residuals,
+        np.maximum(start, 1e-6),
+        jac=slopes,
+        bounds=(0.0, np.inf),
+        loss="soft_l1",
+        f_scale=0.1,
+        max_nfev=200,
+    )
+    return np.asarray(np.where(fitted.x > 1e-9, fitted.x, 0.0) / scale, np.float64)

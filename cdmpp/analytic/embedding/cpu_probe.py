@@ -1,0 +1,118 @@
+"""What the CPU under us is: cache sizes, memory bandwidth over size, versions."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from cdmpp.analytic.embedding.cpu import CpuCaches
+from cdmpp.errors import DeviceError
+
+_CACHE_FOLDER = Path("/sys/devices/system/cpu/cpu0/cache")
+_SWEEP_LOG2 = range(12, 29)
+
+
+@dataclass(frozen=True)
+class MemorySweep:
+    """A sweep over sizes: one array read once by a dot product with itself, one thread or more.
+
+    Attributes:
+        size_bytes: bytes of the array.
+        latency_s: of one reading.
+    """
+
+    size_bytes: list[int]
+    latency_s: list[float]
+
+    def rate_near(self, size_bytes: float) -> float:
+        """Returns the bytes a second at the size of the sweep next to this one."""
+        index = min(range(len(self.size_bytes)), key=lambda i: abs(self.size_bytes[i] - size_bytes))
+        return self.size_bytes[index] / self.latency_s[index]
+
+
+def cpu_caches(folder: Path = _CACHE_FOLDER) -> CpuCaches:
+    """Returns the caches that the system reports.
+
+    Raises:
+        DeviceError: it does not report three levels.
+    """
+    sizes: dict[int, int] = {}
+    for entry in sorted(folder.glob("index*")):
+        try:
+            kind = (entry / "type").read_text("ascii").strip()
+            level = int((entry / "level").read_text("ascii"))
+            text = (entry / "size").read_text("ascii").strip()
+        except (OSError, ValueError):
+            continue
+        if kind != "Instruction":
+            sizes[level] = int(text.removesuffix("K")) * 1024
+    if not {1, 2, 3} <= set(sizes):
+        raise DeviceError(
+            f"{folder}: the system reports cache levels {sorted(sizes)}, expected 1, 2 and 3; give "
+            "them: --l1-bytes N --l2-bytes N --l3-bytes N"
+        )
+    page = os.sysconf("SC_PAGE_SIZE")
+    return CpuCaches(sizes[1], sizes[2], sizes[3], page_bytes=page)
+
+
+def memory_sweep(time_call: Callable[[Callable[[int], object]], float]) -> MemorySweep:
+    """Measures how fast arrays of 4 KiB to 256 MiB are read.
+
+    Args:
+        time_call: returns the seconds of one call of a function that gets the call's number.
+    """
+    import torch
+
+    sizes, times = [], []
+    for log_size in _SWEEP_LOG2:
+        values = torch.full((2**log_size // 4,), 1e-3)
+        sizes.append(2**log_size)
+        times.append(time_call(lambda _, values=values: torch.dot(values, values)))  # type: ignore[misc]
+    return MemorySweep(sizes, times)
+
+
+def machine_facts(caches: CpuCaches, sweep: MemorySweep, *, threads: int) -> dict[str, Any]:
+    """Returns what is stored beside measurements."""
+    import torch
+
+    return {
+        "processor": _processor(),
+        "system": platform.system(),
+        "architecture": platform.machine(),
+        "cores": os.cpu_count(),
+        "threads": threads,
+        "caches": asdict(caches),
+        "memory_sweep": asdict(sweep),
+        "versions": {"python": platform.python_version(), "torch": torch.__version__},
+        "load_average": os.getloadavg()[0],
+    }
+
+
+def keep_freed_memory() -> bool:
+    """Tells the C library to keep freed memory; returns whether it could be told.
+
+    By default large results are mapped anew by every call and each of their pages is faulted in,
+    or not, depending on what ran before: measurements of the backward pass would depend on their
+    order. For processes that only measure.
+    """
+    import ctypes
+
+    no_mapping, no_trimming = -4, -1
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):
+        return False
+    return bool(mallopt(no_mapping, 0)) and bool(mallopt(no_trimming, -1))
+
+
+def _processor() -> str:
+    try:
+        text = Path("/proc/cpuinfo").read_text("utf-8")
+    except OSError:
+        return platform.processor() or "unknown"
+    names = [line.partition(":")[2].strip() for line in text.splitlines() if "model name" in line]
+    return names[0] if names else "unknown"

@@ -1,0 +1,136 @@
+"""What the embedding and data-movement models need to know of a GPU: rates that were measured.
+
+Source: the device tables of the public repository owensgroup/ml_perf_model. They are what kernels
+reach, not what data sheets promise (`cdmpp.devices` has those).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from cdmpp.analytic.embedding.memory_curve import MemoryCurve, SmoothMemoryCurve
+from cdmpp.devices.spec import DeviceSpec
+from cdmpp.errors import DeviceError
+
+_MEBI = 1024 * 1024
+
+
+@dataclass(frozen=True)
+class KernelDevice:
+    """Achievable rates and cache of a GPU.
+
+    Attributes:
+        name: device label.
+        core_count: streaming multiprocessors.
+        l2_bytes: L2 cache.
+        shared_mem_bytes: shared memory of one multiprocessor; None = unknown.
+        dram_bytes_per_s, l2_bytes_per_s, flop_per_s: reached by large kernels.
+        host_bytes_per_s: between host and device; None = unknown.
+        dram_curve: time over size of DRAM traffic; None = `dram_bytes_per_s` at every size.
+        source: where the values are from.
+    """
+
+    name: str
+    core_count: int
+    l2_bytes: int
+    shared_mem_bytes: int | None
+    dram_bytes_per_s: float
+    l2_bytes_per_s: float
+    flop_per_s: float
+    host_bytes_per_s: float | None = None
+    dram_curve: MemoryCurve | SmoothMemoryCurve | None = None
+    source: str = ""
+
+    def dram_time_s(self, size_bytes: float) -> float:
+        """Returns the seconds that this DRAM traffic takes."""
+        if self.dram_curve is not None:
+            return self.dram_curve.time_s(size_bytes)
+        return size_bytes / self.dram_bytes_per_s
+
+
+def measured_devices() -> dict[str, KernelDevice]:
+    """Returns label -> GPU whose rates were measured.
+
+    `v100-reference` has the constants of the first version, with an L2 of four times the real size:
+    only for its golden numbers. Titan Xp and P100 have no size-dependent curve of their own.
+    """
+    source = "measured, ml_perf_model (owensgroup)"
+    devices = (
+        KernelDevice("a100-40", 108, 40 * _MEBI, 160 * 1024, 1391.103e9, 2270.919e9, 15026.615e9,
+                     8.1e9, MemoryCurve(14, 29, 1391.103e9, 6.450239e-6, 2.20955621, 20.35203082,
+                                        0.62528837, 0.93242722), source),
+        KernelDevice("v100", 80, 6 * _MEBI, 64 * 1024, 816.953e9, 2847.457e9, 15441.524e9,
+                     8.1e9, MemoryCurve(16, 30, 816.953e9, 4.83328223e-6, 1.9472268, 19.81699009,
+                                        0.55556443, 0.95523816), source),
+        KernelDevice("gv100", 80, 6 * _MEBI, 64 * 1024, 601.045e9, 2466.657e9, 13035.91e9,
+                     5.0e9, MemoryCurve(15, 28, 601.045e9, 6.963206e-6, 2.56635526, 18.54562595,
+                                        0.4196576, 0.27275451), source),
+        KernelDevice("titan-xp", 30, 3 * _MEBI, 48 * 1024, 438.699e9, 1406.454e9, 10768.622e9,
+                     3.43e9, None, source),
+        KernelDevice("p100", 56, 4 * _MEBI, 64 * 1024, 543.406e9, 1591.259e9, 9343.711e9,
+                     7.62e9, None, source),
+        KernelDevice("v100-reference", 80, 4 * 6 * _MEBI, None, 809e9, 2888e9, 12200e9,
+                     None, None, "first version of ml_perf_model; L2 four times the real size"),
+    )  # fmt: skip
+    return {device.name: device for device in devices}
+
+
+def kernel_device(name: str) -> KernelDevice:
+    """Returns the GPU of a label: the measured rates, else the data sheet's.
+
+    A data sheet has no L2 bandwidth: where the registry does not know it, three times the DRAM's
+    stands in, as on the measured V100, and `source` says so.
+
+    Raises:
+        DeviceError: unknown name, no GPU, or a value is missing.
+    """
+    from cdmpp.devices.registry import get_device
+
+    measured = measured_devices()
+    if name in measured:
+        return measured[name]
+    spec = get_device(name)
+    return measured[spec.name] if spec.name in measured else from_spec(spec)
+
+
+def from_spec(spec: DeviceSpec) -> KernelDevice:
+    """Returns the GPU of a DeviceSpec, at its data sheet's rates.
+
+    Raises:
+        DeviceError: no GPU, or a value is missing.
+    """
+    needed = {
+        "core_count": spec.core_count,
+        "l2_bytes": spec.l2_bytes,
+        "mem_bandwidth_bytes_per_s": spec.mem_bandwidth_bytes_per_s,
+        "peak_fp32_flop_per_s": spec.peak_fp32_flop_per_s,
+    }
+    missing = [name for name, value in needed.items() if value is None]
+    if spec.kind != "gpu" or missing:
+        what = f"{', '.join(missing)} unknown" if spec.kind == "gpu" else f"it is a {spec.kind}"
+        raise DeviceError(
+            f"device {spec.name!r}: the embedding kernels need a GPU with core count, L2 size, "
+            f"bandwidth and peak; {what}; see: cdmpp device show {spec.name}; a CPU is predicted "
+            "with --constants, from: cdmpp analytic embedding fit"
+        )
+    assert spec.core_count is not None
+    assert spec.l2_bytes is not None
+    assert spec.mem_bandwidth_bytes_per_s is not None
+    assert spec.peak_fp32_flop_per_s is not None
+    l2_rate = spec.l2_bandwidth_bytes_per_s
+    source = "data sheet" if l2_rate else "data sheet; L2 at three times the DRAM bandwidth"
+    return KernelDevice(
+        spec.name,
+        spec.core_count,
+        spec.l2_bytes,
+        spec.shared_mem_bytes_per_core,
+        spec.mem_bandwidth_bytes_per_s,
+        l2_rate or 3.0 * spec.mem_bandwidth_bytes_per_s,
+        spec.peak_fp32_flop_per_s,
+        source=source,
+    )
+
+
+def without_curve(device: KernelDevice) -> KernelDevice:
+    """Returns the GPU with one DRAM bandwidth for every size."""
+    return replace(device, dram_curve=None)

@@ -1,0 +1,1 @@
+"""Who times a kernel: operator call, work, seconds; one front for all analytic models."""

@@ -1,0 +1,166 @@
+"""Kernels that move or combine elements: the larger of their traffic's time and their arithmetic's.
+
+Source: the formulas and constants of the public repository owensgroup/ml_perf_model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from cdmpp.analytic.embedding.devices import KernelDevice
+from cdmpp.analytic.kernels.kernel_models import KernelModel, size_table
+from cdmpp.errors import DeviceError, UsageError
+
+FloatArray = NDArray[np.float64]
+
+_ELEMENT_BYTES = 4
+#: Share of the DRAM bandwidth that a concatenation reaches.
+_CONCAT_SHARE = 0.79
+
+
+@dataclass(frozen=True)
+class ElementWiseWork:
+    """What an operator does for each element.
+
+    Attributes:
+        flop: operations.
+        tensors: float32 tensors read and written.
+    """
+
+    flop: float
+    tensors: float
+
+
+def element_wise_operators() -> dict[str, ElementWiseWork]:
+    """Returns operator name -> its work; pooling and index-select have functions of their own."""
+    table = {
+        "relu": (1, 2), "relu-backward": (1, 2),
+        "sigmoid": (4, 2), "sigmoid-backward": (2, 2),
+        "bce-loss": (7, 3), "bce-loss-backward": (4, 3),
+        "mse-loss": (3, 3), "mse-loss-backward": (1, 3),
+        "add": (1, 3), "mul": (1, 3), "div": (1, 3), "loss-gradient": (1, 3),
+        "sum": (1, 1),
+        "gelu": (175, 2), "gelu-backward": (255, 2),
+        "softmax": (174, 2), "softmax-backward": (2, 4),
+        "tanh": (180, 2), "pow": (180, 2), "tanh-backward": (260, 2),
+        "dropout-backward": (2, 3),
+    }  # fmt: skip
+    return {name: ElementWiseWork(*work) for name, work in table.items()}
+
+
+def pooling_work(kernel_size: int, *, is_backward: bool = False) -> ElementWiseWork:
+    """Returns the work of max or average pooling with a square window, for each output element.
+
+    Raises:
+        UsageError: no window.
+    """
+    if kernel_size < 1:
+        raise UsageError(f"pooling: window of {kernel_size}, expected at least 1")
+    window = kernel_size * kernel_size
+    return ElementWiseWork(2 * window - 1 if is_backward else window - 1, 2)
+
+
+def element_wise_s(elements: float, work: ElementWiseWork, device: KernelDevice) -> float:
+    """Returns the seconds of an element-wise kernel over so many elements."""
+    return max(
+        work.flop * elements / device.flop_per_s,
+        work.tensors * _ELEMENT_BYTES * elements / device.dram_bytes_per_s,
+    )
+
+
+def index_select_backward_s(inputs: float, outputs: float, device: KernelDevice) -> float:
+    """Returns the seconds of the gradient of index-select: one addition an output element."""
+    return max(
+        outputs / device.flop_per_s,
+        (2.0 * inputs + outputs) * _ELEMENT_BYTES / device.dram_bytes_per_s,
+    )
+
+
+def concat_s(size_bytes: float, device: KernelDevice) -> float:
+    """Returns the seconds of a concatenation whose result has so many bytes."""
+    return 2.0 * size_bytes / (_CONCAT_SHARE * device.dram_bytes_per_s)
+
+
+def host_copy_s(size_bytes: float, device: KernelDevice) -> float:
+    """Returns the seconds of a copy between host and device.
+
+    Raises:
+        DeviceError: the rate is not known.
+    """
+    if device.host_bytes_per_s is None:
+        raise DeviceError(
+            f"device {device.name!r}: the rate between host and device is not known; use one of "
+            "the measured devices (a100-40, v100, gv100, titan-xp, p100)"
+        )
+    return size_bytes / device.host_bytes_per_s
+
+
+def transpose_s(batch: float, m: float, n: float, device: KernelDevice) -> float:
+    """Returns the seconds of a batch of transposes at full bandwidth: a lower bound."""
+    return 2.0 * batch * m * n * _ELEMENT_BYTES / device.dram_bytes_per_s
+
+
+def tril_s(batch: float, m: float, n: float, diagonal: int, device: KernelDevice) -> float:
+    """Returns the seconds of gathering the lower triangles of a batch of M x N matrices.
+
+    Args:
+        diagonal: 0 = without the diagonal, 1 = with it.
+    """
+    rows = np.arange(int(m))
+    kept = float(np.minimum(rows + diagonal, n).sum())
+    moved = 2.0 * batch * kept * _ELEMENT_BYTES + 2 * 8 * kept  # int64 row and column numbers
+    return moved / device.dram_bytes_per_s
+
+
+@dataclass(frozen=True)
+class DataMovementModel(KernelModel):
+    """One of this module's forms for a table of sizes.
+
+    Attributes:
+        kernel: an element-wise operator, `concat`, `memcpy`, `transpose` or `tril`.
+
+    Raises:
+        UsageError: another kernel.
+    """
+
+    kernel: str
+    device: KernelDevice
+
+    def __post_init__(self) -> None:
+        known = (*element_wise_operators(), "concat", "memcpy", "transpose", "tril")
+        if self.kernel not in known:
+            raise UsageError(f"kernel {self.kernel!r} is not known; known: {', '.join(known)}")
+
+    @property
+    def columns(self) -> tuple[str, ...]:  # type: ignore[override]
+        """Names of the sizes."""
+        match self.kernel:
+            case "concat" | "memcpy":
+                return ("bytes",)
+            case "transpose":
+                return ("batch", "m", "n")
+            case "tril":
+                return ("batch", "m", "n", "diagonal")
+            case _:
+                return ("elements",)
+
+    def latency_s(self, sizes: Mapping[str, ArrayLike]) -> FloatArray:
+        """Returns float64 [N], seconds (see `KernelModel`)."""
+        return np.array([self._one(row) for row in size_table(self.columns, sizes)], np.float64)
+
+    def _one(self, row: FloatArray) -> float:
+        match self.kernel:
+            case "concat":
+                return concat_s(row[0], self.device)
+            case "memcpy":
+                return host_copy_s(row[0], self.device)
+            case "transpose":
+                return transpose_s(row[0], row[1], row[2], self.device)
+            case "tril":
+                return tril_s(row[0], row[1], row[2], int(row[3]), self.device)
+            case _:
+                return element_wise_s(row[0], element_wise_operators()[self.kernel], self.device)

@@ -1,0 +1,195 @@
+"""What an operator in a trace must compute and move, from its name and shapes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from cdmpp.analytic.kernels.call import Call
+
+WorkKind = Literal["gemm", "conv", "embedding", "elementwise", "softmax", "layer_norm"]
+
+_DTYPE_BYTES = {
+    "float": 4, "tf32": 4, "double": 8, "c10::Half": 2, "c10::BFloat16": 2, "int8": 1, "uint8": 1,
+    "signed char": 1, "unsigned char": 1, "long int": 8, "long": 8, "int": 4, "bool": 1,
+}  # fmt: skip
+_INDEX_BYTES = 8
+_CONVOLUTIONS = frozenset({
+    "conv2d", "aten::conv2d", "aten::convolution", "aten::_convolution",
+    "aten::cudnn_convolution", "aten::mkldnn_convolution",
+})  # fmt: skip
+#: Matrix products -> (place of the left matrix, of the right one, whether that is transposed).
+_PRODUCTS = {
+    "gemm": (0, 1, False), "aten::mm": (0, 1, False), "aten::bmm": (0, 1, False),
+    "aten::matmul": (0, 1, False), "aten::addmm": (1, 2, False), "aten::baddbmm": (1, 2, False),
+    "aten::linear": (0, 1, True), "aten::_addmm_activation": (1, 2, False),
+}  # fmt: skip
+_BINARY = {"add": "add", "sub": "add", "mul": "mul", "div": "div", "pow": "pow"}
+_UNARY = {"relu": "relu", "tanh": "tanh", "gelu": "gelu"}
+
+
+@dataclass(frozen=True)
+class Work:
+    """The least work of one call.
+
+    Attributes:
+        kind: family of the operator.
+        name: kind of the operator model (`linear`, `bmm`, `add`, ...), else the family.
+        flop: floating-point operations, a product and its sum are two.
+        moved_bytes: every tensor once.
+        dtype: as torch writes it.
+        sizes: shape by name, as the model of the family takes it.
+    """
+
+    kind: WorkKind
+    name: str
+    flop: float
+    moved_bytes: float
+    dtype: str
+    sizes: tuple[tuple[str, int], ...]
+
+
+def work_of(call: Call | None) -> Work | None:
+    """Returns the work of a call; None = an operator or a shape that is not known."""
+    if call is None or not call.shapes:
+        return None
+    try:
+        if call.name in _PRODUCTS:
+            return _product(call)
+        if call.name in _CONVOLUTIONS:
+            return _convolution(call)
+        if call.name in ("aten::embedding", "aten::embedding_bag", "aten::_embedding_bag"):
+            return _embedding(call)
+        if call.name in ("aten::softmax", "aten::_softmax"):
+            return _softmax(call)
+        if call.name in ("aten::layer_norm", "aten::native_layer_norm"):
+            return _layer_norm(call)
+        return _elementwise(call)
+    except (IndexError, ValueError):
+        return None  # shapes that the operator cannot have: a trace of something else
+
+
+def _product(call: Call) -> Work | None:
+    left_at, right_at, is_transposed = _PRODUCTS[call.name]
+    left, right = call.shapes[left_at], call.shapes[right_at]
+    if len(left) < 2 or len(right) < 2:
+        return None
+    k, n = (right[-1], right[-2]) if is_transposed else (right[-2], right[-1])
+    if left[-1] != k:
+        return None
+    if len(right) > 2:
+        batch, m = math.prod(right[:-2]), left[-2]
+        if math.prod(left[:-2]) != batch:
+            return None
+    else:
+        batch, m = 1, math.prod(left[:-1])
+    flop = 2.0 * batch * m * n * k
+    moved = float(batch * (m * k + n * k + m * n))
+    name = "bmm" if batch > 1 else "linear"
+    return _work("gemm", name, flop, moved, call, left_at, batch=batch, m=m, n=n, k=k)
+
+
+def _convolution(call: Call) -> Work | None:
+    data, weight = call.shapes[0], call.shapes[1]
+    if len(data) != 4 or len(weight) != 4 or (call.setting("transposed") or (0,))[0]:
+        return None
+    stride, padding, dilation = (
+        _pair(call.setting(name), default)
+        for name, default in (("stride", 1), ("padding", 0), ("dilation", 1))
+    )
+    groups = (call.setting("groups") or (1,))[0]
+    (batch, cin, height, width), (cout, group_cin, rows, cols) = data, weight
+    if group_cin * groups != cin:
+        return None
+    out_height = (height + 2 * padding[0] - dilation[0] * (rows - 1) - 1) // stride[0] + 1
+    out_width = (width + 2 * padding[1] - dilation[1] * (cols - 1) - 1) // stride[1] + 1
+    outputs = batch * cout * out_height * out_width
+    moved = float(math.prod(data) + math.prod(weight) + outputs)
+    return _work(
+        "conv", "conv", 2.0 * outputs * group_cin * rows * cols, moved, call, 0,
+        batch=batch, in_channels=cin, in_height=height, in_width=width, out_channels=cout,
+        kernel_height=rows, kernel=cols, stride=stride[0], stride_width=stride[1],
+        padding=padding[0], padding_width=padding[1], dilation=max(dilation), groups=groups,
+    )  # fmt: skip
+
+
+def _embedding(call: Call) -> Work | None:
+    (rows, width), indices = call.shapes[0], math.prod(call.shapes[1])
+    bags = indices
+    if call.name != "aten::embedding":
+        # Bags are given by their offsets, or as the rows of a matrix of indices.
+        offsets = call.shapes[2] if len(call.shapes) > 2 else ()
+        bags = call.shapes[1][0] if len(call.shapes[1]) == 2 else math.prod(offsets or (0,))
+    if not indices or not bags:
+        return None
+    lookups = max(round(indices / bags), 1)
+    flop = float((indices - bags) * width)
+    moved = float(indices * width + bags * width)
+    found = _work(
+        "embedding", "embedding", flop, moved, call, 0, batch=bags, rows=rows, tables=1,
+        lookups=lookups, width=width,
+    )  # fmt: skip
+    return Work(
+        found.kind, found.name, found.flop, found.moved_bytes + indices * _INDEX_BYTES,
+        found.dtype, found.sizes,
+    )  # fmt: skip
+
+
+def _softmax(call: Call) -> Work | None:
+    shape = call.shapes[0]
+    dim = call.setting("dim")
+    if not shape or dim is None or dim[0] not in (-1, len(shape) - 1):
+        return None
+    count = math.prod(shape)
+    return _work(
+        "softmax", "softmax", 4.0 * count, 2.0 * count, call, 0, rows=count // shape[-1],
+        cols=shape[-1],
+    )  # fmt: skip
+
+
+def _layer_norm(call: Call) -> Work | None:
+    shape, weight = call.shapes[0], call.shapes[2]
+    count, cols = math.prod(shape), math.prod(weight)
+    if not weight or count % cols:
+        return None
+    return _work(
+        "layer_norm", "ln", 7.0 * count, 2.0 * count, call, 0, rows=count // cols, cols=cols
+    )
+
+
+def _elementwise(call: Call) -> Work | None:
+    name = call.name.removeprefix("aten::").removesuffix("_")
+    if not call.name.startswith("aten::") or not call.shapes[0]:
+        return None
+    if name in _UNARY:
+        count, model = math.prod(call.shapes[0]), _UNARY[name]
+        moved = 2.0 * count
+    elif name in _BINARY:
+        other = call.shapes[1] if len(call.shapes) > 1 else ()
+        count = max(math.prod(call.shapes[0]), math.prod(other))
+        model = _BINARY[name] + ("" if other else "u")
+        moved = float(count + math.prod(call.shapes[0]) + (math.prod(other) if other else 0))
+    else:
+        return None
+    cols = call.shapes[0][-1]
+    return _work(
+        "elementwise", model, float(count), moved, call, 0, rows=max(count // cols, 1), cols=cols
+    )
+
+
+def _work(
+    kind: WorkKind, name: str, flop: float, elements: float, call: Call, place: int, **sizes: int
+) -> Work:
+    if any(size < 0 for size in sizes.values()) or elements <= 0:
+        raise ValueError("a size below 1")
+    dtype = call.dtypes[place] if place < len(call.dtypes) else "float"
+    return Work(
+        kind, name, flop, elements * _DTYPE_BYTES.get(dtype, 4), dtype, tuple(sizes.items())
+    )
+
+
+def _pair(values: tuple[int, ...] | None, default: int) -> tuple[int, int]:
+    if not values:
+        return default, default
+    return (values[0], values[1]) if len(values) > 1 else (values[0], values[0])

@@ -1,0 +1,1 @@
+"""Times of single network operators, fitted to tables of measured operators."""

@@ -1,0 +1,327 @@
+"""The operator model: roofline forms with efficiencies that were fitted on measurements."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cdmpp.analytic.operators import matmul as operator_matmul
+from cdmpp.analytic.operators import rows as operator_rows
+from cdmpp.analytic.operators.device import (
+    Hardware,
+    hardware_rows,
+    similarity_weights,
+)
+from cdmpp.analytic.operators.fit import Layout, Parameter, RowValues, fit_parameters
+from cdmpp.analytic.operators.operators import Operators, is_matmul
+from cdmpp.analytic.operators.tables import OperatorTable
+from cdmpp.errors import DataError, UsageError
+from cdmpp.files.places import package_folder
+
+FloatArray = NDArray[np.float64]
+#: `isolated`: one call that waits for the host, as a microbenchmark times it. `queued`: behind
+#: other operators, so the host's dispatch is hidden.
+Context = Literal["isolated", "queued"]
+
+FORMAT_VERSION = 1
+#: Families that are fitted on their own; `matmul` is bmm and linear together.
+FAMILIES = ("matmul", "elementwise", "softmax", "ln")
+_CLASS_COUNT = {"matmul": 2, "elementwise": 1, "softmax": 2, "ln": 1}
+
+
+@dataclass(frozen=True)
+class FamilyFit:
+    """One fit of one family.
+
+    Attributes:
+        values: parameter -> float64 [width], see `operator_fit`.
+        devices: labels of the devices of the fit, in the order of the values.
+    """
+
+    values: dict[str, FloatArray]
+    devices: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class OperatorModel:
+    """Predicts the time of an operator on a GPU, also on one without measurements.
+
+    Attributes:
+        fits: family -> fits of different draws of the rows; predictions are their geometric mean.
+        octaves: how fast the say of a known device falls with its distance to an unknown one; None
+            = all alike.
+        known: label -> hardware of the devices of the fits.
+        about: free facts: data, seeds, versions.
+    """
+
+    fits: dict[str, tuple[FamilyFit, ...]]
+    octaves: float | None
+    known: dict[str, Hardware]
+    about: dict[str, Any]
+
+    def predict(
+        self,
+        operators: Operators,
+        device: NDArray[np.str_],
+        hardware: Mapping[str, Hardware],
+        *,
+        context: Context = "isolated",
+    ) -> FloatArray:
+        """Returns float64 [N], seconds.
+
+        Args:
+            device: text [N], labels; one of the fit gets its own efficiencies, another one those
+                of the devices that are like it.
+            hardware: label -> hardware, for every label in `device`.
+        """
+        seconds = np.empty(len(operators))
+        families = family_of(operators)
+        for family in np.unique(families):
+            rows = np.flatnonzero(families == family)
+            members = [
+                self._predict(
+                    fit, str(family), operators[rows], device[rows], hardware, context=context
+                )
+                for fit in self.fits[str(family)]
+            ]
+            seconds[rows] = np.exp(np.mean(members, axis=0))
+        return seconds
+
+    def launch_s(self, label: str, device: Hardware) -> float:
+        """Returns seconds of a launch without work on a GPU, from the element-wise operators."""
+        logs = []
+        for fit in self.fits["elementwise"]:
+            weights = self._weights(fit, label, device)
+            logs.append(float(weights @ fit.values["launch"]))
+        return float(np.exp(np.mean(logs)))
+
+    def _weights(self, fit: FamilyFit, label: str, device: Hardware) -> FloatArray:
+        """Returns float64 [D], how much each device of a fit says about this one."""
+        if label in fit.devices:
+            return np.array([float(name == label) for name in fit.devices])
+        others = [self.known[name] for name in fit.devices]
+        return similarity_weights(device, others, octaves=self.octaves)
+
+    def _predict(
+        self,
+        fit: FamilyFit,
+        family: str,
+        operators: Operators,
+        device: NDArray[np.str_],
+        hardware: Mapping[str, Hardware],
+        *,
+        context: Context,
+    ) -> FloatArray:
+        names, place = np.unique(device, return_inverse=True)
+        weights = np.stack([self._weights(fit, str(name), hardware[str(name)]) for name in names])
+        classes = _classes(operators, family)
+        values = {
+            item.name: _row_values(item, fit.values[item.name], weights[place], classes)
+            for item in parameters(family)
+        }
+        return _log_time(
+            operators, hardware_rows(device, hardware), values, family, context == "queued"
+        )
+
+    def save(self, path: Path) -> None:
+        """Writes the model as JSON.
+
+        Raises:
+            DataError: the file cannot be written.
+        """
+        from cdmpp.files.atomic import write_json
+
+        write_json(
+            path,
+            {
+                "format_version": FORMAT_VERSION,
+                "about": self.about,
+                "octaves": self.octaves,
+                "devices": {label: asdict(item) for label, item in self.known.items()},
+                "families": {
+                    family: [
+                        {
+                            "devices": list(fit.devices),
+                            "values": {name: _rounded(x) for name, x in fit.values.items()},
+                        }
+                        for fit in fits
+                    ]
+                    for family, fits in self.fits.items()
+                },
+            },
+        )
+
+    @classmethod
+    def load(cls, path: Path) -> OperatorModel:
+        """Reads a model.
+
+        Raises:
+            DataError: unreadable, of another format version, or incomplete.
+        """
+        again = "make it again: cdmpp analytic operator fit"
+        try:
+            state = json.loads(Path(path).read_text(encoding="utf-8"))
+            version = state["format_version"]
+            if version != FORMAT_VERSION:
+                raise DataError(
+                    f"{path}: operator model of format {version}, expected {FORMAT_VERSION}; "
+                    f"{again}"
+                )
+            model = cls(
+                fits={
+                    family: tuple(
+                        FamilyFit(
+                            {name: np.array(x, np.float64) for name, x in fit["values"].items()},
+                            tuple(fit["devices"]),
+                        )
+                        for fit in fits
+                    )
+                    for family, fits in state["families"].items()
+                },
+                octaves=state["octaves"],
+                known={label: Hardware(**item) for label, item in state["devices"].items()},
+                about=dict(state["about"]),
+            )
+            _check(model)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise DataError(f"{path}: cannot read the operator model ({error}); {again}") from None
+        return model
+
+
+def parameters(family: str) -> tuple[Parameter, ...]:
+    """Returns the parameters of a family."""
+    return operator_matmul.parameters() if family == "matmul" else operator_rows.parameters(family)
+
+
+def family_of(operators: Operators) -> NDArray[np.str_]:
+    """Returns text [N], the family of each operator."""
+    kind = operators.kind
+    own = np.where(is_matmul(kind), "matmul", "elementwise")
+    return np.where(np.isin(kind, ("softmax", "ln")), kind, own)
+
+
+def fit_family(
+    table: OperatorTable,
+    family: str,
+    hardware: Mapping[str, Hardware],
+    *,
+    seed: int,
+    most_rows: int,
+) -> FamilyFit:
+    """Returns the parameters of one family, fitted on a draw of the rows.
+
+    Args:
+        most_rows: rows of each class that are drawn at most.
+
+    Raises:
+        UsageError: no rows.
+    """
+    if not len(table):
+        raise UsageError(f"no measurements of {family}; expected some to fit on")
+    rng = np.random.default_rng(seed)
+    of_class = _classes(table.operators, family)
+    drawn = np.concatenate(
+        [rng.permutation(np.flatnonzero(of_class == c))[:most_rows] for c in np.unique(of_class)]
+    )
+    chosen = table[drawn]
+    devices, device_index = np.unique(chosen.device, return_inverse=True)
+    classes = _classes(chosen.operators, family)
+    layout = Layout(classes, device_index, _CLASS_COUNT[family], len(devices))
+    ready = _inputs(chosen.operators, hardware_rows(chosen.device, hardware), family)
+    values = fit_parameters(
+        parameters(family),
+        layout,
+        lambda values: _log_time_of(ready, values, family, is_queued=False),
+        np.log(chosen.latency_s),
+    )
+    return FamilyFit(values, tuple(str(name) for name in devices))
+
+
+def _check(model: OperatorModel) -> None:
+    for family in FAMILIES:
+        for fit in model.fits[family]:
+            for item in parameters(family):
+                width = Layout(
+                    np.zeros(0, np.intp),
+                    np.zeros(0, np.intp),
+                    _CLASS_COUNT[family],
+                    len(fit.devices),
+                ).width(item.scope)
+                if fit.values[item.name].shape != (width,):
+                    raise ValueError(f"{family}: {item.name} has not {width} values")
+            if not set(fit.devices) <= set(model.known):
+                raise ValueError(f"{family}: a device without its hardware")
+
+
+def _row_values(
+    item: Parameter, values: FloatArray, weights: FloatArray, classes: NDArray[np.intp]
+) -> FloatArray:
+    """Returns float64 [N], the value of a parameter in each row, over the devices by weight."""
+    if item.scope == "all":
+        return np.full(len(classes), values[0])
+    if item.scope == "class":
+        return np.asarray(values[classes], np.float64)
+    table = values.reshape(-1, weights.shape[1])
+    if item.is_coolest:
+        table = np.broadcast_to(table.min(axis=0), table.shape)
+    chosen = table[classes] if item.scope == "class_device" else table[np.zeros_like(classes)]
+    return np.asarray((weights * chosen).sum(axis=1), np.float64)
+
+
+def _classes(operators: Operators, family: str) -> NDArray[np.intp]:
+    if family == "matmul":
+        return operator_matmul.classes(operators)
+    return operator_rows.classes(operators, family)
+
+
+def _inputs(
+    operators: Operators, hardware: Mapping[str, FloatArray], family: str
+) -> Mapping[str, FloatArray]:
+    if family == "matmul":
+        return operator_matmul.inputs(operators, hardware)
+    return operator_rows.inputs(operators, hardware, family)
+
+
+def _log_time(
+    operators: Operators,
+    hardware: Mapping[str, FloatArray],
+    values: RowValues,
+    family: str,
+    is_queued: bool,
+) -> FloatArray:
+    return _log_time_of(_inputs(operators, hardware, family), values, family, is_queued=is_queued)
+
+
+def _log_time_of(
+    inputs: Mapping[str, FloatArray], values: RowValues, family: str, *, is_queued: bool
+) -> FloatArray:
+    if family == "matmul":
+        return operator_matmul.log_time(inputs, values, is_queued=is_queued)
+    return operator_rows.log_time(inputs, values, family, is_queued=is_queued)
+
+
+def _rounded(values: FloatArray) -> list[float]:
+    return [float(f"{value:.7g}") for value in values]
+
+
+def packaged_model_path() -> Path:
+    """Returns where the model is that comes with the package."""
+    return package_folder("cdmpp.pretrained") / "operators" / "operators.json"
+
+
+def known_hardware(labels: Sequence[str]) -> dict[str, Hardware]:
+    """Returns label -> hardware, from the registry.
+
+    Raises:
+        DeviceError: an unknown label, or a device without the numbers.
+    """
+    from cdmpp.analytic.operators.device import hardware
+    from cdmpp.devices.registry import get_device
+
+    return {label: hardware(get_device(label)) for label in labels}

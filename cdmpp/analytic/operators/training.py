@@ -1,0 +1,180 @@
+"""Fitting the operator model: validation that leaves a GPU out, then the fits that predict."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cdmpp.analytic.operators.device import Hardware
+from cdmpp.analytic.operators.model import (
+    FAMILIES,
+    FamilyFit,
+    OperatorModel,
+    fit_family,
+    known_hardware,
+)
+from cdmpp.analytic.operators.operators import MATMUL_KINDS, Operators, is_matmul
+from cdmpp.analytic.operators.tables import OperatorTable, read_table
+from cdmpp.errors import DataError
+
+FloatArray = NDArray[np.float64]
+logger = logging.getLogger(__name__)
+
+#: How fast the say of a device may fall with distance; None = all devices alike.
+OCTAVES: tuple[float | None, ...] = (None, 4.0, 2.0, 1.0)
+#: Largest shapes that validation holds out.
+LARGE_SHARE = 0.25
+
+
+@dataclass(frozen=True)
+class FitOptions:
+    """How the model is fitted.
+
+    Attributes:
+        seeds: one draw of the rows each; predictions are the geometric mean of all.
+        most_rows: rows of one operator class that a fit draws.
+        most_validation_rows: the same in the fits that only choose `octaves`.
+    """
+
+    seeds: tuple[int, ...] = (0, 1, 2)
+    most_rows: int = 2500
+    most_validation_rows: int = 1500
+
+
+def read_training_tables(folder: Path) -> dict[str, OperatorTable]:
+    """Returns family -> measurements of the tables `bmm`, `linear`, `elementwise`, `softmax` and
+    `ln` (`.csv` or `.csv.gz`) of a folder.
+
+    Raises:
+        DataError: one is missing or wrong.
+    """
+    tables: dict[str, list[OperatorTable]] = {family: [] for family in FAMILIES}
+    for name in ("bmm", "linear", "elementwise", "softmax", "ln"):
+        family = "matmul" if name in MATMUL_KINDS else name
+        tables[family].append(read_table(table_path(folder, name)))
+    return {family: concatenate(parts) for family, parts in tables.items()}
+
+
+def table_path(folder: Path, name: str) -> Path:
+    """Returns the file of a table, compressed or not.
+
+    Raises:
+        DataError: there is none.
+    """
+    for path in (folder / f"{name}.csv.gz", folder / f"{name}.csv"):
+        if path.exists():
+            return path
+    raise DataError(
+        f"{folder}: no table {name}.csv.gz or {name}.csv; expected a folder of operator tables"
+    )
+
+
+def concatenate(tables: Sequence[OperatorTable]) -> OperatorTable:
+    """Returns all rows in one table."""
+    names = ("kind", "batch", "m", "n", "k", "rows", "cols", "bytes")
+    return OperatorTable(
+        Operators(
+            **{name: np.concatenate([getattr(t.operators, name) for t in tables]) for name in names}
+        ),
+        np.concatenate([table.device for table in tables]),
+        np.concatenate([table.latency_s for table in tables]),
+    )
+
+
+def fit_model(
+    tables: Mapping[str, OperatorTable],
+    options: FitOptions | None = None,
+    *,
+    about: dict[str, Any] | None = None,
+) -> OperatorModel:
+    """Returns the model: the neighbours that validation prefers, and one fit of each family a seed.
+
+    Validation leaves one GPU and the largest quarter of the shapes out of the fit and predicts
+    those shapes on that GPU; the choice with the least mean error over families is taken. With one
+    GPU there is nothing to choose, all count alike.
+
+    Args:
+        tables: family -> measurements.
+        about: facts to keep with the model.
+    """
+    options = options or FitOptions()
+    labels = sorted({str(label) for table in tables.values() for label in np.unique(table.device)})
+    known = known_hardware(labels)
+    scores: dict[str, dict[float | None, float]] = {}
+    fits: dict[str, tuple[FamilyFit, ...]] = {}
+    for family, table in tables.items():
+        logger.info("fitting %s on %d measurements", family, len(table))
+        scores[family] = validate(table, family, known, options)
+        fits[family] = tuple(
+            fit_family(table, family, known, seed=seed, most_rows=options.most_rows)
+            for seed in options.seeds
+        )
+    facts = {
+        "seeds": list(options.seeds),
+        "most_rows": options.most_rows,
+        "rows": {family: len(table) for family, table in tables.items()},
+        "validation_mape_by_octaves": {
+            family: {str(octaves or "alike"): round(error, 6) for octaves, error in own.items()}
+            for family, own in scores.items()
+        },
+    }
+    return OperatorModel(fits, _best(scores), known, {**facts, **(about or {})})
+
+
+def _best(scores: Mapping[str, Mapping[float | None, float]]) -> float | None:
+    judged = [own for own in scores.values() if own]
+    if not judged:
+        return None
+    return min(OCTAVES, key=lambda octaves: sum(own[octaves] for own in judged))
+
+
+def validate(
+    table: OperatorTable,
+    family: str,
+    known: Mapping[str, Hardware],
+    options: FitOptions,
+) -> dict[float | None, float]:
+    """Returns octaves -> mean over left-out GPUs of the mean absolute error (a fraction) on the
+    large shapes; empty with fewer than two GPUs.
+    """
+    is_large = large_shapes(table)
+    devices = np.unique(table.device)
+    if len(devices) < 2:
+        return {}
+    errors: dict[float | None, list[float]] = {octaves: [] for octaves in OCTAVES}
+    for left_out in devices:
+        rest = table[(table.device != left_out) & ~is_large]
+        fit = fit_family(
+            rest, family, known, seed=options.seeds[0], most_rows=options.most_validation_rows
+        )
+        judged = table[(table.device == left_out) & is_large]
+        judged = judged[_spread(len(judged), options.most_validation_rows)]
+        for octaves, own in errors.items():
+            model = OperatorModel({family: (fit,)}, octaves, dict(known), {})
+            predicted = model.predict(judged.operators, judged.device, known)
+            own.append(float(np.mean(np.abs(predicted / judged.latency_s - 1.0))))
+    return {octaves: float(np.mean(values)) for octaves, values in errors.items()}
+
+
+def _spread(count: int, most: int) -> NDArray[np.intp]:
+    """Returns at most `most` row numbers, evenly over all."""
+    return np.unique(np.linspace(0, count - 1, min(count, most)).astype(np.intp))
+
+
+def large_shapes(table: OperatorTable) -> NDArray[np.bool_]:
+    """Returns bool [N], the shapes with the most work: operations of matrix products, else bytes,
+    each kind by its own scale.
+    """
+    operators = table.operators
+    work = np.where(is_matmul(operators.kind), operators.flop, operators.bytes)
+    result = np.zeros(len(table), np.bool_)
+    for name in np.unique(operators.kind):
+        rows = operators.kind == name
+        result[rows] = work[rows] > np.quantile(work[rows], 1.0 - LARGE_SHARE)
+    return result

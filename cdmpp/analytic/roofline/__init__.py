@@ -1,0 +1,1 @@
+"""Bounds by peak arithmetic and bandwidth: programs, operators, levels of memory."""

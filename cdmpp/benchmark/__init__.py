@@ -1,0 +1,1 @@
+"""Suites of models, datasets and seeds: planned, run cell by cell, resumed after a stop."""

@@ -1,0 +1,1 @@
+"""Pages of a suite: tidy rows, tables, plots and verdicts."""

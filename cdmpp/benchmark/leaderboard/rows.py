@@ -1,0 +1,116 @@
+"""The tidy table of a suite: one value a row."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from cdmpp.benchmark.leaderboard.board import (
+    Board,
+    FamilyScores,
+    ModelScores,
+    family_scores,
+    model_scores,
+)
+from cdmpp.report.tables import CSV_COLUMNS
+
+#: Metrics of operator kinds and latency decades.
+_GROUP_METRICS = ("mape", "median_ape", "within_20pct", "spearman_by_task", "top1_score")
+#: No metrics: counts have a column of their own.
+_COUNTS = ("n", "tasks")
+_COSTS = ("training_cpu_s", "predictions_per_cpu_s")
+
+Row = tuple[str, str, str, str, str, str, str, str, str, str]
+
+
+def tidy_csv(board: Board) -> str:
+    """Returns the table as CSV text; an undefined value is empty."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(CSV_COLUMNS)
+    writer.writerows(tidy_rows(board))
+    return text.getvalue()
+
+
+def tidy_rows(board: Board) -> Iterator[Row]:
+    """Yields rows in the columns of `CSV_COLUMNS`.
+
+    Cross-model: `device` is a label, `all` (pooled) or `mean` (each device counts the same);
+    `group` is `test`, `operator:KIND`, `latency:DECADE` or `cost`. Cross-device: `split` is
+    `leave-one-out:FAMILY`, `device` the target or `mean`, `group` is `budget:TASKS`, where
+    `budget:headline` is each target's headline budget, also with `/operator:KIND` or
+    `/latency:DECADE`.
+    """
+    if board.suite.protocol == "cross-model":
+        yield from _model_rows(board)
+    # A cross-model suite may leave devices out as well.
+    for scores in family_scores(board):
+        yield from _family_rows(board, scores)
+
+
+def _model_rows(board: Board) -> Iterator[Row]:
+    for scores in model_scores(board):
+        for line, seeds in scores.results.items():
+            for seed, value in seeds.items():
+                yield from _cell_rows(board.suite.name, scores, line, seed, value)
+
+
+def _cell_rows(
+    suite: str, scores: ModelScores, line: str, seed: int, value: Mapping[str, Any]
+) -> Iterator[Row]:
+    def place(device: str, group: str) -> tuple[str, str, str, str, str]:
+        return (suite, scores.dataset, scores.split, device, group)
+
+    metrics = value["metrics"]
+    places = {"all": metrics["all"], "mean": metrics["mean"], **metrics["by_device"]}
+    for device, found in places.items():
+        yield from _rows(place(device, "test"), line, seed, found)
+    for group, found in metrics["by_group"].items():
+        yield from _rows(place("all", group), line, seed, found, _GROUP_METRICS)
+    if "training_cpu_s" in value:
+        costs = {"n": value["parts"]["train"]["samples"], **{name: value[name] for name in _COSTS}}
+        yield from _rows(place("all", "cost"), line, seed, costs)
+
+
+def _family_rows(board: Board, scores: FamilyScores) -> Iterator[Row]:
+    split = f"leave-one-out:{scores.family.name}"
+
+    def place(device: str, group: str) -> tuple[str, str, str, str, str]:
+        return (board.suite.name, scores.dataset, split, device, group)
+
+    for line, by_budget in scores.results.items():
+        for budget, by_target in by_budget.items():
+            for target, seeds in by_target.items():
+                for seed, value in seeds.items():
+                    metrics = value["metrics"]
+                    group = f"budget:{budget}"
+                    yield from _rows(place(target, group), line, seed, metrics["all"])
+                    if budget not in (0, scores.headline[target]):
+                        continue
+                    for name, found in metrics["by_group"].items():
+                        at = place(target, f"{group}/{name}")
+                        yield from _rows(at, line, seed, found, _GROUP_METRICS)
+            targets = scores.targets_with(budget)
+            if targets:
+                means = scores.mean_over_targets(line, budget, targets)
+                for seed, found in means.items():
+                    yield from _rows(place("mean", f"budget:{budget}"), line, seed, found)
+        headline = scores.targets_with(None)
+        for seed, found in scores.mean_over_targets(line, None, headline).items():
+            yield from _rows(place("mean", "budget:headline"), line, seed, found)
+
+
+def _rows(
+    place: tuple[str, str, str, str, str],
+    line: str,
+    seed: int,
+    values: Mapping[str, Any],
+    names: tuple[str, ...] | None = None,
+) -> Iterator[Row]:
+    for name in names or tuple(values):
+        if name not in _COUNTS:
+            value = values.get(name)
+            text = "" if value is None else f"{value:.7g}"
+            yield (*place, line, str(seed), name, text, str(values["n"]))

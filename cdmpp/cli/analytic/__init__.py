@@ -1,0 +1,1 @@
+"""`cdmpp analytic conv|embedding|operator`."""

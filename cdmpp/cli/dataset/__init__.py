@@ -1,0 +1,1 @@
+"""`cdmpp dataset extract|stats|audit|merge|export`."""

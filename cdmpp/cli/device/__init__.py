@@ -1,0 +1,1 @@
+"""`cdmpp device add|list|show|occupancy`."""

@@ -1,0 +1,182 @@
+"""`cdmpp device add` and `cdmpp device curve`: a model of the machine at hand, and its errors."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cdmpp.cli.shared.options import add_output_options, is_quiet
+
+if TYPE_CHECKING:
+    from cdmpp.datasets.samples import Samples
+
+_SECONDS_BETWEEN_LINES = 10.0
+
+
+def register_add(commands: Any) -> None:
+    """Adds `device add` and `device curve` to the commands of `device`."""
+    parser = commands.add_parser(
+        "add",
+        help="describe and measure this machine, and adapt the shipped model to it",
+        description=(
+            "Describes this machine (what the system tells, two micro-benchmarks), measures "
+            "programs of tasks chosen by clustering until the time is over, fine-tunes the "
+            "pre-trained model to them, and prints the error on other measured tasks against the "
+            "number of tasks. The folder is a run folder: predict and evaluate take it. The same "
+            "command again continues one that was interrupted."
+        ),
+    )
+    parser.add_argument("name", metavar="NAME", help="new label, e.g. my-laptop")
+    parser.add_argument(
+        "--minutes", type=float, default=10.0, metavar="M", help="time for all of it (default: 10)"
+    )
+    parser.add_argument(
+        "--out", type=Path, metavar="RUN", help="run folder (default: runs/device-NAME)"
+    )
+    parser.add_argument(
+        "--threads", type=int, metavar="N", help="threads of the label on a CPU (default: cores)"
+    )
+    parser.add_argument(
+        "--target", metavar="TEXT", help="TVM's target, JSON or tag (default: follows from probe)"
+    )
+    parser.add_argument(
+        "--spec",
+        action="store_true",
+        help="NAME is a known label: use its description instead of a probe",
+    )
+    parser.add_argument(
+        "--from",
+        dest="from_run",
+        default="pretrained",
+        metavar="RUN",
+        help="model to start from (default: pretrained)",
+    )
+    parser.add_argument(
+        "--dataset",
+        type=Path,
+        metavar="DIR",
+        help="folder in Tenset's layout whose programs are measured (default: the shipped "
+        "data/tenset-cpu)",
+    )
+    parser.add_argument(
+        "--per-task",
+        type=int,
+        default=12,
+        metavar="N",
+        help="most programs of a task (default: 12)",
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of choice and training")
+    parser.add_argument(
+        "--cache",
+        type=Path,
+        metavar="DIR",
+        default=Path("cache"),
+        help="where extracted data are kept (default: ./cache)",
+    )
+    add_output_options(parser)
+    parser.set_defaults(run=run_add)
+    curve = commands.add_parser("curve", help="print the errors that `device add` found")
+    curve.add_argument("run_folder", type=Path, metavar="RUN", help="folder of `device add`")
+    form = curve.add_mutually_exclusive_group()
+    form.add_argument("--markdown", action="store_true", help="print a page")
+    form.add_argument("--json", action="store_true", help="print one JSON object")
+    curve.add_argument(
+        "--plot", type=Path, metavar="FILE.svg", help="write the plot there; the page shows it"
+    )
+    curve.set_defaults(run=run_curve)
+
+
+def run_add(args: argparse.Namespace) -> int:
+    """Runs `cdmpp device add`; returns the exit code."""
+    began = time.monotonic()
+    from tvm_helper.device_add.options import DeviceAddOptions, run_folder
+
+    options = DeviceAddOptions(
+        name=args.name, minutes=args.minutes, threads=args.threads, target=args.target,
+        dataset=str(args.dataset) if args.dataset else "", from_run=args.from_run,
+        use_known=args.spec, per_task=args.per_task, seed=args.seed,
+    )  # fmt: skip
+    options.check()
+    folder = args.out or run_folder(options)
+    from tvm_helper.device_add.run import add_device
+
+    result, curve = add_device(
+        options, lambda: _samples(args), folder, began=began,
+        on_progress=_lines() if not is_quiet(args) else None,
+    )  # fmt: skip
+    from cdmpp.report.device_curve import curve_svg, curve_text
+    from cdmpp.training._files import write_text
+
+    if result is not None:
+        from cdmpp.cli.train import command_line
+        from cdmpp.report.run_report import write_run_report
+
+        write_run_report(result, command=command_line())
+        write_text(folder / "curve.svg", curve_svg(curve))
+    if args.json:
+        print(json.dumps({"run": str(folder), **curve}, allow_nan=False))
+        return 0
+    from cdmpp.cli.device.of_run import run_spec
+    from cdmpp.devices.tables import device_text
+
+    print(f"{device_text(run_spec(folder, options.name), only_known=True)}\n")
+    print(curve_text(curve))
+    print(
+        f"\nmodel   {folder}\nreport  {folder / 'report.html'}\nplot    {folder / 'curve.svg'}\n"
+        f"next    cdmpp predict --model {folder} --device {options.name} --program FILE.py\n"
+        f"        cdmpp predict --model {folder} --device {options.name} --network FILE.onnx\n"
+        f"        cdmpp evaluate --model {folder} --dataset {folder / 'measurements'}\n"
+        f"        cdmpp doctor {folder / 'measurements'}"
+    )
+    return 0
+
+
+def run_curve(args: argparse.Namespace) -> int:
+    """Runs `cdmpp device curve`; returns the exit code."""
+    from cdmpp.report.device_curve import curve_markdown, curve_svg, curve_text
+    from cdmpp.training._files import write_text
+    from tvm_helper.device_add.run import read_curve
+
+    curve = read_curve(args.run_folder)
+    if args.plot is not None:
+        write_text(args.plot, curve_svg(curve))
+    if args.json:
+        print(json.dumps(curve, allow_nan=False, indent=1))
+    elif args.markdown:
+        command = f"cdmpp device curve {args.run_folder} --markdown"
+        plot = None
+        if args.plot is not None:
+            command, plot = f"{command} --plot {args.plot}", args.plot.name
+        print(curve_markdown(curve, command=command, plot=plot), end="")
+    else:
+        print(curve_text(curve))
+    return 0
+
+
+def _samples(args: argparse.Namespace) -> Samples:
+    from cdmpp.cli.dataset.samples import samples_of
+
+    wanted = argparse.Namespace(
+        dataset=args.dataset, network_info=None, device=None, cache=args.cache, jobs=None,
+        json=args.json, quiet=getattr(args, "quiet", False),
+    )  # fmt: skip
+    return samples_of(wanted)
+
+
+def _lines() -> Callable[[str, str], None]:
+    """Returns a progress callback: a line when something new begins, and now and then."""
+    last_what, last_shown = "", float("-inf")
+
+    def show(what: str, detail: str) -> None:
+        nonlocal last_what, last_shown
+        now = time.monotonic()
+        if what != last_what or (detail and now - last_shown >= _SECONDS_BETWEEN_LINES):
+            last_what, last_shown = what, now
+            print(f"{what}: {detail}" if detail else what, file=sys.stderr, flush=True)
+
+    return show

@@ -1,0 +1,200 @@
+"""`cdmpp device`: known devices, where each number is from, the occupancy calculator; adding one is
+in `device_add.py`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cdmpp.cli.shared.options import add_devices_option
+
+if TYPE_CHECKING:
+    from cdmpp.devices.occupancy import Occupancy, OccupancyLimits
+    from cdmpp.devices.spec import DeviceSpec
+
+
+def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds the `device` command and its subcommands."""
+    from cdmpp.cli.device.add import register_add
+
+    parser = subparsers.add_parser("device", help="known devices, their numbers, occupancy")
+    commands = parser.add_subparsers(dest="device_command", required=True, metavar="COMMAND")
+    listing = commands.add_parser("list", help="list the known devices")
+    listing.add_argument(
+        "--kind", choices=("gpu", "cpu", "accelerator"), help="only devices of this kind"
+    )
+    form = listing.add_mutually_exclusive_group()
+    form.add_argument("--markdown", action="store_true", help="print docs/devices.md")
+    form.add_argument("--json", action="store_true", help="print one JSON array")
+    add_devices_option(listing)
+    _add_run(listing)
+    listing.set_defaults(run=run_list)
+    show = commands.add_parser("show", help="show one device, with the source of every number")
+    show.add_argument("name", nargs="?", metavar="NAME", help="label or alias, e.g. t4")
+    _add_device_file(show)
+    show.add_argument("--json", action="store_true", help="print one JSON object")
+    add_devices_option(show)
+    _add_run(show)
+    show.set_defaults(run=run_show)
+    register_add(commands)
+    calculator = commands.add_parser(
+        "occupancy", help="how many blocks of a kernel a multiprocessor holds at once"
+    )
+    calculator.add_argument(
+        "--threads", type=int, required=True, metavar="N", help="threads of a block"
+    )
+    calculator.add_argument(
+        "--registers", type=int, required=True, metavar="N", help="registers of a thread"
+    )
+    calculator.add_argument(
+        "--shared-mem", type=int, default=0, metavar="BYTES", help="shared memory of a block"
+    )
+    calculator.add_argument("--device", metavar="NAME", help="label or alias of an NVIDIA GPU")
+    _add_device_file(calculator)
+    calculator.add_argument("--json", action="store_true", help="print one JSON object")
+    add_devices_option(calculator)
+    calculator.set_defaults(run=run_occupancy)
+
+
+def run_list(args: argparse.Namespace) -> int:
+    """Runs `cdmpp device list`; returns the exit code."""
+    from cdmpp.devices.registry import load_registry
+    from cdmpp.devices.tables import devices_markdown, devices_text
+
+    if args.run_folder is not None:
+        from cdmpp.cli.device.of_run import run_specs
+
+        known = run_specs(args.run_folder)
+    else:
+        known = list(load_registry(args.devices).values())
+    devices = [spec for spec in known if args.kind in (None, spec.kind)]
+    names = _aliases_by_label(args.devices)
+    if args.json:
+        print(json.dumps([_json_device(spec, names.get(spec.name, [])) for spec in devices]))
+    elif args.markdown:
+        print(devices_markdown(devices, names), end="")
+    else:
+        print(devices_text(devices))
+    return 0
+
+
+def run_show(args: argparse.Namespace) -> int:
+    """Runs `cdmpp device show`; returns the exit code."""
+    from cdmpp.devices.tables import device_text
+
+    if args.run_folder is not None and args.name is not None:
+        from cdmpp.cli.device.of_run import run_spec
+
+        spec = run_spec(args.run_folder, args.name)
+    else:
+        spec = _device(args.name, args, "give a NAME")
+    names = _aliases_by_label(args.devices).get(spec.name, [])
+    if args.json:
+        print(json.dumps(_json_device(spec, names)))
+    else:
+        print(device_text(spec, names))
+    return 0
+
+
+def run_occupancy(args: argparse.Namespace) -> int:
+    """Runs `cdmpp device occupancy`; returns the exit code."""
+    from cdmpp.devices.occupancy import device_occupancy_limits, occupancy
+
+    spec = _device(args.device, args, "give --device NAME")
+    limits = device_occupancy_limits(spec)
+    result = occupancy(
+        limits,
+        args.threads,
+        registers_per_thread=args.registers,
+        shared_bytes_per_block=args.shared_mem,
+    )
+    if args.json:
+        print(json.dumps({"device": spec.name, "limits": asdict(limits), **asdict(result)}))
+    else:
+        print(_occupancy_text(spec, limits, result))
+    return 0
+
+
+def _add_run(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--run",
+        dest="run_folder",
+        type=Path,
+        metavar="RUN",
+        help="the devices that the model of a run folder was trained on, as `device add` leaves "
+        "them there",
+    )
+
+
+def _add_device_file(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--device-spec", type=Path, metavar="YAML", help="file that describes one device"
+    )
+
+
+def _device(name: str | None, args: argparse.Namespace, hint: str) -> DeviceSpec:
+    """Returns the asked device, from the registry or from the file of --device-spec.
+
+    Raises:
+        UsageError: neither is given.
+        DeviceError: the name is not known, or the file is wrong.
+    """
+    from cdmpp.devices.device_file import load_device_spec
+    from cdmpp.devices.registry import get_device
+    from cdmpp.errors import UsageError
+
+    if args.device_spec is not None:
+        return load_device_spec(args.device_spec, name)
+    if name is None:
+        raise UsageError(f"no device: {hint} or --device-spec YAML; list them: cdmpp device list")
+    return get_device(name, args.devices)
+
+
+def _aliases_by_label(folders: list[Path]) -> dict[str, list[str]]:
+    from cdmpp.devices.registry import load_aliases
+
+    names: dict[str, list[str]] = {}
+    for alias, label in load_aliases(folders).items():
+        names.setdefault(label, []).append(alias)
+    return names
+
+
+def _json_device(spec: DeviceSpec, aliases: list[str]) -> dict[str, Any]:
+    return {**asdict(spec), "aliases": aliases}
+
+
+def _occupancy_text(spec: DeviceSpec, limits: OccupancyLimits, result: Occupancy) -> str:
+    words: dict[str, Callable[[], str]] = {
+        "warps": lambda: f"{limits.max_warps_per_core} warps",
+        "blocks": lambda: f"{limits.max_blocks_per_core} blocks",
+        "registers": lambda: (
+            f"{limits.registers_per_core} registers, a block takes {result.registers_per_block}"
+        ),
+        "shared_memory": lambda: (
+            f"{limits.shared_bytes_per_core} bytes of shared memory, "
+            f"a block takes {result.shared_bytes_per_block}"
+        ),
+    }
+    lines = [
+        f"{spec.name}, compute capability {limits.compute_capability}",
+        f"blocks per multiprocessor  {result.blocks_per_core}",
+        f"warps per multiprocessor   {result.warps_per_core} of {limits.max_warps_per_core}",
+        f"occupancy                  {100 * result.occupancy:.1f} %",
+        f"limited by                 {' and '.join(result.limiters)}".replace("_", " "),
+    ]
+    for name, allowed in result.block_limits.items():
+        shown = "not used" if allowed is None else f"{allowed} blocks"
+        lines.append(f"  {name.replace('_', ' '):15}{shown:>10}  ({words[name]()})")
+    if not result.blocks_per_core:
+        lines.append(
+            "the kernel cannot be launched: a block may have "
+            f"{limits.max_threads_per_block} threads, {limits.registers_per_block} registers "
+            f"({limits.max_registers_per_thread} a thread) and {limits.shared_bytes_per_block} "
+            "bytes of shared memory"
+        )
+    return "\n".join(lines)

@@ -1,0 +1,1 @@
+"""`cdmpp networks generate|measure|train|evaluate`."""

@@ -1,0 +1,78 @@
+"""`cdmpp networks generate`: random architectures and their operator graphs; nothing runs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cdmpp.cli.shared.options import add_config_options, add_output_options, given_options
+
+if TYPE_CHECKING:
+    from cdmpp.networks.campaign.options import NetworksConfig
+
+
+def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds `networks generate`."""
+    parser = subparsers.add_parser(
+        "generate", help="draw architectures and write their operator graphs"
+    )
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", required=True, help="data set of graphs without labels"
+    )
+    add_drawing_options(parser)
+    add_output_options(parser)
+    parser.set_defaults(run=run)
+
+
+def add_drawing_options(parser: argparse.ArgumentParser) -> None:
+    """Adds what says which networks: --config, --set, --architectures and --seed."""
+    add_config_options(
+        parser,
+        config="what is drawn, see configs/networks (default: as configs/networks/published.yaml)",
+        setting="space.most_flops=1e9",
+    )
+    parser.add_argument(
+        "--architectures", type=int, metavar="N", help="how many networks, batches not counted"
+    )
+    parser.add_argument("--seed", type=int, metavar="N", help="of the drawing (default: 0)")
+
+
+def networks_config(args: argparse.Namespace) -> NetworksConfig:
+    """Returns the configuration: defaults, then --config, then --set, then the command's own.
+
+    Raises:
+        UsageError: an unknown setting, or a value that makes no sense.
+    """
+    from cdmpp.config import load_config
+    from cdmpp.networks.campaign.options import NetworksConfig
+
+    config = load_config(NetworksConfig, args.config, overrides=args.set)
+    config = replace(config, **given_options(args, ("architectures", "seed", "device")))
+    config.check()
+    return config
+
+
+def run(args: argparse.Namespace) -> int:
+    """Runs `cdmpp networks generate`; returns the exit code."""
+    from cdmpp.config import to_dict
+    from cdmpp.networks.architectures.generator import generate
+    from cdmpp.networks.campaign.tables import write_graphs
+
+    config = networks_config(args)
+    values = to_dict(config)
+    note = {
+        "command": "cdmpp networks generate",
+        "config": {name: values[name] for name in ("architectures", "seed", "space")},
+    }
+    networks = generate(config.space, config.architectures, seed=config.seed)
+    architectures, graphs = write_graphs(args.out, networks, note=json.loads(json.dumps(note)))
+    if args.json:
+        print(
+            json.dumps({"folder": str(args.out), "architectures": architectures, "graphs": graphs})
+        )
+    else:
+        print(f"{args.out}: {architectures} architectures, {graphs} graphs, no labels")
+    return 0

@@ -1,0 +1,52 @@
+"""`cdmpp networks measure`: time, memory and utilisation of drawn networks on this machine."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from cdmpp.cli._campaign_progress import campaign_progress
+from cdmpp.cli.networks.generate import add_drawing_options, networks_config
+from cdmpp.cli.shared.options import add_devices_option, add_output_options, is_quiet
+
+
+def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds `networks measure`."""
+    parser = subparsers.add_parser(
+        "measure", help="run drawn networks: time, memory, utilisation, infer and train"
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        required=True,
+        help="campaign and data set; the same command continues what is there",
+    )
+    parser.add_argument("--device", metavar="LABEL", help="of this machine, see `device list`")
+    add_devices_option(parser)
+    add_drawing_options(parser)
+    parser.add_argument(
+        "--tables-only",
+        action="store_true",
+        help="measure nothing; write the data set of what an interrupted campaign has",
+    )
+    add_output_options(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Runs `cdmpp networks measure`; returns the exit code."""
+    if args.tables_only:
+        from cdmpp.networks.campaign.tables import write_tables
+
+        tables = write_tables(args.out)
+        print(json.dumps(tables.to_json()) if args.json else tables.summary())
+        return 0
+    from cdmpp.networks.campaign.run import measure_networks
+
+    config = networks_config(args)
+    with campaign_progress(is_quiet=is_quiet(args)) as show:
+        report = measure_networks(config, args.out, device_folders=args.devices, on_progress=show)
+    print(json.dumps(report.to_json()) if args.json else report.summary())
+    return 0

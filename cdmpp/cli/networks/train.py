@@ -1,0 +1,187 @@
+"""`cdmpp networks train|evaluate|package`: models of whole networks."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from cdmpp.cli.shared.options import add_output_options, add_training_options, is_quiet
+
+_MODELS = (
+    "residual", "seernet", "seernet-multi", "trees", "mlp", "operator-linear", "roofline",
+    "constant",
+)  # fmt: skip
+
+
+def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds `networks train`, `networks evaluate` and `networks package`."""
+    _add_train(subparsers)
+    _add_evaluate(subparsers)
+    _add_package(subparsers)
+
+
+def _add_train(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = subparsers.add_parser(
+        "train",
+        help="fit a model to measured networks and judge it on architectures it never saw",
+    )
+    parser.add_argument("--dataset", type=Path, metavar="DIR", required=True, help="data set")
+    parser.add_argument(
+        "--out", type=Path, metavar="RUN", required=True, help="run folder, written whole"
+    )
+    parser.add_argument(
+        "--model", choices=_MODELS, default=None, help="what to fit (default: residual)"
+    )
+    parser.add_argument("--seed", type=int, metavar="N", help="of split and model (default: 0)")
+    parser.add_argument(
+        "--split",
+        choices=("architecture", "random"),
+        help="what the parts are drawn by (default: architecture; random leaks: the same "
+        "architecture at another batch can be in training)",
+    )
+    parser.add_argument("--device", metavar="LABEL", help="only this device's measurements")
+    add_training_options(parser)
+    add_output_options(parser)
+    parser.set_defaults(run=_train)
+
+
+def _add_evaluate(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = subparsers.add_parser("evaluate", help="errors of a fitted model on a data set")
+    parser.add_argument("model", metavar="RUN", help="run folder, or pretrained")
+    parser.add_argument("--dataset", type=Path, metavar="DIR", required=True, help="data set")
+    parser.add_argument(
+        "--part",
+        choices=("auto", "test", "all"),
+        default="auto",
+        help="auto: the test part of the run's split where the data set is the run's own, else all",
+    )
+    parser.add_argument("--device", metavar="LABEL", help="only this device's measurements")
+    add_output_options(parser)
+    parser.set_defaults(run=_evaluate)
+
+
+def _add_package(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = subparsers.add_parser(
+        "package", help="make a run's model the packaged one (`make pretrained-networks`)"
+    )
+    parser.add_argument("model", type=Path, metavar="RUN", help="finished run folder")
+    parser.add_argument(
+        "--licence", required=True, help="of the measurements that the run was trained on"
+    )
+    parser.add_argument(
+        "--made-by", required=True, metavar="COMMAND", help="what makes it again, for the card"
+    )
+    parser.add_argument("--out", type=Path, metavar="DIR", help="default: in the package")
+    add_output_options(parser)
+    parser.set_defaults(run=_package)
+
+
+def _train(args: argparse.Namespace) -> int:
+    from cdmpp.config import load_config
+    from cdmpp.machine import versions
+    from cdmpp.networks.dataset.store import read_dataset
+    from cdmpp.networks.run import NetworkRun, train_run
+
+    overrides = [
+        f"{name}={value}"
+        for name in ("model", "seed", "split", "device")
+        if (value := getattr(args, name)) is not None
+    ]
+    run = load_config(NetworkRun, args.config, overrides=[*args.set, *overrides])
+    data = read_dataset(args.dataset)
+    show = None if is_quiet(args) else _Lines()
+    metrics = train_run(data, args.out, run, versions=versions(), on_progress=show)
+    if args.json:
+        print(json.dumps(metrics, allow_nan=False))
+        return 0
+    split = metrics["split"]
+    print(
+        f"{metrics['model']}, split by {split['kind']} (seed {split['seed']}): {split['train']} "
+        f"networks to fit, {split['validation']} to choose, {split['test']} to test{_leak(split)}"
+    )
+    _print_targets(metrics["test"], metrics["noise-floor"])
+    print(f"\nrun folder: {args.out}")
+    return 0
+
+
+def _evaluate(args: argparse.Namespace) -> int:
+    from cdmpp.networks.dataset.store import read_dataset
+    from cdmpp.networks.packaged import model_folder
+    from cdmpp.networks.run import evaluate_run, load_run
+
+    trained = load_run(model_folder(args.model))
+    data = read_dataset(args.dataset)
+    found = evaluate_run(trained, data, part=args.part, device=args.device)
+    if args.json:
+        print(json.dumps(found, allow_nan=False))
+        return 0
+    what = "test part of its split" if found["part"] == "test" else "all networks of the data set"
+    print(f"{found['model']} on the {what}: {found['n']} samples{_leak(found['split'])}")
+    if found["overlap_with_training"]:
+        print("! the model was trained on a part of these samples; use --part test")
+    _print_targets(found["targets"], found["noise-floor"])
+    return 0
+
+
+def _package(args: argparse.Namespace) -> int:
+    from cdmpp.networks.packaged import package_run
+
+    folder = package_run(args.model, command=args.made_by, licence=args.licence, out=args.out)
+    print(json.dumps({"folder": str(folder)}) if args.json else f"packaged: {folder}")
+    return 0
+
+
+def _leak(split: dict[str, Any]) -> str:
+    if not split["leaks"]:
+        return ""
+    return (
+        f" (leaks: {split['shared_architectures']} architectures of the test part are in training "
+        "at another batch)"
+    )
+
+
+def _print_targets(targets: dict[str, Any], floor: dict[str, Any]) -> None:
+    from cdmpp.cli.predict.program import print_table
+
+    rows = []
+    for name, found in targets.items():
+        rows.append(
+            [
+                name,
+                str(found["n"]),
+                *(_percent(found[m]) for m in ("mape", "median_ape", "rmspe")),
+                *(_percent(found[m]) for m in ("within_5pct", "within_10pct")),
+                _percent(found["interval_coverage"]),
+                _percent(floor[name]["mape"]),
+            ]
+        )
+    headings = [
+        "target", "n", "MAPE", "median", "RMSPE", "within 5 %", "within 10 %", "in interval",
+        "noise of repeats",
+    ]  # fmt: skip
+    print_table(headings, rows)
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.2f} %"
+
+
+class _Lines:
+    """A line on stderr every few epochs."""
+
+    def __init__(self) -> None:
+        self._network = ""
+
+    def __call__(self, entry: dict[str, Any]) -> None:
+        name, epoch = str(entry.get("network", "")), int(entry["epoch"])
+        if name == self._network and epoch % 10:
+            return
+        self._network = name
+        print(
+            f"cdmpp: {name + ' ' if name else ''}epoch {epoch}: training loss "
+            f"{entry['training_loss']:.4f}, validation loss {entry['validation_loss']:.4f}",
+            file=sys.stderr,
+        )

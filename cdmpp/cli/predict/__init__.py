@@ -1,0 +1,1 @@
+"""`cdmpp predict`: records, a program, a network through TVM, a torch module."""

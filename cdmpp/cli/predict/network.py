@@ -1,0 +1,123 @@
+"""`cdmpp predict --network FILE`: a network's tasks and their sum, device by device."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tvm_helper.predict.answers import NetworkPrediction, Total
+
+
+def run_network(args: argparse.Namespace) -> int:
+    """Runs the command; returns the exit code."""
+    from cdmpp.cli.predict.program import predictor_for, print_notes
+    from cdmpp.errors import DataError
+
+    predictor = predictor_for(args)
+    found = predictor.network(args.network)
+    if all(total.latency_s is None for total in found.totals()):
+        missing = ", ".join(found.totals()[0].missing)
+        raise DataError(
+            f"no task of {args.network} can be predicted: {missing}; expected operators that TVM "
+            "turns into tensor programs of constant shape"
+        )
+    if args.json:
+        print(json.dumps(_rows(found), allow_nan=False))
+        return 0
+    _print(found)
+    if not getattr(args, "quiet", False):
+        print_notes([one for _, predictions in found.tasks for one in predictions], predictor)
+    return 0
+
+
+def _rows(found: NetworkPrediction) -> list[dict[str, Any]]:
+    """Returns one row a task and device, one an unknown operator, and a `total` a device."""
+    from cdmpp.cli.predict.program import json_row
+
+    rows: list[dict[str, Any]] = []
+    for task, predictions in found.tasks:
+        own = {"task": task.name, "weight": task.weight, "shapes": list(task.shapes)}
+        rows += [
+            {**json_row(prediction), **own, "mean_s": prediction.mean_s, "schedule": found.schedule}
+            for prediction in predictions
+        ]
+    for name, calls in sorted(found.unknown.items()):
+        rows += [
+            {**_no_program(device), "task": name, "weight": calls, "reason": "unknown operator"}
+            for device in found.devices
+        ]
+    for total in found.totals():
+        rows.append(
+            {
+                **_no_program(total.device),
+                "task": "total",
+                "weight": None,
+                "latency_s": total.latency_s,
+                "low_s": total.low_s,
+                "high_s": total.high_s,
+                "missing": list(total.missing),
+                "schedule": found.schedule,
+            }
+        )
+    return rows
+
+
+def _no_program(device: str) -> dict[str, Any]:
+    values = ("program_id", "latency_s", "low_s", "high_s", "measured_s", "out_of_distribution")
+    return {**dict.fromkeys(values), "device": device, "reason": None}
+
+
+def _print(found: NetworkPrediction) -> None:
+    from cdmpp.cli.predict.program import cell, print_table
+
+    print(f"schedule: {found.schedule}\n")
+    rows = [
+        [
+            str(task.weight),
+            task.name,
+            task.operator,
+            " ".join(task.shapes),
+            *(cell(one) for one in predictions),
+        ]
+        for task, predictions in found.tasks
+    ]
+    rows += [
+        [str(calls), name, "unknown operator", "", *("?" for _ in found.devices)]
+        for name, calls in sorted(found.unknown.items())
+    ]
+    totals = found.totals()
+    rows.append(["", "total", "", "", *(_total(total) for total in totals)])
+    print_table(["calls", "task", "operator", "shapes", *found.devices], rows)
+    for total in totals:
+        if total.missing:
+            print(
+                f"\nthe total on {total.device} is only what could be predicted; it leaves out "
+                f"{', '.join(total.missing)}"
+            )
+    print()
+    for place, total in enumerate(totals):
+        if total.latency_s is None:
+            continue
+        task, predictions = max(
+            found.tasks, key=lambda pair: pair[0].weight * (pair[1][place].mean_s or 0.0)
+        )
+        one = predictions[place]
+        assert one.latency_s is not None
+        assert one.mean_s is not None
+        share = task.weight * one.mean_s / total.latency_s
+        why = f": {one.explanation.text(one.latency_s)}" if one.explanation else ""
+        print(f"{total.device}: {100 * share:.0f} % is {task.name}{why}")
+
+
+def _total(total: Total) -> str:
+    from cdmpp.report.text import format_interval
+
+    if total.latency_s is None:
+        return "?"
+    nan = float("nan")
+    low_s = nan if total.low_s is None else total.low_s
+    high_s = nan if total.high_s is None else total.high_s
+    text = format_interval(total.latency_s, low_s, high_s)
+    return f"at least {text}" if total.missing else text

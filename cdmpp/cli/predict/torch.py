@@ -1,0 +1,219 @@
+"""`cdmpp predict --torch MODULE:FACTORY`: time, memory and utilisation of a torch network."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import re
+import sys
+from typing import TYPE_CHECKING
+
+from cdmpp.errors import DataError, UsageError
+
+if TYPE_CHECKING:
+    import torch
+
+    from cdmpp.networks.predict import Estimate, NetworkPrediction, NetworkPredictor
+
+_DEFAULT_INPUT = "3x224x224"
+_MEMORY = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*([kmgt]?)(i?)b?\s*", re.IGNORECASE)
+_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+
+
+def add_torch_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options that only `--torch` has."""
+    group = parser.add_argument_group("options of --torch")
+    group.add_argument(
+        "--batch", metavar="N[,N]", help="samples of one iteration (default: 1)", default=None
+    )
+    group.add_argument(
+        "--input",
+        action="append",
+        metavar="SHAPE[:TYPE]",
+        help=f"shape of an input without the batch (default: {_DEFAULT_INPUT}); repeat it for "
+        "several inputs; TYPE e.g. int64",
+    )
+    group.add_argument(
+        "--memory", metavar="SIZE", help="memory that there is, e.g. 8GiB (default: the device's)"
+    )
+    group.add_argument(
+        "--export",
+        action="store_true",
+        help="follow the network with torch.export: slower, understands more code than torch.fx",
+    )
+
+
+def check_no_torch_options(args: argparse.Namespace) -> None:
+    """Refuses what only `--torch` takes, and a missing model, where something else is predicted.
+
+    Raises:
+        UsageError: there is one of them.
+    """
+    given = [f"--{name}" for name in ("batch", "input", "memory", "export") if getattr(args, name)]
+    if given:
+        raise UsageError(f"{given[0]} goes with --torch MODULE:FACTORY only; leave it out")
+    if args.model is None:
+        raise UsageError(
+            "no --model; expected a run folder that `cdmpp train` wrote, or pretrained"
+        )
+
+
+def run_torch(args: argparse.Namespace) -> int:
+    """Runs the command; returns the exit code."""
+    if args.device_spec:
+        raise UsageError(
+            "--torch takes devices by label, got --device-spec; expected --device LABEL"
+        )
+    batches = _batches(args.batch or "1")
+    shapes, dtypes = _inputs(args.input or [_DEFAULT_INPUT])
+    limit = None if args.memory is None else parse_memory(args.memory)
+
+    from cdmpp.networks.graph.factory import load_factory
+    from cdmpp.networks.predict import NetworkPredictor
+
+    predictor = NetworkPredictor.load("pretrained" if args.model is None else str(args.model))
+    factory = load_factory(args.torch)
+    try:
+        graphs = predictor.graphs(
+            factory,
+            shapes,
+            batches,
+            name=args.torch,
+            method="export" if args.export else "fx",
+            dtypes=dtypes,
+        )
+    except DataError as error:
+        raise DataError(str(error).replace("method='export'", "--export")) from error
+    labels = [label for text in args.device or [] for label in text.split(",") if label]
+    found = predictor.predict(graphs, labels, memory_limit_bytes=limit)
+    if args.json:
+        print(json.dumps([one.to_json() for one in found], allow_nan=False))
+        return 0
+    _print(found, predictor, args)
+    return 0
+
+
+def parse_memory(text: str) -> float:
+    """Returns bytes: `8GiB` and `8G` are 8 x 1024^3, `8GB` is 8 x 1000^3.
+
+    Raises:
+        UsageError: something else, or nothing.
+    """
+    match = _MEMORY.fullmatch(text)
+    value = float(match[1]) if match else 0.0
+    if not match or value <= 0:
+        raise UsageError(f"--memory {text!r}, expected a size such as 8GiB or 800MB")
+    is_decimal = text.strip().lower().endswith("b") and not match[3]
+    return float(value * (1000 if is_decimal else 1024) ** _POWERS[match[2].lower()])
+
+
+def _batches(text: str) -> list[int]:
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and int(part) >= 1 for part in parts):
+        raise UsageError(f"--batch {text!r}, expected whole numbers from 1 up, e.g. 1,8,32")
+    return list(dict.fromkeys(int(part) for part in parts))
+
+
+def _inputs(texts: list[str]) -> tuple[list[tuple[int, ...]], list[torch.dtype] | None]:
+    """Returns shapes and, where one is given, the types of all inputs."""
+    shapes, names = [], []
+    for text in texts:
+        shape, _, name = text.partition(":")
+        parts = shape.lower().split("x")
+        if not all(part.isdecimal() and int(part) >= 1 for part in parts):
+            raise UsageError(
+                f"--input {text!r}, expected a shape without the batch such as 3x224x224, or "
+                "128:int64"
+            )
+        shapes.append(tuple(int(part) for part in parts))
+        names.append(name)
+    if not any(names):
+        return shapes, None
+    import torch
+
+    dtypes = [getattr(torch, name or "float32", None) for name in names]
+    for name, dtype in zip(names, dtypes, strict=True):
+        if not isinstance(dtype, torch.dtype):
+            raise UsageError(f"--input type {name!r}, expected a torch type such as int64")
+    return shapes, [dtype for dtype in dtypes if dtype is not None]
+
+
+def _print(
+    found: list[NetworkPrediction], predictor: NetworkPredictor, args: argparse.Namespace
+) -> None:
+    from cdmpp.cli.predict.program import print_table
+
+    several = len({one.device for one in found}) > 1
+    rows = []
+    for one in found:
+        mark = " !" if one.out_of_distribution else ""
+        cells = [
+            str(one.batch),
+            one.mode,
+            _time(one.time_s) + mark,
+            _bytes(one.memory_bytes),
+            _percent(one.utilisation),
+            _fits(one),
+        ]
+        rows.append([one.device, *cells] if several else cells)
+    headings = ["batch", "mode", "time of an iteration", "peak memory", "utilisation", "fits"]
+    device = "" if several else f" on {found[0].device}"
+    print(f"{found[0].name}{device}, predicted without running it\n")
+    print_table(["device", *headings] if several else headings, rows)
+    if getattr(args, "quiet", False):
+        return
+    coverage = predictor.trained.intervals.coverage
+    if any(one.time_s.low is not None for one in found):
+        print(f"\n[ ]: interval for {100 * coverage:.0f} % of architectures never measured")
+    limits = {one.memory_limit_bytes for one in found}
+    if None not in limits:
+        sizes = " and ".join(_size(limit) for limit in sorted(filter(None, limits)))
+        print(f"fits: into {sizes}, beside what an empty process with torch takes")
+    for device in dict.fromkeys(one.device for one in found):
+        guesses = [one for one in found if one.device == device and one.reasons]
+        if guesses:
+            batches = ", ".join(dict.fromkeys(str(one.batch) for one in guesses))
+            print(f"\n! on {device} a guess at batch {batches}; at batch {guesses[0].batch}:")
+            for reason in guesses[0].reasons:
+                print(f"  {reason}")
+    print(
+        f"cdmpp: graphs in {1e3 * predictor.extraction_s:.0f} ms, predictions in "
+        f"{1e3 * predictor.prediction_s:.0f} ms",
+        file=sys.stderr,
+    )
+
+
+def _time(found: Estimate) -> str:
+    from cdmpp.report.text import format_interval
+
+    if found.value is None:
+        return "?"
+    nan = math.nan
+    low = nan if found.low is None else found.low
+    return format_interval(found.value, low, nan if found.high is None else found.high)
+
+
+def _bytes(found: Estimate) -> str:
+    if found.value is None:
+        return "?"
+    text = _size(found.value)
+    if found.low is None or found.high is None:
+        return text
+    return f"{text} [{_size(found.low)}, {_size(found.high)}]"
+
+
+def _size(value: float) -> str:
+    power = min(4, max(0, int(math.log(max(value, 1.0), 1024))))
+    unit = ("B", "KiB", "MiB", "GiB", "TiB")[power]
+    return f"{value / 1024**power:.3g} {unit}"
+
+
+def _percent(found: Estimate) -> str:
+    return "?" if found.value is None else f"{100 * found.value:.0f} %"
+
+
+def _fits(one: NetworkPrediction) -> str:
+    if one.memory_limit_bytes is None:
+        return "?"
+    return "not sure" if one.fits is None else ("yes" if one.fits else "no")

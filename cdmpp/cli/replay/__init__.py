@@ -1,0 +1,1 @@
+"""`cdmpp replay`: the latency of a whole network from its operators."""

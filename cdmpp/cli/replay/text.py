@@ -1,0 +1,159 @@
+"""What `cdmpp replay` prints."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cdmpp.replay.summary import Outcome
+    from cdmpp.replay.traces.iteration_walk import Walk
+    from cdmpp.replay.traces.op_statistics import OperatorStatistics
+
+_KINDS, _CHAIN, _UNCOVERED = 12, 8, 8
+
+
+def print_outcome(outcome: Outcome, measured: dict[str, Any] | None) -> None:
+    """Prints the total, what it consists of, and what is not covered."""
+    from cdmpp.replay.summary import outcome_values
+    from cdmpp.report.tables import format_seconds
+    from cdmpp.report.text import format_interval
+
+    values = outcome_values(outcome)
+    heading = values["name"] + (f" on {values['device']}" if values["device"] else "")
+    total = format_interval(values["total_s"], values["low_s"], values["high_s"])
+    print(f"{heading}: {total}")
+    if values["schedule"]:
+        print(f"schedules: {values['schedule']}")
+    print(
+        f"{values['operators']:,} operators, sum {format_seconds(values['sum_s'])}, longest chain "
+        + (
+            f"of data edges {format_seconds(values['longest_path_s'])}"
+            if values["has_edges"]
+            else "of data edges unknown (tasks with weights: one after the other)"
+        )
+    )
+    print()
+    print_rows(
+        ["kind", "calls", "time", "share", "source"],
+        [[row["kind"], str(row["calls"]), format_seconds(row["time_s"]),
+          f"{100 * row['share']:.1f} %", ", ".join(row["sources"])]
+         for row in values["by_kind"][:_KINDS]],
+    )  # fmt: skip
+    if len(values["by_kind"]) > _KINDS:
+        print(f"and {len(values['by_kind']) - _KINDS} more kinds")
+    if len(values["queues"]) > 1:
+        print()
+        print_rows(
+            ["queue", "busy", "idle"],
+            [[f"{row['device']} {row['queue']}", format_seconds(row["busy_s"]),
+              format_seconds(row["idle_s"])] for row in values["queues"]],
+        )  # fmt: skip
+        chain = sorted(values["critical_path"], key=lambda step: -step["time_s"])[:_CHAIN]
+        print(f"\ncritical path, {len(chain)} longest of {len(values['critical_path'])} operators")
+        print_rows(
+            ["operator", "time", "waited for"],
+            [[step["name"], format_seconds(step["time_s"]), step["waited_for"]] for step in chain],
+        )
+    if values["draws"]:
+        draws = values["draws"]
+        print(
+            f"\n{draws['n']} draws: median {format_seconds(draws['median_s'])}, 80 % in "
+            f"[{format_seconds(draws['p10_s'])}, {format_seconds(draws['p90_s'])}], all in "
+            f"[{format_seconds(draws['min_s'])}, {format_seconds(draws['max_s'])}]"
+        )
+    if values["what_if"]:
+        scales = ", ".join(f"{name} x {factor:g}" for name, factor in outcome.scales.items())
+        scaled = values["what_if"]["total_s"]
+        change = 100 * (scaled / values["total_s"] - 1) if values["total_s"] else 0.0
+        print(f"\nwith {scales}: {format_seconds(scaled)} ({change:+.1f} %)")
+    if measured:
+        print_measured(measured)
+    remarks = {c.reason for c in outcome.costs.costs if c.reason and c.source != "bound"}
+    for remark in sorted(remarks):
+        count = sum(cost.reason == remark for cost in outcome.costs.costs)
+        print(f"\n{count} operators: {remark}")
+    uncovered = values["uncovered"]
+    if uncovered:
+        print(f"\nno model covers {len(uncovered)} operators; a bound stands in for each:")
+        print_rows(
+            ["operator", "at least", "at most", "why"],
+            [[row["name"], format_seconds(row["bound_s"]), format_seconds(row["high_s"]),
+              row["reason"]] for row in uncovered[:_UNCOVERED]],
+        )  # fmt: skip
+        if len(uncovered) > _UNCOVERED:
+            print(f"and {len(uncovered) - _UNCOVERED} more (--json has all)")
+
+
+def print_measured(measured: dict[str, Any]) -> None:
+    """Prints predicted beside measured."""
+    from cdmpp.report.tables import format_seconds
+
+    print()
+    print_rows(
+        ["", "time", "error"],
+        [
+            ["measured, the compiled network", format_seconds(measured["total_s"]), ""],
+            ["replayed from predicted operators", format_seconds(measured["predicted_s"]),
+             f"{100 * measured['error']:+.1f} %"],
+            ["plain sum of predicted operators", format_seconds(measured["predicted_sum_s"]),
+             f"{100 * measured['predicted_sum_error']:+.1f} %"],
+            ["replayed from measured operators", format_seconds(measured["replayed_s"]),
+             f"{100 * measured['replay_error']:+.1f} %"],
+        ],
+    )  # fmt: skip
+    inside = "in" if measured["is_in_interval"] else "outside"
+    print(f"the measured time is {inside} the predicted interval")
+    if measured["unmeasured"]:
+        print(
+            f"{measured['unmeasured']} operators could not be timed; their predicted times stand in"
+        )
+    print()
+    print_rows(
+        ["calls", "kernel", "predicted", "measured", "error", ""],
+        [[str(row["calls"]), row["kind"], format_seconds(row["predicted_s"]),
+          "-" if row["measured_s"] is None else format_seconds(row["measured_s"]),
+          "-" if row["error"] is None else f"{100 * row['error']:+.0f} %",
+          row["reason"] or ""] for row in measured["breakdown"]],
+    )  # fmt: skip
+
+
+def print_walk(walk: Walk, version: str) -> None:
+    """Prints a walked iteration."""
+    from cdmpp.report.tables import format_seconds
+
+    def shown(value_us: float) -> str:
+        return format_seconds(1e-6 * value_us)
+
+    print(
+        f"host walk ({version}): {shown(walk.total_us)}; host {shown(walk.host_us)}, device active "
+        f"{shown(walk.active_us)}, communication that nothing hides "
+        f"{shown(walk.exposed_communication_us)}"
+    )
+    if walk.unmodelled:
+        names = ", ".join(f"{name} ({count})" for name, count in walk.unmodelled.items())
+        print(f"launches without a kernel time, walked on the host only: {names}")
+    if walk.pooled:
+        print(f"mean overheads stand in for: {', '.join(walk.pooled)}")
+
+
+def print_statistics(rows: Sequence[OperatorStatistics], detail: str) -> None:
+    """Prints operator statistics."""
+    from cdmpp.report.tables import format_seconds
+
+    if detail == "brief":
+        print_rows(["operator", "calls"], [[row.name, str(row.count)] for row in rows])
+        return
+    print_rows(
+        ["operator", "calls", "inputs", "launches", "time"],
+        [[row.name, str(row.count), str(row.inputs), str(row.launches),
+          "-" if row.time_s is None else format_seconds(row.time_s)] for row in rows],
+    )  # fmt: skip
+
+
+def print_rows(titles: list[str], rows: list[list[str]]) -> None:
+    """Prints a table: rich on a terminal, aligned text elsewhere."""
+    from cdmpp.cli.predict.program import print_table
+
+    print_table(titles, rows)

@@ -1,0 +1,221 @@
+"""`cdmpp search`: finds fast schedules of tasks or of a network, with TVM's MetaSchedule."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cdmpp.cli.shared.options import (
+    add_config_options,
+    add_output_options,
+    add_target_options,
+    given_options,
+    is_quiet,
+)
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from tvm_helper.search.options import SearchOptions
+    from tvm_helper.search.progress import SearchProgress
+
+_SECONDS_BETWEEN_LINES = 10.0
+_ROWS = 20
+#: Options of the command that are fields of `SearchOptions`.
+_SINGLE = ("device", "target", "threads", "network", "cost_model", "model", "finetune_every",
+           "trials", "trials_per_round", "seed", "minutes")  # fmt: skip
+
+
+def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds the `search` command and `search show`."""
+    parser = subparsers.add_parser(
+        "search",
+        help="find fast schedules of tasks or of a network",
+        description=(
+            "Lets TVM's MetaSchedule draw schedules, measures those that the cost model thinks "
+            "best, saves the best as DIR/module.so and times it beside the untuned module. Run "
+            "the same command again to continue."
+        ),
+    )
+    parser.add_argument("--out", type=Path, metavar="DIR", help="database, journal and module")
+    what = parser.add_argument_group("what to search")
+    what.add_argument(
+        "--task",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="TASK",
+        help="KIND:SIZE=N,... (see `cdmpp measure --list-tasks`) or a Python file with TVMScript",
+    )
+    what.add_argument("--network", metavar="FILE", help="a network (.onnx, .pt2) instead of tasks")
+    how = parser.add_argument_group("how")
+    how.add_argument(
+        "--cost-model", choices=("cdmpp", "xgb", "random"), help="who chooses (default: cdmpp)"
+    )
+    how.add_argument(
+        "--model", metavar="RUN", help="run folder of `cdmpp train` (default: pretrained)"
+    )
+    how.add_argument(
+        "--finetune-every",
+        type=int,
+        metavar="N",
+        help="tune the weights after every N measured programs (default: 0 = never)",
+    )
+    how.add_argument("--trials", type=int, metavar="N", help="trials in all (default: 64)")
+    how.add_argument(
+        "--trials-per-round",
+        type=int,
+        metavar="N",
+        help="trials that a task gets at a time (default: two rounds a task, at most 16)",
+    )
+    how.add_argument("--seed", type=int, metavar="N", help="what is drawn (default: 0)")
+    how.add_argument("--minutes", type=float, metavar="M", help="wall time of this run's search")
+    how.add_argument(
+        "--stop-early", action="store_true", default=None, help="follow the advice to stop"
+    )
+    how.add_argument(
+        "--stop-gain",
+        type=float,
+        metavar="PERCENT",
+        help="expected gain below which stopping is advised (default: 2)",
+    )
+    place = parser.add_argument_group("on what")
+    add_target_options(place)
+    add_config_options(
+        parser, config="all of it in a file", setting="run_timeout_s=30 or timing.spread=0.01"
+    )
+    add_output_options(parser)
+    parser.set_defaults(run=run)
+    parts = parser.add_subparsers(dest="search_command", metavar="show")
+    show = parts.add_parser(
+        "show",
+        help="print what a search has found",
+        description="Prints the summary of a search's folder again; works while it runs.",
+    )
+    show.add_argument("folder", type=Path, metavar="DIR", help="what --out was")
+    add_output_options(show)
+    show.set_defaults(run=run_show)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Runs `cdmpp search`; returns the exit code."""
+    from cdmpp.errors import UsageError
+
+    if args.out is None:
+        raise UsageError("where does the search go? give --out DIR")
+    options = search_options(args)
+    options.check()
+    from cdmpp.cli.search.text import plan_text, summary_text
+    from tvm_helper.search.run import plan_search, run_search
+
+    plan = plan_search(options, device_folders=args.devices)
+    if not is_quiet(args):
+        print(plan_text(plan), flush=True)
+    with _progress(is_quiet=is_quiet(args)) as show:
+        summary = run_search(plan, args.out, on_progress=show)
+    print(json.dumps(summary, allow_nan=False) if args.json else "\n" + summary_text(summary))
+    return 0
+
+
+def run_show(args: argparse.Namespace) -> int:
+    """Runs `cdmpp search show`; returns the exit code."""
+    from cdmpp.cli.search.text import summary_text
+    from tvm_helper.search.summary import search_summary
+
+    summary = search_summary(args.folder)
+    print(json.dumps(summary, allow_nan=False) if args.json else summary_text(summary))
+    return 0
+
+
+def search_options(args: argparse.Namespace) -> SearchOptions:
+    """Returns the options: defaults, then --config, then --set, then the command's own.
+
+    Raises:
+        UsageError: an unknown setting or a value of the wrong type.
+    """
+    from dataclasses import replace
+
+    from cdmpp.config import load_config
+    from tvm_helper.search.options import SearchOptions
+
+    options = load_config(SearchOptions, args.config, overrides=args.set)
+    given = given_options(args, _SINGLE)
+    if args.task:
+        given["task"] = tuple(args.task)
+    if args.stop_early:
+        given["stop_early"] = True
+    if args.stop_gain is not None:
+        given["stop_gain"] = args.stop_gain / 100
+    return replace(options, **given)
+
+
+@contextlib.contextmanager
+def _progress(*, is_quiet: bool) -> Iterator[Callable[[SearchProgress], None] | None]:
+    if is_quiet:
+        yield None
+    elif sys.stderr.isatty():
+        with _live() as show:
+            yield show
+    else:
+        yield _lines()
+
+
+@contextlib.contextmanager
+def _live() -> Iterator[Callable[[SearchProgress], None]]:
+    from rich.console import Console
+    from rich.live import Live
+
+    with Live(console=Console(stderr=True), refresh_per_second=4) as live:
+
+        def show(progress: SearchProgress) -> None:
+            live.update(_picture(progress))
+
+        yield show
+
+
+def _picture(progress: SearchProgress) -> RenderableType:
+    """Returns a line about the whole search, and a row a task."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    from cdmpp.cli.search.text import progress_text, seconds_text
+
+    table = Table("calls", "task", "trials", "best", "expected gain", box=None)
+    for task in progress.tasks[:_ROWS]:
+        gain = "?" if task.gain is None else f"{100 * task.gain:.1f} %"
+        failed = f" ({task.failed} failed)" if task.failed else ""
+        table.add_row(
+            str(task.weight), Text(task.name, overflow="ellipsis", no_wrap=True),
+            f"{task.trials}{failed}", seconds_text(task.best_s), gain,
+        )  # fmt: skip
+    lines: list[RenderableType] = [Text(progress_text(progress))]
+    if progress.advice:
+        lines.append(Text(progress.advice))
+    return Group(*lines, table) if progress.tasks else Group(*lines)
+
+
+def _lines() -> Callable[[SearchProgress], None]:
+    from cdmpp.cli.search.text import progress_text
+
+    last_shown = float("-inf")
+    last_advice: str | None = None
+
+    def show(progress: SearchProgress) -> None:
+        nonlocal last_shown, last_advice
+        now = time.monotonic()
+        if progress.advice and last_advice is None:
+            print(progress.advice, file=sys.stderr)
+        last_advice = progress.advice
+        if now - last_shown < _SECONDS_BETWEEN_LINES and progress.stage == "measuring":
+            return
+        last_shown = now
+        print(progress_text(progress), file=sys.stderr)
+
+    return show

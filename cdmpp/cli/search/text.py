@@ -1,0 +1,160 @@
+"""What `cdmpp search` prints: the table of its tasks and the summary."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from cdmpp.report.text import format_interval
+
+if TYPE_CHECKING:
+    from tvm_helper.search.progress import SearchProgress
+    from tvm_helper.search.run import SearchPlan
+
+_WORDS = {"cost_model": "cost model", "draw": "drawing", "build": "building", "run": "running",
+          "other": "other"}  # fmt: skip
+
+
+def summary_text(summary: dict[str, Any]) -> str:
+    """Returns the summary as lines of text."""
+    model = summary["cost_model"] + (f" ({summary['model']})" if summary["model"] else "")
+    tuning = summary["finetune_every"]
+    lines = [
+        f"{summary['trials']} of {summary['trials_wanted']} trials on {summary['device']}, cost "
+        f"model {model}{f', tuned every {tuning}' if tuning else ''}, seed {summary['seed']}: "
+        f"{summary['state']}; {summary['failed']} failed"
+    ]
+    lines += [
+        f"  {kind['count']} {kind['name']}; the first: {kind['first_text']}"
+        for kind in summary["failures"]
+    ]
+    lines += ["", *_table(summary["tasks"], is_network=summary["network"] is not None), ""]
+    whole = summary["end_to_end"]
+    if whole is not None and whole["tuned_s"] is not None:
+        lines.append(
+            f"whole network: tuned {_cell(whole, 'tuned')}, untuned {_cell(whole, 'untuned')}"
+            f"{_speedup(whole)}"
+        )
+    for task in (*summary["tasks"], *([whole] if whole else [])):
+        for key, what in (("error", "the module"), ("untuned_error", "the untuned program")):
+            if task.get(key):
+                lines.append(f"{task.get('name', 'network')}: {what}: {task[key]}")
+    lines += _notes(summary)
+    lines += [_times(summary["seconds"])]
+    if summary["gain"] is not None:
+        lines.append(f"expected gain of more trials: {100 * summary['gain']:.1f} %")
+    if summary["advice"]:
+        lines.append(summary["advice"])
+    if summary["module"]:
+        lines.append(f"module: {summary['module']}")
+    else:
+        lines.append("no module yet: run the same command again to continue")
+    return "\n".join(lines)
+
+
+def _notes(summary: dict[str, Any]) -> list[str]:
+    lines = [f"not searched: {name}: {why}" for name, why in summary["left_out"].items()]
+    lines += [
+        f"no tensor program: {name} ({calls} calls)" for name, calls in summary["unknown"].items()
+    ]
+    if summary["untuned_tasks"]:
+        names = ", ".join(summary["untuned_tasks"])
+        lines.append(f"without a measured schedule, untuned in the module: {names}")
+    return lines
+
+
+def _times(seconds: dict[str, float]) -> str:
+    wall = seconds["wall"]
+    if not wall:
+        return "no round has ended yet"
+    parts = ", ".join(f"{_WORDS[name]} {100 * seconds[name] / wall:.0f} %" for name in _WORDS)
+    return f"wall time of the search {wall:.0f} s: {parts}"
+
+
+def _table(tasks: Sequence[dict[str, Any]], *, is_network: bool) -> list[str]:
+    headings = ["calls", "task", "operator", "shapes", "trials", "best measured"]
+    headings += [] if is_network else ["tuned", "untuned", "faster"]
+    rows = [
+        [
+            str(task["weight"]), task["name"], task["operator"], " ".join(task["shapes"]),
+            str(task["trials"]), seconds_text(task["best_s"]),
+            *([] if is_network else [
+                _cell(task, "tuned"), _cell(task, "untuned"), _speedup(task).strip(" ,") or "?",
+            ]),
+        ]
+        for task in tasks
+    ]  # fmt: skip
+    return table_lines(headings, rows)
+
+
+def table_lines(headings: list[str], rows: Sequence[list[str]]) -> list[str]:
+    """Returns columns of text, as wide as they have to be."""
+    widths = [max(len(row[column]) for row in [headings, *rows]) for column in range(len(headings))]
+    return [
+        "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
+        for row in [headings, *rows]
+    ]
+
+
+def seconds_text(latency_s: float | None) -> str:
+    """Returns e.g. `1.83 ms`, `?` for None."""
+    return "?" if latency_s is None else format_interval(latency_s, math.nan, math.nan)
+
+
+def _cell(timing: dict[str, Any], which: str) -> str:
+    mean, half = timing[f"{which}_s"], timing[f"{which}_half_s"]
+    if mean is None:
+        return "?"
+    if half is None:
+        return seconds_text(mean)
+    return format_interval(mean, mean - half, mean + half)
+
+
+def _speedup(timing: dict[str, Any]) -> str:
+    return f", {timing['speedup']:.2f} x" if timing["speedup"] else ""
+
+
+def plan_text(plan: SearchPlan) -> str:
+    """Returns the tasks before the search, as lines of text."""
+    tasks = plan.tasks
+    seconds = [None if t.predicted_s is None else t.weight * t.predicted_s for t in tasks]
+    total = sum(value for value in seconds if value is not None)
+    rows = [
+        [
+            str(task.weight), task.task.name, task.task.operator, " ".join(task.shapes),
+            seconds_text(task.predicted_s),
+            "?" if value is None or not total else f"{100 * value / total:.0f} %",
+        ]
+        for task, value in zip(tasks, seconds, strict=True)
+    ]  # fmt: skip
+    headings = ["calls", "task", "operator", "shapes", "predicted, untuned", "share"]
+    lines = table_lines(headings, rows)
+    lines += [f"not searched: {name}: {why}" for name, why in plan.left_out.items()]
+    lines += [f"no tensor program: {name} ({calls} calls)" for name, calls in plan.unknown.items()]
+    if plan.model_note:
+        lines.append(f"nothing is predicted: {plan.model_note}")
+    size = plan.options.round_size(len(tasks))
+    lines.append(f"{plan.options.trials} trials in all, {size} a round")
+    if plan.options.trials < len(tasks):
+        without = len(tasks) - plan.options.trials
+        lines.append(f"too few trials: at least {without} tasks keep their first valid sample")
+    return "\n".join(lines)
+
+
+def progress_text(progress: SearchProgress) -> str:
+    """Returns one line about how far a search is."""
+    text = f"{progress.stage}: {progress.trials} of {progress.total} trials"
+    measured = [task for task in progress.tasks if task.best_s is not None]
+    if len(progress.tasks) == 1 and measured:
+        text += f", best {seconds_text(measured[0].best_s)}"
+    elif measured:
+        whole = sum(task.weight * (task.best_s or 0.0) for task in measured)
+        text += f", {len(measured)} of {len(progress.tasks)} tasks, {seconds_text(whole)} in all"
+    failed = sum(task.failed for task in progress.tasks)
+    text += f", {failed} failed" if failed else ""
+    if progress.gain is not None:
+        text += f", expected gain {100 * progress.gain:.1f} %"
+    if progress.seconds_left is not None:
+        text += f", about {progress.seconds_left / 60:.1f} min left"
+    return text

@@ -1,0 +1,1 @@
+"""Reader of AutoTVM's logs."""

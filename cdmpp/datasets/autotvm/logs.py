@@ -1,0 +1,223 @@
+"""Reads AutoTVM logs: one JSON object a line, a file a device."""
+
+from __future__ import annotations
+
+import json
+import re
+import types
+from collections.abc import Container, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cdmpp.datasets.read_report import ReadReport
+from cdmpp.datasets.tenset.record_file import read_records
+from cdmpp.datasets.tenset.record_line import (
+    RecordLineError,
+    is_finite,
+    is_text,
+    parse_object,
+    parse_result,
+)
+from cdmpp.errors import DataError
+from cdmpp.records import UNKNOWN_ERROR_CODE, MeasureRecord, program_id
+
+#: Names that templates had in older logs -> what they are called since.
+TEMPLATE_RENAMES: Mapping[str, str] = types.MappingProxyType({
+    "dense_small_batch.cuda": "dense_small_batch.gpu",
+    "dense_large_batch.cuda": "dense_large_batch.gpu",
+})  # fmt: skip
+#: The cost that AutoTVM writes for a program that failed.
+FAILED_COST_S = 1e9
+
+_SUFFIX = re.compile(r"\.(?:json|log|txt)(?:\.gz)?$")
+_ENTITY_KINDS = ("sp", "re", "an", "ot")
+#: First match on a template's name names the operator.
+_OPERATORS = (
+    ("conv2d_transpose", "conv2d_transpose"), ("conv3d_transpose", "conv3d_transpose"),
+    ("depthwise_conv2d", "depthwise_conv2d"), ("group_conv2d", "group_conv2d"),
+    ("conv2d.*winograd", "winograd_conv2d"), ("conv3d", "conv3d"), ("conv2d", "conv2d"),
+    ("conv1d", "conv1d"), ("batch_matmul", "batch_matmul"), ("dense|matmul", "dense"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class AutotvmTask:
+    """A template with its arguments: what AutoTVM calls a task.
+
+    Attributes:
+        workload_key: canonical JSON of [template, arguments].
+        template: name of the template as it is today, e.g. `conv2d_nchw.cuda`.
+        arguments: its arguments as JSON values; tensors are `["TENSOR", shape, dtype]`.
+        target: the compiler target as text.
+        target_kind: first word of the target.
+    """
+
+    workload_key: str
+    template: str
+    arguments: list[Any]
+    target: str
+    target_kind: str
+
+    @property
+    def operator(self) -> str:
+        """Name of the operator, e.g. `depthwise_conv2d`."""
+        return template_operator(self.template)
+
+
+def parse_autotvm_line(text: str, *, device: str = "unknown", line: int = 0) -> MeasureRecord:
+    """Returns the record that a line of an AutoTVM log holds.
+
+    Its `steps` are the configuration's entity: `[name, kind, value]` for every knob.
+
+    Args:
+        text: one line.
+        device: label of the device; a target does not say.
+        line: line number to keep with the record.
+
+    Raises:
+        RecordLineError: the line is no valid record.
+    """
+    value = parse_object(text, ("input", "config", "result"))
+    target, template, arguments = _parse_input(value["input"])
+    costs_s, error_code, all_cost_s, measured_at = parse_result(value["result"])
+    if error_code == 0 and costs_s and max(costs_s) >= FAILED_COST_S:
+        error_code = UNKNOWN_ERROR_CODE
+    return MeasureRecord(
+        workload_key=json.dumps([TEMPLATE_RENAMES.get(template, template), arguments]),
+        target=target,
+        target_kind=target.split()[0],
+        device=device,
+        hardware_params=(),
+        steps=_parse_entity(value["config"]),
+        costs_s=costs_s,
+        error_code=error_code,
+        all_cost_s=all_cost_s,
+        measured_at=measured_at,
+        version=str(value.get("version", "")),
+        line=line,
+    )
+
+
+def _parse_input(value: Any) -> tuple[str, str, list[Any]]:
+    """Returns (target, template, arguments)."""
+    if not (isinstance(value, list) and len(value) >= 3):
+        raise RecordLineError("malformed input", "expected [target, template, arguments, ...]")
+    target, template, arguments = value[:3]
+    if not all(isinstance(item, str) and item.strip() for item in (target, template)):
+        raise RecordLineError("malformed input", "target and template must be text")
+    if not (is_text(target) and is_text(template)):
+        raise RecordLineError("malformed input", "half a character in the target or template")
+    if not (isinstance(arguments, list) and is_finite(arguments)):
+        raise RecordLineError("malformed input", "arguments must be a list of finite values")
+    if len(value) > 3 and value[3]:
+        raise RecordLineError("unsupported keyword arguments", str(value[3])[:60])
+    return target, template, arguments
+
+
+def _parse_entity(config: Any) -> tuple[list[Any], ...]:
+    entity = config.get("entity") if isinstance(config, dict) else None
+    if not isinstance(entity, list):
+        raise RecordLineError("malformed config", "expected an object with a list `entity`")
+    for knob in entity:
+        if not (
+            isinstance(knob, list)
+            and len(knob) == 3
+            and isinstance(knob[0], str)
+            and knob[1] in _ENTITY_KINDS
+            and is_finite(knob)
+        ):
+            raise RecordLineError("malformed config", f"knob {str(knob)[:60]}")
+    return tuple(entity)
+
+
+def read_autotvm_log(
+    path: Path, report: ReadReport, *, only: Container[int] | None = None
+) -> Iterator[MeasureRecord]:
+    """Yields the records of a log; counts what cannot be used in `report`, with line and reason.
+
+    Args:
+        path: `DEVICE.json` or `DEVICE.json.gz`.
+        report: counters, updated while reading.
+        only: numbers of the lines to read; None = all.
+
+    Raises:
+        DataError: the file cannot be opened.
+    """
+    return read_records(path, report, device=log_device(path), parse=parse_autotvm_line, only=only)
+
+
+def log_device(path: Path) -> str:
+    """Returns the device label of a log: the file's name without its ending."""
+    return _SUFFIX.sub("", path.name)
+
+
+def find_logs(place: Path) -> list[Path]:
+    """Returns the AutoTVM logs at a place: the file itself, or the `*.json[.gz]` of a folder.
+
+    Raises:
+        DataError: there is none.
+    """
+    place = Path(place)
+    if place.is_file():
+        return [place]
+    logs = sorted(p for p in place.glob("*.json*") if p.is_file() and _SUFFIX.search(p.name))
+    if not logs:
+        raise DataError(
+            f"{place}: no AutoTVM logs; expected DEVICE.json or DEVICE.json.gz files with one "
+            "record a line: --dataset FILE"
+        )
+    return logs
+
+
+def is_autotvm_log(place: Path) -> bool:
+    """Whether a place is an AutoTVM log or a folder of such logs."""
+    place = Path(place)
+    if (place / "measure_records").is_dir() or (place / "manifest.json").is_file():
+        return False
+    try:
+        first = read_autotvm_log(find_logs(place)[0], ReadReport())
+        return next(first, None) is not None
+    except DataError:
+        return False
+
+
+def task_of(record: MeasureRecord) -> AutotvmTask:
+    """Returns the task of a record that `read_autotvm_log` gave."""
+    template, arguments = json.loads(record.workload_key)
+    return AutotvmTask(record.workload_key, template, arguments, record.target, record.target_kind)
+
+
+def autotvm_program_id(record: MeasureRecord) -> str:
+    """Returns the id of a record's program, the same for every device of one target kind."""
+    return program_id("autotvm", record.workload_key, list(record.steps), record.target_kind)
+
+
+def template_operator(template: str) -> str:
+    """Returns the operator that a template computes; its own name where that is not known."""
+    name = template.split(".", 1)[0]
+    for pattern, operator in _OPERATORS:
+        if re.search(pattern, name):
+            return operator
+    return name
+
+
+def operator_shape(workload_key: str) -> str | None:
+    """Returns operator and tensor shapes of an AutoTVM workload key; None for other keys.
+
+    Several templates compute the same thing: their programs belong to one operator shape.
+    """
+    try:
+        value = json.loads(workload_key)
+    except ValueError:
+        return None
+    if not (
+        isinstance(value, list)
+        and len(value) == 2
+        and isinstance(value[0], str)
+        and "." in value[0]
+        and isinstance(value[1], list)
+    ):
+        return None
+    tensors = [a[1] for a in value[1] if isinstance(a, list) and a[:1] == ["TENSOR"]]
+    return json.dumps([template_operator(value[0]), tensors])

@@ -1,0 +1,1 @@
+"""From records to the two Parquet tables: shards, rows, schema, merging."""

@@ -1,0 +1,110 @@
+"""A digest of the source that makes a shard, so that a shard of other code is never used again."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import inspect
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from cdmpp.errors import DataError
+from cdmpp.files.places import beside_package
+
+_PACKAGES = ("cdmpp", "tvm_helper")
+#: What writes the rows, whatever featurises.
+_ROWS = "cdmpp.datasets.extraction.shard"
+#: Sources in another language lie in this folder beside the modules that compile them.
+_SOURCES = "src"
+
+
+def code_hash(featurise: Callable[..., Any]) -> str:
+    """Returns a digest of the featuriser's module and of all modules of ours that it imports.
+
+    Raises:
+        DataError: the source of one of them is not there.
+    """
+    digest = hashlib.sha256(featurise.__qualname__.encode())
+    roots = {featurise.__module__: Path(inspect.getsourcefile(featurise) or "")}
+    for name, path in sorted(import_closure(roots | {_ROWS: _file_of(_ROWS)}).items()):
+        digest.update(f"{name}\0".encode())
+        digest.update(_read(path))
+    return digest.hexdigest()
+
+
+def import_closure(roots: dict[str, Path]) -> dict[str, Path]:
+    """Returns the source files of modules and of all modules of ours that these import, by name.
+
+    An import within a function counts, as does the name of a module that is run as a process; an
+    import for type checkers alone does not. Sources in another language count with the modules
+    beside their folder.
+
+    Raises:
+        DataError: the source of a module is not there.
+    """
+    found: dict[str, Path] = {}
+    waiting = dict(roots)
+    while waiting:
+        name, path = waiting.popitem()
+        found[name] = path
+        for source in (path.parent / _SOURCES).glob("*.[ch]*"):
+            found[f"{name.rpartition('.')[0]}/{source.name}"] = source
+        tree = ast.parse(_read(path), filename=str(path))
+        waiting |= {module: _file_of(module) for module in _imports(tree) if module not in found}
+    return found
+
+
+def _imports(node: ast.AST) -> Iterator[str]:
+    """Yields the names of our modules that the code below a node imports or starts."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Import):
+            yield from (alias.name for alias in child.names if _is_ours(alias.name))
+        elif isinstance(child, ast.ImportFrom) and child.module and _is_ours(child.module):
+            inner = [f"{child.module}.{alias.name}" for alias in child.names]
+            modules = [name for name in inner if _find(name)]
+            yield from modules
+            if len(modules) < len(inner):
+                yield child.module
+        elif isinstance(child, ast.Constant) and isinstance(child.value, str):
+            if _is_ours(child.value) and _find(child.value):
+                yield child.value
+        elif not _is_for_type_checkers(child):
+            yield from _imports(child)
+
+
+def _is_ours(module: str) -> bool:
+    return module.split(".")[0] in _PACKAGES
+
+
+def _is_for_type_checkers(node: ast.AST) -> bool:
+    return (
+        isinstance(node, ast.If)
+        and isinstance(node.test, ast.Name)
+        and node.test.id == "TYPE_CHECKING"
+    )
+
+
+def _find(module: str) -> Path | None:
+    """Returns a module's source; looks only, and imports nothing."""
+    place = beside_package().joinpath(*module.split("."))
+    tries = (place.with_name(f"{place.name}.py"), place / "__init__.py")
+    return next((path for path in tries if path.is_file()), None)
+
+
+def _file_of(module: str) -> Path:
+    path = _find(module)
+    if path is None:
+        raise DataError(_missing(f"the source of {module} is not there"))
+    return path
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise DataError(_missing(f"cannot read {path} ({error.strerror or error})")) from None
+
+
+def _missing(what: str) -> str:
+    return f"{what}, and an extracted shard is known by the code that made it; install cdmpp again"

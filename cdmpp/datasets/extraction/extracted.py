@@ -1,0 +1,94 @@
+"""Reads an extracted dataset: two Parquet tables in shards, and the manifest completing them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from cdmpp.datasets.extraction.schema import schema_versions
+from cdmpp.errors import DataError
+from cdmpp.files.atomic import sha256_file
+
+MANIFEST = "manifest.json"
+#: A measuring campaign as `data/` keeps it, without its tables.
+PACKED_CAMPAIGN = "campaign.tar.xz"
+
+
+def is_extracted_dir(path: Path) -> bool:
+    """Whether the folder holds a complete extracted dataset."""
+    return (Path(path) / MANIFEST).is_file()
+
+
+def read_manifest(extracted_dir: Path) -> dict[str, Any]:
+    """Returns the manifest of an extracted dataset.
+
+    Raises:
+        DataError: there is none, it is damaged, or it is of another schema version.
+    """
+    path = Path(extracted_dir) / MANIFEST
+    try:
+        value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        schema = value["schema"]
+    except OSError:
+        command = f"make or continue it with: cdmpp dataset extract --out {extracted_dir}"
+        if (path.parent / PACKED_CAMPAIGN).is_file():
+            name = path.parent.resolve().name
+            command = f"it is packed; run: make tables, and give cache/data/{name}"
+        raise DataError(
+            f"{extracted_dir}: no complete extracted dataset (no {MANIFEST}); {command}"
+        ) from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(
+            f"{path}: damaged ({error}); run again: cdmpp dataset extract --out {extracted_dir}"
+        ) from None
+    if schema != schema_versions():
+        raise DataError(
+            f"{extracted_dir}: extracted with schema versions {schema}, this version needs "
+            f"{schema_versions()}; run again: cdmpp dataset extract --out {extracted_dir}"
+        )
+    return value
+
+
+def read_table(extracted_dir: Path, table: str, columns: list[str]) -> Iterator[Any]:
+    """Yields the chosen columns of a table as pyarrow tables, a row group of a shard at a time.
+
+    Args:
+        table: `programs` or `measurements`.
+
+    Raises:
+        DataError: a shard is missing or is not what the manifest says.
+    """
+    for shard in read_manifest(extracted_dir)["shards"]:
+        yield from read_shard(extracted_dir, shard, table, columns)
+
+
+def read_shard(
+    extracted_dir: Path, shard: dict[str, Any], table: str, columns: list[str]
+) -> Iterator[Any]:
+    """Yields the chosen columns of one shard as pyarrow tables, a row group at a time.
+
+    Args:
+        shard: its entry in the manifest's `shards`.
+        table: `programs` or `measurements`.
+
+    Raises:
+        DataError: the shard is missing or is not what the manifest says.
+    """
+    import pyarrow.parquet as pq
+
+    path = Path(extracted_dir) / shard[table]["file"]
+    try:
+        if sha256_file(path) != shard[table]["sha256"]:
+            raise DataError(
+                f"{path}: not what the manifest says; run again: "
+                f"cdmpp dataset extract --out {extracted_dir}"
+            )
+        with pq.ParquetFile(path) as file:
+            for group in range(file.num_row_groups):
+                yield file.read_row_group(group, columns=columns)
+    except OSError as error:
+        raise DataError(
+            f"{path}: cannot read ({error}); run again: cdmpp dataset extract --out {extracted_dir}"
+        ) from None

@@ -1,0 +1,327 @@
+"""`merge`: several extracted datasets become one.
+
+Every program is stored once, with features if any of the inputs has them; every measurement is
+kept. A task's networks are those of all inputs.
+"""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import os
+import shutil
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cdmpp.datasets.extraction.extracted import MANIFEST, read_manifest, read_shard
+from cdmpp.datasets.extraction.program_rows import reason_group
+from cdmpp.datasets.extraction.row_content import CONTENT_COLUMNS, row_contents
+from cdmpp.datasets.extraction.schema import (
+    measurements_schema,
+    open_writer,
+    programs_schema,
+    schema_versions,
+)
+from cdmpp.datasets.read_report import ReadReport
+from cdmpp.errors import DataError, UsageError
+from cdmpp.files.atomic import make_folder, remove_abandoned, sha256_file, write_json
+
+Networks = dict[str, int]
+
+
+@dataclass
+class MergeReport:
+    """What a merge wrote.
+
+    Attributes:
+        out_dir: the merged dataset.
+        inputs: the datasets that went in.
+        programs: distinct programs; `featurised` of them have features, `valid` of those are
+            accepted by the original toolchain.
+        merged_programs: programs that were in more than one place and are stored once.
+        conflicting_programs: those of them whose features differ between the places; the first
+            ones are kept.
+        measurements: rows of `measurements`.
+        repeated_measurements: rows that are there twice, to the last digit and second.
+        data_hash: digest of the tables.
+    """
+
+    out_dir: Path
+    inputs: list[Path]
+    programs: int = 0
+    featurised: int = 0
+    valid: int = 0
+    merged_programs: int = 0
+    conflicting_programs: int = 0
+    measurements: int = 0
+    repeated_measurements: int = 0
+    data_hash: str = ""
+    rejected: Counter[str] = field(default_factory=Counter)
+
+    def summary(self) -> str:
+        """Returns the report as lines of text."""
+        lines = [
+            f"{self.programs} programs ({self.featurised} with features) and {self.measurements} "
+            f"measurements of {len(self.inputs)} datasets in {self.out_dir}",
+            f"{self.merged_programs} programs were in several places and are stored once",
+        ]
+        if self.conflicting_programs:
+            lines.append(
+                f"{self.conflicting_programs} of them have other features in another place (the "
+                "first are kept): the inputs were extracted by different versions; extract them "
+                "again with one"
+            )
+        if self.repeated_measurements:
+            lines.append(
+                f"{self.repeated_measurements} measurements are there twice, with equal costs and "
+                "times: the inputs overlap"
+            )
+        return "\n".join(lines)
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the report as JSON values."""
+        return {
+            "out_dir": str(self.out_dir),
+            "inputs": [str(path) for path in self.inputs],
+            "programs": self.programs,
+            "featurised": self.featurised,
+            "valid": self.valid,
+            "rejected": dict(sorted(self.rejected.items())),
+            "merged_programs": self.merged_programs,
+            "conflicting_programs": self.conflicting_programs,
+            "measurements": self.measurements,
+            "repeated_measurements": self.repeated_measurements,
+            "data_hash": self.data_hash,
+        }
+
+
+def merge(inputs: Sequence[Path], out_dir: Path) -> MergeReport:
+    """Merges extracted datasets into a new one, which appears whole or not at all.
+
+    About 400 bytes a program are held in memory.
+
+    Raises:
+        UsageError: fewer than two inputs, one given twice, or `out_dir` holds something already.
+        DataError: an input is incomplete, of another schema version or damaged, the numbers of
+            leaf_extra columns differ, or `out_dir` cannot be written.
+    """
+    inputs, out_dir = [Path(path) for path in inputs], Path(out_dir)
+    if len(inputs) < 2 or len({path.resolve() for path in inputs}) < len(inputs):
+        raise UsageError(
+            f"merge needs at least two different datasets, got {', '.join(map(str, inputs))}"
+        )
+    if out_dir.exists() and (not out_dir.is_dir() or any(out_dir.iterdir())):
+        raise UsageError(f"{out_dir} is there already; give a new folder with --out DIR")
+    manifests = [read_manifest(path) for path in inputs]
+    # An input without any features has no columns to disagree about.
+    widths = {m["leaf_extra_count"] for m in manifests if m["featurised"]}
+    if len(widths) > 1:
+        raise DataError(
+            f"the datasets have different numbers of leaf_extra columns ({sorted(widths)}); "
+            "extract them again with the same options: cdmpp dataset extract"
+        )
+    make_folder(out_dir.parent, what="merged dataset")
+    remove_abandoned(out_dir.parent, f"{glob.escape(out_dir.name)}.*.tmp")
+    temporary = out_dir.with_name(f"{out_dir.name}.{os.getpid()}.tmp")
+    try:
+        temporary.mkdir()
+        report = _Merger(inputs, manifests, out_dir, temporary).run(max(widths, default=0))
+        if out_dir.exists():
+            out_dir.rmdir()
+        os.replace(temporary, out_dir)
+    except OSError as error:
+        raise DataError(
+            f"{out_dir}: cannot write the merged dataset there ({error.strerror or error}); "
+            "choose a folder that can be written, or free the disk"
+        ) from None
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return report
+
+
+@dataclass(slots=True)
+class _Copy:
+    """The copy of a program that is kept: its place in reading order, and how good it is.
+
+    Quality is 0 without features, 1 with features that the original toolchain rejects, 2 valid.
+    """
+
+    place: int
+    quality: int
+    content: bytes
+
+
+class _Merger:
+    def __init__(
+        self, inputs: list[Path], manifests: list[dict[str, Any]], out_dir: Path, folder: Path
+    ) -> None:
+        self._inputs = inputs
+        self._manifests = manifests
+        self._folder = folder
+        self._report = MergeReport(out_dir, inputs)
+        self._copies: dict[bytes, _Copy] = {}
+        self._networks: dict[tuple[str, str], Networks] = {}
+        self._merged: set[bytes] = set()
+
+    def run(self, leaf_extra_count: int) -> MergeReport:
+        self._choose()
+        shards: list[dict[str, Any]] = []
+        place = 0
+        seen_rows: set[bytes] = set()
+        for folder, shard in self._shards():
+            number = len(shards)
+            programs = self._folder / f"programs-{number:05d}.parquet"
+            measurements = self._folder / f"measurements-{number:05d}.parquet"
+            program_count, place = self._copy_programs(folder, shard, programs, place)
+            measurement_count = self._copy_measurements(folder, shard, measurements, seen_rows)
+            shards.append(
+                {
+                    "programs": _note(programs, program_count),
+                    "measurements": _note(measurements, measurement_count),
+                }
+            )
+        self._write_manifest(shards, leaf_extra_count)
+        return self._report
+
+    def _shards(self) -> Iterator[tuple[Path, dict[str, Any]]]:
+        for folder, manifest in zip(self._inputs, self._manifests, strict=True):
+            for shard in manifest["shards"]:
+                yield folder, shard
+
+    def _choose(self) -> None:
+        """Chooses the copy of every program: the first of the best quality."""
+        columns = [
+            "program_id", "workload_key", "target_kind", "networks", "valid", "leaf_position",
+            *CONTENT_COLUMNS,
+        ]  # fmt: skip
+        conflicts: set[bytes] = set()
+        place = 0
+        for folder, shard in self._shards():
+            for table in read_shard(folder, shard, "programs", columns):
+                contents = row_contents(table)
+                leaves = table["leaf_position"].combine_chunks().value_lengths().to_pylist()
+                rows = table.select(columns[:5]).to_pylist()
+                for row, leaf_count, content in zip(rows, leaves, contents, strict=True):
+                    quality = 2 if row["valid"] else int(leaf_count > 0)
+                    identity = bytes.fromhex(row["program_id"])
+                    kept = self._copies.get(identity)
+                    if kept is None:
+                        self._copies[identity] = _Copy(place, quality, content)
+                    else:
+                        self._merged.add(identity)
+                        if min(quality, kept.quality) > 0 and content != kept.content:
+                            conflicts.add(identity)
+                        if quality > kept.quality:
+                            self._copies[identity] = _Copy(place, quality, content)
+                    self._add_networks(row)
+                    place += 1
+        self._report.merged_programs = len(self._merged)
+        self._report.conflicting_programs = len(conflicts)
+
+    def _add_networks(self, row: dict[str, Any]) -> None:
+        known = self._networks.setdefault((row["workload_key"], row["target_kind"]), {})
+        for pair in row["networks"]:
+            known.setdefault(pair["name"], pair["weight"])
+
+    def _copy_programs(
+        self, folder: Path, shard: dict[str, Any], path: Path, place: int
+    ) -> tuple[int, int]:
+        """Writes the kept programs of a shard; returns (rows, place after the last row)."""
+        import pyarrow as pa
+
+        schema = programs_schema()
+        rows = 0
+        with open_writer(path, schema) as writer:
+            for table in read_shard(folder, shard, "programs", schema.names):
+                identities = table["program_id"].to_pylist()
+                keep = []
+                for identity in identities:
+                    keep.append(self._copies[bytes.fromhex(identity)].place == place)
+                    place += 1
+                kept = table.filter(pa.array(keep, pa.bool_()))
+                kept = self._with_networks(kept, schema)
+                self._count_programs(kept)
+                rows += len(kept)
+                if len(kept):
+                    writer.write_table(kept.cast(schema))
+        return rows, place
+
+    def _with_networks(self, table: Any, schema: Any) -> Any:
+        import pyarrow as pa
+
+        keys = table.select(["workload_key", "target_kind"]).to_pylist()
+        networks = [
+            [
+                {"name": name, "weight": weight}
+                for name, weight in sorted(
+                    self._networks[row["workload_key"], row["target_kind"]].items()
+                )
+            ]
+            for row in keys
+        ]
+        column = schema.get_field_index("networks")
+        field_ = schema.field(column)
+        return table.set_column(column, field_, pa.array(networks, field_.type))
+
+    def _count_programs(self, table: Any) -> None:
+        report = self._report
+        report.programs += len(table)
+        leaves = table["leaf_position"].combine_chunks().value_lengths().to_pylist()
+        report.featurised += sum(leaf_count > 0 for leaf_count in leaves)
+        for row in table.select(["valid", "reject_reason"]).to_pylist():
+            if row["valid"]:
+                report.valid += 1
+            else:
+                report.rejected[reason_group(row["reject_reason"])] += 1
+
+    def _copy_measurements(
+        self, folder: Path, shard: dict[str, Any], path: Path, seen: set[bytes]
+    ) -> int:
+        schema = measurements_schema()
+        rows = 0
+        with open_writer(path, schema) as writer:
+            for table in read_shard(folder, shard, "measurements", schema.names):
+                for row in table.to_pylist():
+                    if bytes.fromhex(row["program_id"]) not in self._merged:
+                        continue
+                    digest = hashlib.blake2b(repr(row).encode(), digest_size=8).digest()
+                    self._report.repeated_measurements += digest in seen
+                    seen.add(digest)
+                rows += len(table)
+                writer.write_table(table.cast(schema))
+        self._report.measurements += rows
+        return rows
+
+    def _write_manifest(self, shards: list[dict[str, Any]], leaf_extra_count: int) -> None:
+        report = self._report
+        digest = hashlib.sha256()
+        for shard in shards:
+            for table in ("programs", "measurements"):
+                digest.update(f"{shard[table]['file']} {shard[table]['sha256']}\n".encode())
+        report.data_hash = digest.hexdigest()
+        read = ReadReport()
+        for manifest in self._manifests:
+            read.add(ReadReport.from_json(manifest["read"]))
+        devices = {label for manifest in self._manifests for label in manifest["devices"]}
+        value = {
+            "devices": sorted(devices),
+            "programs": report.programs,
+            "featurised": report.featurised,
+            "valid": report.valid,
+            "rejected": dict(sorted(report.rejected.items())),
+            "measurements": report.measurements,
+            "data_hash": report.data_hash,
+            "read": read.to_json(),
+            "schema": schema_versions(),
+            "leaf_extra_count": leaf_extra_count,
+            "shards": shards,
+            "merged_from": [manifest["data_hash"] for manifest in self._manifests],
+        }
+        write_json(self._folder / MANIFEST, value)
+
+
+def _note(path: Path, rows: int) -> dict[str, Any]:
+    return {"file": path.name, "rows": rows, "sha256": sha256_file(path)}

@@ -1,0 +1,1 @@
+"""A lowered program before it becomes numbers: expressions, loop tree, simplifier, intervals."""

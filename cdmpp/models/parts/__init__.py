@@ -1,0 +1,1 @@
+"""What several cost models share: labels, batches, pooling, normalisation, priors."""

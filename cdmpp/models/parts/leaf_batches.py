@@ -1,0 +1,156 @@
+"""From samples to padded batches of leaves."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from cdmpp.analytic.roofline.programs import device_rates, leaf_work
+from cdmpp.datasets.samples import Samples
+from cdmpp.devices.spec import DeviceSpec
+from cdmpp.devices.vector import device_vector
+from cdmpp.features.added_columns import CAPACITIES, TRAFFIC_COLUMNS
+from cdmpp.models.parts.normalise import Normalisation
+from cdmpp.models.parts.pooling import columns_of, leaf_matrix, leaf_rows
+from cdmpp.models.parts.prior import Prior
+from cdmpp.models.parts.program_groups import IntArray, ProgramGroups, cut
+from cdmpp.nn.latency_net import LeafBatch
+
+#: Work below one operation or byte counts as one, so that its logarithm is finite.
+_LEAST_WORK = 1.0
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """What a model remembers of its training part to normalise its inputs."""
+
+    leaf: Normalisation
+    device: Normalisation
+    prior: Prior | None = None
+
+    @classmethod
+    def fit(
+        cls,
+        train: Samples,
+        extra_blocks: Sequence[str] | None = None,
+        prior: Prior | None = None,
+    ) -> Statistics:
+        """Returns the statistics of the leaves and devices of the training part, each program
+        counted once.
+
+        Args:
+            extra_blocks: blocks of added leaf columns in use; None = all.
+            prior: the calibrated analytic model, where the network has one.
+        """
+        rows = leaf_rows(train.programs, np.unique(train.program))
+        vectors = np.stack([device_vector(train.devices[i]) for i in np.unique(train.device)])
+        return cls(
+            Normalisation.fit(leaf_matrix(train.programs, rows, extra_blocks)),
+            Normalisation.fit(vectors),
+            prior,
+        )
+
+
+class SampleBatches(ProgramGroups):
+    """Samples grouped by program, and the padded batches of leaves that the transformer reads."""
+
+    def __init__(
+        self,
+        samples: Samples,
+        statistics: Statistics,
+        extra_blocks: Sequence[str] | None = None,
+    ) -> None:
+        super().__init__(samples)
+        self._samples = samples
+        self._extra_blocks = extra_blocks
+        self._statistics = statistics
+        vectors = np.stack([device_vector(spec) for spec in samples.devices])
+        self._device = torch.from_numpy(statistics.device.apply(vectors))
+        #: Columns of a leaf matrix that hold the traffic; None where it has none.
+        self._traffic = columns_of(samples.programs, TRAFFIC_COLUMNS, extra_blocks)
+        self._supply = torch.from_numpy(np.stack([_supply(spec) for spec in samples.devices]))
+        prior = statistics.prior
+        columns = (
+            np.zeros((len(samples), 2), np.float32) if prior is None else prior.columns(samples)
+        )
+        self._prior = torch.from_numpy(columns)
+
+    def batch(self, programs: IntArray) -> LeafBatch:
+        """Returns the padded batch of the chosen programs (indices into `program_rows`)."""
+        arrays = self._samples.programs
+        rows = leaf_rows(arrays, self.program_rows[programs])
+        counts = self.leaf_count[programs]
+        batch = len(programs)
+        leaf = max(1, int(counts.max(initial=0)))
+        mask = np.arange(leaf)[None, :] < counts[:, None]
+        raw = leaf_matrix(arrays, rows, self._extra_blocks)
+        leaves = np.zeros((batch, leaf, raw.shape[1]), np.float32)
+        leaves[mask] = self._statistics.leaf.apply(raw)
+        position = np.zeros((batch, leaf), np.int64)
+        position[mask] = arrays.leaf_position[rows]
+        work = leaf_work(raw[:, : arrays.leaf_features.shape[1]])
+        demand = np.zeros((batch, leaf, 4), np.float32)
+        values = np.stack([work.flop, work.bytes, work.touched_bytes, work.parallelism], 1)
+        demand[mask] = np.log(np.maximum(values, _LEAST_WORK))
+        traffic = np.full((batch, leaf, len(CAPACITIES)), np.nan, np.float32)
+        if self._traffic is not None:
+            # slog(x) = log2(x + 1), and a leaf moves at least a byte.
+            traffic[mask] = np.maximum(raw[:, self._traffic], 1.0) * np.float32(math.log(2.0))
+        sample_rows, owner = self.samples_of(programs)
+        device = torch.from_numpy(self._samples.device[sample_rows])
+        return LeafBatch(
+            leaves=torch.from_numpy(leaves),
+            position=torch.from_numpy(position),
+            mask=torch.from_numpy(mask),
+            demand=torch.from_numpy(demand),
+            traffic=torch.from_numpy(traffic),
+            program=torch.from_numpy(owner),
+            device=self._device[device],
+            supply=self._supply[device],
+            prior=self._prior[torch.from_numpy(sample_rows)],
+        )
+
+    def shuffled(
+        self, programs_per_batch: int, programs_per_task: int, *, seed: int, epoch: int
+    ) -> list[IntArray]:
+        """Returns the batches of an epoch, a pure function of the arguments.
+
+        Programs of one task stay together in small groups, groups of similar leaf counts share a
+        batch, and the order of groups and batches is random.
+        """
+        rng = np.random.default_rng([seed, epoch])
+        groups = self._task_groups(programs_per_task, rng)
+        # Sorting only within a window keeps padding low and batches varied.
+        window = max(1, 16 * programs_per_batch // programs_per_task)
+        batches: list[IntArray] = []
+        for start in range(0, len(groups), window):
+            part_groups = groups[start : start + window]
+            part_groups.sort(key=lambda group: int(self.leaf_count[group].max()))
+            batches.extend(cut(np.concatenate(part_groups), programs_per_batch))
+        return [batches[i] for i in rng.permutation(len(batches))]
+
+
+def _supply(spec: DeviceSpec) -> NDArray[np.float32]:
+    """Returns `LeafBatch.supply` of one device: NaN where a value is unknown, but the rates, which
+    have stand-ins.
+    """
+    counts = (spec.l1_bytes, spec.l2_bytes, spec.l3_bytes, spec.core_count)
+    values = [*device_rates(spec), *(count or np.nan for count in counts)]
+    return np.log(np.array(values, np.float64)).astype(np.float32)
+
+
+def samples_digest(samples: Samples) -> str:
+    """Returns a hex digest of which programs, devices and latencies the samples are."""
+    digest = hashlib.sha256()
+    digest.update(samples.programs.data_hash.encode())
+    digest.update(" ".join(spec.name for spec in samples.devices).encode())
+    digest.update("".join(samples.programs.program_id[samples.program]).encode())
+    for array in (samples.device, samples.latency_s):
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,106 @@
+"""Standardised leaves and device vectors: what most peers read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cdmpp.datasets.samples import Samples
+from cdmpp.devices.vector import device_vector
+from cdmpp.models.parts.normalise import FloatArray, Normalisation
+from cdmpp.models.parts.pooling import leaf_matrix, leaf_rows
+from cdmpp.models.parts.program_groups import IntArray, ProgramGroups
+from cdmpp.nn.segment_mlp import SegmentBatch
+
+
+@dataclass(frozen=True)
+class LeafCoder:
+    """Statistics of the leaves and devices of a training part, each program counted once.
+
+    Attributes:
+        leaf: of the leaf columns that are used.
+        device: of the device vectors.
+        extra_blocks: blocks of added leaf columns that are used; None = all.
+    """
+
+    leaf: Normalisation
+    device: Normalisation
+    extra_blocks: tuple[str, ...] | None
+
+    @classmethod
+    def fit(cls, train: Samples, extra_blocks: tuple[str, ...] | None) -> LeafCoder:
+        """Returns the statistics of `train`."""
+        rows = leaf_rows(train.programs, np.unique(train.program))
+        leaves = leaf_matrix(train.programs, rows, extra_blocks)
+        return cls(Normalisation.fit(leaves), fit_devices(train), extra_blocks)
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> LeafCoder:
+        """Returns what `to_json` wrote."""
+        blocks = value["extra_blocks"]
+        return cls(
+            Normalisation.from_json(value["leaf"]),
+            Normalisation.from_json(value["device"]),
+            None if blocks is None else tuple(blocks),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the statistics."""
+        return {
+            "leaf": self.leaf.to_json(),
+            "device": self.device.to_json(),
+            "extra_blocks": None if self.extra_blocks is None else list(self.extra_blocks),
+        }
+
+    def inputs(self, samples: Samples) -> LeafInputs:
+        """Returns the inputs of samples."""
+        return LeafInputs(samples, self)
+
+
+class LeafInputs:
+    """Samples whose batches are leaves one after another."""
+
+    def __init__(self, samples: Samples, coder: LeafCoder) -> None:
+        self.groups = ProgramGroups(samples)
+        self._samples = samples
+        self._coder = coder
+        self._device = device_rows(samples, coder.device)
+
+    def leaves(self, programs: IntArray) -> FloatArray:
+        """Returns float32 [leaf, feature], standardised, program after program."""
+        arrays = self._samples.programs
+        rows = leaf_rows(arrays, self.groups.program_rows[programs])
+        return self._coder.leaf.apply(leaf_matrix(arrays, rows, self._coder.extra_blocks))
+
+    def devices(self, sample_rows: IntArray) -> Tensor:
+        """Returns float32 [sample, device_feature], standardised."""
+        return self._device[torch.from_numpy(self._samples.device[sample_rows])]
+
+    def batch(self, programs: IntArray) -> SegmentBatch:
+        """Returns the batch of the chosen programs."""
+        sample_rows, owner = self.groups.samples_of(programs)
+        count = len(programs)
+        segment = np.repeat(np.arange(count, dtype=np.int64), self.groups.leaf_count[programs])
+        return SegmentBatch(
+            leaves=torch.from_numpy(self.leaves(programs)),
+            owner=torch.from_numpy(segment),
+            program_count=count,
+            program=torch.from_numpy(owner),
+            device=self.devices(sample_rows),
+        )
+
+
+def fit_devices(train: Samples) -> Normalisation:
+    """Returns the statistics of the vectors of the devices that occur in `train`."""
+    used = np.unique(train.device)
+    return Normalisation.fit(np.stack([device_vector(train.devices[index]) for index in used]))
+
+
+def device_rows(samples: Samples, normalisation: Normalisation) -> Tensor:
+    """Returns float32 [device, device_feature], the standardised vector of each device."""
+    vectors = np.stack([device_vector(spec) for spec in samples.devices])
+    return torch.from_numpy(normalisation.apply(vectors))

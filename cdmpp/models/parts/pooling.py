@@ -1,0 +1,140 @@
+"""Leaf vectors of programs as matrices, with a choice of the extra columns; and pooled to one row,
+for models that take a fixed number of columns.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cdmpp.datasets.samples import ProgramArrays
+from cdmpp.errors import DataError, UsageError
+from cdmpp.features.added_columns import EXTRA_BLOCKS, LEAF_EXTRA_COUNT
+
+_CHUNK_PROGRAMS = 20_000
+
+
+def extra_columns(blocks: Sequence[str]) -> NDArray[np.int64]:
+    """Returns int64 [k], the columns of `leaf_extra` in the named blocks, ascending.
+
+    Args:
+        blocks: names from `cdmpp.features.added_columns.EXTRA_BLOCKS`, in any order.
+
+    Raises:
+        UsageError: there is no block of a name.
+    """
+    chosen = np.zeros(LEAF_EXTRA_COUNT, bool)
+    for block in blocks:
+        if block not in EXTRA_BLOCKS:
+            near = difflib.get_close_matches(block, list(EXTRA_BLOCKS), n=1)
+            hint = f"did you mean {near[0]!r}? " if near else ""
+            raise UsageError(
+                f"unknown block of extra leaf columns: {block!r}; {hint}"
+                f"the blocks are {', '.join(EXTRA_BLOCKS)}"
+            )
+        chosen[EXTRA_BLOCKS[block]] = True
+    return np.flatnonzero(chosen).astype(np.int64)
+
+
+def pooled_features(
+    programs: ProgramArrays, rows: NDArray[np.int64], blocks: Sequence[str] | None = None
+) -> NDArray[np.float32]:
+    """Returns float32 [len(rows), 2F + 1]: sum and maximum of each leaf column, and the number of
+    leaves.
+
+    F counts the columns of `leaf_features` and the chosen ones of `leaf_extra`. A program without
+    leaves has zeros.
+
+    Args:
+        programs: the programs that `rows` refers to.
+        rows: int64, programs to pool.
+        blocks: as in `leaf_matrix`.
+
+    Raises:
+        UsageError: there is no block of a name.
+        DataError: the programs do not have these columns.
+    """
+    width = programs.leaf_features.shape[1] + len(_chosen(programs, blocks))
+    pooled = np.zeros((len(rows), 2 * width + 1), np.float32)
+    counts = np.diff(programs.leaf_offset)[rows]
+    pooled[:, -1] = counts
+    for start in range(0, len(rows), _CHUNK_PROGRAMS):
+        part = np.arange(start, min(start + _CHUNK_PROGRAMS, len(rows)))
+        part = part[counts[part] > 0]
+        if len(part) == 0:
+            continue
+        leaves = leaf_matrix(programs, leaf_rows(programs, rows[part]), blocks)
+        first = np.concatenate([[0], np.cumsum(counts[part])[:-1]])
+        pooled[part, :width] = np.add.reduceat(leaves.astype(np.float64), first, axis=0)
+        pooled[part, width:-1] = np.maximum.reduceat(leaves, first, axis=0)
+    return pooled
+
+
+def leaf_rows(programs: ProgramArrays, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Returns the leaf rows of the given programs, program after program."""
+    first = programs.leaf_offset[rows]
+    counts = programs.leaf_offset[rows + 1] - first
+    starts = np.concatenate([[0], np.cumsum(counts)[:-1]]).astype(np.int64)
+    return np.repeat(first - starts, counts) + np.arange(counts.sum(), dtype=np.int64)
+
+
+def leaf_matrix(
+    programs: ProgramArrays, rows: NDArray[np.int64], blocks: Sequence[str] | None = None
+) -> NDArray[np.float32]:
+    """Returns float32 [len(rows), F], the leaf features beside the chosen extra columns.
+
+    Args:
+        programs: the programs that `rows` refers to.
+        rows: int64, leaves.
+        blocks: blocks of the extra columns (see `extra_columns`); None = all columns that the
+            programs have, empty = none.
+
+    Raises:
+        UsageError: there is no block of a name.
+        DataError: the programs do not have these columns.
+    """
+    features = np.asarray(programs.leaf_features[rows])
+    columns = _chosen(programs, blocks)
+    if len(columns) == 0:
+        return features
+    extra = np.asarray(programs.leaf_extra[rows])
+    if len(columns) < extra.shape[1]:
+        extra = extra[:, columns]
+    return np.concatenate([features, extra], axis=1)
+
+
+def columns_of(
+    programs: ProgramArrays, wanted: slice, blocks: Sequence[str] | None
+) -> NDArray[np.int64] | None:
+    """Returns int64 [k], where the wanted columns of `leaf_extra` stand in `leaf_matrix`; None when
+    the programs or the chosen blocks lack any of them.
+
+    Args:
+        programs: the programs of the matrix.
+        wanted: columns of `leaf_extra`, ascending.
+        blocks: as in `leaf_matrix`.
+    """
+    if programs.leaf_extra.shape[1] != LEAF_EXTRA_COUNT:
+        return None
+    chosen = _chosen(programs, blocks)
+    places = np.flatnonzero((chosen >= wanted.start) & (chosen < wanted.stop))
+    if len(places) < wanted.stop - wanted.start:
+        return None
+    return np.asarray(programs.leaf_features.shape[1] + places, np.int64)
+
+
+def _chosen(programs: ProgramArrays, blocks: Sequence[str] | None) -> NDArray[np.int64]:
+    """Returns the chosen columns of `leaf_extra`."""
+    width = programs.leaf_extra.shape[1]
+    if blocks is None:
+        return np.arange(width, dtype=np.int64)
+    columns = extra_columns(blocks)
+    if len(columns) and width != LEAF_EXTRA_COUNT:
+        raise DataError(
+            f"the programs have {width} extra leaf columns, expected {LEAF_EXTRA_COUNT} to choose "
+            f"{', '.join(blocks)} from; extract them again with `cdmpp dataset extract`"
+        )
+    return columns

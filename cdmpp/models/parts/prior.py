@@ -1,0 +1,102 @@
+"""An analytic model's time inside a learned model: calibrated on the training part."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cdmpp.analytic.prior import PRIOR_SOURCES, PriorModelName, PriorTimes, prior_times
+from cdmpp.datasets.samples import Samples
+from cdmpp.nn.options import PriorKind
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Prior:
+    """An analytic model with one factor for each of its sources, fitted on a training part.
+
+    Attributes:
+        model: the analytic model.
+        log_factor: source -> median log ratio of measured to analytic time; a source without
+            training samples has the median of all.
+        mean: of the calibrated log seconds.
+        scale: 1 / their standard deviation; 0 where they do not vary.
+        counts: source -> training samples.
+        fallbacks: why the roofline stood in -> training samples.
+    """
+
+    model: PriorModelName
+    log_factor: dict[str, float]
+    mean: float
+    scale: float
+    counts: dict[str, int]
+    fallbacks: dict[str, int]
+
+    @classmethod
+    def fit(cls, train: Samples, model: PriorModelName) -> Prior:
+        """Returns the calibration on N ≥ 1 training samples."""
+        times = prior_times(train, model)
+        log_ratio = np.log(train.latency_s) - times.log_s
+        everywhere = float(np.median(log_ratio))
+        log_factor: dict[str, float] = {}
+        for index, name in enumerate(PRIOR_SOURCES):
+            own = log_ratio[times.source == index]
+            log_factor[name] = float(np.median(own)) if len(own) else everywhere
+        calibrated = _calibrated(times, log_factor)
+        deviation = float(calibrated.std())
+        return cls(
+            model,
+            log_factor,
+            float(calibrated.mean()),
+            1.0 / deviation if deviation > 1e-6 else 0.0,
+            times.counts(),
+            times.fallbacks,
+        )
+
+    def log_s(self, samples: Samples) -> FloatArray:
+        """Returns float64 [N], log of the calibrated seconds."""
+        return _calibrated(prior_times(samples, self.model), self.log_factor)
+
+    def columns(self, samples: Samples) -> NDArray[np.float32]:
+        """Returns float32 [N, 2]: log of the calibrated seconds, and the same with zero mean and
+        unit deviation on the training part.
+        """
+        log_s = self.log_s(samples)
+        return np.stack([log_s, self.scale * (log_s - self.mean)], axis=1).astype(np.float32)
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the calibration for JSON."""
+        return {
+            "model": self.model,
+            "log_factor": self.log_factor,
+            "mean": self.mean,
+            "scale": self.scale,
+            "training_samples": self.counts,
+            "roofline_because": self.fallbacks,
+        }
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Prior:
+        """Returns what `to_json` wrote."""
+        return cls(
+            value["model"],
+            dict(value["log_factor"]),
+            float(value["mean"]),
+            float(value["scale"]),
+            dict(value["training_samples"]),
+            dict(value["roofline_because"]),
+        )
+
+
+def fit_prior(train: Samples, kind: PriorKind, model: PriorModelName) -> Prior | None:
+    """Returns the calibration that a model with these options needs; None for `none`."""
+    return None if kind == "none" else Prior.fit(train, model)
+
+
+def _calibrated(times: PriorTimes, log_factor: dict[str, float]) -> FloatArray:
+    factors = np.array([log_factor[name] for name in PRIOR_SOURCES])
+    return np.asarray(times.log_s + factors[times.source], np.float64)

@@ -1,0 +1,1 @@
+"""Random networks: what is drawn, and how it is built in torch."""

@@ -1,0 +1,1 @@
+"""Measuring networks: time, memory and utilisation of a training or inference step."""

@@ -1,0 +1,323 @@
+"""A campaign: draws networks, runs each in a process of its own; what it knows is in a journal.
+
+Every sample is on the disk before the next one begins, so that a killed campaign goes on where it
+was.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from cdmpp.config import to_dict
+from cdmpp.devices.registry import get_device
+from cdmpp.devices.spec import DeviceSpec
+from cdmpp.errors import DeviceError, UsageError
+from cdmpp.files.atomic import make_folder, remove_abandoned, write_json
+from cdmpp.files.journal import LineJournal, folder_lock
+from cdmpp.networks._machine import check_threads, machine, thread_environment
+from cdmpp.networks._worker_process import WORKER_COMMAND, WorkerProcess
+from cdmpp.networks.architectures.generator import GeneratedNetwork, generate
+from cdmpp.networks.architectures.spec import ArchitectureSpec
+from cdmpp.networks.campaign.options import NetworksConfig
+from cdmpp.networks.campaign.tables import (
+    CAMPAIGN_FILE,
+    JOURNAL_FILE,
+    TablesReport,
+    read_campaign,
+    write_tables,
+)
+from cdmpp.networks.graph.mode import Mode
+
+_LOG_FILE = "worker.log"
+#: What must be the same when a campaign is continued.
+_FIXED = ("device", "threads", "seed", "space", "timing", "most_memory_bytes", "torch_version")
+_PROBE_SECONDS = 120.0
+
+
+@dataclass(frozen=True)
+class NetworksProgress:
+    """How far a campaign is. `seconds_left` is None while nothing is known."""
+
+    stage: str
+    done: int
+    total: int
+    failed: int
+    seconds_left: float | None
+
+
+@dataclass(frozen=True)
+class NetworksReport:
+    """What a campaign did.
+
+    Attributes:
+        tables: what the folder holds now.
+        before: samples that were there from earlier runs.
+        seconds_per_sample: mean of this run's samples with everything around them; None = this run
+            measured nothing.
+    """
+
+    tables: TablesReport
+    before: int
+    seconds_per_sample: float | None
+
+    def summary(self) -> str:
+        """Returns the report as lines of text."""
+        rate = self.seconds_per_sample
+        took = "" if rate is None else f", {rate:.2f} s a sample"
+        return f"{self.tables.summary()}\n{self.before} samples were there before{took}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the report as JSON values."""
+        return {
+            **self.tables.to_json(), "before": self.before,
+            "seconds_per_sample": self.seconds_per_sample,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One thing to measure; `round` is 1 for the second measurement of the same."""
+
+    network: GeneratedNetwork
+    batch: int
+    mode: Mode
+    round: int = 0
+
+    @property
+    def key(self) -> tuple[str, int, str, int]:
+        """What the journal knows it by."""
+        return self.network.spec.architecture_id, self.batch, self.mode, self.round
+
+    @property
+    def order(self) -> str:
+        """A place in an order that has nothing to do with what is measured."""
+        return hashlib.sha256(repr(self.key).encode()).hexdigest()
+
+
+def measure_networks(
+    config: NetworksConfig,
+    folder: Path,
+    *,
+    device_folders: Sequence[Path] = (),
+    on_progress: Callable[[NetworksProgress], None] | None = None,
+    worker_command: Sequence[str] = WORKER_COMMAND,
+) -> NetworksReport:
+    """Measures what the configuration asks for into a folder; continues what is there.
+
+    Args:
+        config: what.
+        folder: made when missing; becomes a data set of networks.
+        device_folders: folders with device files of the user.
+        on_progress: called after every step.
+        worker_command: what runs the samples.
+
+    Raises:
+        UsageError: a configuration that makes no sense or is not that of the campaign in the
+            folder, or another campaign holds the folder.
+        DeviceError: unknown device, no GPU, or too many failures in a row.
+        DataError: a file cannot be read or written.
+    """
+    config.check()
+    device = _device(config, device_folders)
+    folder = make_folder(Path(folder), what="measuring campaign")
+    with folder_lock(folder):
+        remove_abandoned(folder)
+        environment = thread_environment(device.threads or 1, device.simd_bits)
+        worker = WorkerProcess(environment, folder / _LOG_FILE, command=worker_command)
+        with LineJournal(folder / JOURNAL_FILE) as journal, worker:
+            _settle(config, folder, device, worker)
+            campaign = _Campaign(config, journal, worker, device, on_progress or _ignore)
+            before = campaign.sample_count
+            rate = campaign.run()
+        (folder / _LOG_FILE).unlink(missing_ok=True)
+        if on_progress:
+            on_progress(NetworksProgress("writing tables", 0, 1, 0, None))
+        return NetworksReport(write_tables(folder), before, rate)
+
+
+def campaign_samples(config: NetworksConfig, networks: Iterable[GeneratedNetwork]) -> list[Sample]:
+    """Returns everything to measure, in an order in which neighbours have nothing in common."""
+    samples = sorted(
+        (
+            Sample(network, batch, mode)
+            for network in networks
+            for batch in network.batches
+            for mode in config.modes
+        ),
+        key=lambda sample: sample.order,
+    )
+    again = [Sample(s.network, s.batch, s.mode, round=1) for s in samples[: config.again]]
+    return samples + again
+
+
+class _Campaign:
+    def __init__(
+        self,
+        config: NetworksConfig,
+        journal: LineJournal,
+        worker: WorkerProcess,
+        device: DeviceSpec,
+        show: Callable[[NetworksProgress], None],
+    ) -> None:
+        self._config = config
+        self._journal = journal
+        self._worker = worker
+        self._device = device
+        self._show = show
+        self._failures = 0
+
+    @property
+    def sample_count(self) -> int:
+        """Samples that are done, failed ones included."""
+        return sum(entry["kind"] == "sample" for entry in self._journal.entries)
+
+    def run(self) -> float | None:
+        """Measures what is missing; returns the mean seconds of a sample."""
+        samples = campaign_samples(self._config, self._networks())
+        done = {_key(entry) for entry in self._journal.entries if entry["kind"] == "sample"}
+        missing = [sample for sample in samples if sample.key not in done]
+        started = time.monotonic()
+        for number, sample in enumerate(missing):
+            rate = (time.monotonic() - started) / number if number else None
+            left = None if rate is None else rate * (len(missing) - number)
+            finished = len(samples) - len(missing) + number
+            self._show(
+                NetworksProgress("measuring", finished, len(samples), self._failed_count, left)
+            )
+            self._measure(sample)
+        if not missing:
+            return None
+        self._show(
+            NetworksProgress("measuring", len(samples), len(samples), self._failed_count, 0.0)
+        )
+        return (time.monotonic() - started) / len(missing)
+
+    @property
+    def _failed_count(self) -> int:
+        return sum(
+            entry["kind"] == "sample" and entry["outcome"] != "ok"
+            for entry in self._journal.entries
+        )
+
+    def _networks(self) -> list[GeneratedNetwork]:
+        """Returns the architectures; those of an earlier run are in the journal."""
+        config = self._config
+        known = [
+            GeneratedNetwork(
+                ArchitectureSpec.from_text(json.dumps(entry["spec"])), tuple(entry["batches"]),
+                entry["flops"],
+            )
+            for entry in self._journal.entries
+            if entry["kind"] == "network"
+        ]  # fmt: skip
+        if len(known) >= config.architectures:
+            return known[: config.architectures]
+        drawn = generate(config.space, config.architectures, seed=config.seed, known=known)
+        for number, network in enumerate(drawn):
+            if number >= len(known):
+                known.append(network)
+                self._journal.append(
+                    {"kind": "network", "spec": json.loads(network.spec.to_text()),
+                     "batches": network.batches, "flops": network.flops}
+                )  # fmt: skip
+            self._show(NetworksProgress("drawing", number + 1, config.architectures, 0, None))
+        return known
+
+    def _measure(self, sample: Sample) -> None:
+        config = self._config
+        timing = config.timing
+        if sample.round:
+            timing = replace(timing, operator_runs=0)
+        answer = self._worker.ask(
+            {
+                "op": "sample", "timeout_s": config.timeout_s,
+                "sample": {
+                    "spec": sample.network.spec.to_text(), "batch": sample.batch,
+                    "mode": sample.mode, "kind": self._device.kind,
+                    "threads": self._device.threads or 1, "timing": to_dict(timing),
+                    "most_memory_bytes": config.most_memory_bytes,
+                },
+            }
+        )  # fmt: skip
+        architecture, batch, mode, number = sample.key
+        self._journal.append(
+            {"kind": "sample", "architecture": architecture, "batch": batch, "mode": mode,
+             "round": number, "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
+             **answer}
+        )  # fmt: skip
+        self._failures = self._failures + 1 if answer["outcome"] in ("crashed", "timeout") else 0
+        if config.stop_after_failures and self._failures >= config.stop_after_failures:
+            raise DeviceError(
+                f"stopped after {self._failures} failures in a row; the last: {answer['note']}. "
+                "Mend it and run the same command again, or give --set stop_after_failures=0"
+            )
+
+
+def _device(config: NetworksConfig, folders: Sequence[Path]) -> DeviceSpec:
+    if config.device is None:
+        raise UsageError(
+            "no device label; give --device LABEL, see cdmpp device list, or describe this machine "
+            "with cdmpp device add"
+        )
+    device = get_device(config.device, folders)
+    if device.kind not in ("cpu", "gpu"):
+        raise UsageError(
+            f"{device.name} is of kind {device.kind}, expected a cpu or gpu that torch runs on"
+        )
+    if device.kind == "cpu":
+        if device.threads is None:
+            raise UsageError(
+                f"{device.name} does not say how many threads it uses; add `threads` to its device "
+                "file"
+            )
+        check_threads(device.name, device.threads)
+    return device
+
+
+def _settle(
+    config: NetworksConfig, folder: Path, device: DeviceSpec, worker: WorkerProcess
+) -> None:
+    """Writes what the campaign is, or checks that it is the one in the folder."""
+    worker.start()
+    gpu: str | None = None
+    if device.kind == "gpu":
+        answer = worker.ask({"op": "probe", "timeout_s": _PROBE_SECONDS})
+        gpu = answer.get("gpu")
+        if gpu is None:
+            raise DeviceError(
+                f"{device.name} is a GPU, and torch finds none here "
+                f"({answer.get('note', 'torch.cuda.is_available() is false')}); run this on a "
+                "machine with that GPU and torch for CUDA, or choose the label of a CPU"
+            )
+    values = to_dict(config) | {
+        "device": device.name, "threads": device.threads if device.kind == "cpu" else None,
+        "torch_version": worker.torch_version,
+    }  # fmt: skip
+    path = folder / CAMPAIGN_FILE
+    if path.is_file():
+        old = read_campaign(folder)
+        changed = [name for name in _FIXED if old.get(name) != values[name]]
+        if changed:
+            raise UsageError(
+                f"{folder} holds a campaign with another {', '.join(changed)}; use the same "
+                "options or choose another --out"
+            )
+        values["machine"] = old.get("machine")
+    else:
+        values["machine"] = {**machine(), "gpu": gpu}
+    write_json(path, json.loads(json.dumps(values)))
+
+
+def _key(entry: dict[str, Any]) -> tuple[str, int, str, int]:
+    return entry["architecture"], entry["batch"], entry["mode"], entry["round"]
+
+
+def _ignore(progress: NetworksProgress) -> None:
+    """Shows nothing."""

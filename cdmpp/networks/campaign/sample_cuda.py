@@ -1,0 +1,112 @@
+"""One sample on an NVIDIA GPU: CUDA events for the time, torch's allocator for the memory, NVML
+for the utilisation.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import threading
+from collections.abc import Iterator
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from cdmpp.networks.architectures.build import build_module, make_inputs
+from cdmpp.networks.campaign.labels import time_repeats
+
+if TYPE_CHECKING:
+    from cdmpp.networks.campaign.sample_step import SampleRequest
+
+_SAMPLE_SECONDS = 0.1
+_MS_PER_S = 1e3
+
+
+def run_on_gpu(request: SampleRequest) -> dict[str, Any]:
+    """Returns the measured values; memory is what torch reserves on the GPU.
+
+    Raises:
+        RuntimeError: no GPU, or it fails; `torch.OutOfMemoryError` when its memory is too small.
+    """
+    from cdmpp.networks.campaign.sample_step import grad_mode, make_step, timed_values, warm_up
+
+    device = torch.device("cuda", torch.cuda.current_device())
+    torch.manual_seed(0)
+    if request.most_memory_bytes is not None:
+        total = torch.cuda.get_device_properties(device).total_memory
+        torch.cuda.set_per_process_memory_fraction(min(1.0, request.most_memory_bytes / total))
+    with device:
+        assert request.spec is not None
+        module = build_module(request.spec)
+    inputs = make_inputs(request.spec, request.batch, device=str(device))
+    step = make_step(module, inputs, request.mode)
+
+    def run(count: int) -> float:
+        begin = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        end = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        begin.record()
+        for _ in range(count):
+            step()
+        end.record()
+        end.synchronize()
+        return float(begin.elapsed_time(end)) / _MS_PER_S
+
+    with grad_mode(request.mode):
+        first = warm_up(run, request.timing)
+        torch.cuda.reset_peak_memory_stats()
+        with _busy_shares(device.index) as shares:
+            timed = time_repeats(run, request.timing, first_s=first)
+    return {
+        **timed_values(timed.times_s, timed.iterations),
+        "memory_bytes": torch.cuda.max_memory_reserved(),
+        "allocated_bytes": torch.cuda.max_memory_allocated(),
+        "utilisation": sum(shares) / len(shares) if shares else None,
+        "load_1min": os.getloadavg()[0],
+    }
+
+
+@contextlib.contextmanager
+def _busy_shares(index: int) -> Iterator[list[float]]:
+    """Yields a list that fills with the GPU's utilisation, 0 to 1; it stays empty without NVML."""
+    shares: list[float] = []
+    nvml = _nvml()
+    if nvml is None:
+        yield shares
+        return
+    # Of the GPU's identity and not of its number, which CUDA_VISIBLE_DEVICES changes.
+    identity = f"GPU-{torch.cuda.get_device_properties(index).uuid}"
+    try:
+        handle = nvml.nvmlDeviceGetHandleByUUID(identity.encode())
+    except nvml.NVMLError:
+        yield shares
+        return
+    stop = threading.Event()
+
+    def sample() -> None:
+        while not stop.wait(_SAMPLE_SECONDS):
+            with contextlib.suppress(nvml.NVMLError):
+                shares.append(nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100.0)
+
+    thread = threading.Thread(target=sample, daemon=True)
+    thread.start()
+    try:
+        yield shares
+    finally:
+        stop.set()
+        thread.join()
+        nvml.nvmlShutdown()
+
+
+def _nvml() -> ModuleType | None:
+    """Returns NVML's Python package, started; None where it is missing or does not start."""
+    try:
+        nvml = importlib.import_module("pynvml")
+    except ImportError:
+        return None
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError:
+        return None
+    return nvml

@@ -1,0 +1,167 @@
+"""The process that runs samples: torch is loaded once, every sample is a fork of that.
+
+It reads one JSON request a line from its standard input and answers one JSON value a line. When its
+parent is gone it ends, and so does a sample that runs.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import selectors
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import IO, Any
+
+from cdmpp.config import from_dict
+from cdmpp.networks.architectures.spec import ArchitectureSpec
+
+_PR_SET_PDEATHSIG = 1
+_TAIL_BYTES = 4000
+
+
+def main() -> int:
+    """Serves requests until the standard input ends; returns the exit code."""
+    end_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="ascii")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # a library that prints spoils no answer
+    import torch
+
+    from cdmpp.networks.campaign.sample import prepare_process
+
+    prepare_process()
+    _write(answers, {"ready": True, "torch_version": torch.__version__})
+    for line in sys.stdin:
+        request = json.loads(line)
+        _write(answers, _probe(request) if request["op"] == "probe" else _sample(request))
+    return 0
+
+
+def in_fork(work: Callable[[], dict[str, Any]], *, timeout_s: float) -> dict[str, Any]:
+    """Does work in a fork of this process and returns its answer, or what became of it.
+
+    Returns:
+        The answer of `work`; else `outcome` is `timeout` or `crashed` (`out-of-memory` when its
+        last words say so) and `note` tells more.
+    """
+    with tempfile.TemporaryFile() as words:
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.close(reading)
+            _run_child(work, writing, words)
+        os.close(writing)
+        try:
+            data = _read_until(reading, time.monotonic() + timeout_s)
+        finally:
+            os.close(reading)
+        if data is None:
+            os.kill(child, signal.SIGKILL)
+        _, status = os.waitpid(child, 0)
+        if data is None:
+            return {"outcome": "timeout", "note": f"killed after {timeout_s:g} s"}
+        if data:
+            answer: dict[str, Any] = json.loads(data)
+            return answer
+        return _last_words(os.waitstatus_to_exitcode(status), words)
+
+
+def end_with_parent() -> None:
+    """Asks the system to kill this process when its parent is gone."""
+    parent = os.getppid()
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it was gone before
+        os._exit(1)
+
+
+def _run_child(work: Callable[[], dict[str, Any]], writing: int, words: IO[bytes]) -> None:
+    """Never returns."""
+    code = 1
+    try:
+        end_with_parent()
+        os.dup2(words.fileno(), 1)
+        os.dup2(words.fileno(), 2)
+        answer = json.dumps(work()).encode("ascii")
+        done = 0
+        while done < len(answer):
+            done += os.write(writing, answer[done:])
+        code = 0
+    except BaseException as error:  # the fork must not return into the server's loop
+        os.write(2, f"{type(error).__name__}: {error}\n".encode(errors="replace"))
+    finally:
+        os._exit(code)
+
+
+def _read_until(file: int, deadline: float) -> bytes | None:
+    """Returns all that is written until the other end is closed; None when the time is over."""
+    data = b""
+    with selectors.DefaultSelector() as selector:
+        selector.register(file, selectors.EVENT_READ)
+        while True:
+            if not selector.select(max(0.0, deadline - time.monotonic())):
+                return None
+            piece = os.read(file, 1 << 16)
+            if not piece:
+                return data
+            data += piece
+
+
+def _last_words(code: int, words: IO[bytes]) -> dict[str, Any]:
+    words.seek(0, os.SEEK_END)
+    words.seek(max(0, words.tell() - _TAIL_BYTES))
+    lines = words.read().decode("utf-8", "replace").strip().splitlines()
+    said = lines[-1][:300] if lines else ""
+    how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+    is_memory = "bad_alloc" in said or said.startswith("MemoryError")
+    return {
+        "outcome": "out-of-memory" if is_memory else "crashed",
+        "note": f"{how}: {said}" if said else how,
+    }
+
+
+def _sample(request: dict[str, Any]) -> dict[str, Any]:
+    """Returns the values of all parts of a sample, or of the first that fails."""
+    from cdmpp.networks.campaign.labels import NetworkTiming
+    from cdmpp.networks.campaign.sample import parts_of, run_part
+    from cdmpp.networks.campaign.sample_step import SampleRequest
+
+    values = dict(request["sample"])
+    sample = SampleRequest(
+        spec=ArchitectureSpec.from_text(values.pop("spec")),
+        timing=from_dict(NetworkTiming, values.pop("timing")),
+        **values,
+    )
+    result: dict[str, Any] = {}
+    for part in parts_of(sample.kind):
+        answer = in_fork(partial(run_part, sample, part), timeout_s=request["timeout_s"])
+        if answer["outcome"] != "ok":
+            return answer
+        result |= answer
+    return result
+
+
+def _probe(request: dict[str, Any]) -> dict[str, Any]:
+    """Returns the GPU's name, None without one; this process itself stays away from it."""
+    return in_fork(_gpu_name, timeout_s=request["timeout_s"])
+
+
+def _gpu_name() -> dict[str, Any]:
+    import torch
+
+    has_gpu = torch.cuda.is_available()
+    return {"outcome": "ok", "gpu": torch.cuda.get_device_name() if has_gpu else None}
+
+
+def _write(stream: IO[str], value: dict[str, Any]) -> None:
+    stream.write(json.dumps(value) + "\n")
+    stream.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

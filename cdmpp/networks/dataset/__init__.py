@@ -1,0 +1,1 @@
+"""Measured networks as samples: the store, the published dataset, splits, encoding."""

@@ -1,0 +1,159 @@
+"""What a pickled graph of the published data set may name, as inert stand-ins.
+
+The pickles hold a networkx graph whose nodes have dictionaries of plain values or numpy scalars.
+Neither networkx nor anything the pickle names is loaded or run.
+"""
+
+from __future__ import annotations
+
+import pickle
+import re
+from collections import OrderedDict
+from typing import Any
+
+import numpy as np
+
+from cdmpp.files.restricted_pickle import PickleFormat, StubObject
+
+#: Largest pickle of one graph.
+_MAX_BYTES = 256 << 20
+_NUMBER = re.compile(r"^b1$|^[iu][1248]$|^f[248]$")
+_TEXT = re.compile(r"^U\d{1,4}$")
+_MAX_SCALAR_BYTES = 16 << 10
+
+
+class GraphStub(StubObject):
+    """A networkx graph: keeps its `__dict__`."""
+
+    __slots__ = ()
+
+
+class _ViewStub(StubObject):
+    """A view that networkx keeps beside the graph's own dictionaries; nothing is read of it."""
+
+    __slots__ = ()
+
+    def __init__(self, *args: object) -> None:
+        super().__init__()
+
+
+class RecordStub(StubObject):
+    """An object that only has attributes (`types.SimpleNamespace` and the like)."""
+
+    __slots__ = ()
+
+
+class _Dtype:
+    """`numpy.dtype`: its text and byte order."""
+
+    __slots__ = ("order", "text")
+
+    def __init__(self, text: object = "", *_: object) -> None:
+        self.text = text if isinstance(text, str) else ""
+        self.order = "<"
+
+    def __setstate__(self, state: Any) -> None:
+        if isinstance(state, tuple) and len(state) > 1 and state[1] in ("<", ">", "|", "="):
+            self.order = "<" if state[1] in ("|", "=") else state[1]
+
+    def parse(self, data: object) -> Any:
+        """Returns the Python number or text of a scalar's bytes."""
+        text = self.text.lstrip("<>|=")
+        is_known = _NUMBER.match(text) or _TEXT.match(text)
+        if not is_known or not isinstance(data, bytes) or len(data) > _MAX_SCALAR_BYTES:
+            raise pickle.UnpicklingError(f"a numpy scalar of type {self.text[:20]!r}")
+        dtype = np.dtype(self.order + text)
+        if len(data) != dtype.itemsize:
+            raise pickle.UnpicklingError(f"{len(data)} bytes for a numpy scalar of {text}")
+        return np.frombuffer(data, dtype)[0].item()
+
+
+class _Function:
+    """A function that pickles may call, without state."""
+
+    __slots__ = ()
+
+    def __setstate__(self, state: Any) -> None:
+        raise pickle.UnpicklingError("state given to a function")
+
+
+class _Scalar(_Function):
+    """`numpy.core.multiarray.scalar`: makes a Python value of bytes."""
+
+    __slots__ = ()
+
+    def __call__(self, dtype: object, data: object = None) -> Any:
+        if not isinstance(dtype, _Dtype):
+            raise pickle.UnpicklingError("a numpy scalar without a type")
+        return dtype.parse(data)
+
+
+class _Encode(_Function):
+    """`_codecs.encode`: how old protocols write bytes."""
+
+    __slots__ = ()
+
+    def __call__(self, text: object, encoding: object = "") -> bytes:
+        if not isinstance(text, str) or encoding != "latin1":
+            raise pickle.UnpicklingError("_codecs.encode of something that is not bytes as text")
+        return text.encode("latin1")
+
+
+class _Reconstruct(_Function):
+    """`copyreg._reconstructor`: makes an empty stub of a stub class."""
+
+    __slots__ = ()
+
+    def __call__(self, cls: object, base: object = None, state: object = None) -> StubObject:
+        if not (isinstance(cls, type) and issubclass(cls, StubObject)) or state is not None:
+            raise pickle.UnpicklingError("_reconstructor of something that is not a graph class")
+        return cls()
+
+
+class _ObjectStub(StubObject):
+    """`builtins.object`, the base that old protocols name."""
+
+    __slots__ = ()
+
+
+_VIEWS = {
+    "networkx.classes.reportviews": (
+        "NodeView", "NodeDataView", "EdgeView", "OutEdgeView", "InEdgeView", "DiDegreeView",
+        "DegreeView", "InDegreeView", "OutDegreeView", "EdgeDataView", "OutEdgeDataView",
+    ),
+    "networkx.classes.coreviews": ("AdjacencyView", "AtlasView"),
+}  # fmt: skip
+_RECORDS = (
+    ("types", "SimpleNamespace"), ("features_define", "Feature"), ("features_define", "Args"),
+    ("features_define", "MemoryInfo"),
+)  # fmt: skip
+
+GRAPH_PICKLES = PickleFormat(
+    allowed={
+        ("networkx.classes.digraph", "DiGraph"): GraphStub,
+        ("networkx.classes.graph", "Graph"): GraphStub,
+        **{(module, name): _ViewStub for module, names in _VIEWS.items() for name in names},
+        **dict.fromkeys(_RECORDS, RecordStub),
+        **{(module, "dict"): dict for module in ("builtins", "__builtin__")},
+        **{(module, "object"): _ObjectStub for module in ("builtins", "__builtin__")},
+        **{(module, "_reconstructor"): _Reconstruct() for module in ("copyreg", "copy_reg")},
+        ("collections", "OrderedDict"): OrderedDict,
+        ("_codecs", "encode"): _Encode(),
+        ("numpy", "dtype"): _Dtype,
+        ("numpy.core.multiarray", "scalar"): _Scalar(),
+        ("numpy._core.multiarray", "scalar"): _Scalar(),
+    },
+    kind="graph",
+    file="a published graph",
+    names="networkx graphs and numpy scalars",
+    expected="one graph a file, as in cg.zip",
+    origin="where the data set is published",
+    limit=_MAX_BYTES,
+)
+
+
+def plain(value: Any) -> Any:
+    """Returns a record stub's attributes as a dictionary, anything else as it is."""
+    if isinstance(value, RecordStub):
+        return value.state if isinstance(value.state, dict) else {}
+    return value

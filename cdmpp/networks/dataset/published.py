@@ -1,0 +1,312 @@
+"""The published data set's files: reading, writing, converting.
+
+One file a network and batch. Graph: a pickled networkx graph (read without networkx, see
+`_graph_pickle`) or the same content as JSON. Label: a text with one dictionary of `train` and
+`infer`, each `time|SM utilisation|memory utilisation|memory|peak SM utilisation|peak memory
+utilisation|peak memory`, with milliseconds a sample, percent and MiB.
+
+Source: `example.py` and `features_define.py` of PerfSeer's repository.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cdmpp.errors import DataError
+from cdmpp.files.atomic import make_folder, write_atomic
+from cdmpp.networks.dataset.published_files import PublishedFile, PublishedFiles
+from cdmpp.networks.dataset.published_graph import graph_row, graph_value
+from cdmpp.networks.dataset.rows import OUTCOMES, GraphRow, LabelRow, Outcome
+from cdmpp.networks.dataset.store import NetworkData, write_dataset
+from cdmpp.networks.graph.mode import MODES, Mode
+
+#: Label of the GPU on which the data set was measured.
+PUBLISHED_DEVICE = "rtx3090"
+#: Fields of a label, in order.
+LABEL_FIELDS = (
+    "time_ms_a_sample", "sm_util_mean_pct", "memory_util_mean_pct", "memory_mean_mib",
+    "sm_util_peak_pct", "memory_util_peak_pct", "memory_peak_mib",
+)  # fmt: skip
+#: Fields that `LabelRow` has no place for; they are kept in its note, as JSON.
+_IN_NOTE = LABEL_FIELDS[2:6]
+#: Our writer's word for a mode without a label; a mode that is just missing ran out of memory.
+_NOT_MEASURED = "not-measured"
+_MIB = 1 << 20
+_MS = 1e3
+_NO_VALUE = ("", "oom", "none", "nan", "out-of-memory", "out of memory")
+
+
+@dataclass
+class ConvertReport:
+    """What `convert` read and wrote.
+
+    Attributes:
+        out_dir: the data set.
+        graphs: different graphs.
+        architectures: different networks without their batch.
+        labels: label rows, of both modes.
+        out_of_memory: label rows without values.
+        unlabelled: graph files without a label file.
+        without_graph: label files without a graph file.
+        repeated: graph files whose content another file has.
+        damaged: files that were left out, with the reason.
+    """
+
+    out_dir: Path
+    graphs: int = 0
+    architectures: int = 0
+    labels: int = 0
+    out_of_memory: int = 0
+    unlabelled: int = 0
+    without_graph: int = 0
+    repeated: int = 0
+    damaged: list[str] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the report as JSON values."""
+        return {**asdict(self), "out_dir": str(self.out_dir)}
+
+    def summary(self) -> str:
+        """Returns the report as lines of text."""
+        lines = [
+            f"{self.graphs} graphs of {self.architectures} architectures, {self.labels} labels "
+            f"({self.out_of_memory} out of memory) in {self.out_dir}"
+        ]
+        for count, what in (
+            (self.unlabelled, "graphs without a label file"),
+            (self.without_graph, "label files without a graph, left out"),
+            (self.repeated, "files with the graph of another file, left out"),
+        ):
+            if count:
+                lines.append(f"  {count} {what}")
+        lines += [f"  damaged, left out: {reason}" for reason in self.damaged]
+        return "\n".join(lines)
+
+
+def read_published(
+    folder: Path,
+    *,
+    device: str = PUBLISHED_DEVICE,
+    on_damaged: Callable[[str], None] | None = None,
+) -> Iterator[tuple[GraphRow, list[LabelRow]]]:
+    """Yields the networks of a published data set with their labels, by file name.
+
+    Args:
+        folder: holds `cg` and `label`, each a folder or a .zip, or both kinds of files.
+        device: label of what was measured.
+        on_damaged: called with the reason for every file that cannot be used, which is then left
+            out; None = the first one is an error.
+
+    Raises:
+        DataError: no such data set, or a damaged file.
+    """
+    with PublishedFiles(folder) as files:
+        for name, file in files.graphs.items():
+            try:
+                row = graph_row(files.read(file), file.where, name)
+                labels = []
+                if name in files.labels:
+                    labels = _read_labels(files, files.labels[name], row, device)
+            except DataError as error:
+                if on_damaged is None:
+                    raise
+                on_damaged(str(error))
+                continue
+            yield row, labels
+
+
+def convert_published(
+    folder: Path,
+    out_dir: Path,
+    *,
+    device: str = PUBLISHED_DEVICE,
+    skip_damaged: bool = False,
+    on_progress: Callable[[int], None] | None = None,
+) -> ConvertReport:
+    """Converts a published data set to ours (`cdmpp.networks.dataset.store`).
+
+    Args:
+        folder: as for `read_published`.
+        out_dir: where the data set goes.
+        device: label of what was measured.
+        skip_damaged: whether to leave out files that cannot be used, and go on.
+        on_progress: called with the number of graphs read so far.
+
+    Raises:
+        DataError: as `read_published` and `write_dataset`.
+    """
+    report = ConvertReport(Path(out_dir))
+    labels: list[LabelRow] = []
+    architectures: set[str] = set()
+    seen: set[str] = set()
+
+    def rows() -> Iterator[GraphRow]:
+        on_damaged = report.damaged.append if skip_damaged else None
+        for row, found in read_published(folder, device=device, on_damaged=on_damaged):
+            graph_id = row.graph.graph_id
+            if graph_id in seen:
+                report.repeated += 1
+                continue
+            seen.add(graph_id)
+            architectures.add(row.architecture)
+            labels.extend(found)
+            report.unlabelled += not found
+            if on_progress is not None:
+                on_progress(len(seen))
+            yield row
+
+    with PublishedFiles(folder) as files:
+        report.without_graph = len(set(files.labels) - set(files.graphs))
+    note = {"source": "published", "folder": Path(folder).name, "device": device}
+    write_dataset(report.out_dir, rows(), labels, note=note)
+    report.graphs, report.architectures, report.labels = len(seen), len(architectures), len(labels)
+    report.out_of_memory = sum(label.outcome == "out-of-memory" for label in labels)
+    return report
+
+
+def write_published(data: NetworkData, folder: Path, *, device: str) -> int:
+    """Writes a data set in the published layout, with the graphs as JSON.
+
+    The product writes no pickles; `networkx.node_link_graph(value, edges="edges")` makes the graph
+    that is pickled elsewhere of the JSON value. What did not end well is left out of a label, as
+    published; any reason but memory stands in it under `MODE_outcome`.
+
+    Args:
+        data: the data set.
+        folder: gets `cg/NAME.json` and `label/NAME.txt`; must not hold such files yet.
+        device: whose labels are written; a label file has place for one device.
+
+    Returns:
+        How many graphs were written.
+
+    Raises:
+        DataError: the device was not measured, or the folder cannot be written or is not empty.
+    """
+    folder = Path(folder)
+    devices = sorted({label.device for label in data.labels})
+    if data.labels and device not in devices:
+        raise DataError(
+            f"no label of {device!r} among {len(data.labels)}, expected one of {', '.join(devices)}"
+        )
+    for part in ("cg", "label"):
+        make_folder(folder / part, what="published layout")
+        if any((folder / part).iterdir()):
+            raise DataError(f"{folder / part}: not empty, expected a new folder; name another one")
+    labels: dict[str, list[LabelRow]] = {}
+    for label in data.labels:
+        if label.device == device:
+            labels.setdefault(label.graph_id, []).append(label)
+    for row in data.graphs:
+        graph_id = row.graph.graph_id
+        name = f"{row.architecture}_b{row.graph.batch}_{graph_id[:8]}"
+        name = "".join(letter if letter.isalnum() or letter in "._-" else "-" for letter in name)
+        _write_text(folder / "cg" / f"{name}.json", json.dumps(graph_value(row)))
+        if graph_id in labels:
+            content = repr(_label_value(labels[graph_id], row.graph.batch))
+            _write_text(folder / "label" / f"{name}.txt", content)
+    return len(data.graphs)
+
+
+def _read_labels(
+    files: PublishedFiles, file: PublishedFile, row: GraphRow, device: str
+) -> list[LabelRow]:
+    """Returns both modes of a label file."""
+    try:
+        value = ast.literal_eval(files.read(file).decode("utf-8").strip())
+    except (ValueError, SyntaxError, MemoryError, RecursionError) as error:
+        raise DataError(
+            f"{file.where}: not a dictionary of values ({type(error).__name__}); expected "
+            "{'train': '...|...', 'infer': '...|...'}"
+        ) from None
+    if not isinstance(value, dict):
+        raise DataError(f"{file.where}: {type(value).__name__}, expected a dictionary")
+    return [
+        _label(value.get(mode), mode, row, device, f"{file.where} ({mode})", value)
+        for mode in MODES
+        if value.get(f"{mode}_outcome") != _NOT_MEASURED
+    ]
+
+
+def _label(
+    value: Any, mode: Mode, row: GraphRow, device: str, where: str, whole: dict[Any, Any]
+) -> LabelRow:
+    graph_id = row.graph.graph_id
+    if value is None or str(value).strip().lower() in _NO_VALUE:
+        return LabelRow(graph_id, device, mode, outcome=_outcome(whole, mode, where))
+    parts = str(value).split("|")
+    if len(parts) != len(LABEL_FIELDS):
+        raise DataError(
+            f"{where}: {len(parts)} fields, expected {len(LABEL_FIELDS)}: {value!r:.120}"
+        )
+    try:
+        numbers = {
+            name: float(part) if part.strip() else math.nan
+            for name, part in zip(LABEL_FIELDS, parts, strict=True)
+        }
+    except ValueError as error:
+        raise DataError(f"{where}: {error}; expected {len(LABEL_FIELDS)} numbers") from None
+    time_ms = numbers["time_ms_a_sample"]
+    if not (math.isfinite(time_ms) and time_ms > 0):
+        raise DataError(f"{where}: time {parts[0]!r}, expected milliseconds above 0")
+    memory, utilisation = numbers["memory_peak_mib"], numbers["sm_util_mean_pct"]
+    note = {name: numbers[name] for name in _IN_NOTE if math.isfinite(numbers[name])}
+    return LabelRow(
+        graph_id,
+        device,
+        mode,
+        time_s=time_ms / _MS * row.graph.batch,
+        memory_bytes=memory * _MIB if math.isfinite(memory) else None,
+        utilisation=utilisation / 100 if math.isfinite(utilisation) else None,
+        note=json.dumps(note) if note else "",
+    )
+
+
+def _outcome(whole: dict[Any, Any], mode: Mode, where: str) -> Outcome:
+    given = whole.get(f"{mode}_outcome", "out-of-memory")
+    for outcome in OUTCOMES:
+        if given == outcome and outcome != "ok":
+            return outcome
+    raise DataError(f"{where}: outcome {given!r}, expected one of {', '.join(OUTCOMES[1:])}")
+
+
+def _label_value(labels: Iterable[LabelRow], batch: int) -> dict[str, str]:
+    value = {f"{mode}_outcome": _NOT_MEASURED for mode in MODES}
+    for label in labels:
+        del value[f"{label.mode}_outcome"]
+        if label.outcome != "ok" or label.time_s is None:
+            if label.outcome != "out-of-memory":
+                value[f"{label.mode}_outcome"] = label.outcome
+            continue
+        numbers = _noted(label.note)
+        numbers["time_ms_a_sample"] = label.time_s * _MS / batch
+        if label.memory_bytes is not None:
+            numbers["memory_peak_mib"] = label.memory_bytes / _MIB
+        if label.utilisation is not None:
+            numbers["sm_util_mean_pct"] = label.utilisation * 100
+        value[label.mode] = "|".join(repr(numbers.get(name, math.nan)) for name in LABEL_FIELDS)
+    return value
+
+
+def _noted(note: str) -> dict[str, float]:
+    """Returns the fields that `_label` put into a note; other notes have none."""
+    try:
+        value = json.loads(note) if note else {}
+    except ValueError:
+        return {}
+    if not isinstance(value, dict):
+        return {}
+    return {name: float(value[name]) for name in _IN_NOTE if isinstance(value.get(name), float)}
+
+
+def _write_text(path: Path, text: str) -> None:
+    write_atomic(path, lambda temporary: _write(temporary, text))
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text + "\n", encoding="utf-8")

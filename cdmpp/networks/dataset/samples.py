@@ -1,0 +1,232 @@
+"""Measured networks as arrays: one row a network, batch and device, six targets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cdmpp.devices.registry import resolve_devices
+from cdmpp.devices.spec import DeviceSpec
+from cdmpp.errors import DataError
+from cdmpp.networks.dataset.encode import EncodedGraph, encode
+from cdmpp.networks.dataset.rows import LabelRow
+from cdmpp.networks.dataset.store import NetworkData
+from cdmpp.networks.graph.graph import NetworkGraph
+from cdmpp.networks.graph.live_memory import operator_seconds
+from cdmpp.networks.graph.mode import MODES
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+#: What is predicted: seconds of one iteration (one batch), bytes above the empty process, share of
+#: the threads' time.
+TARGETS = (
+    "infer_time_s", "train_time_s", "infer_memory_bytes", "train_memory_bytes",
+    "infer_utilisation", "train_utilisation",
+)  # fmt: skip
+#: Stand-ins for a device's unknown arithmetic peak, and for its unknown memory bandwidth as bytes
+#: per operation of the peak; the models fit ratios on top.
+NOMINAL_FLOP_PER_S, NOMINAL_BYTES_PER_FLOP = 1.0e11, 0.1
+#: Numbers of a device that the models see.
+DEVICE_COLUMNS = ("peak_fp32_flop_per_s", "mem_bandwidth_bytes_per_s", "threads")
+TIMES, MEMORIES, UTILISATIONS = (0, 1), (2, 3), (4, 5)
+_VALUES = ("time_s", "memory_bytes", "utilisation")
+
+
+@dataclass(frozen=True, eq=False)
+class NetworkSamples:
+    """N samples.
+
+    Attributes:
+        graphs: every network at every batch, once.
+        names: [graphs] their ids.
+        graph: int64 [N], of `graphs`.
+        device: int64 [N], of `devices`.
+        devices: what was measured on.
+        architecture: [N] id of the network without its batch.
+        seconds: [N] float64 [nodes, 2], rooflines of the operators in inference and in training.
+        operators: [N] float64 [nodes, 2], measured seconds of the operators; NaN = not measured.
+        targets: float64 [N, 6], columns `TARGETS`; NaN = not measured.
+        spread: float64 [N, 2], relative error of the median time by its own repeats (see
+            `repeat_error`), in inference and in training; NaN = unknown.
+    """
+
+    graphs: tuple[EncodedGraph, ...]
+    names: tuple[str, ...]
+    graph: IntArray
+    device: IntArray
+    devices: tuple[DeviceSpec, ...]
+    architecture: tuple[str, ...]
+    seconds: tuple[FloatArray, ...]
+    operators: tuple[FloatArray, ...]
+    targets: FloatArray
+    spread: FloatArray
+
+    def __len__(self) -> int:
+        return len(self.graph)
+
+    def take(self, rows: IntArray) -> NetworkSamples:
+        """Returns the chosen rows."""
+        chosen = rows.tolist()
+        return NetworkSamples(
+            self.graphs,
+            self.names,
+            self.graph[rows],
+            self.device[rows],
+            self.devices,
+            tuple(self.architecture[row] for row in chosen),
+            tuple(self.seconds[row] for row in chosen),
+            tuple(self.operators[row] for row in chosen),
+            self.targets[rows],
+            self.spread[rows],
+        )
+
+    @property
+    def encoded(self) -> list[EncodedGraph]:
+        """The graph of each row."""
+        return [self.graphs[number] for number in self.graph.tolist()]
+
+    @property
+    def sample_names(self) -> list[str]:
+        """Id of each row's network and batch."""
+        return [self.names[number] for number in self.graph.tolist()]
+
+    def rates(self) -> FloatArray:
+        """Returns float64 [devices, 2], peak in flop/s and bandwidth in bytes/s, or stand-ins."""
+        known = [_with_stand_ins(spec) for spec in self.devices]
+        return np.array(
+            [(spec.peak_fp32_flop_per_s, spec.mem_bandwidth_bytes_per_s) for spec in known],
+            np.float64,
+        )
+
+    def device_columns(self) -> FloatArray:
+        """Returns float64 [N, 3], logs of the device's `DEVICE_COLUMNS`; 0 = unknown."""
+        rows = [[getattr(spec, name) for name in DEVICE_COLUMNS] for spec in self.devices]
+        logs = np.array([[np.log(value) if value else 0.0 for value in row] for row in rows])
+        return logs.astype(np.float64)[self.device]
+
+    def roofline_s(self) -> FloatArray:
+        """Returns float64 [N, 2], sums of the operators' rooflines, in seconds."""
+        return np.array([rows.sum(axis=0) for rows in self.seconds]).reshape(-1, len(MODES))
+
+    def analytic_bytes(self) -> FloatArray:
+        """Returns float64 [N, 2], analytic peak memory in inference and in training."""
+        return np.array([graph.memory_bytes for graph in self.encoded]).reshape(-1, len(MODES))
+
+
+def assemble(data: NetworkData, *, device: str | None = None) -> NetworkSamples:
+    """Returns the measured samples of a data set, in the order of its graphs.
+
+    What did not end well (out of memory, timeout, crash) is not measured.
+
+    Args:
+        device: only this device; None = all.
+
+    Raises:
+        DataError: nothing was measured (on that device).
+    """
+    labels: dict[tuple[str, str], dict[str, LabelRow]] = {}
+    for label in data.labels:
+        if label.outcome == "ok" and device in (None, label.device):
+            labels.setdefault((label.graph_id, label.device), {})[label.mode] = label
+    if not labels:
+        measured = ", ".join(sorted({label.device for label in data.labels})) or "none"
+        raise DataError(
+            f"no network was measured{f' on {device}' if device else ''} (devices of the data set: "
+            f"{measured}); measure with `cdmpp networks measure`"
+        )
+    names = sorted({name for _, name in labels})
+    specs, _ = resolve_devices(dict.fromkeys(names, "llvm"))
+    by_id = data.by_id()
+    known = [(name, row) for name, row in by_id.items() if any((name, d) in labels for d in names)]
+    place = {name: number for number, (name, _) in enumerate(known)}
+    keys = sorted(labels, key=lambda key: (place[key[0]], key[1]))
+    graphs = tuple(encode(row.graph) for _, row in known)
+    return NetworkSamples(
+        graphs=graphs,
+        names=tuple(name for name, _ in known),
+        graph=np.array([place[name] for name, _ in keys], np.int64),
+        device=np.array([names.index(label) for _, label in keys], np.int64),
+        devices=specs,
+        architecture=tuple(by_id[name].architecture for name, _ in keys),
+        seconds=tuple(
+            _seconds(graphs[place[name]], specs[names.index(label)]) for name, label in keys
+        ),
+        operators=tuple(_operators(graphs[place[key[0]]], labels[key]) for key in keys),
+        targets=np.array([_targets(labels[key]) for key in keys]),
+        spread=np.array([_spread(labels[key]) for key in keys]),
+    )
+
+
+def unmeasured(graphs: Sequence[NetworkGraph], devices: Sequence[DeviceSpec]) -> NetworkSamples:
+    """Returns a sample of every graph on every device, graph by graph, without targets."""
+    count, width = len(graphs) * len(devices), len(MODES)
+    encoded = tuple(map(encode, graphs))
+    return NetworkSamples(
+        graphs=encoded,
+        names=tuple(graph.graph_id for graph in graphs),
+        graph=np.repeat(np.arange(len(graphs)), len(devices)),
+        device=np.tile(np.arange(len(devices)), len(graphs)),
+        devices=tuple(devices),
+        architecture=tuple(graph.name for graph in graphs for _ in devices),
+        seconds=tuple(_seconds(graph, spec) for graph in encoded for spec in devices),
+        operators=tuple(_operators(graph, {}) for graph in encoded for _ in devices),
+        targets=np.full((count, len(TARGETS)), np.nan),
+        spread=np.full((count, width), np.nan),
+    )
+
+
+def repeat_error(times_s: Sequence[float]) -> float:
+    """Returns how far the median of repeats is from the truth, as far as the repeats tell.
+
+    Half of the relative difference between the medians of every other repeat: were repeats
+    independent, the medians of halves would differ twice as much as the median of all differs from
+    the truth. Drift between processes and days is not in it. NaN for fewer than four repeats.
+    """
+    values = np.asarray(times_s, np.float64)
+    if len(values) < 4:
+        return float("nan")
+    first, second = float(np.median(values[::2])), float(np.median(values[1::2]))
+    return abs(first - second) / (first + second)
+
+
+def _seconds(encoded: EncodedGraph, spec: DeviceSpec) -> FloatArray:
+    known = _with_stand_ins(spec)
+    return np.stack([operator_seconds(encoded.graph, known, mode) for mode in MODES], 1)
+
+
+def _with_stand_ins(spec: DeviceSpec) -> DeviceSpec:
+    peak = spec.peak_fp32_flop_per_s or NOMINAL_FLOP_PER_S
+    return replace(
+        spec,
+        peak_fp32_flop_per_s=peak,
+        mem_bandwidth_bytes_per_s=spec.mem_bandwidth_bytes_per_s or peak * NOMINAL_BYTES_PER_FLOP,
+    )
+
+
+def _targets(labels: dict[str, LabelRow]) -> list[float]:
+    rows: Iterable[Any] = (
+        getattr(labels[mode], value) if mode in labels else None
+        for value in _VALUES
+        for mode in MODES
+    )
+    return [float("nan") if value is None or value <= 0 else float(value) for value in rows]
+
+
+def _operators(encoded: EncodedGraph, labels: dict[str, LabelRow]) -> FloatArray:
+    found = np.full((len(encoded.order), len(MODES)), np.nan)
+    for column, mode in enumerate(MODES):
+        measured = labels[mode].operators_s if mode in labels else ()
+        if measured:
+            found[:, column] = np.array(measured, np.float64)[encoded.order]
+    return np.where(found > 0, found, np.nan)
+
+
+def _spread(labels: dict[str, LabelRow]) -> list[float]:
+    return [
+        repeat_error(labels[mode].times_s) if mode in labels else float("nan") for mode in MODES
+    ]

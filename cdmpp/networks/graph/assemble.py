@@ -1,0 +1,122 @@
+"""From operators in the order in which they run to a `NetworkGraph`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cdmpp.errors import DataError
+from cdmpp.networks.graph.graph import ARGUMENTS, MEMORY, NetworkGraph
+from cdmpp.networks.graph.operator import CHANNELS_SECOND, Operator, describe, layout
+
+_ARGUMENT_PLACE = {name: place for place, name in enumerate(ARGUMENTS)}
+
+
+@dataclass
+class Assembler:
+    """Collects operators and who feeds whom.
+
+    Attributes:
+        name: what people call the network.
+        batch: samples of one run.
+    """
+
+    name: str
+    batch: int
+    _kinds: list[str] = field(default_factory=list)
+    _arguments: list[list[float]] = field(default_factory=list)
+    _memory: list[list[float]] = field(default_factory=list)
+    _flops: list[float] = field(default_factory=list)
+    _edges: set[tuple[int, int]] = field(default_factory=set)
+    _scopes: list[tuple[str, ...]] = field(default_factory=list)
+    _until: dict[int, int] = field(default_factory=dict)
+
+    def add(self, operator: Operator, sources: Iterable[int], scopes: Iterable[str] = ()) -> int:
+        """Appends an operator that reads what the nodes `sources` made; returns its number.
+
+        Args:
+            scopes: the calls of modules inside which it runs.
+        """
+        node = len(self._kinds)
+        described = describe(operator)
+        arguments = [0.0] * len(ARGUMENTS)
+        for name, value in described.arguments.items():
+            arguments[_ARGUMENT_PLACE[name]] = value
+        self._kinds.append(described.kind)
+        self._arguments.append(arguments)
+        self._memory.append(_memory_row(operator, self.batch))
+        self._flops.append(described.flops)
+        self._scopes.append(tuple(scopes))
+        self._edges.update((source, node) for source in sources)
+        return node
+
+    def let_go(self, nodes: Iterable[int]) -> None:
+        """Notes that the code has just let go of what `nodes` made."""
+        for node in nodes:
+            self._until[node] = max(self._until.get(node, 0), len(self._kinds) - 1)
+
+    def graph(self) -> NetworkGraph:
+        """Returns the network.
+
+        Raises:
+            DataError: it has no operator.
+        """
+        if not self._kinds:
+            raise DataError(f"{self.name}: the module runs no operator; expected at least one")
+        edges = np.array(sorted(self._edges), dtype=np.int64).reshape(-1, 2)
+        return NetworkGraph(
+            name=self.name,
+            batch=self.batch,
+            kinds=tuple(self._kinds),
+            arguments=np.array(self._arguments, dtype=np.float64),
+            memory=np.array(self._memory, dtype=np.float64),
+            flops=np.array(self._flops, dtype=np.float64),
+            edges=edges,
+            holds=self._holds(),
+        )
+
+    def _holds(self) -> NDArray[np.int64]:
+        """Returns which tensors outlive their readers: what the code was seen to let go of later,
+        and what goes into a module, which stays in the hands of its caller until the module
+        returns.
+        """
+        last: dict[str, int] = {}
+        for node, scopes in enumerate(self._scopes):
+            last.update(dict.fromkeys(scopes, node))
+        readers: dict[int, int] = {}
+        until = dict(self._until)
+        for source, target in self._edges:
+            readers[source] = max(readers.get(source, 0), target)
+            for scope in set(self._scopes[target]) - set(self._scopes[source]):
+                until[source] = max(until.get(source, 0), last[scope])
+        pairs = sorted((node, end) for node, end in until.items() if end > readers.get(node, node))
+        return np.array(pairs, dtype=np.int64).reshape(-1, 2)
+
+
+def _memory_row(operator: Operator, batch: int) -> list[float]:
+    """Returns the columns of `MEMORY`; channels, width and height are of the first tensor."""
+    weights = sum(info.size for info in operator.weights)
+    inputs = sum(info.size for info in operator.inputs)
+    outputs = sum(info.size for info in operator.outputs)
+    channels_last = operator.name not in CHANNELS_SECOND
+    before = layout(operator.inputs[0] if operator.inputs else None, channels_last=channels_last)
+    after = layout(operator.outputs[0] if operator.outputs else None, channels_last=channels_last)
+    read = min(weights, outputs) if operator.name == "embedding" else weights  # rows looked up
+    row = {
+        "bytes": inputs + read + outputs,
+        "weight_size": weights,
+        "batch_size": batch,
+        "input_size_with_weight": inputs + weights,
+        "input_size": inputs,
+        "input_channels": before[0],
+        "input_w": before[1],
+        "input_h": before[2],
+        "output_size": outputs,
+        "output_channels": after[0],
+        "output_w": after[1],
+        "output_h": after[2],
+    }
+    return [float(row[name]) for name in MEMORY]

@@ -1,0 +1,274 @@
+"""Follows a module's `forward` with `torch.fx` and knows every shape on the way.
+
+Values are tensors on the meta device: they have shapes and no content, so nothing is executed.
+Shapes are plain numbers while the module is followed, so code that asks for them goes on.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from cdmpp.networks.graph.assemble import Assembler
+from cdmpp.networks.graph.fx_shapes import function_shape, module_shape
+from cdmpp.networks.graph.operator import Operator, TensorInfo, parts_of
+from cdmpp.networks.graph.torch_names import (
+    call_options,
+    function_name,
+    module_name,
+    module_options,
+    refine,
+)
+
+#: Modules of torch.nn with children that are one operator all the same.
+_WHOLE = (nn.MultiheadAttention,)
+
+
+class ShapeProxy(fx.Proxy):
+    """Stands for a tensor while a module is followed; answers what its shape decides."""
+
+    def __getattr__(self, k: str) -> Any:
+        value = getattr(self.tracer.values[self.node], k)  # type: ignore[attr-defined]
+        if isinstance(value, torch.Tensor):  # x.T, or a field of a named tuple
+            return self.tracer.create_proxy("call_function", getattr, (self, k), {})
+        return fx.proxy.Attribute(self, k) if callable(value) else value
+
+    def __len__(self) -> int:
+        return len(self.tracer.values[self.node])  # type: ignore[attr-defined]
+
+    def __iter__(self) -> Iterator[fx.Proxy]:
+        return iter([self[place] for place in range(len(self))])  # type: ignore[index]
+
+
+class ShapeTracer(fx.Tracer):
+    """Follows a module and hands every operator to an `Assembler`.
+
+    Attributes:
+        values: node -> its tensors on the meta device.
+        leaves: node of a module's call -> that module.
+        constants: node of a weight or constant -> the tensor itself.
+        operators: node -> the operators that it is; of a view those before it that it shows.
+    """
+
+    def __init__(self, assembler: Assembler, inputs: Sequence[torch.Tensor]) -> None:
+        # Sizes are numbers, `math` needs no wrapping.
+        super().__init__(autowrap_modules=())  # type: ignore[arg-type]
+        self.values: dict[fx.Node, Any] = {}
+        self._assembler = assembler
+        self._inputs = inputs
+        self._weights: set[fx.Node] = set()
+        self._origins: dict[fx.Node, tuple[int, ...]] = {}
+        self._constants: dict[int, tuple[torch.Tensor, fx.Proxy]] = {}
+        self.leaves: dict[fx.Node, nn.Module] = {}
+        self.constants: dict[fx.Node, torch.Tensor] = {}
+        self.operators: dict[fx.Node, tuple[int, ...]] = {}
+        self._calls = 0
+        self._scopes: list[str] = []
+        self._leaf: nn.Module | None = None
+        self._is_evaluating = False
+
+    def create_args_for_root(
+        self, root_fn: Any, is_module: bool, concrete_args: Any = None
+    ) -> tuple[Any, list[Any]]:
+        """Makes one placeholder an input; other parameters keep their defaults."""
+        del is_module, concrete_args
+        proxies = []
+        for number, value in enumerate(self._inputs):
+            node = self.create_node("placeholder", f"input_{number}", (), {})
+            self.values[node], self._origins[node] = value, ()
+            proxies.append(self.proxy(node))
+        return root_fn, [self.root, *proxies]
+
+    def proxy(self, node: fx.Node) -> fx.Proxy:
+        """Returns the proxy of a node. It lives as long as the code would keep the tensor."""
+        proxy = ShapeProxy(node, self)
+        origins = self._origins.get(node, ())
+        if origins:
+            weakref.finalize(proxy, self._assembler.let_go, origins).atexit = False
+        return proxy
+
+    def create_arg(self, a: Any) -> Any:
+        """Turns tensors that are no proxies (weights, constants) into nodes."""
+        if isinstance(a, torch.Tensor):
+            return self._constant(a).node
+        return super().create_arg(a)
+
+    def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, Any]) -> Any:
+        """Gives `forward` proxies in place of weights."""
+        if self._is_evaluating or not isinstance(attr_val, torch.Tensor):
+            return attr_val
+        return self._constant(attr_val)
+
+    def call_module(self, m: nn.Module, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Records a leaf module, goes into any other."""
+        if self._is_evaluating:
+            return forward(*args, **kwargs)
+        if not self._is_leaf(m):
+            self._calls += 1
+            self._scopes.append(str(self._calls))
+            try:
+                return forward(*args, **kwargs)
+            finally:
+                self._scopes.pop()
+        self._leaf = m
+        return self.create_proxy("call_module", type(m).__name__, args, kwargs)
+
+    def create_proxy(
+        self,
+        kind: str,
+        target: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        name: str | None = None,
+        type_expr: Any = None,
+        proxy_factory_fn: Any = None,
+    ) -> Any:
+        """Records a call; returns plain values (sizes, flags) as they are."""
+        module, self._leaf = self._leaf, None
+        node = self.create_node(kind, target, self.create_arg(args), self.create_arg(kwargs), name)
+        value = self._evaluate(node, module)
+        if not _tensors(value):
+            return value
+        self.values[node] = value
+        if module is not None:
+            self.leaves[node] = module
+        self._record(node, module)
+        return self.proxy(node)
+
+    def iter(self, obj: fx.Proxy) -> Iterator[Any]:
+        """Lets code unpack a tensor or a tuple of tensors."""
+        return iter(obj)
+
+    def to_bool(self, obj: fx.Proxy) -> bool:
+        """Refuses a decision that needs a value."""
+        raise fx.proxy.TraceError("a decision on the values of a tensor")
+
+    def _is_leaf(self, module: nn.Module) -> bool:
+        if not type(module).__module__.startswith(("torch.nn", "torch.ao.nn")):
+            return False
+        return isinstance(module, _WHOLE) or not module._modules
+
+    def _constant(self, tensor: torch.Tensor) -> fx.Proxy:
+        kept = self._constants.get(id(tensor))
+        if kept is None:
+            node = self.create_node("get_attr", f"constant_{len(self._constants)}", (), {})
+            self.values[node] = tensor.detach().to("meta")
+            self.constants[node] = tensor
+            self._weights.add(node)
+            kept = self._constants[id(tensor)] = (tensor, self.proxy(node))
+        return kept[1]
+
+    def _evaluate(self, node: fx.Node, module: nn.Module | None) -> Any:
+        args = _materialise(node.args, self.values)
+        kwargs = _materialise(node.kwargs, self.values)
+        if module is not None:
+            known = module_shape(module, args, kwargs)
+        else:
+            is_function = node.op == "call_function"
+            known = function_shape(node.target, args, kwargs) if is_function else None
+        if known is not None:
+            return known
+        self._is_evaluating = True
+        try:
+            if module is not None:
+                return _run_module(module, args, kwargs)
+            if node.op == "call_method":
+                return getattr(args[0], str(node.target))(*args[1:], **kwargs)
+            return node.target(*args, **kwargs)  # type: ignore[operator]
+        finally:
+            self._is_evaluating = False
+
+    def _record(self, node: fx.Node, module: nn.Module | None) -> None:
+        """Adds the node to the graph, or passes it through."""
+        sources = node.all_input_nodes
+        active = [source for source in sources if source not in self._weights]
+        if not active and module is None:
+            self._weights.add(node)  # made of weights only
+            return
+        inputs = [info for source in active for info in _infos(self.values[source])]
+        weights = [
+            info
+            for source in sources
+            if source in self._weights
+            for info in _infos(self.values[source])
+        ]
+        outputs = _infos(self.values[node])
+        if module is None:
+            name = function_name(node.target, node.args)
+            options = call_options(name, node.args, node.kwargs)
+        else:
+            name, options = module_name(type(module).__name__), module_options(module)
+            weights += _weight_infos(module)
+        origins = tuple(
+            dict.fromkeys(origin for source in active for origin in self._origins[source])
+        )
+        counted = refine(
+            name,
+            [info.shape for info in inputs],
+            [info.shape for info in outputs],
+            len(weights),
+        )
+        if counted is None:
+            self._origins[node] = origins
+            self.operators[node] = origins[-1:]
+            return
+        described = Operator(counted, tuple(inputs), tuple(weights), tuple(outputs), options)
+        last = origins
+        added: list[int] = []
+        for part in parts_of(described):
+            last = (self._assembler.add(part, last, self._scopes),)
+            added += last
+        self._origins[node] = last
+        self.operators[node] = tuple(added)
+
+
+def _materialise(value: Any, values: dict[fx.Node, Any]) -> Any:
+    """Replaces nodes in arguments by their tensors."""
+    if isinstance(value, fx.Node):
+        return values[value]
+    if isinstance(value, tuple) and not hasattr(value, "_fields"):
+        return tuple(_materialise(item, values) for item in value)
+    if isinstance(value, list):
+        return [_materialise(item, values) for item in value]
+    if isinstance(value, dict):
+        return {key: _materialise(item, values) for key, item in value.items()}
+    if isinstance(value, (slice, tuple)):  # a slice, or a named tuple
+        return fx.node.map_arg(value, values.__getitem__)
+    return value
+
+
+def _run_module(module: nn.Module, args: Any, kwargs: Any) -> Any:
+    """Runs a leaf module on the meta device, whatever device its weights are on."""
+    weights = {
+        name: tensor.detach().to("meta")
+        for name, tensor in (*module.named_parameters(), *module.named_buffers())
+    }
+    return torch.func.functional_call(module, weights, args, kwargs)
+
+
+def _weight_infos(module: nn.Module) -> list[TensorInfo]:
+    """Returns the parameters and buffers of a leaf module, without counters."""
+    tensors: list[torch.Tensor | None]
+    if module._modules:
+        tensors = [*module.parameters(), *module.buffers()]
+    else:
+        tensors = [*module._parameters.values(), *module._buffers.values()]
+    return _infos([tensor for tensor in tensors if tensor is not None and tensor.dim() > 0])
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, (tuple, list)):
+        return [tensor for item in value for tensor in _tensors(item)]
+    if isinstance(value, dict):
+        return [tensor for item in value.values() for tensor in _tensors(item)]
+    return []
+
+
+def _infos(value: Any) -> list[TensorInfo]:
+    return [TensorInfo(tuple(tensor.shape), tensor.itemsize) for tensor in _tensors(value)]

@@ -1,0 +1,105 @@
+"""The operator graph of a module that `torch.export` follows: slower, and understands more code."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from cdmpp.errors import DataError
+from cdmpp.networks.graph.assemble import Assembler
+from cdmpp.networks.graph.graph import NetworkGraph
+from cdmpp.networks.graph.operator import Operator, TensorInfo
+from cdmpp.networks.graph.torch_names import call_options, function_name, refine
+
+if TYPE_CHECKING:
+    import torch
+    from torch import fx, nn
+
+
+def exported_graph(
+    module: nn.Module, inputs: Sequence[torch.Tensor], *, batch: int, name: str
+) -> NetworkGraph:
+    """Returns the operators of a module; nothing is executed.
+
+    Args:
+        module: in evaluation mode.
+        inputs: on the meta device, batch first.
+        batch: samples of one run.
+        name: what the graph is called.
+
+    Raises:
+        DataError: torch.export cannot follow the module, or it runs no operator.
+    """
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    devices = {weight.device for weight in module.parameters()}
+    device = devices.pop() if len(devices) == 1 else torch.device("cpu")
+    try:
+        with FakeTensorMode(allow_non_fake_inputs=True):  # tensors without memory
+            arguments = tuple(
+                torch.empty(tensor.shape, dtype=tensor.dtype, device=device) for tensor in inputs
+            )
+        program = torch.export.export(module, arguments)
+    except Exception as error:  # whatever the module's own code raises
+        text = str(error).strip() or type(error).__name__
+        raise DataError(
+            f"{name}: cannot follow the module with torch.export ({text.splitlines()[0][:200]}); "
+            "check the input shapes (without the batch)"
+        ) from error
+    user_inputs = set(program.graph_signature.user_inputs)
+    assembler = Assembler(name, batch)
+    weights: set[fx.Node] = set()
+    origins: dict[fx.Node, tuple[int, ...]] = {}
+    for node in program.graph.nodes:
+        if node.op == "placeholder":
+            if node.name in user_inputs:
+                origins[node] = ()
+            else:
+                weights.add(node)
+        elif node.op == "get_attr":
+            weights.add(node)
+        elif node.op == "call_function":
+            _add(assembler, node, weights, origins)
+    return assembler.graph()
+
+
+def _add(
+    assembler: Assembler,
+    node: fx.Node,
+    weights: set[fx.Node],
+    origins: dict[fx.Node, tuple[int, ...]],
+) -> None:
+    """Adds a call to the graph, or passes it through."""
+    outputs = _infos(node)
+    active = [source for source in node.all_input_nodes if source not in weights]
+    if not active or not outputs:
+        weights.add(node)  # made of weights only, or a size
+        return
+    inputs = tuple(info for source in active for info in _infos(source))
+    read = tuple(
+        info for source in node.all_input_nodes if source in weights for info in _infos(source)
+    )
+    name = function_name(node.target, node.args)
+    came_from = tuple(dict.fromkeys(origin for source in active for origin in origins[source]))
+    counted = refine(
+        name, [info.shape for info in inputs], [info.shape for info in outputs], len(read)
+    )
+    if counted is None:
+        origins[node] = came_from
+        return
+    options = call_options(name, node.args, node.kwargs)
+    operator = Operator(counted, inputs, read, tuple(outputs), options)
+    origins[node] = (assembler.add(operator, came_from, node.meta.get("nn_module_stack", ())),)
+
+
+def _infos(node: fx.Node) -> list[TensorInfo]:
+    return _tensor_infos(node.meta.get("val"))
+
+
+def _tensor_infos(value: Any) -> list[TensorInfo]:
+    if isinstance(value, (tuple, list)):
+        return [info for item in value for info in _tensor_infos(item)]
+    if hasattr(value, "shape") and hasattr(value, "itemsize"):
+        return [TensorInfo(tuple(int(side) for side in value.shape), value.itemsize)]
+    return []

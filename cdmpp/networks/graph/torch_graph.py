@@ -1,0 +1,156 @@
+"""The operator graph of any torch module: from shapes alone, nothing is executed."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from cdmpp.errors import DataError, UsageError
+from cdmpp.networks.graph.graph import NetworkGraph
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+Method = Literal["fx", "export"]
+METHODS: tuple[Method, ...] = get_args(Method)
+
+
+def torch_graph(
+    module_or_factory: nn.Module | Callable[[], nn.Module],
+    input_shapes: Sequence[tuple[int, ...]],
+    *,
+    batch: int,
+    name: str,
+    method: Method = "fx",
+    dtypes: Sequence[torch.dtype] | None = None,
+) -> NetworkGraph:
+    """Returns the operators of a network at one batch size.
+
+    The module is followed in evaluation mode and left as it was. Tensors are on the meta device:
+    they have shapes and no content. Views and dropout make no node; an operator without a place of
+    its own in `KINDS` keeps its own name.
+
+    Args:
+        module_or_factory: a module, or a function without arguments that makes one. It is called
+            with the meta device as default, so that no weights are made; when its code needs real
+            values, it is called once more without.
+        input_shapes: shape of each input without the batch, e.g. `[(3, 224, 224)]`.
+        batch: samples of one run, put before every shape.
+        name: what the graph is called.
+        method: `fx` follows `forward` (milliseconds); `export` asks torch.export, which is slower
+            and understands more code.
+        dtypes: type of each input. Default: float32; int64 for an input of one axis of a module
+            that has an embedding.
+
+    Raises:
+        UsageError: an unknown method, batch below 1, or no input shape.
+        DataError: the module cannot be made or followed, or runs no operator.
+    """
+    import torch
+
+    if method not in METHODS:
+        raise UsageError(f"method {method!r}, expected one of {', '.join(METHODS)}")
+    if batch < 1:
+        raise UsageError(f"batch {batch}, expected at least 1")
+    if not input_shapes:
+        raise UsageError(f"{name}: no input shape; pass one a sample, e.g. [(3, 224, 224)]")
+    module = made_module(module_or_factory, name)
+    if dtypes is None:
+        dtypes = _default_dtypes(module, input_shapes)
+    if len(dtypes) != len(input_shapes):
+        raise UsageError(f"{name}: {len(dtypes)} types for {len(input_shapes)} input shapes")
+    inputs = [
+        torch.empty((batch, *shape), dtype=dtype, device="meta")
+        for shape, dtype in zip(input_shapes, dtypes, strict=True)
+    ]
+    follow = _follow_fx if method == "fx" else _follow_export
+    with evaluation_mode(module), torch.no_grad():
+        return follow(module, inputs, batch, name)
+
+
+def _follow_fx(
+    module: nn.Module, inputs: list[torch.Tensor], batch: int, name: str
+) -> NetworkGraph:
+    from cdmpp.networks.graph.assemble import Assembler
+    from cdmpp.networks.graph.fx_trace import ShapeTracer
+
+    assembler = Assembler(name, batch)
+    try:
+        ShapeTracer(assembler, inputs).trace(module)
+    except Exception as error:  # whatever the module's own code raises
+        raise DataError(
+            f"{name}: cannot follow the module with torch.fx ({_first_line(error)}); check the "
+            "input shapes (without the batch), or try method='export'"
+        ) from error
+    return assembler.graph()
+
+
+def _follow_export(
+    module: nn.Module, inputs: list[torch.Tensor], batch: int, name: str
+) -> NetworkGraph:
+    from cdmpp.networks.graph.torch_export import exported_graph
+
+    return exported_graph(module, inputs, batch=batch, name=name)
+
+
+def made_module(module_or_factory: Any, name: str) -> nn.Module:
+    """Returns the module, made on the meta device where a factory allows it (see `torch_graph`).
+
+    Raises:
+        UsageError: neither a module nor something that can be called.
+        DataError: the factory fails or makes something else.
+    """
+    import torch
+    from torch import nn
+
+    if isinstance(module_or_factory, nn.Module):
+        return module_or_factory
+    if not callable(module_or_factory):
+        raise UsageError(
+            f"{name}: {type(module_or_factory).__name__}, expected a torch module or a function "
+            "that makes one"
+        )
+    try:
+        try:
+            with torch.device("meta"):
+                module = module_or_factory()
+        except (RuntimeError, NotImplementedError):  # its code reads values
+            module = module_or_factory()
+    except Exception as error:  # whatever the factory's own code raises
+        raise DataError(f"{name}: the factory failed ({_first_line(error)})") from error
+    if not isinstance(module, nn.Module):
+        raise DataError(
+            f"{name}: the factory returned {type(module).__name__}, expected a torch module"
+        )
+    return module
+
+
+def _default_dtypes(module: nn.Module, shapes: Sequence[tuple[int, ...]]) -> list[torch.dtype]:
+    import torch
+    from torch import nn
+
+    if all(len(shape) != 1 for shape in shapes):
+        return [torch.float32] * len(shapes)
+    kinds = (nn.Embedding, nn.EmbeddingBag)
+    has_embedding = any(isinstance(part, kinds) for part in module.modules())
+    return [torch.int64 if has_embedding and len(shape) == 1 else torch.float32 for shape in shapes]
+
+
+@contextlib.contextmanager
+def evaluation_mode(module: nn.Module) -> Iterator[None]:
+    """The module is in evaluation mode inside, and as it was afterwards."""
+    training = [part for part in module.modules() if part.training]
+    try:
+        for part in training:
+            part.training = False
+        yield
+    finally:
+        for part in training:
+            part.training = True
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error).strip()
+    return text.splitlines()[0][:200] if text else type(error).__name__

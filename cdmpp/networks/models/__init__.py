@@ -1,0 +1,1 @@
+"""Models of whole networks: graph in; time, memory and utilisation out."""

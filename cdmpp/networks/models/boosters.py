@@ -1,0 +1,112 @@
+"""Boosted trees, one set a target: fitted, asked, written and read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cdmpp.files.boosted_trees import load_booster, save_booster
+from cdmpp.networks.models.options import TreeOptions
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Boosters:
+    """Trees by the name of what they predict.
+
+    Attributes:
+        by_name: name -> booster.
+        threads: of a prediction.
+    """
+
+    by_name: dict[str, Any]
+    threads: int
+
+    @classmethod
+    def fit(
+        cls,
+        train: tuple[FloatArray, FloatArray],
+        validation: tuple[FloatArray, FloatArray],
+        names: Iterable[str],
+        options: TreeOptions,
+        *,
+        seed: int,
+    ) -> Boosters:
+        """Boosts every target until the validation part no longer gains.
+
+        Args:
+            train: float64 [N, features] and labels float64 [N, names]; NaN labels are left out. So
+                is `validation`.
+            names: of the labels; those without a label in both parts get no trees.
+        """
+        import xgboost
+
+        parameters = {
+            "objective": "reg:absoluteerror",
+            "tree_method": "hist",
+            "max_depth": options.depth,
+            "eta": options.learning_rate,
+            "subsample": options.subsample,
+            "colsample_bytree": options.column_share,
+            "min_child_weight": options.least_weight,
+            "nthread": options.threads or None,
+            "seed": seed,
+        }
+
+        def matrix(part: tuple[FloatArray, FloatArray], column: int) -> Any:
+            rows = np.flatnonzero(np.isfinite(part[1][:, column]))
+            threads = options.threads or None
+            return xgboost.DMatrix(part[0][rows], label=part[1][rows, column], nthread=threads)
+
+        found = {}
+        for column, name in enumerate(names):
+            if not all(np.isfinite(part[1][:, column]).any() for part in (train, validation)):
+                continue
+            booster = xgboost.train(
+                parameters,
+                matrix(train, column),
+                num_boost_round=options.trees,
+                evals=[(matrix(validation, column), "validation")],
+                early_stopping_rounds=options.patience,
+                verbose_eval=False,
+            )
+            found[name] = booster[: booster.best_iteration + 1]
+        return cls(found, options.threads)
+
+    def predict(self, name: str, rows: FloatArray) -> FloatArray:
+        """Returns float64 [N], what the trees of this name say.
+
+        Args:
+            rows: float64 [N, features].
+        """
+        import xgboost
+
+        matrix = xgboost.DMatrix(rows, nthread=self.threads or None)
+        return np.asarray(self.by_name[name].predict(matrix), np.float64)
+
+    def save(self, directory: Path) -> list[str]:
+        """Writes the trees as the library's own UBJSON, packed; returns the names."""
+        for name, booster in self.by_name.items():
+            save_booster(booster, _path(directory, name))
+        return list(self.by_name)
+
+    @classmethod
+    def load(cls, directory: Path, names: Iterable[str], *, threads: int) -> Boosters:
+        """Reads what `save` wrote.
+
+        Raises:
+            DataError: a file is missing or damaged.
+        """
+        hint = "train again with `cdmpp networks train`"
+        found = {name: load_booster(_path(directory, name), hint=hint) for name in names}
+        return cls(found, threads)
+
+
+def _path(directory: Path, name: str) -> Path:
+    return directory / f"trees-{name}.ubj.xz"

@@ -1,0 +1,194 @@
+"""Linear models of what operators cost and of what a network holds: fitted rooflines and memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cdmpp.networks.dataset.encode import FAMILIES, EncodedGraph
+from cdmpp.networks.dataset.samples import MEMORIES, TIMES, NetworkSamples
+
+FloatArray = NDArray[np.float64]
+
+#: What an operator is charged for: the call, its operations, the bytes that it moves.
+_CHARGES = 3
+_CALL_S = 1e-6
+#: Place of `ConvolutionKinds.product` in `EncodedGraph.generated`.
+_PRODUCT = 3
+#: No operator is cheaper than this share of what it costs at the prices of all families together:
+#: a family that training hardly saw can come out for free.
+_LEAST_SHARE = 0.1
+_LEAST_S, _LEAST_BYTES = 1e-8, 1.0
+#: Relative errors above this count less, see `relative_prices`.
+_TURN = 0.05
+_ROUNDS = 8
+
+
+@dataclass(frozen=True)
+class OperatorPrices:
+    """Each family of operators has a price a call, and ratios to its rooflines.
+
+    `calls x 1 us x a + flops / peak x b + bytes / bandwidth x c`, in inference and in training.
+
+    Attributes:
+        prices: float64 [2, families, 3]: a, b and c, none below 0.
+        pooled: float64 [2, 3], those of all families together.
+    """
+
+    prices: FloatArray
+    pooled: FloatArray
+
+    @classmethod
+    def fit(cls, train: NetworkSamples) -> OperatorPrices:
+        """Returns the least absolute relative errors of the sums; a family that does not occur has
+        the prices of all families together. Where no time was measured, all prices are 1.
+        """
+        prices = np.ones((len(TIMES), len(FAMILIES), _CHARGES))
+        pooled = np.ones((len(TIMES), _CHARGES))
+        charges = np.stack([_family_charges(*row) for row in _rows(train)])
+        is_there = charges[:, :, 0].sum(axis=0) > 0
+        for mode, column in enumerate(TIMES):
+            measured = train.targets[:, column]
+            rows = np.flatnonzero(np.isfinite(measured))
+            if len(rows) == 0:
+                continue
+            own = charges[rows]
+            pooled[mode] = relative_prices(own.sum(axis=1), measured[rows])
+            prices[mode] = pooled[mode]
+            found = relative_prices(own[:, is_there].reshape(len(rows), -1), measured[rows])
+            prices[mode, is_there] = found.reshape(-1, _CHARGES)
+        return cls(prices, pooled)
+
+    def operator_seconds(self, samples: NetworkSamples) -> list[FloatArray]:
+        """Returns [N] float64 [nodes, 2], seconds of each operator in inference and in training."""
+        result = []
+        for graph, rates in _rows(samples):
+            charges, family = _charges(graph, rates)
+            own = np.einsum("nc,mnc->nm", charges, self.prices[:, family])
+            least = _LEAST_SHARE * charges @ self.pooled.T
+            result.append(np.maximum(np.maximum(own, least), _LEAST_S))
+        return result
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the prices."""
+        return {"prices": self.prices.tolist(), "pooled": self.pooled.tolist()}
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> OperatorPrices:
+        """Returns what `to_json` was given."""
+        return cls(np.array(value["prices"], np.float64), np.array(value["pooled"], np.float64))
+
+
+@dataclass(frozen=True)
+class MemoryPrices:
+    """Memory as a constant and shares of what is known of the network, see `_memory_columns`.
+
+    Attributes:
+        prices: float64 [2, columns], none below 0.
+    """
+
+    prices: FloatArray
+
+    @classmethod
+    def fit(cls, train: NetworkSamples) -> MemoryPrices:
+        """Returns the least absolute relative errors; the analytic peak where nothing was
+        measured.
+        """
+        width = len(_memory_columns(train.graphs[0], 0))
+        prices = np.zeros((len(MEMORIES), width))
+        prices[:, 1] = 1.0
+        for mode, column in enumerate(MEMORIES):
+            measured = train.targets[:, column]
+            rows = np.flatnonzero(np.isfinite(measured))
+            if len(rows):
+                columns = np.stack([_memory_columns(graph, mode) for graph in train.encoded])
+                prices[mode] = relative_prices(columns[rows], measured[rows])
+        return cls(prices)
+
+    def predict(self, samples: NetworkSamples) -> FloatArray:
+        """Returns float64 [N, 2], bytes in inference and in training."""
+        modes = range(len(MEMORIES))
+        rows = [
+            [_memory_columns(graph, mode) @ self.prices[mode] for mode in modes]
+            for graph in samples.encoded
+        ]
+        return np.maximum(np.array(rows).reshape(-1, len(MEMORIES)), _LEAST_BYTES)
+
+    def to_json(self) -> Any:
+        """Returns the prices."""
+        return self.prices.tolist()
+
+    @classmethod
+    def from_json(cls, value: Any) -> MemoryPrices:
+        """Returns what `to_json` was given."""
+        return cls(np.array(value, np.float64))
+
+
+def relative_prices(columns: FloatArray, measured: FloatArray) -> FloatArray:
+    """Returns float64 [columns], prices of at least 0 with small errors relative to what was
+    measured.
+
+    Least squares, some rounds in which rows with large errors count less: nearly the least mean
+    absolute percentage error.
+
+    Args:
+        columns: float64 [rows, columns], amounts.
+        measured: float64 [rows], positive.
+    """
+    from scipy.optimize import nnls
+
+    matrix = columns / measured[:, None]
+    size = np.maximum(np.abs(matrix).max(axis=0), 1e-300)
+    matrix = matrix / size
+    weight = np.ones(len(measured))
+    prices = np.zeros(matrix.shape[1])
+    for _ in range(_ROUNDS):
+        prices, _ = nnls(matrix * weight[:, None], weight, maxiter=100 * len(size))
+        error = np.abs(matrix @ prices - 1.0)
+        weight = 1.0 / np.sqrt(np.maximum(error, _TURN))
+    return np.asarray(prices / size)
+
+
+def _rows(samples: NetworkSamples) -> list[tuple[EncodedGraph, FloatArray]]:
+    """Returns the graph of each sample with the peak and the bandwidth of its device."""
+    rates = samples.rates()
+    return list(zip(samples.encoded, rates[samples.device], strict=True))
+
+
+def _charges(graph: EncodedGraph, rates: FloatArray) -> tuple[FloatArray, NDArray[np.int64]]:
+    """Returns float64 [nodes, 3], seconds that a price of 1 charges, and the families."""
+    work = graph.graph.flops / rates[0]
+    traffic = graph.graph.column("bytes") / rates[1]
+    return np.stack([np.full(len(work), _CALL_S), work, traffic], 1), graph.family
+
+
+def _family_charges(graph: EncodedGraph, rates: FloatArray) -> FloatArray:
+    """Returns float64 [families, 3], sums over the operators of a family."""
+    charges, family = _charges(graph, rates)
+    total = np.zeros((len(FAMILIES), _CHARGES))
+    np.add.at(total, family, charges)
+    return total
+
+
+def _memory_columns(graph: EncodedGraph, mode: int) -> FloatArray:
+    """Returns a constant, the analytic peak, weights, all outputs, the largest output, the largest
+    operator, how many operators there are, what linear layers and convolutions pack, whether linear
+    layers do, `EncodedGraph.generated`, whether any convolution is a product of matrices, and which
+    families occur: the first of each makes the process larger.
+    """
+    column = graph.graph.column
+    outputs, traffic = column("output_size"), column("bytes")
+    forward, backward, convolution = graph.packed_bytes
+    first = [
+        1.0, graph.memory_bytes[mode], column("weight_size").sum(), outputs.sum(),
+        outputs.max(), traffic.max(), len(outputs), forward,
+        backward * mode, convolution, float(forward > 0),
+    ]  # fmt: skip
+    occurs = np.bincount(graph.family, minlength=len(FAMILIES)) > 0
+    has_product = graph.generated[_PRODUCT] > 0
+    return np.concatenate(
+        [np.array(first, np.float64), graph.generated, [float(has_product)], occurs.astype(float)]
+    )

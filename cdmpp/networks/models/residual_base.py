@@ -1,0 +1,166 @@
+"""What our model corrects: fitted rooflines, fitted analytic memory, mean utilisation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from cdmpp.networks.dataset.encode import FAMILIES, TOTAL_COLUMNS
+from cdmpp.networks.dataset.samples import (
+    DEVICE_COLUMNS,
+    TARGETS,
+    TIMES,
+    UTILISATIONS,
+    NetworkSamples,
+)
+from cdmpp.networks.models.batch import GraphTensors, Standard
+from cdmpp.networks.models.prices import MemoryPrices, OperatorPrices
+
+FloatArray = NDArray[np.float64]
+
+#: First columns of `network_rows`: what every operator sees of the whole network.
+CONTEXT_COLUMNS = len(TOTAL_COLUMNS) + len(DEVICE_COLUMNS)
+
+
+@dataclass(frozen=True)
+class Base:
+    """Predictions without a learned correction.
+
+    Attributes:
+        operators: prices of operators.
+        memory: prices of memory.
+        shift: float64 [6], median log of measured over priced; of utilisation the median log.
+        spread: float64 [6], standard deviation of that log; 1 where nothing was measured.
+    """
+
+    operators: OperatorPrices
+    memory: MemoryPrices
+    shift: FloatArray
+    spread: FloatArray
+
+    @classmethod
+    def fit(cls, train: NetworkSamples) -> Base:
+        """Returns the base of the training part."""
+        zeros, ones = np.zeros(len(TARGETS)), np.ones(len(TARGETS))
+        raw = cls(OperatorPrices.fit(train), MemoryPrices.fit(train), zeros, ones)
+        left = np.log(train.targets) - raw.logs(train)
+        known = np.isfinite(left).any(axis=0)
+        filled = np.where(known, left, 0.0)
+        spread = np.where(known, np.maximum(np.nanstd(filled, axis=0), 1e-4), 1.0)
+        return cls(raw.operators, raw.memory, np.nanmedian(filled, axis=0), spread)
+
+    def logs(self, samples: NetworkSamples) -> FloatArray:
+        """Returns float64 [N, 6], logs of the targets."""
+        seconds = self.operators.operator_seconds(samples)
+        times = np.log([rows.sum(axis=0) for rows in seconds]).reshape(-1, len(TIMES))
+        memory = np.log(self.memory.predict(samples))
+        shares = np.zeros((len(samples), len(UTILISATIONS)))
+        return np.asarray(np.concatenate([times, memory, shares], 1) + self.shift)
+
+    def operator_seconds(self, samples: NetworkSamples) -> list[FloatArray]:
+        """Returns [N] float64 [nodes, 2], whose sums are the times of `logs`."""
+        factor = np.exp(self.shift[list(TIMES)])
+        return [rows * factor for rows in self.operators.operator_seconds(samples)]
+
+    def tree_rows(self, samples: NetworkSamples) -> FloatArray:
+        """Returns float64 [N, features] for boosted trees: published features, totals, device,
+        base, what share of the base time each family has, how many different convolutions there
+        are, and what products of matrices pack.
+        """
+        seconds = self.operators.operator_seconds(samples)
+        shares = [
+            np.bincount(graph.family, rows[:, 0] / rows[:, 0].sum(), minlength=len(FAMILIES))
+            for graph, rows in zip(samples.encoded, seconds, strict=True)
+        ]
+        published = np.stack([graph.network for graph in samples.encoded])
+        own = network_rows(samples)
+        counts = np.stack(
+            [[*graph.generated, *np.log1p(graph.packed_bytes)] for graph in samples.encoded]
+        )
+        logs = self.logs(samples)[:, :4]
+        return np.concatenate([published, own, logs, np.stack(shares), counts], 1)
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns plain values."""
+        return {
+            "operators": self.operators.to_json(),
+            "memory": self.memory.to_json(),
+            "shift": self.shift.tolist(),
+            "spread": self.spread.tolist(),
+        }
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Base:
+        """Returns what `to_json` was given."""
+        return cls(
+            OperatorPrices.from_json(value["operators"]),
+            MemoryPrices.from_json(value["memory"]),
+            np.array(value["shift"]),
+            np.array(value["spread"]),
+        )
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """Standardisation of operators and totals, fitted on the training part."""
+
+    nodes: Standard
+    network: Standard
+
+    @classmethod
+    def fit(cls, train: NetworkSamples) -> Scaling:
+        """Returns the statistics; every graph counts once for its operators."""
+        graphs = [train.graphs[number] for number in np.unique(train.graph).tolist()]
+        return cls(
+            Standard.fit(np.concatenate([graph.operators for graph in graphs])),
+            Standard.fit(network_rows(train)),
+        )
+
+    def tensors(
+        self, samples: NetworkSamples, base: Base, dtype: torch.dtype
+    ) -> list[GraphTensors]:
+        """Returns the tensors of each sample; what belongs to the graph alone is made once."""
+        made: dict[int, tuple[Tensor, Tensor]] = {}
+        network = torch.tensor(self.network.apply(network_rows(samples)), dtype=dtype)
+        seconds = base.operator_seconds(samples)
+        result = []
+        for row, number in enumerate(samples.graph.tolist()):
+            graph = samples.graphs[number]
+            if number not in made:
+                made[number] = (
+                    torch.tensor(self.nodes.apply(graph.operators), dtype=dtype),
+                    torch.tensor(graph.graph.edges, dtype=torch.int64),
+                )
+            nodes, links = made[number]
+            result.append(
+                GraphTensors(
+                    nodes=nodes,
+                    edges=nodes.new_zeros(len(links), 0),
+                    network=network[row],
+                    links=links,
+                    base=torch.tensor(seconds[row], dtype=dtype),
+                    measured=torch.tensor(samples.operators[row], dtype=dtype),
+                )
+            )
+        return result
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns plain values."""
+        return {"nodes": self.nodes.to_json(), "network": self.network.to_json()}
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Scaling:
+        """Returns what `to_json` was given."""
+        return cls(Standard.from_json(value["nodes"]), Standard.from_json(value["network"]))
+
+
+def network_rows(samples: NetworkSamples) -> FloatArray:
+    """Returns float64 [N, columns]: `TOTAL_COLUMNS`, the device, what is left of the totals."""
+    totals = np.stack([graph.totals for graph in samples.encoded])
+    first = len(TOTAL_COLUMNS)
+    return np.concatenate([totals[:, :first], samples.device_columns(), totals[:, first:]], 1)

@@ -1,0 +1,1 @@
+"""The training loop: epochs, checkpoints, pace, several processes."""

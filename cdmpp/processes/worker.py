@@ -1,0 +1,183 @@
+"""How a campaign talks to its workers: the campaign's side, which outlives every worker."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from cdmpp.errors import DeviceError
+from cdmpp.processes.pipe import WorkerPipe
+from cdmpp.processes.serve import first_error_text
+
+WORKER_COMMAND = (sys.executable, "-m", "tvm_helper.measure.worker")
+_TAIL_BYTES = 20_000
+#: A worker whose first start fails so often is not the programs' fault.
+_STARTS = 2
+
+Outcome = Literal["done", "failed", "timeout", "died"]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What became of a request.
+
+    Attributes:
+        outcome: `done`; `failed` = the worker says why; `timeout` = it took too long and was
+            killed; `died` = the worker is gone.
+        value: the worker's answer, empty unless `done` or `failed`.
+        text: why, empty when `done`.
+        signal: what ended a worker that died, None where it ended by itself.
+        elapsed_s: seconds since the work began.
+    """
+
+    outcome: Outcome
+    value: dict[str, Any]
+    text: str = ""
+    signal: int | None = None
+    elapsed_s: float = 0.0
+
+
+class Worker:
+    """A process that does one request after the other, and is started again when it died.
+
+    Args:
+        command: what to run; it calls `measure_protocol.serve`.
+        log: file for its standard error.
+        queue_timeout_s: how long it may take to start, and to begin a request.
+        environment: variables on top of those of this process.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        log: Path,
+        *,
+        queue_timeout_s: float,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self._pipe = WorkerPipe(command, log, environment=environment)
+        self._queue_timeout_s = queue_timeout_s
+
+    @property
+    def pid(self) -> int | None:
+        """Its process, None while there is none."""
+        return self._pipe.pid
+
+    def start(self) -> None:
+        """Starts the process unless it runs, and waits until it is ready.
+
+        Raises:
+            DeviceError: it does not become ready.
+        """
+        if self._pipe.is_running:
+            return
+        text = ""
+        for _ in range(_STARTS):
+            self._pipe.start()
+            event = self._pipe.receive(time.monotonic() + self._queue_timeout_s)
+            if event is not None and event["event"] == "ready":
+                return
+            text = "it was not ready in time" if self._pipe.is_running else self._last_words()
+            self.stop()
+        raise DeviceError(
+            f"the worker process cannot be started ({text}); expected it to be ready within "
+            f"{self._queue_timeout_s:.0f} s. Try it: {' '.join(self._pipe.command)}"
+        )
+
+    def ask(self, request: Mapping[str, Any], *, timeout_s: float) -> Answer:
+        """Returns what became of a request; the seconds count from when its work begins.
+
+        Raises:
+            DeviceError: the worker cannot be started, or the device is not free in time.
+        """
+        self.start()
+        with contextlib.suppress(OSError):
+            os.truncate(self._pipe.log, 0)
+        self._pipe.send(request)
+        began = time.monotonic()
+        deadline, has_begun = began + self._queue_timeout_s, False
+        while True:
+            event = self._pipe.receive(deadline)
+            elapsed = time.monotonic() - began if has_begun else 0.0
+            if event is None:
+                return self._no_answer(has_begun=has_begun, elapsed_s=elapsed, timeout_s=timeout_s)
+            if event["event"] == "begin":
+                began, has_begun = time.monotonic(), True
+                deadline = began + timeout_s
+            elif event["event"] == "failed":
+                return Answer("failed", event, event["error"], elapsed_s=elapsed)
+            elif event["event"] == "done":
+                return Answer("done", event, elapsed_s=elapsed)
+
+    def _no_answer(self, *, has_begun: bool, elapsed_s: float, timeout_s: float) -> Answer:
+        code = self._pipe.code
+        if code is not None:
+            text = self._last_words()
+            self.stop()
+            return Answer("died", {}, text, signal=-code if code < 0 else None, elapsed_s=elapsed_s)
+        self.stop()
+        if not has_begun:
+            raise DeviceError(
+                f"the device was not free within {self._queue_timeout_s:.0f} s (queue_timeout_s); "
+                "see whether somebody else holds it, then run the same command again"
+            )
+        return Answer("timeout", {}, f"killed after {timeout_s:g} s", elapsed_s=elapsed_s)
+
+    def _last_words(self) -> str:
+        code = self._pipe.code
+        with contextlib.suppress(ValueError):
+            if code is not None and code < 0:
+                return f"killed by {signal.Signals(-code).name}"
+        with self._pipe.log.open("rb") as stream:
+            stream.seek(max(0, self._pipe.log.stat().st_size - _TAIL_BYTES))
+            words = stream.read().decode("utf-8", "replace")
+        said = first_error_text("\n".join(reversed(words.splitlines()))) if words.strip() else ""
+        return f"ended with code {code}" + (f": {said}" if said else "")
+
+    def stop(self) -> None:
+        """Ends the process and all that it started."""
+        self._pipe.stop()
+
+
+def ask_all(
+    workers: Sequence[Worker], requests: Sequence[Mapping[str, Any]], *, timeout_s: float
+) -> Iterator[tuple[int, Answer]]:
+    """Yields (number of the request, answer) as they come, spread over the workers.
+
+    Raises:
+        DeviceError: see `Worker.ask`.
+    """
+    if len(workers) == 1:
+        for number, request in enumerate(requests):
+            yield number, workers[0].ask(request, timeout_s=timeout_s)
+        return
+    from concurrent.futures import ThreadPoolExecutor, as_completed
+    from queue import SimpleQueue
+
+    free: SimpleQueue[Worker] = SimpleQueue()
+    for worker in workers:
+        free.put(worker)
+
+    def one(number: int) -> tuple[int, Answer]:
+        worker = free.get()
+        try:
+            return number, worker.ask(requests[number], timeout_s=timeout_s)
+        finally:
+            free.put(worker)
+
+    with ThreadPoolExecutor(len(workers)) as pool:
+        try:
+            for future in as_completed([pool.submit(one, n) for n in range(len(requests))]):
+                yield future.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for worker in workers:
+                worker.stop()
+            raise

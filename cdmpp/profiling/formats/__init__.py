@@ -1,0 +1,1 @@
+"""One module a profile format, and what they share."""

@@ -1,0 +1,130 @@
+"""Nsight Compute's raw page as CSV (`ncu --csv --page raw`): a row of units below the names.
+
+Source: Nsight Compute CLI documentation; metric names of its kernel profiling guide.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cdmpp.errors import DataError
+from cdmpp.files.open_text import bad_line, csv_rows
+from cdmpp.profiling.formats.names import short_name
+from cdmpp.profiling.formats.units import number, seconds, size_bytes
+from cdmpp.profiling.schema import Launch, Profile, Row
+
+FORMAT = "ncu raw page (CSV)"
+_NAME, _TIME = "Kernel Name", "gpu__time_duration.sum"
+_FLOP = {
+    f"smsp__sass_thread_inst_executed_op_{kind}{what}_pred_on.sum": weight
+    for kind in "fdh"
+    for what, weight in (("add", 1.0), ("mul", 1.0), ("fma", 2.0))
+}
+_SHARED = ("launch__shared_mem_per_block_static", "launch__shared_mem_per_block_dynamic")
+_BYTES = ("dram__bytes_read.sum", "dram__bytes_write.sum")
+_ALL_BYTES = "dram__bytes.sum"
+
+
+def is_ncu_raw(text: str) -> bool:
+    """Whether a text has the raw page of Nsight Compute."""
+    return f'"{_NAME}"' in text or f",{_NAME}," in text
+
+
+def read_ncu_raw(path: Path, text: str) -> Profile:
+    """Returns one row a kernel and launch configuration, with its metrics.
+
+    Raises:
+        DataError: no rights to read counters, no table, a missing time, or a bad value.
+    """
+    if "ERR_NVGPUCTRPERM" in text:
+        raise DataError(
+            f"{path}: ncu was not allowed to read counters (ERR_NVGPUCTRPERM); expected root or "
+            "the driver option NVreg_RestrictProfilingToAdminUsers=0"
+        )
+    lines = text.splitlines()
+    first = next(i for i, line in enumerate(lines) if _NAME in line)
+    table = csv_rows("\n".join(lines[first:]))
+    names, units_row, launches = table[0], table[1] if len(table) > 1 else [], table[2:]
+    if not launches or _TIME not in names:
+        raise DataError(
+            f"{path}: {len(launches)} launches of ncu"
+            f"{'' if _TIME in names else f' without {_TIME}'}; expected the raw page with times: "
+            f"ncu --csv --page raw --metrics {_TIME},..."
+        )
+    units = dict(zip(names, units_row, strict=False))
+    found: dict[tuple[str, Launch], list[dict[str, str]]] = {}
+    for index, cells in enumerate(launches):
+        if len(cells) != len(names):
+            raise bad_line(path, first + index + 3, f"{len(cells)} values", f"{len(names)} values")
+        value = dict(zip(names, cells, strict=True))
+        try:
+            found.setdefault((value[_NAME], _launch(value, units)), []).append(value)
+            seconds(value[_TIME], units[_TIME])
+        except ValueError as error:
+            raise bad_line(path, first + index + 3, error, "a launch with its metrics") from None
+    rows = tuple(_row(name, launch, values, units) for (name, launch), values in found.items())
+    return Profile(str(path), FORMAT, rows)
+
+
+def _row(name: str, launch: Launch, values: list[dict[str, str]], units: dict[str, str]) -> Row:
+    import numpy as np
+
+    samples = np.array([seconds(value[_TIME], units[_TIME]) for value in values])
+    metrics: dict[str, float | str] = {}
+    for metric in values[0]:
+        if "__" not in metric:
+            continue
+        numbers = [_number(value[metric]) for value in values]
+        known = [value for value in numbers if value is not None]
+        if known:
+            metrics[metric] = sum(known) / len(known)
+    return Row(
+        kind="kernel", name=name, short_name=short_name(name), calls=len(samples),
+        total_s=float(samples.sum()), min_s=float(samples.min()), max_s=float(samples.max()),
+        samples_s=samples, launch=launch, flop=_flop(values), moved_bytes=_moved(values, units),
+        metrics=metrics,
+    )  # fmt: skip
+
+
+def _flop(values: list[dict[str, str]]) -> float | None:
+    known = [name for name in _FLOP if name in values[0]]
+    if not known:
+        return None
+    return sum(_FLOP[name] * (_number(value[name]) or 0.0) for value in values for name in known)
+
+
+def _moved(values: list[dict[str, str]], units: dict[str, str]) -> float | None:
+    names = (_ALL_BYTES,) if _ALL_BYTES in values[0] else _BYTES
+    if any(name not in values[0] for name in names):
+        return None
+    return sum(
+        size_bytes(value[name], units[name], is_binary=False) for value in values for name in names
+    )
+
+
+def _launch(value: dict[str, str], units: dict[str, str]) -> Launch:
+    registers = _number(value.get("launch__registers_per_thread", ""))
+    shared = None
+    if all(name in value for name in _SHARED):
+        shared = round(
+            sum(size_bytes(value[name], units[name], is_binary=False) for name in _SHARED)
+        )
+    return Launch(
+        _triple(value.get("Grid Size", "")), _triple(value.get("Block Size", "")),
+        None if registers is None else int(registers), shared,
+    )  # fmt: skip
+
+
+def _triple(text: str) -> tuple[int, int, int] | None:
+    parts = [_number(part) for part in text.strip("()").split(",")]
+    if len(parts) != 3 or any(part is None for part in parts):
+        return None
+    x, y, z = (int(part or 0) for part in parts)
+    return x, y, z
+
+
+def _number(text: str) -> float | None:
+    try:
+        return number(text)
+    except ValueError:
+        return None

@@ -1,0 +1,167 @@
+"""Top-level operators of a trace with their launches, kernels and nested operators."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from cdmpp.errors import DataError
+from cdmpp.replay.traces.trace_events import EventColumns, TraceEvents
+
+_PREFIXES = ("autograd::engine::evaluate_function: ", "torch::autograd::", "aten::")
+_COMMUNICATION_WORDS = ("nccl", "rccl", "allreduce", "alltoall")
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A call that puts something on a device; times in µs.
+
+    Attributes:
+        call: such as `cudaLaunchKernel`.
+        start_us, duration_us: of the call.
+        kernel: name of what it started; empty where the trace has none.
+        place: device and stream, such as `gpu0/7`.
+        kernel_start_us, kernel_us: when and how long that ran; None where the trace has none.
+    """
+
+    call: str
+    start_us: float
+    duration_us: float
+    kernel: str = ""
+    place: str = ""
+    kernel_start_us: float | None = None
+    kernel_us: float | None = None
+
+    @property
+    def is_communication(self) -> bool:
+        """Whether it is a collective."""
+        name = self.kernel.lower()
+        return any(word in name for word in _COMMUNICATION_WORDS)
+
+
+@dataclass(frozen=True)
+class HostOperator:
+    """An operator that no other operator called.
+
+    Attributes:
+        name: without its namespace, such as `linear` or `AddmmBackward0`.
+        start_us, end_us: on the host.
+        thread: process and thread.
+        shapes: of its inputs, as the trace writes them.
+        launches: in order.
+        nested_us: starts of the operators that it called, in order.
+        syncs_us: (start, end) of calls in it that waited for a device.
+    """
+
+    name: str
+    start_us: float
+    end_us: float
+    thread: str
+    shapes: str
+    launches: tuple[Launch, ...]
+    nested_us: tuple[float, ...]
+    syncs_us: tuple[tuple[float, float], ...] = ()
+
+
+def plain_name(name: str) -> str:
+    """Returns an operator's name without namespace: `aten::linear` is `linear`."""
+    for prefix in _PREFIXES:
+        name = name.removeprefix(prefix)
+    return name.partition("#")[0] if name.startswith("Optimizer.") else name
+
+
+def host_iterations(trace: TraceEvents) -> list[list[HostOperator]]:
+    """Returns the top-level operators of each marked iteration, in order of their start.
+
+    Without marks the whole trace is one iteration. Operators outside every mark are left out.
+
+    Raises:
+        DataError: no mark has an operator in it.
+    """
+    operators = sorted(_top_level(trace), key=lambda one: (one.start_us, one.thread))
+    if not trace.steps:
+        return [operators]
+    iterations = []
+    for start, end in sorted(trace.steps):
+        inside = [one for one in operators if start <= one.start_us < end]
+        if inside:
+            iterations.append(inside)
+    if not iterations:
+        raise DataError(
+            f"{trace.source}: {len(trace.steps)} marked iterations, no operator in them; expected "
+            "profiler.step() after each iteration"
+        )
+    return iterations
+
+
+def _top_level(trace: TraceEvents) -> Iterator[HostOperator]:
+    columns, text = trace.operators, trace.names.texts
+    kernels = {link: place for place, link in enumerate(trace.kernels.link) if link >= 0}
+    launches = _by_thread(trace.launches)
+    syncs = _by_thread(trace.syncs)
+    for thread, places in _by_thread(columns).items():
+        index = 0
+        while index < len(places):
+            top = places[index]
+            start = columns.start_us[top]
+            end = start + columns.duration_us[top]
+            stop = index + 1
+            while stop < len(places) and columns.start_us[places[stop]] < end:
+                stop += 1
+            nested = tuple(columns.start_us[place] for place in places[index + 1 : stop])
+            inside = _within(trace.launches, launches.get(thread, []), start, end)
+            waits = _within(trace.syncs, syncs.get(thread, []), start, end)
+            yield HostOperator(
+                name=plain_name(text[columns.name[top]]),
+                start_us=start,
+                end_us=end,
+                thread=text[thread],
+                shapes=text[columns.detail[top]],
+                launches=tuple(_launch(trace, place, kernels) for place in inside),
+                nested_us=nested,
+                syncs_us=tuple(_span(trace.syncs, place) for place in waits),
+            )
+            index = stop
+
+
+def _by_thread(columns: EventColumns) -> dict[int, list[int]]:
+    """Returns thread -> places of its events by start, the longer one first."""
+    groups: dict[int, list[int]] = {}
+    order = sorted(
+        range(len(columns)),
+        key=lambda place: (columns.start_us[place], -columns.duration_us[place]),
+    )
+    for place in order:
+        groups.setdefault(columns.thread[place], []).append(place)
+    return groups
+
+
+def _within(columns: EventColumns, places: list[int], start: float, end: float) -> list[int]:
+    key = columns.start_us.__getitem__
+    first = bisect_right(places, start, key=key)
+    # A launch may begin with its operator.
+    while first > 0 and key(places[first - 1]) == start:
+        first -= 1
+    last = first
+    while last < len(places) and key(places[last]) < end:
+        last += 1
+    return places[first:last]
+
+
+def _launch(trace: TraceEvents, place: int, kernels: dict[int, int]) -> Launch:
+    columns, text = trace.launches, trace.names.texts
+    call, start = text[columns.name[place]], columns.start_us[place]
+    duration = columns.duration_us[place]
+    kernel = kernels.get(columns.link[place])
+    if kernel is None:
+        return Launch(call, start, duration)
+    ran = trace.kernels
+    return Launch(
+        call, start, duration, text[ran.name[kernel]], text[ran.detail[kernel]],
+        ran.start_us[kernel], ran.duration_us[kernel],
+    )  # fmt: skip
+
+
+def _span(columns: EventColumns, place: int) -> tuple[float, float]:
+    return columns.start_us[place], columns.start_us[place] + columns.duration_us[place]

@@ -1,0 +1,229 @@
+"""A training iteration as its host walks it: operators in order, a host clock and device clocks.
+
+Source: the iteration walk of the public repository owensgroup/ml_perf_model, first version
+(`reference`) and later one (`head`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from cdmpp.errors import DataError, UsageError
+from cdmpp.replay.traces.overheads import HostOverheads, Overhead
+
+WalkVersion = Literal["reference", "head"]
+WALK_VERSIONS: tuple[WalkVersion, ...] = ("reference", "head")
+#: Operators that the first version walks as one piece, and those that it leaves out.
+WHOLE_OPERATORS = frozenset({"Optimizer.zero_grad", "Optimizer.step"})
+SKIPPED_OPERATORS = frozenset({"random_", "item"})
+#: What the later version adds to each kernel, and what a copy without operators below it costs, µs.
+KERNEL_EXTRA_US = 5.0
+EVENT_US = 2.0
+
+
+@dataclass(frozen=True)
+class WalkedKernel:
+    """What one launch starts.
+
+    Attributes:
+        time_us: predicted or measured; None = unknown, the device's clock stays.
+        is_communication: whether it runs in the communication stream.
+    """
+
+    time_us: float | None
+    is_communication: bool = False
+
+
+@dataclass(frozen=True)
+class WalkedOperator:
+    """A top-level operator.
+
+    Attributes:
+        name: under which its overheads are found.
+        calls: launch call of each launch; empty = it launches nothing.
+        kernels: one a launch, in order; empty = it has no kernel model.
+        is_blocking: the host waits for the device at its end (a copy to the host).
+        needs_communication: it uses the result of a collective, or waits for one.
+    """
+
+    name: str
+    calls: tuple[str, ...] = ()
+    kernels: tuple[WalkedKernel, ...] = ()
+    is_blocking: bool = False
+    needs_communication: bool = False
+
+
+@dataclass(frozen=True)
+class WalkOptions:
+    """How to walk.
+
+    Attributes:
+        version: see the module.
+        reproduces_defects: walk whole operators as the first version does: T2 and T3 twice,
+            launches never.
+        uses_pooled: an operator without overheads of its own gets the mean over all operators,
+            instead of an error.
+    """
+
+    version: WalkVersion = "reference"
+    reproduces_defects: bool = False
+    uses_pooled: bool = False
+
+    def __post_init__(self) -> None:
+        if self.version not in WALK_VERSIONS:
+            raise UsageError(
+                f"walk {self.version!r} is not known; expected one of {', '.join(WALK_VERSIONS)}"
+            )
+
+
+@dataclass(frozen=True)
+class Walk:
+    """A walked iteration; µs, as its overheads.
+
+    Attributes:
+        total_us: when host and device are done.
+        active_us: sum of the kernels' times, the later version's extra included.
+        host_us: host clock at the end.
+        device_us: device clocks at the end: compute, communication.
+        exposed_communication_us: communication that nothing hides.
+        after_us: host clock after each operator that was not skipped.
+        pooled: operators that got the mean overheads over all operators.
+        unmodelled: operators that launch something that no model covers -> launches.
+    """
+
+    total_us: float
+    active_us: float
+    host_us: float
+    device_us: tuple[float, float]
+    exposed_communication_us: float
+    after_us: tuple[tuple[str, float], ...]
+    pooled: tuple[str, ...]
+    unmodelled: dict[str, int]
+
+
+def walk(
+    operators: Sequence[WalkedOperator],
+    overheads: HostOverheads,
+    *,
+    options: WalkOptions | None = None,
+) -> Walk:
+    """Returns the time of one iteration on one rank.
+
+    Raises:
+        DataError: no operators, or an overhead that is missing.
+    """
+    if not operators:
+        raise DataError("an iteration without operators; expected at least one")
+    return _Walker(overheads, options or WalkOptions()).run(operators)
+
+
+def slowest(walks: Sequence[Walk]) -> Walk:
+    """Returns the walk of the slowest rank: what several ranks that wait for each other take."""
+    return max(walks, key=lambda one: one.total_us)
+
+
+class _Walker:
+    def __init__(self, overheads: HostOverheads, options: WalkOptions) -> None:
+        self.overheads, self.options = overheads, options
+        self.cpu = self.compute = self.communication = 0.0
+        self.active = self.exposed = 0.0
+        self.pooled: dict[str, None] = {}
+        self.unmodelled: dict[str, int] = {}
+
+    def run(self, operators: Sequence[WalkedOperator]) -> Walk:
+        after: list[tuple[str, float]] = []
+        for one in operators:
+            if one.name in SKIPPED_OPERATORS:
+                continue
+            self.cpu += self.overheads.t1.mean_us
+            self._operator(one)
+            after.append((one.name, self.cpu))
+        self._join_communication()
+        return Walk(
+            total_us=max(self.cpu, self.compute, self.communication),
+            active_us=self.active, host_us=self.cpu,
+            device_us=(self.compute, self.communication),
+            exposed_communication_us=self.exposed, after_us=tuple(after),
+            pooled=tuple(self.pooled), unmodelled=dict(self.unmodelled),
+        )  # fmt: skip
+
+    def _operator(self, one: WalkedOperator) -> None:
+        is_head = self.options.version == "head"
+        if not one.calls:
+            is_copy = is_head and one.is_blocking
+            self.cpu += EVENT_US if is_copy else self._of("t5", one.name)
+            return
+        if is_head and one.needs_communication:
+            self._join_communication()
+        t2, t3 = self._of("t2", one.name), self._of("t3", one.name)
+        if one.name in WHOLE_OPERATORS and self.options.reproduces_defects:
+            self.cpu += 2 * t2 + 2 * t3 + self._between(one) * (len(one.calls) - 1)
+            return
+        self.cpu += t2
+        if one.kernels:
+            self._launch(one)
+        else:
+            self.unmodelled[one.name] = self.unmodelled.get(one.name, 0) + len(one.calls)
+            self.cpu += self._between(one) * (len(one.calls) - 1)
+            self.cpu += sum(self._call(call) for call in one.calls)
+        self.cpu += t3
+        if is_head and one.is_blocking:
+            self._join_communication()
+            self.cpu = max(self.cpu, self.compute)
+
+    def _launch(self, one: WalkedOperator) -> None:
+        is_head = self.options.version == "head"
+        for place, call in enumerate(one.calls):
+            t4 = self._call(call)
+            kernel = one.kernels[place] if place < len(one.kernels) else WalkedKernel(None)
+            ready = self.cpu + (t4 if is_head else t4 / 2)
+            if is_head and kernel.is_communication:
+                self._join_communication()
+                self.communication = max(self.communication, self.compute, ready)
+                self.communication += self._time(kernel)
+            else:
+                self.compute = max(self.compute + 1, ready)
+                self.compute += self._time(kernel)
+            self.cpu += t4
+            if place + 1 < len(one.calls):
+                self.cpu += self._of("t5", one.name)
+
+    def _time(self, kernel: WalkedKernel) -> float:
+        if kernel.time_us is None:
+            return 0.0
+        extra = KERNEL_EXTRA_US if self.options.version == "head" else 0.0
+        self.active += kernel.time_us + extra
+        return kernel.time_us + extra
+
+    def _join_communication(self) -> None:
+        """Lets the compute stream wait for the communication stream."""
+        waited = self.communication - self.compute
+        if waited > 0:
+            self.exposed += waited
+            self.compute = self.communication
+
+    def _between(self, one: WalkedOperator) -> float:
+        return self._of("t5", one.name) if len(one.calls) > 1 else 0.0
+
+    def _call(self, call: str) -> float:
+        return self._found("t4", self.overheads.t4, call)
+
+    def _of(self, which: Literal["t2", "t3", "t5"], name: str) -> float:
+        return self._found(which, getattr(self.overheads, which), name)
+
+    def _found(self, which: str, table: Mapping[str, Overhead], name: str) -> float:
+        known = table.get(name)
+        if known is not None:
+            return known.mean_us
+        if not self.options.uses_pooled or not table:
+            some = ", ".join(sorted(table)[:6]) or "none"
+            raise DataError(
+                f"no overhead {which.upper()} of {name!r} (known: {some}); take overheads from a "
+                "trace that has it, or let --pooled-overheads put the mean over all operators in "
+                "its place"
+            )
+        self.pooled[f"{which} {name}"] = None
+        count = sum(entry.count for entry in table.values())
+        return sum(entry.mean_us * entry.count for entry in table.values()) / count

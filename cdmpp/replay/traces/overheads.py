@@ -1,0 +1,218 @@
+"""Host overheads of a framework, extracted from traces and shared between models.
+
+Source: the five overheads and their filters of the public repository owensgroup/ml_perf_model.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cdmpp.errors import DataError
+from cdmpp.files.atomic import write_json
+from cdmpp.replay.traces.host_operators import HostOperator
+
+FORMAT = "cdmpp-host-overheads"
+VERSION = 1
+_AGAIN = "write one with: cdmpp replay TRACE --save-overheads FILE"
+
+
+@dataclass(frozen=True)
+class OverheadFilters:
+    """Which gaps count, and what profiling itself costs.
+
+    Attributes:
+        least_gap_us, most_gap_us: gaps between operators outside are left out.
+        host_event_us: what recording an operator costs.
+        launch_event_us: what recording a launch call costs.
+        quartile_ranges: values that many interquartile ranges beyond the quartiles are outliers.
+    """
+
+    least_gap_us: float = 2.0
+    most_gap_us: float = 200.0
+    host_event_us: float = 2.0
+    launch_event_us: float = 4.0
+    quartile_ranges: float = 1.5
+
+
+@dataclass(frozen=True)
+class Overhead:
+    """A mean, and of how many values.
+
+    Attributes:
+        mean_us: µs.
+        count: values behind it, outliers left out.
+    """
+
+    mean_us: float
+    count: int
+
+
+@dataclass(frozen=True)
+class HostOverheads:
+    """The overheads T1 to T5 in µs, as traces have them.
+
+    Attributes:
+        t1: between two top-level operators.
+        t2: operator -> from its start to its first launch.
+        t3: operator -> from its last launch to its end.
+        t4: launch call -> its duration.
+        t5: operator -> between two launches; of an operator without launches all its time.
+        sources: the traces they are from.
+    """
+
+    t1: Overhead
+    t2: dict[str, Overhead] = field(default_factory=dict)
+    t3: dict[str, Overhead] = field(default_factory=dict)
+    t4: dict[str, Overhead] = field(default_factory=dict)
+    t5: dict[str, Overhead] = field(default_factory=dict)
+    sources: tuple[str, ...] = ()
+
+
+def extract_overheads(
+    iterations: Iterable[Sequence[HostOperator]],
+    *,
+    filters: OverheadFilters | None = None,
+    source: str = "",
+) -> HostOverheads:
+    """Returns the overheads of traced iterations.
+
+    Recording an event takes the host time, which lies in the interval in which the event begins;
+    it is subtracted there, down to 0.
+
+    Raises:
+        DataError: no two operators follow each other with a gap that counts.
+    """
+    filters = filters or OverheadFilters()
+    gaps: list[float] = []
+    values: dict[str, dict[str, list[float]]] = {"t2": {}, "t3": {}, "t4": {}, "t5": {}}
+    for operators in iterations:
+        for before, after in itertools.pairwise(operators):
+            gap = after.start_us - before.end_us
+            if filters.least_gap_us <= gap <= filters.most_gap_us:
+                gaps.append(max(0.0, gap - filters.host_event_us))
+        for one in operators:
+            for name, key, value in _parts(one, filters):
+                values[name].setdefault(key, []).append(value)
+    if not gaps:
+        raise DataError(
+            f"{source or 'trace'}: no gap of {filters.least_gap_us:g} to {filters.most_gap_us:g} "
+            "µs between two operators; expected a trace of at least one whole iteration"
+        )
+    means = {
+        name: {key: _trimmed(found, filters) for key, found in sorted(table.items())}
+        for name, table in values.items()
+    }
+    return HostOverheads(t1=_trimmed(gaps, filters), **means, sources=(source,) if source else ())
+
+
+def merged(overheads: Sequence[HostOverheads]) -> HostOverheads:
+    """Returns overheads of several traces as one: means weighted by their counts.
+
+    Raises:
+        DataError: there are none.
+    """
+    if not overheads:
+        raise DataError(f"no overheads to merge; {_AGAIN}")
+
+    def pooled(tables: Sequence[Mapping[str, Overhead]]) -> dict[str, Overhead]:
+        names = sorted({name for table in tables for name in table})
+        return {name: _mean([t[name] for t in tables if name in t]) for name in names}
+
+    return HostOverheads(
+        t1=_mean([one.t1 for one in overheads]),
+        t2=pooled([one.t2 for one in overheads]),
+        t3=pooled([one.t3 for one in overheads]),
+        t4=pooled([one.t4 for one in overheads]),
+        t5=pooled([one.t5 for one in overheads]),
+        sources=tuple(name for one in overheads for name in one.sources),
+    )
+
+
+def write_overheads(path: Path, overheads: HostOverheads) -> None:
+    """Writes overheads as JSON.
+
+    Raises:
+        DataError: the file cannot be written.
+    """
+    write_json(path, {"format": FORMAT, "version": VERSION, "unit": "us", **asdict(overheads)})
+
+
+def read_overheads(path: Path) -> HostOverheads:
+    """Reads what `write_overheads` has written.
+
+    Raises:
+        DataError: unreadable, of another format, or a wrong value.
+    """
+    try:
+        value = json.loads(Path(path).read_text(encoding="utf-8"))
+        if not isinstance(value, dict) or value.get("format") != FORMAT:
+            got = value.get("format") if isinstance(value, dict) else type(value).__name__
+            raise DataError(f"{path}: format {got!r}, expected {FORMAT}; {_AGAIN}")
+        if value.get("version") != VERSION:
+            raise DataError(
+                f"{path}: overheads of version {value.get('version')!r}, expected "
+                f"{VERSION}; {_AGAIN}"
+            )
+        return HostOverheads(
+            t1=_overhead(value["t1"]),
+            t2=_table(value["t2"]),
+            t3=_table(value["t3"]),
+            t4=_table(value["t4"]),
+            t5=_table(value["t5"]),
+            sources=tuple(str(name) for name in value.get("sources", [])),
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        why = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
+        raise DataError(f"{path}: cannot read the overheads ({why}); {_AGAIN}") from None
+
+
+def _parts(one: HostOperator, filters: OverheadFilters) -> Iterable[tuple[str, str, float]]:
+    """Yields (overhead, key, µs) of one operator."""
+
+    def host_time(start: float, end: float) -> float:
+        recorded = sum(start <= at < end for at in one.nested_us)
+        return max(0.0, end - start - filters.host_event_us * recorded)
+
+    if not one.launches:
+        yield "t5", one.name, host_time(one.start_us, one.end_us)
+        return
+    yield "t2", one.name, host_time(one.start_us, one.launches[0].start_us)
+    last = one.launches[-1]
+    yield "t3", one.name, host_time(last.start_us + last.duration_us, one.end_us)
+    for launch in one.launches:
+        yield "t4", launch.call, max(0.0, launch.duration_us - filters.launch_event_us)
+    for before, after in itertools.pairwise(one.launches):
+        yield "t5", one.name, host_time(before.start_us + before.duration_us, after.start_us)
+
+
+def _trimmed(values: Sequence[float], filters: OverheadFilters) -> Overhead:
+    """Returns the mean without outliers."""
+    table = np.asarray(values, np.float64)
+    low, high = np.percentile(table, [25, 75])
+    reach = filters.quartile_ranges * (high - low)
+    kept = table[(table >= low - reach) & (table <= high + reach)]
+    return Overhead(float(kept.mean()), len(kept))
+
+
+def _mean(parts: Sequence[Overhead]) -> Overhead:
+    count = sum(part.count for part in parts)
+    return Overhead(sum(part.mean_us * part.count for part in parts) / count, count)
+
+
+def _overhead(value: Any) -> Overhead:
+    mean, count = float(value["mean_us"]), int(value["count"])
+    if not 0 <= mean < math.inf or count < 1:
+        raise ValueError(f"mean_us {mean}, count {count}")
+    return Overhead(mean, count)
+
+
+def _table(value: Mapping[str, Any]) -> dict[str, Overhead]:
+    return {str(name): _overhead(entry) for name, entry in value.items()}

@@ -1,0 +1,1 @@
+"""Timers: statistics of repeats, nested timers, profiler ranges, barriers."""

@@ -1,0 +1,1 @@
+"""Fine-tuning on a new device or network from few measurements."""

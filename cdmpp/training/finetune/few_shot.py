@@ -1,0 +1,183 @@
+"""Few-shot adaptation: a trained model learns a new device or network from a few measured tasks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cdmpp.datasets.samples import Samples
+from cdmpp.errors import UsageError
+from cdmpp.models.base import CostModel
+from cdmpp.models.parts.checks import check_trainable
+from cdmpp.training.finetune.folds import budget_folds, joined
+from cdmpp.training.finetune.options import FinetuneOptions, TuneWhat
+from cdmpp.training.finetune.tuner import Progress, Tunable, Tuner, look_name
+from cdmpp.training.finetune.tuning_trainee import error
+
+#: What was kept: the model as it was, with one factor, or tuned.
+Kept = Literal["unchanged", "shifted", "tuned"]
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class FinetuneResult:
+    """A fine-tuned model and how it came about.
+
+    Attributes:
+        model: the new model.
+        kept: what of it is new.
+        steps: which weights were tuned -> steps of the optimiser; empty unless `kept` is `tuned`.
+        held_out_error: error on held-out programs (what `_tuning.error` says) of every variant
+            that was tried: `unchanged`, `shifted`, `tuned`, `adapters, 40 steps`, ...; empty
+            without held-out programs.
+        held_out: the budget, each program as it was held out; None without held-out programs.
+        held_out_s: float64 [N], what models that had not seen those programs predicted, tuned
+            as the one that was kept; None likewise.
+    """
+
+    model: CostModel
+    kept: Kept
+    steps: dict[str, int]
+    held_out_error: dict[str, float]
+    held_out: Samples | None
+    held_out_s: FloatArray | None
+
+
+def finetune(
+    model: CostModel,
+    train: Samples,
+    validation: Samples,
+    *,
+    options: FinetuneOptions | None = None,
+    seed: int,
+    source: Samples | None = None,
+    run_dir: Path | None = None,
+    on_progress: Progress | None = None,
+) -> CostModel:
+    """Returns `finetune_in_detail(...).model`."""
+    return finetune_in_detail(
+        model,
+        train,
+        validation,
+        options=options,
+        seed=seed,
+        source=source,
+        run_dir=run_dir,
+        on_progress=on_progress,
+    ).model
+
+
+def finetune_in_detail(
+    model: CostModel,
+    train: Samples,
+    validation: Samples,
+    *,
+    options: FinetuneOptions | None = None,
+    seed: int,
+    source: Samples | None = None,
+    run_dir: Path | None = None,
+    on_progress: Progress | None = None,
+) -> FinetuneResult:
+    """Returns a new model, adapted to a few measured tasks; the given one stays as it is.
+
+    The inputs are normalised with the statistics of the first training; an unseen device's vector
+    goes through them too. The start is the model as it is, or as if the device were the known one
+    that fits the budget best. First its predictions are scaled so that the median error on the
+    budget is zero: without any step that is one-factor scaling. Then the chosen weights are tuned.
+    How many steps are good, and whether they are better than the factor alone or than nothing, is
+    decided on held-out parts of the budget, task by task; then all of the budget is used.
+
+    Args:
+        train: measured samples of the budget.
+        validation: the rest of the budget, may be empty. Both are learned from and both take
+            turns at being held out.
+        source: samples of the first training, for `options.replay`.
+        run_dir: where logs and checkpoints of the final tunings go, a folder each.
+
+    Raises:
+        UsageError: the model cannot be fine-tuned, or an option is out of range.
+        DataError: no samples, or features of another schema version.
+    """
+    options = options or FinetuneOptions()
+    _check(options)
+    model = model.tunable_part()
+    if not isinstance(model, Tunable):
+        raise UsageError(
+            f"model kind {model.kind!r} cannot be fine-tuned; expected a transformer: train "
+            "one with `cdmpp train --model transformer`, or train on the budget alone with "
+            "`cdmpp train`"
+        )
+    if options.replay > 0 and source is None:
+        raise UsageError(
+            "finetune: replay needs samples of the first training; expected finetune(..., source=) "
+            "from Python, or --set finetune.replay=0"
+        )
+    budget = joined(train, validation)
+    check_trainable(budget)
+    tuner = Tuner(model, budget, options, seed, source if options.replay else None, on_progress)
+    folds = budget_folds(budget, options.folds, seed=seed)
+    if not folds:
+        shifted = _cost_model(tuner.shifted(budget))
+        return FinetuneResult(shifted, "shifted", {}, {}, None, None)
+    trials = [tuner.trial(budget.take(~rows), budget.take(rows)) for rows in folds]
+    held_out = budget.take(np.concatenate([np.flatnonzero(rows) for rows in folds]))
+    predicted_s = {
+        name: np.exp(np.concatenate([trial[name] for trial in trials])) for name in trials[0]
+    }
+    errors = {name: error(values, held_out.latency_s) for name, values in predicted_s.items()}
+    steps = tuner.best_steps(errors)
+    chosen = [predicted_s[look_name(what, count)] for what, count in steps.items()]
+    predicted_s["tuned"] = np.exp(np.mean(np.log(chosen), axis=0))
+    errors["tuned"] = error(predicted_s["tuned"], held_out.latency_s)
+    kept = min(get_args(Kept), key=lambda name: errors[name])
+    if kept == "unchanged":
+        adapted = model.tuning_copy()
+    elif kept == "shifted":
+        adapted = tuner.shifted(budget)
+    else:
+        adapted = tuner.tuned(budget, steps, run_dir)
+    return FinetuneResult(
+        model=_cost_model(adapted),
+        kept=kept,
+        steps=steps if kept == "tuned" else {},
+        held_out_error=errors,
+        held_out=held_out,
+        held_out_s=predicted_s[kept],
+    )
+
+
+def _cost_model(model: Tunable) -> CostModel:
+    assert isinstance(model, CostModel)
+    return model
+
+
+def _check(options: FinetuneOptions) -> None:
+    """Refuses options out of range.
+
+    Raises:
+        UsageError: names the option.
+    """
+    least = {
+        "steps": 1,
+        "validate_every": 1,
+        "folds": 2,
+        "learning_rate": 0.0,
+        "learning_rate_all": 0.0,
+        "replay": 0.0,
+    }
+    for name, value in least.items():
+        got = getattr(options, name)
+        if not got >= value:
+            raise UsageError(
+                f"finetune: {name} is {got}, expected at least {value}, e.g. --set "
+                f"{name}={getattr(FinetuneOptions(), name)}"
+            )
+    if options.what not in get_args(TuneWhat):
+        raise UsageError(
+            f"finetune: what is {options.what!r}, expected one of {', '.join(get_args(TuneWhat))}"
+        )

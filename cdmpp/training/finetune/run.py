@@ -1,0 +1,292 @@
+"""A fine-tuning from a run folder to another one: choose tasks, adapt, judge on the others."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cdmpp.config import dump_text
+from cdmpp.datasets.budget import hold_out, of_tasks
+from cdmpp.datasets.judge import judge_in_detail, oracle_task_median
+from cdmpp.datasets.samples import Samples
+from cdmpp.datasets.sampling import SamplingMethod, choose_tasks, untouched_tasks, workload_count
+from cdmpp.datasets.splits import network_family
+from cdmpp.errors import DataError, UsageError
+from cdmpp.files.atomic import make_folder
+from cdmpp.machine import versions
+from cdmpp.models.base import CostModel
+from cdmpp.pretrained import model_folder
+from cdmpp.training._files import write_json
+from cdmpp.training.finetune.few_shot import FinetuneResult, finetune_in_detail
+from cdmpp.training.finetune.one_factor import as_device, fit_one_factor, with_devices
+from cdmpp.training.finetune.options import FinetuneOptions
+from cdmpp.training.options import TrainOptions
+from cdmpp.training.run import ORACLE, RunProgress, RunResult, claim_run_folder, new_model
+from cdmpp.training.run_folder import (
+    ModelCard,
+    load_model,
+    save_model,
+    save_trained,
+    task_digest,
+    task_digests,
+    write_predictions,
+)
+from cdmpp.training.uncertainty.strangers import TrainingTasks
+
+FINE_TUNED = "fine-tuned"
+ZERO_SHOT = "zero-shot"
+ONE_FACTOR = "one-factor"
+SCRATCH = "from scratch"
+TREES = "trees on the budget"
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class FinetuneRunOptions:
+    """Everything that decides a fine-tuning; written as config.yaml into its run folder.
+
+    Attributes:
+        from_run: run folder of the model to start from.
+        dataset: folder of the measurements; empty = the shipped default dataset.
+        devices: labels of the devices to adapt to.
+        network: adapt to the tasks of this network only; empty = all tasks.
+        budget: number of tasks that are learned from.
+        sampler: how they are chosen.
+        seed: decides the choice of tasks and the training.
+        compare: whether models trained on the budget alone are judged too.
+        finetune: how the model is adapted.
+    """
+
+    from_run: str = ""
+    dataset: str = ""
+    devices: tuple[str, ...] = ()
+    network: str = ""
+    budget: int = 10
+    sampler: SamplingMethod = "kmeans"
+    seed: int = 0
+    compare: bool = False
+    finetune: FinetuneOptions = field(default_factory=FinetuneOptions)
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What a model is adapted to and what it is judged on.
+
+    Attributes:
+        tasks: int64, chosen tasks, best first.
+        train: their samples.
+        test: samples of tasks that share no workload with them.
+        left_out: tasks of the target that the model had been trained on with the same device; they
+            neither train nor judge.
+    """
+
+    tasks: IntArray
+    train: Samples
+    test: Samples
+    left_out: int
+
+
+def choose_budget(options: FinetuneRunOptions, samples: Samples, card: ModelCard) -> Budget:
+    """Returns the parts of the target's samples.
+
+    Raises:
+        UsageError: an impossible budget, or an unknown network.
+        DataError: no task is left that the model has not seen on the device.
+    """
+    target = _of_network(samples, options.network)
+    trained = {spec.name for spec in card.devices}
+    on_trained = np.array([spec.name in trained for spec in samples.devices])[target.device]
+    seen = [task_digest(str(task)) in card.training_tasks for task in target.programs.tasks]
+    is_seen = on_trained & np.array(seen, bool)[target.task_id]
+    left_out = len(np.unique(target.task_id[is_seen]))
+    target = target.take(~is_seen)
+    workloads = workload_count(target) if len(target) else 0
+    if workloads < 2:
+        raise DataError(
+            f"only {workloads} workloads are left that {options.from_run} was not trained on, "
+            "expected at least 2: one to learn from and one to judge; choose another --device or "
+            "--network"
+        )
+    most = workloads // 2
+    if not 1 <= options.budget <= most:
+        raise UsageError(
+            f"a budget of {options.budget} tasks does not fit {workloads} different workloads: "
+            f"expected 1 to {most} tasks, so that at least half of them judge the result, e.g. "
+            f"--budget {most}tasks (for no task at all: cdmpp evaluate --model {options.from_run})"
+        )
+    tasks = choose_tasks(target, options.budget, method=options.sampler, seed=options.seed)
+    test = of_tasks(target, untouched_tasks(target, tasks))
+    return Budget(tasks, of_tasks(target, tasks), test, left_out)
+
+
+def finetune_run(
+    options: FinetuneRunOptions,
+    samples: Samples,
+    run_dir: Path,
+    *,
+    on_progress: RunProgress | None = None,
+) -> tuple[RunResult, Budget]:
+    """Chooses the budget, adapts the model, judges it once on the other tasks and writes the run
+    folder, all of it but the report.
+
+    Args:
+        samples: measurements of the target devices.
+
+    Raises:
+        UsageError: the folder holds another run, the budget does not fit, or the model's kind
+            cannot be fine-tuned.
+        DataError: no model in `from_run`, features of another schema, or no task to judge with.
+    """
+    report = on_progress or (lambda what, progress: None)
+    loaded, card = load_model(model_folder(options.from_run))
+    model = loaded.tunable_part()
+    card = replace(card, kind=model.kind)
+    budget = choose_budget(options, samples, card)
+    zero_shot = model.predict(budget.test)  # refuses other features before anything is written
+    make_folder(run_dir, what="run folder")
+    claim_run_folder(run_dir, dump_text(options))
+    started = time.perf_counter()
+    nothing = budget.train.take(np.zeros(0, np.int64))
+    result = finetune_in_detail(
+        model,
+        budget.train,
+        nothing,
+        options=options.finetune,
+        seed=options.seed,
+        run_dir=run_dir,
+        on_progress=lambda progress: report("fine-tuning", progress),
+    )
+    training_s = time.perf_counter() - started
+    _save(result, run_dir, options, card, budget)
+    started = time.perf_counter()
+    predicted_s = {FINE_TUNED: result.model.predict(budget.test)}
+    predict_s = time.perf_counter() - started
+    write_predictions(
+        run_dir / "predictions.parquet",
+        [
+            ("train", budget.train, result.model.predict(budget.train)),
+            ("test", budget.test, predicted_s[FINE_TUNED]),
+        ],
+    )
+    labels = tuple(spec.name for spec in card.devices)
+    nearest, factor = fit_one_factor(model, with_devices(budget.train, card.devices), labels)
+    test = with_devices(budget.test, card.devices)
+    predicted_s[ONE_FACTOR] = factor * model.predict(as_device(test, nearest))
+    predicted_s[ZERO_SHOT] = zero_shot
+    if options.compare:
+        report("training on the budget alone", None)
+        predicted_s |= _on_budget_alone(budget, model, card, options)
+    predicted_s[ORACLE] = oracle_task_median(budget.test)
+    metrics = {
+        "model": FINE_TUNED,
+        "split": _split_facts(options, budget),
+        "seed": options.seed,
+        "data_hash": samples.programs.data_hash,
+        "parts": {
+            name: {"samples": len(part), "tasks": len(np.unique(part.task_id))}
+            for name, part in (("train", budget.train), ("test", budget.test))
+        },
+        "budget_tasks": [str(budget.train.programs.tasks[task]) for task in budget.tasks],
+        "kept": result.kept,
+        "steps": result.steps,
+        "held_out_error": result.held_out_error,
+        "one_factor": {"nearest": nearest, "factor": factor},
+        "training_s": training_s,
+        "samples_per_s": None,
+        "predictions_per_s": len(budget.test) / max(predict_s, 1e-9),
+        "versions": versions(),
+        "test": {name: judge_in_detail(budget.test, s) for name, s in predicted_s.items()},
+    }
+    write_json(run_dir / "metrics.json", metrics)
+    return RunResult(run_dir, metrics, budget.test, predicted_s, []), budget
+
+
+def _of_network(samples: Samples, network: str) -> Samples:
+    """Returns the samples of the tasks of a network, all its shapes; "" = all samples."""
+    if not network:
+        return samples
+    pairs = samples.programs.networks
+    families = [{network_family(name) for name, _ in pairs[task]} for task in range(len(pairs))]
+    wanted = network_family(network)
+    rows = np.array([wanted in families[task] for task in samples.task_id], bool)
+    if not rows.any():
+        known = sorted(set().union(*(families[task] for task in np.unique(samples.task_id))))
+        raise UsageError(
+            f"unknown network {network!r}; networks of these tasks: {', '.join(known) or 'none'}"
+        )
+    return samples.take(rows)
+
+
+def _save(
+    result: FinetuneResult,
+    run_dir: Path,
+    options: FinetuneRunOptions,
+    card: ModelCard,
+    budget: Budget,
+) -> None:
+    used = [budget.train.devices[index] for index in np.unique(budget.train.device)]
+    known = {spec.name for spec in card.devices}
+    new = [spec for spec in used if spec.name not in known]
+    adapted = replace(
+        card,
+        data_hash=budget.train.programs.data_hash,
+        split=_split_facts(options, budget),
+        devices=(*card.devices, *new),
+        training_tasks=card.training_tasks | task_digests(budget.train),
+        versions=versions(),
+        calibration=None,
+    )
+    base_tasks = TrainingTasks.load(model_folder(options.from_run))
+    if result.held_out is None or result.held_out_s is None:
+        save_model(result.model, run_dir, adapted)
+        return
+    save_trained(
+        result.model,
+        run_dir,
+        adapted,
+        train=budget.train,
+        validation=result.held_out,
+        validation_s=result.held_out_s,
+        base_tasks=base_tasks,
+    )
+
+
+def _on_budget_alone(
+    budget: Budget, model: CostModel, card: ModelCard, options: FinetuneRunOptions
+) -> dict[str, FloatArray]:
+    """Returns predictions of the test part by models that saw nothing but the budget."""
+    train, validation = hold_out(budget.train, seed=options.seed)
+    predicted_s = {}
+    defaults = TrainOptions()
+    for name, untrained in (
+        (SCRATCH, new_model(card.kind, defaults)),
+        (TREES, new_model("gbdt", defaults)),
+    ):
+        untrained.fit(train, validation, seed=options.seed)
+        predicted_s[name] = untrained.predict(budget.test)
+    return predicted_s
+
+
+def _split_facts(options: FinetuneRunOptions, budget: Budget) -> dict[str, Any]:
+    devices = "+".join(options.devices) or "all devices"
+    where = f"{devices}, network {options.network}" if options.network else devices
+    left_out = f", {budget.left_out} tasks of the first training left out" * (budget.left_out > 0)
+    return {
+        "kind": "budget",
+        "seed": options.seed,
+        "fractions": [],
+        "description": (
+            f"{len(budget.tasks)} tasks of {where} chosen by {options.sampler} (seed "
+            f"{options.seed}), judged on {len(np.unique(budget.test.task_id))} tasks of other "
+            f"workloads{left_out}"
+        ),
+        "leaks": False,
+        "test_networks": [],
+    }

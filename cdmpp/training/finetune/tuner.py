@@ -1,0 +1,207 @@
+"""Tunes copies of a trained model: on parts of the budget to judge it, on all of it in the end."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from cdmpp.datasets.samples import Samples
+from cdmpp.models.parts.leaf_batches import samples_digest
+from cdmpp.nn.loop.loop import train_loop
+from cdmpp.nn.options import LoopOptions
+from cdmpp.training.finetune.tuning_trainee import HeldOut, TuningTrainee, select_parameters
+
+if TYPE_CHECKING:
+    from cdmpp.training.finetune.options import FinetuneOptions
+
+FloatArray = NDArray[np.float64]
+Progress = Callable[[dict[str, Any]], None]
+
+
+@runtime_checkable
+class Tunable(Protocol):
+    """What a model kind must offer to be fine-tuned."""
+
+    def tuning_copy(self) -> Tunable:
+        """Returns a model that predicts the same and shares no weights."""
+
+    def tuning_starts(self, budget: Samples) -> Sequence[Tunable]:
+        """Returns copies to start from: as the model is, then as if the budget's device were each
+        device that the model knows.
+        """
+
+    def predict(self, samples: Samples) -> FloatArray:
+        """Returns float64 [N], seconds."""
+
+    def tuning_network(self) -> nn.Module:
+        """Returns the network behind `predict`: what is done to it shows there."""
+
+    def tuning_scale(self, factor: float) -> None:
+        """Multiplies everything the model predicts from now on."""
+
+    def tuning_trainee(
+        self, train: Samples, validation: Samples, loop: LoopOptions, *, seed: int
+    ) -> HeldOut:
+        """Returns samples for the training loop, with the statistics of the first training."""
+
+
+def look_name(what: str, steps: int) -> str:
+    """Returns how a tuned variant is called in `FinetuneResult.held_out_error`."""
+    return f"{what}, {steps} steps"
+
+
+class Tuner:
+    """Tunes copies of one model with one set of options."""
+
+    def __init__(
+        self,
+        model: Tunable,
+        budget: Samples,
+        options: FinetuneOptions,
+        seed: int,
+        source: Samples | None,
+        on_progress: Progress | None,
+    ) -> None:
+        self._unchanged = model
+        self._model = _nearest_start(model, budget)
+        self._options = options
+        self._seed = seed
+        self._source = source
+        self._on_progress = on_progress
+        self._whats = ("adapters", "all") if options.what == "auto" else (options.what,)
+
+    def best_steps(self, errors: dict[str, float]) -> dict[str, int]:
+        """Returns for each kind of tuning the number of steps with the least held-out error."""
+        return {
+            what: min(self._looks(), key=lambda steps: errors[look_name(what, steps)])
+            for what in self._whats
+        }
+
+    def shifted(self, budget: Samples) -> Tunable:
+        """Returns a copy whose median error on the budget is zero."""
+        model = self._model.tuning_copy()
+        self._trainee(budget, budget, "").centre(model.tuning_network())
+        return model
+
+    def trial(self, train: Samples, held_out: Samples) -> dict[str, FloatArray]:
+        """Returns variant -> float64 [held-out sample], log of predicted seconds."""
+        trainee = self._trainee(train, held_out, "")
+        network = self._unchanged.tuning_network()
+        predicted = {"unchanged": trainee.predict_validation(network)}
+        network = self._model.tuning_copy().tuning_network()
+        trainee.centre(network)
+        predicted["shifted"] = trainee.predict_validation(network)
+        for what in self._whats:
+            trainee = self._trainee(train, held_out, what)
+            network = self._model.tuning_copy().tuning_network()
+            trainee.centre(network)
+            looks = self._tune(network, trainee, what, None, None, train)
+            names = [look_name(what, steps) for steps in self._looks()]
+            predicted |= dict(zip(names, looks, strict=True))
+        return predicted
+
+    def tuned(self, budget: Samples, steps: dict[str, int], run_dir: Path | None) -> Tunable:
+        """Returns a copy with the mean of the weights of one copy a kind of tuning."""
+        weights: list[dict[str, Tensor]] = []
+        for what, count in steps.items():
+            network = self._model.tuning_copy().tuning_network()
+            trainee = self._trainee(budget, budget, what)
+            trainee.centre(network)
+            folder = run_dir and run_dir / f"tuning-{what}"
+            self._tune(network, trainee, what, count, folder, budget)
+            weights.append(network.state_dict())
+        model = self._model.tuning_copy()
+        mean = {key: torch.stack([part[key] for part in weights]).mean(0) for key in weights[0]}
+        model.tuning_network().load_state_dict(mean)
+        return model
+
+    def _looks(self) -> list[int]:
+        """Returns the numbers of steps after which held-out programs are looked at."""
+        every, most = self._options.validate_every, self._options.steps
+        return [*range(every, most, every), most]
+
+    def _loop(self, what: str) -> LoopOptions:
+        options = self._options
+        return LoopOptions(
+            epochs=options.steps,
+            max_steps=options.steps,
+            validate_every=options.validate_every,
+            patience=1,
+            programs_per_batch=options.programs_per_batch,
+            programs_per_task=options.programs_per_task,
+            learning_rate=options.learning_rate_all if what == "all" else options.learning_rate,
+            weight_decay=options.weight_decay,
+            gradient_clip=options.gradient_clip,
+            threads=options.threads,
+        )
+
+    def _trainee(self, train: Samples, validation: Samples, what: str) -> HeldOut:
+        loop = self._loop(what)
+        return self._model.tuning_trainee(train, validation, loop, seed=self._seed)
+
+    def _tune(
+        self,
+        network: nn.Module,
+        trainee: HeldOut,
+        what: str,
+        wanted_steps: int | None,
+        run_dir: Path | None,
+        budget: Samples,
+    ) -> list[FloatArray]:
+        """Tunes in place; returns the looks at the held-out samples (none with `wanted_steps`)."""
+        options = self._options
+        select_parameters(network, what)
+        tuning = TuningTrainee(
+            trainee,
+            network,
+            l2_to_start=options.l2_to_start,
+            replay=options.replay,
+            source=self._trainee(self._source, self._source, what) if self._source else None,
+            validate_every=options.validate_every,
+            wanted_steps=wanted_steps,
+        )
+        result = train_loop(
+            network,
+            tuning,
+            self._loop(what),
+            seed=self._seed,
+            fingerprint=self._fingerprint(network, budget, what, wanted_steps),
+            run_dir=run_dir,
+            on_progress=self._on_progress,
+        )
+        network.load_state_dict(result.weights)
+        network.requires_grad_(True).eval()
+        return tuning.predicted
+
+    def _fingerprint(
+        self, network: nn.Module, budget: Samples, what: str, wanted_steps: int | None
+    ) -> str:
+        digest = hashlib.sha256()
+        source = samples_digest(self._source) if self._source else None
+        facts = [asdict(self._options), self._seed, samples_digest(budget), source]
+        facts += [what, wanted_steps]
+        digest.update(json.dumps(facts).encode())
+        for value in network.state_dict().values():
+            digest.update(value.numpy().tobytes())
+        return digest.hexdigest()
+
+
+def _nearest_start(model: Tunable, budget: Samples) -> Tunable:
+    """Returns the start whose predictions, times their best factor, have the smallest median
+    logarithmic error on the budget; the model as it is when others are not better.
+    """
+    errors = []
+    starts = model.tuning_starts(budget)
+    for start in starts:
+        log_ratio = np.log(budget.latency_s) - np.log(start.predict(budget))
+        errors.append(float(np.median(np.abs(log_ratio - np.median(log_ratio)))))
+    return starts[int(np.argmin(errors))]

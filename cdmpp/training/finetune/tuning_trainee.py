@@ -1,0 +1,137 @@
+"""What fine-tuning adds to a training: which weights move, what holds them, held-out errors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from cdmpp.errors import UsageError
+
+FloatArray = NDArray[np.float64]
+
+#: A percentage error counts at most so much, so that one program cannot decide.
+_MOST_RELATIVE_ERROR = 3.0
+
+
+class HeldOut(Protocol):
+    """A trainee (see `cdmpp.nn.loop.loop.Trainee`) that also tells what it predicts."""
+
+    def batches(self, epoch: int) -> list[NDArray[np.int64]]:
+        """Returns the batches of an epoch."""
+
+    def loss(self, network: nn.Module, batch: NDArray[np.int64]) -> tuple[Tensor, int]:
+        """Returns the loss and the number of samples in the batch."""
+
+    def centre(self, network: Any) -> None:
+        """Scales the network's predictions so that the median error in training is zero."""
+
+    def predict_validation(self, network: nn.Module) -> FloatArray:
+        """Returns float64 [validation sample], log of predicted seconds."""
+
+
+class TuningTrainee:
+    """A trainee for `train_loop` that stays near its start and keeps what it predicts.
+
+    The loop keeps the weights of the lowest validation value. That value is the distance of the
+    number of steps from `wanted_steps`, so that it stops there; without `wanted_steps` it is the
+    negative number of looks, so that all steps are done.
+
+    Attributes:
+        predicted: one float64 [validation sample] a look, log of predicted seconds.
+    """
+
+    def __init__(
+        self,
+        trainee: HeldOut,
+        network: nn.Module,
+        *,
+        l2_to_start: float,
+        replay: float,
+        source: HeldOut | None,
+        validate_every: int,
+        wanted_steps: int | None,
+    ) -> None:
+        self._trainee = trainee
+        self._l2_to_start = l2_to_start
+        self._start = [value.detach().clone() for value in _moving(network)] if l2_to_start else []
+        self._replay = replay
+        self._source = source
+        self._source_batches = source.batches(0) if source else []
+        self._validate_every = validate_every
+        self._wanted_steps = wanted_steps
+        self.predicted: list[FloatArray] = []
+        self._looks = 0
+
+    def batches(self, epoch: int) -> list[NDArray[np.int64]]:
+        """Returns the budget's batches of an epoch."""
+        return self._trainee.batches(epoch)
+
+    def loss(self, network: nn.Module, batch: NDArray[np.int64]) -> tuple[Tensor, int]:
+        """Returns the loss on the budget, on source samples, and for moving away."""
+        loss, count = self._trainee.loss(network, batch)
+        if self._source is not None:
+            # Drawn by the batch, so that a resumed tuning sees the same.
+            place = int(np.random.default_rng(batch).integers(len(self._source_batches)))
+            loss = loss + self._replay * self._source.loss(network, self._source_batches[place])[0]
+        if self._l2_to_start:
+            moved = zip(_moving(network), self._start, strict=True)
+            loss = loss + self._l2_to_start * sum(
+                ((value - start).square().sum() for value, start in moved), torch.zeros(())
+            )
+        return loss, count
+
+    def validate(self, network: nn.Module) -> float:
+        """Returns what makes the loop stop at the wanted number of steps."""
+        self._looks += 1
+        if self._wanted_steps is None:
+            self.predicted.append(self._trainee.predict_validation(network))
+            return -float(self._looks)
+        return float(abs(self._looks * self._validate_every - self._wanted_steps))
+
+
+def error(predicted_s: FloatArray, measured_s: FloatArray) -> float:
+    """Returns the error by which choices are made: the mean over samples of the log error and the
+    percentage error (at most 300 %) added.
+    """
+    ratio = predicted_s / measured_s
+    relative = np.minimum(np.abs(ratio - 1.0), _MOST_RELATIVE_ERROR)
+    return float(np.mean(np.abs(np.log(ratio)) + relative))
+
+
+def select_parameters(network: nn.Module, what: str) -> None:
+    """Sets `requires_grad` of each weight: whether it is tuned.
+
+    Args:
+        what: `all`, `head` or `adapters` (see `FinetuneOptions`).
+
+    Raises:
+        UsageError: the network has no such weights.
+    """
+    norms = {
+        f"{name}.{own}"
+        for name, module in network.named_modules()
+        if isinstance(module, nn.LayerNorm)
+        for own, _ in module.named_parameters(recurse=False)
+    }
+    found = False
+    for name, value in network.named_parameters():
+        parts = name.split(".")
+        is_scalar = value.ndim == 0
+        is_head = any(part.endswith("_head") for part in parts) or is_scalar
+        is_adapter = (
+            any(part.startswith("device_") for part in parts) or name in norms or value.ndim <= 1
+        )
+        chosen = {"all": True, "head": is_head, "adapters": is_adapter}[what]
+        value.requires_grad_(chosen)
+        found = found or chosen
+    if not found:
+        raise UsageError(f"the network has no weights of {what!r}; expected --set what=all")
+
+
+def _moving(network: nn.Module) -> Iterable[Tensor]:
+    return (value for value in network.parameters() if value.requires_grad)

@@ -1,0 +1,1 @@
+"""The model over machine code: trees and a perceptron beside the cost model."""

@@ -1,0 +1,367 @@
+"""What a program takes that has been compiled: trees and a perceptron over leaf columns and machine
+code.
+
+They are trained beside a model on the programs of one device whose machine code is known, and
+answer together with it: a share of the logarithm is the trees', one the perceptron's and one the
+model's. The fastest of a task's measured programs is faster than it looks: what is said of it has
+shares of its own, and is shifted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cdmpp.datasets.samples import Samples
+from cdmpp.errors import DataError
+from cdmpp.features.added_columns import LEAF_EXTRA_NAMES
+from cdmpp.features.machine_code import MACHINE_CODE_NAMES, MACHINE_CODE_SCHEMA_VERSION
+from cdmpp.files.atomic import make_folder
+from cdmpp.files.boosted_trees import load_booster, save_booster
+from cdmpp.models.parts.pooling import pooled_features
+from cdmpp.training._files import read_json, write_json
+
+if TYPE_CHECKING:  # torch takes long to import
+    from cdmpp.training.machine_code.net import CodeNet
+
+FOLDER = "machine_code"
+FORMAT = 3
+_READ_FORMATS = (2, FORMAT)  # 2 knows nothing of the fastest programs
+COVERAGE = 0.9
+#: The fastest of fewer measured programs is taken for any of them.
+LEAST_MEASURED = 8
+
+_TREES, _NET, _FACTS = "trees.ubj.xz", "perceptron.safetensors", "machine_code.json"
+_TENTHS = 10
+_FLOPS = MACHINE_CODE_NAMES.index("flops")
+_FLOAT_OPS = LEAF_EXTRA_NAMES.index("program.float_ops")
+_PARAMETERS = {
+    "objective": "reg:squarederror", "tree_method": "hist", "max_depth": 6, "eta": 0.04,
+    "subsample": 0.8, "colsample_bytree": 0.3, "min_child_weight": 3,
+}  # fmt: skip
+_MOST_TREES, _PATIENCE = 1200, 60
+_HINT = "train it again with `cdmpp train-code`"
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class CodeRows:
+    """Compiled programs, and what a model says of them.
+
+    Attributes:
+        columns: float32 [N, columns].
+        model_log_s: float64 [N], logarithm of the model's seconds.
+        log_s: float64 [N], logarithm of the measured seconds; NaN where there are none.
+    """
+
+    columns: NDArray[np.float32]
+    model_log_s: FloatArray
+    log_s: FloatArray
+
+    @classmethod
+    def of(
+        cls, samples: Samples, code: NDArray[np.float32], model_latency_s: FloatArray
+    ) -> CodeRows:
+        """Returns the rows of samples.
+
+        Columns are the pooled leaves, the machine code, and how many more floating point operations
+        (log2) the code seems to have than the program.
+
+        Args:
+            code: float32 [N, len(MACHINE_CODE_NAMES)].
+            model_latency_s: float64 [N], the model's seconds.
+        """
+        programs, rows = samples.programs, samples.program
+        operations = programs.leaf_extra[programs.leaf_offset[rows], _FLOAT_OPS]
+        more = code[:, _FLOPS] - operations
+        columns = np.concatenate([pooled_features(programs, rows), code, more[:, None]], axis=1)
+        return cls(columns.astype(np.float32), np.log(model_latency_s), np.log(samples.latency_s))
+
+    @classmethod
+    def joined(cls, parts: Sequence[CodeRows]) -> CodeRows:
+        """Returns the rows of all parts, at least one."""
+        return cls(
+            np.concatenate([part.columns for part in parts]),
+            np.concatenate([part.model_log_s for part in parts]),
+            np.concatenate([part.log_s for part in parts]),
+        )
+
+    def __len__(self) -> int:
+        return len(self.columns)
+
+
+@dataclass(frozen=True)
+class CodeErrors:
+    """How the answers were on a test part.
+
+    Attributes:
+        programs: how many.
+        mape: mean |predicted - measured| / measured.
+        median_ape: median of the same.
+        log_deviation: standard deviation of the logarithm of predicted over measured.
+        coverage: share of programs in their interval.
+        model_mape: mape of the model alone.
+        model_log_deviation: the same of the model alone.
+    """
+
+    programs: int
+    mape: float
+    median_ape: float
+    log_deviation: float
+    coverage: float
+    model_mape: float
+    model_log_deviation: float
+
+
+@dataclass(frozen=True)
+class CodeCalibration:
+    """What the validation part said.
+
+    Attributes:
+        trees, perceptron: their shares of the logarithm; the rest is the model's.
+        half_width: of the 90 % interval of the logarithm.
+        shift: what is added to the logarithm.
+    """
+
+    trees: float
+    perceptron: float
+    half_width: float
+    shift: float = 0.0
+
+
+class CodeModel:
+    """Trees and a perceptron over leaf columns and machine code of one device's programs.
+
+    Attributes:
+        device: label of the measurements.
+        target: what the programs are compiled for, TVM's JSON.
+        feature_schema: versions of the leaf columns.
+        calibration: see there.
+        errors: on the test part.
+        fastest: the calibration for the fastest of at least `LEAST_MEASURED` measured programs of a
+            task; None where no search has taught it.
+        fastest_errors: on the test part of these.
+        cold_s_per_byte: what a kernel takes longer in a network than alone, a byte of its
+            arguments; 0 where no network has taught it.
+    """
+
+    def __init__(
+        self,
+        device: str,
+        target: str,
+        feature_schema: dict[str, int],
+        booster: Any,
+        net: CodeNet,
+        calibration: CodeCalibration,
+        errors: CodeErrors | None,
+    ) -> None:
+        self.device, self.target = device, target
+        self.calibration, self.errors = calibration, errors
+        self.fastest: CodeCalibration | None = None
+        self.fastest_errors: CodeErrors | None = None
+        self.cold_s_per_byte = 0.0
+        self.feature_schema = feature_schema
+        self._booster, self._net = booster, net
+
+    @classmethod
+    def fit(
+        cls,
+        parts: tuple[CodeRows, CodeRows, CodeRows],
+        *,
+        device: str,
+        target: str,
+        feature_schema: dict[str, int],
+        seed: int,
+    ) -> CodeModel:
+        """Returns what was fitted to the first part, the trees until their error on the second
+        stops to fall; the second calibrates and the third judges.
+
+        Raises:
+            DataError: a part is empty.
+        """
+        import xgboost
+
+        from cdmpp.training.machine_code.net import CodeNet
+
+        train, validation, test = parts
+        for name, part in zip(("training", "validation", "test"), parts, strict=True):
+            if len(part) == 0:
+                raise DataError(f"the {name} part has no program with machine code; add data")
+        watched = xgboost.DMatrix(validation.columns, label=validation.log_s)
+        booster = xgboost.train(
+            {**_PARAMETERS, "nthread": 1, "seed": seed},
+            xgboost.DMatrix(train.columns, label=train.log_s),
+            num_boost_round=_MOST_TREES,
+            evals=[(watched, "validation")],
+            early_stopping_rounds=_PATIENCE,
+            verbose_eval=False,
+        )
+        booster = booster[: booster.best_iteration + 1]
+        net = CodeNet.fit(train.columns, train.log_s, seed=seed)
+        uncalibrated = CodeCalibration(0.0, 0.0, 0.0)
+        found = cls(device, target, feature_schema, booster, net, uncalibrated, None)
+        found.calibration = found._calibrated(validation, is_shifted=False)
+        found.errors = found._judged(test, found.calibration)
+        return found
+
+    def calibrate_fastest(self, validation: CodeRows, test: CodeRows) -> None:
+        """Lets the fastest programs of searched tasks say how such are judged.
+
+        Raises:
+            DataError: a part is empty.
+        """
+        check_fastest(validation, test)
+        self.fastest = self._calibrated(validation, is_shifted=True)
+        self.fastest_errors = self._judged(test, self.fastest)
+
+    def log_s(self, rows: CodeRows, calibration: CodeCalibration | None = None) -> FloatArray:
+        """Returns float64 [N], logarithm of the predicted seconds.
+
+        Args:
+            calibration: that of `fastest`; None = that of any program.
+        """
+        known = calibration or self.calibration
+        shares = (known.trees, known.perceptron)
+        return _mixed(shares, self._parts_log_s(rows), rows.model_log_s) + known.shift
+
+    def _parts_log_s(self, rows: CodeRows) -> tuple[FloatArray, FloatArray]:
+        """Returns what the trees and the perceptron say."""
+        import xgboost
+
+        matrix = xgboost.DMatrix(rows.columns, nthread=1)
+        trees = np.asarray(self._booster.predict(matrix), np.float64)
+        return trees, self._net.log_s(rows.columns)
+
+    def _calibrated(self, validation: CodeRows, *, is_shifted: bool) -> CodeCalibration:
+        parts, measured = self._parts_log_s(validation), validation.log_s
+
+        def residual_of(shares: tuple[float, float]) -> tuple[FloatArray, float]:
+            """Returns what is left over, shifted, and the shift."""
+            residual = _mixed(shares, parts, validation.model_log_s) - measured
+            shift = -float(np.median(residual)) if is_shifted else 0.0
+            return residual + shift, shift
+
+        tried = [
+            (trees / _TENTHS, net / _TENTHS)
+            for trees in range(_TENTHS + 1)
+            for net in range(_TENTHS + 1 - trees)
+        ]
+        shares = min(tried, key=lambda one: _mape(residual_of(one)[0]))
+        residual, shift = residual_of(shares)
+        return CodeCalibration(
+            trees=shares[0],
+            perceptron=shares[1],
+            half_width=float(np.quantile(np.abs(residual), COVERAGE, method="higher")),
+            shift=shift,
+        )
+
+    def _judged(self, test: CodeRows, calibration: CodeCalibration) -> CodeErrors:
+        residual = self.log_s(test, calibration) - test.log_s
+        alone = test.model_log_s - test.log_s
+        return CodeErrors(
+            programs=len(residual),
+            mape=_mape(residual),
+            median_ape=float(np.median(np.abs(np.expm1(residual)))),
+            log_deviation=float(residual.std()),
+            coverage=float(np.mean(np.abs(residual) <= calibration.half_width)),
+            model_mape=_mape(alone),
+            model_log_deviation=float(alone.std()),
+        )
+
+    def save(self, directory: Path) -> None:
+        """Writes all of it into the model's folder.
+
+        Raises:
+            DataError: they cannot be written.
+        """
+        folder = Path(directory) / FOLDER
+        make_folder(folder, what="model of machine code")
+        save_booster(self._booster, folder / _TREES)
+        self._net.save(folder / _NET)
+        facts = {
+            "format": FORMAT,
+            "device": self.device,
+            "target": self.target,
+            "feature_schema": self.feature_schema,
+            "machine_code_schema": MACHINE_CODE_SCHEMA_VERSION,
+            "calibration": asdict(self.calibration),
+            "test": _plain(self.errors),
+            "fastest": _plain(self.fastest),
+            "fastest_test": _plain(self.fastest_errors),
+            "cold_s_per_byte": self.cold_s_per_byte,
+        }
+        write_json(folder / _FACTS, facts)
+
+    @classmethod
+    def load(cls, directory: Path) -> CodeModel | None:
+        """Returns what `save` wrote; None where the model does not read machine code.
+
+        Raises:
+            DataError: a file is damaged or of another version.
+        """
+        folder = Path(directory) / FOLDER
+        if not folder.is_dir():
+            return None
+        facts = read_json(folder / _FACTS, what="model of machine code", hint=_HINT)
+        versions = facts.get("format"), facts.get("machine_code_schema")
+        if versions not in [(known, MACHINE_CODE_SCHEMA_VERSION) for known in _READ_FORMATS]:
+            raise DataError(
+                f"{folder} has versions {versions}, expected "
+                f"{(FORMAT, MACHINE_CODE_SCHEMA_VERSION)}; {_HINT}"
+            )
+        from cdmpp.training.machine_code.net import CodeNet
+
+        booster = load_booster(folder / _TREES, hint=_HINT)
+        net = CodeNet.load(folder / _NET, hint=_HINT)
+        try:
+            errors = facts["test"]
+            fastest, fastest_errors = facts.get("fastest"), facts.get("fastest_test")
+            found = cls(
+                facts["device"], facts["target"], facts["feature_schema"], booster, net,
+                CodeCalibration(**facts["calibration"]),
+                None if errors is None else CodeErrors(**errors),
+            )  # fmt: skip
+            found.fastest = None if fastest is None else CodeCalibration(**fastest)
+            if fastest_errors is not None:
+                found.fastest_errors = CodeErrors(**fastest_errors)
+            found.cold_s_per_byte = float(facts.get("cold_s_per_byte", 0.0))
+        except (KeyError, TypeError, ValueError) as error:
+            raise DataError(f"{folder} is damaged ({error}); {_HINT}") from None
+        return found
+
+
+def check_fastest(validation: CodeRows, test: CodeRows) -> None:
+    """Checks that there are fastest programs to calibrate with and to judge.
+
+    Raises:
+        DataError: a part is empty.
+    """
+    for name, part in (("validation", validation), ("test", test)):
+        if len(part) == 0:
+            raise DataError(
+                f"the {name} part has no searched task with {LEAST_MEASURED} measured programs "
+                "that the model has not learned from; search more networks"
+            )
+
+
+def _mixed(
+    shares: tuple[float, float], parts: tuple[FloatArray, FloatArray], model: FloatArray
+) -> FloatArray:
+    """Returns the weighted mean of the parts and the model, which has what they leave."""
+    trees, net = shares
+    return trees * parts[0] + net * parts[1] + (1.0 - trees - net) * model
+
+
+def _plain(value: CodeCalibration | CodeErrors | None) -> dict[str, Any] | None:
+    return None if value is None else asdict(value)
+
+
+def _mape(log_ratio: FloatArray) -> float:
+    """Returns the MAPE of logarithms of predicted over measured."""
+    return float(np.abs(np.expm1(log_ratio)).mean())

@@ -1,0 +1,155 @@
+"""A perceptron over the columns of compiled programs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from cdmpp.errors import DataError
+from cdmpp.files.atomic import write_atomic
+
+FloatArray = NDArray[np.float64]
+
+_WIDTH, _LAYERS, _DROPOUT = 384, 3, 0.1
+_EPOCHS, _BATCH = 60, 64
+_LEARNING_RATE, _WEIGHT_DECAY = 2e-3, 0.05
+#: In standard deviations of the label: where the loss goes from square to absolute.
+_BETA = 0.3
+#: Columns that vary less are left out; standardised columns end at so many deviations.
+_LEAST_DEVIATION, _MOST_DEVIATIONS = 1e-4, 5.0
+
+
+@dataclass(frozen=True)
+class CodeNet:
+    """A perceptron: columns -> logarithm of seconds.
+
+    Attributes:
+        kept: int64 [K], the columns that it looks at.
+        mean, deviation: float32 [K], of them.
+        label: mean and standard deviation of the logarithm of seconds.
+        network: standardised columns -> standardised label; its weights are float16 numbers.
+    """
+
+    kept: NDArray[np.int64]
+    mean: NDArray[np.float32]
+    deviation: NDArray[np.float32]
+    label: tuple[float, float]
+    network: nn.Sequential
+
+    @classmethod
+    def fit(cls, columns: NDArray[np.float32], log_s: FloatArray, *, seed: int) -> CodeNet:
+        """Returns a perceptron that was fitted to programs.
+
+        torch's global random state stays as it is.
+
+        Args:
+            columns: float32 [N, columns], N at least 1.
+            log_s: float64 [N], logarithm of the measured seconds.
+        """
+        spread = columns.std(axis=0, dtype=np.float64)
+        kept = np.flatnonzero(spread > _LEAST_DEVIATION)
+        centre, deviation = float(log_s.mean()), float(log_s.std()) or 1.0
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            found = cls(
+                kept=kept,
+                mean=columns[:, kept].mean(axis=0, dtype=np.float64).astype(np.float32),
+                deviation=spread[kept].astype(np.float32),
+                label=(centre, deviation),
+                network=_network(len(kept)),
+            )
+            wanted = torch.from_numpy(((log_s - centre) / deviation).astype(np.float32))
+            _train(found.network, found._standardised(columns), wanted)
+        for weight in found.network.parameters():
+            weight.data = weight.data.half().float()
+        return found
+
+    def log_s(self, columns: NDArray[np.float32]) -> FloatArray:
+        """Returns float64 [N], logarithm of the predicted seconds."""
+        centre, deviation = self.label
+        with torch.no_grad():
+            found: Tensor = self.network(self._standardised(columns))
+        return np.asarray(found.squeeze(1).numpy(), np.float64) * deviation + centre
+
+    def _standardised(self, columns: NDArray[np.float32]) -> Tensor:
+        values = (columns[:, self.kept] - self.mean) / self.deviation
+        return torch.from_numpy(np.clip(values, -_MOST_DEVIATIONS, _MOST_DEVIATIONS))
+
+    def save(self, path: Path) -> None:
+        """Writes the perceptron.
+
+        Raises:
+            DataError: the file cannot be written.
+        """
+        from safetensors.numpy import save_file
+
+        tensors = {
+            "kept": self.kept, "mean": self.mean, "deviation": self.deviation,
+            "label": np.array(self.label),
+        }  # fmt: skip
+        for name, weight in self.network.state_dict().items():
+            tensors[f"network.{name}"] = weight.numpy().astype(np.float16)
+        write_atomic(path, lambda file: save_file(tensors, file))
+
+    @classmethod
+    def load(cls, path: Path, *, hint: str) -> CodeNet:
+        """Returns what `save` wrote.
+
+        Raises:
+            DataError: the file is missing or damaged.
+        """
+        from safetensors import SafetensorError
+        from safetensors.numpy import load_file
+
+        try:
+            tensors = load_file(path)
+            kept = tensors["kept"]
+            network = _network(len(kept))
+            network.load_state_dict(
+                {
+                    name.removeprefix("network."): torch.from_numpy(value.astype(np.float32))
+                    for name, value in tensors.items()
+                    if name.startswith("network.")
+                }
+            )
+            centre, deviation = (float(value) for value in tensors["label"])
+            return cls(
+                kept, tensors["mean"], tensors["deviation"], (centre, deviation), network.eval()
+            )
+        except (OSError, SafetensorError, KeyError, ValueError, RuntimeError) as error:
+            reason = (str(error).strip().splitlines() or ["empty"])[0]
+            raise DataError(f"cannot read the perceptron {path} ({reason}); {hint}") from None
+
+
+def _network(columns: int) -> nn.Sequential:
+    layers: list[nn.Module] = []
+    width = columns
+    for layer in range(_LAYERS):
+        layers += [nn.Linear(width, _WIDTH), nn.GELU()]
+        if layer < _LAYERS - 1:
+            layers.append(nn.Dropout(_DROPOUT))
+        width = _WIDTH
+    return nn.Sequential(*layers, nn.Linear(width, 1))
+
+
+def _train(network: nn.Sequential, columns: Tensor, wanted: Tensor) -> None:
+    optimiser = torch.optim.AdamW(network.parameters(), weight_decay=_WEIGHT_DECAY)
+    batches = -(-len(columns) // _BATCH)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimiser, _LEARNING_RATE, total_steps=_EPOCHS * batches
+    )
+    network.train()
+    for _ in range(_EPOCHS):
+        for rows in torch.split(torch.randperm(len(columns)), _BATCH):
+            predicted = network(columns[rows]).squeeze(1)
+            loss = nn.functional.smooth_l1_loss(predicted, wanted[rows], beta=_BETA)
+            optimiser.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimiser.step()
+            schedule.step()
+    network.eval()

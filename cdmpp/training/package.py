@@ -1,0 +1,165 @@
+"""Making a packaged model from a finished run: what may be shipped, and the model card."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cdmpp.datasets.samples import Samples
+from cdmpp.devices.spec import DeviceSpec
+from cdmpp.errors import DataError, UsageError
+from cdmpp.files.atomic import make_folder
+from cdmpp.training._files import read_json, write_json
+from cdmpp.training.estimates import load_trained
+from cdmpp.training.run_folder import save_model
+
+CARD = "card.json"
+#: All packaged models together.
+MOST_BYTES = 10 * 1000 * 1000
+
+_OWN = "own measurements, shipped with this package under its licence (Apache-2.0)"
+_MIT = "artifact of Roller (OSDI 2022), MIT licence"
+#: Device label -> licence of the measurements; weights trained on any other may not be shipped.
+LICENCES = {
+    **{
+        f"{cpu}-{isa}-{threads}": _OWN
+        for cpu in ("epyc", "xeon")
+        for isa in ("avx2", "avx512")
+        for threads in ("1c", "2c")
+    },
+    **dict.fromkeys(("v100", "k80", "mi50"), _MIT),
+}
+
+
+def shippable(labels: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Returns the labels of devices on whose measurements a shipped model may be trained, and the
+    others.
+
+    Raises:
+        DataError: there is none of the first.
+    """
+    allowed = [label for label in labels if label in LICENCES]
+    if not allowed:
+        raise DataError(
+            f"none of the devices {', '.join(labels)} may train a shipped model; expected some of "
+            f"{', '.join(LICENCES)}"
+        )
+    return allowed, [label for label in labels if label not in LICENCES]
+
+
+def package_run(run_dir: Path, out: Path, samples: Samples, *, name: str, command: str) -> Path:
+    """Writes the model of a finished run, without what only a run needs, and its card.
+
+    The copy predicts exactly what the run's model predicts (checked here).
+
+    Args:
+        samples: what the run was trained and judged on.
+        out: folder of all packaged models; the model's own is `out/name`, replaced in one step.
+        command: the command line that makes it again.
+
+    Returns:
+        The model's folder.
+
+    Raises:
+        UsageError: the run was trained on a device whose measurements do not allow it.
+        DataError: the run is not finished, or the packaged models would become too large.
+    """
+    trained = load_trained(run_dir)
+    _check_devices(trained.card.devices)
+    if trained.tasks is None:
+        raise DataError(f"{run_dir} does not know its training tasks; train again")
+    metrics = read_json(
+        run_dir / "metrics.json",
+        what="metrics of the run",
+        hint="let the training finish: give the same command again",
+    )
+    make_folder(out, what="packaged models")
+    temporary = out / f"{name}.{os.getpid()}.tmp"
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir()
+    try:
+        trained.tasks.save(temporary)
+        save_model(trained.model, temporary, trained.card)
+        write_json(temporary / CARD, _card(trained.card.devices, metrics, name, command))
+        _check_equal(run_dir, temporary, samples)
+        _check_size(out, name, temporary)
+        shutil.rmtree(out / name, ignore_errors=True)
+        os.replace(temporary, out / name)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return out / name
+
+
+def bytes_of(folder: Path) -> int:
+    """Returns how many bytes the files of a packaged model have."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def read_card(folder: Path) -> dict[str, Any]:
+    """Returns the card of a packaged model.
+
+    Raises:
+        DataError: there is none.
+    """
+    card: dict[str, Any] = read_json(
+        folder / CARD, what="model card", hint="make the model again with `make pretrained`"
+    )
+    return card
+
+
+def _card(
+    devices: Sequence[DeviceSpec], metrics: dict[str, Any], name: str, command: str
+) -> dict[str, Any]:
+    labels = [spec.name for spec in devices]
+    licences: dict[str, list[str]] = {}
+    for label in labels:
+        licences.setdefault(LICENCES[label], []).append(label)
+    return {
+        "name": name,
+        "model": metrics["model"],
+        "weights": "float32",
+        "data_hash": metrics["data_hash"],
+        "devices": labels,
+        "licences": [{"licence": licence, "devices": own} for licence, own in licences.items()],
+        "split": metrics["split"],
+        "parts": metrics["parts"],
+        "seed": metrics["seed"],
+        "test": metrics["test"][metrics["model"]],
+        "calibration": metrics["calibration"],
+        "command": command,
+        "versions": metrics["versions"],
+    }
+
+
+def _check_devices(devices: Sequence[DeviceSpec]) -> None:
+    others = [spec.name for spec in devices if spec.name not in LICENCES]
+    if others:
+        raise UsageError(
+            f"the run was trained on {', '.join(others)}, whose measurements may not be in shipped "
+            f"weights; train on some of {', '.join(LICENCES)} only"
+        )
+
+
+def _check_equal(run_dir: Path, copy: Path, samples: Samples) -> None:
+    some = samples.take(np.arange(0, len(samples), max(1, len(samples) // 1000), dtype=np.int64))
+    first, second = (load_trained(folder).estimate(some) for folder in (run_dir, copy))
+    pairs = ((first.latency_s, second.latency_s), (first.high_s, second.high_s))
+    if not all(np.array_equal(one, other, equal_nan=True) for one, other in pairs):
+        raise DataError(
+            f"the packaged copy of {run_dir} predicts something else than the run; this is a bug"
+        )
+
+
+def _check_size(out: Path, name: str, folder: Path) -> None:
+    others = [path for path in out.iterdir() if path.is_dir() and path not in (folder, out / name)]
+    total = sum(map(bytes_of, (folder, *(p for p in others if (p / CARD).exists()))))
+    if total > MOST_BYTES:
+        raise DataError(
+            f"the packaged models would take {total / 1e6:.1f} MB, at most {MOST_BYTES / 1e6:.0f} "
+            "MB are allowed; train a smaller model (transformer.network.hidden, members)"
+        )

@@ -1,0 +1,171 @@
+"""Trains a model of machine code beside a trained model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from cdmpp.datasets.cache import load_samples
+from cdmpp.datasets.extraction.machine_code import FILE_NAME, MachineCode, read_machine_code
+from cdmpp.datasets.samples import Samples
+from cdmpp.errors import DataError, UsageError
+from cdmpp.training.estimates import TrainedModel, load_trained
+from cdmpp.training.machine_code.cold_memory import (
+    KernelInNetwork,
+    fitted_cold_s_per_byte,
+    read_in_network,
+)
+from cdmpp.training.machine_code.model import LEAST_MEASURED, CodeModel, CodeRows, check_fastest
+from cdmpp.training.run_folder import task_digest
+
+_PARTS = ("training", "validation", "test")
+
+
+def train_code(
+    model_dir: Path, folders: Sequence[Path], *, cache_dir: Path, searched: Sequence[Path] = ()
+) -> CodeModel:
+    """Returns a model of the machine code of extracted datasets, and saves it with the model.
+
+    They learn from the tasks that the model was trained on; of the others two thirds (by a hash)
+    calibrate and the rest judges.
+
+    Args:
+        cache_dir: where the datasets' arrays go.
+        searched: datasets of what searches have measured: the fastest programs of their tasks
+            calibrate and judge what is said of the fastest; nothing is learned from them. Where
+            they were timed in their networks too (`in_network.json`), what that adds is fitted.
+
+    Raises:
+        UsageError: no dataset is given.
+        DataError: a dataset has no machine code, the programs are of several targets or devices, or
+            all of their tasks are training tasks of the model.
+    """
+    if not folders:
+        raise UsageError("no dataset given; expected --data DIR with machine code")
+    trained = load_trained(model_dir)
+    parts = _Parts(trained, cache_dir)
+    fastest = _Parts(trained, cache_dir)
+    for folder in folders:
+        parts.add(folder)
+    for folder in searched:
+        fastest.add(folder, chosen=_fastest)
+    for what, found in (
+        ("targets", parts.targets | fastest.targets),
+        ("devices", parts.devices | fastest.devices),
+    ):
+        if len(found) != 1:
+            text = ", ".join(sorted(found))
+            raise DataError(f"programs of {len(found)} {what} ({text}); expected those of one")
+    cold_s_per_byte = _cold_s_per_byte(searched, cache_dir)
+    if searched:  # fitting takes minutes: what is wrong is said before
+        check_fastest(fastest.of("validation"), fastest.of("test"))
+    code_model = CodeModel.fit(
+        (parts.of("training"), parts.of("validation"), parts.of("test")),
+        device=parts.devices.pop(), target=parts.targets.pop(), feature_schema=parts.schema,
+        seed=int(trained.card.split["seed"]),
+    )  # fmt: skip
+    if searched:
+        code_model.calibrate_fastest(fastest.of("validation"), fastest.of("test"))
+        code_model.cold_s_per_byte = cold_s_per_byte
+    code_model.save(model_dir)
+    return code_model
+
+
+class _Parts:
+    """Compiled programs of datasets, by what becomes of them.
+
+    Attributes:
+        targets, devices: what they were compiled for and measured on.
+        schema: versions of the leaf columns.
+    """
+
+    def __init__(self, trained: TrainedModel, cache_dir: Path) -> None:
+        self._trained, self._cache_dir = trained, cache_dir
+        self._rows: dict[str, list[CodeRows]] = {name: [] for name in _PARTS}
+        self.targets: set[str] = set()
+        self.devices: set[str] = set()
+        self.schema: dict[str, int] = {}
+
+    def add(self, folder: Path, *, chosen: Callable[[Samples], Samples] | None = None) -> None:
+        """Takes a dataset in.
+
+        Args:
+            chosen: what is taken of it; None = all.
+
+        Raises:
+            DataError: it has no machine code.
+        """
+        code = read_machine_code(folder)
+        if code is None:
+            raise DataError(
+                f"{folder}: has no {FILE_NAME}; write it with: cdmpp measure --machine-code --out "
+                f"{folder}"
+            )
+        samples = _compiled(load_samples(folder, cache_dir=self._cache_dir), code)
+        samples = samples if chosen is None else chosen(samples)
+        self.targets.add(code.target)
+        self.devices |= {samples.devices[place].name for place in np.unique(samples.device)}
+        self.schema = dict(samples.programs.feature_schema)
+        names = [_part(self._trained, str(task)) for task in samples.programs.tasks]
+        part_of = np.array(names)[samples.task_id]
+        for name, rows in self._rows.items():
+            rows.append(_rows(self._trained, samples.take(part_of == name), code))
+
+    def of(self, name: str) -> CodeRows:
+        """Returns the rows of a part."""
+        return CodeRows.joined(self._rows[name])
+
+
+def _fastest(samples: Samples) -> Samples:
+    """Returns the fastest program of each task of which enough were measured."""
+    order = np.lexsort((samples.latency_s, samples.task_id))
+    _, first, measured = np.unique(samples.task_id[order], return_index=True, return_counts=True)
+    is_fastest = np.zeros(len(samples), bool)
+    is_fastest[order[first[measured >= LEAST_MEASURED]]] = True
+    return samples.take(is_fastest)
+
+
+def _cold_s_per_byte(folders: Sequence[Path], cache_dir: Path) -> float:
+    """Returns what networks add to the kernels that were timed in them; 0 where none were."""
+    pairs: list[tuple[float, KernelInNetwork]] = []
+    for folder in folders:
+        kernels = read_in_network(folder)
+        samples = load_samples(folder, cache_dir=cache_dir)
+        tasks = np.array([str(task).rpartition("|")[0] for task in samples.programs.tasks])
+        least_s = np.full(len(tasks), np.inf)
+        np.minimum.at(least_s, samples.task_id, samples.latency_s)
+        alone_s = dict(zip(tasks, least_s, strict=True))
+        pairs += [
+            (float(alone_s[one.workload_key]), one)
+            for one in kernels
+            if math.isfinite(alone_s.get(one.workload_key, math.inf))
+        ]
+    if not pairs:
+        return 0.0
+    return fitted_cold_s_per_byte(
+        np.array([seconds for seconds, _ in pairs]),
+        np.array([one.argument_bytes for _, one in pairs]),
+        np.array([one.latency_s for _, one in pairs]),
+    )
+
+
+def _compiled(samples: Samples, code: MachineCode) -> Samples:
+    names = samples.programs.program_id[samples.program]
+    return samples.take(np.array([str(name) in code.columns for name in names], bool))
+
+
+def _part(trained: TrainedModel, task: str) -> str:
+    digest = task_digest(task)
+    if digest in trained.card.training_tasks:
+        return "training"
+    return "test" if int(digest, 16) % 3 == 0 else "validation"
+
+
+def _rows(trained: TrainedModel, samples: Samples, code: MachineCode) -> CodeRows:
+    names = [str(name) for name in samples.programs.program_id[samples.program]]
+    width = len(next(iter(code.columns.values()), ()))
+    columns = np.array([code.columns[name] for name in names], np.float32)
+    return CodeRows.of(samples, columns.reshape(len(names), width), trained.model.predict(samples))

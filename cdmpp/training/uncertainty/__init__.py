@@ -1,0 +1,1 @@
+"""Intervals that hold, and programs unlike those of the training."""

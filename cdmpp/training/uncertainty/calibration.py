@@ -1,0 +1,194 @@
+"""Split-conformal intervals: how far predictions were off on tasks that no weight was fitted to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cdmpp.conformal import half_widths, least_owners, owner_means
+from cdmpp.datasets.samples import Samples
+from cdmpp.datasets.tenset.operator_kinds import operator_kind
+
+FloatArray = NDArray[np.float64]
+
+DEFAULT_COVERAGE = 0.9
+
+#: Keys of `interval_metrics`.
+INTERVAL_METRICS = ("interval_coverage", "interval_log_width")
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Half widths of intervals on the log of latency: [latency / exp(h), latency x exp(h)].
+
+    Attributes:
+        coverage: share of programs of an unseen task that is to lie in its interval.
+        tasks: tasks that the widths were measured on.
+        samples: measured programs of them.
+        level: quantile of the normalised errors that was taken, see `calibrate`.
+        pooled: half width for a program of which neither device nor operator kind was seen.
+        by_device: device label -> half width, for operator kinds that were not seen.
+        by_operator: operator kind -> half width, for devices that were not seen.
+        by_device_and_operator: device label -> operator kind -> half width.
+        mean_ratio: measured over predicted seconds of a task's programs together, median over
+            tasks, mean over devices: a latency that errs least in percent lies below the mean of
+            what a program may take, and sums over programs need the mean.
+        mean_ratio_by_device: the same, device label -> ratio.
+    """
+
+    coverage: float
+    tasks: int
+    samples: int
+    level: float
+    pooled: float
+    by_device: dict[str, float]
+    by_operator: dict[str, float]
+    by_device_and_operator: dict[str, dict[str, float]]
+    mean_ratio: float = 1.0
+    mean_ratio_by_device: dict[str, float] = field(default_factory=dict)
+
+    def mean_s(self, samples: Samples, predicted_s: FloatArray) -> FloatArray:
+        """Returns float64 [N], the mean seconds to be expected where these are predicted."""
+        ratios = [
+            self.mean_ratio_by_device.get(spec.name, self.mean_ratio) for spec in samples.devices
+        ]
+        return np.asarray(predicted_s * np.array(ratios)[samples.device])
+
+    def half_width(self, samples: Samples) -> FloatArray:
+        """Returns float64 [N], the half width of each sample's group, in log seconds."""
+        labels = [spec.name for spec in samples.devices]
+        kinds = operator_kinds(samples)
+        pairs = zip(samples.device.tolist(), kinds.tolist(), strict=True)
+        return np.array([self._of_group(labels[device], kind) for device, kind in pairs])
+
+    @property
+    def widest(self) -> float:
+        """Half width of the group with the widest interval, in log seconds."""
+        groups = [value for row in self.by_device_and_operator.values() for value in row.values()]
+        return max([self.pooled, *self.by_device.values(), *self.by_operator.values(), *groups])
+
+    def _of_group(self, device: str, kind: str) -> float:
+        row = self.by_device_and_operator.get(device, {})
+        if kind in row:
+            return row[kind]
+        return self.by_device.get(device, self.by_operator.get(kind, self.pooled))
+
+
+def calibrate(
+    samples: Samples, predicted_s: FloatArray, *, coverage: float = DEFAULT_COVERAGE
+) -> Calibration | None:
+    """Returns intervals from predictions of measured tasks that the model was not fitted to.
+
+    The error of a program is |log(predicted) - log(measured)|. Errors are divided by the scale of
+    their (device, operator kind): the mean error of its tasks, drawn towards the product of the
+    device's and the kind's own scales where there are few tasks. One quantile of these normalised
+    errors, in which every task has the same weight however many programs it has, times its scale
+    gives each group's half width.
+
+    Programs of one task err together, so what counts is the number of tasks. The correction for
+    their finite number: the level of the quantile is the least one at which intervals made from all
+    tasks but one (scales included) cover `coverage` of the programs of the one left out, on
+    average over tasks; never less than `coverage`.
+
+    Args:
+        samples: measured programs; no weight may have been fitted to them.
+        predicted_s: float64 [N], seconds.
+        coverage: share of the programs of an unseen task that is to be covered, in (0, 1).
+
+    Returns:
+        None when there are fewer than coverage / (1 - coverage) tasks (9 for 90 %): no number of
+        errors then says where the interval must end.
+
+    Source: split conformal prediction for groups of correlated samples (Dunn, Wasserman and
+    Ramdas 2018; Lee, Barber and Willett 2023), with the leave-one-task-out level in place of their
+    conservative bound.
+    """
+    tasks, owner = np.unique(samples.task_id, return_inverse=True)
+    if len(tasks) < least_tasks(coverage):
+        return None
+    kinds, kind = np.unique(operator_kinds(samples).astype(str), return_inverse=True)
+    kind_of_task = np.zeros(len(tasks), np.int64)
+    kind_of_task[owner] = kind
+    widths = half_widths(
+        np.abs(np.log(predicted_s) - np.log(samples.latency_s)),
+        owner,
+        samples.device,
+        kind_of_task,
+        columns=len(samples.devices),
+        kinds=len(kinds),
+        coverage=coverage,
+    )
+    labels = [spec.name for spec in samples.devices]
+    names = [str(name) for name in kinds]
+    present = np.unique(samples.device).tolist()
+    ratios = {device: _mean_ratio(samples, predicted_s, device) for device in present}
+    return Calibration(
+        coverage=coverage,
+        tasks=len(tasks),
+        samples=len(samples),
+        level=widths.level,
+        pooled=widths.pooled,
+        by_device={labels[d]: float(widths.by_column[d]) for d in present},
+        by_operator=dict(zip(names, widths.by_row_kind.tolist(), strict=True)),
+        by_device_and_operator={
+            labels[d]: dict(zip(names, widths.by_cell[d].tolist(), strict=True)) for d in present
+        },
+        mean_ratio=float(np.mean(list(ratios.values()))),
+        mean_ratio_by_device={labels[d]: ratios[d] for d in present},
+    )
+
+
+def _mean_ratio(samples: Samples, predicted_s: FloatArray, device: int) -> float:
+    """Returns the median over a device's tasks of measured over predicted seconds, all programs of
+    a task together (a mean over tasks would follow the few that are far off).
+    """
+    rows = samples.device == device
+    _, owner = np.unique(samples.task_id[rows], return_inverse=True)
+    measured = np.bincount(owner, samples.latency_s[rows])
+    return float(np.median(measured / np.bincount(owner, predicted_s[rows])))
+
+
+def least_tasks(coverage: float) -> int:
+    """Returns how many tasks an interval of that coverage needs at least."""
+    return least_owners(coverage)
+
+
+def operator_kinds(samples: Samples) -> NDArray[np.object_]:
+    """Returns object [N], the kind of each sample's operator."""
+    operators = samples.programs.operator[samples.program]
+    kinds = {str(name): operator_kind(str(name)) for name in set(operators.tolist())}
+    return np.array([kinds[str(name)] for name in operators], object)
+
+
+def interval_metrics(
+    samples: Samples, low_s: FloatArray, high_s: FloatArray
+) -> dict[str, float | None]:
+    """Returns `interval_coverage`, the share of measured latencies in [low, high], and
+    `interval_log_width`, log(high / low); both are means over tasks of means over programs, None
+    without samples or where an interval is NaN.
+    """
+    if len(samples) == 0 or not np.all(np.isfinite(low_s) & np.isfinite(high_s)):
+        return dict.fromkeys(INTERVAL_METRICS)
+    _, owner = np.unique(samples.task_id, return_inverse=True)
+    is_inside = (low_s <= samples.latency_s) & (samples.latency_s <= high_s)
+    return {
+        "interval_coverage": float(owner_means(is_inside.astype(np.float64), owner).mean()),
+        "interval_log_width": float(owner_means(np.log(high_s / low_s), owner).mean()),
+    }
+
+
+def add_interval_metrics(
+    values: dict[str, Any], samples: Samples, low_s: FloatArray, high_s: FloatArray
+) -> None:
+    """Adds `interval_metrics` to a metrics object and to those of each device under
+    `by_device`.
+    """
+    values.update(interval_metrics(samples, low_s, high_s))
+    for index, spec in enumerate(samples.devices):
+        if spec.name in values["by_device"]:
+            rows = samples.device == index
+            found = interval_metrics(samples.take(rows), low_s[rows], high_s[rows])
+            values["by_device"][spec.name].update(found)

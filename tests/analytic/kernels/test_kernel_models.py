@@ -1,0 +1,145 @@
+"""Data movement, learned kernels and the benchmark table."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from cdmpp.analytic.embedding.devices import kernel_device, measured_devices
+from cdmpp.analytic.embedding.gpu import KernelOptions, estimate
+from cdmpp.analytic.embedding.kernel_table import read_kernel_table, strip_unit
+from cdmpp.analytic.embedding.shapes import EmbeddingShape
+from cdmpp.analytic.kernels.data_movement import (
+    DataMovementModel,
+    concat_s,
+    element_wise_operators,
+    element_wise_s,
+    host_copy_s,
+    index_select_backward_s,
+    pooling_work,
+    tril_s,
+)
+from cdmpp.analytic.kernels.kernel_models import EmbeddingKernelModel
+from cdmpp.analytic.kernels.learned import (
+    PerceptronOptions,
+    fit_learned_kernel,
+    load_learned_kernel,
+)
+from cdmpp.errors import DataError, DeviceError, UsageError
+
+V100 = measured_devices()["v100"]
+QUICK = (PerceptronOptions(width=32, layers=2, learning_rate=5e-3, epochs=400),)
+
+
+def test_element_wise_kernels_are_limited_by_traffic_or_arithmetic():
+    operators = element_wise_operators()
+    n = 1e8
+    assert element_wise_s(n, operators["add"], V100) == pytest.approx(12 * n / 816.953e9)
+    assert element_wise_s(n, operators["relu"], V100) == pytest.approx(8 * n / 816.953e9)
+    assert element_wise_s(n, operators["gelu-backward"], V100) == pytest.approx(
+        255 * n / 15441.524e9
+    )
+    assert pooling_work(3).flop == 8
+    assert pooling_work(3, is_backward=True).flop == 17
+    assert index_select_backward_s(10, 20, V100) == pytest.approx(4 * 40 / 816.953e9)
+
+
+def test_copies():
+    assert concat_s(1e9, V100) == pytest.approx(2e9 / (0.79 * 816.953e9))
+    assert host_copy_s(8.1e9, V100) == pytest.approx(1.0)
+    with pytest.raises(DeviceError, match="host and device"):
+        host_copy_s(1.0, kernel_device("t4"))
+
+
+def test_triangle_counts_what_is_kept():
+    # 3 + 2 + 1 entries of a 4 x 4 matrix without its diagonal, 10 with it.
+    without, with_diagonal = (tril_s(1, 4, 4, d, V100) for d in (0, 1))
+    assert with_diagonal / without == pytest.approx(10 / 6)
+
+
+def test_models_share_one_interface():
+    sizes = {"batch": [2, 4], "m": [8, 8], "n": [16, 16], "diagonal": [0, 1]}
+    for kernel in ("transpose", "tril"):
+        times = DataMovementModel(kernel, V100).latency_s(sizes)
+        assert times.shape == (2,)
+        assert times[1] > times[0]
+    shape = EmbeddingShape(64, 1000, 4, 8, 32, 8)
+    model = EmbeddingKernelModel(V100, options=KernelOptions(version="plain"))
+    table = {name: [getattr(shape, name)] for name in model.columns}
+    expected = estimate(shape, V100, options=KernelOptions(version="plain")).latency_s
+    assert model.latency_s(table)[0] == expected
+    with pytest.raises(DataError, match="no column rows"):
+        model.latency_s({"batch": [1]})
+    with pytest.raises(UsageError, match="known: relu"):
+        DataMovementModel("convolution", V100)
+
+
+def test_a_learned_kernel_predicts_and_survives_the_file(tmp_path):
+    rng = np.random.default_rng(0)
+    sizes = {name: 2.0 ** rng.integers(4, 12, 300) for name in ("m", "n", "k")}
+    sizes["batch"] = 2.0 ** rng.integers(0, 5, 300)
+    times = 3e-6 + 2 * sizes["batch"] * sizes["m"] * sizes["n"] * sizes["k"] / 1e13
+    model = fit_learned_kernel("gemm", sizes, times, grid=QUICK)
+    assert model.validation_gmae < 0.15
+    path = tmp_path / "gemm.json"
+    model.save(path)
+    again = load_learned_kernel(path)
+    assert np.array_equal(again.latency_s(sizes), model.latency_s(sizes))
+    assert again.options == model.options
+    same = fit_learned_kernel("gemm", sizes, times, grid=QUICK)
+    assert np.array_equal(same.latency_s(sizes), model.latency_s(sizes))
+
+
+def test_learned_kernels_refuse_what_they_cannot_use(tmp_path):
+    with pytest.raises(UsageError, match="cannot be learned"):
+        fit_learned_kernel("fft", {}, [])
+    sizes = {name: np.ones(20) for name in ("batch", "m", "n")}
+    with pytest.raises(DataError, match="all times positive"):
+        fit_learned_kernel("transpose", sizes, np.zeros(20))
+    with pytest.raises(DataError, match="batch is not positive"):
+        fit_learned_kernel("transpose", {**sizes, "batch": np.zeros(20)}, np.ones(20))
+    (tmp_path / "bad.json").write_text("[1]")
+    with pytest.raises(DataError, match="no kernel model"):
+        load_learned_kernel(tmp_path / "bad.json")
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("723.5GB/s", 723.5e9), ("12.5MB/s", 12.5e6), ("7B/s", 7.0), ("87.5%", 0.875),
+        ("Low (2)", 2.0), ("48KB", 49152.0), ("16B", 16.0), ("1.5e3", 1500.0), (" 4 ", 4.0),
+    ],
+)  # fmt: skip
+def test_units_are_stripped(text, value):
+    assert strip_unit(text) == pytest.approx(value)
+
+
+def test_unknown_units_are_named():
+    assert np.isnan(strip_unit(""))
+    with pytest.raises(DataError, match="furlong"):
+        strip_unit("3furlong")
+
+
+def test_a_benchmark_table_is_read_and_filtered(tmp_path):
+    path = tmp_path / "bench.csv"
+    path.write_text(
+        "kernel_name,batch_size,num_embeddings,num_tables,bag_size,embedding_dim,rows_per_block,"
+        "dram_read_throughput,l2_hit_rate,kernel_runtime\n"
+        "batched_embedding_forward,2048,1000000,8,100,64,4,700.1GB/s,12.5%,532.1\n"
+        "gemv2T_kernel_val,2048,1,1,1,1,1,1GB/s,0%,5\n"
+        "batched_embedding_forward,1,1000,8,10,64,4,70MB/s,90%,0\n"
+    )
+    table = read_kernel_table(path)
+    assert table.dropped == {"not an embedding kernel": 1, "no time": 1}
+    assert table.latency_s == pytest.approx([532.1e-6])
+    assert table.values["dram_read_throughput"] == pytest.approx([700.1e9])
+    assert table.values["l2_hit_rate"] == pytest.approx([0.125])
+    assert table.embedding_shapes() == [EmbeddingShape(2048, 1_000_000, 8, 100, 64, 4)]
+    assert read_kernel_table(path, keep="gemm").dropped == {"helper kernel": 1, "no time": 1}
+
+
+def test_a_benchmark_table_without_times_is_refused(tmp_path):
+    path = tmp_path / "bench.csv"
+    path.write_text("kernel_name,batch_size\nbatched_embedding,1\n")
+    with pytest.raises(DataError, match="needs kernel_name and kernel_runtime"):
+        read_kernel_table(path)

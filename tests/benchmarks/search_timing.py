@@ -1,0 +1,99 @@
+"""What a benchmark of searches needs from TVM: what was measured, and the cost model's time."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tvm.ir.utils import derived_object
+from tvm.s_tir import meta_schedule
+
+from cdmpp.datasets.metaschedule.databases import RECORD_FILE
+
+_FAILED_S = 1e9
+
+
+@derived_object
+class TimedCostModel(meta_schedule.cost_model.PyCostModel):  # type: ignore[misc]
+    """Another cost model, with the seconds that TVM waits for it.
+
+    Args:
+        model: any cost model of TVM's or ours.
+
+    Attributes:
+        seconds: spent in `predict` and `update` so far.
+    """
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self._model = model
+        self.seconds = 0.0
+
+    def predict(self, context: Any, candidates: Sequence[Any]) -> NDArray[np.float64]:
+        """Returns the other's scores."""
+        started = time.perf_counter()
+        scores = np.asarray(self._model.predict(context, candidates), np.float64)
+        self.seconds += time.perf_counter() - started
+        return scores
+
+    def update(self, context: Any, candidates: Sequence[Any], results: Sequence[Any]) -> None:
+        """Lets the other learn."""
+        started = time.perf_counter()
+        self._model.update(context, candidates, results)
+        self.seconds += time.perf_counter() - started
+
+    def save(self, path: str) -> None:
+        """Lets the other save itself."""
+        self._model.save(path)
+
+    def load(self, path: str) -> None:
+        """Lets the other load itself."""
+        self._model.load(path)
+
+
+@derived_object
+class TrialLog(meta_schedule.measure_callback.PyMeasureCallback):  # type: ignore[misc]
+    """Keeps what TVM's database does not: when a batch ended, and why a program failed.
+
+    Attributes:
+        latency_s: median seconds of every measured program, in order; None where it failed.
+        errors: text of the first line -> how many programs failed with it.
+        ends_s: seconds from the making of this object to the end of each batch.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._started = time.perf_counter()
+        self.latency_s: list[float | None] = []
+        self.errors: dict[str, int] = {}
+        self.ends_s: list[float] = []
+
+    def apply(
+        self,
+        task_scheduler: Any,
+        task_id: int,
+        measure_candidates: Sequence[Any],
+        builder_results: Sequence[Any],
+        runner_results: Sequence[Any],
+    ) -> None:
+        """Is called by TVM after every batch."""
+        del task_scheduler, task_id, measure_candidates, builder_results
+        for result in runner_results:
+            run_s = [float(value) for value in result.run_secs or ()]
+            is_good = result.error_msg is None and bool(run_s) and max(run_s) < _FAILED_S
+            self.latency_s.append(float(np.median(run_s)) if is_good else None)
+            if not is_good:
+                text = str(result.error_msg).strip().splitlines() or ["no text"]
+                self.errors[text[-1][:160]] = self.errors.get(text[-1][:160], 0) + 1
+        self.ends_s.append(time.perf_counter() - self._started)
+
+
+def recorded_traces(work_dir: Path) -> list[Any]:
+    """Returns the traces of a MetaSchedule database, in the order in which they were measured."""
+    with (work_dir / RECORD_FILE).open(encoding="utf-8") as lines:
+        return [json.loads(line)[1][0] for line in lines]

@@ -1,0 +1,196 @@
+"""A short run of the fuzzer (`tests/fuzz/fuzz_readers.py` does the long one), and what it found."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from cdmpp.datasets.tenset.flops import flop_count
+from cdmpp.datasets.tenset.json_graph import JsonGraph
+from cdmpp.datasets.tenset.operator_name import operator_name
+from cdmpp.datasets.tenset.record_line import RecordLineError, parse_record
+from cdmpp.datasets.tenset.task_index import TaskIndex, load_tasks
+from cdmpp.errors import DataError
+from tests.fuzz.fuzz_readers import (
+    Outcome,
+    fuzz_extraction,
+    fuzz_graphs,
+    fuzz_lines,
+    fuzz_native_lines,
+    fuzz_other_lines,
+    fuzz_pickles,
+    seed_lines,
+    small_pickles,
+)
+from tvm_helper.native import NativeTask, Status, native_library
+from tvm_helper.records.dag import parse_dag
+
+needs_tvm_helper = pytest.mark.skipif(
+    importlib.util.find_spec("tvm_helper") is None, reason="tvm_helper is not installed"
+)
+
+
+@pytest.fixture(scope="module")
+def lines(shipped: Path) -> list[str]:
+    """Real record lines of two devices."""
+    folders = [shipped / "measure_records" / label for label in ("epyc-avx2-1c", "xeon-avx512-2c")]
+    return seed_lines([p for f in folders for p in sorted(f.iterdir())[:6]], per_file=5)
+
+
+@pytest.fixture(scope="module")
+def tasks(shipped: Path) -> TaskIndex:
+    """The shipped tasks."""
+    return load_tasks(shipped / "network_info")
+
+
+def test_mutated_lines(lines: list[str], tmp_path: Path) -> None:
+    outcome = fuzz_lines(lines, tmp_path, count=2000, seed=1)
+    assert outcome.is_clean, outcome.to_json()
+    assert outcome.total == 2000
+    assert outcome.accepted > 50
+    assert len(outcome.rejected) > 10
+
+
+@needs_tvm_helper
+def test_mutated_lines_in_the_native_code(lines: list[str], tasks: TaskIndex) -> None:
+    if native_library() is None:
+        pytest.skip("no C++ compiler, or CDMPP_NATIVE=0")
+    outcome = fuzz_native_lines(lines, tasks, count=2000, seed=1)
+    assert outcome.is_clean, outcome.to_json()
+    assert outcome.total == 2000
+    assert outcome.accepted > 50
+    assert outcome.rejected["left to Python"] > 50
+    assert any(reason.startswith("program: ") for reason in outcome.rejected)
+
+
+@needs_tvm_helper
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"CI", ', '"CI", 1e999, '),
+        ('"CI", ', '"CI", ' + "[" * 17 + "]" * 17 + ", "),
+        ('[["[', '[["\\ud800['),
+        ('[["[', '[["\\uDFFF['),
+    ],
+)
+def test_lines_that_only_the_native_code_took(
+    lines: list[str], tasks: TaskIndex, old: str, new: str
+) -> None:
+    library = native_library()
+    if library is None:
+        pytest.skip("no C++ compiler, or CDMPP_NATIVE=0")
+    line = next(line for line in lines if '"CI", ' in line)
+    record = parse_record(line)
+    task = tasks.find(record.workload_key, record.target_kind)
+    assert task is not None
+    native = NativeTask(parse_dag(task.dag_json), library)
+    assert native.featurise_lines([line.encode()]).status.tolist() == [Status.VALID]
+    bad = line.replace(old, new, 1)
+    assert native.featurise_lines([bad.encode()]).status.tolist() == [Status.DECLINED]
+    with pytest.raises(RecordLineError):
+        parse_record(bad)
+
+
+def test_mutated_lines_of_autotvm_and_metaschedule() -> None:
+    outcome = fuzz_other_lines(3000, seed=1)
+    assert outcome.is_clean, outcome.to_json()
+    assert outcome.total == 3000
+    assert outcome.accepted > 100
+    assert len(outcome.rejected) > 10
+
+
+def test_mutated_pickles(tmp_path: Path) -> None:
+    outcome = fuzz_pickles(small_pickles(), tmp_path, count=150, seed=1)
+    assert outcome.is_clean, outcome.to_json()
+    assert outcome.total == 150
+    assert outcome.rejected["refused, the pickle names the global"] > 10
+    assert outcome.accepted > 0
+
+
+@needs_tvm_helper
+def test_mutated_computations(tasks: TaskIndex) -> None:
+    outcome = fuzz_graphs(tasks, count=400, seed=1)
+    assert outcome.is_clean, outcome.to_json()
+    assert outcome.accepted > 50
+
+
+@needs_tvm_helper
+@pytest.mark.slow
+def test_mutated_lines_are_extracted(lines: list[str], tmp_path: Path) -> None:
+    outcome = fuzz_extraction(lines, tmp_path, count=600, seed=1)
+    assert outcome.is_clean, outcome.to_json()
+    assert any(reason.startswith("program: replay") for reason in outcome.rejected)
+
+
+def test_the_fuzzer_sees_crashes_hangs_and_globals(tmp_path: Path) -> None:
+    outcome = Outcome()
+    outcome.run(1.0, b"x", lambda: [][1])
+    outcome.run(0.05, b"x", lambda: time.sleep(5))  # type: ignore[func-returns-value]
+    outcome.run(1.0, b"x", lambda: "reason")
+    outcome.run(1.0, b"x", lambda: None)
+    assert (outcome.hangs, outcome.accepted, outcome.total) == (1, 1, 4)
+    assert outcome.rejected == {"reason": 1}
+    assert next(iter(outcome.crashes)).startswith("IndexError at test_fuzz.py")
+    assert not outcome.is_clean
+
+
+@pytest.mark.parametrize(
+    ("steps", "reason"),
+    [
+        ([["SP", json.loads("[" * 300 + "]" * 300)]], "malformed step"),
+        ([["SP", {"a": float("nan")}]], "malformed step"),
+        ([["SP", [[float("inf")]]]], "malformed step"),
+    ],
+)
+def test_steps_that_crashed_the_reader(lines: list[str], steps: list[object], reason: str) -> None:
+    value = json.loads(lines[0])
+    value["i"][1][1] = steps
+    with pytest.raises(RecordLineError) as caught:
+        parse_record(json.dumps(value))
+    assert caught.value.reason == reason
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_half_a_character_in_a_name(lines: list[str], place: int) -> None:
+    value = json.loads(lines[0])
+    value["i"][0][place] += "\ud800"
+    if place == 0:
+        value["i"][0][place] = value["i"][0][place].replace("[", "", 1)
+    with pytest.raises(RecordLineError, match="half a character"):
+        parse_record(json.dumps(value))
+
+
+@pytest.mark.parametrize(
+    ("number", "change"),
+    [
+        (1, {"data": [float("inf")]}),
+        (1, {"data": [[]]}),
+        (2, {"attrs": -1}),
+        (4, {"attrs": {"value": ""}}),
+    ],
+)
+def test_graphs_that_crashed_the_reader(
+    tasks: TaskIndex, number: int, change: dict[str, object]
+) -> None:
+    text = next(iter(tasks.tasks.values())).dag_json
+    value = json.loads(text)
+    value["nodes"][number].update(change)
+
+    def read() -> None:
+        graph = JsonGraph(json.dumps(value))
+        operator_name(graph)
+        flop_count(graph)
+        graph.integer(number)
+
+    with pytest.raises(DataError):
+        read()
+
+
+def test_a_root_that_is_no_number() -> None:
+    for root in ("-Infinity", "[[0]]", '"{}"'):
+        with pytest.raises(DataError):
+            JsonGraph(f'{{"root": {root}, "nodes": []}}')

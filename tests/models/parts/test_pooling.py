@@ -1,0 +1,74 @@
+"""Leaf matrices: which extra columns a model sees."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from cdmpp.datasets.samples import ProgramArrays
+from cdmpp.errors import DataError, UsageError
+from cdmpp.features.added_columns import EXTRA_BLOCKS, LEAF_EXTRA_COUNT
+from cdmpp.models.parts.pooling import extra_columns, leaf_matrix, pooled_features
+from tests.models.synthetic import make_samples
+
+
+@pytest.fixture(scope="module")
+def programs() -> ProgramArrays:
+    """Programs with the extra columns 0, 1, 2, ... plus a tenth of the leaf's number."""
+    made = make_samples(tasks=3, extra=LEAF_EXTRA_COUNT).programs
+    leaves = np.arange(len(made.leaf_extra), dtype=np.float32)
+    extra = np.arange(LEAF_EXTRA_COUNT, dtype=np.float32) + leaves[:, None] / 1000
+    return replace(made, leaf_extra=extra)
+
+
+def test_columns_of_blocks() -> None:
+    alloc, program = EXTRA_BLOCKS["alloc"], EXTRA_BLOCKS["program"]
+    columns = extra_columns(["program", "alloc"])
+    assert columns.dtype == np.int64
+    expected = [*range(alloc.start, alloc.stop), *range(program.start, program.stop)]
+    assert columns.tolist() == extra_columns(["alloc", "program", "alloc"]).tolist() == expected
+    assert extra_columns([]).tolist() == []
+    assert extra_columns(list(EXTRA_BLOCKS)).tolist() == list(range(LEAF_EXTRA_COUNT))
+
+
+def test_an_unknown_block_is_named_with_the_nearest() -> None:
+    with pytest.raises(UsageError, match=r"'occupency'; did you mean 'occupancy'\?"):
+        extra_columns(["program", "occupency"])
+    with pytest.raises(UsageError, match="the blocks are scope, dtype"):
+        extra_columns(["zzz"])
+
+
+def test_leaf_matrix_takes_the_chosen_blocks(programs: ProgramArrays) -> None:
+    rows = np.array([4, 0, 2])
+    features, extra = programs.leaf_features[rows], programs.leaf_extra[rows]
+    assert np.array_equal(leaf_matrix(programs, rows), np.concatenate([features, extra], axis=1))
+    assert np.array_equal(leaf_matrix(programs, rows, ()), features)
+    chosen = leaf_matrix(programs, rows, ["scope", "dtype"])
+    assert np.array_equal(chosen[:, :164], features)
+    assert np.array_equal(chosen[:, 164:], extra[:, : EXTRA_BLOCKS["dtype"].stop])
+
+
+def test_pooled_features_take_the_chosen_blocks(programs: ProgramArrays) -> None:
+    rows = np.array([1, 0])
+    for blocks in (None, (), ("condition",)):
+        pooled = pooled_features(programs, rows, blocks)
+        width = leaf_matrix(programs, np.array([0]), blocks).shape[1]
+        assert pooled.shape == (2, 2 * width + 1)
+        for row, program in zip(pooled, rows, strict=True):
+            first, last = programs.leaf_offset[program : program + 2]
+            leaves = leaf_matrix(programs, np.arange(first, last), blocks)
+            assert row[-1] == last - first
+            assert np.allclose(row[:width], leaves.sum(axis=0), rtol=1e-5)
+            assert np.array_equal(row[width:-1], leaves.max(axis=0))
+
+
+def test_programs_without_the_columns_are_refused() -> None:
+    programs = make_samples(tasks=2).programs
+    rows = np.array([0])
+    assert leaf_matrix(programs, rows).shape == leaf_matrix(programs, rows, ()).shape == (1, 164)
+    with pytest.raises(DataError, match=r"0 extra leaf columns, expected .* dataset extract"):
+        leaf_matrix(programs, rows, ["scope"])
+    with pytest.raises(DataError, match="0 extra leaf columns"):
+        pooled_features(programs, rows, ["scope"])

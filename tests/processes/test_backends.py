@@ -1,0 +1,176 @@
+"""Where shards are built: processes of this machine or a Ray cluster, with the same result."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from cdmpp.datasets.extraction.extract import extract
+from cdmpp.errors import UsageError
+from cdmpp.extras import require
+from cdmpp.processes.pool import run_in_processes
+from tests.datasets.conftest import fake_featurise
+from tests.paths import ROOT
+
+needs_ray = pytest.mark.skipif(
+    importlib.util.find_spec("ray") is None, reason="ray is not installed"
+)
+
+_SCRIPT = """
+    import os, sys, time, zlib
+    from pathlib import Path
+    import numpy as np
+    from cdmpp.datasets.extraction.extract import extract
+    from cdmpp.errors import CdmppError, DataError
+    from cdmpp.features.compact_ast import CompactAst
+
+    def featurise(task, records):
+        with open(os.environ["PIDS"], "a") as stream:
+            stream.write(f"{os.getpid()}\\n")
+        time.sleep(float(os.environ["PAUSE"]))
+        if "CRASH" in os.environ:
+            os.kill(os.getpid(), 9)
+        if "SHORT" in os.environ:
+            return []
+        result = []
+        for record in records:
+            rng = np.random.default_rng(zlib.crc32(repr(record.steps).encode()))
+            leaves = rng.random((3, 164), dtype=np.float32)
+            tree = np.array([0, 1, -1, 2, -1, 3, -1, -1], np.int32)
+            extra = np.zeros((3, 0), np.float32)
+            result.append(CompactAst(leaves, extra, np.array([1, 3, 5], np.int32), tree))
+        return result
+
+    if __name__ == "__main__":
+        dataset, out, backend, jobs = sys.argv[1:]
+        try:
+            report = extract(
+                Path(dataset), Path(out), None, featurise, jobs=int(jobs), backend=backend,
+                shard_bytes=1,
+            )
+        except CdmppError as error:
+            sys.exit(f"{type(error).__name__}: {error}")
+        print(report.shards, report.reused, report.data_hash)
+"""
+
+
+def command(tmp_path: Path, dataset: Path, out: str, backend: str, jobs: int) -> list[str]:
+    script = tmp_path / "run.py"
+    script.write_text(textwrap.dedent(_SCRIPT))
+    return [sys.executable, str(script), str(dataset), str(tmp_path / out), backend, str(jobs)]
+
+
+def environment(tmp_path: Path, pause: float, **more: str) -> dict[str, str]:
+    own = {"PYTHONPATH": str(ROOT), "PIDS": str(tmp_path / "pids"), "PAUSE": str(pause)}
+    (tmp_path / "pids").write_text("")
+    return {k: v for k, v in os.environ.items() if k != "RAY_ADDRESS"} | own | more
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["local", pytest.param("ray", marks=needs_ray)])
+def test_a_killed_worker_loses_nothing(tiny_dataset: Path, tmp_path: Path, backend: str) -> None:
+    running = subprocess.Popen(
+        command(tmp_path, tiny_dataset, "killed", backend, 2),
+        env=environment(tmp_path, 0.7),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        deadline = time.monotonic() + 120
+        while not list((tmp_path / "killed").glob("shard-*.json")):
+            assert time.monotonic() < deadline, "no shard was finished"
+            assert running.poll() is None, "the run ended before a worker could be killed"
+            time.sleep(0.02)
+        workers = set((tmp_path / "pids").read_text().split())
+        last = (tmp_path / "pids").read_text().split()[-1]
+        os.kill(int(last), signal.SIGKILL)
+        out, _ = running.communicate(timeout=120)
+    finally:
+        running.kill()
+        running.wait()
+    assert running.returncode == 0
+    assert str(running.pid) not in workers
+    assert set((tmp_path / "pids").read_text().split()) - {last}, "another worker went on"
+    alone = subprocess.run(
+        command(tmp_path, tiny_dataset, "undisturbed", "local", 1),
+        env=environment(tmp_path, 0),
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert out.split() == alone.stdout.split()
+    assert content(tmp_path / "killed") == content(tmp_path / "undisturbed")
+
+
+@needs_ray
+@pytest.mark.slow
+def test_what_a_ray_worker_raises_is_told(tiny_dataset: Path, tmp_path: Path) -> None:
+    done = subprocess.run(
+        command(tmp_path, tiny_dataset, "out", "ray", 2),
+        env=environment(tmp_path, 0, SHORT="1"),
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("DataError: the featuriser returned 0 results for 3 records of task")
+
+
+@needs_ray
+@pytest.mark.slow
+def test_a_cluster_that_cannot_be_reached(tiny_dataset: Path, tmp_path: Path) -> None:
+    done = subprocess.run(
+        command(tmp_path, tiny_dataset, "out", "ray", 2),
+        env=environment(tmp_path, 0, RAY_ADDRESS="nothing://there"),
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1
+    assert "cannot use the Ray cluster at nothing://there" in done.stderr
+
+
+def test_without_ray_the_error_says_what_to_install(
+    tiny_dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(UsageError, match=r"--backend ray needs .*pip install 'cdmpp\[ray\]'"):
+        extract(tiny_dataset, tmp_path / "out", None, fake_featurise, backend="ray")
+
+
+def test_require_returns_what_is_there() -> None:
+    assert require("json", extra="x", purpose="a test").dumps([1]) == "[1]"
+
+
+@pytest.mark.slow
+def test_workers_that_always_die_end_the_run(tiny_dataset: Path, tmp_path: Path) -> None:
+    done = subprocess.run(
+        command(tmp_path, tiny_dataset, "out", "local", 2),
+        env=environment(tmp_path, 0, CRASH="1"),
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("DataError: worker processes died 4 times, with 0 of 6 parts finished")
+
+
+def test_many_calls_come_back_once_each() -> None:
+    calls = [(number, 7) for number in range(11)]
+    results = dict(run_in_processes(pow, calls, jobs=2))
+    assert results == {number: number**7 for number in range(11)}
+    assert dict(run_in_processes(pow, calls, jobs=1)) == results

@@ -1,0 +1,270 @@
+"""Chrome traces: a real one of torch.profiler, made-up ones of a GPU, TensorFlow and the HL-100."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+
+import numpy as np
+import pytest
+
+from cdmpp.errors import DataError
+from cdmpp.files.json_stream import TraceStream
+from cdmpp.profiling.formats.hl100_trace import OPERATOR_WIDTH, operator_values, read_symbols
+from cdmpp.profiling.merge import group_rows, join_rows
+from cdmpp.profiling.read import read_profile
+
+US = 1e6
+
+
+@pytest.fixture(scope="module")
+def torch_trace(tmp_path_factory):
+    """(path, torch's own table) of a small network, forward and backward, on the CPU."""
+    import torch
+    from torch import nn
+    from torch.profiler import ProfilerActivity, profile, record_function
+
+    torch.manual_seed(0)
+    network = nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 64, 16),
+        nn.LayerNorm(16),
+    )  # fmt: skip
+    table = nn.EmbeddingBag(100, 16, mode="sum")
+    images, indices = torch.randn(4, 3, 8, 8), torch.randint(0, 100, (4, 5))
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiler:
+        for _ in range(3):
+            with record_function("step"):
+                (network(images) + table(indices)).sum().backward()
+                torch.sort(images.flatten())
+    path = tmp_path_factory.mktemp("trace") / "cpu.pt.trace.json"
+    profiler.export_chrome_trace(str(path))
+    return path, {
+        event.key: (event.count, event.cpu_time_total, event.self_cpu_time_total)
+        for event in profiler.key_averages()
+    }
+
+
+def test_totals_are_those_of_torch(torch_trace):
+    path, table = torch_trace
+    profile = read_profile(path)
+    found = {rows[0].name: join_rows(rows) for rows in group_rows(profile.rows)}
+    assert set(found) == set(table)
+    for name, (count, total_us, self_us) in table.items():
+        row = found[name]
+        # The file has whole nanoseconds.
+        assert row.calls == count, name
+        assert row.total_s * US == pytest.approx(total_us, abs=2e-3 * count), name
+        assert row.self_s * US == pytest.approx(self_us, abs=1e-2 * count + 1e-6 * total_us), name
+    assert found["step"].kind == "range"
+    assert profile.epoch_s is not None
+    conv = next(row for row in profile.rows if row.name == "aten::conv2d")
+    assert conv.call.shapes[:2] == ((4, 3, 8, 8), (8, 3, 3, 3))
+    assert conv.call.setting("padding") == (1, 1)
+
+
+def test_gzipped_as_tensorboard_has_it(torch_trace, tmp_path):
+    path, _ = torch_trace
+    packed = tmp_path / "worker.pt.trace.json.gz"
+    packed.write_bytes(gzip.compress(path.read_bytes()))
+    assert [row.total_s for row in read_profile(packed).rows] == [
+        row.total_s for row in read_profile(path).rows
+    ]
+
+
+@pytest.mark.parametrize("share", [0.2, 0.5, 0.9, 0.999])
+def test_truncated(torch_trace, tmp_path, share):
+    content = torch_trace[0].read_bytes()
+    for name, data in (("a.json", content), ("a.json.gz", gzip.compress(content))):
+        (tmp_path / name).write_bytes(data[: int(len(data) * share)])
+        with pytest.raises(DataError, match=r"truncated|ends too early") as caught:
+            read_profile(tmp_path / name)
+        assert "\n" not in str(caught.value)
+
+
+def test_malformed_in_the_middle(torch_trace, tmp_path):
+    text = torch_trace[0].read_text()
+    place = text.index('"dur"', len(text) // 2)
+    (tmp_path / "bad.json").write_text(text[:place] + "dur" + text[place + 5 :])
+    with pytest.raises(DataError, match=r"not a chrome trace: .* near "):
+        read_profile(tmp_path / "bad.json")
+
+
+def gpu_trace(*, kernels_first=False):
+    """A trace as torch writes it with CUDA; made up after libkineto's output."""
+    host = [
+        {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 10.0,
+         "dur": 50.0, "args": {"External id": 5, "Input Dims": [[64, 128], [128, 32]],
+                               "Input type": ["float", "float"]}},
+        {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 1, "tid": 1,
+         "ts": 20.0, "dur": 5.0, "args": {"External id": 5, "correlation": 9}},
+    ]  # fmt: skip
+    device = [
+        {"ph": "X", "cat": "kernel", "name": "volta_sgemm_128x64_nn", "pid": 0, "tid": 7,
+         "ts": 100.0, "dur": 30.0,
+         "args": {"External id": 5, "device": 0, "stream": 7, "correlation": 9,
+                  "registers per thread": 122, "shared memory": 12544, "grid": [1, 2, 1],
+                  "block": [128, 1, 1]}},
+        {"ph": "X", "cat": "gpu_memcpy", "name": "Memcpy HtoD (Pageable -> Device)", "pid": 0,
+         "tid": 7, "ts": 140.0, "dur": 4.0, "args": {"bytes": 4096, "stream": 7}},
+    ]  # fmt: skip
+    names = [
+        {"ph": "M", "name": "thread_name", "pid": 0, "tid": 7, "args": {"name": "stream 7"}},
+        {"ph": "i", "cat": "cpu_instant_event", "name": "[memory]", "pid": 1, "tid": 1, "ts": 1},
+        {"ph": "X", "cat": "Trace", "name": "PyTorch Profiler (0)", "pid": "Spans",
+         "tid": "PyTorch Profiler", "ts": 0.0, "dur": 500.0},
+    ]  # fmt: skip
+    events = [*device, *host] if kernels_first else [*host, *device]
+    return {
+        "schemaVersion": 1, "deviceProperties": [{"id": 0, "name": "Tesla V100-SXM2-16GB"}],
+        "traceEvents": [*names, *events], "traceName": "x",
+    }  # fmt: skip
+
+
+def write(tmp_path, value, name="t.json"):
+    path = tmp_path / name
+    path.write_text(value if isinstance(value, str) else json.dumps(value))
+    return path
+
+
+@pytest.mark.parametrize("kernels_first", [False, True])
+def test_kernels_know_the_operator_that_launched_them(tmp_path, kernels_first):
+    profile = read_profile(write(tmp_path, gpu_trace(kernels_first=kernels_first)))
+    rows = {row.kind: row for row in profile.rows}
+    assert set(rows) == {"cpu_op", "api", "kernel", "memcpy"}
+    assert rows["kernel"].call.name == "aten::mm"
+    assert rows["kernel"].launch.registers_per_thread == 122
+    assert rows["memcpy"].moved_bytes == 4096
+    assert profile.device_name == "Tesla V100-SXM2-16GB"
+    assert "stream 7" in profile.events.lanes
+    assert len(profile.events) == 4
+
+
+def test_bare_list_begin_and_end_events_and_nan(tmp_path):
+    text = (
+        '[{"ph":"B","name":"a","pid":1,"tid":1,"ts":10,"args":{"x":NaN}},'
+        '{"ph":"B","name":"b","pid":1,"tid":1,"ts":12},{"ph":"E","pid":1,"tid":1,"ts":15},'
+        '{"ph":"E","pid":1,"tid":1,"ts":20},{"ph":"E","pid":1,"tid":1,"ts":21}]'
+    )
+    profile = read_profile(write(tmp_path, text))
+    assert {row.name: row.total_s * US for row in profile.rows} == pytest.approx({"a": 10, "b": 3})
+    assert {row.name: row.self_s * US for row in profile.rows} == pytest.approx({"a": 7, "b": 3})
+    assert profile.notes == ("1 events have a beginning or an end only and are left out",)
+
+
+def test_tensorflow_trace_goes_by_the_names_of_processes(tmp_path):
+    events = [
+        {"ph": "M", "name": "process_name", "pid": 1, "args": {"name": "/device:GPU:0"}},
+        {"ph": "M", "name": "process_name", "pid": 2, "args": {"name": "/host:CPU"}},
+        {"ph": "X", "name": "fusion", "pid": 1, "tid": 1, "ts": 1, "dur": 2},
+        {"ph": "X", "name": "MatMul", "pid": 2, "tid": 1, "ts": 1, "dur": 3},
+    ]
+    rows = read_profile(write(tmp_path, {"traceEvents": events})).rows
+    assert [(row.kind, row.name) for row in rows] == [("kernel", "fusion"), ("cpu_op", "MatMul")]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"traceEvents": []}', "without an event that has a duration"),
+        ('{"nodes": [1, 2]}', "JSON without traceEvents .it has nodes."),
+        ('{"traceEvents": 3}', "traceEvents is no list"),
+        ('{"traceEvents": [{"ph": "X", "name": "a", "ts": 1}]}', "an event is not .*no 'dur'"),
+        ('{"traceEvents": [{"ph": "X", "name": "a", "ts": "x", "dur": 1}]}', "an event is not"),
+        ('{"traceEvents": [{"ph": "X", "name": "a", "ts": 1, "dur": -1}]}', "duration of -1"),
+        ('{"traceEvents": [5]}', "an event is not"),
+        ('{"traceEvents" [', "expected a name and a colon"),
+        ('[{"ph" "X", "name": "a"}, {"ph": "M"}]', "not a chrome trace"),
+    ],
+)
+def test_one_clear_error(tmp_path, text, message):
+    with pytest.raises(DataError, match=message) as caught:
+        read_profile(write(tmp_path, text))
+    assert "\n" not in str(caught.value)
+
+
+def test_stream_gives_what_json_gives(tmp_path, monkeypatch):
+    """Small chunks, so that events, names and numbers are cut everywhere."""
+    monkeypatch.setattr("cdmpp.files.json_stream._CHUNK_BYTES", 64)
+    rng = random.Random(0)
+    events = [
+        {"ph": "X", "name": rng.choice(['a"}, {', "b\\", "ü{", "], "]) * rng.randint(1, 4),
+         "ts": rng.random(), "args": {"l": [{"x": 1}, {"y": [2, {}]}], "n": i}}
+        for i in range(300)
+    ]  # fmt: skip
+    for indent in (None, 1):
+        value = {"before": {"a": [1]}, "traceEvents": events, "after": 123456}
+        stream = TraceStream(write(tmp_path, json.dumps(value, indent=indent, ensure_ascii=False)))
+        assert [event for batch in stream.batches() for event in batch] == events
+        assert stream.head == {"before": {"a": [1]}, "after": 123456}
+
+
+HL100 = {
+    "traceEvents": [
+        {"ph": "M", "cat": "__metadata", "name": "process_name", "pid": 1, "tid": 0,
+         "args": {"name": "*MME"}},
+        {"ph": "M", "cat": "__metadata", "name": "process_name", "pid": 2, "tid": 0,
+         "args": {"name": "*TPC"}},
+        {"ph": "M", "cat": "__metadata", "name": "process_name", "pid": 3, "tid": 0,
+         "args": {"name": "Host"}},
+        {"ph": "B", "name": "net/conv", "pid": 1, "tid": 0, "ts": 100},
+        {"ph": "E", "name": "net/conv", "pid": 1, "tid": 0, "ts": 150},
+        {"ph": "B", "name": "net/relu", "pid": 2, "tid": 3, "ts": 150},
+        {"ph": "E", "name": "net/relu", "pid": 2, "tid": 3, "ts": 160},
+        {"ph": "B", "name": "TPC context", "pid": 2, "tid": 3, "ts": 160},
+        {"ph": "E", "name": "TPC context", "pid": 2, "tid": 3, "ts": 170},
+        {"ph": "B", "name": "host work", "pid": 3, "tid": 0, "ts": 0},
+        {"ph": "E", "name": "host work", "pid": 3, "tid": 0, "ts": 900},
+        {"ph": "B", "name": "net/conv", "pid": 1, "tid": 0, "ts": 200},
+        {"ph": "E", "name": "net/conv", "pid": 1, "tid": 0, "ts": 270},
+    ]
+}  # fmt: skip
+SYMBOLS = {
+    "nodes": [
+        {"name": "net/conv", "op": "conv2d", "attrs": {
+            "input_0": "x:0  |  [8,224,224,3]  |  int8  |  zp = -14, scale = 0.0187  |  "
+                       "ModelParam = 0  |  ",
+            "input_1": "w:0  |  [64,3,7,7]  |  int8  |  zp = 0, scale = 1e-3  |  "
+                       "ModelParam = 1  |  ",
+            "output_0": "y:0  |  [8,112,112,64]  |  float32  |  zp = 0, scale = 1.0  |  "
+                        "ModelParam = 0  |  ",
+            "stride": "2"}},
+    ]
+}  # fmt: skip
+
+
+def test_hl100_operators(tmp_path):
+    path = write(tmp_path, HL100, "default_profiling.json")
+    bare = read_profile(path)
+    assert bare.format == "HL-100 operator trace"
+    assert "no symbol file" in bare.notes[0]
+    write(tmp_path, SYMBOLS, "net.recipe-PostGraph-symbol.json")
+    profile = read_profile(path)
+    rows = {row.name: row for row in profile.rows}
+    assert set(rows) == {"net/conv", "net/relu"}
+    assert (rows["net/conv"].kind, rows["net/conv"].calls) == ("operator", 2)
+    assert rows["net/conv"].total_s * US == pytest.approx(120.0)
+    assert rows["net/conv"].call.name == "MME conv2d"
+    assert rows["net/conv"].call.shapes[0] == (8, 224, 224, 3)
+    assert profile.device_name == "hl-100"
+
+
+def test_hl100_values_of_an_operator(tmp_path):
+    symbols = read_symbols(write(tmp_path, SYMBOLS, "s.json"))
+    values = operator_values(symbols["net/conv"], core="MME", kinds={"conv2d": 4})
+    assert values.shape == (OPERATOR_WIDTH,) == (50,)
+    expected = [8 * 224 * 224 * 3, -14, 0.0187, 0, 0, 1, 8, 224, 224, 3, 0, 0]
+    assert values[:12] == pytest.approx(np.array(expected, np.float32))
+    assert values[12:24][3] == 1.0
+    assert not values[24:36].any()
+    assert values[36:42] == pytest.approx([8 * 112 * 112 * 64, 0, 1, 0, 1, 4])
+    assert values[48:].tolist() == [0.0, 4.0]
+
+
+def test_hl100_bad_tensor_and_no_operator(tmp_path):
+    write(tmp_path, {"nodes": [{"name": "a", "op": "b", "attrs": {"input_0": "x | 3"}}]}, "symbols")
+    with pytest.raises(DataError, match=r"cannot read the tensor 'x \| 3'"):
+        read_symbols(tmp_path / "symbols")
+    only = {"traceEvents": HL100["traceEvents"][:3]}
+    with pytest.raises(DataError, match="no operator ran on an MME or TPC"):
+        read_profile(write(tmp_path, only))

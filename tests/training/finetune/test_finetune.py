@@ -1,0 +1,329 @@
+"""Fine-tuning: few measured tasks of a new device, on synthetic samples."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from cdmpp.datasets.samples import Samples
+from cdmpp.datasets.sampling import choose_tasks
+from cdmpp.errors import DataError, UsageError
+from cdmpp.models.ensemble import EnsembleCostModel
+from cdmpp.models.gbdt import GbdtCostModel
+from cdmpp.models.options import TransformerOptions
+from cdmpp.models.transformer import TransformerCostModel
+from cdmpp.nn.options import LoopOptions, NetworkOptions
+from cdmpp.training.finetune.few_shot import finetune, finetune_in_detail
+from cdmpp.training.finetune.folds import budget_folds
+from cdmpp.training.finetune.options import FinetuneOptions
+from cdmpp.training.finetune.tuning_trainee import select_parameters
+from tests.models.synthetic import VECTOR_LENGTH, make_samples
+
+QUICK = FinetuneOptions(
+    what="adapters", steps=40, validate_every=10, learning_rate=5e-3, learning_rate_all=5e-3
+)
+
+
+def of_device(samples: Samples, device: int) -> Samples:
+    return samples.take(samples.device == device)
+
+
+def of_tasks(samples: Samples, tasks) -> Samples:
+    return samples.take(np.isin(samples.task_id, tasks))
+
+
+def twisted(samples: Samples) -> Samples:
+    """The samples of a device that is three times slower and gains nothing from vectors."""
+    programs = samples.programs
+    vector = np.add.reduceat(
+        programs.leaf_features[:, VECTOR_LENGTH].astype(np.float64), programs.leaf_offset[:-1]
+    ) / np.diff(programs.leaf_offset)
+    factor = 3.0 * np.exp2(1.5 * vector[samples.program])
+    return replace(samples, latency_s=samples.latency_s * factor)
+
+
+def mape(model, samples: Samples) -> float:
+    return float(np.mean(np.abs(model.predict(samples) / samples.latency_s - 1.0)))
+
+
+@pytest.fixture(scope="module")
+def samples() -> Samples:
+    return make_samples(24, 8)
+
+
+@pytest.fixture(scope="module")
+def base(samples):
+    model = TransformerCostModel(
+        TransformerOptions(
+            network=NetworkOptions(
+                hidden=16, layers=1, heads=2, feed_forward=16, head_hidden=16, members=2
+            ),
+            loop=LoopOptions(epochs=30, programs_per_batch=16, learning_rate=5e-3),
+        )
+    )
+    known = of_device(samples, 0)
+    model.fit(known.take(known.task_id >= 4), known.take(known.task_id < 4), seed=0)
+    return model
+
+
+@pytest.fixture(scope="module")
+def target(samples) -> Samples:
+    return twisted(of_device(samples, 1))
+
+
+@pytest.fixture(scope="module")
+def parts(target):
+    """Budget of eight tasks, an empty validation part, and the other tasks."""
+    chosen = choose_tasks(target, 8, seed=0)
+    test = of_tasks(target, np.setdiff1d(target.task_id, chosen))
+    return of_tasks(target, chosen), target.take(np.zeros(0, np.int64)), test
+
+
+@pytest.fixture(scope="module")
+def result(base, parts):
+    return finetune_in_detail(base, parts[0], parts[1], options=QUICK, seed=0)
+
+
+def test_beats_zero_shot_and_one_factor_on_other_tasks(base, parts, result):
+    budget, _, test = parts
+    factor = np.exp(np.median(np.log(budget.latency_s / base.predict(budget))))
+    scaled = np.mean(np.abs(factor * base.predict(test) / test.latency_s - 1.0))
+    assert result.kept == "tuned"
+    assert result.steps["adapters"] in (10, 20, 30, 40)
+    assert mape(result.model, test) < 0.9 * scaled
+    assert mape(result.model, test) < mape(base, test)
+
+
+def test_given_model_is_untouched(base, parts):
+    budget, nothing, test = parts
+    before = base.predict(test)
+    weights = {k: v.clone() for k, v in base.tuning_network().state_dict().items()}
+    finetune(base, budget, nothing, options=replace(QUICK, what="all"), seed=1)
+    assert np.array_equal(base.predict(test), before)
+    for name, value in base.tuning_network().state_dict().items():
+        assert torch.equal(value, weights[name])
+    assert all(value.requires_grad for value in base.tuning_network().parameters())
+
+
+def test_same_seed_same_predictions_another_seed_others(base, parts, result):
+    budget, nothing, test = parts
+    again = finetune(base, budget, nothing, options=QUICK, seed=0)
+    other = finetune(base, budget, nothing, options=QUICK, seed=1)
+    assert np.array_equal(again.predict(test), result.model.predict(test))
+    assert not np.array_equal(other.predict(test), again.predict(test))
+
+
+def test_split_into_training_and_validation_is_pooled(base, parts, result):
+    budget, _, test = parts
+    order = np.argsort(budget.task_id % 3 == 0, kind="stable")
+    count = int((budget.task_id % 3 != 0).sum())
+    shuffled = finetune(
+        base, budget.take(order[:count]), budget.take(order[count:]), options=QUICK, seed=0
+    )
+    assert np.allclose(shuffled.predict(test), result.model.predict(test), rtol=1e-3)
+
+
+def test_loaded_model_predicts_the_same(result, parts, tmp_path):
+    state = result.model.save(tmp_path)
+    loaded = TransformerCostModel.load(tmp_path, state)
+    assert np.array_equal(loaded.predict(parts[2]), result.model.predict(parts[2]))
+
+
+def test_inputs_keep_the_normalisation_of_the_first_training(base, result, tmp_path):
+    assert result.model.save(tmp_path)["normalisation"] == base.save(tmp_path)["normalisation"]
+
+
+def test_held_out_predictions_cover_the_budget_once(parts, result):
+    budget = parts[0]
+    assert sorted(result.held_out.program.tolist()) == sorted(budget.program.tolist())
+    assert result.held_out_s.shape == (len(budget),)
+    assert np.all(np.isfinite(result.held_out_s))
+
+
+@pytest.mark.parametrize("what", ["head", "adapters", "all"])
+def test_only_the_chosen_weights_move(base, parts, what):
+    tuned = finetune_in_detail(
+        base, parts[0], parts[1], options=replace(QUICK, what=what, validate_every=40), seed=0
+    )
+    assert tuned.kept == "tuned"
+    network = tuned.model.tuning_network()
+    start = base.tuning_network().state_dict()
+    moved = {k for k, v in network.state_dict().items() if not torch.equal(v, start[k])}
+    select_parameters(network, what)
+    chosen = {name for name, value in network.named_parameters() if value.requires_grad}
+    assert moved <= chosen
+    assert len(moved) > 0.8 * len(chosen)
+    assert (len(chosen) == len(start)) == (what == "all")
+
+
+def test_start_from_a_known_device_is_what_the_model_says_of_it(samples):
+    """Where nothing but the device's vector enters, they predict the same."""
+    model = TransformerCostModel(
+        TransformerOptions(
+            network=NetworkOptions(
+                hidden=16, heads=2, head_hidden=16, members=2, anchor="none", ratios=False
+            ),
+            loop=LoopOptions(epochs=2),
+        )
+    )
+    model.fit(samples, samples, seed=0)
+    target = of_device(samples, 1)
+    starts = model.tuning_starts(target)
+    assert len(starts) == 3
+    for index, start in enumerate(starts[1:]):
+        known = replace(target, device=np.full(len(target), index, np.int64))
+        assert np.allclose(start.predict(target), model.predict(known), rtol=1e-4)
+    assert not np.allclose(starts[1].predict(target), model.predict(target), rtol=1e-2)
+    assert len(model.tuning_starts(samples)) == 1
+
+
+def test_known_devices_are_saved(base, target, tmp_path):
+    loaded = TransformerCostModel.load(tmp_path, base.save(tmp_path))
+    for first, second in zip(base.tuning_starts(target), loaded.tuning_starts(target), strict=True):
+        assert np.array_equal(first.predict(target), second.predict(target))
+
+
+def test_auto_is_the_mean_of_both_kinds_of_tuning(base, parts):
+    """As predictions of their mean lie between: it moves all weights, half as far."""
+    options = replace(QUICK, validate_every=40)
+    tuned = {
+        what: finetune_in_detail(
+            base, parts[0], parts[1], options=replace(options, what=what), seed=0
+        )
+        for what in ("adapters", "all", "auto")
+    }
+    assert tuned["auto"].steps == {"adapters": 40, "all": 40}
+    weights = {k: r.model.tuning_network().state_dict() for k, r in tuned.items()}
+    for name, value in weights["auto"].items():
+        mean = (weights["adapters"][name] + weights["all"][name]) / 2
+        assert torch.allclose(value, mean, atol=1e-6)
+
+
+def test_what_is_no_better_is_not_kept(base, samples):
+    """On the device it was trained on there is nothing to learn."""
+    known = of_device(samples, 0)
+    budget = of_tasks(known, [5, 6, 7, 8])
+    hopeless = replace(QUICK, what="all", learning_rate_all=1.0)
+    result = finetune_in_detail(
+        base, budget, budget.take(np.zeros(0, np.int64)), options=hopeless, seed=0
+    )
+    assert result.kept in ("unchanged", "shifted")
+    assert result.steps == {}
+    assert result.held_out_error[result.kept] == min(result.held_out_error.values())
+    if result.kept == "unchanged":
+        assert np.array_equal(result.model.predict(known), base.predict(known))
+
+
+def test_one_program_is_one_factor_scaling(base, target):
+    one = target.take(np.array([3]))
+    result = finetune_in_detail(base, one, one.take(np.zeros(0, np.int64)), options=QUICK, seed=0)
+    assert result.kept == "shifted"
+    ratio = result.model.predict(target) / base.predict(target)
+    assert np.isclose(result.model.predict(one)[0], one.latency_s[0], rtol=0.3)
+    assert np.ptp(np.log(ratio)) < 0.7  # each member is scaled by a factor of its own
+
+
+def test_distance_from_the_start_is_held_by_its_weight(base, parts):
+    def distance(l2: float) -> float:
+        options = replace(QUICK, what="all", l2_to_start=l2, validate_every=40)
+        tuned = finetune(base, parts[0], parts[1], options=options, seed=0).tuning_network()
+        start = base.tuning_network().state_dict()
+        return sum(
+            float((value - start[name]).square().sum())
+            for name, value in tuned.state_dict().items()
+            if value.ndim > 0
+        )
+
+    assert distance(10.0) < 0.2 * distance(0.0)
+
+
+def test_source_samples_are_replayed(base, parts, samples):
+    """With them the source device is forgotten less."""
+    source = of_device(samples, 0)
+    options = replace(QUICK, what="all", validate_every=40, replay=5.0)
+    alone = finetune(base, parts[0], parts[1], options=replace(options, replay=0.0), seed=0)
+    beside = finetune(base, parts[0], parts[1], options=options, seed=0, source=source)
+    assert mape(beside, source) < mape(alone, source)
+
+
+def test_interrupted_tuning_continues(base, parts, tmp_path, result):
+    """A run folder holds log and checkpoints; a second call ends with the same model."""
+    first = finetune(base, parts[0], parts[1], options=QUICK, seed=0, run_dir=tmp_path)
+    assert (tmp_path / "tuning-adapters" / "log.jsonl").exists()
+    second = finetune(base, parts[0], parts[1], options=QUICK, seed=0, run_dir=tmp_path)
+    for model in (first, second):
+        assert np.array_equal(model.predict(parts[2]), result.model.predict(parts[2]))
+
+
+def test_of_an_ensemble_the_transformer_is_tuned(base, parts, result):
+    ensemble = EnsembleCostModel()
+    ensemble.transformer = base
+    tuned = finetune(ensemble, *parts[:2], options=QUICK, seed=0)
+    assert tuned.kind == "transformer"
+    assert np.array_equal(tuned.predict(parts[2]), result.model.predict(parts[2]))
+
+
+def test_trees_cannot_be_fine_tuned(samples, parts):
+    with pytest.raises(UsageError, match="model kind 'gbdt' cannot be fine-tuned"):
+        finetune(GbdtCostModel(), parts[0], parts[1], seed=0)
+
+
+def test_untrained_model_is_refused(parts):
+    with pytest.raises(UsageError, match="not been trained"):
+        finetune(TransformerCostModel(), parts[0], parts[1], options=QUICK, seed=0)
+
+
+def test_empty_budget_is_refused(base, parts):
+    with pytest.raises(DataError, match="training part is empty"):
+        finetune(base, parts[1], parts[1], seed=0)
+
+
+def test_other_features_are_refused(base):
+    newer = make_samples(4, 4, leaf_schema=2)
+    with pytest.raises(DataError, match=r"leaf v1.*leaf v2"):
+        finetune(base, newer, newer.take(np.zeros(0, np.int64)), options=QUICK, seed=0)
+
+
+def test_replay_without_source_samples_is_refused(base, parts):
+    with pytest.raises(UsageError, match="replay needs samples"):
+        finetune(base, parts[0], parts[1], options=replace(QUICK, replay=0.5), seed=0)
+
+
+def test_parts_of_different_data_are_refused(base, parts):
+    other = make_samples(4, 4, seed=8)
+    with pytest.raises(UsageError, match="different data sets"):
+        finetune(base, parts[0], other, options=QUICK, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"steps": 0}, "steps is 0"),
+        ({"folds": 1}, "folds is 1"),
+        ({"learning_rate": -1.0}, "learning_rate is -1.0"),
+        ({"what": "everything"}, "what is 'everything'"),
+    ],
+)
+def test_options_out_of_range_are_named(base, parts, change, text):
+    with pytest.raises(UsageError, match=text):
+        finetune(base, parts[0], parts[1], options=replace(QUICK, **change), seed=0)
+
+
+def test_folds_are_whole_tasks_and_cover_the_budget(parts):
+    budget = parts[0]
+    folds = budget_folds(budget, 3, seed=0)
+    assert len(folds) == 3
+    assert np.array_equal(np.sum(folds, axis=0), np.ones(len(budget)))
+    for rows in folds:
+        assert not set(budget.task_id[rows]) & set(budget.task_id[~rows])
+
+
+def test_folds_of_one_task_are_programs(target):
+    one = of_tasks(target, [3])
+    folds = budget_folds(one, 3, seed=0)
+    assert len(folds) == 3
+    assert np.array_equal(np.sum(folds, axis=0), np.ones(len(one)))
+    assert budget_folds(one.take(np.arange(3)), 3, seed=0) == []

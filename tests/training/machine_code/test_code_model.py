@@ -1,0 +1,156 @@
+"""The model of machine code: what it learns, what it says, and its files."""
+
+from __future__ import annotations
+
+import json
+import lzma
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from cdmpp.datasets.extraction.machine_code import FILE_NAME, MachineCode, read_machine_code
+from cdmpp.errors import DataError
+from cdmpp.features.machine_code import MACHINE_CODE_NAMES
+from cdmpp.training.machine_code.model import FOLDER, CodeModel, CodeRows
+
+_COLUMNS = 40
+_SCHEMA = {"leaf": 1, "leaf_extra": 3}
+_TARGET = '{"kind": "llvm", "mcpu": "skylake-avx512"}'
+
+
+def rows(count: int, seed: int, *, hidden: float = 1.0) -> CodeRows:
+    """Programs whose last column says what the model cannot see."""
+    rng = np.random.default_rng(seed)
+    columns = rng.normal(size=(count, _COLUMNS)).astype(np.float32)
+    model_log_s = -7.0 + columns[:, 0].astype(np.float64)
+    noise = rng.normal(size=count) * 0.1
+    return CodeRows(columns, model_log_s, model_log_s + hidden * columns[:, -1] + noise)
+
+
+def fitted(*, hidden: float = 1.0) -> CodeModel:
+    parts = (rows(800, 0, hidden=hidden), rows(500, 1, hidden=hidden), rows(500, 2, hidden=hidden))
+    return CodeModel.fit(
+        parts, device="epyc-avx512-1c", target=_TARGET, feature_schema=_SCHEMA, seed=0
+    )
+
+
+@pytest.fixture(scope="module")
+def found() -> CodeModel:
+    return fitted()
+
+
+def test_they_see_what_the_model_does_not(found):
+    errors = found.errors
+    assert errors.programs == 500
+    assert errors.log_deviation < 0.6 * errors.model_log_deviation
+    assert errors.mape < 0.6 * errors.model_mape
+    assert errors.coverage == pytest.approx(0.9, abs=0.07)
+    assert found.calibration.trees + found.calibration.perceptron >= 0.5
+
+
+def test_a_model_that_sees_more_keeps_its_share():
+    calibration = fitted(hidden=0.0).calibration
+    assert calibration.trees + calibration.perceptron <= 0.5
+
+
+def test_they_come_back_from_their_folder(found, tmp_path):
+    found.save(tmp_path)
+    again = CodeModel.load(tmp_path)
+    asked = rows(50, 3)
+    assert again.log_s(asked) == pytest.approx(found.log_s(asked), abs=0)
+    assert (again.device, again.target, again.errors) == (found.device, found.target, found.errors)
+    assert CodeModel.load(tmp_path / "elsewhere") is None
+
+
+def fastest_of_many(tasks: int, seed: int) -> CodeRows:
+    """The fastest of 32 programs of each task, that the model errs about alike but for the last."""
+    rng = np.random.default_rng(seed)
+    columns = np.repeat(rng.normal(size=(tasks, _COLUMNS)), 32, axis=0).astype(np.float32)
+    log_s = -7.0 + columns[:, 0] + rng.normal(size=tasks * 32) * 0.3
+    first = np.arange(0, tasks * 32, 32) + log_s.reshape(tasks, 32).argmin(axis=1)
+    return CodeRows(columns[first], -7.0 + columns[first, 0], log_s[first])
+
+
+def test_the_fastest_of_many_is_faster_than_it_looks(tmp_path):
+    found = fitted()
+    assert found.fastest is None
+    before = found.calibration
+    found.calibrate_fastest(fastest_of_many(200, 5), fastest_of_many(100, 6))
+    assert found.calibration == before
+    assert found.fastest.shift == pytest.approx(-0.3 * 2.07, abs=0.1)
+    assert found.fastest_errors.programs == 100
+    assert found.fastest_errors.mape < 0.3 < 0.6 < found.fastest_errors.model_mape
+    assert found.fastest_errors.coverage == pytest.approx(0.9, abs=0.1)
+    asked = fastest_of_many(20, 7)
+    assert found.log_s(asked, found.fastest) == pytest.approx(asked.log_s, abs=0.8)
+    found.cold_s_per_byte = 2e-11
+    found.save(tmp_path)
+    again = CodeModel.load(tmp_path)
+    assert again.cold_s_per_byte == 2e-11
+    assert (again.fastest, again.fastest_errors) == (found.fastest, found.fastest_errors)
+    with pytest.raises(DataError, match="test part has no searched task with 8 measured programs"):
+        found.calibrate_fastest(asked, rows(0, 1))
+
+
+def test_damaged_and_foreign_folders(found, tmp_path):
+    found.save(tmp_path)
+    facts = tmp_path / FOLDER / "machine_code.json"
+    content = json.loads(facts.read_text())
+    facts.write_text(json.dumps({**content, "machine_code_schema": 99}))
+    with pytest.raises(DataError, match="99"):
+        CodeModel.load(tmp_path)
+    facts.write_text(
+        json.dumps({name: content[name] for name in ("format", "machine_code_schema")})
+    )
+    with pytest.raises(DataError, match="damaged"):
+        CodeModel.load(tmp_path)
+    facts.write_text(json.dumps(content))
+    file = tmp_path / FOLDER / "trees.ubj.xz"
+    packed = file.read_bytes()
+    for damaged in (b"", lzma.compress(b""), packed[:-20], packed[:30] + b"x" * 9 + packed[39:]):
+        file.write_bytes(damaged)
+        with pytest.raises(DataError, match="cannot read the trees"):
+            CodeModel.load(tmp_path)
+    file.write_bytes(packed)
+    file = tmp_path / FOLDER / "perceptron.safetensors"
+    tensors = load_file(file)
+    file.write_bytes(file.read_bytes()[:-20])
+    with pytest.raises(DataError, match="cannot read the perceptron"):
+        CodeModel.load(tmp_path)
+    save_file({**tensors, "kept": tensors["kept"][1:]}, file)
+    with pytest.raises(DataError, match="cannot read the perceptron"):
+        CodeModel.load(tmp_path)
+
+
+def test_a_part_without_programs_is_refused():
+    full, empty = rows(20, 0), rows(0, 1)
+    for parts in ((empty, full, full), (full, empty, full), (full, full, empty)):
+        with pytest.raises(DataError, match="part has no program"):
+            CodeModel.fit(parts, device="a", target=_TARGET, feature_schema=_SCHEMA, seed=0)
+
+
+def test_tables_come_back(tmp_path):
+    values = np.arange(2 * len(MACHINE_CODE_NAMES), dtype=np.float32).reshape(2, -1)
+    table = MachineCode(_TARGET, {"one": values[0], "two": values[1]})
+    table.save(tmp_path)
+    again = read_machine_code(tmp_path)
+    assert again.target == _TARGET
+    assert list(again.columns) == ["one", "two"]
+    assert np.array_equal(np.stack(list(again.columns.values())), values)
+    replace(table, columns={}).save(tmp_path)
+    assert read_machine_code(tmp_path).columns == {}
+
+
+def test_damaged_tables_are_refused(tmp_path):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    assert read_machine_code(tmp_path) is None
+    (tmp_path / FILE_NAME).write_bytes(b"nonsense")
+    with pytest.raises(DataError, match="damaged"):
+        read_machine_code(tmp_path)
+    pq.write_table(pa.table({"program_id": ["one"]}), tmp_path / FILE_NAME)
+    with pytest.raises(DataError, match="version none"):
+        read_machine_code(tmp_path)

@@ -1,0 +1,115 @@
+"""`train-code` with what searches have measured."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tvm", reason="apache-tvm is not installed")
+
+from cdmpp.cli.main import main
+from cdmpp.datasets.cache import load_samples
+from cdmpp.datasets.extraction.machine_code import MachineCode, read_machine_code
+from cdmpp.features.machine_code import MACHINE_CODE_NAMES
+from cdmpp.models.assemble import assemble_samples
+from cdmpp.training import train_code as code_run
+from cdmpp.training.estimates import load_trained
+from cdmpp.training.machine_code.cold_memory import (
+    KernelInNetwork,
+    read_in_network,
+    write_in_network,
+)
+from tests.tvm_helper.search.fixtures import PROGRAMS, asked_programs, train_into
+from tests.tvm_helper.search.search_runs import search
+
+pytestmark = pytest.mark.tvm
+
+TARGET = '{"kind": "llvm", "mcpu": "skylake-avx512"}'
+
+
+@pytest.fixture
+def run_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A model of the invented machine; every folder is a dataset of its programs."""
+    samples = assemble_samples(asked_programs())
+    names = [str(name) for name in samples.programs.program_id]
+    rng = np.random.default_rng(0)
+    columns = rng.random((len(names), len(MACHINE_CODE_NAMES))).astype(np.float32)
+    code = MachineCode(TARGET, dict(zip(names, columns, strict=True)))
+    monkeypatch.setattr(code_run, "load_samples", lambda folder, cache_dir: samples)
+    monkeypatch.setattr(code_run, "read_machine_code", lambda folder: code)
+    return train_into(tmp_path / "run")
+
+
+def trained_code(
+    run_folder: Path, capsys: pytest.CaptureFixture[str], *words: str
+) -> dict[str, Any]:
+    assert main(["train-code", "--model", str(run_folder), "--data", "any", *words, "--json"]) == 0
+    answer: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return answer
+
+
+def test_searches_say_what_the_fastest_take(
+    run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(code_run, "LEAST_MEASURED", PROGRAMS)
+    samples = code_run.load_samples(tmp_path, cache_dir=tmp_path)
+    fastest_s = {
+        str(task): samples.latency_s[samples.task_id == number].min()
+        for number, task in enumerate(samples.programs.tasks)
+    }
+    monkeypatch.setattr("cdmpp.training.machine_code.cold_memory.LEAST_S", 0.0)
+    write_in_network(
+        tmp_path,
+        [
+            KernelInNetwork(task.removesuffix("|llvm"), 1e5, seconds + 1e5 * 2e-11)
+            for task, seconds in fastest_s.items()
+        ],
+    )
+    answer = trained_code(run_folder, capsys, "--searched", str(tmp_path))
+    known = load_trained(run_folder).card.training_tasks
+    assert len(known) < len(fastest_s)
+    assert 1 <= answer["fastest_test"]["programs"] < len(fastest_s) - len(known)
+    assert answer["cold_s_per_byte"] == pytest.approx(2e-11)
+    assert answer["test"]["programs"] == PROGRAMS * answer["fastest_test"]["programs"]
+    code = load_trained(run_folder, with_code=True).code
+    assert code is not None
+    assert code.fastest is not None
+    assert code.fastest.shift == answer["fastest"]["shift"]
+    assert code.cold_s_per_byte == answer["cold_s_per_byte"]
+
+
+def test_without_searches_nothing_is_said_of_the_fastest(
+    run_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer = trained_code(run_folder, capsys)
+    assert "fastest" not in answer
+    assert answer["cold_s_per_byte"] == 0.0
+
+
+def test_tasks_of_few_programs_are_no_search(
+    run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(code_run.CodeModel, "fit", None)  # it is said before minutes of fitting
+    words = ["train-code", "--model", str(run_folder), "--data", "any"]
+    assert main([*words, "--searched", str(tmp_path)]) == 3
+    assert "no searched task with 8 measured programs" in capsys.readouterr().err
+
+
+def test_an_extracted_search_keeps_what_is_known_of_its_programs(tmp_path: Path) -> None:
+    folder, data = tmp_path / "search", tmp_path / "data"
+    search(folder, trials=4, machine_code=True)
+    kernels = [KernelInNetwork('["1"]', 4096.0, 1e-3)]
+    write_in_network(folder, kernels)
+    words = ["dataset", "extract", "--dataset", str(folder), "--out", str(data), "--jobs", "1"]
+    assert main([*words, "--device", "epyc-avx2-2c", "-q"]) == 0
+    samples = load_samples(data, cache_dir=tmp_path / "cache")
+    code = read_machine_code(data)
+    assert code is not None
+    assert sorted(code.columns) == sorted(str(name) for name in samples.programs.program_id)
+    assert read_in_network(data) == kernels

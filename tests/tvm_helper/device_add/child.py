@@ -1,0 +1,119 @@
+"""Adds a device whose programs are not run, with a small model; as a process too."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from cdmpp.datasets.cache import load_samples
+from cdmpp.datasets.samples import Samples
+from cdmpp.datasets.tenset.folder import default_dataset_dir
+from cdmpp.devices.spec import DeviceSpec
+from cdmpp.machine import versions
+from cdmpp.models.ensemble import EnsembleCostModel
+from cdmpp.models.options import EnsembleOptions, GbdtOptions, SegmentMlpOptions, TransformerOptions
+from cdmpp.nn.options import LoopOptions, NetworkOptions
+from cdmpp.training.run import new_model
+from cdmpp.training.run_folder import ModelCard, save_trained, task_digests
+from tests.devices.machines import AMD, machine
+from tests.tvm_helper.measure.campaigns import FAKE_WORKER, RECORDED
+from tvm_helper.device_add import fit as device_add_fit
+from tvm_helper.device_add.benchmarks import Benchmarks
+from tvm_helper.device_add.options import DeviceAddOptions
+from tvm_helper.device_add.run import Site, add_device
+from tvm_helper.measure.options import MeasureOptions
+from tvm_helper.measure.sources import campaign_tasks
+
+PEAK, BANDWIDTH = 5e10, 1e10
+_TASKS, _KNOWN = 14, 5
+_LOOP = LoopOptions(epochs=2, programs_per_batch=16)
+_SMALL = TransformerOptions(
+    network=NetworkOptions(hidden=16, layers=1, heads=2, feed_forward=16, head_hidden=16),
+    loop=_LOOP,
+)
+_TREES = GbdtOptions(trees=5, depth=2, threads=1, least_mape_factor=False)
+
+
+def make_setting(place: Path) -> Path:
+    """Makes `tenset` (the first tasks of the shipped dataset), `extracted`, `model` and `root`."""
+    from cdmpp.datasets.extraction.extract import extract
+    from tvm_helper.featurise import featurise_records
+
+    shipped = default_dataset_dir().resolve()
+    records = place / "tenset" / "measure_records" / RECORDED
+    records.mkdir(parents=True)
+    for path in sorted((shipped / "measure_records" / RECORDED).iterdir())[:_TASKS]:
+        (records / path.name).symlink_to(path)
+    (place / "tenset" / "network_info").symlink_to(shipped / "network_info")
+    extract(place / "tenset", place / "extracted", [RECORDED], featurise_records, jobs=1)
+    samples = load_samples(place / "extracted")
+    tasks = np.unique(samples.task_id)
+    train = samples.take(np.isin(samples.task_id, tasks[:_KNOWN]))
+    held_out = samples.take(np.isin(samples.task_id, tasks[_KNOWN - 1 : _KNOWN]))
+    options = EnsembleOptions(
+        _SMALL, SegmentMlpOptions(hidden=8, least_mape_factor=False, loop=_LOOP), _TREES, 1
+    )
+    model = EnsembleCostModel(options)
+    model.fit(train, held_out, seed=0)
+    card = ModelCard(
+        model.kind, dict(samples.programs.feature_schema), samples.programs.data_hash,
+        {"kind": "task"}, samples.devices, task_digests(train), versions(),
+    )  # fmt: skip
+    (place / "model").mkdir()
+    save_trained(model, place / "model", card, train=train, validation=held_out)
+    machine(place / "root", AMD, cpus=2)
+    return place
+
+
+def options(setting: Path) -> DeviceAddOptions:
+    return DeviceAddOptions(
+        "my-box", minutes=5.0, threads=2, dataset=str(setting / "tenset"),
+        from_run=str(setting / "model"), per_task=4, target='{"kind": "llvm", "mcpu": "core-avx2"}',
+    )  # fmt: skip
+
+
+def add(
+    setting: Path, folder: Path, patch: Callable[[Any, str, Any], None], *, peak: float = PEAK
+) -> tuple[Any, dict[str, Any]]:
+    """Adds the device; fits are made small by `patch(object, name, value)`."""
+
+    def small_model(kind: str, untrained: Any) -> Any:
+        if kind == "transformer":
+            return new_model(kind, SimpleNamespace(transformer=_SMALL))  # type: ignore[arg-type]
+        return new_model(kind, SimpleNamespace(gbdt=_TREES))  # type: ignore[arg-type]
+
+    patch(device_add_fit, "new_model", small_model)
+    patch(device_add_fit, "_STEP_CHOICES", (4,))
+    site = Site(
+        root=setting / "root", command=FAKE_WORKER, has_reference=False,
+        benchmarks=lambda spec, target: _benchmarks(spec, peak),
+    )  # fmt: skip
+    return add_device(options(setting), lambda: load_samples(setting / "extracted"), folder,
+                      site=site)  # fmt: skip
+
+
+def _benchmarks(spec: DeviceSpec, peak: float) -> Benchmarks:
+    assert spec.threads == 2
+    return Benchmarks(BANDWIDTH, peak, 1 << 26)
+
+
+def forbidden() -> Samples:
+    raise AssertionError("nothing has to be extracted")
+
+
+def program_ids(setting: Path) -> list[str]:
+    asked = MeasureOptions(replay=(str(setting / "tenset"),), per_task=4)
+    tasks = campaign_tasks(asked, SimpleNamespace(kind=SimpleNamespace(name="llvm")))
+    return [identity for task in tasks for identity, _ in task.programs or ()]
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("CDMPP_FAKE", json.dumps({}))
+    add(Path(sys.argv[1]), Path(sys.argv[2]), setattr)

@@ -1,0 +1,269 @@
+"""Programs and networks that nobody measured: the Python API and `cdmpp predict`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("tvm", reason="apache-tvm is not installed")
+
+from cdmpp.cli.main import main
+from cdmpp.errors import DataError
+from tests.tvm_helper.programs.test_network_tasks import SmallNet, onnx_file
+from tests.tvm_helper.search.fixtures import DEVICE, train_into
+from tvm_helper.predict.predictor import Predictor
+
+pytestmark = pytest.mark.tvm
+
+CONTRACT = {
+    "program_id", "device", "latency_s", "low_s", "high_s", "measured_s", "out_of_distribution",
+}  # fmt: skip
+PROGRAMS = """
+from tvm import s_tir
+from tvm.script import tirx as T
+
+
+@T.prim_func(s_tir=True)
+def plain(A: T.Buffer((64, 48), "float32"), B: T.Buffer((48, 32), "float32"),
+          C: T.Buffer((64, 32), "float32")):
+    for i, j, k in T.grid(64, 32, 48):
+        with T.sblock("matmul"):
+            vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+            with T.init():
+                C[vi, vj] = T.float32(0)
+            C[vi, vj] = C[vi, vj] + A[vi, vk] * B[vk, vj]
+
+
+def _scheduled(bind):
+    schedule = s_tir.Schedule(plain)
+    i, j, _ = schedule.get_loops(schedule.get_sblock("matmul"))
+    if bind:
+        schedule.bind(i, "blockIdx.x")
+        schedule.bind(j, "threadIdx.x")
+    else:
+        schedule.parallel(i)
+    return schedule.mod
+
+
+tiled = _scheduled(False)
+kernel = _scheduled(True)
+"""
+SPEC = """
+common:
+  kind: cpu
+devices:
+  my-board:
+    threads: {value: 4, source: the data sheet}
+    peak_fp32_flop_per_s: {value: 1.0e11, source: the data sheet}
+    mem_bandwidth_bytes_per_s: {value: 2.0e10, source: the data sheet}
+"""
+
+
+@pytest.fixture(scope="module")
+def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return train_into(tmp_path_factory.mktemp("prediction") / "run")
+
+
+@pytest.fixture(scope="module")
+def program_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("programs") / "programs.py"
+    path.write_text(PROGRAMS)
+    return path
+
+
+@pytest.fixture(scope="module")
+def spec_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("devices") / "my.yaml"
+    path.write_text(SPEC)
+    return path
+
+
+def rows_of(capsys: pytest.CaptureFixture[str], *arguments: object) -> list[dict[str, Any]]:
+    assert main(["predict", *map(str, arguments), "--json"]) == 0
+    rows: list[dict[str, Any]] = json.loads(capsys.readouterr().out)
+    return rows
+
+
+def test_programs_side_by_side(
+    run_folder: Path, program_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = rows_of(
+        capsys, "--model", run_folder, "--program", program_file, "--device", DEVICE,
+        "--device", "xeon-avx2-2c,t4",
+    )  # fmt: skip
+    assert all(row.keys() >= CONTRACT for row in rows)
+    found = {(row["name"].partition(".")[0], row["device"]): row for row in rows}
+    assert len(found) == 9
+    for name in ("plain", "tiled"):
+        for device in (DEVICE, "xeon-avx2-2c"):
+            row = found[name, device]
+            assert 0 < row["low_s"] < row["latency_s"] < row["high_s"]
+            assert row["operator"] == "dense"
+        assert found[name, "t4"]["latency_s"] is None
+        assert "no thread bindings" in found[name, "t4"]["reason"]
+    assert found["kernel", "t4"]["latency_s"] > 0
+    assert found["kernel", DEVICE]["latency_s"] is None
+    assert not found["plain", DEVICE]["is_scheduled"]
+    assert found["tiled", DEVICE]["is_scheduled"]
+    assert len({row["program_id"] for row in rows if row["program_id"]}) == 3
+
+
+def test_a_strange_device_has_wider_intervals_and_a_flag(
+    run_folder: Path, program_file: Path, spec_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = rows_of(
+        capsys, "--model", run_folder, "--program", program_file, "--device", DEVICE,
+        "--device-spec", spec_file,
+    )  # fmt: skip
+    by_device = {row["device"]: row for row in rows if row["name"].startswith("tiled")}
+    own, strange = by_device[DEVICE], by_device["my-board"]
+    assert strange["out_of_distribution"]
+    assert strange["is_new_device"]
+    wide, narrow = (one["high_s"] / one["low_s"] for one in (strange, own))
+    # The program may be strange too: then both have the widest interval.
+    assert wide == pytest.approx(narrow, rel=1e-3) if own["out_of_distribution"] else wide > narrow
+
+
+def test_the_explanation_names_the_store_and_what_it_needs(
+    run_folder: Path, program_file: Path, spec_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = rows_of(
+        capsys, "--model", run_folder, "--program", program_file, "--device-spec", spec_file
+    )
+    why = next(row["explanation"] for row in rows if row["name"].startswith("tiled"))
+    # The sum needs its operations at 1e11 a second, the zeros their bytes at 2e10.
+    sum_s, zeros_s = 2 * 64 * 32 * 48 / 1e11, 4 * 64 * 32 / 2e10
+    assert why["roofline_s"] == pytest.approx(sum_s + zeros_s, rel=1e-3)
+    assert why["buffer"] == "C"
+    assert why["bound"] == "compute"
+    assert why["share"] == pytest.approx(sum_s / (sum_s + zeros_s), rel=1e-3)
+    assert why["unknown_rates"] == []
+
+
+def test_the_text_names_everything(
+    run_folder: Path, program_file: Path, spec_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["predict", "--model", str(run_folder), "--program", str(program_file)]
+    assert main([*arguments, "--device", f"{DEVICE},t4", "--device-spec", str(spec_file)]) == 0
+    text = capsys.readouterr().out
+    assert "plain is not scheduled" in text
+    assert "tiled.main is not scheduled" not in text
+    assert "bound by compute" in text
+    assert "device my-board was never measured" in text
+    assert "kernel.main on epyc-avx2-2c: it has GPU threads" in text
+
+
+def test_many_virtual_threads_are_no_obstacle(
+    run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ansor samples at most 8 of them, MetaSchedule more; a GPU runs both."""
+    path = tmp_path / "virtual.py"
+    head = PROGRAMS.partition("tiled =")[0].replace('(i, "blockIdx.x")', '(i, "vthread.x")')
+    path.write_text(head + "\nkernel = _scheduled(True)\ndel plain\n")
+    (row,) = rows_of(capsys, "--model", run_folder, "--program", path, "--device", "t4")
+    assert row["reason"] is None
+    assert row["latency_s"] > 0
+
+
+def test_what_no_device_can_run_is_an_error(
+    run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "one.py"
+    path.write_text(PROGRAMS.partition("def _scheduled")[0])
+    arguments = ["predict", "--model", str(run_folder), "--device", "t4", "--program"]
+    assert main([*arguments, str(path)]) == 3
+    assert "no thread bindings" in capsys.readouterr().err
+    path.write_text("x = 1\n")
+    assert main([*arguments, str(path)]) == 3
+    assert "defines no tensor program" in capsys.readouterr().err
+    path.write_text("import nothing_of_this_name\n")
+    assert main([*arguments, str(path)]) == 3
+    assert "ModuleNotFoundError" in capsys.readouterr().err
+    assert main([*arguments, str(path), "--device", "t5"]) == 4
+
+
+def test_a_network_side_by_side(
+    run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = onnx_file(
+        tmp_path / "net.onnx",
+        lambda helper: [
+            helper.make_node("Relu", ["x"], ["a"]),
+            helper.make_node("Softmax", ["a"], ["y"], axis=-1),
+        ],
+        [4, 16],
+    )
+    rows = rows_of(capsys, "--model", run_folder, "--network", path, "--device", f"{DEVICE},t4")
+    assert all(row.keys() >= CONTRACT for row in rows)
+    for device in (DEVICE, "t4"):
+        tasks = [row for row in rows if row["device"] == device and row["task"] != "total"]
+        (total,) = (row for row in rows if row["device"] == device and row["task"] == "total")
+        assert total["missing"] == []
+        for end, part in (("latency_s", "mean_s"), ("low_s", "low_s"), ("high_s", "high_s")):
+            expected = sum(row["weight"] * row[part] for row in tasks)
+            assert total[end] == pytest.approx(expected)
+        assert "first valid MetaSchedule sample" in total["schedule"]
+        assert "seed 0" in total["schedule"]
+    arguments = ["predict", "--model", str(run_folder), "--network", str(path)]
+    assert main([*arguments, "--device", f"{DEVICE},t4"]) == 0
+    text = capsys.readouterr().out
+    assert "schedule: the first valid MetaSchedule sample of each task, seed 0" in text
+    assert "softmax" in text
+    assert "4x16 4x16" in text
+
+
+def test_what_cannot_be_predicted_makes_the_total_a_lower_bound(run_folder: Path) -> None:
+    from tvm import relax
+    from tvm.script import relax as R  # noqa: N812
+
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", R.Tensor((8, 8), "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            y = builder.emit(relax.op.exp(x))
+            z = builder.emit_output(
+                relax.call_dps_packed("my.library.solve", y, R.Tensor((8, 8), "float32"))
+            )
+        builder.emit_func_output(z)
+    (total,) = Predictor(run_folder, [DEVICE]).network(builder.get()).totals()
+    assert total.missing == ("my.library.solve",)
+    assert total.latency_s is not None
+    assert total.latency_s > 0
+
+
+def test_the_same_network_gives_the_same_numbers(run_folder: Path) -> None:
+    import warnings
+
+    import torch
+    from tvm.relax.frontend.torch import from_exported_program
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = torch.export.export(SmallNet().eval(), (torch.zeros(1, 8, 8, 8),))
+        module = from_exported_program(program, keep_params_as_input=False)
+    predictor = Predictor(run_folder, [DEVICE])
+    first, second = (predictor.network(module).totals() for _ in range(2))
+    assert first == second
+    weights = {task.name: task.weight for task, _ in predictor.network(module).tasks}
+    assert sum(weights.values()) == 6
+
+
+def test_records_take_one_device_only(
+    run_folder: Path, spec_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = tmp_path / "records.json"
+    line = {"i": [["[\"key\"]", "llvm", [2, 64, 64, 0, 0, 0, 0, 0], "", 0, []], [[], []]],
+            "r": [[0.001], 0, 1.0, 0], "v": "v0.6"}  # fmt: skip
+    record.write_text(json.dumps(line) + "\n")
+    arguments = ["predict", "--model", str(run_folder), "--records", str(record)]
+    assert main([*arguments, "--device", DEVICE, "--device", "t4"]) == 2
+    assert "one device" in capsys.readouterr().err
+    assert main([*arguments, "--device-spec", str(spec_file)]) == 2
+
+
+def test_a_missing_file_is_named(run_folder: Path) -> None:
+    with pytest.raises(DataError, match="no such file"):
+        Predictor(run_folder, [DEVICE]).programs("missing.py")

@@ -1,0 +1,80 @@
+"""Searches for tests: TVM draws, a worker without TVM measures. Runs one as a process too."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from cdmpp.errors import CdmppError
+from tvm_helper.measure.options import TimingOptions
+from tvm_helper.search.options import SearchOptions
+from tvm_helper.search.progress import SearchProgress
+from tvm_helper.search.run import SearchPlan, plan_search, run_search
+
+FAKE_WORKER = (sys.executable, "-m", "tests.tvm_helper.search.fake_worker")
+TASK = "matmul:m=32,n=32,k=32"
+
+
+def plan(**values: Any) -> SearchPlan:
+    """A small search by chance, of which nothing is predicted."""
+    defaults: dict[str, Any] = {
+        "device": "epyc-avx2-2c", "task": (TASK,), "cost_model": "random", "trials": 8,
+        "trials_per_round": 4, "population": 64, "model": "no-such-model", "search_threads": 1,
+        "run_timeout_s": 20.0, "build_timeout_s": 20.0, "queue_timeout_s": 300.0,
+        "timing": TimingOptions(max_repeats=5),
+    }  # fmt: skip
+    return plan_search(SearchOptions(**{**defaults, **values}))
+
+
+def search(folder: Path, *, least_free_bytes: int = 0, **values: Any) -> dict[str, Any]:
+    """Runs it."""
+    return run_search(
+        plan(**values), folder, command=FAKE_WORKER, final_command=FAKE_WORKER,
+        least_free_bytes=least_free_bytes,
+    )  # fmt: skip
+
+
+def on_small_disk(folder: Path, keep: Path) -> None:
+    """On a disk that has been made small: fails, then goes on when there is space again."""
+    filler, out = folder / "filler", folder / "out"
+    print(search(out, trials=3)["trials"])
+    filler.write_bytes(b"x" * (shutil.disk_usage(folder).free - 8192))
+    try:
+        search(out)
+    except CdmppError as error:
+        print(f"{type(error).__name__}: {error}")
+    filler.unlink()
+    print(search(out)["trials"])
+    shutil.copytree(out, keep)
+
+
+def interrupted(folder: Path, stage: str) -> None:
+    """Gets Ctrl-C half a second into a stage, once a round has been measured."""
+    timers: list[threading.Timer] = []
+
+    def show(progress: SearchProgress) -> None:
+        if progress.stage == stage and progress.trials >= 4 and not timers:
+            timers.append(threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)))
+            timers[0].start()
+
+    try:
+        run_search(
+            plan(population=2000, run_timeout_s=600.0), folder, on_progress=show,
+            command=FAKE_WORKER, final_command=FAKE_WORKER, least_free_bytes=0,
+        )  # fmt: skip
+    except KeyboardInterrupt:
+        print("interrupted")
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "interrupted":
+        interrupted(Path(sys.argv[2]), sys.argv[3])
+    elif sys.argv[1] == "small-disk":
+        on_small_disk(Path(sys.argv[2]), Path(sys.argv[3]))
+    else:
+        search(Path(sys.argv[2]), run_timeout_s=600.0)

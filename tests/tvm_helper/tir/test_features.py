@@ -1,0 +1,259 @@
+"""Modules in TVM's hands: the native walker against the reference, and against TVM's own passes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tvm", reason="apache-tvm is not installed")
+
+from cdmpp.errors import ReplayError
+from cdmpp.features.compact_ast import CompactAst
+from cdmpp.features.gpu_limits import GpuLimits
+from cdmpp.features.program.loop_tree import Allocation, Node, children
+from tests.tvm_helper.records.fixture_records import fixture_records
+from tests.tvm_helper.records.small_dags import matmul_relu
+from tests.tvm_helper.tir.test_schedule_of_record import GPU, TILED
+from tvm_helper.compat import Sequential, block_passes, s_tir, te, tirx, tvm
+from tvm_helper.native import Status
+from tvm_helper.native.modules import NativeModules, modules_library
+from tvm_helper.programs.sampling import WORKLOADS, TargetKind, sample_schedules, sample_target
+from tvm_helper.tir import features as module_features
+from tvm_helper.tir.features import featurise_modules, module_limits, native_modules
+from tvm_helper.tir.loop_tree import loop_tree_from_tir, lowering_passes
+from tvm_helper.tir.schedule_of_record import replay
+
+pytestmark = pytest.mark.tvm
+
+SAMPLES = 8
+TARGET_KINDS = get_args(TargetKind)
+CASES = [(kind, workload) for kind in TARGET_KINDS for workload in WORKLOADS]
+
+
+@lru_cache
+def sampled_modules(kind: TargetKind, workload: str) -> list[Any]:
+    schedules = sample_schedules(WORKLOADS[workload](), kind, SAMPLES)
+    return [schedule.mod for schedule in schedules]
+
+
+@pytest.fixture(scope="module")
+def native() -> NativeModules:
+    found = native_modules()
+    if found is None:
+        pytest.skip("there is no C++ compiler")
+    return found
+
+
+def by_reference(modules: Sequence[Any], target: Any) -> list[CompactAst | ReplayError]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module_features, "native_modules", lambda: None)
+        return featurise_modules(modules, target)
+
+
+def assert_same(found: CompactAst | ReplayError, expected: CompactAst | ReplayError) -> None:
+    assert isinstance(found, CompactAst)
+    assert isinstance(expected, CompactAst)
+    assert found.tree.tolist() == expected.tree.tolist()
+    assert found.leaf_position.tolist() == expected.leaf_position.tolist()
+    assert np.array_equal(found.leaf_features, expected.leaf_features)
+    assert np.array_equal(found.leaf_extra, expected.leaf_extra)
+    assert (found.valid, found.reject_reason) == (expected.valid, expected.reject_reason)
+
+
+@pytest.mark.parametrize(("kind", "workload"), CASES)
+def test_native_walker_equals_the_reference(
+    native: NativeModules, kind: TargetKind, workload: str
+) -> None:
+    modules, target = sampled_modules(kind, workload), sample_target(kind)
+    batch = native.featurise(modules, is_gpu=kind == "cuda", limits=None)
+    assert Status.DECLINED not in batch.status
+    expected = by_reference(modules, target)
+    for found, wanted in zip(featurise_modules(modules, target), expected, strict=True):
+        assert_same(found, wanted)
+    assert all(isinstance(ast, CompactAst) and len(ast.leaf_features) > 1 for ast in expected)
+
+
+def test_replayed_records_equal_the_reference(native: NativeModules) -> None:
+    modules = [replay(record.dag, record.steps).mod for record in fixture_records()]
+    modules += [replay(matmul_relu(*size), TILED).mod for size in ((64, 32, 48), (50, 30, 20))]
+    modules += [replay(matmul_relu(*size), GPU).mod for size in ((64, 32, 48), (64, 32, 4))]
+    batch = native.featurise(modules, is_gpu=False, limits=None)
+    assert Status.DECLINED not in batch.status
+    expected = by_reference(modules, None)
+    for found, wanted in zip(featurise_modules(modules, None), expected, strict=True):
+        assert_same(found, wanted)
+
+
+@pytest.mark.parametrize("kind", TARGET_KINDS)
+def test_a_lowered_module_is_the_same_program(native: NativeModules, kind: TargetKind) -> None:
+    target = sample_target(kind)
+    for workload in ("matmul", "conv2d_bias_relu", "softmax"):
+        modules = sampled_modules(kind, workload)
+        lowered = [lowering_passes()(module) for module in modules]
+        batch = native.featurise(lowered, is_gpu=kind == "cuda", limits=None, may_lower=False)
+        assert Status.DECLINED not in batch.status
+        found = featurise_modules(lowered, target, lowered=True)
+        for one, other in zip(found, featurise_modules(modules, target), strict=True):
+            assert_same(one, other)
+
+
+def test_threads_change_nothing(native: NativeModules) -> None:
+    modules = [m for kind, workload in CASES for m in sampled_modules(kind, workload)]
+    alone = featurise_modules(modules, None)
+    for found, wanted in zip(featurise_modules(modules, None, threads=2), alone, strict=True):
+        assert_same(found, wanted)
+    with ThreadPoolExecutor(2) as pool:
+        both = list(pool.map(lambda _: featurise_modules(modules, None), range(2)))
+    for results in both:
+        for found, wanted in zip(results, alone, strict=True):
+            assert_same(found, wanted)
+
+
+def test_bad_modules_are_values_in_their_places() -> None:
+    good = sampled_modules("llvm", "matmul")[0]
+    variable = tirx.Var("i", "int32")
+    forever = tirx.While(variable < 3, tirx.Evaluate(tirx.const(0, "int32")))
+    bad = tvm.IRModule({"main": tirx.PrimFunc([], forever)})
+    results = featurise_modules([tvm.IRModule({}), good, bad, good], sample_target("llvm"))
+    assert [type(result) for result in results] == [
+        ReplayError, CompactAst, ReplayError, CompactAst,
+    ]  # fmt: skip
+    assert "main" in str(results[0])
+    assert "While" in str(results[2])
+    assert_same(results[1], results[3])
+    assert featurise_modules([], None) == []
+
+
+def test_what_has_no_constant_shape_is_refused() -> None:
+    size = tirx.Var("n", "int32")
+    a = te.placeholder((size, 8), name="A")
+    b = te.compute((size, 8), lambda i, j: a[i, j] + 1.0, name="B")
+    module = tvm.IRModule({"main": te.create_prim_func([a, b])})
+    (found,) = featurise_modules([module], None)
+    assert isinstance(found, ReplayError)
+    assert "constant shape" in str(found)
+
+
+def branching_module() -> Any:
+    """A plain program with a condition of two branches, which the native code declines."""
+    source = tirx.decl_buffer((8,), "float32", "source")
+    result = tirx.decl_buffer((8,), "float32", "result")
+    i = tirx.Var("i", "int32")
+    one = tirx.BufferStore(result, tirx.BufferLoad(source, [i]), [i])
+    other = tirx.BufferStore(result, tirx.const(0.0, "float32"), [i])
+    loop = tirx.For(i, 0, 8, 0, tirx.IfThenElse(i < 5, one, other))
+    return tvm.IRModule({"main": tirx.PrimFunc([source, result], loop)})
+
+
+def test_what_the_native_code_declines_is_left_to_the_reference(native: NativeModules) -> None:
+    module = branching_module()
+    batch = native.featurise([module], is_gpu=False, limits=None)
+    assert list(batch.status) == [Status.DECLINED]
+    (found,) = featurise_modules([module], sample_target("llvm"), lowered=True)
+    assert isinstance(found, CompactAst)
+    assert len(found.leaf_features) == 2
+
+
+def test_init_without_decomposition_becomes_a_condition(native: NativeModules) -> None:
+    function = WORKLOADS["matmul"]()
+    module = tvm.IRModule({"main": function})
+    (found,) = featurise_modules([module], sample_target("llvm"))
+    assert_same(found, by_reference([module], sample_target("llvm"))[0])
+    assert isinstance(found, CompactAst)
+    assert len(found.leaf_features) == 2
+
+
+def test_block_annotations_and_unit_loops_equal_the_reference(native: NativeModules) -> None:
+    a = te.placeholder((6, 7), name="A")
+    b = te.compute((6, 7), lambda i, j: a[i, j] + 1.0, name="B")
+    c = te.compute((6, 7), lambda i, j: b[i, j] * 2.0, name="C")
+    schedule = s_tir.Schedule(tvm.IRModule({"main": te.create_prim_func([a, c])}))
+    i, j = schedule.get_loops(schedule.get_sblock("C"))
+    outer, _ = schedule.split(i, [1, None])
+    schedule.annotate(outer, "pragma_auto_unroll_max_step", 16)
+    _, inner = schedule.split(j, [None, 4])
+    schedule.vectorize(inner)
+    schedule.compute_at(schedule.get_sblock("B"), outer)
+    schedule.annotate(schedule.get_sblock("B"), "pragma_auto_unroll_max_step", 8)
+    batch = native.featurise([schedule.mod], is_gpu=False, limits=None)
+    assert list(batch.status) == [Status.VALID]
+    (found,) = featurise_modules([schedule.mod], None)
+    assert_same(found, by_reference([schedule.mod], None)[0])
+
+
+def extents_by_tvm(module: Any) -> list[tuple[str, tuple[int, ...]]]:
+    """Returns (name, extents) of every allocation as TVM's own compaction has it, sorted."""
+    passes = [
+        block_passes.LowerCrossThreadReduction(), block_passes.LowerInitBlock(),
+        block_passes.PlanAndUpdateBufferAllocationLocation(), block_passes.ConvertBlocksToOpaque(),
+        block_passes.CompactBufferAllocation(), block_passes.LowerMatchBuffer(),
+        block_passes.LowerOpaqueBlock(),
+    ]  # fmt: skip
+    found: list[tuple[str, tuple[int, ...]]] = []
+
+    def visit(node: Any) -> None:
+        if isinstance(node, tirx.AllocBuffer):
+            shape = tuple(int(extent) for extent in node.buffer.shape)
+            found.append((str(node.buffer.name), shape))
+        for child in getattr(node, "seq", None) or [getattr(node, "body", None)]:
+            if child is not None:
+                visit(child)
+        if isinstance(node, tirx.IfThenElse):
+            visit(node.then_case)
+
+    visit(Sequential(passes)(module)["main"].body)
+    return sorted(found)
+
+
+def allocated_extents(module: Any) -> list[tuple[str, tuple[int, ...]]]:
+    tree = loop_tree_from_tir(module)
+    found: list[tuple[str, tuple[int, ...]]] = []
+
+    def visit(nodes: list[Node]) -> None:
+        for node in nodes:
+            if isinstance(node, Allocation) and node.buffer not in tree.parameters:
+                assert all(isinstance(extent, int) for extent in node.extents)
+                found.append((node.buffer.name, tuple(map(int, node.extents))))  # type: ignore[arg-type]
+            visit(children(node))
+
+    visit(tree.body)
+    return sorted(found)
+
+
+@pytest.mark.parametrize("kind", TARGET_KINDS)
+def test_regions_are_those_of_tvms_compaction(kind: TargetKind) -> None:
+    equal = total = 0
+    for workload in ("matmul", "conv2d_bias_relu", "depthwise", "batch_matmul"):
+        for module in sampled_modules(kind, workload):
+            ours, theirs = allocated_extents(module), extents_by_tvm(module)
+            assert [name for name, _ in ours] == [name for name, _ in theirs]
+            for (_, mine), (_, other) in zip(ours, theirs, strict=True):
+                total += 1
+                equal += mine == other
+                assert all(a >= b for a, b in zip(mine, other, strict=True))
+    assert total > 20
+    assert equal / total >= 0.97
+
+
+def test_limits_come_from_the_target() -> None:
+    target = sample_target("cuda")
+    assert module_limits(target) == GpuLimits(49152, 1024, 8)
+    assert module_limits(sample_target("llvm")) is None
+    modules = sampled_modules("cuda", "conv2d_bias_relu")
+    free = featurise_modules(modules, None)
+    assert all(isinstance(ast, CompactAst) and ast.valid for ast in free)
+    tight = featurise_modules(modules, target, limits=GpuLimits(49152, 1, 8))
+    assert all(isinstance(ast, CompactAst) and not ast.valid for ast in tight)
+
+
+def test_without_native_code_python_does_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CDMPP_NATIVE", "0")
+    assert modules_library.__wrapped__() is None
+    monkeypatch.setenv("CDMPP_NATIVE", "1")
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    assert modules_library.__wrapped__() is None

@@ -1,0 +1,1 @@
+"""Our model inside MetaSchedule's search, with a safety net."""

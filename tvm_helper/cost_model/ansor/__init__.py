@@ -1,0 +1,1 @@
+"""Our model inside the old Ansor, over a pipe. Loads without TVM."""

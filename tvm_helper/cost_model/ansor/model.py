@@ -1,0 +1,165 @@
+"""Our cost model inside Ansor: `auto_scheduler.SketchPolicy(task, CdmppPythonModel(...))`.
+
+For a TVM that has `auto_scheduler`, in an environment of its own (`make legacy-env`); start scripts
+there with `python -m tvm_helper.cost_model.ansor.run SCRIPT`. The model itself runs in the
+product's environment, see `client`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cdmpp.errors import UsageError
+from tvm_helper.cost_model.ansor.client import AnsorClient
+from tvm_helper.cost_model.usage import Usage
+
+try:
+    import tvm
+    from tvm.auto_scheduler import measure, measure_record
+    from tvm.auto_scheduler.cost_model.cost_model import PythonBasedModel
+except (ImportError, OSError) as error:
+    if isinstance(error, OSError):
+        _got = f"a TVM that does not load ({error})"
+    else:
+        _got = "no TVM" if error.name == "tvm" else f"TVM {tvm.__version__} without it"
+    raise UsageError(
+        f"Cannot use Ansor: got {_got}; expected a TVM with `auto_scheduler` (0.8 to 0.19). Build "
+        "an environment that has one: make legacy-env; and run your script there: "
+        "python -m tvm_helper.cost_model.ansor.run SCRIPT"
+    ) from None
+
+FloatArray = NDArray[np.float64]
+
+
+class CdmppPythonModel(PythonBasedModel):  # type: ignore[misc]
+    """Scores Ansor's states by the latency that a trained model predicts for a device.
+
+    A score is the shortest latency that was predicted for the task before this round over the
+    state's latency: positive, about 1 for the best, higher is better. A state that cannot be
+    replayed, or that exceeds the limits of a GPU, gets -inf, which Ansor never measures, and is
+    counted in `usage.unsupported`.
+
+    Global random states are never read or set. What is raised inside Ansor's calls ends the search
+    and comes out of it (of a TVM without compiled bindings as its own error with the same text).
+
+    Args:
+        model: a run folder, or `pretrained`.
+        device: label of the hardware that measures.
+        finetune_every: 0 = frozen; n = after every n measured programs the weights are tuned to all
+            that was measured, and kept if they are better on programs that were held out.
+        seed: of the tuning.
+        python: the interpreter that cdmpp is installed in; None = the one that `ansor_run` was
+            started with, or that of the checkout.
+
+    Attributes:
+        usage: what was done so far.
+
+    Raises:
+        UsageError: the process with the model does not start.
+        DeviceError: the device is not known.
+        DataError: there is no complete model.
+    """
+
+    def __init__(
+        self,
+        model: Path | str,
+        device: str,
+        *,
+        finetune_every: int = 0,
+        seed: int = 0,
+        python: Path | None = None,
+    ) -> None:
+        self.usage = Usage()
+        self._tasks: set[str] = set()
+        options = [f"--model={model}", f"--device={device}"]
+        options += [f"--finetune-every={finetune_every}", f"--seed={seed}"]
+        self._client = AnsorClient(options, python=python)
+        super().__init__()
+
+    def predict(self, task: Any, states: Sequence[Any]) -> FloatArray:
+        """Returns float64 [state]: positive and higher is better, or -inf.
+
+        Args:
+            task: the `SearchTask` of the states.
+            states: Ansor's states.
+        """
+        if len(states) == 0:
+            return np.zeros(0)
+        answer = self._client.ask("predict", name=self._told(task), lines=state_lines(task, states))
+        self._note(answer)
+        scores = [-np.inf if score is None else score for score in answer["scores"]]
+        return np.array(scores, np.float64)
+
+    def predict_stages(self, task: Any, states: Sequence[Any]) -> FloatArray:
+        """Returns the scores in Ansor's packed form: those of the states, then a 0 for each.
+
+        The 0 says that a state's score is not broken down: the model scores a whole program.
+
+        Returns:
+            float64 [2 * state].
+        """
+        return np.concatenate([self.predict(task, states), np.zeros(len(states))])
+
+    def update(self, inputs: Sequence[Any], results: Sequence[Any]) -> None:
+        """Takes notice of measured programs, and learns from them where that is wanted.
+
+        Args:
+            inputs: Ansor's `MeasureInput`s, of one task or of several.
+            results: their `MeasureResult`s.
+        """
+        lines: dict[str, list[str]] = {}
+        for entry, result in zip(inputs, results, strict=True):
+            lines.setdefault(self._told(entry.task), []).append(_dump(entry, result))
+        for name, batch in lines.items():
+            self._note(self._client.ask("update", name=name, lines=batch))
+
+    def save(self, path: Path | str) -> None:
+        """Writes everything that `load` needs into one file (tar, no pickle inside).
+
+        Raises:
+            DataError: it cannot be written.
+        """
+        self._client.ask("save", path=str(Path(path).resolve()))
+
+    def load(self, path: Path | str) -> None:
+        """Continues where the model that wrote the file was; mode and seed stay those of this one.
+
+        Raises:
+            DataError: it is no file of this kind.
+        """
+        self._client.ask("load", path=str(Path(path).resolve()))
+
+    def close(self) -> None:
+        """Ends the process with the model; it ends with this process in any case."""
+        self._client.close()
+
+    def _told(self, task: Any) -> str:
+        """Returns the name of a task that the model's process has been told about."""
+        target = str(task.target)
+        name = f"{task.workload_key}|{target.split()[0]}"
+        if name not in self._tasks:
+            dag = tvm.ir.save_json(task.compute_dag.tensors)
+            self._client.ask("task", name=name, target=target, dag=dag)
+            self._tasks.add(name)
+        return name
+
+    def _note(self, answer: dict[str, Any]) -> None:
+        self.usage = Usage.from_json(answer["usage"])
+
+
+def state_lines(task: Any, states: Iterable[Any]) -> list[str]:
+    """Returns the line of a record file for each state of a task, as not measured."""
+    result = measure.MeasureResult([0.0], 0, "", 0, 0)
+    return [_dump(measure.MeasureInput(task, state), result) for state in states]
+
+
+def _dump(entry: Any, result: Any) -> str:
+    return str(measure_record.dump_record_to_string(entry, result)).strip()
+
+
+__all__ = ["CdmppPythonModel", "Usage", "state_lines"]

@@ -1,0 +1,168 @@
+"""Programs that a search has measured so far, and the model adapted to them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cdmpp.datasets.samples import Samples
+from cdmpp.devices.spec import DeviceSpec
+from cdmpp.features.compact_ast import CompactAst
+from cdmpp.metrics import Judged, spearman_by_task
+from cdmpp.models.assemble import AskedProgram, assemble_samples
+from cdmpp.models.base import CostModel
+from cdmpp.models.ensemble import EnsembleCostModel
+from cdmpp.training.finetune.few_shot import finetune_in_detail
+from cdmpp.training.finetune.options import FinetuneOptions
+
+FloatArray = NDArray[np.float64]
+
+#: A search waits for this, so it is short; what is held out decides, so the rate may be bold.
+SEARCH_TUNING = FinetuneOptions(
+    what="all", learning_rate_all=1e-3, steps=60, validate_every=20, folds=3, programs_per_batch=32
+)
+#: Fewer measured programs teach nothing that can be checked.
+LEAST_PROGRAMS = 12
+_NAMES = ("leaf_features", "leaf_extra", "leaf_position", "tree")
+
+
+@dataclass
+class MeasuredPrograms:
+    """Measured programs of one search, oldest first.
+
+    Attributes:
+        device: where they were measured.
+        asts: their compact ASTs.
+        tasks: the task of each.
+        latency_s: measured seconds of each.
+    """
+
+    device: DeviceSpec
+    asts: list[CompactAst] = field(default_factory=list)
+    tasks: list[str] = field(default_factory=list)
+    latency_s: list[float] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.asts)
+
+    def add(self, task: str, asts: Sequence[CompactAst], latency_s: FloatArray) -> None:
+        """Adds a batch of one task."""
+        # The arrays are views of a whole batch's; copies let go of it.
+        self.asts += [
+            replace(ast, **{name: getattr(ast, name).copy() for name in _NAMES}) for ast in asts
+        ]
+        self.tasks += [task] * len(asts)
+        self.latency_s += latency_s.tolist()
+
+    def samples(self) -> Samples:
+        """Returns one sample a program, in order: sample i is program i."""
+        return assemble_samples(
+            [
+                AskedProgram(
+                    program_id=str(place), task=task, ast=ast, device=self.device, measured_s=cost
+                )
+                for place, (task, ast, cost) in enumerate(
+                    zip(self.tasks, self.asts, self.latency_s, strict=True)
+                )
+            ]
+        )
+
+    def save(self, path: Path) -> None:
+        """Writes an .npz file without pickles."""
+        arrays = {"latency_s": np.array(self.latency_s, np.float64)}
+        for name in _NAMES:
+            parts = [getattr(ast, name) for ast in self.asts]
+            arrays[f"{name}_count"] = np.array([len(part) for part in parts], np.int64)
+            if parts:
+                arrays[name] = np.concatenate(parts)
+        tasks = np.frombuffer(json.dumps(self.tasks).encode(), np.uint8)
+        with path.open("wb") as stream:
+            np.savez_compressed(stream, allow_pickle=False, tasks=tasks, **arrays)
+
+    @classmethod
+    def load(cls, path: Path, device: DeviceSpec) -> MeasuredPrograms:
+        """Rebuilds what `save` wrote."""
+        with np.load(path, allow_pickle=False) as found:
+            arrays = {name: found[name] for name in found.files}
+        latency_s = arrays["latency_s"].tolist()
+        if not latency_s:
+            return cls(device)
+        parts = {
+            name: np.split(arrays[name], np.cumsum(arrays[f"{name}_count"])[:-1]) for name in _NAMES
+        }
+        asts = [
+            CompactAst(**dict(zip(_NAMES, columns, strict=True)), valid=True, reject_reason=None)
+            for columns in zip(*(parts[name] for name in _NAMES), strict=True)
+        ]
+        tasks = json.loads(arrays["tasks"].tobytes())
+        return cls(device, asts, tasks, latency_s)
+
+
+@dataclass(frozen=True)
+class Adaptation:
+    """What came of a tuning.
+
+    Attributes:
+        model: the new model; None where the old one is to be kept.
+        old: how bad the model in use is on the programs it has not learned from, one minus rank
+            correlation plus mean logarithmic error at the best factor.
+        new: how bad a model tuned without each of them is on the same programs; None where tuning
+            was no better than leaving the weights alone.
+    """
+
+    model: CostModel | None
+    old: float
+    new: float | None
+
+
+def adapt(
+    base: CostModel, current: CostModel, measured: MeasuredPrograms, first_new: int, *, seed: int
+) -> Adaptation:
+    """Tunes a model to everything that was measured, if that helps.
+
+    The weights always start from `base`, so that what was measured early does not count twice.
+    Whether the result is better is judged on the programs from `first_new` on, which `current` has
+    not learned from: models tuned without a third of the programs predict that third.
+
+    Args:
+        base: the model as the search began with it; a transformer or an ensemble with one.
+        current: the model that is in use.
+        first_new: number of programs that `current` was tuned to.
+    """
+    samples = measured.samples()
+    nothing = samples.take(np.zeros(len(samples), bool))
+    tunable = base.transformer if isinstance(base, EnsembleCostModel) else base
+    result = finetune_in_detail(tunable, samples, nothing, options=SEARCH_TUNING, seed=seed)
+    new = samples.take(samples.program >= first_new)
+    old_rank, old_badness = _judge(new, current.predict(new))
+    if result.kept != "tuned" or result.held_out is None or result.held_out_s is None:
+        return Adaptation(None, old_badness, None)
+    is_new = result.held_out.program >= first_new
+    held_out = result.held_out.take(is_new)
+    new_rank, new_badness = _judge(held_out, result.held_out_s[is_new])
+    is_better = new_badness < old_badness and new_rank >= old_rank
+    return Adaptation(result.model if is_better else None, old_badness, new_badness)
+
+
+def _judge(samples: Samples, predicted_s: FloatArray) -> tuple[float, float]:
+    """Returns (rank correlation, badness) of predictions.
+
+    The correlation is the mean within tasks, 0 where no task can be ranked; badness is one minus
+    it plus the mean logarithmic error at the best factor.
+    """
+    judged = Judged(
+        measured_s=samples.latency_s,
+        predicted_s=predicted_s,
+        task=samples.task_id,
+        device=samples.device,
+        task_weight=np.ones(len(samples.programs.tasks)),
+    )
+    rank = spearman_by_task(judged) or 0.0
+    error = np.log(predicted_s) - np.log(samples.latency_s)
+    spread = float(np.mean(np.abs(error - np.median(error))))
+    return rank, 1.0 - rank + spread

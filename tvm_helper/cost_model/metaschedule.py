@@ -1,0 +1,179 @@
+"""Our cost model inside TVM's MetaSchedule: `ms.tune_tir(..., cost_model=CdmppCostModel(...))`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tvm.ir.utils import derived_object
+from tvm.s_tir import meta_schedule
+from tvm.s_tir.meta_schedule.utils import shash2hex
+
+from cdmpp.devices.spec import DeviceSpec
+from cdmpp.errors import UsageError
+from cdmpp.training.estimates import TrainedModel
+from tvm_helper.cost_model.module_scores import ModuleSamples, module_samples, predict_modules
+from tvm_helper.cost_model.safety_net import SafetyNet
+from tvm_helper.cost_model.scoring import SearchCore
+from tvm_helper.cost_model.state_file import read_state, write_state
+from tvm_helper.cost_model.usage import Usage
+from tvm_helper.cost_model.xgb_peer import XgbPeer
+from tvm_helper.featurise import is_gpu_kind
+
+FloatArray = NDArray[np.float64]
+
+#: Score of a candidate that has no features. Every other score is above it.
+UNSUPPORTED_SCORE = 0.0
+#: TVM stores the latency of a failed program as 1e10 seconds.
+_FAILED_S = 1e9
+
+
+@derived_object
+class CdmppCostModel(meta_schedule.cost_model.PyCostModel):  # type: ignore[misc]
+    """Scores candidates by the latency that a trained model predicts for a device.
+
+    A score is the shortest latency that was predicted for the task before this round over the
+    candidate's latency: positive, about 1 for the best, higher is better. A candidate that cannot
+    be featurised gets `UNSUPPORTED_SCORE` and is counted in `usage.unsupported`.
+
+    Global random states are never read or set. What is raised inside TVM's calls arrives there as a
+    RuntimeError with the same text.
+
+    Args:
+        model: a run folder, `pretrained`, or a loaded model.
+        device: label of the hardware that measures, or what it is.
+        finetune_every: 0 = frozen; n = after every n measured programs the weights are tuned to all
+            that was measured, and kept if they are better on programs that were held out.
+        safety_net: whether TVM's XGB model runs along and takes over where it ranks better.
+        seed: of the tuning.
+
+    Attributes:
+        usage: what was done so far.
+        net: the live rank correlations; its `peer_share` is the weight of XGB now.
+
+    Raises:
+        DeviceError: the device is not known.
+        DataError: there is no complete model.
+    """
+
+    def __init__(
+        self,
+        model: TrainedModel | Path | str,
+        device: DeviceSpec | str,
+        *,
+        finetune_every: int = 0,
+        safety_net: bool = True,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        self._core = SearchCore(model, device, finetune_every=finetune_every, seed=seed)
+        self._peer = XgbPeer() if safety_net else None
+        self.usage = self._core.usage
+        self.net = SafetyNet()
+
+    def predict(self, context: Any, candidates: Sequence[Any]) -> FloatArray:
+        """Returns float64 [candidate], higher is better."""
+        started = time.perf_counter()
+        task = _task(context)
+        found, latency_s = self._latencies(context, candidates, task)
+        scores = self._core.scores(task, latency_s, unsupported=UNSUPPORTED_SCORE)
+        share = self.net.peer_share
+        if self._peer is not None and share > 0:
+            peer = self._peer.scores(context, candidates)
+            if peer is not None:
+                is_known = np.isfinite(latency_s)
+                blended = (1.0 - share) * scores + share * np.maximum(peer, 0.0)
+                scores = np.where(is_known, blended, UNSUPPORTED_SCORE)
+        self._core.count(found.unsupported, candidates=len(candidates), feature_s=found.seconds)
+        self.usage.predict_s += time.perf_counter() - started
+        return scores
+
+    def update(self, context: Any, candidates: Sequence[Any], results: Sequence[Any]) -> None:
+        """Learns how good the scores of a measured batch were, and from it where that is wanted."""
+        if len(candidates) == 0:
+            return
+        started = time.perf_counter()
+        task = _task(context)
+        cost_s = np.array([_cost_s(result) for result in results])
+        found, latency_s = self._latencies(context, candidates, task)
+        is_good = np.isfinite(cost_s) & np.isfinite(latency_s)
+        self.usage.measured += len(candidates)
+        self.usage.failed += int(np.sum(~np.isfinite(cost_s)))
+        if self._peer is not None:
+            peer = self._peer.scores(context, candidates)
+            own = -latency_s[is_good]
+            self.net.judge(
+                context.task_name or task, cost_s[is_good], own,
+                None if peer is None else peer[is_good],
+            )  # fmt: skip
+            self._peer.update(context, candidates, results)
+        place_of = {int(place): row for row, place in enumerate(found.supported)}
+        asts = [found.asts[place_of[place]] for place in np.flatnonzero(is_good).tolist()]
+        self._core.learn(task, asts, cost_s[is_good])
+        self._core.end_round(task)
+        self.usage.update_s += time.perf_counter() - started
+
+    def check_target(self, target: Any) -> None:
+        """Refuses targets that the device cannot run.
+
+        Raises:
+            UsageError: CPU programs for a GPU, or the other way round.
+        """
+        device = self._core.device
+        if is_gpu_kind(target.kind.name) != (device.kind == "gpu"):
+            raise UsageError(
+                f"programs for {target.kind.name} do not run on {device.name}, which is a "
+                f"{device.kind}; expected a device of the target's kind, see `cdmpp device list`"
+            )
+
+    def save(self, path: str) -> None:
+        """Writes everything that `load` needs into one file (tar, no pickle inside).
+
+        Raises:
+            DataError: it cannot be written.
+        """
+        write_state(Path(path), self._core.state(self.net, self._peer))
+
+    def load(self, path: str) -> None:
+        """Continues where the model that wrote the file was; mode and seed stay those of this one.
+
+        Raises:
+            DataError: it is no file of this kind.
+        """
+        state = read_state(Path(path), peer=self._peer)
+        self._core.restore(state)
+        self.net = state.net
+
+    def _latencies(
+        self, context: Any, candidates: Sequence[Any], task: str
+    ) -> tuple[ModuleSamples, FloatArray]:
+        """Returns the samples and float64 [candidate], seconds; NaN without features."""
+        self.check_target(context.target)
+        found = module_samples(
+            [candidate.sch.mod for candidate in candidates],
+            context.target,
+            self._core.device,
+            task=task,
+            threads=max(1, int(context.num_threads)),
+        )
+        return found, predict_modules(self._core.current, found, len(candidates))
+
+
+def _task(context: Any) -> str:
+    """Returns a name that is equal for equal workloads on equal kinds of targets."""
+    return f"{shash2hex(context.mod)}|{context.target.kind.name}"
+
+
+def _cost_s(result: Any) -> float:
+    """Returns the median seconds of a measurement; NaN where it failed."""
+    run_s = [float(value) for value in result.run_secs or ()]
+    if result.error_msg is not None or not run_s or max(run_s) > _FAILED_S:
+        return float("nan")
+    return float(np.median(run_s))
+
+
+__all__ = ["UNSUPPORTED_SCORE", "CdmppCostModel", "Usage"]

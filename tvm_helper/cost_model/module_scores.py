@@ -1,0 +1,105 @@
+"""A trained model looks at modules in TVM's hands: seconds on one device."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cdmpp.datasets.samples import Samples
+from cdmpp.devices.spec import DeviceSpec
+from cdmpp.errors import ReplayError
+from cdmpp.features.compact_ast import CompactAst
+from cdmpp.models.assemble import AskedProgram, assemble_samples
+from cdmpp.models.base import CostModel
+from tvm_helper.compat import Target
+from tvm_helper.tir.features import featurise_modules
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class ModuleSamples:
+    """Modules as samples of a model.
+
+    Attributes:
+        samples: those that have leaves, one each, in order, on one device.
+        supported: int64 [S], their places among the modules.
+        asts: their compact ASTs.
+        unsupported: reason -> number of the others.
+        seconds: what lowering and walking took.
+    """
+
+    samples: Samples
+    supported: IntArray
+    asts: list[CompactAst]
+    unsupported: Counter[str]
+    seconds: float
+
+
+def module_samples(
+    modules: Sequence[Any],
+    target: Target | None,
+    device: DeviceSpec,
+    *,
+    task: str = "",
+    threads: int = 1,
+) -> ModuleSamples:
+    """Returns the samples of modules.
+
+    A module that exceeds a limit of the target is taken too: TVM's search verifies its own.
+
+    Args:
+        modules: `IRModule`s with one function `main`, scheduled or not.
+        target: what they are for, see `featurise_modules`.
+        device: where they are to run.
+        task: name of the task that they are programs of.
+        threads: native threads that lower and walk.
+    """
+    started = time.perf_counter()
+    asked: list[AskedProgram] = []
+    supported: list[int] = []
+    unsupported: Counter[str] = Counter()
+    for place, ast in enumerate(featurise_modules(modules, target, threads=threads)):
+        reason = _unsupported_reason(ast)
+        if reason is not None:
+            unsupported[reason] += 1
+            continue
+        assert isinstance(ast, CompactAst)
+        supported.append(place)
+        asked.append(AskedProgram(program_id=str(place), task=task, ast=ast, device=device))
+    return ModuleSamples(
+        samples=assemble_samples(asked),
+        supported=np.array(supported, np.int64),
+        asts=[program.ast for program in asked],
+        unsupported=unsupported,
+        seconds=time.perf_counter() - started,
+    )
+
+
+def predict_modules(model: CostModel, found: ModuleSamples, count: int) -> FloatArray:
+    """Returns float64 [count], predicted seconds; NaN for modules that have no features.
+
+    Args:
+        found: the samples of `count` modules.
+    """
+    seconds = np.full(count, np.nan)
+    if len(found.supported):
+        seconds[found.supported] = model.predict(found.samples)
+    return seconds
+
+
+def _unsupported_reason(ast: CompactAst | ReplayError) -> str | None:
+    """Returns why a program cannot be predicted, None where it can."""
+    if isinstance(ast, ReplayError):
+        return ast.reason
+    if len(ast.leaf_features) == 0:
+        return "program without stores"
+    reason = ast.reject_reason or ""
+    return reason.partition(":")[0] if reason.startswith("extent") else None

@@ -1,0 +1,172 @@
+"""What our cost model knows during a search, whichever TVM asks it: scores, tuning, its state."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cdmpp.devices.spec import DeviceSpec
+from cdmpp.errors import UsageError
+from cdmpp.features.compact_ast import CompactAst
+from cdmpp.models.base import CostModel
+from cdmpp.pretrained import model_folder
+from cdmpp.training.asked_device import asked_device
+from cdmpp.training.estimates import TrainedModel
+from tvm_helper.cost_model.measured_programs import LEAST_PROGRAMS, MeasuredPrograms, adapt
+from tvm_helper.cost_model.safety_net import SafetyNet
+from tvm_helper.cost_model.state_file import SearchState, load_for_search
+from tvm_helper.cost_model.usage import Usage
+
+if TYPE_CHECKING:  # it imports TVM, which a process of Ansor's scorer need not have
+    from tvm_helper.cost_model.xgb_peer import XgbPeer
+
+FloatArray = NDArray[np.float64]
+_log = logging.getLogger("cdmpp")
+
+
+class SearchCore:
+    """The part of a search's cost model that needs no TVM.
+
+    Global random states are never read or set.
+
+    Args:
+        model: a run folder, `pretrained`, or a loaded model.
+        device: label of the hardware that measures, or what it is.
+        finetune_every: 0 = frozen; n = after every n measured programs the weights are tuned to all
+            that was measured, and kept if they are better on programs that were held out.
+        seed: of the tuning.
+
+    Attributes:
+        trained: the model that the search began with.
+        current: the model in use.
+        device: the hardware that measures.
+        measured: what was measured, in the mode that learns from it.
+        tuned_to: number of measured programs that `current` has learned from.
+        reference_s: task -> (reference for this round, shortest predicted so far), in seconds.
+        usage: what was done so far.
+
+    Raises:
+        UsageError: `finetune_every` is negative.
+        DeviceError: the device is not known.
+        DataError: there is no complete model.
+    """
+
+    def __init__(
+        self,
+        model: TrainedModel | Path | str,
+        device: DeviceSpec | str,
+        *,
+        finetune_every: int = 0,
+        seed: int = 0,
+    ) -> None:
+        if finetune_every < 0:
+            raise UsageError(
+                f"finetune_every is {finetune_every}; expected 0 (frozen) or a number of programs"
+            )
+        self.trained = (
+            model if isinstance(model, TrainedModel) else load_for_search(model_folder(model))
+        )
+        self.device = (
+            device if isinstance(device, DeviceSpec) else asked_device(device, self.trained.card)
+        )
+        self.finetune_every = finetune_every
+        self.current: CostModel = self.trained.model
+        self.measured = MeasuredPrograms(self.device)
+        self.tuned_to = 0
+        self.reference_s: dict[str, tuple[float, float]] = {}
+        self.usage = Usage()
+        self._seed = seed
+
+    def scores(self, task: str, latency_s: FloatArray, *, unsupported: float) -> FloatArray:
+        """Returns the scores of candidates of one task: positive, higher is better.
+
+        A score is the shortest latency that was predicted for the task before this round over the
+        candidate's latency.
+
+        Args:
+            latency_s: float64 [candidate], predicted seconds; NaN without features.
+            unsupported: the score of a candidate without features.
+
+        Returns:
+            float64 [candidate].
+        """
+        is_known = np.isfinite(latency_s)
+        if not np.any(is_known):
+            return np.full(len(latency_s), unsupported)
+        shortest = float(latency_s[is_known].min())
+        # The reference moves between rounds only: TVM compares the scores of a round's batches.
+        reference, best = self.reference_s.get(task, (shortest, shortest))
+        self.reference_s[task] = (reference, min(best, shortest))
+        return np.where(is_known, reference / np.where(is_known, latency_s, 1.0), unsupported)
+
+    def count(self, unsupported: Counter[str], *, candidates: int, feature_s: float) -> None:
+        """Takes notice of a batch that was scored; a new reason is logged."""
+        self.usage.predicted += candidates
+        self.usage.feature_s += feature_s
+        for reason in unsupported.keys() - self.usage.unsupported.keys():
+            _log.warning(
+                "cdmpp: %d of %d candidates cannot be scored (%s); they get the lowest score",
+                unsupported[reason], candidates, reason,
+            )  # fmt: skip
+        self.usage.unsupported.update(unsupported)
+
+    def learn(self, task: str, asts: Sequence[CompactAst], latency_s: FloatArray) -> None:
+        """Tunes the weights to measured programs of one task, if the mode and their number say so.
+
+        Args:
+            latency_s: float64 [program], measured seconds.
+        """
+        if not self.finetune_every:
+            return
+        self.measured.add(task, asts, latency_s)
+        new = len(self.measured) - self.tuned_to
+        if new < self.finetune_every or len(self.measured) < LEAST_PROGRAMS:
+            return
+        result = adapt(
+            self.trained.model, self.current, self.measured, self.tuned_to, seed=self._seed
+        )
+        self.usage.tunings += 1
+        self.tuned_to = len(self.measured)
+        if result.model is None:
+            _log.info("cdmpp: tuning to %d programs was no better; old weights kept",
+                      self.tuned_to)  # fmt: skip
+            return
+        self.usage.kept_tunings += 1
+        self.current = result.model
+        self.reference_s.clear()
+        _log.info("cdmpp: tuned to %d measured programs, held-out badness %.3f after %.3f",
+                  self.tuned_to, result.new, result.old)  # fmt: skip
+
+    def end_round(self, task: str) -> None:
+        """Lets the reference of a task's scores move, after a measured batch."""
+        reference = self.reference_s.get(task)
+        if reference is not None:
+            self.reference_s[task] = (reference[1], reference[1])
+
+    def state(self, net: SafetyNet, peer: XgbPeer | None) -> SearchState:
+        """Returns what `restore` needs, with the net and the peer that go with it."""
+        return SearchState(
+            trained=self.trained,
+            current=self.current,
+            device=self.device,
+            measured=self.measured,
+            tuned_to=self.tuned_to,
+            reference_s=self.reference_s,
+            net=net,
+            peer=peer,
+        )
+
+    def restore(self, state: SearchState) -> None:
+        """Continues from a saved state; mode, seed and usage stay those of this one."""
+        self.trained, self.current = state.trained, state.current
+        self.device, self.measured = state.device, state.measured
+        self.tuned_to, self.reference_s = state.tuned_to, state.reference_s
+
+
+__all__ = ["SearchCore"]

@@ -1,0 +1,160 @@
+"""TVM's tuning functions with `cost_model="cdmpp"`, and with the start-up fixes that they need."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from tvm.s_tir import meta_schedule
+
+from cdmpp.devices.spec import DeviceSpec
+from cdmpp.errors import UsageError
+from cdmpp.training.estimates import TrainedModel
+from tvm_helper.compat import Target, import_tensor_intrinsics, stub_tensor_intrinsics
+from tvm_helper.cost_model.metaschedule import CdmppCostModel
+
+#: Names of TVM's own models, and ours.
+CostModelName = Literal["cdmpp", "xgb", "mlp", "random"]
+_TVM_NAMES = ("xgb", "mlp", "random")
+_BUILD_TIMEOUT_S = 60.0
+_TVM_LOGGER = "tvm.s_tir.meta_schedule"
+
+
+def resolve_cost_model(
+    cost_model: CostModelName | Any,
+    *,
+    model: TrainedModel | Path | str | None = None,
+    device: DeviceSpec | str | None = None,
+    finetune_every: int = 0,
+    safety_net: bool = True,
+    seed: int = 0,
+) -> Any:
+    """Returns a cost model object for TVM.
+
+    Args:
+        cost_model: a name, or an object, which is returned as it is.
+        model: with `cdmpp`: run folder, `pretrained` (the default), or a loaded model.
+        device: with `cdmpp`: where the programs are measured.
+        finetune_every: with `cdmpp`: see `CdmppCostModel`.
+        safety_net: likewise.
+        seed: likewise.
+
+    Raises:
+        UsageError: an unknown name, or no device.
+    """
+    if not isinstance(cost_model, str):
+        return cost_model
+    if cost_model in _TVM_NAMES:
+        return meta_schedule.cost_model.CostModel.create(cost_model)
+    if cost_model != "cdmpp":
+        raise UsageError(
+            f"unknown cost model {cost_model!r}; expected cdmpp, {', '.join(_TVM_NAMES)} or an "
+            "object"
+        )
+    if device is None:
+        raise UsageError(
+            'cost_model="cdmpp" needs to know what measures: expected device=LABEL, one that '
+            "`cdmpp device list` names"
+        )
+    return CdmppCostModel(
+        "pretrained" if model is None else model, device, finetune_every=finetune_every,
+        safety_net=safety_net, seed=seed,
+    )  # fmt: skip
+
+
+def tune_tir(
+    module: Any,
+    target: Any,
+    work_dir: Path | str,
+    max_trials_global: int,
+    *,
+    cost_model: CostModelName | Any = "cdmpp",
+    model: TrainedModel | Path | str | None = None,
+    device: DeviceSpec | str | None = None,
+    cost_model_options: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Any:
+    """Runs `meta_schedule.tune_tir`; returns its database.
+
+    Args:
+        cost_model: as `resolve_cost_model`, with `model`, `device` and `cost_model_options`.
+        options: everything else goes to TVM. The builder's workers start without TVM's tensor
+            intrinsics, whose import takes longer than TVM lets a build take.
+
+    Raises:
+        UsageError: see `resolve_cost_model`.
+    """
+    return _tune(
+        meta_schedule.tune_tir, (module, target, str(work_dir), max_trials_global), cost_model,
+        model, device, cost_model_options, options, target,
+    )  # fmt: skip
+
+
+def tune_relax(
+    module: Any,
+    params: Mapping[str, Any],
+    target: Any,
+    work_dir: Path | str,
+    max_trials_global: int,
+    *,
+    cost_model: CostModelName | Any = "cdmpp",
+    model: TrainedModel | Path | str | None = None,
+    device: DeviceSpec | str | None = None,
+    cost_model_options: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Any:
+    """Runs `meta_schedule.relax_integration.tune_relax`; returns its database.
+
+    Args:
+        module: fused, as `tvm_helper.programs.network_tasks.fused_network` returns it; TVM finds
+            no task in another one.
+        cost_model: as `tune_tir`.
+        options: likewise.
+
+    Raises:
+        UsageError: see `resolve_cost_model`.
+    """
+    return _tune(
+        meta_schedule.relax_integration.tune_relax,
+        (module, dict(params), target, str(work_dir), max_trials_global), cost_model,
+        model, device, cost_model_options, options, target,
+    )  # fmt: skip
+
+
+def local_builder(*, workers: int = 1) -> Any:
+    """Returns a builder whose worker processes start within TVM's patience."""
+    return meta_schedule.builder.LocalBuilder(
+        max_workers=workers, timeout_sec=_BUILD_TIMEOUT_S, initializer=stub_tensor_intrinsics
+    )
+
+
+def _tune(
+    function: Callable[..., Any],
+    positional: tuple[Any, ...],
+    cost_model: CostModelName | Any,
+    model: TrainedModel | Path | str | None,
+    device: DeviceSpec | str | None,
+    cost_model_options: Mapping[str, Any] | None,
+    options: dict[str, Any],
+    target: Any,
+) -> Any:
+    chosen = resolve_cost_model(
+        cost_model, model=model, device=device, **dict(cost_model_options or {})
+    )
+    if isinstance(chosen, CdmppCostModel):
+        # Here, because what is raised inside TVM arrives as a RuntimeError.
+        chosen.check_target(target if isinstance(target, Target) else Target(target))
+    import_tensor_intrinsics()  # before TVM does it, at its own pace
+    _drop_unnamed_handlers()
+    if "builder" not in options:
+        options["builder"] = local_builder()
+    return function(*positional, cost_model=chosen, **options)
+
+
+def _drop_unnamed_handlers() -> None:
+    """Takes handlers without a name from TVM's logger: TVM's set-up of its logs fails on them."""
+    logger = logging.getLogger(_TVM_LOGGER)
+    for handler in [handler for handler in logger.handlers if handler.get_name() is None]:
+        logger.removeHandler(handler)

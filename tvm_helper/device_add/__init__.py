@@ -1,0 +1,1 @@
+"""`cdmpp device add`: benchmarks, measuring, fine-tuning and the error-versus-budget curve."""

@@ -1,0 +1,206 @@
+"""Fits models to a new device's measurements: from the pre-trained weights, and from nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cdmpp.datasets.budget import hold_out, of_tasks
+from cdmpp.datasets.samples import Samples
+from cdmpp.files.atomic import make_folder
+from cdmpp.models.base import CostModel
+from cdmpp.training._files import read_json, write_json
+from cdmpp.training.finetune.adapt import Adapted, adapt, comparable
+from cdmpp.training.finetune.one_factor import as_device, fit_one_factor, with_devices
+from cdmpp.training.finetune.options import FinetuneOptions
+from cdmpp.training.options import TrainOptions
+from cdmpp.training.run import new_model
+from cdmpp.training.run_folder import ModelCard, save_model, save_trained, task_digests
+from cdmpp.training.uncertainty.strangers import TrainingTasks
+
+FloatArray = NDArray[np.float64]
+Progress = Callable[[str, dict[str, Any] | None], None]
+
+PRETRAINED, ONE_FACTOR, SCRATCH, TREES = "pretrained", "one_factor", "scratch", "trees"
+CURVE_FOLDER = "curve"
+_STEP_CHOICES = (160, 120, 80, 40)
+#: Tunings of one adaptation: three folds and the whole, adapters and all weights each.
+_TUNINGS = 8
+#: A step costs so many times the prediction of its programs (forward, backward, optimiser).
+_STEP_COST = 4.0
+#: Most of the time for all fits that the final model may be expected to take.
+_FINAL_SHARE = 0.4
+
+
+@dataclass(frozen=True)
+class Fits:
+    """What is needed to fit to a device.
+
+    Attributes:
+        folder: run folder of the device.
+        model: the model to start from, with its card and folder.
+        card: likewise.
+        model_dir: likewise.
+        learn: measured samples of the tasks to learn from.
+        order: int64, tasks of `learn`, best first.
+        test: measured samples of the tasks that judge.
+        seed: of the training.
+    """
+
+    folder: Path
+    model: CostModel
+    card: ModelCard
+    model_dir: Path
+    learn: Samples
+    order: NDArray[np.int64]
+    test: Samples
+    seed: int
+
+    def train(self, count: int) -> Samples:
+        """Returns the samples of the first tasks."""
+        return of_tasks(self.learn, self.order[:count])
+
+
+def zero_shot(fits: Fits) -> FloatArray:
+    """Returns what the model says of the judging samples before anything is measured."""
+    return fits.model.predict(fits.test)
+
+
+def choose_steps(fits: Fits, seconds: float) -> int:
+    """Returns how many steps a tuning may have so that the final model fits the time."""
+    options = FinetuneOptions()
+    part = fits.model.tunable_part()
+    few = fits.learn.take(np.arange(min(len(fits.learn), options.programs_per_batch)))
+    part.predict(few)
+    started = time.perf_counter()
+    part.predict(few)
+    step_s = _STEP_COST * (time.perf_counter() - started)
+    fitting = [n for n in _STEP_CHOICES if _TUNINGS * n * step_s <= _FINAL_SHARE * seconds]
+    return max(fitting, default=min(_STEP_CHOICES))
+
+
+def final_model(
+    fits: Fits, steps: int, split: dict[str, Any], versions: dict[str, str], progress: Progress
+) -> tuple[FloatArray, dict[str, Any]]:
+    """Adapts to all tasks and writes the model into the run folder; returns its predictions of the
+    judging samples and what is known of it.
+
+    A model that is there already is not fitted again.
+    """
+    count = len(fits.order)
+
+    def fit() -> tuple[FloatArray, dict[str, Any]]:
+        adapted = _adapt(fits, count, steps, progress, run_dir=fits.folder)
+        _save(fits, adapted, split, versions)
+        return adapted.model.predict(fits.test), _detail(adapted, steps)
+
+    return _once(fits, PRETRAINED, count, fit)
+
+
+def point(
+    fits: Fits, start: str, count: int, steps: int, progress: Progress
+) -> tuple[FloatArray, dict[str, Any]]:
+    """Returns a point of the curve: predictions of the judging samples, and facts; computed once.
+
+    Args:
+        start: `pretrained`, `one_factor`, `scratch` or `trees`.
+        count: number of tasks that are learned from.
+    """
+    train = fits.train(count)
+
+    def fit() -> tuple[FloatArray, dict[str, Any]]:
+        if start == PRETRAINED:
+            adapted = _adapt(fits, count, steps, progress)
+            return adapted.model.predict(fits.test), _detail(adapted, steps)
+        if start == ONE_FACTOR:
+            known = comparable(train, fits.card.devices)
+            nearest, factor = fit_one_factor(
+                fits.model, with_devices(train, fits.card.devices), known
+            )
+            test = as_device(with_devices(fits.test, fits.card.devices), nearest)
+            return factor * fits.model.predict(test), {"nearest": nearest, "factor": factor}
+        part, held_out = hold_out(train, seed=fits.seed)
+        kind = fits.model.tunable_part().kind if start == SCRATCH else "gbdt"
+        model = new_model(kind, TrainOptions())
+        model.fit(
+            part, held_out, seed=fits.seed,
+            on_progress=lambda value: progress(f"from scratch, {count} tasks", value),
+        )  # fmt: skip
+        return model.predict(fits.test), {"kind": kind}
+
+    return _once(fits, start, count, fit)
+
+
+def read_point(fits: Fits, start: str, count: int) -> tuple[FloatArray, dict[str, Any]] | None:
+    """Returns a point that was computed before."""
+    path = _path(fits, start, count)
+    if not path.is_file():
+        return None
+    value = read_json(path, what="point of the curve", hint=f"remove {path} to compute it again")
+    return np.array(value["predicted_s"], np.float64), value["detail"]
+
+
+def _adapt(
+    fits: Fits, count: int, steps: int, progress: Progress, run_dir: Path | None = None
+) -> Adapted:
+    options = FinetuneOptions(steps=steps)
+    return adapt(
+        fits.model, fits.train(count), fits.card.devices, options=options, seed=fits.seed,
+        run_dir=run_dir,
+        on_progress=lambda value: progress(f"fine-tuning on {count} tasks", value),
+    )  # fmt: skip
+
+
+def _detail(adapted: Adapted, steps: int) -> dict[str, Any]:
+    return {
+        "kept": adapted.kept, "steps": adapted.steps, "most_steps": steps,
+        "nearest": adapted.nearest,
+        "shares": None if adapted.shares is None else list(adapted.shares),
+    }  # fmt: skip
+
+
+def _once(
+    fits: Fits, start: str, count: int, fit: Callable[[], tuple[FloatArray, dict[str, Any]]]
+) -> tuple[FloatArray, dict[str, Any]]:
+    found = read_point(fits, start, count)
+    if found is not None:
+        return found
+    make_folder(fits.folder / CURVE_FOLDER, what="points of the curve")
+    started = time.perf_counter()
+    predicted_s, detail = fit()
+    detail = {**detail, "seconds": time.perf_counter() - started}
+    write_json(_path(fits, start, count), {"detail": detail, "predicted_s": predicted_s.tolist()})
+    return predicted_s, detail
+
+
+def _path(fits: Fits, start: str, count: int) -> Path:
+    return fits.folder / CURVE_FOLDER / f"{start}-{count}.json"
+
+
+def _save(fits: Fits, adapted: Adapted, split: dict[str, Any], versions: dict[str, str]) -> None:
+    """Writes weights, card and training tasks, intervals calibrated on what was held out."""
+    known = {spec.name for spec in fits.card.devices}
+    used = [fits.learn.devices[index] for index in np.unique(fits.learn.device)]
+    card = replace(
+        fits.card,
+        kind=adapted.model.kind,
+        data_hash=fits.learn.programs.data_hash,
+        split=split,
+        devices=(*fits.card.devices, *(spec for spec in used if spec.name not in known)),
+        training_tasks=fits.card.training_tasks | task_digests(fits.learn),
+        versions=versions,
+        calibration=None,
+    )
+    if adapted.held_out is None or adapted.held_out_s is None:
+        save_model(adapted.model, fits.folder, card)
+        return
+    save_trained(
+        adapted.model, fits.folder, card, train=fits.learn, validation=adapted.held_out,
+        validation_s=adapted.held_out_s, base_tasks=TrainingTasks.load(fits.model_dir),
+    )  # fmt: skip

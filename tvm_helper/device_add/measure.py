@@ -1,0 +1,124 @@
+"""Measures the chosen tasks of a new device until the time for it is over."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from cdmpp.errors import DataError, DeviceError
+from cdmpp.processes.worker import WORKER_COMMAND
+from tvm_helper.measure.campaign import REFERENCE_TASK, Campaign, MeasureProgress
+from tvm_helper.measure.journal import read_journal
+from tvm_helper.measure.options import MeasureOptions, TimingOptions
+from tvm_helper.measure.sources import MeasuredTask, campaign_tasks
+from tvm_helper.measure.tables import write_tables
+from tvm_helper.measure.target import MeasureTarget
+
+#: Built before they are timed; a stop loses at most so many builds.
+_BATCH = 8
+_MOST_BUILD_JOBS = 8
+#: Tasks that are measured before the next ones begin, and programs of each: a slow machine measures
+#: fewer tasks, not fewer programs of all.
+_WAVE_TASKS, _WAVE_PROGRAMS = 12, 6
+
+
+class _TimeIsUpError(Exception):
+    """Ends a campaign from within its progress callback."""
+
+
+def measure_options(
+    name: str, target: MeasureTarget, *, dataset: str, per_task: int, seed: int
+) -> MeasureOptions:
+    """Returns the campaign of a device that is added: short timings, many programs."""
+    return MeasureOptions(
+        device=name, threads=target.threads, replay=(dataset,), per_task=per_task, seed=seed,
+        build_jobs=max(1, min(_MOST_BUILD_JOBS, _allowed_cpus())), batch=_BATCH,
+        build_timeout_s=60.0, run_timeout_s=30.0,
+        timing=TimingOptions(max_repeats=10, spread=0.03, budget_s=1.0),
+    )  # fmt: skip
+
+
+def replayed_tasks(
+    options: MeasureOptions, target: MeasureTarget, names: Sequence[str]
+) -> list[MeasuredTask]:
+    """Returns the tasks of these names (`"<workload key>|<target kind>"`), in their order.
+
+    Raises:
+        DataError: the dataset has no records of one of them.
+    """
+    found = {f"{task.workload_key}|{target.kind}": task
+             for task in campaign_tasks(options, target.tvm_target())}  # fmt: skip
+    missing = [name for name in names if name not in found]
+    if missing:
+        raise DataError(
+            f"{options.replay[0]}: no record of task {missing[0]} to replay; expected the dataset "
+            "that the tasks were chosen from"
+        )
+    return [found[name] for name in names]
+
+
+def reference_task() -> MeasuredTask:
+    """Returns the task that is timed before every batch."""
+    return campaign_tasks(MeasureOptions(sample=(REFERENCE_TASK,)), None)[0]
+
+
+def measure_until(
+    folder: Path,
+    options: MeasureOptions,
+    tasks: Sequence[MeasuredTask],
+    target: MeasureTarget,
+    *,
+    is_over: Callable[[], bool],
+    reference: MeasuredTask | None,
+    command: Sequence[str] = WORKER_COMMAND,
+    on_progress: Callable[[MeasureProgress], None] | None = None,
+) -> int:
+    """Measures until `is_over` and writes the dataset; returns how many programs ran without a
+    failure.
+
+    Tasks come in waves (`_WAVE_TASKS`, `_WAVE_PROGRAMS`), in a wave the first program of every task
+    before the second of any; what is left of the time goes to more programs of all of them. What is
+    in the folder is continued.
+
+    Raises:
+        CdmppError: as `Campaign.run`; DeviceError too when nothing was measured in the time.
+    """
+
+    def watch(progress: MeasureProgress) -> None:
+        if on_progress is not None:
+            on_progress(progress)
+        if is_over():
+            raise _TimeIsUpError
+
+    few = replace(options, per_task=min(options.per_task, _WAVE_PROGRAMS))
+    waves = [(few, list(tasks[first : first + _WAVE_TASKS]))
+             for first in range(0, len(tasks), _WAVE_TASKS)]  # fmt: skip
+    for wanted, wave in [*waves, (options, list(tasks))]:
+        if is_over():
+            break
+        cut = [_cut(task, wanted.per_task) for task in wave]
+        campaign = Campaign(wanted, folder, cut, target, reference=reference, command=command)
+        with contextlib.suppress(_TimeIsUpError):
+            campaign.run(watch)
+    entries: list[dict[str, Any]] = [e for e in read_journal(folder) if e["kind"] == "measured"]
+    if not entries:
+        raise DeviceError(
+            f"{folder}: no program was built and timed in the time for it; add the device with "
+            "more --minutes and another --out, or stop what else the machine does"
+        )
+    write_tables(folder)
+    return sum(entry["error_code"] == 0 for entry in entries)
+
+
+def _cut(task: MeasuredTask, count: int) -> MeasuredTask:
+    """Returns the task with its first programs only."""
+    return replace(task, programs=None if task.programs is None else task.programs[:count])
+
+
+def _allowed_cpus() -> int:
+    ask = getattr(os, "sched_getaffinity", None)
+    return len(ask(0)) if ask is not None else os.cpu_count() or 1

@@ -1,0 +1,101 @@
+"""Which tasks a new device is measured on: chosen by clustering, and tasks that only judge."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cdmpp.datasets.budget import of_tasks
+from cdmpp.datasets.samples import Samples
+from cdmpp.datasets.sampling import choose_tasks, untouched_tasks, workload_count
+from cdmpp.datasets.splits import uniform_draw
+from cdmpp.errors import DataError
+from cdmpp.training.run_folder import ModelCard, task_digest
+from tvm_helper.device_add.options import task_counts
+
+_LEAST_WORKLOADS = 4
+
+
+@dataclass(frozen=True)
+class AddPlan:
+    """The tasks of a device that is added, by name (`"<workload key>|<target kind>"`).
+
+    Attributes:
+        learn: tasks to learn from, best first.
+        test: tasks that judge; none shares a workload with those of `learn`.
+    """
+
+    learn: tuple[str, ...]
+    test: tuple[str, ...]
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> AddPlan:
+        """Returns the plan that `to_json` gave."""
+        return cls(tuple(value["learn"]), tuple(value["test"]))
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the plan as JSON values."""
+        return {"learn": list(self.learn), "test": list(self.test)}
+
+    def in_turn(self) -> list[str]:
+        """Returns all tasks so mixed that a campaign cut off anywhere has both kinds."""
+        order = [(place / len(part), name) for part in (self.learn, self.test)
+                 for place, name in enumerate(part)]  # fmt: skip
+        return [name for _, name in sorted(order)]
+
+
+def make_plan(
+    samples: Samples, card: ModelCard, target_kind: str, *, measure_s: float, seed: int
+) -> AddPlan:
+    """Chooses tasks that the model has not been trained on, on whatever device.
+
+    The judging tasks are drawn; those to learn from are chosen by k-means among the others.
+
+    Args:
+        samples: programs that can be measured; their latencies are not looked at.
+        card: of the model that is the start.
+        target_kind: `llvm`, `cuda`, ...: kind of what runs on the device.
+        measure_s: seconds of measuring.
+
+    Raises:
+        DataError: too few tasks are left.
+    """
+    names = np.array([str(task) for task in samples.programs.tasks], object)
+    present = np.unique(samples.task_id)
+    fits = [
+        int(task)
+        for task in present
+        if names[task].rpartition("|")[2] == target_kind
+        and task_digest(names[task]) not in card.training_tasks
+    ]
+    free = of_tasks(samples, np.array(fits, np.int64))
+    workloads = workload_count(free) if len(free) else 0
+    if workloads < _LEAST_WORKLOADS:
+        raise DataError(
+            f"{workloads} different tasks of target kind {target_kind!r} are in the dataset that "
+            f"the model was not trained on, expected at least {_LEAST_WORKLOADS}; give a folder in "
+            "Tenset's layout with such programs: --dataset DIR"
+        )
+    learn_count, test_count = task_counts(measure_s, workloads)
+    drawn = sorted(fits, key=lambda task: uniform_draw(str(names[task]), seed))
+    test = np.array(_different_workloads(free, drawn, test_count), np.int64)
+    candidates = of_tasks(free, untouched_tasks(free, test))
+    count = min(learn_count, workload_count(candidates))
+    learn = choose_tasks(candidates, count, method="kmeans", seed=seed)
+    return AddPlan(tuple(names[learn]), tuple(names[test]))
+
+
+def _different_workloads(samples: Samples, tasks: list[int], count: int) -> list[int]:
+    """Returns the first `count` tasks that share no workload with each other."""
+    chosen: list[int] = []
+    left: NDArray[np.int64] = np.array(tasks, np.int64)
+    for task in tasks:
+        if len(chosen) == count:
+            break
+        if task in left:
+            chosen.append(task)
+            left = untouched_tasks(samples, np.array(chosen, np.int64))
+    return chosen

@@ -1,0 +1,407 @@
+"""`cdmpp device add`: from a machine that nobody described to a model of it, in some minutes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cdmpp.config import dump_text
+from cdmpp.datasets.budget import of_tasks
+from cdmpp.datasets.cache import load_samples
+from cdmpp.datasets.judge import judge_in_detail, oracle_task_median
+from cdmpp.datasets.samples import Samples
+from cdmpp.datasets.tenset.folder import default_dataset_dir, find_devices
+from cdmpp.devices.spec import DeviceSpec
+from cdmpp.devices.write_file import device_file_text
+from cdmpp.errors import DataError, DeviceError
+from cdmpp.files.atomic import make_folder, remove_abandoned
+from cdmpp.files.journal import folder_lock
+from cdmpp.machine import machine, versions
+from cdmpp.pretrained import model_folder
+from cdmpp.processes.worker import WORKER_COMMAND
+from cdmpp.training._files import read_json, write_json, write_text
+from cdmpp.training.estimates import load_trained
+from cdmpp.training.finetune.run import FINE_TUNED
+from cdmpp.training.run import ORACLE, RunResult, claim_run_folder
+from cdmpp.training.run_folder import load_model, write_predictions
+from cdmpp.training.uncertainty.calibration import add_interval_metrics
+from tvm_helper.device_add.benchmarks import run_benchmarks
+from tvm_helper.device_add.clock import Clock
+from tvm_helper.device_add.curve import KNEE_RULE, budgets, curve_rows, judged, knee
+from tvm_helper.device_add.describe import DEVICES_FOLDER, RunBenchmarks, described
+from tvm_helper.device_add.fit import (
+    ONE_FACTOR,
+    PRETRAINED,
+    SCRATCH,
+    TREES,
+    Fits,
+    choose_steps,
+    final_model,
+    point,
+    zero_shot,
+)
+from tvm_helper.device_add.measure import (
+    measure_options,
+    measure_until,
+    reference_task,
+    replayed_tasks,
+)
+from tvm_helper.device_add.options import DeviceAddOptions
+from tvm_helper.device_add.plan import AddPlan, make_plan
+from tvm_helper.measure.campaign import MeasureProgress
+from tvm_helper.measure.doctor import folder_report
+from tvm_helper.measure.target import MeasureTarget
+
+MEASUREMENTS = "measurements"
+CURVE_FILE = "curve.json"
+_PLAN_FILE, _CONFIG_FILE = "plan.json", "config.yaml"
+_LEAST_TASKS = 2
+
+FloatArray = NDArray[np.float64]
+#: (what is being done, how far it is or "")
+AddProgress = Callable[[str, str], None]
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where and with what a device is added; tests replace parts of it.
+
+    Attributes:
+        root: where `proc` and `sys` are.
+        benchmarks: measures bandwidth and peak.
+        command: the worker that builds and runs programs.
+        has_reference: whether a reference program is timed before every batch.
+    """
+
+    root: Path = Path("/")
+    benchmarks: RunBenchmarks = run_benchmarks
+    command: Sequence[str] = WORKER_COMMAND
+    has_reference: bool = True
+
+
+def add_device(
+    options: DeviceAddOptions,
+    samples_of: Callable[[], Samples],
+    folder: Path,
+    *,
+    began: float | None = None,
+    on_progress: AddProgress | None = None,
+    site: Site | None = None,
+) -> tuple[RunResult | None, dict[str, Any]]:
+    """Probes, measures and fits; writes a run folder, all of it but the report.
+
+    What an earlier run of the same options has done in the folder is kept, and its time counts.
+
+    Args:
+        samples_of: extracts the programs of `options.dataset`.
+        folder: run folder of the device; its measurements are in `measurements`.
+        began: `time.monotonic()` from which on the minutes count; None = now.
+
+    Returns:
+        The run (None where an earlier command has finished it), and what `curve.json` holds, see
+        `read_curve`.
+
+    Raises:
+        UsageError: options that make no sense, or other than those of the folder.
+        DeviceError: the machine cannot be described, or (almost) nothing could be measured.
+        DataError: too few programs, or a file cannot be read or written.
+    """
+    options.check()
+    site = site or Site()
+    show = on_progress or _ignore
+    find_devices(Path(options.dataset) if options.dataset else default_dataset_dir())
+    model, card = load_model(model_folder(options.from_run))
+    make_folder(folder, what="run folder")
+    with folder_lock(folder):
+        remove_abandoned(folder)
+        if (folder / _CONFIG_FILE).is_file():
+            claim_run_folder(folder, dump_text(options))
+        clock = Clock(folder, time.monotonic() if began is None else began)
+        if (folder / CURVE_FILE).is_file():
+            return None, read_curve(folder)
+        show("probing the device", "")
+        with clock.part("probe"):
+            spec, target = described(options, folder, root=site.root, benchmarks=site.benchmarks)
+        # Not before the options have turned out to fit the machine: they can still be corrected.
+        claim_run_folder(folder, dump_text(options))
+        with clock.part("choose"):
+            plan = _plan(options, samples_of, folder, card, target, clock, show)
+        with clock.part("measure"):
+            _measure(options, folder, plan, spec, target, clock, show, site)
+        samples = _measured_samples(folder, spec)
+        learn, order = _of_names(samples, plan.learn)
+        test, judging = _of_names(samples, plan.test)
+        if min(len(order), len(judging)) < _LEAST_TASKS:
+            raise DeviceError(
+                f"only {len(order)} tasks to learn from and {len(judging)} that judge could be "
+                f"measured in the time, expected at least {_LEAST_TASKS} of each; add the device "
+                f"with more --minutes and another --out, or look why: cdmpp doctor "
+                f"{folder / MEASUREMENTS}"
+            )
+        fits = Fits(
+            folder, model, card, model_folder(options.from_run), learn, order, test, options.seed
+        )
+        with clock.part("fit"):
+            points, details = _fit(fits, options, clock, show)
+        return _finish(fits, options, spec, target, points, details, clock)
+
+
+def read_curve(folder: Path) -> dict[str, Any]:
+    """Returns the error curve of a device's run folder: `device`, `rows` (number of tasks, and for
+    each start the metrics or None), `knee`, `interval`, `measured`, `spec`, `doubts` (what
+    makes the measurements doubtful, sentences), `seconds`, ...
+
+    Raises:
+        DataError: there is none.
+    """
+    hint = "give a folder that `cdmpp device add` has finished (runs/device-NAME)"
+    value = read_json(folder / CURVE_FILE, what="error curve", hint=hint)
+    if not isinstance(value, dict) or not isinstance(value.get("rows"), list):
+        raise DataError(f"{folder / CURVE_FILE} is no error curve; {hint}")
+    return value
+
+
+def _plan(
+    options: DeviceAddOptions,
+    samples_of: Callable[[], Samples],
+    folder: Path,
+    card: Any,
+    target: MeasureTarget,
+    clock: Clock,
+    show: AddProgress,
+) -> AddPlan:
+    path = folder / _PLAN_FILE
+    if path.is_file():
+        hint = f"remove {folder} and start again"
+        return AddPlan.from_json(read_json(path, what="choice of tasks", hint=hint))
+    show("choosing tasks", "")
+    samples = samples_of()
+    seconds = max(0.0, options.measure_until_s - clock.spent_s())
+    plan = make_plan(samples, card, target.kind, measure_s=seconds, seed=options.seed)
+    write_json(path, plan.to_json())
+    return plan
+
+
+def _measure(
+    options: DeviceAddOptions,
+    folder: Path,
+    plan: AddPlan,
+    spec: DeviceSpec,
+    target: MeasureTarget,
+    clock: Clock,
+    show: AddProgress,
+    site: Site,
+) -> None:
+    place = folder / MEASUREMENTS
+    done = clock.notes.get("measured")
+    if done:
+        return
+    make_folder(place / DEVICES_FOLDER, what="device file")
+    comment = f"The device of these measurements (`cdmpp device add {options.name}`)."
+    write_text(
+        place / DEVICES_FOLDER / f"{options.name}.yaml", device_file_text(spec, comment=comment)
+    )
+    settings = measure_options(
+        options.name, target, dataset=options.dataset or str(default_dataset_dir()),
+        per_task=options.per_task, seed=options.seed,
+    )  # fmt: skip
+    until = options.measure_until_s
+
+    def watch(progress: MeasureProgress) -> None:
+        left = max(0.0, until - clock.spent_s()) / 60
+        failed = f", {progress.failed} failed" if progress.failed else ""
+        clock.note()
+        if progress.stage == "drawing":
+            return
+        show(
+            f"measuring {len(plan.learn) + len(plan.test)} tasks",
+            f"{progress.done} programs{failed}, at most {left:.1f} min left",
+        )
+
+    good = measure_until(
+        place, settings, replayed_tasks(settings, target, plan.in_turn()), target,
+        is_over=lambda: clock.spent_s() >= until,
+        reference=reference_task() if site.has_reference else None,
+        command=site.command, on_progress=watch,
+    )  # fmt: skip
+    clock.note(measured=good)
+
+
+def _measured_samples(folder: Path, spec: DeviceSpec) -> Samples:
+    samples = load_samples(folder / MEASUREMENTS)
+    return replace(samples, devices=(spec,))
+
+
+def _of_names(samples: Samples, names: Sequence[str]) -> tuple[Samples, NDArray[np.int64]]:
+    """Returns the samples of the named tasks, and int64, those that were measured, in order."""
+    place = {str(name): index for index, name in enumerate(samples.programs.tasks)}
+    present = set(np.unique(samples.task_id).tolist())
+    order = [place[name] for name in names if place.get(name) in present]
+    tasks = np.array(order, np.int64)
+    return of_tasks(samples, tasks), tasks
+
+
+def _fit(
+    fits: Fits, options: DeviceAddOptions, clock: Clock, show: AddProgress
+) -> tuple[dict[tuple[str, int], FloatArray], dict[tuple[str, int], dict[str, Any]]]:
+    """Fits the final model, then the points of the curve until the time is over."""
+    points: dict[tuple[str, int], FloatArray] = {(PRETRAINED, 0): zero_shot(fits)}
+    details: dict[tuple[str, int], dict[str, Any]] = {}
+    most = len(fits.order)
+    counts = budgets(most)
+    if "steps" not in clock.notes:
+        left = options.fit_until_s - clock.spent_s()
+        clock.note(steps=choose_steps(fits, max(0.0, left)))
+    steps = int(clock.notes["steps"])
+
+    def progress(what: str, values: dict[str, Any] | None) -> None:
+        show(what, f"step {values['step']} of at most {values['steps']}" if values else "")
+        clock.note()
+
+    points[PRETRAINED, most], details[PRETRAINED, most] = final_model(
+        fits, steps, _split_facts(fits, options), versions(), progress
+    )
+    others = [(ONE_FACTOR, count) for count in counts]
+    others += [(TREES, most), (SCRATCH, most)]
+    few = [count for count in counts if count != most]
+    # The pre-trained start needs the same number of steps whatever the number of tasks is.
+    others += [(start, count) for count in reversed(few) for start in (PRETRAINED, SCRATCH, TREES)]
+    for start, count in others:
+        like = [value["seconds"] for (name, _), value in details.items() if name == start]
+        if clock.spent_s() + max(like, default=0.0) > options.fit_until_s and not _is_there(
+            fits, start, count
+        ):
+            show(f"no time left for {start} with {count} tasks", "")
+            continue
+        show(f"{start.replace('_', ' ')} with {count} tasks", "")
+        points[start, count], details[start, count] = point(fits, start, count, steps, progress)
+        clock.note()
+    return points, details
+
+
+def _is_there(fits: Fits, start: str, count: int) -> bool:
+    from tvm_helper.device_add.fit import read_point
+
+    return read_point(fits, start, count) is not None
+
+
+def _finish(
+    fits: Fits,
+    options: DeviceAddOptions,
+    spec: DeviceSpec,
+    target: MeasureTarget,
+    points: dict[tuple[str, int], FloatArray],
+    details: dict[tuple[str, int], dict[str, Any]],
+    clock: Clock,
+) -> tuple[RunResult, dict[str, Any]]:
+    """Judges once, writes metrics.json, predictions.parquet and curve.json."""
+    folder, test, most = fits.folder, fits.test, len(fits.order)
+    trained = load_trained(folder)
+    estimates = trained.estimate(test, latency_s=points[PRETRAINED, most])
+    names = {
+        (PRETRAINED, most): FINE_TUNED, (PRETRAINED, 0): "zero-shot",
+        (ONE_FACTOR, most): "one-factor", (SCRATCH, most): "from scratch",
+        (TREES, most): "trees on the budget",
+    }  # fmt: skip
+    predicted_s = {name: points[key] for key, name in names.items() if key in points}
+    predicted_s[ORACLE] = oracle_task_median(test)
+    lines = {name: judge_in_detail(test, values) for name, values in predicted_s.items()}
+    add_interval_metrics(lines[FINE_TUNED], test, estimates.low_s, estimates.high_s)
+    write_predictions(
+        folder / "predictions.parquet",
+        [
+            ("train", fits.learn, trained.model.predict(fits.learn)),
+            ("test", test, points[PRETRAINED, most]),
+        ],
+    )
+    calibration = trained.card.calibration
+    final = details[PRETRAINED, most]
+    metrics = {
+        "model": FINE_TUNED,
+        "split": _split_facts(fits, options),
+        "seed": options.seed,
+        "data_hash": test.programs.data_hash,
+        "parts": {
+            name: {"samples": len(part), "tasks": len(np.unique(part.task_id))}
+            for name, part in (("train", fits.learn), ("test", test))
+        },
+        **{name: final[name] for name in ("kept", "steps", "nearest", "shares")},
+        "training_s": final["seconds"],
+        "samples_per_s": None,
+        "predictions_per_s": _predictions_per_s(trained.model, test),
+        "versions": versions(),
+        "calibration": None
+        if calibration is None
+        else {
+            "coverage": calibration.coverage, "tasks": calibration.tasks,
+            "samples": calibration.samples, "pooled_log_half_width": calibration.pooled,
+        },
+        "test": lines,
+    }  # fmt: skip
+    write_json(folder / "metrics.json", metrics)
+    rows = curve_rows(test, budgets(most), points)
+    errors = {row["tasks"]: row[PRETRAINED] and row[PRETRAINED]["median_ape"] for row in rows}
+    curve = {
+        "device": options.name,
+        "target": dict(target.options),
+        "machine": machine(),
+        "versions": versions(),
+        "minutes": options.minutes,
+        "model": options.from_run,
+        "seed": options.seed,
+        "measured": {
+            name: {"tasks": len(np.unique(part.task_id)), "programs": len(part)}
+            for name, part in (("learn", fits.learn), ("test", test))
+        },
+        "rows": rows,
+        "oracle": judged(test, predicted_s[ORACLE]),
+        "knee": {"tasks": knee(errors), "rule": KNEE_RULE},
+        "interval": {
+            "nominal": None if calibration is None else calibration.coverage,
+            "coverage": lines[FINE_TUNED]["interval_coverage"],
+            "log_width": lines[FINE_TUNED]["interval_log_width"],
+        },
+        "details": [
+            {"start": start, "tasks": count, **value} for (start, count), value in details.items()
+        ],
+        "spec": {
+            name: {"value": getattr(spec, name), "source": source}
+            for name, source in spec.sources.items()
+        },
+        "doubts": folder_report(folder / MEASUREMENTS)["findings"],
+        "seconds": clock.seconds(),
+    }
+    write_json(folder / CURVE_FILE, curve)
+    return RunResult(folder, metrics, test, predicted_s, []), curve
+
+
+def _predictions_per_s(model: Any, test: Samples) -> float:
+    started = time.perf_counter()
+    model.predict(test)
+    return len(test) / max(time.perf_counter() - started, 1e-9)
+
+
+def _split_facts(fits: Fits, options: DeviceAddOptions) -> dict[str, Any]:
+    judging = len(np.unique(fits.test.task_id))
+    return {
+        "kind": "budget",
+        "seed": options.seed,
+        "fractions": [],
+        "description": (
+            f"{len(fits.order)} tasks measured on {options.name}, chosen by k-means, judged on "
+            f"{judging} drawn tasks of other workloads; {options.from_run} had been trained on "
+            "none of them"
+        ),
+        "leaks": False,
+        "test_networks": [],
+    }
+
+
+def _ignore(what: str, detail: str) -> None:
+    """Shows nothing."""

@@ -1,0 +1,36 @@
+"""Loop trees to compact ASTs: native where that can be had, by the Python reference otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cdmpp.errors import ReplayError
+from cdmpp.features.compact_ast import CompactAst
+from cdmpp.features.program.loop_tree import LoopTree
+from cdmpp.features.tree import compact_ast
+from tvm_helper.featurise import outcomes
+from tvm_helper.native import featurise_trees, native_library
+
+
+def compact_asts(trees: Sequence[LoopTree]) -> list[CompactAst | ReplayError]:
+    """Returns the compact AST of every program, or why there is none.
+
+    Programs that the native code declines (numbers above 64 bits, loops that do not start at 0) are
+    left to the reference. The results are the same; `valid` is about extents only, as in
+    `cdmpp.features.tree.compact_ast`.
+    """
+    library = native_library()
+    if library is None:
+        return [_by_reference(tree) for tree in trees]
+    results = outcomes(featurise_trees(trees, library))
+    return [
+        _by_reference(tree) if result is None else result
+        for tree, result in zip(trees, results, strict=True)
+    ]
+
+
+def _by_reference(tree: LoopTree) -> CompactAst | ReplayError:
+    try:
+        return compact_ast(tree)
+    except RecursionError:
+        return ReplayError("expression nested too deeply")

@@ -1,0 +1,1 @@
+"""Measuring programs on this machine: campaigns that survive a kill, trials, health checks."""

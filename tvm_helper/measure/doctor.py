@@ -1,0 +1,221 @@
+"""How healthy measurements are: of a campaign's folder, or of this machine now."""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from cdmpp.config import to_dict
+from cdmpp.errors import DeviceError
+from cdmpp.processes.worker import WORKER_COMMAND, Worker
+from tvm_helper.measure import health as measure_health
+from tvm_helper.measure.journal import read_journal
+from tvm_helper.measure.options import TimingOptions
+from tvm_helper.measure.tables import failures_by_kind, read_campaign, read_task
+from tvm_helper.measure.timing import relative_deviation
+
+_START_TIMEOUT_S = 900.0
+_STEP_TIMEOUT_S = 300.0
+
+
+def folder_report(folder: Path) -> dict[str, Any]:
+    """Returns the health of a campaign as JSON values; the campaign may still be running.
+
+    Raises:
+        DataError: the folder holds no campaign, or its journal is damaged.
+    """
+    settings = read_campaign(folder)
+    entries = read_journal(folder)
+    measured = [entry for entry in entries if entry["kind"] == "measured"]
+    health = [entry for entry in entries if entry["kind"] == "health"]
+    good = [entry for entry in measured if entry["error_code"] == 0]
+    undrawn = [e for e in entries if e["kind"] == "drawn" and e["error"]]
+    references = [
+        min(entry["reference_costs_s"]) for entry in health if entry.get("reference_costs_s")
+    ]
+    host = settings.get("machine") or {}
+    allowed = [entry["allowed_cpus"] for entry in health if entry.get("allowed_cpus")]
+    report = _report(
+        costs=[entry["costs_s"] for entry in good],
+        references=references,
+        health=health,
+        threads=settings["threads"],
+        cpus=min(allowed) if allowed else host.get("allowed_cpus"),
+        host=host,
+    )
+    failures = failures_by_kind(measured)
+    failed = len(measured) - len(good)
+    if measured and failed > 0.5 * len(measured):
+        report["findings"].append(
+            f"{failed} of {len(measured)} programs failed; most often: {failures[0]['name']}: "
+            f"{failures[0]['first_text']}"
+        )
+    broken = [entry["reference_error"] for entry in health if entry.get("reference_error")]
+    if broken:
+        report["findings"].append(f"the reference program failed {len(broken)} times: {broken[0]}")
+    return {
+        "folder": str(folder), "device": settings["device"], "target": settings["target"],
+        "measured": len(measured), "failed": failed, "failures": failures,
+        "draw_failures": {read_task(folder, e["task"])["name"]: e["error"] for e in undrawn},
+        "seconds": {
+            "build": sum(entry["build_s"] for entry in measured),
+            "run": sum(entry["run_s"] for entry in measured),
+        },
+        **report,
+    }  # fmt: skip
+
+
+def live_report(
+    seconds: float,
+    *,
+    threads: int | None = None,
+    on_progress: Callable[[str], None] | None = None,
+) -> dict[str, Any]:
+    """Times the reference program on this machine for some seconds; returns its health.
+
+    Args:
+        seconds: how long; the start of TVM and the build come on top.
+        threads: of the program; None = as many as there are CPUs to use.
+        on_progress: called with what is being done.
+
+    Raises:
+        DeviceError: the program cannot be built or run.
+    """
+    show = on_progress or (lambda text: None)
+    cpus = measure_health.allowed_cpus()
+    threads = threads or cpus or 1
+    with tempfile.TemporaryDirectory(prefix="cdmpp-doctor-") as place:
+        show("building the reference program")
+        rounds, health = _live_rounds(Path(place), seconds, threads, show)
+    return _report(
+        costs=rounds, references=[min(costs) for costs in rounds], health=health, threads=threads,
+        cpus=cpus, host=measure_health.machine(),
+    )  # fmt: skip
+
+
+def _live_rounds(
+    place: Path, seconds: float, threads: int, show: Callable[[str], None]
+) -> tuple[list[list[float]], list[dict[str, Any]]]:
+    from tvm_helper.measure.campaign import REFERENCE_TASK
+    from tvm_helper.measure.options import MeasureOptions
+    from tvm_helper.measure.sources import campaign_tasks
+
+    (task,) = campaign_tasks(MeasureOptions(sample=(REFERENCE_TASK,)), None)
+    task.save(place)
+    worker = Worker(
+        WORKER_COMMAND, place / "worker.log", queue_timeout_s=_START_TIMEOUT_S,
+        environment={"TVM_NUM_THREADS": str(threads), "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+
+    def ask(**request: Any) -> dict[str, Any]:
+        answer = worker.ask(request, timeout_s=_STEP_TIMEOUT_S)
+        if answer.outcome != "done":
+            raise DeviceError(
+                f"the reference program cannot be measured ({request['op']}: {answer.text}); "
+                "expected a working TVM on this CPU, try the tests: pytest -m tvm"
+            )
+        return answer.value
+
+    target = {"kind": "llvm", "mcpu": "core-avx2", "num-cores": threads}
+    common = {"task": str(place / f"{task.key}.json"), "target": target}
+    artifact = str(place / "reference.so")
+    timing = TimingOptions(min_repeats=5, max_repeats=5, budget_s=seconds)
+    try:
+        drawn = ask(op="draw", count=1, seed=0, scratch=str(place), **common)["programs"][0][
+            "schedule"
+        ]
+        arguments = ask(op="build", schedule=drawn, artifact=artifact, **common)["arguments"]
+        rounds: list[list[float]] = []
+        health: list[dict[str, Any]] = []
+        end = time.monotonic() + seconds
+        while not rounds or time.monotonic() < end:
+            show(f"timing it: {max(0.0, end - time.monotonic()):.0f} s left")
+            answer = ask(
+                op="run", artifact=artifact, arguments=arguments, target_kind="llvm",
+                timing=to_dict(timing), rpc=None, timeout_s=_STEP_TIMEOUT_S,
+            )  # fmt: skip
+            rounds.append(answer["costs_s"])
+            health.append(measure_health.snapshot())
+        return rounds, health
+    finally:
+        worker.stop()
+
+
+def _report(
+    *,
+    costs: Sequence[Sequence[float]],
+    references: Sequence[float],
+    health: Sequence[dict[str, Any]],
+    threads: int | None,
+    cpus: int | None,
+    host: dict[str, Any],
+) -> dict[str, Any]:
+    noise = measure_health.noise_floor(costs)
+    drifted = measure_health.drift(references)
+    loads = [entry["load_1min"] for entry in health if entry.get("load_1min") is not None]
+    clocks = [entry["clock_hz"] for entry in health if entry.get("clock_hz")]
+    clock_spread = relative_deviation(clocks) if len(clocks) > 1 else None
+    return {
+        "noise_floor": noise,
+        "drift": drifted,
+        "clock_hz": statistics.median(clocks) if clocks else None,
+        "clock_spread": clock_spread,
+        "load_1min": statistics.median(loads) if loads else None,
+        "threads": threads,
+        "allowed_cpus": cpus,
+        "machine": host,
+        "findings": measure_health.findings(
+            noise=noise, drifted=drifted, loads=loads, threads=threads, cpus=cpus,
+            quota=host.get("cpu_quota"), governor=host.get("governor"),
+        ),
+    }  # fmt: skip
+
+
+def report_text(report: dict[str, Any]) -> str:
+    """Returns a report as lines of text; what is not known is called so."""
+    noise, drifted = report["noise_floor"], report["drift"]
+    lines: list[str] = []
+    if "folder" in report:
+        lines.append(
+            f"{report['measured']} programs on {report['device']}, {report['failed']} failed; "
+            f"{report['seconds']['build']:.0f} s of building, {report['seconds']['run']:.0f} s of "
+            "timing"
+        )
+    lines += [
+        f"noise floor    {_percent(noise['median'])} median, {_percent(noise['p90'])} at 90 % "
+        f"(relative deviation of repeats, n = {noise['n']})",
+        f"drift          {_percent(drifted['trend'])} first to last third, "
+        f"{_percent(drifted['spread'])} slowest to fastest (reference program, "
+        f"n = {drifted['n']})",
+        f"clock          {_clock(report['clock_hz'])}, deviation "
+        f"{_percent(report['clock_spread'])}",
+        f"load           {_number(report['load_1min'])} (median of the last minute's)",
+        f"threads        {_number(report['threads'])} of a program, "
+        f"{_number(report['allowed_cpus'])} CPUs allowed, quota "
+        f"{_number(report['machine'].get('cpu_quota'), 'none known')}",
+        f"processor      {report['machine'].get('processor') or 'unknown'}",
+    ]
+    for kind in report.get("failures", []):
+        lines.append(f"failure        {kind['count']} {kind['name']}: {kind['first_text']}")
+    for name, text in report.get("draw_failures", {}).items():
+        lines.append(f"failure        no schedule of {name}: {text}")
+    lines += [f"doubtful       {text}" for text in report["findings"]]
+    if not report["findings"]:
+        lines.append("nothing doubtful found")
+    return "\n".join(lines)
+
+
+def _percent(value: float | None) -> str:
+    return "unknown" if value is None else f"{100 * value:.1f} %"
+
+
+def _clock(value: float | None) -> str:
+    return "unknown" if value is None else f"{value / 1e9:.2f} GHz"
+
+
+def _number(value: float | None, unknown: str = "unknown") -> str:
+    return unknown if value is None else f"{value:g}"

@@ -1,0 +1,96 @@
+"""What a campaign or a search has done so far: its journal, and what must not change meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from cdmpp.errors import DataError, UsageError
+from cdmpp.files.journal import NO_SPACE, LineJournal, read_lines
+
+JOURNAL_FILE = "journal.jsonl"
+CAMPAIGN_FILE = "campaign.json"
+TASKS_FOLDER = "tasks"
+#: What a line of a campaign is about; `round` is a search's.
+KINDS = ("drawn", "measured", "health", "round")
+_NO_SPACE_TEXT = ("No space left on device", "Disk quota exceeded")
+
+
+def disk_full(place: Path, count: int) -> DataError:
+    """Returns the error of a disk that is full, with what is safe."""
+    return DataError(
+        f"{place}: the disk is full; {count} measured programs are safe there. Free some space and "
+        "run the same command again to continue"
+    )
+
+
+def says_disk_is_full(text: str) -> bool:
+    """Whether an error's text is about a full disk."""
+    return any(part in text for part in _NO_SPACE_TEXT)
+
+
+def check_unchanged(
+    folder: Path, what: str, there: Mapping[str, Any], now: Mapping[str, Any]
+) -> None:
+    """Checks that a campaign or search is continued with the settings that it began with.
+
+    Args:
+        there: the settings in the folder.
+        now: those that must not differ.
+
+    Raises:
+        UsageError: some do.
+    """
+    changed = [name for name in now if there.get(name) != now[name]]
+    if changed:
+        listed = ", ".join(f"{name}: {there.get(name)} there, {now[name]} now" for name in changed)
+        raise UsageError(
+            f"{folder} holds a {what} with other settings ({listed[:400]}); use the same or choose "
+            "another --out"
+        )
+
+
+class Journal(LineJournal):
+    """The lines of a campaign, in order; `kind` of each is one of `KINDS`.
+
+    Args:
+        folder: the campaign's folder, which is there.
+
+    Raises:
+        DataError: the file cannot be read or written, or a line in its middle is damaged.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(Path(folder) / JOURNAL_FILE)
+        self.entries = _of_known_kinds(self.path, self.entries)
+
+    @property
+    def measured_count(self) -> int:
+        """Programs that are done, failed ones included."""
+        return sum(entry["kind"] == "measured" for entry in self.entries)
+
+    def _failure(self, error: OSError) -> DataError:
+        if error.errno in NO_SPACE:
+            return disk_full(self.path, self.measured_count)
+        return super()._failure(error)
+
+
+def read_journal(folder: Path) -> list[dict[str, Any]]:
+    """Returns the complete lines of a campaign's journal; none when there is no file.
+
+    Raises:
+        DataError: it cannot be read, or a complete line is no JSON object with `kind`.
+    """
+    path = Path(folder) / JOURNAL_FILE
+    return _of_known_kinds(path, read_lines(path))
+
+
+def _of_known_kinds(path: Path, entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    for number, entry in enumerate(entries, start=1):
+        if "kind" not in entry:
+            raise DataError(
+                f"{path}: line {number} is damaged; expected a JSON object with `kind`. Remove "
+                "that line to continue with the others"
+            )
+    return [entry for entry in entries if entry["kind"] in KINDS]

@@ -1,0 +1,85 @@
+"""The table of machine code of a measured campaign."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cdmpp.datasets.extraction.machine_code import MachineCode, known_columns
+from cdmpp.errors import ReplayError
+from cdmpp.features.machine_code import machine_code_columns
+from tvm_helper.compat import Target
+from tvm_helper.measure.campaign import MeasureProgress
+from tvm_helper.measure.journal import TASKS_FOLDER, read_journal
+from tvm_helper.measure.tables import read_campaign, read_task
+from tvm_helper.measure.worker import scheduled_module
+from tvm_helper.programs.machine_code import assembly_of
+
+#: Programs between two writes of the table.
+_STEP = 100
+
+
+@dataclass(frozen=True)
+class _Program:
+    task: str
+    program_id: str
+    schedule: Any
+
+
+def write_machine_code(
+    folder: Path, *, on_progress: Callable[[MeasureProgress], None] | None = None
+) -> MachineCode:
+    """Compiles the programs of a campaign once more and writes their table; goes on where it was.
+
+    A program that does not compile is left out.
+
+    Raises:
+        DataError: there is no campaign, or a file cannot be read or written.
+    """
+    folder = Path(folder)
+    target_text, programs = _programs(folder)
+    known = known_columns(folder, target_text)
+    columns = {one.program_id: known[one.program_id] for one in programs if one.program_id in known}
+    missing = [one for one in programs if one.program_id not in columns]
+    target, failed, start = Target(json.loads(target_text)), 0, time.monotonic()
+    for number, one in enumerate(missing, 1):
+        read_task(folder, one.task)  # says which file is missing
+        try:
+            module = scheduled_module(str(folder / TASKS_FOLDER / f"{one.task}.json"), one.schedule)
+            columns[one.program_id] = machine_code_columns(assembly_of(module, target))
+        except ReplayError:
+            failed += 1
+        if number % _STEP == 0:
+            MachineCode(target_text, columns).save(folder)
+        if on_progress is not None:
+            left = (time.monotonic() - start) / number * (len(missing) - number)
+            done = len(programs) - len(missing) + number
+            on_progress(MeasureProgress("compiling", done, len(programs), failed, left))
+    table = MachineCode(target_text, columns)
+    table.save(folder)
+    return table
+
+
+def _programs(folder: Path) -> tuple[str, list[_Program]]:
+    """Returns a campaign's target and programs.
+
+    Programs that failed are none: some take a compiler hours.
+    """
+    target = str(read_campaign(folder)["target"])
+    entries = read_journal(folder)
+    done = {
+        entry["program_id"]
+        for entry in entries
+        if entry["kind"] == "measured" and not entry["error_code"]
+    }
+    return target, [
+        _Program(entry["task"], program["program_id"], program["schedule"])
+        for entry in entries
+        if entry["kind"] == "drawn"
+        for program in entry["programs"]
+        if program["program_id"] in done
+    ]

@@ -1,0 +1,227 @@
+"""A campaign's journal becomes an extracted dataset: the tables that `train --dataset` reads."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from cdmpp.datasets.extraction.code_hash import code_hash
+from cdmpp.datasets.extraction.extract import ExtractProgress, ExtractReport, build_shards
+from cdmpp.datasets.extraction.program_rows import measurement_row, program_row
+from cdmpp.datasets.extraction.schema import SMALL_LEVEL, schema_versions
+from cdmpp.datasets.extraction.shard import (
+    ShardCounts,
+    ShardPlan,
+    TableWriter,
+    write_shard,
+)
+from cdmpp.datasets.metaschedule.databases import Workload, parse_tuning_record
+from cdmpp.errors import DataError, ReplayError
+from cdmpp.features.compact_ast import CompactAst
+from cdmpp.records import MeasureRecord, TensetTask, program_id
+from tvm_helper.measure.journal import CAMPAIGN_FILE, TASKS_FOLDER, read_journal
+
+#: Programs of one shard: what is featurised again when a campaign has gone on.
+SHARD_PROGRAMS = 256
+
+
+def write_tables(
+    folder: Path, *, on_progress: Callable[[ExtractProgress], None] | None = None
+) -> ExtractReport:
+    """Writes (or completes) the dataset of a campaign's folder from its journal.
+
+    Raises:
+        DataError: there is no campaign, or a file cannot be read or written.
+    """
+    folder = Path(folder)
+    settings = read_campaign(folder)
+    measured = _measured(folder)
+    if not measured:
+        raise DataError(
+            f"{folder}: no program has been measured yet; continue it with cdmpp measure"
+        )
+    featuriser = code_hash(write_tables)
+    starts = range(0, len(measured), SHARD_PROGRAMS)
+    plans, keys = [], []
+    for number, start in enumerate(starts):
+        part = measured[start : start + SHARD_PROGRAMS]
+        text = json.dumps([schema_versions(), featuriser, settings["device"], part], sort_keys=True)
+        plans.append(ShardPlan(number, ((settings["device"], folder),), len(part)))
+        keys.append(hashlib.sha256(text.encode()).hexdigest())
+    arguments = [
+        (plan, folder, start, key) for plan, start, key in zip(plans, starts, keys, strict=True)
+    ]
+    return build_shards(
+        build_measured_shard, arguments, plans, keys, folder, [settings["device"]], jobs=1,
+        on_progress=on_progress,
+    )  # fmt: skip
+
+
+def read_campaign(folder: Path) -> dict[str, Any]:
+    """Returns what a campaign's folder says of it: device, target, threads, options.
+
+    Raises:
+        DataError: it holds no campaign.
+    """
+    path = Path(folder) / CAMPAIGN_FILE
+    try:
+        value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(value["device"], str):
+            raise ValueError("`device` is no text")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(
+            f"{folder}: no measuring campaign ({error}); expected the --out folder of "
+            "`cdmpp measure`"
+        ) from None
+    return value
+
+
+def _measured(folder: Path) -> list[dict[str, Any]]:
+    return [entry for entry in read_journal(folder) if entry["kind"] == "measured"]
+
+
+def build_measured_shard(plan: ShardPlan, folder: Path, start: int, key: str) -> dict[str, Any]:
+    """Featurises and writes the programs of a part of the journal; returns the shard's note.
+
+    Raises:
+        DataError: a file cannot be read or written.
+    """
+    settings = read_campaign(folder)
+    entries = _measured(folder)[start : start + SHARD_PROGRAMS]
+    schedules = {
+        drawn["program_id"]: drawn["schedule"]
+        for entry in read_journal(folder)
+        if entry["kind"] == "drawn"
+        for drawn in entry["programs"]
+    }
+
+    def stream(programs: TableWriter, measurements: TableWriter, counts: ShardCounts) -> None:
+        counts.report.files += plan.number == 0
+        for entry in entries:
+            identity = entry["program_id"]
+            task = read_task(folder, entry["task"])
+            record = measured_record(task, settings, entry, schedules[identity])
+            counts.report.lines += 1
+            counts.report.records += 1
+            counts.report.failed += record.error_code != 0
+            measurements.add([measurement_row(identity, record)])
+            counts.measurements += 1
+            row = program_row(
+                identity,
+                record,
+                _featurised(task, record),
+                source=task["source"],
+                operator=task["operator"],
+                networks=[(name, weight) for name, weight in task["networks"]],
+                flop_count=task["flop_count"],
+            )
+            counts.add_programs([row])
+            programs.add([row])
+
+    return write_shard(plan, folder, key, stream, level=SMALL_LEVEL)
+
+
+def measured_record(
+    task: dict[str, Any], settings: dict[str, Any], entry: dict[str, Any], schedule: Any
+) -> MeasureRecord:
+    """Returns a journal's entry as the record of the dataset.
+
+    Raises:
+        DataError: the journal's program is not that of its task and schedule.
+    """
+    outcome: dict[str, Any] = {
+        "costs_s": tuple(entry["costs_s"]),
+        "error_code": entry["error_code"],
+        "all_cost_s": entry["build_s"] + entry["run_s"],
+        "measured_at": entry["measured_at"],
+    }
+    if task["source"] == "tenset":
+        record = MeasureRecord(
+            workload_key=task["workload_key"], target=task["target"],
+            target_kind=task["target_kind"], device=settings["device"],
+            hardware_params=tuple(task["hardware_params"]), steps=tuple(schedule),
+            version="cdmpp", **outcome,
+        )  # fmt: skip
+        steps = list(record.steps)
+        identity = program_id("tenset", record.workload_key, steps, record.target_kind)
+    else:
+        # By the reader of MetaSchedule's databases, so that both ways give the same record.
+        line = json.dumps([0, [schedule, [], json.loads(settings["target"]), []]])
+        workload = Workload(task["workload_key"], 0)
+        found = parse_tuning_record(line, [workload], device=settings["device"])
+        record, identity = replace(found.record, **outcome), found.program_id
+    if identity != entry["program_id"]:
+        raise DataError(
+            f"program {entry['program_id']} of the journal is not what its task and schedule say "
+            f"({identity}); expected files of one campaign, measure it again in another --out"
+        )
+    return record
+
+
+def _featurised(task: dict[str, Any], record: MeasureRecord) -> CompactAst | ReplayError:
+    try:
+        if task["source"] == "tenset":
+            from tvm_helper.featurise import featurise_records
+
+            (result,) = featurise_records(_tenset_task(task), [record])
+            return result
+        from tvm_helper.programs.metaschedule import featurise_trace
+
+        return featurise_trace(_module(task["module"]), record)
+    except ReplayError as error:
+        return error
+
+
+def _tenset_task(task: dict[str, Any]) -> TensetTask:
+    return TensetTask(
+        workload_key=task["workload_key"], target=task["target"], target_kind=task["target_kind"],
+        dag_json=task["dag"], hardware_params=tuple(task["hardware_params"]),
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=64)
+def read_task(folder: Path, key: str) -> dict[str, Any]:
+    """Returns what the campaign's folder says of a task.
+
+    Raises:
+        DataError: its file is missing or damaged.
+    """
+    path = folder / TASKS_FOLDER / f"{key}.json"
+    try:
+        value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"{path}: cannot read the task ({error}); run the same cdmpp measure again, it writes "
+            "the file anew"
+        ) from None
+    return value
+
+
+@lru_cache(maxsize=64)
+def _module(text: str) -> Any:
+    from tvm_helper.compat import tvm
+
+    return tvm.ir.load_json(text)
+
+
+def failures_by_kind(entries: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Returns for each kind of failure its code, name, count and first text, most first."""
+    from cdmpp.records import ERROR_CODE_NAMES
+
+    kinds: dict[int, dict[str, Any]] = {}
+    for entry in entries:
+        code = entry.get("error_code", 0)
+        if not code:
+            continue
+        kind = kinds.setdefault(
+            code,
+            {"error_code": code, "name": ERROR_CODE_NAMES[code], "count": 0,
+             "first_text": entry["error"], "first_program_id": entry.get("program_id")},
+        )  # fmt: skip
+        kind["count"] += 1
+    return sorted(kinds.values(), key=lambda kind: (-kind["count"], kind["error_code"]))

@@ -1,0 +1,236 @@
+"""The process in which programs are drawn, built and run; see `measure_protocol`.
+
+It holds nothing that its campaign could not lose: a program that takes it down costs that program.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from math import inf, isnan
+from pathlib import Path
+from typing import Any
+
+from cdmpp.config import from_dict
+from cdmpp.datasets.metaschedule.databases import RECORD_FILE
+from cdmpp.errors import DataError, ReplayError
+from cdmpp.features.machine_code import machine_code_columns
+from cdmpp.processes.serve import ProgramError, first_error_text, serve
+from cdmpp.records import program_id
+from tvm_helper.measure.options import TimingOptions, rpc_address
+from tvm_helper.measure.timing import repeat_until_steady
+
+#: Codes of `cdmpp.records.ERROR_CODE_NAMES`.
+_INSTANTIATION, _COMPILE_HOST, _COMPILE_DEVICE, _RUNTIME = 1, 2, 3, 4
+#: Random schedules that are tried for each one that is wanted.
+_TRIES_EACH = 60
+#: A space is taken to be exhausted after so many schedules in a row that had been drawn before.
+_MOST_REPEATED = 200
+_FLUSH = "cache_flush_cpu_non_first_arg"
+Begin = Callable[[], None]
+
+
+def main() -> None:
+    """Serves until the campaign is gone."""
+    serve({"draw": _draw, "build": _build, "run": _run}, _prepare)
+
+
+def _prepare() -> None:
+    import tvm_helper.compat  # noqa: F401  what takes long is no program's fault
+
+
+def _draw(request: dict[str, Any], begin: Begin) -> dict[str, Any]:
+    """Returns distinct random traces of a task: fewer than asked for where its space is small.
+
+    Where a model chooses, they are those of all drawn that it predicts to be fastest, these first.
+    """
+    from tvm_helper.compat import Target
+    from tvm_helper.programs.sampling import valid_schedules
+
+    begin()
+    task = _task(request["task"])
+    target = Target(request["target"])
+    count = int(request["count"]) * int(request["choose_from"])
+    drawn: dict[str, Any] = {}
+    modules: list[Any] = []
+    repeated = 0
+    schedules = valid_schedules(
+        _module(request["task"]), target, seed=request["seed"], tries=count * _TRIES_EACH
+    )
+    with _database_traces(_module(request["task"]), target, request["scratch"]) as trace_of:
+        for schedule in schedules:
+            trace = trace_of(schedule)
+            key = program_id("metaschedule", task["workload_key"], trace, str(target.kind.name))
+            repeated = repeated + 1 if key in drawn else 0
+            if key not in drawn:
+                drawn[key] = trace
+                modules.append(schedule.mod)
+            if len(drawn) == count or repeated == _MOST_REPEATED:
+                break
+    if not drawn:
+        raise ProgramError(_INSTANTIATION, f"no valid schedule in {count * _TRIES_EACH} tries")
+    keys = list(drawn)
+    if request["choose_from"] > 1:
+        latency_s = _predicted(request, modules, target)
+        order = sorted(range(len(keys)), key=latency_s.__getitem__)[: int(request["count"])]
+        keys = [keys[place] for place in order]
+    return {"programs": [{"program_id": key, "schedule": drawn[key]} for key in keys]}
+
+
+def _predicted(request: dict[str, Any], modules: Sequence[Any], target: Any) -> list[float]:
+    """Returns the seconds that the model predicts; infinite where a module has no features."""
+    from cdmpp.training.asked_device import asked_device
+    from tvm_helper.cost_model.module_scores import module_samples, predict_modules
+
+    trained = _model(request["model"])
+    device = asked_device(request["device"], trained.card)
+    seconds = predict_modules(
+        trained.model, module_samples(modules, target, device), len(modules)
+    ).tolist()
+    return [inf if isnan(one) else one for one in seconds]
+
+
+def _build(request: dict[str, Any], begin: Begin) -> dict[str, Any]:
+    """Builds a program into a file; returns types and shapes of its arguments.
+
+    The program is a schedule of a task, or a scheduled `module` as JSON in a file.
+    """
+    from tvm_helper.compat import Target, tvm
+    from tvm_helper.programs.build import arguments_of, runnable
+
+    begin()
+    target = Target(request["target"])
+    is_gpu = str(target.kind.name) != "llvm"
+    try:
+        if "module" in request:
+            module = tvm.ir.load_json(Path(request["module"]).read_text(encoding="utf-8"))
+        else:
+            module = scheduled_module(request["task"], request["schedule"])
+    except (ReplayError, DataError) as error:
+        raise ProgramError(_INSTANTIATION, str(error)) from None
+    try:
+        module = runnable(module)
+        executable = tvm.compile(module, target=target)
+        executable.export_library(request["artifact"])
+    except Exception as error:  # TVM and the linker raise whatever they do
+        code = _COMPILE_DEVICE if is_gpu else _COMPILE_HOST
+        text = f"{type(error).__name__}: {first_error_text(str(error))}"
+        raise ProgramError(code, text) from None
+    answer: dict[str, Any] = {"arguments": arguments_of(module)}
+    if request.get("machine_code"):
+        text = str(executable.mod.inspect_source("asm"))
+        answer["machine_code"] = [float(value) for value in machine_code_columns(text)]
+    return answer
+
+
+def scheduled_module(task_file: str, schedule: Any) -> Any:
+    """Returns the scheduled module of a program: of a Tenset record's steps, or of a trace.
+
+    Raises:
+        ReplayError: the schedule does not fit the task.
+    """
+    if "dag" in _task(task_file):
+        from tvm_helper.records.dag import parse_dag
+        from tvm_helper.tir.schedule_of_record import replay
+
+        return replay(parse_dag(_task(task_file)["dag"]), schedule).mod
+    from tvm_helper.programs.schedule_of_trace import schedule_of
+
+    return schedule_of(_module(task_file), schedule).mod
+
+
+def _run(request: dict[str, Any], begin: Begin) -> dict[str, Any]:
+    """Times a built program; returns its costs in seconds."""
+    from tvm_helper.compat import tvm
+    from tvm_helper.programs.build import random_tensors
+
+    artifact = Path(request["artifact"])
+    timing = from_dict(TimingOptions, request["timing"])
+    remote = _remote(request) if request["rpc"] else None
+    begin()
+    try:
+        if remote is None:
+            module = tvm.runtime.load_module(str(artifact))
+        else:
+            remote.upload(str(artifact))
+            module = remote.load_module(artifact.name)
+        place = remote if remote is not None else tvm.runtime
+        kind = request["target_kind"]
+        device = place.cpu(0) if kind == "llvm" else place.device(kind, 0)
+        arguments = random_tensors(request["arguments"], device)
+
+        def time_repeats(count: int) -> Sequence[float]:
+            options: dict[str, Any] = {"number": 1, "repeat": count}
+            if timing.flush_cache and kind == "llvm":
+                options["f_preproc"] = _FLUSH
+            else:
+                options["min_repeat_ms"] = round(1e3 * timing.min_repeat_s)
+            evaluator = module.time_evaluator("main", device, **options)
+            return [float(cost) for cost in evaluator(*arguments).results]
+
+        return {"costs_s": repeat_until_steady(time_repeats, timing)}
+    except Exception as error:  # TVM raises whatever its runtime does
+        text = f"{type(error).__name__}: {first_error_text(str(error))}"
+        raise ProgramError(_RUNTIME, text) from None
+    finally:
+        if remote is not None:
+            remote.remove(artifact.name)
+
+
+def _remote(request: Mapping[str, Any]) -> Any:
+    """Returns a session on a device of the tracker, once one is free."""
+    from tvm import rpc
+
+    host, port, key = rpc_address(request["rpc"])
+    tracker = rpc.connect_tracker(host, port)
+    return tracker.request(key, session_timeout=int(request["timeout_s"]) + 1)
+
+
+@lru_cache(maxsize=8)
+def _task(path: str) -> dict[str, Any]:
+    value: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
+    return value
+
+
+@lru_cache(maxsize=8)
+def _module(path: str) -> Any:
+    from tvm_helper.compat import tvm
+
+    return tvm.ir.load_json(_task(path)["module"])
+
+
+@lru_cache(maxsize=1)
+def _model(folder: str) -> Any:
+    from tvm_helper.cost_model.state_file import load_for_search
+
+    return load_for_search(Path(folder))
+
+
+@contextlib.contextmanager
+def _database_traces(module: Any, target: Any, scratch: str) -> Iterator[Callable[[Any], Any]]:
+    """Yields what turns a schedule into its trace exactly as a MetaSchedule database writes it.
+
+    The trace's own `as_json` writes layouts and truth values in another way, and the identity of a
+    program follows from the text.
+    """
+    from tvm.s_tir import meta_schedule
+
+    database = meta_schedule.database
+    with tempfile.TemporaryDirectory(dir=scratch) as folder:
+        made = database.JSONDatabase(work_dir=folder)
+        workload = made.commit_workload(module)
+        with (Path(folder) / RECORD_FILE).open(encoding="utf-8") as lines:
+
+            def trace_of(schedule: Any) -> Any:
+                record = database.TuningRecord(schedule.trace, workload, [1.0], target, [])
+                made.commit_tuning_record(record)
+                return json.loads(lines.readline())[1][0]
+
+            yield trace_of
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,494 @@
+// A TIR function to the loop tree, before simplification (see tvm_helper/tir/loop_tree.py). Blocks are walked
+// as they are, so a scheduled function needs no lowering, except where threads reduce together or
+// a block looks at a part of a buffer.
+#pragma once
+
+#include "pointer_map.hpp"
+#include "tir_types.hpp"
+#include "tree.hpp"
+
+namespace cdmpp {
+
+// Passes of the compiler have to lower the function first.
+struct NeedsLowering {};
+
+struct TirProgram {
+  std::vector<TreeId> top;
+  std::vector<BufferId> parameters, allocated;
+  bool is_gpu = false;
+};
+
+class TirWalk {
+ public:
+  TirWalk(const TirLayout& layout, Program& program, Tree& tree)
+      : l_(layout), p_(program), tree_(tree), global_(program.names.intern("global")) {}
+
+  void run(const Object* function, TirProgram* result) {
+    if (l_.kind(function) != PRIM_FUNC) throw Declined{"main is no function of TIR"};
+    values_.clear();
+    names_.clear();
+    buffers_.clear();
+    registers_.clear();
+    is_used_.clear();
+    is_thread_.clear();
+    thread_count_ = 0;
+    out_ = result;
+    out_->parameters.clear();
+    out_->allocated.clear();
+    out_->top.clear();
+    out_->is_gpu = false;
+    const Object* body = l_.function_body(function);
+    // Threads that reduce together are seen in lowered functions only.
+    if (l_.kind(body) != BLOCK_REALIZE) find_registers(body);
+    const Items params(l_.params(function));
+    for (size_t i = 0; i < params.size(); ++i) out_->parameters.push_back(buffer(params[i]));
+    statement(body, 0, &out_->top);
+  }
+
+ private:
+  using Nodes = std::vector<TreeId>;
+  static constexpr std::int32_t kReduceAxis = 2, kThreadLoop = 4;
+
+  // Statements.
+
+  void statement(const Object* node, int depth, Nodes* out) {
+    if (depth > kMaxTreeDepth) throw Declined{"statements nested deeply"};
+    switch (l_.kind(node)) {
+      case SEQUENCE: {
+        const Items items(l_.sequence(node));
+        items.prefetch_all();
+        for (size_t i = 0; i < items.size(); ++i) statement(items[i], depth + 1, out);
+        return;
+      }
+      case BUFFER_STORE:
+        return store(node, out);
+      case FOR:
+        return loop(node, depth, out);
+      case BLOCK_REALIZE:
+        return realize(node, depth, out);
+      case ATTRIBUTE:
+        return attribute(node, depth, out);
+      case IF_THEN_ELSE:
+        if (l_.else_case(node)) throw Declined{"condition with two branches"};
+        return condition(expr(l_.if_condition(node)), out,
+                         [&](Nodes* inside) { statement(l_.then_case(node), depth + 1, inside); });
+      case ALLOC_BUFFER:
+        return allocate(l_.alloc_buffer(node));
+      case BIND:
+        values_.set(l_.bind_var(node), expr(l_.bind_value(node)));
+        return;
+      case EVALUATE:
+        return;
+      default:
+        throw Declined{"statement without a place in a loop tree"};
+    }
+  }
+
+  template <class Body>
+  void wrap(TreeId id, Nodes* out, const Body& body) {
+    Nodes inside;
+    body(&inside);
+    tree_[id].body = std::move(inside);
+    out->push_back(id);
+  }
+  template <class Body>
+  void condition(ExprId test, Nodes* out, const Body& body) {
+    const TreeId id = tree_.make(TreeNode::CONDITION);
+    tree_[id].expr = test;
+    wrap(id, out, body);
+  }
+
+  void store(const Object* node, Nodes* out) {
+    const Object* target = l_.store_buffer(node);
+    if (registers_.find(target) != kNone) return;
+    const Items items(l_.store_indices(node));
+    prefetch(l_.store_value(node));
+    items.prefetch_all();
+    const TreeId id = tree_.make(TreeNode::STORE);
+    for (size_t i = 0; i < items.size(); ++i) tree_[id].indices.push_back(expr(items[i]));
+    tree_[id].buffer = buffer(target);
+    tree_[id].expr = expr(l_.store_value(node));
+    out->push_back(id);
+  }
+
+  void loop(const Object* node, int depth, Nodes* out) {
+    const Object* variable = l_.loop_var(node);
+    const Object* binding = l_.thread_binding(node);
+    for (const Object* soon : {l_.loop_body(node), l_.loop_min(node), l_.loop_extent(node),
+                               variable, l_.loop_annotations(node)}) {
+      prefetch(soon);
+    }
+    const ExprId minimum = expr(l_.loop_min(node)), extent = expr(l_.loop_extent(node));
+    const bool is_unit = p_.is_const(extent) && p_.int_value(extent) == 1;
+    const Object* annotations = l_.loop_annotations(node);
+    if (!binding && is_unit && is_empty(annotations)) {
+      values_.set(variable, minimum);
+      return statement(l_.loop_body(node), depth + 1, out);
+    }
+    if (!p_.is_const(minimum) || p_.int_value(minimum) != 0) {
+      throw Declined{"loop does not start at 0"};
+    }
+    if (l_.loop_step(node)) throw Declined{"loop with a step"};
+    pragmas(annotations, out, [&](Nodes* inside) {
+      const LoopKind kind = binding ? thread_kind(view(l_.thread_tag(binding)))
+                                    : plain_kind(l_.loop_kind(node));
+      make_loop(variable, kind, extent, l_.loop_body(node), depth, inside);
+    });
+  }
+
+  void make_loop(const Object* variable, LoopKind kind, ExprId extent, const Object* body,
+                 int depth, Nodes* out) {
+    const TreeId id = tree_.make(TreeNode::LOOP);
+    tree_[id].name = var_name(variable);
+    values_.set(variable, p_.make(VAR, dtype(variable), nullptr, 0, tree_[id].name));
+    tree_[id].kind = kind;
+    tree_[id].extent = number(extent);
+    const bool binds = is_thread_index(kind);
+    if (binds) is_thread_.set(tree_[id].name);
+    thread_count_ += binds;
+    wrap(id, out, [&](Nodes* inside) { statement(body, depth + 1, inside); });
+    thread_count_ -= binds;
+  }
+
+  void realize(const Object* node, int depth, Nodes* out) {
+    const Object* block = l_.block(node);
+    for (const Object* soon : {block, l_.iter_values(node), l_.predicate(node)}) prefetch(soon);
+    for (const Object* soon : {l_.block_vars(block), l_.match_buffers(block),
+                               l_.block_buffers(block), l_.block_annotations(block),
+                               l_.block_body(block)}) {
+      prefetch(soon);
+    }
+    if (Items(l_.match_buffers(block)).size()) throw NeedsLowering{};
+    const Items variables(l_.block_vars(block)), bindings(l_.iter_values(node));
+    variables.prefetch_all();
+    bindings.prefetch_all();
+    const Object* init = l_.block_init(block);
+    ExprId first_round = kNone;
+    for (size_t i = 0; i < variables.size(); ++i) {
+      const ExprId value = expr(bindings[i]);
+      values_.set(l_.iter_var(variables[i]), value);
+      if (l_.iter_type(variables[i]) != kReduceAxis) continue;
+      if (thread_count_ && mentions_thread(value)) throw NeedsLowering{};
+      if (!init) continue;
+      const ExprId low = expr(l_.range_min(l_.iter_domain(variables[i])));
+      const ExprId at_low = p_.binary(EQ, Program::kBool, value, low);
+      first_round = first_round == kNone
+                        ? at_low
+                        : p_.binary(AND, Program::kBool, first_round, at_low);
+    }
+    const Items buffers(l_.block_buffers(block));
+    for (size_t i = 0; i < buffers.size(); ++i) allocate(buffers[i]);
+    const auto body = [&](Nodes* inside) {
+      if (init && first_round != kNone) {
+        condition(first_round, inside, [&](Nodes* more) { statement(init, depth + 1, more); });
+      } else if (init) {
+        statement(init, depth + 1, inside);
+      }
+      statement(l_.block_body(block), depth + 1, inside);
+    };
+    pragmas(l_.block_annotations(block), out, [&](Nodes* inside) {
+      const ExprId predicate = expr(l_.predicate(node));
+      if (p_.is_const(predicate) && p_.int_value(predicate) != 0) return body(inside);
+      condition(predicate, inside, body);
+    });
+  }
+
+  void attribute(const Object* node, int depth, Nodes* out) {
+    const std::string_view key = view(l_.attr_key(node));
+    const Object* body = l_.attr_body(node);
+    if (key == "thread_extent" || key == "virtual_thread") {
+      const Object* binding = l_.attr_node(node).v_obj;
+      const LoopKind kind = thread_kind(view(l_.thread_tag(binding)));
+      return make_loop(l_.iter_var(binding), kind, expr(l_.attr_value(node)), body, depth, out);
+    }
+    const auto inside = [&](Nodes* nodes) { statement(body, depth + 1, nodes); };
+    if (!starts_with(key, "pragma_")) return inside(out);
+    const Object* value = l_.attr_value(node);
+    pragma(key, l_.kind(value) == INT_IMM ? l_.int_value(value) : TVMFFIAny{}, out, inside);
+  }
+
+  // An annotation makes a node of its own; only the unroll step means something.
+  template <class Body>
+  void pragma(std::string_view key, const TVMFFIAny& value, Nodes* out, const Body& body) {
+    const bool unrolls = key == "pragma_auto_unroll_max_step";
+    const TreeId id = tree_.make(unrolls ? TreeNode::UNROLL : TreeNode::SCOPE);
+    if (unrolls) {
+      if (value.type_index != kTVMFFIInt) throw Declined{"unroll step is no number"};
+      tree_[id].unroll_max_step = value.v_int64;
+    }
+    wrap(id, out, body);
+  }
+  template <class Body>
+  void pragmas(const Object* annotations, Nodes* out, const Body& body) {
+    if (is_empty(annotations)) return body(out);
+    const auto* map = reinterpret_cast<const tvm::ffi::MapObj*>(annotations);
+    auto next = map->begin();
+    pragmas_from(next, map->end(), out, body);
+  }
+  template <class Iterator, class Body>
+  void pragmas_from(Iterator at, const Iterator& end, Nodes* out, const Body& body) {
+    for (; at != end; ++at) {
+      const auto* key = reinterpret_cast<const tvm::ffi::String*>(&(*at).first);
+      if (!starts_with(view(*key), "pragma_")) continue;
+      TVMFFIAny value = *reinterpret_cast<const TVMFFIAny*>(&(*at).second);
+      if (value.type_index >= kTVMFFIStaticObjectBegin && l_.kind(value.v_obj) == INT_IMM) {
+        value = l_.int_value(value.v_obj);
+      }
+      const std::string_view name = view(*key);
+      ++at;
+      return pragma(name, value, out, [&](Nodes* inside) { pragmas_from(at, end, inside, body); });
+    }
+    body(out);
+  }
+
+  void allocate(const Object* variable) {
+    if (registers_.find(variable) == kNone) out_->allocated.push_back(buffer(variable));
+  }
+
+  // The one-element buffers through which threads combine their partial reductions: the original
+  // keeps them as bare registers, whose stores are not stores to a buffer.
+  void find_registers(const Object* node) {
+    switch (l_.kind(node)) {
+      case SEQUENCE: {
+        const Items items(l_.sequence(node));
+        for (size_t i = 0; i < items.size(); ++i) find_registers(items[i]);
+        return;
+      }
+      case FOR:
+        return find_registers(l_.loop_body(node));
+      case ATTRIBUTE:
+        return find_registers(l_.attr_body(node));
+      case BLOCK_REALIZE:
+        return find_registers(l_.block_body(l_.block(node)));
+      case IF_THEN_ELSE:
+        return find_registers(l_.then_case(node));
+      case EVALUATE: {
+        const Object* call = l_.evaluated(node);
+        if (l_.kind(call) != CALL_OP || l_.kind(l_.call_op(call)) != OPERATOR) return;
+        if (!ends_with(view(l_.op_name(l_.call_op(call))), "tvm_thread_allreduce")) return;
+        const Items args(l_.call_args(call));
+        for (size_t i = 0; i < args.size(); ++i) {
+          if (l_.kind(args[i]) != TENSOR_LOAD) continue;
+          const Object* source = l_.load_source(args[i]);
+          if (view(l_.scope(buffer_type(source))) == "local") registers_.set(source, 1);
+        }
+        return;
+      }
+      default:
+        return;
+    }
+  }
+
+  // Expressions.
+
+  ExprId expr(const Object* node, int depth = 0) {
+    if (depth > kMaxExprDepth) throw Declined{"expression nested deeply"};
+    // Before the node is looked at: a variable need not be in the cache.
+    const u32 known = values_.find(node);
+    if (known != kNone) return known;
+    const auto inner = [&](const Object* part) { return expr(part, depth + 1); };
+    switch (l_.kind(node)) {
+      case INT_IMM:
+        return p_.make(CONST, dtype(node), nullptr, 0, int_value(node));
+      case FLOAT_IMM:
+        return p_.number(dtype(node), l_.float_value(node));
+      case VARIABLE:
+        return free_variable(node);
+      case TENSOR_LOAD: {
+        const Object* source = l_.load_source(node);
+        prefetch(l_.load_indices(node));
+        if (registers_.find(source) != kNone) {
+          return p_.make(VAR, dtype(node), nullptr, 0, var_name(source));
+        }
+        const BufferId from = buffer(source);
+        Args args = operands(l_.load_indices(node), depth);
+        return p_.load(from, args.data(), args.size());
+      }
+      case CALL_OP: {
+        const NameId name = op_name(l_.call_op(node));
+        Args args = operands(l_.call_args(node), depth);
+        return p_.make(CALL, dtype(node), args.data(), args.size(), name);
+      }
+      case SELECT_VALUE: {
+        const ExprId test = inner(l_.condition(node)), first = inner(l_.true_value(node));
+        const ExprId args[3] = {test, first, inner(l_.false_value(node))};
+        return p_.make(SELECT, dtype(node), args, 3, 0);
+      }
+      case CAST_VALUE: {
+        const ExprId value = inner(l_.cast_value(node));
+        return p_.make(CAST, dtype(node), &value, 1, 0);
+      }
+      case NOT_VALUE: {
+        const ExprId value = inner(l_.not_value(node));
+        return p_.make(NOT, Program::kBool, &value, 1, 0);
+      }
+      case LET_VALUE:
+        values_.set(l_.let_var(node), inner(l_.let_value(node)));
+        return inner(l_.let_body(node));
+      case BINARY: {
+        prefetch(l_.right(node));
+        const ExprId left = inner(l_.left(node));
+        return p_.binary(l_.op(node), dtype(node), left, inner(l_.right(node)));
+      }
+      default:
+        throw Declined{"expression without a place in a loop tree"};
+    }
+  }
+
+  Args operands(const Object* array, int depth) {
+    const Items items(array);
+    items.prefetch_all();
+    Args args(static_cast<u32>(items.size()));
+    for (u32 i = 0; i < args.size(); ++i) args[i] = expr(items[i], depth + 1);
+    return args;
+  }
+
+  Extent number(ExprId id) {
+    if (p_.is_const(id)) return {true, p_.int_value(id), kNone};
+    return {false, 0, id};
+  }
+  i64 int_value(const Object* node) const {
+    const TVMFFIAny& value = l_.int_value(node);
+    if (value.type_index != kTVMFFIInt && value.type_index != kTVMFFIBool) {
+      throw Declined{"integer above 64 bits"};
+    }
+    return value.v_int64;
+  }
+
+  // Whether an expression holds the variable of a thread.
+  bool mentions_thread(ExprId id) const {
+    const Node& node = p_.node(id);
+    if (node.op == VAR) return is_thread_.has(static_cast<u32>(node.value));
+    for (u32 i = 0; i < node.arg_count; ++i) {
+      if (mentions_thread(p_.arg(id, i))) return true;
+    }
+    return false;
+  }
+
+  // Names, types and buffers.
+
+  ExprId free_variable(const Object* variable) {
+    const ExprId id = p_.make(VAR, dtype(variable), nullptr, 0, var_name(variable));
+    values_.set(variable, id);
+    return id;
+  }
+  // A name that no other variable of the program has.
+  NameId var_name(const Object* variable) {
+    const u32 known = names_.find(variable);
+    if (known != kNone) return known;
+    const NameId plain = p_.names.intern(view(l_.var_name(variable)));
+    NameId name = plain;
+    for (u32 count = 1; is_used_.has(name); ++count) name = p_.names.numbered(plain, count);
+    is_used_.set(name);
+    names_.set(variable, name);
+    return name;
+  }
+
+  const Object* buffer_type(const Object* variable) const {
+    const Object* type = l_.type(variable);
+    if (l_.kind(variable) != VARIABLE || !type || l_.kind(type) != BUFFER_TYPE) {
+      throw Declined{"parameter is no buffer"};
+    }
+    return type;
+  }
+  BufferId buffer(const Object* variable) {
+    const u32 known = buffers_.find(variable);
+    if (known != kNone) return known;
+    const Object* type = buffer_type(variable);
+    shape_.clear();
+    const Items extents(l_.shape(type));
+    for (size_t i = 0; i < extents.size(); ++i) {
+      if (l_.kind(extents[i]) != INT_IMM) throw Declined{"shape is not constant"};
+      shape_.push_back(int_value(extents[i]));
+    }
+    const std::string_view scope = view(l_.scope(type));
+    const BufferId id = p_.add_buffer(p_.names.intern(view(l_.var_name(variable))),
+                                      dtype_of(l_.buffer_dtype(type)),
+                                      scope.empty() ? global_ : p_.names.intern(scope), shape_);
+    buffers_.set(variable, id);
+    return id;
+  }
+
+  u8 dtype(const Object* node) { return dtype_of(l_.type(node)); }
+  u8 dtype_of(const Object* type) {
+    if (!type || l_.kind(type) != PRIM_TYPE) throw Declined{"value without an element type"};
+    const DLDataType& d = l_.type_dtype(type);
+    const u32 key = static_cast<u32>(d.code) << 24 | static_cast<u32>(d.bits) << 16 | d.lanes;
+    for (const auto& [known, id] : dtypes_) {
+      if (known == key) return id;
+    }
+    const u8 id = p_.dtype_id(dtype_text(d));
+    dtypes_.emplace_back(key, id);
+    return id;
+  }
+  static std::string dtype_text(const DLDataType& d) {
+    if (d.lanes != 1) throw Declined{"vector type"};
+    const std::string bits = std::to_string(d.bits);
+    switch (d.code) {
+      case kDLBool:
+        return "bool";
+      case kDLInt:
+        return "int" + bits;
+      case kDLUInt:
+        return d.bits == 1 ? "bool" : "uint" + bits;
+      case kDLFloat:
+        return "float" + bits;
+      case kDLBfloat:
+        return "bfloat" + bits;
+      default:
+        throw Declined{"element type"};
+    }
+  }
+
+  NameId op_name(const Object* op) {
+    if (l_.kind(op) != OPERATOR) throw Declined{"call of a function"};
+    const u32 known = op_names_.find(op);
+    if (known != kNone) return known;
+    const std::string name(view(l_.op_name(op)));
+    const size_t dot = name.rfind('.');
+    const std::string last = dot == std::string::npos ? name : name.substr(dot + 1);
+    const NameId id = p_.names.intern("tir." + last);
+    op_names_.set(op, id);
+    return id;
+  }
+
+  LoopKind thread_kind(std::string_view tag) {
+    out_->is_gpu = true;
+    if (starts_with(tag, "vthread")) return VTHREAD;
+    static constexpr std::pair<const char*, LoopKind> kTags[] = {
+        {"blockIdx.x", BLOCK_X},   {"blockIdx.y", BLOCK_Y},   {"blockIdx.z", BLOCK_Z},
+        {"threadIdx.x", THREAD_X}, {"threadIdx.y", THREAD_Y}, {"threadIdx.z", THREAD_Z}};
+    for (const auto& [name, kind] : kTags) {
+      if (tag == name) return kind;
+    }
+    throw Declined{"thread of another kind"};
+  }
+  static LoopKind plain_kind(std::int32_t kind) {
+    static constexpr LoopKind kKinds[] = {SERIAL, PARALLEL, VECTORIZED, UNROLLED};
+    if (kind < 0 || kind >= kThreadLoop) throw Declined{"loop of another kind"};
+    return kKinds[kind];
+  }
+
+  static bool is_empty(const Object* map) {
+    return !map || reinterpret_cast<const tvm::ffi::MapObj*>(map)->size() == 0;
+  }
+  static bool starts_with(std::string_view text, std::string_view start) {
+    return text.substr(0, start.size()) == start;
+  }
+  static bool ends_with(std::string_view text, std::string_view end) {
+    return text.size() >= end.size() && text.substr(text.size() - end.size()) == end;
+  }
+
+  const TirLayout& l_;
+  Program& p_;
+  Tree& tree_;
+  NameId global_;
+  TirProgram* out_ = nullptr;
+  PointerMap values_, buffers_, registers_, names_, op_names_;
+  Stamps is_used_, is_thread_;
+  int thread_count_ = 0;
+  std::vector<i64> shape_;
+  std::vector<std::pair<u32, u8>> dtypes_;
+};
+
+}  // namespace cdmpp

@@ -1,0 +1,365 @@
+"""Latencies of a user's own programs and networks, without records and without running them.
+
+from tvm_helper.predict.predictor import Predictor
+
+predictor = Predictor("runs/demo", ["epyc-avx2-2c", "xeon-avx2-2c"])
+network = predictor.network("resnet18.onnx")
+for total in network.totals():
+    print(total.device, total.latency_s, total.low_s, total.high_s, total.missing)
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from cdmpp.devices.spec import DeviceSpec
+from cdmpp.errors import CdmppError, ReplayError
+from cdmpp.features.compact_ast import CompactAst
+from cdmpp.features.gpu_limits import GpuLimits
+from cdmpp.features.machine_code import machine_code_columns
+from cdmpp.models.assemble import AskedProgram, assemble_samples
+from cdmpp.pretrained import model_folder
+from cdmpp.records import program_id
+from cdmpp.training.asked_device import asked_device
+from cdmpp.training.estimates import TrainedModel, load_trained
+from cdmpp.training.machine_code.model import LEAST_MEASURED
+from tvm_helper.compat import Schedule, Target
+from tvm_helper.predict.answers import NetworkPrediction, Prediction
+from tvm_helper.predict.explanation import explain
+from tvm_helper.programs.machine_code import assembly_of, is_target
+from tvm_helper.programs.network_tasks import NetworkTask, load_network, network_tasks
+from tvm_helper.programs.operator_name import operator_of
+from tvm_helper.programs.program_file import NamedProgram, is_scheduled, read_programs
+from tvm_helper.programs.sampling import first_valid_schedule
+from tvm_helper.programs.target import device_target
+from tvm_helper.tir.features import featurise_modules, module_limits
+from tvm_helper.tir.loop_tree import loop_tree_from_tir
+
+#: What is predicted of a network, in words.
+UNTUNED = "the first valid MetaSchedule sample of each task, seed {seed}"
+
+
+@dataclass
+class _Question:
+    """A program that is to be predicted on a device."""
+
+    name: str
+    operator: str
+    device: DeviceSpec
+    target: Target
+    workload_key: str
+    module: Any
+    trace: list[Any] = field(default_factory=list)
+    is_scheduled: bool = True
+    is_fastest: bool = False
+
+
+class Predictor:
+    """A trained model that is asked about programs and networks.
+
+    Args:
+        model: a run folder, `pretrained`, or a loaded model.
+        devices: labels, or hardware that nobody measured.
+        compiles: whether programs are compiled where the model can read the machine code.
+
+    Raises:
+        DeviceError: a device is not known.
+        DataError: there is no complete model.
+    """
+
+    def __init__(
+        self,
+        model: TrainedModel | Path | str,
+        devices: Sequence[DeviceSpec | str],
+        *,
+        compiles: bool = False,
+    ) -> None:
+        self._compiles = compiles
+        self.trained = (
+            model
+            if isinstance(model, TrainedModel)
+            else load_trained(model_folder(model), with_code=compiles)
+        )
+        self.devices = tuple(
+            device if isinstance(device, DeviceSpec) else asked_device(device, self.trained.card)
+            for device in devices
+        )
+
+    def reads_code_of(self, device: DeviceSpec, *, of_fastest: bool = False) -> bool:
+        """Returns whether predictions for a device count in the machine code of the programs.
+
+        Args:
+            of_fastest: asked about the fastest of a task's measured programs.
+        """
+        code = self.trained.code
+        return (
+            self._compiles
+            and code is not None
+            and (code.fastest is not None or not of_fastest)
+            and code.device == device.name
+            and is_target(device_target(device), code.target)
+        )
+
+    def cold_s_per_byte(self, device: DeviceSpec) -> float:
+        """Returns what a kernel takes longer in a network than alone, a byte of its arguments; 0
+        where that is not known.
+        """
+        code = self.trained.code
+        return code.cold_s_per_byte if code is not None and self.reads_code_of(device) else 0.0
+
+    def programs(self, source: Path | str | Sequence[NamedProgram]) -> list[Prediction]:
+        """Returns the predictions of every program on every device, program after program.
+
+        Args:
+            source: a Python file, which is run, or programs.
+
+        Raises:
+            DataError: the file cannot be run or defines no program.
+            DeviceError: TVM has no target for a device.
+        """
+        named = read_programs(Path(source)) if isinstance(source, Path | str) else source
+        answers = []
+        for program in named:
+            operator, has_schedule, is_gpu = _look_at(program.module)
+            for device in self.devices:
+                target = device_target(device)
+                reason = _misfit(is_gpu, device)
+                if reason is not None:
+                    answers.append(_unanswered(program.name, operator, device, reason))
+                    continue
+                question = _Question(
+                    name=program.name, operator=operator, device=device, target=target,
+                    workload_key=_structural_hash(program.module), module=program.module,
+                    is_scheduled=has_schedule,
+                )  # fmt: skip
+                answers += self._answer([question])
+        return answers
+
+    def network(self, source: Path | str | Any, *, seed: int = 0) -> NetworkPrediction:
+        """Returns the predictions of every task of a network on every device.
+
+        Args:
+            source: an ONNX file, a saved `torch.export` program, or a relax module.
+            seed: of the schedules: the first valid sample of each task's MetaSchedule space.
+
+        Raises:
+            DataError: the network cannot be read or imported.
+            DeviceError: TVM has no target for a device.
+        """
+        module = load_network(Path(source)) if isinstance(source, Path | str) else source
+        tasks: dict[str, NetworkTask] = {}
+        unknown: dict[str, int] = {}
+        answers: dict[tuple[str, int], Prediction] = {}
+        for target, places in self._targets():
+            found = network_tasks(module, target)
+            unknown = {name: max(count, unknown.get(name, 0))
+                       for name, count in {**unknown, **found.unknown}.items()}  # fmt: skip
+            for task in found.tasks:
+                tasks.setdefault(task.workload_key, task)
+                schedule, reason = _sampled(task, target, seed)
+                for place in places:
+                    device = self.devices[place]
+                    answers[task.workload_key, place] = (
+                        _unanswered(task.name, task.operator, device, reason)
+                        if schedule is None
+                        else self._answer([_scheduled_question(task, schedule, device, target)])[0]
+                    )
+        ordered = sorted(tasks.values(), key=lambda task: (-task.weight, task.name))
+        return NetworkPrediction(
+            schedule=UNTUNED.format(seed=seed),
+            tasks=tuple((task, self._given(answers, task)) for task in ordered),
+            unknown=unknown,
+            devices=tuple(device.name for device in self.devices),
+        )  # fmt: skip
+
+    def scheduled(
+        self,
+        task: NetworkTask,
+        schedule: Schedule,
+        device: DeviceSpec,
+        *,
+        fastest_of: int = 0,
+    ) -> Prediction:
+        """Returns the prediction of a network's task under a given schedule.
+
+        Args:
+            fastest_of: of how many measured programs of the task it was the fastest. Of many, it
+                is faster than it looks: what reads machine code answers as searches have taught it,
+                or not at all.
+
+        Raises:
+            DeviceError: TVM has no target for the device.
+        """
+        question = _scheduled_question(task, schedule, device, device_target(device))
+        is_fastest = fastest_of >= LEAST_MEASURED
+        return self._answer([replace(question, is_fastest=is_fastest)])[0]
+
+    def _targets(self) -> list[tuple[Target, list[int]]]:
+        """Returns every different target with the places of its devices."""
+        groups: dict[str, tuple[Target, list[int]]] = {}
+        for place, device in enumerate(self.devices):
+            target = device_target(device)
+            groups.setdefault(str(target), (target, []))[1].append(place)
+        return list(groups.values())
+
+    def _given(
+        self, answers: dict[tuple[str, int], Prediction], task: NetworkTask
+    ) -> tuple[Prediction, ...]:
+        """Returns the answers, one a device."""
+        reason = "not a task of the network on this target"
+        return tuple(
+            answers.get((task.workload_key, place))
+            or _unanswered(task.name, task.operator, device, reason)
+            for place, device in enumerate(self.devices)
+        )
+
+    def _answer(self, questions: Sequence[_Question]) -> list[Prediction]:
+        answers = []
+        for question in questions:
+            limits = _hardware_limits(question.target)
+            (ast,) = featurise_modules([question.module], question.target, limits=limits)
+            reason = _no_features(ast)
+            if reason is not None:
+                answers.append(
+                    _unanswered(question.name, question.operator, question.device, reason)
+                )
+                continue
+            assert isinstance(ast, CompactAst)
+            try:
+                answers.append(self._estimate(question, ast))
+            except ReplayError as error:
+                answers.append(
+                    _unanswered(question.name, question.operator, question.device, str(error))
+                )
+        return answers
+
+    def _estimate(self, question: _Question, ast: CompactAst) -> Prediction:
+        kind = question.target.kind.name
+        identity = program_id("metaschedule", question.workload_key, question.trace, kind)
+        asked = AskedProgram(
+            program_id=identity, task=f"{question.workload_key}|{kind}", ast=ast,
+            device=question.device, operator=question.operator,
+        )  # fmt: skip
+        samples = assemble_samples([asked])
+        found = self.trained.estimate(samples)
+        if self.reads_code_of(question.device, of_fastest=question.is_fastest):
+            code = machine_code_columns(assembly_of(question.module, question.target))
+            found = self.trained.with_code(
+                samples, found, code[None], are_fastest=question.is_fastest
+            )
+        latency_s = float(found.latency_s[0])
+        return Prediction(
+            name=question.name,
+            operator=question.operator,
+            device=question.device.name,
+            program_id=identity,
+            latency_s=latency_s,
+            low_s=_number(found.low_s[0]),
+            high_s=_number(found.high_s[0]),
+            mean_s=float(found.mean_s[0]),
+            is_far=None if found.is_far is None else bool(found.is_far[0]),
+            is_new_device=bool(found.is_new_device[0]),
+            nearest=() if found.nearest is None else tuple(found.nearest[0]),
+            explanation=explain(question.module, ast, question.device),
+            is_scheduled=question.is_scheduled,
+        )
+
+
+def _look_at(module: Any) -> tuple[str, bool, bool]:
+    """Returns (operator, whether it is scheduled, whether it is a GPU kernel) of a program."""
+    try:
+        operator = operator_of(module)
+    except Exception:  # a module without blocks has no names to read
+        operator = ""
+    try:
+        tree = loop_tree_from_tir(module)
+    except Exception:  # TVM raises whatever its checks do; the features say why
+        return operator, True, False
+    return operator, is_scheduled(tree), tree.is_gpu
+
+
+def _misfit(is_gpu: bool, device: DeviceSpec) -> str | None:
+    if is_gpu and device.kind != "gpu":
+        return f"it has GPU threads, {device.name} is a {device.kind}"
+    if not is_gpu and device.kind == "gpu":
+        return f"it has no thread bindings, {device.name} is a GPU; schedule it for one"
+    return None
+
+
+def _sampled(task: NetworkTask, target: Target, seed: int) -> tuple[Schedule | None, str]:
+    """Returns the first valid sample, or why there is none."""
+    try:
+        schedule = first_valid_schedule(task.module["main"], target, seed=seed)
+    except CdmppError as error:
+        return None, str(error)
+    except Exception as error:  # TVM raises whatever its schedule rules do
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        return (
+            None,
+            f"cannot be scheduled ({type(error).__name__}: {lines[-1][:120] if lines else ''})",
+        )
+    return schedule, "none of its random schedules is valid for the target"
+
+
+def _scheduled_question(
+    task: NetworkTask, schedule: Schedule, device: DeviceSpec, target: Target
+) -> _Question:
+    return _Question(
+        name=task.name,
+        operator=task.operator,
+        device=device,
+        target=target,
+        workload_key=task.workload_key,
+        module=schedule.mod,
+        trace=_plain(schedule.trace.as_json()),
+    )
+
+
+def _plain(value: Any) -> Any:
+    """Returns TVM's containers and numbers as those of Python, for JSON."""
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, bool | int | float) or value is None:
+        return value
+    if hasattr(value, "items"):
+        return {str(key): _plain(part) for key, part in value.items()}
+    if hasattr(value, "__iter__"):
+        return [_plain(part) for part in value]
+    if hasattr(value, "value"):
+        return _plain(value.value)
+    return str(value)
+
+
+def _hardware_limits(target: Target) -> GpuLimits | None:
+    """Returns what a kernel may use, without Ansor's bound on virtual threads: that one keeps its
+    search small, while a GPU runs such kernels and MetaSchedule samples them.
+    """
+    limits = module_limits(target)
+    return None if limits is None else replace(limits, vthreads=sys.maxsize)
+
+
+def _no_features(ast: CompactAst | ReplayError) -> str | None:
+    if isinstance(ast, ReplayError):
+        return str(ast)
+    if len(ast.leaf_features) == 0:
+        return "it stores nothing"
+    return None if ast.valid else ast.reject_reason or "invalid program"
+
+
+def _unanswered(name: str, operator: str, device: DeviceSpec, reason: str) -> Prediction:
+    return Prediction(name=name, operator=operator, device=device.name, reason=reason)
+
+
+def _structural_hash(module: Any) -> str:
+    from tvm.s_tir.meta_schedule.utils import shash2hex
+
+    return str(shash2hex(module))
+
+
+def _number(value: float) -> float | None:
+    return None if math.isnan(value) else float(value)

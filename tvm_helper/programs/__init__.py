@@ -1,0 +1,1 @@
+"""Programs to compile: program files, network tasks, sampling, targets, building, machine code."""

@@ -1,0 +1,29 @@
+"""What TVM's compiler makes of scheduled programs, without a run of any of them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from cdmpp.errors import ReplayError
+from tvm_helper.compat import Target, tvm
+from tvm_helper.programs.build import runnable
+
+
+def assembly_of(module: Any, target: Target) -> str:
+    """Returns the assembly of a scheduled module.
+
+    Raises:
+        ReplayError: it does not compile for the target.
+    """
+    try:
+        executable = tvm.compile(runnable(module), target=target)
+        return str(executable.mod.inspect_source("asm"))
+    except Exception as error:  # TVM raises whatever its passes do
+        text = (str(error).strip().splitlines() or [type(error).__name__])[-1][:160]
+        raise ReplayError(f"it does not compile for {target.kind.name} ({text})") from None
+
+
+def is_target(target: Target, text: str) -> bool:
+    """Returns whether a target is the one that a text (TVM's JSON) describes."""
+    return str(target) == str(Target(json.loads(text)))

@@ -1,0 +1,229 @@
+"""Networks to tasks: ONNX or torch.export -> relax -> fused tensor programs with their weights."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tvm import relax
+from tvm.s_tir import meta_schedule
+
+from cdmpp.errors import DataError
+from cdmpp.extras import require
+from tvm_helper.compat import Target, tvm
+from tvm_helper.programs.operator_name import operator_of
+
+#: File names of what can be read.
+ONNX_SUFFIXES = (".onnx",)
+TORCH_SUFFIXES = (".pt2",)
+#: Relax operators that compute nothing at run time.
+_FREE_OPERATORS = frozenset({
+    "relax.call_tir", "relax.shape_of", "relax.memory.alloc_tensor", "relax.builtin.alloc_tensor",
+    "relax.tensor_to_shape", "relax.null_value", "relax.assert_op",
+})  # fmt: skip
+
+
+@dataclass(frozen=True)
+class NetworkTask:
+    """A task of a network.
+
+    Attributes:
+        name: TVM's name for the fused function.
+        operator: such as `conv2d+add+relu`.
+        shapes: of the arguments, e.g. `1x64x56x56`; inputs first, the result last.
+        weight: how often the network calls it.
+        module: the unscheduled computation, an `IRModule` with `main`.
+        workload_key: its structural hash.
+    """
+
+    name: str
+    operator: str
+    shapes: tuple[str, ...]
+    weight: int
+    module: Any
+    workload_key: str
+
+
+@dataclass(frozen=True)
+class NetworkTasks:
+    """A network as its tasks.
+
+    Attributes:
+        tasks: those that TVM can schedule, most calls first.
+        unknown: name -> calls of what is left: operators that did not become a tensor program, and
+            programs whose shapes are not known before run time.
+    """
+
+    tasks: tuple[NetworkTask, ...]
+    unknown: dict[str, int]
+
+
+def load_network(path: Path) -> Any:
+    """Returns the relax module of an ONNX file or of a saved `torch.export` program.
+
+    Raises:
+        DataError: the file cannot be read, or has operators that TVM cannot import (they are
+            named).
+        UsageError: the package that reads such files is not installed.
+    """
+    suffix = path.suffix.lower()
+    if not path.is_file():
+        raise DataError(f"{path}: there is no such file; expected {_expected()}")
+    if suffix in ONNX_SUFFIXES:
+        return _from_onnx(path)
+    if suffix in TORCH_SUFFIXES:
+        return _from_torch(path)
+    raise DataError(f"{path}: cannot tell what network this is; expected {_expected()}")
+
+
+def fused_network(module: Any, target: Target) -> Any:
+    """Returns a relax module whose calls are fused tensor programs, as tuning wants it."""
+    passes = relax.transform
+    pipeline = tvm.transform.Sequential(
+        [
+            passes.FoldBatchnormToConv2D(),
+            passes.DecomposeOpsForInference(),
+            passes.CanonicalizeBindings(),
+            passes.FoldConstant(),
+            passes.LegalizeOps(),
+            passes.AnnotateTIROpPattern(),
+            passes.FoldConstant(),
+            passes.FuseOps(),
+            passes.FuseTIR(),
+        ]
+    )
+    with target:
+        return pipeline(module)
+
+
+def network_tasks(module: Any, target: Target) -> NetworkTasks:
+    """Returns the tasks of a network.
+
+    Args:
+        module: as `load_network` returns it.
+        target: what it is compiled for.
+
+    Raises:
+        DataError: TVM cannot turn the network into tensor programs, or there is nothing in it.
+    """
+    try:
+        fused = fused_network(module, target)
+        extracted = meta_schedule.relax_integration.extract_tasks(fused, target=target)
+    except Exception as error:  # TVM raises whatever its passes do
+        raise DataError(
+            f"TVM cannot turn the network into tensor programs ({_last_line(error)}); expected "
+            "static shapes and operators that relax can legalise"
+        ) from None
+    unknown = Counter(_unknown_operators(fused))
+    tasks: list[NetworkTask] = []
+    for found in extracted:
+        module = _main_module(found.dispatched[0])
+        shapes = argument_shapes(module)
+        name, weight = str(found.task_name), int(found.weight)
+        if shapes is None:
+            unknown[f"{name} (shape not known before run time)"] += weight
+            continue
+        key = str(meta_schedule.utils.shash2hex(module))
+        tasks.append(NetworkTask(name, operator_of(module), shapes, weight, module, key))
+    if not tasks and not unknown:
+        raise DataError("the network calls no tensor program; expected at least one operator")
+    tasks.sort(key=lambda task: (-task.weight, task.name))
+    return NetworkTasks(tuple(tasks), dict(unknown))
+
+
+def _from_onnx(path: Path) -> Any:
+    onnx = require("onnx", extra="onnx", purpose=f"reading {path.name}")
+    from tvm.relax.frontend.onnx import from_onnx
+
+    try:
+        model = onnx.load(str(path))
+    except Exception as error:  # protobuf and onnx raise their own kinds
+        raise DataError(
+            f"{path} is no ONNX file ({_last_line(error)}); expected {_expected()}"
+        ) from None
+    try:
+        return from_onnx(model, keep_params_in_input=False)
+    except Exception as error:  # TVM raises whatever its importer does
+        operators = sorted({node.op_type for node in model.graph.node})
+        raise DataError(
+            f"{path}: TVM cannot import the network ({_last_line(error)}); its operators are "
+            f"{', '.join(operators)}"
+        ) from None
+
+
+def _from_torch(path: Path) -> Any:
+    import torch
+    from tvm.relax.frontend.torch import from_exported_program
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            program = torch.export.load(path)
+    except Exception as error:  # torch raises its own kinds
+        raise DataError(
+            f"{path} is no exported program ({_last_line(error)}); expected what torch.export.save "
+            "has written"
+        ) from None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of torch about its own decompositions
+            return from_exported_program(program, keep_params_as_input=False)
+    except Exception as error:  # TVM raises whatever its importer does, and names the operator
+        raise DataError(
+            f"{path}: TVM cannot import the program ({_last_line(error)}); export it with "
+            "operators that relax knows"
+        ) from None
+
+
+def _unknown_operators(module: Any) -> Sequence[str]:
+    """Returns the operators of a fused module that are no tensor programs, one entry a call."""
+    found: list[str] = []
+
+    def visit(node: Any) -> None:
+        if not isinstance(node, relax.Call):
+            return
+        if isinstance(node.op, tvm.ir.Op):
+            name = str(node.op.name)
+            if name.startswith("relax.call_") and name != "relax.call_tir":
+                callee = node.args[0]
+                found.append(str(getattr(callee, "global_symbol", name)))
+            elif name not in _FREE_OPERATORS:
+                found.append(name)
+        elif isinstance(node.op, relax.ExternFunc):
+            found.append(str(node.op.global_symbol))
+
+    for function in module.functions.values():
+        if isinstance(function, relax.Function):
+            relax.analysis.post_order_visit(function.body, visit)
+    return found
+
+
+def _main_module(module: Any) -> Any:
+    """Returns an `IRModule` whose only function is called `main`."""
+    (function,) = module.functions.values()
+    return tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
+
+
+def argument_shapes(module: Any) -> tuple[str, ...] | None:
+    """Returns the shapes of the arguments, None where one is not constant."""
+    try:
+        arguments = meta_schedule.arg_info.ArgInfo.from_entry_func(module, remove_preproc=False)
+        return tuple(
+            "x".join(str(int(extent)) for extent in argument.shape) or "scalar"
+            for argument in arguments
+        )
+    except Exception:  # TVM's own checks of what a symbolic shape is
+        return None
+
+
+def _last_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[-1][:160] if lines else ''}"
+
+
+def _expected() -> str:
+    return "an ONNX file (.onnx) or a program that torch.export.save wrote (.pt2)"

@@ -1,0 +1,1 @@
+"""Networks through TVM: the graph of fused kernels, their costs, the measured network."""

@@ -1,0 +1,249 @@
+"""Costs of a network's kernels: schedules that are named, and what a cost model says of them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from tvm.s_tir import meta_schedule
+
+from cdmpp.datasets.metaschedule.databases import RECORD_FILE, WORKLOAD_FILE
+from cdmpp.devices.spec import DeviceSpec
+from cdmpp.errors import CdmppError, DataError, UsageError
+from cdmpp.replay.costs import CostSource, OperatorCost
+from cdmpp.replay.graph import OperatorGraph
+from cdmpp.training.machine_code.cold_memory import LEAST_S
+from tvm_helper.compat import Schedule, Target, import_tensor_intrinsics, s_tir
+from tvm_helper.predict.predictor import Predictor
+from tvm_helper.programs.network_tasks import NetworkTask
+from tvm_helper.programs.sampling import valid_schedules
+from tvm_helper.replay.graph import NetworkGraph
+
+ScheduleKind = Literal["first-valid", "database", "draws"]
+#: Beyond this TVM's database means that the program failed.
+_FAILED_S = 1e9
+
+
+@dataclass(frozen=True)
+class ScheduleChoice:
+    """Which programs the kernels of a network are.
+
+    Attributes:
+        kind: `first-valid` the first valid sample of a kernel's MetaSchedule space; `database` the
+            fastest measured program in a MetaSchedule database; `draws` so many valid samples.
+        seed: of the samples.
+        database: its folder.
+        draws: how many samples.
+    """
+
+    kind: ScheduleKind = "first-valid"
+    seed: int = 0
+    database: Path | None = None
+    draws: int = 1
+
+    @property
+    def text(self) -> str:
+        """What it is, in words."""
+        match self.kind:
+            case "first-valid":
+                return f"the first valid MetaSchedule sample of each task, seed {self.seed}"
+            case "database":
+                return f"the fastest measured program of each task in {self.database}"
+            case "draws":
+                return f"{self.draws} valid MetaSchedule samples of each task, seed {self.seed}"
+
+
+@dataclass(frozen=True)
+class ChosenSchedule:
+    """The programs of a task.
+
+    Attributes:
+        schedules: one, or one a draw; empty = there is none.
+        reason: why there is none.
+        remark: where it is not what was asked for, what it is instead.
+        fastest_of: how many measured programs it was the fastest of; 0 = it was not chosen so.
+    """
+
+    schedules: tuple[Schedule, ...]
+    reason: str = ""
+    remark: str = ""
+    fastest_of: int = 0
+
+
+def choose_schedules(
+    network: NetworkGraph, target: Target, choice: ScheduleChoice
+) -> dict[str, ChosenSchedule]:
+    """Returns the programs of each task by its key.
+
+    A task that a database lacks gets its first valid sample, and a remark that says so.
+
+    Raises:
+        DataError: the database cannot be read, or has none of the tasks.
+        UsageError: fewer than one draw, or no database given.
+    """
+    if choice.draws < 1:
+        raise UsageError(f"{choice.draws} draws of the schedules; expected at least 1")
+    database = _database(choice.database) if choice.kind == "database" else None
+    chosen: dict[str, ChosenSchedule] = {}
+    for task in network.tasks.tasks:
+        tuned = None if database is None else _tuned(database, task, target)
+        if tuned is not None:
+            chosen[task.workload_key] = tuned
+            continue
+        count = choice.draws if choice.kind == "draws" else 1
+        sampled = _sampled(task, target, choice.seed, count)
+        if database is not None and sampled.schedules:
+            remark = "not in the database: its first valid sample"
+            sampled = ChosenSchedule(sampled.schedules, remark=remark)
+        chosen[task.workload_key] = sampled
+    if database is not None and all(one.remark or one.reason for one in chosen.values()):
+        raise DataError(
+            f"{choice.database}: has none of the network's {len(chosen)} tasks for "
+            f"{target.kind.name}; make it with: cdmpp search --network FILE --out DIR"
+        )
+    return chosen
+
+
+class ProgramCosts(CostSource):
+    """What a trained cost model says of the chosen programs, whose arguments come from memory in a
+    network; those of very short ones (`LEAST_S`) are taken to be in the caches.
+
+    Args:
+        predictor: the model.
+        network: whose kernels are asked about.
+        chosen: their programs.
+        device: hardware.
+    """
+
+    def __init__(
+        self,
+        predictor: Predictor,
+        network: NetworkGraph,
+        chosen: Mapping[str, ChosenSchedule],
+        device: DeviceSpec,
+    ) -> None:
+        self._predictor, self._network = predictor, network
+        self._chosen, self._device = chosen, device
+        self._reasons: dict[str, str] = {}
+
+    def costs(self, graph: OperatorGraph) -> dict[str, OperatorCost]:
+        """Returns operator id -> cost of the kernels that the model can judge."""
+        cold_s_per_byte = self._predictor.cold_s_per_byte(self._device)
+        by_task: dict[str, OperatorCost | str] = {}
+        found: dict[str, OperatorCost] = {}
+        for one in graph.operators:
+            if not one.task or one.task not in self._chosen:
+                continue
+            if one.task not in by_task:
+                by_task[one.task] = self._cost(one.task)
+            cost = by_task[one.task]
+            if isinstance(cost, str):
+                self._reasons[one.id] = cost
+            else:
+                is_long = cost.latency_s >= LEAST_S
+                more_s = cold_s_per_byte * (one.bytes or 0.0) if is_long else 0.0
+                found[one.id] = _later(cost, more_s)
+        return found
+
+    def reasons(self) -> dict[str, str]:
+        """Returns operator id -> why the model cannot judge it."""
+        return self._reasons
+
+    def _cost(self, key: str) -> OperatorCost | str:
+        task, chosen = self._network.task(key), self._chosen[key]
+        if task is None or not chosen.schedules:
+            return chosen.reason or "not a task that TVM can schedule"
+        draws, lows, highs = [], [], []
+        for schedule in chosen.schedules:
+            answer = self._predictor.scheduled(
+                task, schedule, self._device, fastest_of=chosen.fastest_of
+            )
+            if answer.latency_s is None:
+                return answer.reason or "the model cannot judge it"
+            # The mean counts in that some programs are far slower than they look. The fastest of
+            # many that were measured is none of these.
+            mean_s = None if chosen.fastest_of else answer.mean_s
+            seconds = answer.latency_s if mean_s is None else mean_s
+            draws.append(seconds)
+            lows.append(seconds if answer.low_s is None else answer.low_s)
+            highs.append(seconds if answer.high_s is None else answer.high_s)
+        if len(draws) == 1:
+            return OperatorCost(draws[0], lows[0], highs[0], "model", chosen.remark)
+        return OperatorCost(
+            float(np.clip(np.mean(draws), min(draws), max(draws))), min(lows), max(highs), "model",
+            chosen.remark, tuple(draws),
+        )  # fmt: skip
+
+
+def _later(cost: OperatorCost, more_s: float) -> OperatorCost:
+    return replace(
+        cost,
+        latency_s=cost.latency_s + more_s,
+        low_s=cost.low_s + more_s,
+        high_s=cost.high_s + more_s,
+        draws_s=tuple(one + more_s for one in cost.draws_s),
+    )
+
+
+def _sampled(task: NetworkTask, target: Target, seed: int, count: int) -> ChosenSchedule:
+    try:
+        drawn = valid_schedules(task.module["main"], target, seed=seed)
+        schedules = tuple(itertools.islice(drawn, count))
+    except CdmppError as error:
+        return ChosenSchedule((), str(error))
+    except Exception as error:  # TVM raises whatever its schedule rules do
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        text = f"{type(error).__name__}: {lines[-1][:120] if lines else ''}"
+        return ChosenSchedule((), f"cannot be scheduled ({text})")
+    if not schedules:
+        return ChosenSchedule((), "none of its random schedules is valid for the target")
+    # Draws pair up over tasks: a task with fewer valid samples repeats them.
+    return ChosenSchedule(tuple(itertools.islice(itertools.cycle(schedules), count)))
+
+
+def _database(folder: Path | None) -> Any:
+    if folder is None:
+        raise UsageError("no database given; expected --schedule database:DIR")
+    missing = [name for name in (WORKLOAD_FILE, RECORD_FILE) if not (folder / name).is_file()]
+    if missing:
+        raise DataError(
+            f"{folder}: no {' and no '.join(missing)}; expected a MetaSchedule database, such as "
+            "the folder of: cdmpp search --network FILE --out DIR"
+        )
+    import_tensor_intrinsics()  # a trace may name one
+    try:
+        return meta_schedule.database.JSONDatabase(
+            path_workload=str(folder / WORKLOAD_FILE), path_tuning_record=str(folder / RECORD_FILE)
+        )
+    except Exception as error:  # TVM raises whatever its parser does
+        text = (str(error).strip().splitlines() or [""])[-1][:160]
+        raise DataError(f"{folder}: TVM cannot read the database ({text}); make it again") from None
+
+
+def _tuned(database: Any, task: NetworkTask, target: Target) -> ChosenSchedule | None:
+    """Returns the fastest measured program for the target's kind; None where there is none.
+
+    TVM's own query does not look at the target.
+    """
+    if not database.has_workload(task.module):
+        return None
+    workload = database.commit_workload(task.module)
+    best: tuple[float, Any] | None = None
+    programs: set[str] = set()
+    for record in database.get_top_k(workload, 1 << 20):
+        costs = [float(value) for value in record.run_secs or ()]
+        if not costs or max(costs) >= _FAILED_S or record.target.kind.name != target.kind.name:
+            continue
+        programs.add(str(record.trace))
+        seconds = float(np.median(costs))
+        if best is None or seconds < best[0]:
+            best = seconds, record.trace
+    if best is None:
+        return None
+    schedule = s_tir.Schedule(task.module, debug_mask="none", error_render_level="none")
+    best[1].apply_to_schedule(schedule, remove_postproc=False)
+    return ChosenSchedule((schedule,), fastest_of=len(programs))

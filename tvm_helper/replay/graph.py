@@ -1,0 +1,206 @@
+"""Networks to graphs: ONNX or torch.export -> relax -> fused kernels with data edges."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tvm import relax
+from tvm.s_tir import meta_schedule
+
+from cdmpp.errors import DataError
+from cdmpp.replay.graph import Operator, OperatorGraph
+from tvm_helper.compat import Target, tvm
+from tvm_helper.programs.network_tasks import (
+    NetworkTask,
+    NetworkTasks,
+    fused_network,
+    load_network,
+    network_tasks,
+)
+
+#: Label of the only device.
+DEVICE = "device"
+#: Calls of relax that only describe a tensor anew.
+_VIEWS = frozenset({
+    "relax.reshape", "relax.flatten", "relax.squeeze", "relax.expand_dims",
+    "relax.tensor_to_shape", "relax.shape_of",
+})  # fmt: skip
+#: They read of a table the rows which another tensor names: no more than the result holds.
+_TABLE_READERS = frozenset({"take", "gather", "gather_elements", "gather_nd"})
+
+
+@dataclass(frozen=True)
+class NetworkGraph:
+    """A network with what is known of its kernels.
+
+    Attributes:
+        graph: one operator a call of a kernel; its task is the key of the kernel.
+        tasks: the kernels that TVM can schedule, with how often each is called.
+        module: the relax module of the fused network.
+    """
+
+    graph: OperatorGraph
+    tasks: NetworkTasks
+    module: Any
+
+    def task(self, key: str) -> NetworkTask | None:
+        """Returns the task of a key; None for what is no tensor program."""
+        return next((one for one in self.tasks.tasks if one.workload_key == key), None)
+
+
+def read_network_graph(path: Path, target: Target, *, device: str = "") -> NetworkGraph:
+    """Reads a network.
+
+    Args:
+        path: an ONNX file or what torch.export.save wrote.
+        target: what it is compiled for.
+        device: name of the DeviceSpec it runs on; empty = none.
+
+    Raises:
+        DataError: it cannot be read or imported, or a shape is not known before run time.
+        UsageError: the package that reads such files is not installed.
+    """
+    path = Path(path)
+    return network_graph(
+        load_network(path), target, name=path.stem, source=str(path), device=device
+    )
+
+
+def network_graph(
+    module: Any, target: Target, *, name: str, source: str = "", device: str = ""
+) -> NetworkGraph:
+    """Returns the graph of a relax module; see `read_network_graph`.
+
+    Reshapes that the compiled network does without (they become views) are no operators; what
+    comes after one comes after what is before it.
+    """
+    tasks = network_tasks(module, target)
+    fused = fused_network(module, target)
+    views = relax.transform.RewriteDataflowReshape()(fused)
+    keys: dict[str, str] = {}
+    known = {task.workload_key: task for task in tasks.tasks}
+    walker = _Walker(views, keys, known)
+    operators = walker.operators(source or name)
+    graph = OperatorGraph(
+        name=name, operators=operators, devices={DEVICE: device} if device else {}, source=source
+    )
+    return NetworkGraph(graph, tasks, fused)
+
+
+class _Walker:
+    """Goes through the bindings of `main` in order."""
+
+    def __init__(self, module: Any, keys: dict[str, str], tasks: dict[str, NetworkTask]) -> None:
+        self._module, self._keys, self._tasks = module, keys, tasks
+        self._producers: dict[Any, tuple[str, ...]] = {}
+        self._found: list[Operator] = []
+
+    def operators(self, source: str) -> tuple[Operator, ...]:
+        main = self._module["main"]
+        for block in main.body.blocks if isinstance(main.body, relax.SeqExpr) else ():
+            for binding in block.bindings:
+                self._bind(binding.var, binding.value)
+        if not self._found:
+            raise DataError(
+                f"{source}: the network calls no kernel; expected at least one operator"
+            )
+        return tuple(self._found)
+
+    def _bind(self, variable: Any, value: Any) -> None:
+        if isinstance(value, relax.Call):
+            self._producers[variable] = self._call(value)
+        else:
+            self._producers[variable] = self._from(value)
+
+    def _from(self, value: Any) -> tuple[str, ...]:
+        """Returns the operators that a value comes from."""
+        if isinstance(value, relax.Var):
+            return self._producers.get(value, ())
+        if isinstance(value, relax.TupleGetItem):
+            return self._from(value.tuple_value)
+        if isinstance(value, relax.Tuple):
+            return tuple(dict.fromkeys(part for one in value.fields for part in self._from(one)))
+        return ()
+
+    def _call(self, call: Any) -> tuple[str, ...]:
+        name = str(call.op.name) if isinstance(call.op, tvm.ir.Op) else ""
+        after = tuple(dict.fromkeys(part for value in call.args for part in self._from(value)))
+        if name in _VIEWS:
+            return after
+        identity = str(len(self._found) + 1)
+        if name == "relax.call_tir":
+            kernel = call.args[0]
+            function = self._module[kernel]
+            self._found.append(self._kernel(identity, str(kernel.name_hint), function, after, call))
+        else:
+            what = name or str(getattr(call.op, "global_symbol", "call"))
+            callee = call.args[0] if name.startswith("relax.call_") else None
+            label = str(getattr(callee, "global_symbol", what))
+            shapes, sizes = _tensor_sizes([*call.args, call], label)
+            self._found.append(
+                Operator(identity, label, what, after, DEVICE, bytes=sum(sizes), shapes=shapes)
+            )
+        return (identity,)
+
+    def _kernel(
+        self, identity: str, name: str, function: Any, after: tuple[str, ...], call: Any
+    ) -> Operator:
+        if name not in self._keys:
+            main = tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
+            self._keys[name] = str(meta_schedule.utils.shash2hex(main))
+        key = self._keys[name]
+        task = self._tasks.get(key)
+        shapes, sizes = _tensor_sizes([*call.args[1:], call], name)
+        kind = task.operator if task else name
+        if _TABLE_READERS.intersection(kind.split("+")):
+            sizes = [min(size, sizes[-1]) for size in sizes]
+        return Operator(
+            id=identity, name=name, kind=kind, after=after,
+            device=DEVICE, bytes=sum(sizes), flop=_flop(function), task=key,
+            shapes=task.shapes if task else shapes,
+        )  # fmt: skip
+
+
+def _tensor_sizes(values: Iterable[Any], name: str) -> tuple[tuple[str, ...], list[float]]:
+    """Returns the shapes of tensors and the bytes of each.
+
+    Raises:
+        DataError: a shape is not constant.
+    """
+    shapes: list[str] = []
+    total: list[float] = []
+    for value in values:
+        for kind in _tensor_types(getattr(value, "ty", None)):
+            shape = getattr(kind, "shape", None)
+            extents = getattr(shape, "values", None)
+            if extents is None or not all(isinstance(n, tvm.tirx.IntImm) for n in extents):
+                raise DataError(
+                    f"kernel {name}: the shape {shape} is not known before run time; export the "
+                    "network with constant shapes (no dynamic batch or length)"
+                )
+            sizes = [int(n) for n in extents]
+            shapes.append("x".join(map(str, sizes)) or "scalar")
+            total.append(float(math.prod(sizes) * tvm.runtime.DataType(str(kind.dtype)).itemsize))
+    return tuple(shapes), total
+
+
+def _tensor_types(kind: Any) -> list[Any]:
+    """Returns the tensor types in a type, tuples looked into."""
+    if isinstance(kind, relax.TensorType):
+        return [kind]
+    if isinstance(kind, relax.TupleType):
+        return [part for one in kind.fields for part in _tensor_types(one)]
+    return []
+
+
+def _flop(function: Any) -> float | None:
+    """Returns the operations of a kernel as TVM estimates them; None where it cannot."""
+    try:
+        count = float(tvm.s_tir.analysis.estimate_tir_flops(tvm.IRModule({"main": function})))
+    except Exception:  # TVM raises on what it cannot count, such as data-dependent loops
+        return None
+    return count if count > 0 else None

@@ -1,0 +1,174 @@
+"""Costs of Tenset's tasks from a set of measure records: recorded, or predicted by a cost model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from cdmpp.datasets.read_report import ReadReport
+from cdmpp.datasets.tenset.folder import find_device_files
+from cdmpp.datasets.tenset.json_graph import JsonGraph
+from cdmpp.datasets.tenset.operator_name import operator_name
+from cdmpp.datasets.tenset.record_file import read_records
+from cdmpp.devices.spec import DeviceSpec
+from cdmpp.errors import DataError, ReplayError, UsageError
+from cdmpp.models.assemble import AskedProgram, assemble_samples
+from cdmpp.records import MeasureRecord, TensetTask, normalise_workload_key, program_id_of_text
+from cdmpp.replay.costs import CostSource, OperatorCost
+from cdmpp.replay.graph import OperatorGraph
+from cdmpp.training.estimates import TrainedModel
+from tvm_helper.featurise import featurise_records
+
+RecordKind = Literal["best", "draws"]
+
+
+@dataclass(frozen=True)
+class RecordChoice:
+    """Which records stand for the tasks.
+
+    Attributes:
+        kind: `best` the fastest measured program of each task; `draws` seeded draws among all of
+            them, with replacement.
+        seed: of the draws.
+        draws: how many.
+    """
+
+    kind: RecordKind = "best"
+    seed: int = 0
+    draws: int = 100
+
+    @property
+    def text(self) -> str:
+        """What it is, in words."""
+        if self.kind == "best":
+            return "the fastest measured record of each task"
+        return f"{self.draws} draws among the measured records of each task, seed {self.seed}"
+
+
+class RecordCosts(CostSource):
+    """Costs of the chosen records.
+
+    Args:
+        dataset: folder in Tenset's layout.
+        records_of: device label whose records are taken.
+        tasks: workload key -> task.
+        choice: which records.
+        trained: the model that predicts them; None = what was recorded.
+        device: hardware that is predicted for.
+
+    Raises:
+        DataError: there are no records of the device.
+        UsageError: fewer than one draw.
+    """
+
+    def __init__(
+        self,
+        dataset: Path,
+        records_of: str,
+        tasks: Mapping[str, TensetTask],
+        choice: RecordChoice,
+        *,
+        trained: TrainedModel | None,
+        device: DeviceSpec,
+    ) -> None:
+        if choice.draws < 1:
+            raise UsageError(f"{choice.draws} draws of the records; expected at least 1")
+        self._tasks, self._choice = tasks, choice
+        self._trained, self._device = trained, device
+        self._records = _measured(dataset, records_of, tasks)
+        self._reasons: dict[str, str] = {}
+
+    def costs(self, graph: OperatorGraph) -> dict[str, OperatorCost]:
+        """Returns operator id -> cost of the tasks that have usable records."""
+        rng = np.random.default_rng(self._choice.seed)
+        by_task = {key: self._cost(self._tasks[key], rng) for key in sorted(self._tasks)}
+        found: dict[str, OperatorCost] = {}
+        for one in graph.operators:
+            cost = by_task.get(one.task)
+            if isinstance(cost, OperatorCost):
+                found[one.id] = cost
+            elif cost is not None:
+                self._reasons[one.id] = cost
+        return found
+
+    def reasons(self) -> dict[str, str]:
+        """Returns operator id -> why its task has no cost."""
+        return self._reasons
+
+    def _cost(self, task: TensetTask, rng: np.random.Generator) -> OperatorCost | str:
+        records = self._records.get(task.workload_key, [])
+        if not records:
+            return "no measured record of its task"
+        measured = [float(record.latency_s or 0.0) for record in records]
+        if self._choice.kind == "best":
+            chosen = [int(np.argmin(measured))]
+        else:
+            chosen = [int(n) for n in rng.integers(0, len(records), self._choice.draws)]
+        if self._trained is None:
+            times = np.array([measured[n] for n in chosen])
+            return _pooled(times, times, times, "records")
+        distinct = sorted(set(chosen))
+        estimates = self._predicted(task, [records[n] for n in distinct])
+        if isinstance(estimates, str):
+            return estimates
+        place = [distinct.index(n) for n in chosen]
+        times, low, high = (values[place] for values in estimates)
+        return _pooled(times, low, high, "model")
+
+    def _predicted(
+        self, task: TensetTask, records: Sequence[MeasureRecord]
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray] | str:
+        assert self._trained is not None
+        asked = []
+        for record, ast in zip(records, featurise_records(task, records), strict=True):
+            if isinstance(ast, ReplayError):
+                return f"a record cannot be replayed ({ast.reason})"
+            if not ast.valid:
+                return f"a record is invalid ({ast.reject_reason})"
+            identity = program_id_of_text(
+                "tenset", task.workload_key, record.schedule, record.target_kind
+            )
+            asked.append(
+                AskedProgram(
+                    program_id=identity, task=f"{task.workload_key}|{record.target_kind}", ast=ast,
+                    device=self._device, operator=operator_name(JsonGraph(task.dag_json)),
+                )
+            )  # fmt: skip
+        found = self._trained.estimate(assemble_samples(asked))
+        low = np.where(np.isnan(found.low_s), found.latency_s, found.low_s)
+        high = np.where(np.isnan(found.high_s), found.latency_s, found.high_s)
+        # The fastest of many is none of those that are far slower than they look.
+        expected_s = found.latency_s if self._choice.kind == "best" else found.mean_s
+        return expected_s, low, high
+
+
+def _pooled(
+    times: np.ndarray, low: np.ndarray, high: np.ndarray, source: Literal["records", "model"]
+) -> OperatorCost:
+    draws = tuple(float(value) for value in times) if len(times) > 1 else ()
+    mean = float(np.clip(times.mean(), times.min(), times.max()))
+    return OperatorCost(mean, float(low.min()), float(high.max()), source, draws_s=draws)
+
+
+def _measured(
+    dataset: Path, device: str, tasks: Mapping[str, TensetTask]
+) -> dict[str, list[MeasureRecord]]:
+    """Returns workload key -> records that ran."""
+    kinds = {task.target_kind for task in tasks.values()}
+    found: dict[str, list[MeasureRecord]] = {}
+    report = ReadReport()
+    for path in find_device_files(dataset, device):
+        for record in read_records(path, report):
+            key = normalise_workload_key(record.workload_key)
+            if key in tasks and record.is_ok and record.target_kind in kinds:
+                found.setdefault(key, []).append(record)
+    if not found:
+        raise DataError(
+            f"{dataset}: no measured record of device {device!r} of any of the network's "
+            f"{len(tasks)} tasks; choose another device or dataset with --records-of and --dataset"
+        )
+    return found

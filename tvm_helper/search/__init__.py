@@ -1,0 +1,1 @@
+"""`cdmpp search`: schedules of the tasks of a network, guided by a cost model."""

@@ -1,0 +1,261 @@
+"""`cdmpp search`: schedules of tasks or of a network, by TVM's MetaSchedule and a cost model."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tvm.s_tir import meta_schedule
+
+from cdmpp.config import to_dict
+from cdmpp.errors import CdmppError, DataError
+from cdmpp.files.atomic import sha256_file, write_json
+from cdmpp.processes.worker import WORKER_COMMAND
+from cdmpp.training.estimates import TrainedModel
+from tvm_helper.compat import import_tensor_intrinsics
+from tvm_helper.measure.campaign import LEAST_FREE_BYTES
+from tvm_helper.measure.health import machine
+from tvm_helper.measure.tables import failures_by_kind
+from tvm_helper.measure.target import MeasureTarget, measure_target
+from tvm_helper.measure.trials import TrialRunner
+from tvm_helper.search.final_module import FINAL_COMMAND, make_final
+from tvm_helper.search.folder_files import FINAL_FILE, SUMMARY_FILE, read_final
+from tvm_helper.search.options import SearchOptions
+from tvm_helper.search.progress import SearchProgress
+from tvm_helper.search.session import SearchSession
+from tvm_helper.search.store import SearchStore, open_store
+from tvm_helper.search.summary import search_summary
+from tvm_helper.search.tasks import (
+    SearchTask,
+    by_expected_share,
+    named_tasks,
+    tasks_of_network,
+)
+from tvm_helper.search.tvm_hooks import ClockedModel, SessionBuilder, SessionRunner, SessionStrategy
+
+#: More trials than any search has: the session ends the search, not TVM.
+_NO_BOUND = 1 << 30
+_log = logging.getLogger("cdmpp")
+
+
+@dataclass(frozen=True)
+class SearchPlan:
+    """A search before it begins.
+
+    Attributes:
+        options: what is asked for.
+        target: what is compiled for.
+        tasks: largest expected share first.
+        unknown: calls of a network that are no tensor programs, by name.
+        left_out: tasks without a schedule: name -> reason.
+        model: the trained model; None where there is none for the device.
+        model_note: why not.
+    """
+
+    options: SearchOptions
+    target: MeasureTarget
+    tasks: tuple[SearchTask, ...]
+    unknown: dict[str, int]
+    left_out: dict[str, str]
+    model: TrainedModel | None
+    model_note: str
+
+    def settings(self) -> dict[str, Any]:
+        """Returns what the search's file holds; `fixed` stays the same when it is continued."""
+        options = self.options
+        is_ours = options.cost_model == "cdmpp"
+        fixed = {
+            **self.target.to_json(), "tasks": sorted(task.key for task in self.tasks),
+            "cost_model": options.cost_model, "seed": options.seed,
+            "model": options.model if is_ours else None,
+            "finetune_every": options.finetune_every if is_ours else None,
+            "safety_net": options.safety_net if is_ours else None,
+            "network": None if options.network is None else sha256_file(Path(options.network)),
+            "timing": to_dict(options.timing),
+        }  # fmt: skip
+        return {
+            "fixed": fixed, "options": to_dict(options), "machine": machine(),
+            "tasks": [task.to_json() for task in self.tasks], "unknown": self.unknown,
+            "left_out": self.left_out, "model_note": self.model_note,
+            "round_size": options.round_size(len(self.tasks)),
+        }  # fmt: skip
+
+
+def plan_search(options: SearchOptions, *, device_folders: Sequence[Path] = ()) -> SearchPlan:
+    """Returns the tasks of a search and what is predicted of them; nothing is measured or written.
+
+    Raises:
+        UsageError: options that make no sense, or an unknown task.
+        DataError: a file cannot be read, there is no model, or no task has a schedule.
+        DeviceError: an unknown device.
+    """
+    options.check()
+    target = measure_target(options.measuring(), device_folders)
+    import_tensor_intrinsics()  # before TVM does it, at its own pace
+    tvm_target = target.tvm_target()
+    unknown: dict[str, int] = {}
+    if options.network is not None:
+        tasks, unknown = tasks_of_network(Path(options.network), tvm_target)
+    else:
+        tasks = named_tasks(options.task)
+    model, note = _trained(options)
+    ordered, left_out = by_expected_share(tasks, tvm_target, options.device, model)
+    return SearchPlan(options, target, tuple(ordered), unknown, left_out, model, note)
+
+
+def run_search(
+    plan: SearchPlan,
+    folder: Path,
+    *,
+    on_progress: Callable[[SearchProgress], None] | None = None,
+    command: Sequence[str] = WORKER_COMMAND,
+    final_command: Sequence[str] = FINAL_COMMAND,
+    least_free_bytes: int = LEAST_FREE_BYTES,
+) -> dict[str, Any]:
+    """Searches into a folder, or continues what is there; returns the summary.
+
+    Args:
+        plan: what to search.
+        folder: made when missing.
+        on_progress: called after every step.
+        command: what the workers run that build and time trials.
+        final_command: what the worker runs that compiles and times the module.
+        least_free_bytes: below this the disk counts as full.
+
+    Raises:
+        UsageError: another search holds the folder, or one with other settings is in it.
+        DataError: a file cannot be read or written, also for want of space. What was measured is
+            kept.
+        DeviceError: a worker cannot be started, or all trials fail.
+    """
+    folder = Path(folder)
+    show = on_progress or _ignore
+    tvm_target = plan.target.tvm_target()
+    with open_store(folder, plan.tasks, tvm_target, plan.settings()) as store:
+        before = store.journal.measured_count
+        runner = TrialRunner(
+            plan.options, plan.target, folder / f"build.{os.getpid()}.tmp", command=command,
+            least_free_bytes=least_free_bytes,
+        )  # fmt: skip
+        try:
+            reason = "finished"
+            if before < plan.options.trials:
+                reason = _search(plan, store, runner, tvm_target, show)
+        finally:
+            runner.close()
+        final = read_final(folder)
+        if final is None or final["trials"] != store.journal.measured_count:
+            _check_measured(store)
+            make_final(
+                plan.options, plan.target, plan.tasks, store, reason, show, command=final_command
+            )
+        elif final["reason"] != reason:
+            write_json(folder / FINAL_FILE, {**final, "reason": reason})
+        summary = search_summary(folder)
+        write_json(folder / SUMMARY_FILE, summary)
+        return summary
+
+
+def _search(
+    plan: SearchPlan,
+    store: SearchStore,
+    runner: TrialRunner,
+    target: Any,
+    show: Callable[[SearchProgress], None],
+) -> str:
+    """Measures what is missing; returns why it ended."""
+    options = plan.options
+    model = ClockedModel(_cost_model(plan, target))
+    session = SearchSession(options, store, plan.tasks, runner, model, show)
+    model.session = session
+    threads = options.search_threads or len(os.sched_getaffinity(0))
+    contexts = [
+        meta_schedule.TuneContext(
+            mod=task.module, target=target, space_generator="post-order-apply",
+            search_strategy=SessionStrategy(session, number, options.population),
+            task_name=task.task.name,
+            rand_state=_seed(options.seed, task.key, store.journal.measured_count),
+            num_threads=threads, logger=_log,
+        )
+        for number, task in enumerate(plan.tasks)
+    ]  # fmt: skip
+    with session.guard_tuning():
+        meta_schedule.tune.tune_tasks(
+            tasks=contexts, task_weights=[float(task.weight) for task in plan.tasks],
+            work_dir=str(store.folder), max_trials_global=_NO_BOUND, max_trials_per_task=_NO_BOUND,
+            num_trials_per_iter=options.round_size(len(plan.tasks)),
+            builder=SessionBuilder(session), runner=SessionRunner(session),
+            database=store.database, cost_model=model,
+            measure_callbacks=[_update_cost_model()],
+            task_scheduler=meta_schedule.task_scheduler.GradientBased(seed=options.seed + 1),
+        )  # fmt: skip
+    session.finish()
+    show(session.progress("searched"))
+    return session.reason
+
+
+def _cost_model(plan: SearchPlan, target: Any) -> Any:
+    options = plan.options
+    if options.cost_model == "random":
+        return meta_schedule.cost_model.RandomModel(seed=options.seed)
+    if options.cost_model == "xgb":
+        np.random.seed(options.seed)
+        return meta_schedule.cost_model.XGBModel(num_tuning_cores=1)
+    from tvm_helper.cost_model.metaschedule import CdmppCostModel
+
+    assert plan.model is not None
+    model = CdmppCostModel(
+        plan.model, options.device, finetune_every=options.finetune_every,
+        safety_net=options.safety_net, seed=options.seed,
+    )  # fmt: skip
+    model.check_target(target)
+    return model
+
+
+def _trained(options: SearchOptions) -> tuple[TrainedModel | None, str]:
+    """Returns the model; None and why where another cost model can do without."""
+    from cdmpp.pretrained import model_folder
+    from cdmpp.training.asked_device import asked_device
+    from tvm_helper.cost_model.state_file import load_for_search
+
+    try:
+        trained = load_for_search(model_folder(options.model))
+        asked_device(options.device, trained.card)
+    except CdmppError as error:
+        if options.cost_model == "cdmpp":
+            raise
+        return None, str(error)
+    return trained, ""
+
+
+def _update_cost_model() -> Any:
+    return meta_schedule.measure_callback.UpdateCostModel()
+
+
+def _seed(seed: int, key: str, trials: int) -> int:
+    """Returns a seed for TVM; another one when a search is continued, so that it draws others."""
+    text = json.dumps([seed, key, trials])
+    return 1 + int(hashlib.sha256(text.encode()).hexdigest()[:7], 16)
+
+
+def _check_measured(store: SearchStore) -> None:
+    entries = [e for e in store.journal.entries if e["kind"] == "measured"]
+    if any(entry["costs_s"] for entry in entries):
+        return
+    kinds = failures_by_kind(entries)
+    said = "; ".join(f"{k['count']} {k['name']}: {k['first_text']}" for k in kinds)
+    raise DataError(
+        f"{store.folder}: no program could be measured ({said or 'none was proposed'}); there is "
+        "no schedule to save. Mend the program, or use another --out with other time-outs"
+    )
+
+
+def _ignore(progress: SearchProgress) -> None:
+    """Shows nothing."""

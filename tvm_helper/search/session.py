@@ -1,0 +1,456 @@
+"""One run of a search, as TVM's task scheduler drives it.
+
+TVM's gradient scheduler decides which task gets the next round. What it calls, a search strategy,
+a builder, a runner and a cost model (`search_hooks`), ends here. On a rerun every round of the
+journal is handed to the scheduler again, with its results, before a new candidate is drawn: the
+scheduler and the cost model are then where they were.
+"""
+
+from __future__ import annotations
+
+import math
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tvm.s_tir import meta_schedule
+from tvm.s_tir.meta_schedule.utils import shash2hex
+
+from tvm_helper.measure.failures import SameFailures
+from tvm_helper.measure.journal import disk_full
+from tvm_helper.measure.trials import DiskFullError, Outcome, TrialRunner
+from tvm_helper.search.expected_gain import (
+    WINDOW,
+    Gain,
+    advice,
+    is_settled,
+    predicted_gain,
+    total_gain,
+    trend,
+)
+from tvm_helper.search.options import SearchOptions
+from tvm_helper.search.progress import SearchProgress, TaskProgress
+from tvm_helper.search.store import FAILED_S, SearchStore
+from tvm_helper.search.tasks import SearchTask
+
+FloatArray = NDArray[np.float64]
+#: Failures before which a program could not be run.
+_BUILD_CODES = frozenset({1, 2, 3, 6})
+#: Rounds in a row in which TVM proposes nothing that was not measured before.
+_EMPTY_ROUNDS = 5
+_NOT_RUN = "not measured: the time is over"
+
+
+@dataclass
+class TaskState:
+    """What is known of a task.
+
+    Attributes:
+        task: the task.
+        replays: rounds of the journal that TVM has not seen yet: (entry, candidate) each.
+        known: hashes of the programs that were measured.
+        latencies_s: of every trial in order, infinity where it failed.
+        measured: (candidate, seconds) of the last ones that did not fail.
+        gain: what is expected of more trials.
+        failed: trials that failed.
+        is_exhausted: whether TVM proposes nothing that was not measured.
+    """
+
+    task: SearchTask
+    replays: list[list[tuple[dict[str, Any], Any]]] = field(default_factory=list)
+    known: set[str] = field(default_factory=set)
+    latencies_s: list[float] = field(default_factory=list)
+    measured: list[tuple[Any, float]] = field(default_factory=list)
+    gain: Gain = field(default_factory=lambda: Gain(None, None))
+    failed: int = 0
+    is_exhausted: bool = False
+
+    @property
+    def best_s(self) -> float | None:
+        """Shortest latency so far, None without one."""
+        best = min(self.latencies_s, default=math.inf)
+        return None if math.isinf(best) else best
+
+    def add(self, entry: dict[str, Any], candidate: Any) -> None:
+        """Takes notice of a trial."""
+        latency_s = float(np.mean(entry["costs_s"])) if entry["costs_s"] else math.inf
+        self.latencies_s.append(latency_s)
+        self.failed += entry["error_code"] != 0
+        self.known.add(shash2hex(candidate.sch.mod))
+        if entry["error_code"] == 0:
+            self.measured = [*self.measured, (candidate, latency_s)][-WINDOW:]
+
+
+@dataclass
+class _Round:
+    """A round of one task: its candidates, and what is known of them."""
+
+    state: TaskState
+    number: int
+    candidates: list[Any]
+    entries: list[dict[str, Any] | None]
+    built: dict[int, Outcome] = field(default_factory=dict)
+
+
+class SearchSession:
+    """A search while it runs.
+
+    Args:
+        options: the search.
+        store: its folder.
+        tasks: its tasks in order.
+        runner: what builds and times.
+        model: TVM's cost model.
+        show: called after every step.
+
+    Attributes:
+        error: what was raised first inside TVM's calls.
+        reason: why no more candidates were drawn, empty while they are.
+        seconds: what this run's time went into.
+    """
+
+    def __init__(
+        self,
+        options: SearchOptions,
+        store: SearchStore,
+        tasks: Sequence[SearchTask],
+        runner: TrialRunner,
+        model: Any,
+        show: Callable[[SearchProgress], None],
+    ) -> None:
+        self._options = options
+        self._store = store
+        self._runner = runner
+        self._model = model
+        self._show = show
+        self._failures = SameFailures(
+            options.stop_after_failures, f"; what was measured is in {store.folder}"
+        )
+        self._round: _Round | None = None
+        self._began = time.monotonic()
+        self._last = self._began
+        self._before = store.journal.measured_count
+        self._rounds = 1 + max((e.get("round", 0) for e in store.journal.entries), default=-1)
+        self._is_interrupted = self._is_waiting = False
+        self.error: BaseException | None = None
+        self.reason = ""
+        self.seconds = dict.fromkeys(("cost_model", "draw", "build", "run"), 0.0)
+        self.states = [TaskState(task) for task in tasks]
+        for state in self.states:
+            self._read(state)
+
+    @contextmanager
+    def guard(self) -> Iterator[None]:
+        """Remembers what is raised: TVM hands on other errors than those that it was given."""
+        try:
+            if self._is_interrupted:
+                raise KeyboardInterrupt
+            yield
+        except BaseException as error:
+            self.error = self.error or error
+            raise
+
+    @contextmanager
+    def guard_tuning(self) -> Iterator[None]:
+        """Raises what was raised first instead of what TVM makes of it.
+
+        An interrupt waits until TVM calls the session: what is raised elsewhere inside TVM arrives
+        as another error.
+        """
+        is_main = threading.current_thread() is threading.main_thread()
+        handler = signal.signal(signal.SIGINT, self._interrupt) if is_main else None
+        try:
+            yield
+        except BaseException as error:
+            if self._is_interrupted:
+                raise KeyboardInterrupt from None
+            if self.error is not None and self.error is not error:
+                raise self.error from None
+            raise
+        finally:
+            if is_main:
+                signal.signal(signal.SIGINT, handler)
+
+    def finish(self) -> None:
+        """Notes why the search ended, and the times since its last round."""
+        self.end_round()
+        self.note_times(None, self._rounds)
+        if not self.reason:
+            is_empty = all(state.is_exhausted for state in self.states)
+            self.reason = "nothing new to measure" if is_empty else "stopped early"
+
+    @contextmanager
+    def clock(self, name: str) -> Iterator[None]:
+        """Counts the seconds inside; those of a clock inside another count only once."""
+        before = sum(self.seconds.values())
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            inner = sum(self.seconds.values()) - before
+            self.seconds[name] += time.perf_counter() - started - inner
+
+    @property
+    def trials(self) -> int:
+        """Measured programs, those of former runs included."""
+        return self._store.journal.measured_count
+
+    def is_replaying(self) -> bool:
+        """Whether TVM is still told of former runs."""
+        return any(state.replays for state in self.states)
+
+    # What TVM calls.
+
+    def candidates(self, number: int, context: Any, draw: Callable[[], Any]) -> list[Any] | None:
+        """Returns what a task measures next, None when it gets no more.
+
+        Args:
+            number: of the task.
+            context: TVM's.
+            draw: TVM's evolutionary search.
+
+        Raises:
+            CdmppError: see `SearchStore`.
+        """
+        self.end_round()
+        state = self.states[number]
+        if state.replays:
+            pairs = state.replays.pop(0)
+            self._round = _Round(state, pairs[0][0]["round"], [c for _, c in pairs],
+                                 [e for e, _ in pairs])  # fmt: skip
+            return self._round.candidates
+        found = self._draw(state, context, draw)
+        if not found:
+            return None
+        self._round = _Round(state, self._rounds, found, [None] * len(found))
+        self._rounds += 1
+        return found
+
+    def build(self, modules: Sequence[Any]) -> list[Outcome]:
+        """Returns what became of the builds of the round's candidates.
+
+        Raises:
+            CdmppError: the disk is full, or a worker cannot be started.
+        """
+        current = self._current()
+        fresh = {
+            f"{current.number}-{place}": module
+            for place, module in enumerate(modules)
+            if current.entries[place] is None
+        }
+        for place, entry in enumerate(current.entries):
+            if entry is not None:
+                is_build = entry["error_code"] in _BUILD_CODES
+                current.built[place] = Outcome(
+                    entry["error_code"] if is_build else 0, entry["error"] or "", 0.0
+                )
+        if fresh:
+            self._show(self.progress("building"))
+            with self.clock("build"), self._workers():
+                for name, outcome in self._runner.build(fresh):
+                    current.built[int(name.partition("-")[2])] = outcome
+            for place, outcome in sorted(current.built.items()):
+                if outcome.error_code and current.entries[place] is None:
+                    self._note(current, place, outcome, build_s=outcome.seconds)
+        return [current.built[place] for place in range(len(modules))]
+
+    def run(self) -> list[tuple[list[float] | None, str | None]]:
+        """Returns (seconds, error) of every program of the round that was built.
+
+        Raises:
+            CdmppError: the disk is full, or a worker cannot be started.
+        """
+        current = self._current()
+        results: list[tuple[list[float] | None, str | None]] = []
+        for place, built in sorted(current.built.items()):
+            if built.error_code:
+                continue
+            entry = current.entries[place]
+            if entry is None and self._is_late():
+                results.append((None, _NOT_RUN))
+                continue
+            if entry is None:
+                with self.clock("run"), self._workers():
+                    name = f"{current.number}-{place}"
+                    outcome = self._runner.run(name, built.arguments)
+                entry = self._note(current, place, outcome, build_s=built.seconds)
+                if built.machine_code and not outcome.error_code:
+                    self._store.add_code(entry["program_id"], built.machine_code)
+                self._show(self.progress("measuring"))
+            results.append((list(entry["costs_s"]) or None, entry["error"]))
+        self.end_round()
+        return results
+
+    def end_round(self) -> None:
+        """Notes what the round's time went into."""
+        current = self._round
+        if current is None or all(entry is not None for entry in current.entries):
+            self._round = None
+            return
+        self._round = None
+        self.note_times(current.state, current.number)
+
+    def note_times(self, state: TaskState | None, number: int) -> None:
+        """Writes what the time since the last such entry went into."""
+        now = time.monotonic()
+        gain = Gain(None, None) if state is None else state.gain
+        self._store.journal.append(
+            {"kind": "round", "round": number, "task": None if state is None else state.task.key,
+             "wall_s": now - self._last, "predicted_gain": gain.predicted,
+             **{f"{name}_s": value for name, value in self.seconds.items()}}
+        )  # fmt: skip
+        self._store.save_code()
+        self._last = now
+        self.seconds.update(dict.fromkeys(self.seconds, 0.0))
+
+    def progress(self, stage: str) -> SearchProgress:
+        """Returns how far the search is."""
+        rows = tuple(
+            TaskProgress(
+                name=state.task.task.name, weight=state.task.weight,
+                trials=len(state.latencies_s), failed=state.failed, best_s=state.best_s,
+                gain=state.gain.expected,
+            )
+            for state in self.states
+        )  # fmt: skip
+        return SearchProgress(
+            stage=stage, trials=self.trials, total=self._options.trials,
+            seconds_left=self._seconds_left(), gain=self.expected_gain(), advice=self.advice(),
+            tasks=rows,
+        )  # fmt: skip
+
+    def expected_gain(self) -> float | None:
+        """Returns what is expected of all tasks together."""
+        return total_gain(
+            [state.gain for state in self.states],
+            [None if s.best_s is None else s.task.weight * s.best_s for s in self.states],
+        )
+
+    def advice(self) -> str | None:
+        """Returns the advice to stop, None while going on is worth it."""
+        if all(state.is_exhausted for state in self.states):
+            return f"every program that TVM proposes is measured: stop after {self.trials} trials"
+        gains = [state.gain for state in self.states if not state.is_exhausted]
+        return advice(gains, self._options.stop_gain, self.trials)
+
+    # Inside.
+
+    def _read(self, state: TaskState) -> None:
+        """Takes notice of what former runs measured."""
+        for entry, candidate in self._store.trials(state.task.key):
+            if not state.replays or state.replays[-1][0][0]["round"] != entry["round"]:
+                state.replays.append([])
+            state.replays[-1].append((entry, candidate))
+            state.add(entry, candidate)
+        predicted = [
+            entry["predicted_gain"]
+            for entry in self._store.journal.entries
+            if entry["kind"] == "round" and entry["task"] == state.task.key
+        ]
+        state.gain = Gain(trend(state.latencies_s), predicted[-1] if predicted else None)
+
+    def _draw(self, state: TaskState, context: Any, draw: Callable[[], Any]) -> list[Any]:
+        """Returns programs that nobody measured yet; none when the task gets no more."""
+        if not self.reason and self.trials >= self._options.trials:
+            self.reason = "finished"
+        if not self.reason and self._is_late():
+            self.reason = "out of time"
+        if self.reason:
+            return []
+        if self._options.stop_early and is_settled(state.gain, self._options.stop_gain):
+            return []
+        self._show(self.progress("drawing"))
+        with self.clock("draw"):
+            for _ in range(_EMPTY_ROUNDS):
+                found = draw()
+                if found is None:
+                    break
+                fresh = [c for c in found if shash2hex(c.sch.mod) not in state.known]
+                fresh = fresh[: self._options.trials - self.trials]
+                if fresh:
+                    state.gain = Gain(
+                        trend(state.latencies_s), self._predicted_gain(state, context, fresh)
+                    )
+                    if self._options.stop_early and is_settled(state.gain, self._options.stop_gain):
+                        return []
+                    return fresh
+        state.is_exhausted = True
+        state.gain = Gain(0.0, None)
+        return []
+
+    def _predicted_gain(
+        self, state: TaskState, context: Any, candidates: Sequence[Any]
+    ) -> float | None:
+        if self._options.cost_model != "cdmpp" or state.best_s is None:
+            return None
+        measured = [candidate for candidate, _ in state.measured]
+        with self.clock("cost_model"):
+            scores = self._model.predict(context, [*candidates, *measured])
+        seconds = np.array([latency_s for _, latency_s in state.measured])
+        count = len(candidates)
+        return predicted_gain(scores[:count], scores[count:], seconds, state.best_s)
+
+    def _note(
+        self, current: _Round, place: int, outcome: Outcome, *, build_s: float
+    ) -> dict[str, Any]:
+        is_build = bool(current.built[place].error_code)
+        entry: dict[str, Any] = {
+            "round": current.number, "error_code": outcome.error_code,
+            "error": outcome.error or None, "costs_s": list(outcome.costs_s), "build_s": build_s,
+            "run_s": 0.0 if is_build else outcome.seconds, "measured_at": int(time.time()),
+        }  # fmt: skip
+        state = current.state
+        entry["program_id"] = self._store.add(state.task.key, current.candidates[place], entry)
+        state.add(entry, current.candidates[place])
+        state.gain = Gain(trend(state.latencies_s), state.gain.predicted)
+        self._failures.add(outcome.error_code, outcome.error)
+        return entry
+
+    def _current(self) -> _Round:
+        assert self._round is not None
+        return self._round
+
+    def _is_late(self) -> bool:
+        minutes = self._options.minutes
+        return minutes > 0 and time.monotonic() - self._began >= 60.0 * minutes
+
+    def _interrupt(self, number: int, frame: FrameType | None) -> None:
+        is_second = self._is_interrupted
+        self._is_interrupted = True
+        if self._is_waiting or is_second:
+            raise KeyboardInterrupt
+
+    @contextmanager
+    def _workers(self) -> Iterator[None]:
+        """Waits for workers: an interrupt need not wait, a full disk is named."""
+        self._is_waiting = True
+        try:
+            yield
+        except DiskFullError:
+            raise disk_full(self._store.folder, self.trials) from None
+        finally:
+            self._is_waiting = False
+
+    def _seconds_left(self) -> float | None:
+        new = self.trials - self._before
+        passed = time.monotonic() - self._began
+        by_budget = 60.0 * self._options.minutes - passed if self._options.minutes else math.inf
+        by_trials = math.inf
+        if new:
+            by_trials = passed / new * max(0, self._options.trials - self.trials)
+        left = min(by_budget, by_trials)
+        return None if math.isinf(left) else max(0.0, left)
+
+
+def runner_result(costs_s: list[float] | None, error: str | None) -> Any:
+    """Returns TVM's object for the seconds or the error of a program."""
+    if costs_s is None:
+        return meta_schedule.runner.RunnerResult(None, error or f"failed ({FAILED_S:g} s)")
+    return meta_schedule.runner.RunnerResult(costs_s, None)

@@ -1,0 +1,282 @@
+"""A search's folder: the journal of every trial, and MetaSchedule's JSON database beside it.
+
+The journal is the truth. A trial is in it, whole and on the disk, before the next one begins, with
+the line that the database has of it. Lines that were cut off are dropped when the folder is opened;
+lines of the journal that the database lacks are written into it again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tvm.s_tir import meta_schedule
+
+from cdmpp.datasets.extraction.machine_code import MachineCode, known_columns
+from cdmpp.datasets.metaschedule.databases import RECORD_FILE, WORKLOAD_FILE
+from cdmpp.errors import DataError
+from cdmpp.files.atomic import make_folder, remove_abandoned, write_json
+from cdmpp.files.journal import folder_lock
+from cdmpp.records import program_id
+from tvm_helper.measure.journal import (
+    TASKS_FOLDER,
+    Journal,
+    check_unchanged,
+    disk_full,
+    says_disk_is_full,
+)
+from tvm_helper.search.folder_files import SEARCH_FILE, read_search
+from tvm_helper.search.tasks import SearchTask
+
+#: What TVM stores as the latency of a failed program, in seconds.
+FAILED_S = 1e10
+
+
+class SearchStore:
+    """The folder of a search, locked by this process; see `open_store`.
+
+    Args:
+        folder: the folder, which is there.
+        tasks: the tasks in their order.
+        target: what programs are compiled for.
+        target_text: the same as the search's file has it.
+
+    Attributes:
+        journal: every trial so far.
+        database: TVM's database of them.
+
+    Raises:
+        DataError: a file cannot be read or written.
+    """
+
+    def __init__(
+        self, folder: Path, tasks: Sequence[SearchTask], target: Any, target_text: str
+    ) -> None:
+        self.folder = folder
+        self._target = target
+        self.journal = Journal(folder)
+        for name in (WORKLOAD_FILE, RECORD_FILE):
+            _drop_torn_line(folder / name)
+        try:
+            _commit_workloads(folder, tasks)
+            self._complete_records(tasks)
+            self.database = meta_schedule.database.JSONDatabase(work_dir=str(folder))
+            self._workloads = {
+                task.key: self.database.commit_workload(task.module) for task in tasks
+            }
+        except DataError:
+            raise
+        except Exception as error:  # TVM raises whatever its reader does
+            if _is_full(folder, error):
+                raise disk_full(folder, self.journal.measured_count) from None
+            raise DataError(
+                f"{folder}: the database cannot be read ({type(error).__name__}); remove "
+                f"{WORKLOAD_FILE} and {RECORD_FILE} there, they are made anew from the journal"
+            ) from None
+        self._tasks = {task.key: task for task in tasks}
+        self._target_text = target_text
+        #: Program -> columns, those of former runs among them; None until there is a new one.
+        self._code: dict[str, NDArray[np.float32]] | None = None
+        self._is_code_saved = True
+
+    def add(self, key: str, candidate: Any, entry: dict[str, Any]) -> str:
+        """Notes a trial in database and journal; when this returns it is on the disk.
+
+        Args:
+            key: of the task.
+            candidate: what was measured.
+            entry: what became of it: at least `costs_s` and `error_code`.
+
+        Returns:
+            The program's id.
+
+        Raises:
+            DataError: the disk is full or fails; the trial is then in neither.
+        """
+        path = self.folder / RECORD_FILE
+        before = path.stat().st_size
+        record = meta_schedule.database.TuningRecord(
+            candidate.sch.trace, self._workloads[key], list(entry["costs_s"]) or [FAILED_S],
+            self._target, candidate.args_info,
+        )  # fmt: skip
+        try:
+            self.database.commit_tuning_record(record)
+            line = _line_at(path, before)
+            if line is None:
+                raise disk_full(self.folder, self.journal.measured_count)
+            _sync(path)
+            identity = program_id(
+                "metaschedule", self._tasks[key].task.workload_key, line[1][0],
+                str(self._target.kind.name),
+            )  # fmt: skip
+            self.journal.append(
+                {"kind": "measured", "task": key, "program_id": identity, "record": line, **entry}
+            )
+        except Exception as error:
+            os.truncate(path, before)
+            if isinstance(error, DataError):
+                raise
+            if says_disk_is_full(str(error)) or isinstance(error, OSError):
+                raise disk_full(self.folder, self.journal.measured_count) from None
+            raise
+        return identity
+
+    def add_code(self, identity: str, columns: Sequence[float]) -> None:
+        """Takes the machine code's columns of a program; `save_code` writes them."""
+        if self._code is None:
+            self._code = known_columns(self.folder, self._target_text)
+        self._code[identity] = np.array(columns, np.float32)
+        self._is_code_saved = False
+
+    def save_code(self) -> None:
+        """Writes the table of machine code, where there is something new for it.
+
+        Raises:
+            DataError: it cannot be written.
+        """
+        if self._code is not None and not self._is_code_saved:
+            MachineCode(self._target_text, self._code).save(self.folder)
+            self._is_code_saved = True
+
+    def trials(self, key: str) -> Iterator[tuple[dict[str, Any], Any]]:
+        """Yields the trials of a task with their candidates, in the order of the journal.
+
+        Raises:
+            DataError: a trial does not fit its task.
+        """
+        for entry in self.journal.entries:
+            if entry["kind"] != "measured" or entry["task"] != key:
+                continue
+            try:
+                record = meta_schedule.database.TuningRecord.from_json(
+                    entry["record"][1], self._workloads[key]
+                )
+                candidate = record.as_measure_candidate()
+            except Exception as error:  # TVM raises whatever its checks do
+                raise DataError(
+                    f"{self.folder}: a trial of the journal does not fit its task "
+                    f"({type(error).__name__}); was TVM another version? Use another --out"
+                ) from None
+            yield entry, candidate
+
+    def close(self) -> None:
+        """Closes the journal and writes what is known of machine code."""
+        self.journal.close()
+        self.save_code()
+
+    def _complete_records(self, tasks: Sequence[SearchTask]) -> None:
+        """Writes the journal's lines that the database lacks."""
+        place = _places(self.folder, tasks)
+        path = self.folder / RECORD_FILE
+        text = path.read_text(encoding="utf-8") if path.is_file() else ""
+        there = {_canonical(json.loads(line)) for line in text.splitlines()}
+        lines = [
+            _canonical([place[entry["task"]], entry["record"][1]])
+            for entry in self.journal.entries
+            if entry["kind"] == "measured"
+        ]
+        missing = [line for line in lines if line not in there]
+        try:
+            with path.open("a", encoding="utf-8") as stream:
+                stream.writelines(line + "\n" for line in missing)
+                stream.flush()
+                os.fsync(stream.fileno())
+        except OSError as error:
+            if says_disk_is_full(str(error)):
+                raise disk_full(self.folder, self.journal.measured_count) from None
+            raise DataError(f"{path}: cannot write ({error.strerror})") from None
+
+
+@contextmanager
+def open_store(
+    folder: Path, tasks: Sequence[SearchTask], target: Any, settings: dict[str, Any]
+) -> Iterator[SearchStore]:
+    """Holds a search's folder.
+
+    Args:
+        folder: made when missing.
+        tasks: the tasks in their order.
+        target: what programs are compiled for.
+        settings: what is written to the search's file; those under `fixed` must be the ones of the
+            search that is there already.
+
+    Raises:
+        UsageError: another search holds the folder, or one with other settings is in it.
+        DataError: a file cannot be read or written.
+    """
+    make_folder(folder, what="search")
+    with folder_lock(folder):
+        remove_abandoned(folder)
+        _settle(folder, settings)
+        tasks_folder = make_folder(folder / TASKS_FOLDER, what="tasks of the search")
+        for task in tasks:
+            task.task.save(tasks_folder)
+        store = SearchStore(folder, tasks, target, settings["fixed"]["target"])
+        try:
+            yield store
+        finally:
+            store.close()
+
+
+def _settle(folder: Path, settings: dict[str, Any]) -> None:
+    if (folder / SEARCH_FILE).is_file():
+        check_unchanged(folder, "search", read_search(folder)["fixed"], settings["fixed"])
+    write_json(folder / SEARCH_FILE, settings)
+
+
+def _commit_workloads(folder: Path, tasks: Sequence[SearchTask]) -> None:
+    """Writes the workloads that the database lacks; its records cannot be read without them."""
+    records = folder / f"records.{os.getpid()}.tmp"
+    database = meta_schedule.database.JSONDatabase(str(folder / WORKLOAD_FILE), str(records))
+    for task in tasks:
+        database.commit_workload(task.module)
+    records.unlink(missing_ok=True)
+    _sync(folder / WORKLOAD_FILE)
+
+
+def _places(folder: Path, tasks: Sequence[SearchTask]) -> dict[str, int]:
+    """Returns each task's number in the file of the workloads."""
+    with (folder / WORKLOAD_FILE).open(encoding="utf-8") as stream:
+        hashes = [str(json.loads(line)[0]) for line in stream]
+    return {task.key: hashes.index(json.loads(task.task.workload_key)[0]) for task in tasks}
+
+
+def _drop_torn_line(path: Path) -> None:
+    if path.is_file():
+        data = path.read_bytes()
+        whole = data.rfind(b"\n") + 1
+        if whole < len(data):
+            os.truncate(path, whole)
+
+
+def _line_at(path: Path, start: int) -> Any:
+    """Returns the JSON value of the line that begins there; None when it is not whole."""
+    with path.open("rb") as stream:
+        stream.seek(start)
+        data = stream.read()
+    if not data.endswith(b"\n"):
+        return None
+    return json.loads(data)
+
+
+def _canonical(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+def _sync(path: Path) -> None:
+    file = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
+def _is_full(folder: Path, error: Exception) -> bool:
+    place = os.statvfs(folder)
+    return says_disk_is_full(str(error)) or place.f_bavail * place.f_frsize < 1 << 16

@@ -1,0 +1,182 @@
+"""The tasks of a search: names, Python files or a network, with what is predicted of each."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from cdmpp.errors import CdmppError, DataError
+from cdmpp.training.estimates import TrainedModel
+from tvm_helper.measure.options import MeasureOptions
+from tvm_helper.measure.sources import MeasuredTask, campaign_tasks, module_task
+
+#: What the final module is compared with.
+UNTUNED = "the first valid MetaSchedule sample of each task, seed 0"
+_LONGEST_SYMBOL = 60
+_LAYOUT_FREE = "layout_free_buffers"
+
+
+@dataclass(frozen=True)
+class SearchTask:
+    """A task of a search.
+
+    Attributes:
+        task: name, key, operator and content.
+        symbol: what its function is called in the saved module.
+        shapes: of the arguments, e.g. `1x64x56x56`, the result last.
+        weight: how often it is called.
+        module: the unscheduled computation, an `IRModule` with `main`.
+        predicted_s: predicted seconds of the first valid sample; None where there is none.
+    """
+
+    task: MeasuredTask
+    symbol: str
+    shapes: tuple[str, ...]
+    weight: int
+    module: Any = field(repr=False)
+    predicted_s: float | None = None
+
+    @property
+    def key(self) -> str:
+        """Short name of the task in the search's files."""
+        return self.task.key
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns what the search's file says of it."""
+        return {
+            "key": self.key, "name": self.task.name, "symbol": self.symbol,
+            "operator": self.task.operator, "shapes": list(self.shapes), "weight": self.weight,
+            "predicted_s": self.predicted_s,
+        }  # fmt: skip
+
+
+def named_tasks(names: Sequence[str]) -> list[SearchTask]:
+    """Returns the tasks of names and Python files, each once.
+
+    Raises:
+        UsageError: an unknown task name.
+        DataError: a file cannot be run or defines no program.
+    """
+    tasks = campaign_tasks(MeasureOptions(sample=tuple(names)), None)
+    from tvm_helper.compat import tvm
+    from tvm_helper.programs.network_tasks import argument_shapes
+
+    found: list[SearchTask] = []
+    for task in tasks:
+        function = tvm.ir.load_json(task.content["module"])["main"]
+        # A schedule must not change the layout of arguments: the saved module keeps the signature.
+        module = tvm.IRModule({"main": function.without_attr(_LAYOUT_FREE)})
+        shapes = argument_shapes(module)
+        if shapes is None:
+            raise DataError(
+                f"task {task.name}: has arguments whose shape is not constant; expected a program "
+                "of constant shapes"
+            )
+        plain = module_task(task.name, module, operator=task.operator)
+        found.append(SearchTask(plain, "", shapes, 1, module))
+    return _with_symbols(found)
+
+
+def tasks_of_network(path: Path, target: Any) -> tuple[list[SearchTask], dict[str, int]]:
+    """Returns the tasks of a network, and the calls of what is no tensor program by name.
+
+    Raises:
+        DataError: the file cannot be read or imported, or has no task.
+    """
+    from tvm_helper.programs.network_tasks import load_network, network_tasks
+
+    found = network_tasks(load_network(path), target)
+    if not found.tasks:
+        raise DataError(
+            f"{path}: has no task that can be searched ({', '.join(sorted(found.unknown))}); "
+            "expected operators that TVM turns into tensor programs of constant shape"
+        )
+    tasks = [
+        SearchTask(
+            module_task(one.name, one.module, networks=((path.stem, one.weight),)), "",
+            one.shapes, one.weight, one.module,
+        )
+        for one in found.tasks
+    ]  # fmt: skip
+    return _with_symbols(tasks), found.unknown
+
+
+def by_expected_share(
+    tasks: Sequence[SearchTask], target: Any, device: str, model: TrainedModel | None
+) -> tuple[list[SearchTask], dict[str, str]]:
+    """Returns the tasks that have a schedule, largest share of the predicted time first.
+
+    Without a prediction the number of operations decides.
+
+    Returns:
+        The tasks, and name -> reason of those that are left out.
+
+    Raises:
+        DataError: none has a schedule.
+    """
+    from tvm_helper.programs.sampling import first_valid_schedule
+
+    kept: list[SearchTask] = []
+    left_out: dict[str, str] = {}
+    for task in tasks:
+        try:
+            schedule = first_valid_schedule(task.module["main"], target)
+        except Exception as error:  # TVM raises whatever its schedule rules do
+            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+            left_out[task.task.name] = f"{type(error).__name__}: {lines[-1][:160] if lines else ''}"
+            continue
+        if schedule is None:
+            left_out[task.task.name] = "no valid schedule in MetaSchedule's design space"
+            continue
+        kept.append(replace(task, predicted_s=_predicted_s(task, schedule.mod, device, model)))
+    if not kept:
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in left_out.items())
+        raise DataError(f"no task can be searched ({reasons}); expected unscheduled programs")
+    return sorted(kept, key=_order), left_out
+
+
+def shares(seconds: Sequence[float | None]) -> list[float | None]:
+    """Returns each share of the sum, None where the seconds are not known."""
+    total = sum(value for value in seconds if value is not None)
+    return [None if value is None or not total else value / total for value in seconds]
+
+
+def _order(task: SearchTask) -> tuple[float, float, str]:
+    seconds = math.nan if task.predicted_s is None else task.weight * task.predicted_s
+    work = task.weight * (task.task.flop_count or 0.0)
+    return (0.0 if math.isnan(seconds) else -seconds, -work, task.task.name)
+
+
+def _predicted_s(
+    task: SearchTask, scheduled: Any, device: str, model: TrainedModel | None
+) -> float | None:
+    if model is None:
+        return None
+    from tvm_helper.predict.predictor import Predictor
+    from tvm_helper.programs.program_file import NamedProgram
+
+    try:
+        (found,) = Predictor(model, [device]).programs([NamedProgram(task.task.name, scheduled)])
+    except CdmppError:  # a program without features; the table says ?
+        return None
+    return found.latency_s
+
+
+def _with_symbols(tasks: Sequence[SearchTask]) -> list[SearchTask]:
+    """Returns the tasks with different names that are identifiers of C."""
+    taken: set[str] = set()
+    named = []
+    for task in tasks:
+        stem = re.sub(r"\W+", "_", task.task.name).strip("_")[:_LONGEST_SYMBOL] or "task"
+        stem = f"task_{stem}" if stem[0].isdigit() else stem
+        symbol, number = stem, 1
+        while symbol in taken:
+            number += 1
+            symbol = f"{stem}_{number}"
+        taken.add(symbol)
+        named.append(replace(task, symbol=symbol))
+    return named

@@ -1,0 +1,121 @@
+"""The process that compiles and times what a search has found; see `measure_protocol`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from cdmpp.processes.serve import ProgramError, first_error_text, serve
+
+_COMPILE_HOST, _RUNTIME = 2, 4
+Begin = Callable[[], None]
+
+
+def main() -> None:
+    """Serves until the search is gone."""
+    serve({"tasks": _compile_tasks, "network": _compile_network, "compare": _compare}, _prepare)
+
+
+def _prepare() -> None:
+    from tvm_helper.compat import import_tensor_intrinsics
+
+    import_tensor_intrinsics()  # a schedule may use one
+
+
+def _compile_tasks(request: dict[str, Any], begin: Begin) -> dict[str, Any]:
+    """Compiles the functions of all tasks into one module; returns their arguments by symbol."""
+    from tvm_helper.compat import Target, tvm
+    from tvm_helper.programs.build import arguments_of, runnable
+
+    begin()
+    functions = {}
+    arguments = {}
+    for task in request["tasks"]:
+        module = runnable(_schedule(task, Target(request["target"])).mod)
+        symbol = task["symbol"]
+        arguments[symbol] = arguments_of(module)
+        functions[symbol] = module["main"].with_attr("global_symbol", symbol)
+    _export(lambda: tvm.compile(tvm.IRModule(functions), target=request["target"]), request)
+    return {"arguments": arguments}
+
+
+def _compile_network(request: dict[str, Any], begin: Begin) -> dict[str, Any]:
+    """Compiles a network with the schedules of its tasks; returns the arguments of `main`."""
+    from tvm_helper.compat import Target
+    from tvm_helper.programs.build import compiled_network, network_inputs
+    from tvm_helper.programs.network_tasks import fused_network, load_network
+
+    begin()
+    target = Target(request["target"])
+    fused = fused_network(load_network(Path(request["network"])), target)
+    scheduled = [(_module(task["file"]), _schedule(task, target)) for task in request["tasks"]]
+    _export(lambda: compiled_network(fused, scheduled, target), request)
+    return {"arguments": {"main": network_inputs(fused)}}
+
+
+def _compare(request: dict[str, Any], begin: Begin) -> dict[str, Any]:
+    """Times a function of several modules in turn; returns the costs, a list a module."""
+    from tvm import relax
+
+    from tvm_helper.compat import tvm
+    from tvm_helper.programs.build import random_tensors
+
+    begin()
+    try:
+        kind = request["target_kind"]
+        device = tvm.runtime.cpu(0) if kind == "llvm" else tvm.runtime.device(kind, 0)
+        arguments = random_tensors(request["arguments"], device)
+        evaluators = []
+        for path in request["modules"]:
+            module = tvm.runtime.load_module(path)
+            callee = relax.VirtualMachine(module, device) if request["is_network"] else module
+            evaluators.append(
+                callee.time_evaluator(
+                    request["function"], device, number=1, repeat=1,
+                    min_repeat_ms=round(1e3 * request["min_repeat_s"]),
+                )
+            )  # fmt: skip
+        costs_s: list[list[float]] = [[] for _ in evaluators]
+        for repeat in range(-1, request["repeats"]):  # the first one warms up
+            for place, evaluator in enumerate(evaluators):
+                (cost_s,) = evaluator(*arguments).results
+                if repeat >= 0:
+                    costs_s[place].append(float(cost_s))
+    except Exception as error:  # TVM raises whatever its runtime does
+        raise ProgramError(
+            _RUNTIME, f"{type(error).__name__}: {first_error_text(str(error))}"
+        ) from None
+    return {"costs_s": costs_s}
+
+
+def _export(compiled: Callable[[], Any], request: dict[str, Any]) -> None:
+    try:
+        compiled().export_library(request["artifact"])
+    except Exception as error:  # TVM and the linker raise whatever they do
+        raise ProgramError(
+            _COMPILE_HOST, f"{type(error).__name__}: {first_error_text(str(error))}"
+        ) from None
+
+
+def _schedule(task: dict[str, Any], target: Any) -> Any:
+    """Returns the schedule of a trace, or the first valid sample."""
+    from tvm_helper.programs.sampling import first_valid_schedule
+    from tvm_helper.programs.schedule_of_trace import schedule_of
+
+    module = _module(task["file"])
+    if task["trace"] is None:
+        return first_valid_schedule(module["main"], target)
+    return schedule_of(module, task["trace"])
+
+
+def _module(path: str) -> Any:
+    from tvm_helper.compat import tvm
+
+    text = json.loads(Path(path).read_text(encoding="utf-8"))["module"]
+    return tvm.ir.load_json(text)
+
+
+if __name__ == "__main__":
+    main()

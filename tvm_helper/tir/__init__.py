@@ -1,0 +1,1 @@
+"""TVM's TIR and loop trees: reading modules, the canonical level, features of modules."""

@@ -1,0 +1,115 @@
+"""Modules in TVM's hands to compact ASTs: what a cost model inside TVM's search calls.
+
+The native code walks a scheduled module as it is and only lets TVM lower one whose threads reduce
+together; Python (`tvm_helper.tir.loop_tree`, its reference) does all of it where there is no
+compiler, and what the native code declines. The results are the same.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+from cdmpp.errors import DataError, ReplayError
+from cdmpp.features.compact_ast import CompactAst
+from cdmpp.features.gpu_limits import GpuLimits, gpu_violation
+from cdmpp.features.tree import compact_ast, reject_reason
+from tvm_helper.compat import Target
+from tvm_helper.featurise import is_gpu_kind, outcomes
+from tvm_helper.native.build import NativeBuildError
+from tvm_helper.native.modules import NativeModules, modules_library
+from tvm_helper.tir.loop_tree import loop_tree_from_tir, lowering_passes
+
+_LANES_PER_VTHREAD = 4
+_log = logging.getLogger("cdmpp")
+
+
+def featurise_modules(
+    modules: Sequence[Any],
+    target: Target | None,
+    *,
+    limits: GpuLimits | None = None,
+    threads: int = 1,
+    lowered: bool = False,
+) -> list[CompactAst | ReplayError]:
+    """Lowers and featurises modules. The interpreter lock is released during the native part.
+
+    Args:
+        modules: `IRModule`s with one function `main`, as a schedule or a measure candidate has
+            them. They are not changed.
+        target: what they are scheduled for; says whether they are GPU kernels and what a kernel
+            may use. None = unknown: a program with thread bindings is one for a GPU.
+        limits: what a kernel may use; None = what the target says.
+        threads: how many threads the native code works with.
+        lowered: whether the modules have no blocks any more; then no pass is run.
+
+    Returns:
+        For every module, in order, its compact AST, or why it has none.
+    """
+    is_gpu = target is not None and is_gpu_kind(target.kind.name)
+    limits = module_limits(target) if limits is None else limits
+    native = native_modules()
+    if native is None or not modules:
+        return [_by_reference(module, is_gpu, limits, lowered=lowered) for module in modules]
+    batch = native.featurise(
+        modules, is_gpu=is_gpu, limits=limits, may_lower=not lowered, threads=threads
+    )
+    return [
+        _by_reference(module, is_gpu, limits, lowered=lowered) if result is None else result
+        for module, result in zip(modules, outcomes(batch), strict=True)
+    ]
+
+
+def module_limits(target: Target | None) -> GpuLimits | None:
+    """Returns what a kernel for a target may use; None where the target does not say.
+
+    As in Ansor's hardware parameters, a virtual thread may be a fourth of a warp.
+    """
+    if target is None or not is_gpu_kind(target.kind.name):
+        return None
+    names = ("max_shared_memory_per_block", "max_threads_per_block", "thread_warp_size")
+    shared_bytes, threads, warp_size = (target.attrs.get(name) for name in names)
+    if shared_bytes is None or threads is None or warp_size is None:
+        return None
+    return GpuLimits(int(shared_bytes), int(threads), int(warp_size) // _LANES_PER_VTHREAD)
+
+
+@lru_cache(maxsize=1)
+def native_modules() -> NativeModules | None:
+    """Returns the native featuriser of modules, None where Python has to do it."""
+    library = modules_library()
+    if library is None:
+        return None
+    try:
+        return NativeModules(library, lowering_passes())
+    except NativeBuildError as error:
+        _log.warning("%s Modules are featurised in Python, some fifty times slower.", error)
+        return None
+
+
+def _by_reference(
+    module: Any, is_gpu: bool, limits: GpuLimits | None, *, lowered: bool
+) -> CompactAst | ReplayError:
+    try:
+        tree = loop_tree_from_tir(module, lowered=lowered)
+        tree.is_gpu = tree.is_gpu or is_gpu
+        ast = compact_ast(tree)
+    except ReplayError as error:
+        return error
+    except DataError as error:
+        return ReplayError("no loop tree", str(error))
+    except RecursionError:
+        return ReplayError("expression nested too deeply")
+    except Exception as error:  # TVM raises whatever its checks do
+        text = (str(error).strip().splitlines() or [""])[-1]
+        return ReplayError("module cannot be lowered", f"{type(error).__name__}: {text[:160]}")
+    reason = reject_reason(tree)
+    if reason is None and tree.is_gpu and limits is not None:
+        reason = gpu_violation(tree, limits)
+    return replace(ast, valid=reason is None, reject_reason=reason)
+
+
+__all__ = ["featurise_modules", "module_limits", "native_modules"]
