@@ -24,8 +24,6 @@ LAYERS = (
     "autotune benchmark tvm_helper",
     "cli",
 )
-#: Modules of plain data that a sub-folder may import from its parent folder.
-PLAIN = ("schema", "options", "base", "graph")
 MOST_MODULES = 15
 
 
@@ -115,19 +113,20 @@ def _package(module: str) -> str:
 
 def folder_breaches() -> list[str]:
     """Returns the imports between folders of a package that run both ways, and those of a
-    sub-folder from its parent that are not of plain data.
+    sub-folder from its parent that lead back into it.
     """
     folders = {name for name, path in modules().items() if path.name == "__init__.py"}
+    targets: dict[str, set[str]] = defaultdict(set)
+    for arrow in arrows():
+        targets[arrow.source].add(arrow.target)
     ties: dict[tuple[str, str], list[Arrow]] = defaultdict(list)
     breaches = []
     for arrow in arrows():
         source, target = (_folder(end, folders) for end in (arrow.source, arrow.target))
-        top = ".".join(source.split(".")[:2]) if source.startswith("cdmpp") else "tvm_helper"
         if source == target or _package(arrow.source) != _package(arrow.target):
             continue
-        is_child = source.startswith(f"{target}.")
-        if is_child and target != top.split(".")[0]:
-            if arrow.target.rpartition(".")[2] not in PLAIN:
+        if source.startswith(f"{target}."):
+            if any(_folder(end, folders) == source for end in _reached(arrow.target, targets)):
                 breaches.append(str(arrow))
         elif not target.startswith(f"{source}."):
             ties[source, target].append(arrow)
@@ -136,6 +135,18 @@ def folder_breaches() -> list[str]:
             both = ties[source, target], ties[target, source]
             breaches += [str(arrow) for arrow in min(both, key=len)]
     return breaches
+
+
+def _reached(module: str, targets: dict[str, set[str]]) -> set[str]:
+    """Returns all modules that a module imports, however far."""
+    found: set[str] = set()
+    waiting = [module]
+    while waiting:
+        for target in targets.get(waiting.pop(), ()):
+            if target not in found:
+                found.add(target)
+                waiting.append(target)
+    return found
 
 
 def _folder(module: str, folders: set[str]) -> str:
@@ -209,3 +220,22 @@ def namespace_breaches() -> list[str]:
                 if any("Namespace" in kind for kind in kinds):
                     found.append(f"{name}.{node.name}")
     return found
+
+
+def imports_any(path: Path, names: tuple[str, ...]) -> bool:
+    """Whether a module imports one of these top-level packages, for whatever."""
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Import):
+            found = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            found = [node.module or ""]
+        else:
+            continue
+        if any(name.split(".")[0] in names for name in found):
+            return True
+    return False
+
+
+def docstring(path: Path) -> str:
+    """Returns the first paragraph of a module's docstring."""
+    return (ast.get_docstring(ast.parse(path.read_text("utf-8"))) or "").split("\n\n")[0]

@@ -16,10 +16,10 @@ from cdmpp.autotune.plots import (
 )
 from cdmpp.autotune.trial_rows import TrialRow, importances, trial_rows
 from cdmpp.errors import DataError
+from cdmpp.files.atomic import write_text
 from cdmpp.files.places import package_folder
 from cdmpp.machine import versions
 from cdmpp.report.tables import format_seconds
-from cdmpp.training._files import write_text
 
 if TYPE_CHECKING:
     import optuna

@@ -26,8 +26,8 @@ from cdmpp.autotune.storage import open_storage, open_study
 from cdmpp.autotune.worker import OnTrial, work
 from cdmpp.datasets.samples import Samples
 from cdmpp.errors import CdmppError, DataError
+from cdmpp.files.atomic import write_text
 from cdmpp.nn.loop.one_thread import one_thread_each
-from cdmpp.training._files import write_text
 
 if TYPE_CHECKING:
     import optuna

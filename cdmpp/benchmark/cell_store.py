@@ -10,8 +10,7 @@ from typing import Any, Literal
 
 from cdmpp.benchmark.plan import Cell, DatasetFacts, facts_from_json, facts_to_json
 from cdmpp.errors import DataError
-from cdmpp.files.atomic import make_folder
-from cdmpp.training._files import read_json, write_json
+from cdmpp.files.atomic import make_folder, read_json, write_json
 
 Status = Literal["ok", "not-applicable", "failed"]
 

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cdmpp.cli._campaign_progress import campaign_progress
+from cdmpp.cli.shared.campaign_progress import campaign_progress
 from cdmpp.cli.shared.options import (
     add_config_options,
     add_output_options,

@@ -52,14 +52,22 @@ def write_atomic(path: Path, write: Callable[[Path], None]) -> None:
         raise DataError(f"{path}: cannot write ({error.strerror or error})") from None
 
 
-def write_json(path: Path, value: Any) -> None:
-    """Writes a JSON value atomically, keys sorted.
+def write_text(path: Path, text: str) -> None:
+    """Writes a text file (UTF-8) atomically.
 
     Raises:
         DataError: the file cannot be written.
     """
-    text = json.dumps(value, indent=1, sort_keys=True) + "\n"
-    write_atomic(path, lambda temporary: _write_text(temporary, text))
+    write_bytes(path, text.encode())
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Writes one JSON value atomically, keys in the order given.
+
+    Raises:
+        DataError: the file cannot be written.
+    """
+    write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -68,15 +76,29 @@ def write_bytes(path: Path, content: bytes) -> None:
     Raises:
         DataError: the file cannot be written.
     """
-    write_atomic(path, lambda temporary: _write_bytes(temporary, content))
+
+    def write(temporary: Path) -> None:
+        temporary.write_bytes(content)
+
+    write_atomic(path, write)
 
 
-def _write_bytes(path: Path, content: bytes) -> None:
-    path.write_bytes(content)
+def read_json(path: Path, *, what: str, hint: str) -> Any:
+    """Returns the JSON value of a file.
 
+    Args:
+        what: what the file is, for the error text.
+        hint: what to do when it is missing or damaged.
 
-def _write_text(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8")
+    Raises:
+        DataError: the file is missing or is not JSON.
+    """
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise DataError(f"no {what} at {path} ({error.strerror or error}); {hint}") from error
+    except ValueError as error:
+        raise DataError(f"the {what} {path} is damaged ({error}); {hint}") from error
 
 
 def remove_abandoned(folder: Path, pattern: str = "*.tmp") -> None:

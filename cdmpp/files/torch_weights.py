@@ -1,4 +1,4 @@
-"""Weights of torch networks of a model in one safetensors file."""
+"""Weights of torch models on disk: safetensors, nothing pickled."""
 
 from __future__ import annotations
 
@@ -14,39 +14,66 @@ from cdmpp.files.atomic import write_atomic
 FILE_NAME = "model.safetensors"
 
 
-def save_networks(networks: Mapping[str, nn.Module], directory: Path) -> None:
-    """Writes the weights of all networks, float32, each name behind the network's own."""
-    from safetensors.torch import save_file
+def save_weights(network: nn.Module, directory: Path) -> None:
+    """Writes the weights of a network into `directory`."""
+    _save({key: value.contiguous() for key, value in network.state_dict().items()}, directory)
 
+
+def load_weights(network: nn.Module, directory: Path, *, train_command: str) -> None:
+    """Reads into `network` what `save_weights` wrote.
+
+    Args:
+        train_command: what makes such weights; the error names it.
+
+    Raises:
+        DataError: the weights are missing or do not fit the network.
+    """
+    _load({"": network}, directory, train_command)
+
+
+def save_networks(networks: Mapping[str, nn.Module], directory: Path) -> None:
+    """Writes the weights of several networks, float32, each name behind the network's own."""
     weights = {
         f"{name}.{key}": value.detach().to(torch.float32).contiguous()
         for name, network in networks.items()
         for key, value in network.state_dict().items()
     }
-    write_atomic(directory / FILE_NAME, lambda path: save_file(weights, path))
+    _save(weights, directory)
 
 
 def load_networks(networks: Mapping[str, nn.Module], directory: Path) -> None:
-    """Reads what `save_networks` wrote into networks of the same shape.
+    """Reads what `save_networks` wrote into networks of the same shape; they only answer then.
 
     Raises:
         DataError: the weights are missing or do not fit.
     """
+    starts = {f"{name}.": network for name, network in networks.items()}
+    _load(starts, directory, "cdmpp networks train")
+    for network in networks.values():
+        network.eval()
+
+
+def _save(weights: dict[str, torch.Tensor], directory: Path) -> None:
+    from safetensors.torch import save_file
+
+    write_atomic(directory / FILE_NAME, lambda path: save_file(weights, path))
+
+
+def _load(networks: Mapping[str, nn.Module], directory: Path, train_command: str) -> None:
+    """Reads the weights of networks by what their names start with."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     path = directory / FILE_NAME
     try:
         weights = load_file(path)
-        for name, network in networks.items():
-            start = f"{name}."
+        for start, network in networks.items():
             own = {
-                key[len(start) :]: value for key, value in weights.items() if key.startswith(start)
+                key.removeprefix(start): v for key, v in weights.items() if key.startswith(start)
             }
             network.load_state_dict(own)
-            network.eval()
     except (OSError, SafetensorError, RuntimeError) as error:
         reason = str(error).strip().splitlines()[0]
         raise DataError(
-            f"cannot read the weights {path} ({reason}); train again with `cdmpp networks train`"
+            f"cannot read the weights {path} ({reason}); train again with `{train_command}`"
         ) from error

@@ -19,7 +19,7 @@ from cdmpp.config import from_dict, to_dict
 from cdmpp.datasets.samples import Samples
 from cdmpp.devices.vector import device_vector
 from cdmpp.errors import UsageError
-from cdmpp.models._weights import load_weights, save_weights
+from cdmpp.files.torch_weights import load_weights, save_weights
 from cdmpp.models.base import CostModel
 from cdmpp.models.options import TransformerOptions
 from cdmpp.models.parts.checks import check_schema, check_trainable, state_value

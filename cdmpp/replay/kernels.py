@@ -10,7 +10,7 @@ from cdmpp.analytic.kernels.data_movement import element_wise_operators
 from cdmpp.analytic.kernels.times import _ELEMENT_BYTES, KernelCall, KernelTimes
 from cdmpp.replay.costs import CostSource, OperatorCost, exact
 from cdmpp.replay.graph import OperatorGraph
-from cdmpp.replay.torch_work import product_sizes
+from cdmpp.replay.traces.torch_work import product_sizes
 
 
 class KernelCosts(CostSource):

@@ -8,6 +8,7 @@ import platform
 from pathlib import Path
 from typing import Any
 
+from cdmpp.files.atomic import write_text
 from cdmpp.metrics import absolute_percentage_error
 from cdmpp.report.page import Page, render_page
 from cdmpp.report.plots import (
@@ -17,7 +18,6 @@ from cdmpp.report.plots import (
     training_curve,
 )
 from cdmpp.report.tables import Group, format_value, metric_group
-from cdmpp.training._files import write_text
 from cdmpp.training.run import ORACLE, RunResult
 
 

@@ -13,8 +13,7 @@ import numpy as np
 from cdmpp.datasets.samples import Samples
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError, UsageError
-from cdmpp.files.atomic import make_folder
-from cdmpp.training._files import read_json, write_json
+from cdmpp.files.atomic import make_folder, read_json, write_json
 from cdmpp.training.estimates import load_trained
 from cdmpp.training.run_folder import save_model
 

@@ -16,12 +16,11 @@ from cdmpp.datasets.judge import judge_in_detail, oracle_task_median
 from cdmpp.datasets.samples import Samples
 from cdmpp.datasets.splits import Split, split
 from cdmpp.errors import UsageError
-from cdmpp.files.atomic import make_folder
+from cdmpp.files.atomic import make_folder, write_json, write_text
 from cdmpp.machine import versions
 from cdmpp.models.base import CostModel
 from cdmpp.models.registry import model_class
 from cdmpp.timing.stats import timer
-from cdmpp.training._files import write_json, write_text
 from cdmpp.training.estimates import TrainedModel
 from cdmpp.training.options import TrainOptions
 from cdmpp.training.run_folder import ModelCard, save_trained, task_digests, write_predictions

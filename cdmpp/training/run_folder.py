@@ -15,10 +15,9 @@ from cdmpp.datasets.samples import Samples
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.devices.vector import DEVICE_VECTOR_SCHEMA_VERSION
 from cdmpp.errors import DataError
-from cdmpp.files.atomic import write_atomic
+from cdmpp.files.atomic import read_json, write_atomic, write_json
 from cdmpp.models.base import CostModel
 from cdmpp.models.registry import model_class
-from cdmpp.training._files import read_json, write_json
 from cdmpp.training.machine_code.model import FOLDER as MACHINE_CODE_FOLDER
 from cdmpp.training.uncertainty.calibration import Calibration, calibrate
 from cdmpp.training.uncertainty.strangers import TrainingTasks

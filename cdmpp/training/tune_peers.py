@@ -25,7 +25,7 @@ from cdmpp.datasets.judge import judge
 from cdmpp.datasets.samples import Samples
 from cdmpp.datasets.splits import split
 from cdmpp.errors import CdmppError, NotApplicableError, UsageError
-from cdmpp.training._files import write_text
+from cdmpp.files.atomic import write_text
 from cdmpp.training.options import TrainOptions
 from cdmpp.training.run import new_model
 

@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from cdmpp.cli._replay_costs import measured_times, measured_values
+from cdmpp.cli.replay.costs import measured_times, measured_values
 from cdmpp.files.atomic import make_folder, write_atomic, write_json
 from cdmpp.machine import commit, machine, versions
 from cdmpp.replay.calibration import fitted_gap_s

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from cdmpp.training._files import read_json, write_json
+from cdmpp.files.atomic import read_json, write_json
 
 CLOCK_FILE = "clock.json"
 

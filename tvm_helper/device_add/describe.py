@@ -15,8 +15,7 @@ from cdmpp.devices.registry import get_device
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.devices.write_file import device_file_text
 from cdmpp.errors import DeviceError, UsageError
-from cdmpp.files.atomic import make_folder
-from cdmpp.training._files import write_text
+from cdmpp.files.atomic import make_folder, write_text
 from tvm_helper.device_add.benchmarks import Benchmarks, run_benchmarks
 from tvm_helper.device_add.options import DeviceAddOptions
 from tvm_helper.measure.options import MeasureOptions

@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 
 from cdmpp.datasets.budget import hold_out, of_tasks
 from cdmpp.datasets.samples import Samples
-from cdmpp.files.atomic import make_folder
+from cdmpp.files.atomic import make_folder, read_json, write_json
 from cdmpp.models.base import CostModel
-from cdmpp.training._files import read_json, write_json
 from cdmpp.training.finetune.adapt import Adapted, adapt, comparable
 from cdmpp.training.finetune.one_factor import as_device, fit_one_factor, with_devices
 from cdmpp.training.finetune.options import FinetuneOptions

@@ -20,12 +20,11 @@ from cdmpp.datasets.tenset.folder import default_dataset_dir, find_devices
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.devices.write_file import device_file_text
 from cdmpp.errors import DataError, DeviceError
-from cdmpp.files.atomic import make_folder, remove_abandoned
+from cdmpp.files.atomic import make_folder, read_json, remove_abandoned, write_json, write_text
 from cdmpp.files.journal import folder_lock
 from cdmpp.machine import machine, versions
 from cdmpp.pretrained import model_folder
 from cdmpp.processes.worker import WORKER_COMMAND
-from cdmpp.training._files import read_json, write_json, write_text
 from cdmpp.training.estimates import load_trained
 from cdmpp.training.finetune.run import FINE_TUNED
 from cdmpp.training.run import ORACLE, RunResult, claim_run_folder

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -101,3 +102,23 @@ def find_environment() -> LegacyEnvironment:
             f"(or name one: {FOLDER_VARIABLE}=DIR)"
         )
     return environment
+
+
+def run(command: list[str], what: str, environment: LegacyEnvironment | None = None) -> str:
+    """Runs a command, in the side environment where one is given, and returns its output.
+
+    Raises:
+        UsageError: it fails; says what it printed last.
+    """
+    variables = environment.variables() if environment is not None else None
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=variables)
+    except OSError as error:
+        raise UsageError(f"Cannot {what}: {error}") from None
+    if done.returncode:
+        last = "\n".join(done.stderr.strip().splitlines()[-6:])
+        raise UsageError(
+            f"Cannot {what}: {Path(command[0]).name} ended with code {done.returncode}:\n{last}\n"
+            "Put that right and run again: make legacy-env"
+        )
+    return done.stdout

@@ -11,8 +11,7 @@ import shutil
 
 from cdmpp.errors import UsageError
 from cdmpp.files.places import package_folder
-from tvm_helper.legacy._process import run
-from tvm_helper.legacy.environment import LegacyEnvironment
+from tvm_helper.legacy.environment import LegacyEnvironment, run
 
 #: What translates the bindings; installed in the side environment.
 REQUIREMENT = "cython==3.0.12"

@@ -19,8 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cdmpp.errors import CdmppError, UsageError
-from tvm_helper.legacy._process import run
-from tvm_helper.legacy.environment import STAMP, LegacyEnvironment, default_folder
+from tvm_helper.legacy.environment import STAMP, LegacyEnvironment, default_folder, run
 from tvm_helper.legacy.fast_calls import HEADER, REQUIREMENT, compile_bindings
 
 #: Installed without their dependencies (the first one would bring torch and much more).

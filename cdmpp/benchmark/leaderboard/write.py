@@ -19,10 +19,9 @@ from cdmpp.benchmark.leaderboard.verdict import (
 )
 from cdmpp.benchmark.noise_floor import FORMULA
 from cdmpp.config import to_dict
-from cdmpp.files.atomic import make_folder
+from cdmpp.files.atomic import make_folder, write_json, write_text
 from cdmpp.machine import commit, machine, versions
 from cdmpp.report.tables import Cell, Row
-from cdmpp.training._files import write_json, write_text
 
 _NOTES = (
     "APE is |predicted - measured| / measured. MAPE is its mean, which a few tiny operators can "

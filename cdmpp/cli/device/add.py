@@ -109,8 +109,8 @@ def run_add(args: argparse.Namespace) -> int:
         options, lambda: _samples(args), folder, began=began,
         on_progress=_lines() if not is_quiet(args) else None,
     )  # fmt: skip
+    from cdmpp.files.atomic import write_text
     from cdmpp.report.device_curve import curve_svg, curve_text
-    from cdmpp.training._files import write_text
 
     if result is not None:
         from cdmpp.cli.train import command_line
@@ -138,8 +138,8 @@ def run_add(args: argparse.Namespace) -> int:
 
 def run_curve(args: argparse.Namespace) -> int:
     """Runs `cdmpp device curve`; returns the exit code."""
+    from cdmpp.files.atomic import write_text
     from cdmpp.report.device_curve import curve_markdown, curve_svg, curve_text
-    from cdmpp.training._files import write_text
     from tvm_helper.device_add.run import read_curve
 
     curve = read_curve(args.run_folder)

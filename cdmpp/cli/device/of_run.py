@@ -17,8 +17,8 @@ def run_specs(folder: Path) -> list[DeviceSpec]:
     """
     from cdmpp.devices.spec import DeviceSpec
     from cdmpp.errors import DataError
+    from cdmpp.files.atomic import read_json
     from cdmpp.pretrained import model_folder
-    from cdmpp.training._files import read_json
 
     path = model_folder(folder) / "model.json"
     hint = "give a finished run folder, or pretrained"

@@ -6,8 +6,8 @@ import argparse
 import json
 from pathlib import Path
 
-from cdmpp.cli._campaign_progress import campaign_progress
 from cdmpp.cli.networks.generate import add_drawing_options, networks_config
+from cdmpp.cli.shared.campaign_progress import campaign_progress
 from cdmpp.cli.shared.options import add_devices_option, add_output_options, is_quiet
 
 

@@ -159,7 +159,7 @@ def run(args: argparse.Namespace) -> int:
         from cdmpp.cli.replay.training import run_training
 
         return run_training(args, kind)
-    from cdmpp.cli._replay_costs import outcomes_of
+    from cdmpp.cli.replay.costs import outcomes_of
 
     found = outcomes_of(args, kind)
     if args.statistics:

@@ -40,8 +40,8 @@ def kind_of(path: Path) -> Kind:
         DataError: there is no such file, or it is none of these.
     """
     from cdmpp.errors import DataError
-    from cdmpp.replay.json_stream import top_level_keys
     from cdmpp.replay.tenset_network import is_tenset_network
+    from cdmpp.replay.traces.json_stream import top_level_keys
 
     if not path.is_file():
         what = "is a folder" if path.is_dir() else "there is no such file"

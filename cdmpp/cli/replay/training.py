@@ -22,8 +22,8 @@ def run_training(args: argparse.Namespace, kind: str) -> int:
 
 
 def _run_trace(args: argparse.Namespace) -> int:
-    from cdmpp.cli._replay_costs import graph_outcomes
     from cdmpp.cli.replay.command import finish
+    from cdmpp.cli.replay.costs import graph_outcomes
     from cdmpp.cli.replay.inputs import read_traces, trace_graph
     from cdmpp.replay.traces.trace_graph import walked_operators
     from cdmpp.replay.transfers import Links
@@ -49,8 +49,8 @@ def _run_trace(args: argparse.Namespace) -> int:
 
 def _run_preset(args: argparse.Namespace) -> int:
     from cdmpp.analytic.kernels.times import KernelTimes
-    from cdmpp.cli._replay_costs import graph_outcomes, labels
     from cdmpp.cli.replay.command import finish
+    from cdmpp.cli.replay.costs import graph_outcomes, labels
     from cdmpp.errors import UsageError
     from cdmpp.replay.traces.dlrm import (
         dlrm_iteration,

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from cdmpp.config import from_dict, to_dict
 from cdmpp.datasets.samples import Samples
+from cdmpp.files.torch_weights import load_weights, save_weights
 from cdmpp.metrics import spearman_by_task
-from cdmpp.models._weights import load_weights, save_weights
 from cdmpp.models.base import CostModel
 from cdmpp.models.options import RankablePeerOptions
 from cdmpp.models.parts.checks import check_schema, check_trainable, state_value

@@ -21,10 +21,9 @@ from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DeviceError, UsageError
 from cdmpp.files.atomic import make_folder, remove_abandoned, write_json
 from cdmpp.files.journal import LineJournal, folder_lock
-from cdmpp.networks._machine import check_threads, machine, thread_environment
-from cdmpp.networks._worker_process import WORKER_COMMAND, WorkerProcess
 from cdmpp.networks.architectures.generator import GeneratedNetwork, generate
 from cdmpp.networks.architectures.spec import ArchitectureSpec
+from cdmpp.networks.campaign.machine import check_threads, machine, thread_environment
 from cdmpp.networks.campaign.options import NetworksConfig
 from cdmpp.networks.campaign.tables import (
     CAMPAIGN_FILE,
@@ -33,6 +32,7 @@ from cdmpp.networks.campaign.tables import (
     read_campaign,
     write_tables,
 )
+from cdmpp.networks.campaign.worker_process import WORKER_COMMAND, WorkerProcess
 from cdmpp.networks.graph.mode import Mode
 
 _LOG_FILE = "worker.log"

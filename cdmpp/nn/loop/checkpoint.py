@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from cdmpp.errors import DataError, UsageError
-from cdmpp.training._files import read_json, write_json
+from cdmpp.files.atomic import read_json, write_json
 
 CHECKPOINT_VERSION = 1
 _PREFIX = "step-"

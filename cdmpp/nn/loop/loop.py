@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from cdmpp.errors import NotFiniteError, UsageError
-from cdmpp.files.atomic import make_folder
+from cdmpp.files.atomic import make_folder, write_text
 from cdmpp.nn.loop.checkpoint import (
     TrainingState,
     latest_checkpoint,
@@ -32,7 +32,6 @@ from cdmpp.nn.loop.pace import CpuBudget, learning_rate, new_optimiser
 from cdmpp.nn.loop.shards import process_count
 from cdmpp.nn.options import LoopOptions
 from cdmpp.timing.stats import timer
-from cdmpp.training._files import write_text
 
 Progress = Callable[[dict[str, Any]], None]
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from cdmpp.errors import DataError
 from cdmpp.replay.graph import Operator, OperatorGraph
-from cdmpp.replay.json_stream import stream_array
-from cdmpp.replay.torch_work import is_view, torch_work
 from cdmpp.replay.traces.host_operators import plain_name
+from cdmpp.replay.traces.json_stream import stream_array
+from cdmpp.replay.traces.torch_work import is_view, torch_work
 
 _ROOTS = ("[pytorch|profiler|execution_trace|", "ProfilerStep#")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from cdmpp.errors import DataError
-from cdmpp.replay.json_stream import stream_array
+from cdmpp.replay.traces.json_stream import stream_array
 
 _OPERATOR_CATEGORIES = frozenset({"cpu_op", "user_annotation", "operator"})
 _RUNTIME_CATEGORIES = frozenset({"cuda_runtime", "cuda_driver", "hip_runtime", "runtime"})

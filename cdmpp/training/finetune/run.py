@@ -17,11 +17,10 @@ from cdmpp.datasets.samples import Samples
 from cdmpp.datasets.sampling import SamplingMethod, choose_tasks, untouched_tasks, workload_count
 from cdmpp.datasets.splits import network_family
 from cdmpp.errors import DataError, UsageError
-from cdmpp.files.atomic import make_folder
+from cdmpp.files.atomic import make_folder, write_json
 from cdmpp.machine import versions
 from cdmpp.models.base import CostModel
 from cdmpp.pretrained import model_folder
-from cdmpp.training._files import write_json
 from cdmpp.training.finetune.few_shot import FinetuneResult, finetune_in_detail
 from cdmpp.training.finetune.one_factor import as_device, fit_one_factor, with_devices
 from cdmpp.training.finetune.options import FinetuneOptions

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cdmpp.errors import DataError
-from cdmpp.training._files import read_json, write_json
+from cdmpp.files.atomic import read_json, write_json
 
 FILE_NAME = "in_network.json"
 FORMAT = 1

@@ -21,10 +21,9 @@ from cdmpp.datasets.samples import Samples
 from cdmpp.errors import DataError
 from cdmpp.features.added_columns import LEAF_EXTRA_NAMES
 from cdmpp.features.machine_code import MACHINE_CODE_NAMES, MACHINE_CODE_SCHEMA_VERSION
-from cdmpp.files.atomic import make_folder
+from cdmpp.files.atomic import make_folder, read_json, write_json
 from cdmpp.files.boosted_trees import load_booster, save_booster
 from cdmpp.models.parts.pooling import pooled_features
-from cdmpp.training._files import read_json, write_json
 
 if TYPE_CHECKING:  # torch takes long to import
     from cdmpp.training.machine_code.net import CodeNet

@@ -19,13 +19,13 @@ from cdmpp.cli.main import main
 from cdmpp.config import dump_config, load_config
 from cdmpp.errors import DeviceError, UsageError
 from cdmpp.files.journal import read_lines
-from cdmpp.networks._worker_process import WorkerProcess
 from cdmpp.networks.architectures.generator import SearchSpace, generate
 from cdmpp.networks.architectures.spec import ArchitectureSpec, MlpSpec
 from cdmpp.networks.campaign.machine_speed import WORKS
 from cdmpp.networks.campaign.options import NetworksConfig
 from cdmpp.networks.campaign.run import NetworksReport, campaign_samples, measure_networks
 from cdmpp.networks.campaign.tables import JOURNAL_FILE, write_tables
+from cdmpp.networks.campaign.worker_process import WorkerProcess
 from cdmpp.networks.dataset.store import read_dataset
 from tests.paths import ROOT
 

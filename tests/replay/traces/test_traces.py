@@ -11,9 +11,9 @@ import pytest
 
 from cdmpp.errors import DataError
 from cdmpp.replay.engine import replay
-from cdmpp.replay.json_stream import stream_array
 from cdmpp.replay.traces.host_operators import host_iterations
 from cdmpp.replay.traces.iteration_walk import walk
+from cdmpp.replay.traces.json_stream import stream_array
 from cdmpp.replay.traces.op_statistics import cleaned, trace_statistics
 from cdmpp.replay.traces.overheads import (
     extract_overheads,
@@ -230,7 +230,7 @@ def test_memory_grows_with_what_is_kept_not_with_the_file(tmp_path: Path) -> Non
 
 
 def test_elements_across_every_chunk_border(tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    import cdmpp.replay.json_stream as module
+    import cdmpp.replay.traces.json_stream as module
 
     values = [{"a": 'ä\\n"', "b": [1, {"c": 12.5}], "n": number} for number in range(40)]
     path = tmp_path / "v.json"

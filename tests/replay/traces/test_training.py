@@ -20,7 +20,6 @@ from cdmpp.errors import DataError, UsageError
 from cdmpp.replay.engine import replay
 from cdmpp.replay.kernels import KernelCosts, torch_kernel
 from cdmpp.replay.tenset_network import read_tenset_network
-from cdmpp.replay.torch_work import product_sizes, torch_work
 from cdmpp.replay.traces.dlrm import (
     dlrm_iteration,
     iteration_graph,
@@ -28,6 +27,7 @@ from cdmpp.replay.traces.dlrm import (
     walked_iteration,
 )
 from cdmpp.replay.traces.execution_trace import read_execution_trace
+from cdmpp.replay.traces.torch_work import product_sizes, torch_work
 from tests.paths import ROOT
 
 CONFIGS = ROOT / "configs" / "replay"

@@ -19,7 +19,7 @@ pytest.importorskip("tvm", reason="apache-tvm is not installed")
 
 from tvm.s_tir import meta_schedule
 
-from cdmpp.cli._replay_costs import measured_values
+from cdmpp.cli.replay.costs import measured_values
 from cdmpp.devices.registry import get_device
 from cdmpp.errors import DataError, UsageError
 from cdmpp.replay.costs import OperatorCost, gather_costs

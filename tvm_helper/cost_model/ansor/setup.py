@@ -15,8 +15,7 @@ from pathlib import Path
 
 from cdmpp.errors import CdmppError, UsageError
 from tvm_helper.legacy import setup
-from tvm_helper.legacy._process import run
-from tvm_helper.legacy.environment import LegacyEnvironment, default_folder
+from tvm_helper.legacy.environment import LegacyEnvironment, default_folder, run
 
 TEST_RUNNER = "pytest>=8,<10"
 

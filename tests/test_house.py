@@ -1,0 +1,85 @@
+"""The house rules: who may import whom, how full a folder may be, what loads without TVM."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests import house
+from tests.paths import ROOT
+
+#: Breaches that are known. The lists only shrink: mend one, strike it.
+KNOWN_FOLDERS = {"tvm_helper.measure.trials -> tvm_helper.search.options"}
+KNOWN_CIRCLES = [
+    ["cdmpp.cli.replay.command", "cdmpp.cli.replay.costs", "cdmpp.cli.replay.training"],
+]
+KNOWN_NAMESPACES = 83
+
+#: What reads records, featurises them and serves the old Ansor needs no TVM of today.
+WITHOUT_TVM = (
+    "tvm_helper.records", "tvm_helper.native", "tvm_helper.featurise",
+    "tvm_helper.cost_model.ansor", "tvm_helper.legacy",
+)  # fmt: skip
+
+
+def test_imports_go_down_the_layers():
+    assert house.upward() == []
+
+
+def test_folders_of_a_package_do_not_import_each_other():
+    assert set(house.folder_breaches()) == KNOWN_FOLDERS
+
+
+def test_private_modules_stay_in_their_folder():
+    assert house.private_breaches() == []
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    assert house.circles() == KNOWN_CIRCLES
+
+
+def test_no_folder_is_crowded():
+    assert house.crowded() == {}
+
+
+def test_cdmpp_imports_no_tvm():
+    names = ("tvm", "tvm_ffi")
+    found = [
+        name
+        for name, path in house.modules().items()
+        if name.startswith("cdmpp") and house.imports_any(path, names)
+    ]
+    assert found == []
+
+
+def test_below_run_no_function_of_the_command_line_takes_parsed_arguments():
+    assert len(house.namespace_breaches()) == KNOWN_NAMESPACES
+
+
+def test_every_package_says_what_it_is_for():
+    for name, path in house.modules().items():
+        if path.name == "__init__.py":
+            text = house.docstring(path)
+            assert len(text) > len(f"{name}.") + 10, f"{name}: {text!r} is no description"
+
+
+@pytest.mark.parametrize("place", WITHOUT_TVM)
+def test_what_needs_no_tvm_loads_without_it(place):
+    own = place.startswith("tvm_helper.cost_model.ansor") or place == "tvm_helper.legacy"
+    names = [
+        name
+        for name in house.modules()
+        if (name == place or name.startswith(f"{place}."))
+        and not (own and house.imports_any(house.modules()[name], ("tvm",)))
+    ]
+    code = (
+        "import importlib, sys\n"
+        "sys.modules['tvm'] = sys.modules['tvm_ffi'] = None\n"
+        f"for name in {names}: importlib.import_module(name)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
