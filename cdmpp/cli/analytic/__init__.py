@@ -1,1 +1,1 @@
-"""`cdmpp analytic conv|embedding|operator`."""
+"""`cdmpp analytic`: the closed-form models of convolutions, embedding lookups and operators."""

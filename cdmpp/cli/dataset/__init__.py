@@ -1,1 +1,1 @@
-"""`cdmpp dataset extract|stats|audit|merge|export`."""
+"""`cdmpp dataset`: extract, stats, audit, merge and export of datasets."""

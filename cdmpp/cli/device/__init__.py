@@ -1,1 +1,1 @@
-"""`cdmpp device add|list|show|occupancy`."""
+"""`cdmpp device`: known devices, occupancy, and adding the machine at hand."""

@@ -1,1 +1,1 @@
-"""`cdmpp networks generate|measure|train|evaluate`."""
+"""`cdmpp networks`: networks drawn, measured, trained on and judged."""
