@@ -55,7 +55,7 @@ def test_cdmpp_imports_no_tvm():
 
 
 def test_below_run_no_function_of_the_command_line_takes_parsed_arguments():
-    assert len(house.namespace_breaches()) == KNOWN_NAMESPACES
+    assert len(house.namespace_breaches()) <= KNOWN_NAMESPACES
 
 
 def test_every_package_says_what_it_is_for():

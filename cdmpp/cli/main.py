@@ -3,37 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import logging
 import os
 import sys
 from collections.abc import Sequence
 
 from cdmpp import __version__
+from cdmpp.cli.commands import COMMANDS, CommandParser, add_commands
 from cdmpp.errors import CdmppError
-
-#: Modules of `cdmpp.cli`, in the order of the help. Each has `register(subparsers)`.
-COMMANDS = (
-    "dataset.command",
-    "train",
-    "train_code",
-    "finetune",
-    "autotune",
-    "evaluate",
-    "predict.command",
-    "benchmark.command",
-    "measure",
-    "search.command",
-    "replay.command",
-    "device.command",
-    "doctor",
-    "analytic.command",
-    "roofline",
-    "profile",
-    "networks.command",
-    "golden",
-    "pretrain",
-)
 
 _EXIT_INTERRUPTED = 130
 _EXIT_BROKEN_PIPE = 141
@@ -67,9 +44,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """Returns the parser with every subcommand; loads nothing heavy."""
-    parser = argparse.ArgumentParser(
+def build_parser() -> CommandParser:
+    """Returns the parser with every command; imports none."""
+    parser = CommandParser(
         prog="cdmpp",
         description="Predict how long a tensor program takes on a device, without running it.",
         epilog="`cdmpp COMMAND --help` explains a command.",
@@ -77,9 +54,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"cdmpp {__version__}")
     parser.add_argument("-v", "--verbose", action="count", default=0, help="say more")
     parser.add_argument("-q", "--quiet", action="store_true", help="no progress")
-    subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name in COMMANDS:
-        importlib.import_module(f"cdmpp.cli.{name}").register(subparsers)
+    add_commands(parser, COMMANDS, "command")
     return parser
 
 

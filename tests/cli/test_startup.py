@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from cdmpp.cli.commands import COMMANDS
+from cdmpp.cli.main import main
 from tests.paths import ROOT
 
 REPOSITORY = ROOT
@@ -29,16 +31,40 @@ def loaded_after(statement: str) -> set[str]:
     [
         "import cdmpp",
         "from cdmpp.cli.main import main; main(['--help'])",
-        "from cdmpp.cli.main import main; main(['train', '--help'])",
-        "from cdmpp.cli.main import main; main(['measure', '--help'])",
-        "from cdmpp.cli.main import main; main(['doctor', '--help'])",
-        "from cdmpp.cli.main import main; main(['networks', 'measure', '--help'])",
-        "from cdmpp.cli.main import main; main(['networks', 'train', '--help'])",
+        "from cdmpp.cli.main import main; main(['device', '--help'])",
         "from cdmpp.cli.main import main; main(['--version'])",
     ],
 )
 def test_nothing_heavy_is_loaded(statement):
     assert loaded_after(statement) == set()
+
+
+def test_help_names_every_command_and_imports_none():
+    program = (
+        "import sys\nfrom cdmpp.cli.main import main\ntry:\n    main(['--help'])\n"
+        "except SystemExit:\n    pass\n"
+        "print('LOADED', *[name for name in sys.modules if name.startswith('cdmpp.cli.')])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=REPOSITORY
+    )
+    text, loaded = done.stdout.split("LOADED")
+    assert set(loaded.split()) == {"cdmpp.cli.main", "cdmpp.cli.commands"}
+    for command in COMMANDS:
+        assert f"\n    {command.name} " in text
+
+
+def paths(commands, before=()):
+    for command in commands:
+        yield (*before, command.name)
+        yield from paths(command.parts, (*before, command.name))
+
+
+@pytest.mark.parametrize("words", list(paths(COMMANDS)), ids=" ".join)
+def test_every_command_of_the_table_explains_itself(words, capsys):
+    with pytest.raises(SystemExit):
+        main([*words, "--help"])
+    assert f"usage: cdmpp {' '.join(words)} " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", ["train", "extract", "evaluate", "predict", "benchmark", "golden"])

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cdmpp.cli.shared.options import add_output_options, is_quiet
 
@@ -18,18 +18,14 @@ if TYPE_CHECKING:
 _SECONDS_BETWEEN_LINES = 10.0
 
 
-def register_add(commands: Any) -> None:
-    """Adds `device add` and `device curve` to the commands of `device`."""
-    parser = commands.add_parser(
-        "add",
-        help="describe and measure this machine, and adapt the shipped model to it",
-        description=(
-            "Describes this machine (what the system tells, two micro-benchmarks), measures "
-            "programs of tasks chosen by clustering until the time is over, fine-tunes the "
-            "pre-trained model to them, and prints the error on other measured tasks against the "
-            "number of tasks. The folder is a run folder: predict and evaluate take it. The same "
-            "command again continues one that was interrupted."
-        ),
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of `device add`."""
+    parser.description = (
+        "Describes this machine (what the system tells, two micro-benchmarks), measures "
+        "programs of tasks chosen by clustering until the time is over, fine-tunes the "
+        "pre-trained model to them, and prints the error on other measured tasks against the "
+        "number of tasks. The folder is a run folder: predict and evaluate take it. The same "
+        "command again continues one that was interrupted."
     )
     parser.add_argument("name", metavar="NAME", help="new label, e.g. my-laptop")
     parser.add_argument(
@@ -79,19 +75,20 @@ def register_add(commands: Any) -> None:
         help="where extracted data are kept (default: ./cache)",
     )
     add_output_options(parser)
-    parser.set_defaults(run=run_add)
-    curve = commands.add_parser("curve", help="print the errors that `device add` found")
-    curve.add_argument("run_folder", type=Path, metavar="RUN", help="folder of `device add`")
-    form = curve.add_mutually_exclusive_group()
+
+
+def add_curve_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of `device curve`."""
+    parser.add_argument("run_folder", type=Path, metavar="RUN", help="folder of `device add`")
+    form = parser.add_mutually_exclusive_group()
     form.add_argument("--markdown", action="store_true", help="print a page")
     form.add_argument("--json", action="store_true", help="print one JSON object")
-    curve.add_argument(
+    parser.add_argument(
         "--plot", type=Path, metavar="FILE.svg", help="write the plot there; the page shows it"
     )
-    curve.set_defaults(run=run_curve)
 
 
-def run_add(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     """Runs `cdmpp device add`; returns the exit code."""
     began = time.monotonic()
     from tvm_helper.device_add.options import DeviceAddOptions, run_folder

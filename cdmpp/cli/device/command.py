@@ -18,47 +18,42 @@ if TYPE_CHECKING:
     from cdmpp.devices.spec import DeviceSpec
 
 
-def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds the `device` command and its subcommands."""
-    from cdmpp.cli.device.add import register_add
-
-    parser = subparsers.add_parser("device", help="known devices, their numbers, occupancy")
-    commands = parser.add_subparsers(dest="device_command", required=True, metavar="COMMAND")
-    listing = commands.add_parser("list", help="list the known devices")
-    listing.add_argument(
+def add_list_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of `device list`."""
+    parser.add_argument(
         "--kind", choices=("gpu", "cpu", "accelerator"), help="only devices of this kind"
     )
-    form = listing.add_mutually_exclusive_group()
+    form = parser.add_mutually_exclusive_group()
     form.add_argument("--markdown", action="store_true", help="print docs/devices.md")
     form.add_argument("--json", action="store_true", help="print one JSON array")
-    add_devices_option(listing)
-    _add_run(listing)
-    listing.set_defaults(run=run_list)
-    show = commands.add_parser("show", help="show one device, with the source of every number")
-    show.add_argument("name", nargs="?", metavar="NAME", help="label or alias, e.g. t4")
-    _add_device_file(show)
-    show.add_argument("--json", action="store_true", help="print one JSON object")
-    add_devices_option(show)
-    _add_run(show)
-    show.set_defaults(run=run_show)
-    register_add(commands)
-    calculator = commands.add_parser(
-        "occupancy", help="how many blocks of a kernel a multiprocessor holds at once"
-    )
-    calculator.add_argument(
+    add_devices_option(parser)
+    _add_run(parser)
+
+
+def add_show_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of `device show`."""
+    parser.add_argument("name", nargs="?", metavar="NAME", help="label or alias, e.g. t4")
+    _add_device_file(parser)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add_devices_option(parser)
+    _add_run(parser)
+
+
+def add_occupancy_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of `device occupancy`."""
+    parser.add_argument(
         "--threads", type=int, required=True, metavar="N", help="threads of a block"
     )
-    calculator.add_argument(
+    parser.add_argument(
         "--registers", type=int, required=True, metavar="N", help="registers of a thread"
     )
-    calculator.add_argument(
+    parser.add_argument(
         "--shared-mem", type=int, default=0, metavar="BYTES", help="shared memory of a block"
     )
-    calculator.add_argument("--device", metavar="NAME", help="label or alias of an NVIDIA GPU")
-    _add_device_file(calculator)
-    calculator.add_argument("--json", action="store_true", help="print one JSON object")
-    add_devices_option(calculator)
-    calculator.set_defaults(run=run_occupancy)
+    parser.add_argument("--device", metavar="NAME", help="label or alias of an NVIDIA GPU")
+    _add_device_file(parser)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add_devices_option(parser)
 
 
 def run_list(args: argparse.Namespace) -> int:

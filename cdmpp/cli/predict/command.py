@@ -24,17 +24,13 @@ if TYPE_CHECKING:
     from cdmpp.training.run_folder import ModelCard
 
 
-def register(subparsers: Any) -> None:
-    """Adds the `predict` command."""
-    parser = subparsers.add_parser(
-        "predict",
-        help="predict the latency of programs, best first",
-        description=(
-            "Predicts every program of a Tenset record file (measured or not) and prints the "
-            "latencies, best first, beside the measured one when the record has it; or the tensor "
-            "programs of a Python file; or a whole network, task by task, with the first valid "
-            "MetaSchedule sample of each task (seed 0) as its schedule. Nothing is measured."
-        ),
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of the command."""
+    parser.description = (
+        "Predicts every program of a Tenset record file (measured or not) and prints the "
+        "latencies, best first, beside the measured one when the record has it; or the tensor "
+        "programs of a Python file; or a whole network, task by task, with the first valid "
+        "MetaSchedule sample of each task (seed 0) as its schedule. Nothing is measured."
     )
     parser.add_argument(
         "--model",
@@ -92,7 +88,6 @@ def register(subparsers: Any) -> None:
     )
     add_torch_options(parser)
     add_output_options(parser)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -15,18 +15,14 @@ if TYPE_CHECKING:
 _US = 1e-6
 
 
-def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds the `replay` command."""
-    parser = subparsers.add_parser(
-        "replay",
-        help="end-to-end latency of a network, replayed from its operators",
-        description=(
-            "Reads a network (.onnx, .pt2), tasks of Tenset's network_info, a graph of operators "
-            "(.json, .yaml), traces of torch.profiler or ExecutionTraceObserver, or a training "
-            "preset; gives every operator a time, and replays them on the queues of their devices. "
-            "An operator that no model covers gets a roofline bound, is listed and widens the "
-            "interval."
-        ),
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of the command."""
+    parser.description = (
+        "Reads a network (.onnx, .pt2), tasks of Tenset's network_info, a graph of operators "
+        "(.json, .yaml), traces of torch.profiler or ExecutionTraceObserver, or a training "
+        "preset; gives every operator a time, and replays them on the queues of their devices. "
+        "An operator that no model covers gets a roofline bound, is listed and widens the "
+        "interval."
     )
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="see docs/replay.md")
     _add_cost_options(parser)
@@ -38,7 +34,6 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="write replay.json, graph.json, timeline.html and trace.json (chrome) there",
     )  # fmt: skip
     add_output_options(parser)
-    parser.set_defaults(run=run)
 
 
 def _add_cost_options(parser: argparse.ArgumentParser) -> None:

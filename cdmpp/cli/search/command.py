@@ -32,16 +32,12 @@ _SINGLE = ("device", "target", "threads", "network", "cost_model", "model", "fin
            "trials", "trials_per_round", "seed", "minutes")  # fmt: skip
 
 
-def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds the `search` command and `search show`."""
-    parser = subparsers.add_parser(
-        "search",
-        help="find fast schedules of tasks or of a network",
-        description=(
-            "Lets TVM's MetaSchedule draw schedules, measures those that the cost model thinks "
-            "best, saves the best as DIR/module.so and times it beside the untuned module. Run "
-            "the same command again to continue."
-        ),
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of the command, and `search show`."""
+    parser.description = (
+        "Lets TVM's MetaSchedule draw schedules, measures those that the cost model thinks "
+        "best, saves the best as DIR/module.so and times it beside the untuned module. Run "
+        "the same command again to continue."
     )
     parser.add_argument("--out", type=Path, metavar="DIR", help="database, journal and module")
     what = parser.add_argument_group("what to search")
@@ -91,7 +87,6 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         parser, config="all of it in a file", setting="run_timeout_s=30 or timing.spread=0.01"
     )
     add_output_options(parser)
-    parser.set_defaults(run=run)
     parts = parser.add_subparsers(dest="search_command", metavar="show")
     show = parts.add_parser(
         "show",

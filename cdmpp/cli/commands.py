@@ -1,0 +1,144 @@
+"""The table of commands: name, one line of help, module; only the typed command's is imported."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+
+class Command(NamedTuple):
+    """A command of `cdmpp`, or a part of one.
+
+    Attributes:
+        module: of `cdmpp.cli`; its `add_options(parser)` adds the options and its `run(args)` runs
+            the command. With a part, as in `device.command:show`, they are `add_show_options` and
+            `run_show`.
+        parts: the sub-commands of a group, which has no module.
+    """
+
+    name: str
+    help: str
+    module: str = ""
+    parts: tuple[Command, ...] = ()
+
+
+COMMANDS = (
+    Command(
+        "dataset", "extract measure records into a dataset, look at datasets", "dataset.command"
+    ),
+    Command("train", "train a cost model and judge it on tasks it has not seen", "train"),
+    Command(
+        "train-code",
+        "teach a trained model to read the machine code of compiled programs",
+        "train_code",
+    ),
+    Command(
+        "finetune",
+        "adapt a trained model to a new device or network with a few measured tasks",
+        "finetune",
+    ),
+    Command(
+        "autotune",
+        "find hyper-parameters of a cost model by trials on the validation part",
+        "autotune",
+    ),
+    Command("evaluate", "judge a trained model on measured programs", "evaluate"),
+    Command("predict", "predict the latency of programs, best first", "predict.command"),
+    Command(
+        "benchmark",
+        "train and judge every model with several seeds, write tables",
+        "benchmark.command",
+    ),
+    Command("measure", "build and time programs on a device", "measure"),
+    Command("search", "find fast schedules of tasks or of a network", "search.command"),
+    Command(
+        "replay", "end-to-end latency of a network, replayed from its operators", "replay.command"
+    ),
+    Command(
+        "device",
+        "known devices, their numbers, occupancy",
+        parts=(
+            Command("list", "list the known devices", "device.command:list"),
+            Command(
+                "show", "show one device, with the source of every number", "device.command:show"
+            ),
+            Command(
+                "add",
+                "describe and measure this machine, and adapt the shipped model to it",
+                "device.add",
+            ),
+            Command("curve", "print the errors that `device add` found", "device.add:curve"),
+            Command(
+                "occupancy",
+                "how many blocks of a kernel a multiprocessor holds at once",
+                "device.command:occupancy",
+            ),
+        ),
+    ),
+    Command("doctor", "health of measurements, or of this machine", "doctor"),
+    Command(
+        "analytic",
+        "closed-form models: convolutions, embedding lookups, operators",
+        "analytic.command",
+    ),
+    Command("roofline", "what bounds a program or an operator", "roofline"),
+    Command("profile", "where the time goes: read profiles of other tools", "profile"),
+    Command(
+        "networks",
+        "whole networks: time, memory and utilisation from the operator graph",
+        "networks.command",
+    ),
+    Command("golden", "compare replayed records with the original TVM's results", "golden"),
+    Command("pretrain", "train and package the model behind `--model pretrained`", "pretrain"),
+)
+
+
+class CommandParser(argparse.ArgumentParser):
+    """Parser of a command, which gets its options from the command's module once it is typed."""
+
+    command: Command | None = None
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parses as the base class does, with the options of the command."""
+        command, self.command = self.command, None
+        if command is not None:
+            _fill(self, command)
+        return super().parse_known_args(args, namespace)
+
+
+def add_commands(parser: CommandParser, commands: Sequence[Command], dest: str) -> None:
+    """Adds a table of commands to a parser.
+
+    Args:
+        dest: attribute that gets the typed name.
+    """
+    parts = parser.add_subparsers(dest=dest, required=True, metavar="COMMAND")
+    for command in commands:
+        parts.add_parser(command.name, help=command.help).command = command
+
+
+def _fill(parser: CommandParser, command: Command) -> None:
+    if command.parts:
+        add_commands(parser, command.parts, f"{command.name}_command")
+        return
+    name, _, part = command.module.partition(":")
+    module = importlib.import_module(f"cdmpp.cli.{name}")
+    if hasattr(module, "register"):
+        module.register(_Itself(parser))
+        return
+    parser.set_defaults(run=getattr(module, f"run_{part}" if part else "run"))
+    getattr(module, f"add_{part}_options" if part else "add_options")(parser)
+
+
+class _Itself:
+    """Gives `register` of a command that is not converted its own parser."""
+
+    def __init__(self, parser: CommandParser) -> None:
+        self.parser = parser
+
+    def add_parser(self, name: str, *, help: str, description: str | None = None) -> CommandParser:
+        """Returns the command's parser."""
+        self.parser.description = description
+        return self.parser
