@@ -1,1 +1,1 @@
-"""Reader of AutoTVM's logs."""
+"""AutoTVM's logs: their files, and the samples in them."""
