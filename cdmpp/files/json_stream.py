@@ -1,4 +1,4 @@
-"""Chrome traces of any size: the events one batch after another, never the whole file in memory."""
+"""JSON files of any size: one array of a top-level object, a batch after another."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import codecs
 import gc
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -16,8 +16,10 @@ import orjson
 from cdmpp.errors import DataError
 from cdmpp.files.open_text import open_binary
 
-_CHUNK_BYTES = 1 << 19
-#: Most characters of one event or of one value beside the events.
+_CHUNK_BYTES = 1 << 18
+#: Of a file whose first keys are asked for.
+_HEAD_BYTES = 1 << 20
+#: Most characters of one element or of one value beside the array.
 _MOST_CHARACTERS = 64 << 20
 #: A value that does not parse is damaged, not unfinished, when its fault is so far from the end.
 _FAULT_DISTANCE = 1 << 16
@@ -26,84 +28,131 @@ _BETWEEN = re.compile(r"\}\s*,\s*(?=\{)")
 _TRIED_CUTS = 4
 
 
-class TraceStream:
-    """Reads a trace: an object with `traceEvents`, or a bare list of events.
+def array_batches(
+    path: Path, key: str, *, on_value: Callable[[str, Any], None] | None = None
+) -> Iterator[list[Any]]:
+    """Yields the elements of an array, many at a time; the file is never in memory as a whole.
 
-    Attributes:
-        head: what stands beside the events, filled while they are read.
+    Args:
+        path: a JSON object with that key, or an array, whose elements are yielded then; may be
+            gzipped.
+        on_value: is told every other (key, value) of the object as it is met.
+
+    Raises:
+        DataError: unreadable, not JSON, cut off, or without the array.
     """
+    with open_binary(path) as stream:
+        yield from _Reader(stream, path, _CHUNK_BYTES).batches(key, on_value)
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.head: dict[str, Any] = {}
+
+def top_level_keys(path: Path, *, most: int = 12) -> list[str]:
+    """Returns the first keys of a JSON object, as far as they are small; `["[]"]` for an array.
+
+    Raises:
+        DataError: unreadable, or no JSON object or array.
+    """
+    with open_binary(path) as stream:
+        return _Reader(stream, path, _HEAD_BYTES).first_keys(most)
+
+
+@contextmanager
+def without_collector() -> Iterator[None]:
+    """Stops the search for cycles: elements have none, and it would look at every new one."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+class _Reader:
+    def __init__(self, stream: IO[bytes], path: Path, first_bytes: int) -> None:
+        self._stream, self._path = stream, path
+        self._utf8 = codecs.getincrementaldecoder("utf-8-sig")(errors="replace")
         self._decoder = json.JSONDecoder()
-        self._text = ""
-        self._place = 0
-        self._is_end = False
-        self._has_events = False
+        self._text, self._place = "", 0
+        self._count = 0
+        self._fill(first_bytes)
 
-    def batches(self) -> Iterator[list[Any]]:
-        """Yields lists of events.
-
-        Raises:
-            DataError: not JSON, truncated, or without events.
-        """
-        with open_binary(self.path) as stream:
-            self._stream: IO[bytes] = stream
-            self._utf8 = codecs.getincrementaldecoder("utf-8-sig")(errors="replace")
-            first = self._next_character()
-            if first == "[":
-                self._place += 1
-                yield from self._events()
-            elif first == "{":
-                yield from self._object()
-            else:
-                raise self._error("it does not begin with { or [")
-
-    def _object(self) -> Iterator[list[Any]]:
-        self._place += 1
-        while True:
-            char = self._next_character()
-            if char == "}":
-                self._place += 1
-                break
-            if char == ",":
-                self._place += 1
+    def batches(self, key: str, on_value: Callable[[str, Any], None] | None) -> Iterator[list[Any]]:
+        if self._begin() == "[":
+            yield from self._elements()
+            return
+        has_found, others = False, []
+        while (name := self._key()) is not None:
+            if name != key:
+                others.append(name)
+                value = self._value()
+                if on_value is not None:
+                    on_value(name, value)
                 continue
-            key = self._value()
-            if not isinstance(key, str) or self._next_character() != ":":
-                raise self._error("expected a name and a colon")
+            if self._next_character() != "[":
+                raise DataError(f"{self._path}: {key} is no list; expected a list of objects")
             self._place += 1
-            if key == "traceEvents":
-                if self._next_character() != "[":
-                    raise self._error("traceEvents is no list")
-                self._place += 1
-                yield from self._events()
-            else:
-                self.head[key] = self._value()
-        if not self._has_events:
+            has_found = True
+            yield from self._elements()
+        if not has_found:
             raise DataError(
-                f"{self.path}: JSON without traceEvents (it has "
-                f"{', '.join(sorted(self.head)[:6]) or 'nothing'}); expected a trace of "
-                "torch.profiler or TensorBoard"
+                f"{self._path}: no {key!r} in it (it has {', '.join(others[:6]) or 'nothing'}); "
+                "expected an object with that list"
             )
 
-    def _events(self) -> Iterator[list[Any]]:
-        self._has_events = True
-        while True:
-            char = self._next_character()
-            if char == "]":
-                self._place += 1
-                return
-            if char == ",":
+    def first_keys(self, most: int) -> list[str]:
+        if self._begin() == "[":
+            return ["[]"]
+        keys: list[str] = []
+        while len(keys) < most and (name := self._key()) is not None:
+            keys.append(name)
+            self._next_character()
+            try:
+                _, self._place = self._decoder.raw_decode(self._text, self._place)
+            except (json.JSONDecodeError, RecursionError):
+                break  # larger than the buffer, or broken: reading it says so
+            if self._place == len(self._text):
+                break
+        return keys
+
+    def _begin(self) -> str:
+        """Returns the file's first character, passed."""
+        if self._is_end:
+            raise DataError(f"{self._path}: the file is empty; expected JSON")
+        first = self._next_character()
+        if first not in ("[", "{"):
+            raise DataError(
+                f"{self._path}: begins with {first!r}, expected a JSON object or list; is it a "
+                "trace or a graph?"
+            )
+        self._place += 1
+        return first
+
+    def _key(self) -> str | None:
+        """Returns the next key of the object, its colon passed; None = the object ends."""
+        while (character := self._next_character()) in ",}":
+            self._place += 1
+            if character == "}":
+                return None
+        name = self._value()
+        if not isinstance(name, str) or self._next_character() != ":":
+            raise self._broken("expected a name and a colon")
+        self._place += 1
+        return name
+
+    def _elements(self) -> Iterator[list[Any]]:
+        while (character := self._next_character()) != "]":
+            if character == ",":
                 self._place += 1
                 continue
-            yield self._many() or self._one_by_one() or [self._value()]
+            batch = self._many() or self._one_by_one() or [self._value()]
+            self._count += len(batch)
+            yield batch
+        self._place += 1
 
     def _many(self) -> list[Any]:
-        """Returns the whole events in the buffer, parsed at once; empty = that cannot be done."""
+        """Returns the whole objects in the buffer, parsed at once; empty = that cannot be done."""
         self._forget()
-        while len(self._text) < _CHUNK_BYTES and not self._is_end:
+        while len(self._text) < _CHUNK_BYTES // 2 and not self._is_end:
             self._fill()
         end = len(self._text)
         for _ in range(_TRIED_CUTS):
@@ -120,16 +169,16 @@ class TraceStream:
         return []
 
     def _one_by_one(self) -> list[Any]:
-        """Returns the events in the buffer up to the first that is not whole.
+        """Returns the objects in the buffer up to the first that is not whole.
 
         Slower, but it accepts NaN, which some profilers write.
         """
         found = []
         while self._place < len(self._text):
-            char = self._text[self._place]
-            if char in ", \t\r\n":
+            character = self._text[self._place]
+            if character in ", \t\r\n":
                 self._place += 1
-            elif char == "{":
+            elif character == "{":
                 try:
                     value, self._place = self._decoder.raw_decode(self._text, self._place)
                 except (json.JSONDecodeError, RecursionError):
@@ -146,30 +195,27 @@ class TraceStream:
             try:
                 value, end = self._decoder.raw_decode(self._text, self._place)
             except json.JSONDecodeError as error:
-                is_far = len(self._text) - error.pos > _FAULT_DISTANCE
+                distance = len(self._text) - error.pos
                 # The fault of an unfinished text is where the text begins.
-                is_text = "Unterminated string" in error.msg
-                too_long = len(self._text) - self._place > _MOST_CHARACTERS
-                if (is_far and not is_text) or too_long:
-                    raise self._error(error.msg.lower(), at=error.pos) from None
-                if self._is_end:
-                    if (
-                        is_text
-                        or len(self._text) - error.pos <= 1
-                        or not self._text[error.pos :].strip()
-                    ):
-                        raise self._truncated() from None
-                    raise self._error(error.msg.lower(), at=error.pos) from None
-                self._fill()
-                continue
+                is_text = error.msg.startswith("Unterminated")
+                if self._is_end and (
+                    is_text or distance <= 1 or not self._text[error.pos :].strip()
+                ):
+                    raise self._cut_off() from None
+                is_damaged = distance > _FAULT_DISTANCE and not is_text
+                size = len(self._text) - self._place
+                if self._is_end or is_damaged or size > _MOST_CHARACTERS:
+                    raise self._broken(error.msg, at=error.pos) from None
+                # Twice as much each time, so that a large value is not parsed again for each chunk.
+                self._fill(max(size, _CHUNK_BYTES))
             except RecursionError:
-                raise self._error("lists nest too deep") from None
-            # A number at the end of the buffer may go on.
-            if end == len(self._text) and not self._is_end:
+                raise self._broken("lists nest too deep") from None
+            else:
+                # A number at the end of the buffer may go on.
+                if end < len(self._text) or self._is_end:
+                    self._place = end
+                    return value
                 self._fill()
-                continue
-            self._place = end
-            return value
 
     def _next_character(self) -> str:
         """Returns the next character that is no space, where the place then is."""
@@ -179,12 +225,12 @@ class TraceStream:
             if self._place < len(self._text):
                 return self._text[self._place]
             if self._is_end:
-                raise self._truncated()
+                raise self._cut_off()
             self._forget()
             self._fill()
 
-    def _fill(self) -> None:
-        chunk = self._stream.read(_CHUNK_BYTES)
+    def _fill(self, size_bytes: int = 0) -> None:
+        chunk = self._stream.read(size_bytes or _CHUNK_BYTES)
         self._is_end = not chunk
         self._text += self._utf8.decode(chunk, final=self._is_end)
 
@@ -192,31 +238,19 @@ class TraceStream:
         self._text = self._text[self._place :]
         self._place = 0
 
-    def _truncated(self) -> DataError:
+    def _cut_off(self) -> DataError:
         return DataError(
-            f"{self.path}: the trace ends too early, so the file is truncated; write it again, "
-            "e.g. with export_chrome_trace"
+            f"{self._path}: cut off after {self._count} complete elements, so the file is "
+            "truncated; write it again, e.g. a trace with export_chrome_trace"
         )
 
-    def _error(self, what: str, *, at: int | None = None) -> DataError:
+    def _broken(self, what: str, *, at: int | None = None) -> DataError:
         place = self._place if at is None else at
         near = self._text[max(place - 20, 0) : place + 20]
         return DataError(
-            f"{self.path}: not a chrome trace: {what} near {near!r}; expected JSON with "
-            "traceEvents, as torch.profiler's export_chrome_trace writes it"
+            f"{self._path}: not JSON after {self._count} elements: {what} near {near!r}; write the "
+            "file again"
         )
-
-
-@contextmanager
-def without_collector() -> Iterator[None]:
-    """Stops the search for cycles: events have none, and it would look at every new one."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def _last_cut(text: str, end: int) -> int | None:

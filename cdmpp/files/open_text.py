@@ -41,9 +41,9 @@ def open_binary(path: Path) -> Iterator[IO[bytes]]:
     except (gzip.BadGzipFile, zlib.error) as error:
         raise DataError(f"{path}: damaged gzip stream ({error}); copy the file again") from None
     except IsADirectoryError:
-        raise DataError(f"{path}: is a folder, expected a profile; name its file") from None
+        raise DataError(f"{path}: is a folder, expected a file; name one in it") from None
     except FileNotFoundError:
-        raise DataError(f"{path}: no such file; expected a profile") from None
+        raise DataError(f"{path}: no such file; expected a profile, trace or graph") from None
     except OSError as error:
         raise DataError(f"{path}: cannot read ({error.strerror or error})") from None
 

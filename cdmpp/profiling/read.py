@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from cdmpp.errors import DataError
-from cdmpp.files.json_stream import TraceStream
+from cdmpp.files.json_stream import array_batches
 from cdmpp.files.open_text import open_binary, read_text
-from cdmpp.profiling.formats.chrome_trace import read_chrome_trace
+from cdmpp.profiling.formats.chrome_trace import EVENTS, read_chrome_trace
 from cdmpp.profiling.formats.cutlass_csv import is_cutlass_csv, read_cutlass_csv
 from cdmpp.profiling.formats.hl100_trace import is_hl100_trace, read_hl100_trace
 from cdmpp.profiling.formats.launch_table import (
@@ -72,7 +72,7 @@ def read_profile(path: Path) -> Profile:
 
 
 def _read_trace(path: Path) -> Profile:
-    first = next(TraceStream(path).batches(), [])
+    first = next(array_batches(path, EVENTS), [])
     return read_hl100_trace(path) if is_hl100_trace(first) else read_chrome_trace(path)
 
 

@@ -21,10 +21,10 @@ from cdmpp.replay.graph import Operator, OperatorGraph
 
 _READ = (
     "import resource, sys; from pathlib import Path; "
-    "from cdmpp.replay.traces.trace_events import read_chrome_trace; "
+    "from cdmpp.replay.traces.trace_events import read_trace_events; "
     "from cdmpp.replay.traces.host_operators import host_iterations; "
     "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss; "
-    "found = host_iterations(read_chrome_trace(Path(sys.argv[1]))); "
+    "found = host_iterations(read_trace_events(Path(sys.argv[1]))); "
     "after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss; "
     "print(len(found[0]), before, after)"
 )

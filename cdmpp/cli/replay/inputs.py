@@ -40,8 +40,8 @@ def kind_of(path: Path) -> Kind:
         DataError: there is no such file, or it is none of these.
     """
     from cdmpp.errors import DataError
+    from cdmpp.files.json_stream import top_level_keys
     from cdmpp.replay.tenset_network import is_tenset_network
-    from cdmpp.replay.traces.json_stream import top_level_keys
 
     if not path.is_file():
         what = "is a folder" if path.is_dir() else "there is no such file"
@@ -90,12 +90,12 @@ def read_traces(paths: list[Path], args: argparse.Namespace) -> TraceInput:
     """Returns the iterations of every profiler trace, a process each."""
     from cdmpp.errors import DataError
     from cdmpp.replay.traces.host_operators import host_iterations
-    from cdmpp.replay.traces.trace_events import read_chrome_trace
+    from cdmpp.replay.traces.trace_events import read_trace_events
 
     found = TraceInput()
     first, last = iteration_range(args.iterations)
     for rank, path in enumerate(paths):
-        trace = read_chrome_trace(path)
+        trace = read_trace_events(path)
         iterations = host_iterations(trace)
         chosen = iterations[first:last]
         if not chosen:
@@ -153,14 +153,14 @@ def execution_graph(paths: list[Path]) -> OperatorGraph:
     import numpy as np
 
     from cdmpp.replay.traces.execution_trace import read_execution_trace
-    from cdmpp.replay.traces.trace_events import read_chrome_trace
+    from cdmpp.replay.traces.trace_events import read_trace_events
 
     (observed,) = (path for path in paths if kind_of(path) == "execution")
     times: dict[int, list[float]] = {}
     for path in paths:
         if path == observed:
             continue
-        columns = read_chrome_trace(path).operators
+        columns = read_trace_events(path).operators
         for link, duration in zip(columns.link, columns.duration_us, strict=True):
             if link >= 0:
                 times.setdefault(link, []).append(1e-6 * duration)

@@ -11,19 +11,22 @@ from typing import Any
 
 from cdmpp.analytic.kernels.call import Call
 from cdmpp.errors import DataError
-from cdmpp.files.json_stream import TraceStream, without_collector
+from cdmpp.files.json_stream import array_batches, without_collector
 from cdmpp.profiling.formats.builder import EventBuilder
 from cdmpp.profiling.schema import Kind, Launch, Profile
 
 FORMAT = "chrome trace"
+#: The key of the list of events.
+EVENTS = "traceEvents"
 _US_PER_S = 1e6
 _NS_PER_S = 1e9
 _INFINITY = float("inf")
 _NO_ARGUMENTS: dict[str, Any] = {}
-_KINDS: dict[str, Kind] = {
+#: Category of an event, in small letters -> its kind.
+KINDS: dict[str, Kind] = {
     "cpu_op": "cpu_op", "operator": "cpu_op", "kernel": "kernel", "gpu_memcpy": "memcpy",
     "gpu_memset": "memset", "memcpy": "memcpy", "memset": "memset", "cuda_runtime": "api",
-    "cuda_driver": "api", "runtime": "api", "user_annotation": "range",
+    "cuda_driver": "api", "hip_runtime": "api", "runtime": "api", "user_annotation": "range",
     "gpu_user_annotation": "range", "python_function": "python",
 }  # fmt: skip
 #: Spans that the profiler itself writes around everything.
@@ -47,13 +50,13 @@ def read_chrome_trace(path: Path) -> Profile:
     Raises:
         DataError: not JSON, truncated, an event without its fields, or no event with a duration.
     """
-    stream = TraceStream(path)
     reader = _Reader(path)
+    head: dict[str, Any] = {}
     with without_collector():
-        for batch in stream.batches():
+        for batch in array_batches(path, EVENTS, on_value=head.__setitem__):
             for event in batch:
                 reader.add(event)
-        return reader.finish(stream.head)
+        return reader.finish(head)
 
 
 class _Reader:
@@ -219,7 +222,7 @@ class _Reader:
         category = event.get("cat")
         if category in _OWN:
             return None
-        found = _KINDS.get(category.lower() if isinstance(category, str) else "")
+        found = KINDS.get(category.lower() if isinstance(category, str) else "")
         if found is not None:
             return found
         process = self._processes.get(event.get("pid"), "")

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from cdmpp.analytic.kernels.call import Call
 from cdmpp.errors import DataError
-from cdmpp.files.json_stream import TraceStream
+from cdmpp.files.json_stream import array_batches
 from cdmpp.files.open_text import read_text
 from cdmpp.profiling.formats.builder import EventBuilder
 from cdmpp.profiling.schema import Profile
@@ -110,11 +110,11 @@ def read_hl100_trace(path: Path) -> Profile:
         DataError: a damaged file, an end without a beginning, or no operator.
     """
     operators, notes = _symbols_beside(path)
-    builder, stream = EventBuilder(), TraceStream(path)
+    builder = EventBuilder()
     core_of: dict[Any, str] = {}
     open_events: dict[tuple[Any, Any], list[tuple[str, float]]] = {}
     lost = 0
-    for batch in stream.batches():
+    for batch in array_batches(path, "traceEvents"):
         for event in batch:
             try:
                 if event["ph"] == "M" and event["name"] == "process_name":

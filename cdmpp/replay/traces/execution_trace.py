@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from cdmpp.errors import DataError
+from cdmpp.files.json_stream import array_batches
 from cdmpp.replay.graph import Operator, OperatorGraph
 from cdmpp.replay.traces.host_operators import plain_name
-from cdmpp.replay.traces.json_stream import stream_array
 from cdmpp.replay.traces.torch_work import is_view, torch_work
 
 _ROOTS = ("[pytorch|profiler|execution_trace|", "ProfilerStep#")
@@ -47,8 +48,7 @@ def read_execution_trace(path: Path, times_s: Mapping[int, float] | None = None)
     path = Path(path)
     nodes: dict[int, _Node] = {}
     count = 0
-    for value in stream_array(path, "nodes"):
-        count += 1
+    for count, value in enumerate(chain.from_iterable(array_batches(path, "nodes")), start=1):
         node = _node(value, f"{path}: node {count}")
         nodes[node.id] = node
     top = [node for node in nodes.values() if _is_top(node, nodes)]

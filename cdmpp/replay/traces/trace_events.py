@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeGuard
 
 from cdmpp.errors import DataError
-from cdmpp.replay.traces.json_stream import stream_array
+from cdmpp.files.json_stream import array_batches
+from cdmpp.profiling.formats.chrome_trace import EVENTS, KINDS
 
-_OPERATOR_CATEGORIES = frozenset({"cpu_op", "user_annotation", "operator"})
-_RUNTIME_CATEGORIES = frozenset({"cuda_runtime", "cuda_driver", "hip_runtime", "runtime"})
-_KERNEL_CATEGORIES = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
+_ANNOTATION = "user_annotation"
 _LAUNCH_WORDS = ("launch", "memcpyasync", "memsetasync")
 _SYNC_WORDS = ("synchronize",)
 _STEP = "ProfilerStep#"
@@ -94,8 +94,8 @@ class TraceEvents:
     events: int = 0
 
 
-def read_chrome_trace(path: Path) -> TraceEvents:
-    """Reads a chrome trace of torch.profiler, event by event.
+def read_trace_events(path: Path) -> TraceEvents:
+    """Returns what a replay needs of a chrome trace of torch.profiler.
 
     Memory grows with the kept operators, launches and kernels (about 50 bytes each), not with the
     file.
@@ -105,7 +105,7 @@ def read_chrome_trace(path: Path) -> TraceEvents:
     """
     path = Path(path)
     trace = TraceEvents(str(path))
-    for event in stream_array(path, "traceEvents"):
+    for event in chain.from_iterable(array_batches(path, EVENTS)):
         trace.events += 1
         if isinstance(event, dict) and event.get("ph") == "X":
             _keep(event, trace)
@@ -126,28 +126,29 @@ def _keep(event: dict[str, Any], trace: TraceEvents) -> None:
             f"{duration!r}; expected a text and numbers"
         )
     category = str(category).lower()
+    kind = KINDS.get(category)
     arguments = event.get("args")
     arguments = arguments if isinstance(arguments, dict) else {}
     names = trace.names
     number = names.number(name)
     thread = names.number(f"{event.get('pid')}/{event.get('tid')}")
     where = (float(start), float(duration))
-    if category in _OPERATOR_CATEGORIES:
+    if kind == "cpu_op" or category == _ANNOTATION:
         if name.startswith(_STEP):
             trace.steps.append((where[0], where[0] + where[1]))
-        elif category != "user_annotation" or name.startswith(_WHOLE):
+        elif category != _ANNOTATION or name.startswith(_WHOLE):
             shapes = arguments.get("Input Dims", arguments.get("Input dims", ""))
             detail = names.number(str(shapes))
             link = _integer(arguments.get("Record function id"))
             trace.operators.add(number, thread, detail, *where, link)
-    elif category in _RUNTIME_CATEGORIES:
+    elif kind == "api":
         low = name.lower()
         link = _integer(arguments.get("correlation"))
         if any(word in low for word in _LAUNCH_WORDS):
             trace.launches.add(number, thread, 0, *where, link)
         elif any(word in low for word in _SYNC_WORDS):
             trace.syncs.add(number, thread, 0, *where, link)
-    elif category in _KERNEL_CATEGORIES:
+    elif kind in ("kernel", "memcpy", "memset"):
         device = arguments.get("device", event.get("pid"))
         stream = arguments.get("stream", event.get("tid"))
         place = names.number(f"gpu{device}/{stream}")

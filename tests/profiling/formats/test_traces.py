@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import gzip
 import json
-import random
 
 import numpy as np
 import pytest
 
 from cdmpp.errors import DataError
-from cdmpp.files.json_stream import TraceStream
 from cdmpp.profiling.formats.hl100_trace import OPERATOR_WIDTH, operator_values, read_symbols
 from cdmpp.profiling.merge import group_rows, join_rows
 from cdmpp.profiling.read import read_profile
@@ -86,7 +84,7 @@ def test_malformed_in_the_middle(torch_trace, tmp_path):
     text = torch_trace[0].read_text()
     place = text.index('"dur"', len(text) // 2)
     (tmp_path / "bad.json").write_text(text[:place] + "dur" + text[place + 5 :])
-    with pytest.raises(DataError, match=r"not a chrome trace: .* near "):
+    with pytest.raises(DataError, match=r"not JSON after \d+ elements: .* near "):
         read_profile(tmp_path / "bad.json")
 
 
@@ -167,36 +165,17 @@ def test_tensorflow_trace_goes_by_the_names_of_processes(tmp_path):
     ("text", "message"),
     [
         ('{"traceEvents": []}', "without an event that has a duration"),
-        ('{"nodes": [1, 2]}', "JSON without traceEvents .it has nodes."),
-        ('{"traceEvents": 3}', "traceEvents is no list"),
+        ('{"nodes": [1, 2]}', "no 'traceEvents' in it .it has nodes."),
         ('{"traceEvents": [{"ph": "X", "name": "a", "ts": 1}]}', "an event is not .*no 'dur'"),
         ('{"traceEvents": [{"ph": "X", "name": "a", "ts": "x", "dur": 1}]}', "an event is not"),
         ('{"traceEvents": [{"ph": "X", "name": "a", "ts": 1, "dur": -1}]}', "duration of -1"),
         ('{"traceEvents": [5]}', "an event is not"),
-        ('{"traceEvents" [', "expected a name and a colon"),
-        ('[{"ph" "X", "name": "a"}, {"ph": "M"}]', "not a chrome trace"),
     ],
 )
 def test_one_clear_error(tmp_path, text, message):
     with pytest.raises(DataError, match=message) as caught:
         read_profile(write(tmp_path, text))
     assert "\n" not in str(caught.value)
-
-
-def test_stream_gives_what_json_gives(tmp_path, monkeypatch):
-    """Small chunks, so that events, names and numbers are cut everywhere."""
-    monkeypatch.setattr("cdmpp.files.json_stream._CHUNK_BYTES", 64)
-    rng = random.Random(0)
-    events = [
-        {"ph": "X", "name": rng.choice(['a"}, {', "b\\", "ü{", "], "]) * rng.randint(1, 4),
-         "ts": rng.random(), "args": {"l": [{"x": 1}, {"y": [2, {}]}], "n": i}}
-        for i in range(300)
-    ]  # fmt: skip
-    for indent in (None, 1):
-        value = {"before": {"a": [1]}, "traceEvents": events, "after": 123456}
-        stream = TraceStream(write(tmp_path, json.dumps(value, indent=indent, ensure_ascii=False)))
-        assert [event for batch in stream.batches() for event in batch] == events
-        assert stream.head == {"before": {"a": [1]}, "after": 123456}
 
 
 HL100 = {

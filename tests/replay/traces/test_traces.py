@@ -13,7 +13,6 @@ from cdmpp.errors import DataError
 from cdmpp.replay.engine import replay
 from cdmpp.replay.traces.host_operators import host_iterations
 from cdmpp.replay.traces.iteration_walk import walk
-from cdmpp.replay.traces.json_stream import stream_array
 from cdmpp.replay.traces.op_statistics import cleaned, trace_statistics
 from cdmpp.replay.traces.overheads import (
     extract_overheads,
@@ -21,7 +20,7 @@ from cdmpp.replay.traces.overheads import (
     read_overheads,
     write_overheads,
 )
-from cdmpp.replay.traces.trace_events import read_chrome_trace
+from cdmpp.replay.traces.trace_events import read_trace_events
 from cdmpp.replay.traces.trace_graph import (
     graph_of_iteration,
     joined_processes,
@@ -37,7 +36,7 @@ def trace(tmp_path: Path) -> Path:
 
 
 def test_known_overheads_come_back(trace: Path) -> None:
-    found = extract_overheads(host_iterations(read_chrome_trace(trace)), source="trace")
+    found = extract_overheads(host_iterations(read_trace_events(trace)), source="trace")
     assert found.t1.mean_us == pytest.approx(KNOWN["t1"], abs=1e-6)
     for which in ("t2", "t3", "t4", "t5"):
         means = {name: entry.mean_us for name, entry in getattr(found, which).items()}
@@ -51,7 +50,7 @@ def test_outliers_and_strange_gaps_do_not_count(tmp_path: Path) -> None:
     for event in slow[:2]:
         event["dur"] += 11.0  # the gap behind it shrinks below 2 µs, its own time is an outlier
     found = extract_overheads(
-        host_iterations(read_chrome_trace(write_trace(tmp_path / "t.json", events)))
+        host_iterations(read_trace_events(write_trace(tmp_path / "t.json", events)))
     )
     assert found.t5["view"].mean_us == pytest.approx(KNOWN["t5"]["view"])
     assert found.t5["view"].count == 38
@@ -59,7 +58,7 @@ def test_outliers_and_strange_gaps_do_not_count(tmp_path: Path) -> None:
 
 
 def test_overheads_survive_a_file_and_merge(tmp_path: Path, trace: Path) -> None:
-    found = extract_overheads(host_iterations(read_chrome_trace(trace)), source="a")
+    found = extract_overheads(host_iterations(read_trace_events(trace)), source="a")
     write_overheads(tmp_path / "o.json", found)
     assert read_overheads(tmp_path / "o.json") == found
     both = merged([found, found])
@@ -69,7 +68,7 @@ def test_overheads_survive_a_file_and_merge(tmp_path: Path, trace: Path) -> None
 
 
 def test_a_walk_over_its_own_overheads_is_near_the_trace(trace: Path) -> None:
-    iterations = host_iterations(read_chrome_trace(trace))
+    iterations = host_iterations(read_trace_events(trace))
     overheads = extract_overheads(iterations)
     run = walk(walked_operators(iterations[0]), overheads)
     bare = sum((KNOWN["t1"] * 3, KNOWN["t2"]["linear"], KNOWN["t2"]["relu"], 3 * 10.0,
@@ -79,7 +78,7 @@ def test_a_walk_over_its_own_overheads_is_near_the_trace(trace: Path) -> None:
 
 
 def test_the_graph_of_an_iteration_replays_its_span(trace: Path) -> None:
-    iteration = host_iterations(read_chrome_trace(trace))[0]
+    iteration = host_iterations(read_trace_events(trace))[0]
     graph = graph_of_iteration(iteration, name="t", source="t")
     run = replay(graph)
     span_us = iteration[-1].end_us - iteration[0].start_us
@@ -93,7 +92,7 @@ def test_the_graph_of_an_iteration_replays_its_span(trace: Path) -> None:
 
 
 def test_iterations_average_and_must_agree(tmp_path: Path, trace: Path) -> None:
-    iterations = host_iterations(read_chrome_trace(trace))
+    iterations = host_iterations(read_trace_events(trace))
     graphs = [graph_of_iteration(one, name="t", source="t") for one in iterations]
     mean = mean_of_iterations(graphs)
     kernels = [one for one in mean.operators if one.device == "gpu0"]
@@ -126,7 +125,7 @@ def test_processes_meet_in_their_collectives(tmp_path: Path) -> None:
     graphs = []
     for rank, events in enumerate(ranks(250.0)):
         path = write_trace(tmp_path / f"{rank}.json", events)
-        (iteration,) = host_iterations(read_chrome_trace(path))
+        (iteration,) = host_iterations(read_trace_events(path))
         graphs.append(graph_of_iteration(iteration, name="t", source=path.name))
     joint = joined_processes(graphs, ["rank0", "rank1"])
     (collective,) = [one for one in joint.operators if one.collective]
@@ -138,7 +137,7 @@ def test_processes_meet_in_their_collectives(tmp_path: Path) -> None:
     assert one_less is graphs[0]
     without = graph_of_iteration(
         host_iterations(
-            read_chrome_trace(write_trace(tmp_path / "n.json", ranks(0.0)[0][:2]))
+            read_trace_events(write_trace(tmp_path / "n.json", ranks(0.0)[0][:2]))
         )[0], name="t", source="t",
     )  # fmt: skip
     with pytest.raises(DataError, match="rank0: 1, rank1: 0"):
@@ -146,7 +145,7 @@ def test_processes_meet_in_their_collectives(tmp_path: Path) -> None:
 
 
 def test_statistics(trace: Path) -> None:
-    rows = trace_statistics(host_iterations(read_chrome_trace(trace)))
+    rows = trace_statistics(host_iterations(read_trace_events(trace)))
     assert [(row.name, row.count, row.inputs, row.launches) for row in rows] == [
         ("linear", 4, 1, 8), ("relu", 4, 1, 4), ("view", 4, 1, 0),
     ]  # fmt: skip
@@ -158,9 +157,9 @@ def test_a_packed_trace_and_a_bare_list_read_alike(tmp_path: Path, trace: Path) 
     packed.write_bytes(gzip.compress(trace.read_bytes()))
     bare = tmp_path / "bare.json"
     bare.write_text(json.dumps(json.loads(trace.read_text())["traceEvents"]))
-    expected = host_iterations(read_chrome_trace(trace))
+    expected = host_iterations(read_trace_events(trace))
     for path in (packed, bare):
-        assert host_iterations(read_chrome_trace(path)) == expected
+        assert host_iterations(read_trace_events(path)) == expected
 
 
 @pytest.mark.parametrize("kept", [0.3, 0.9])
@@ -169,12 +168,12 @@ def test_a_trace_cut_off_is_one_sentence(tmp_path: Path, trace: Path, kept: floa
     cut = tmp_path / "cut.json"
     cut.write_text(text[: int(kept * len(text))])
     with pytest.raises(DataError, match=r"cut off after .* complete elements") as caught:
-        read_chrome_trace(cut)
+        read_trace_events(cut)
     assert "\n" not in str(caught.value)
     packed = tmp_path / "cut.json.gz"
     packed.write_bytes(gzip.compress(trace.read_bytes())[:-40])
-    with pytest.raises(DataError, match="damaged or cut off"):
-        read_chrome_trace(packed)
+    with pytest.raises(DataError, match="truncated"):
+        read_trace_events(packed)
 
 
 @pytest.mark.parametrize(
@@ -183,10 +182,7 @@ def test_a_trace_cut_off_is_one_sentence(tmp_path: Path, trace: Path, kept: floa
         ("", "is empty"),
         ('{"traceEvents": []}', "0 events, none of them an operator"),
         ('{"other": 1}', "no 'traceEvents' in it"),
-        ('{"traceEvents": 5}', "is no list"),
-        ('{"traceEvents": [{"a": nope}, {"ph": "X"}]}  ', "not JSON after 0 elements"),
         ('{"traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "a", "ts": "now"}]}', "ts 'now'"),
-        ("hello", "begins with 'h'"),
         ('{"traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "a", "ts": 1, "dur": 1},'
          '{"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#1", "ts": 9, "dur": 1}]}',
          "no operator in them"),
@@ -196,16 +192,9 @@ def test_bad_traces(tmp_path: Path, text: str, words: str) -> None:
     path = tmp_path / "bad.json"
     path.write_text(text)
     with pytest.raises(DataError, match=words) as caught:
-        host_iterations(read_chrome_trace(path))
+        host_iterations(read_trace_events(path))
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-def test_bytes_that_are_no_text(tmp_path: Path) -> None:
-    path = tmp_path / "bad.json"
-    path.write_bytes(b'{"traceEvents": [\xff\xfe]}')
-    with pytest.raises(DataError, match="not UTF-8"):
-        read_chrome_trace(path)
 
 
 def test_memory_grows_with_what_is_kept_not_with_the_file(tmp_path: Path) -> None:
@@ -222,24 +211,11 @@ def test_memory_grows_with_what_is_kept_not_with_the_file(tmp_path: Path) -> Non
         stream.write("]}")
     assert path.stat().st_size > 24e6
     tracemalloc.start()
-    trace = read_chrome_trace(path)
+    trace = read_trace_events(path)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert trace.events == 12_000 + len(events)
     assert peak < 8e6
-
-
-def test_elements_across_every_chunk_border(tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    import cdmpp.replay.traces.json_stream as module
-
-    values = [{"a": 'ä\\n"', "b": [1, {"c": 12.5}], "n": number} for number in range(40)]
-    path = tmp_path / "v.json"
-    path.write_text(json.dumps({"before": {"deep": [1, 2]}, "list": values, "after": 17}))
-    for chunk in (1, 2, 3, 7, 64):
-        monkeypatch.setattr(module, "_CHUNK", chunk)
-        seen: dict[str, object] = {}
-        assert list(stream_array(path, "list", on_value=seen.__setitem__)) == values
-        assert seen == {"before": {"deep": [1, 2]}, "after": 17}
 
 
 @pytest.mark.parametrize(
@@ -264,4 +240,4 @@ def test_one_operator_has_no_gap(tmp_path: Path) -> None:
     events = [{"ph": "X", "cat": "cpu_op", "name": "a", "ts": 1.0, "dur": 1.0}]
     path = write_trace(tmp_path / "one.json", events)
     with pytest.raises(DataError, match="no gap of 2 to 200 µs"):
-        extract_overheads(host_iterations(read_chrome_trace(path)), source="one.json")
+        extract_overheads(host_iterations(read_trace_events(path)), source="one.json")
