@@ -130,8 +130,15 @@ bench-models: $(STAMP) ## time training and prediction of all models and write d
 report: $(STAMP) ## train three seeds and write docs/results/by-task.*
 	$(BIN)/python scripts/benchmark.py --suite by-task --seeds 0,1,2 --out docs/results
 
-tune-peers: $(STAMP) ## tune every peer on validation parts, 10 CPU minutes each (TUNE_DATA="NAME=DIR ...")
-	OMP_NUM_THREADS=1 $(BIN)/python -m cdmpp.training.tune_peers $(foreach entry,$(TUNE_DATA),--data $(entry))
+TUNE_KINDS = gbdt gbdt-rank segment-mlp tlp tlp-rank recursive-lstm cdmpp-paper
+tune-peers: $(STAMP) $(TUNE_KINDS:%=tune-%) ## tune every peer on validation parts, 10 CPU minutes each (TUNE_DATA=DIR), into configs/models
+
+tune-%: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/cdmpp autotune --model $* --sampler random --pruner none --trials 400 --no-train $(if $(TUNE_DATA),--dataset $(TUNE_DATA)) \
+	  --set name=$* --set cpu_minutes=10 --set 'presets=[configs/models/$*.yaml]' --out runs/tune-$* \
+	  $(if $(findstring rank,$*),--set objective.kind=error-and-order --set objective.order_weight=100) \
+	  $(if $(findstring gbdt,$*),,--set 'trial_settings=[$(subst -,_,$*).loop.cpu_seconds=60]')
+	cp runs/tune-$*/best.yaml configs/models/$*.yaml
 
 legacy-env: $(STAMP) ## build .venv-legacy: the old TVM, for AutoTVM logs and Ansor's own replay
 	$(BIN)/python -m tvm_helper.legacy.setup
