@@ -19,7 +19,7 @@ from cdmpp.errors import DataError
 from cdmpp.files.atomic import write_text
 from cdmpp.files.places import package_folder
 from cdmpp.machine import versions
-from cdmpp.report.tables import format_seconds
+from cdmpp.text import percent_text, seconds_text
 
 if TYPE_CHECKING:
     import optuna
@@ -140,7 +140,7 @@ def _tiles(rows: Sequence[TrialRow], what: str) -> list[tuple[str, str]]:
         (f"{sum(row.steps for row in rows):,}", "optimiser steps"),
     ]
     if best.predict_s is not None:
-        tiles.append((format_seconds(best.predict_s), "a prediction of the best"))
+        tiles.append((seconds_text(best.predict_s), "a prediction of the best"))
     return tiles
 
 
@@ -174,10 +174,10 @@ def _table(rows: Sequence[TrialRow]) -> list[tuple[bool, tuple[str, ...]]]:
                 str(row.number),
                 row.state,
                 " ".join(f"{value:.4g}" for value in row.values) or "-",
-                _percent(row.mape),
-                _percent(row.median_ape),
+                percent_text(row.mape),
+                percent_text(row.median_ape),
                 "-" if row.spearman_by_task is None else f"{row.spearman_by_task:.3f}",
-                "-" if row.predict_s is None else format_seconds(row.predict_s),
+                seconds_text(row.predict_s),
                 "-" if row.parameters is None else f"{row.parameters:,}",
                 str(row.epochs),
                 f"{row.steps:,}",
@@ -187,10 +187,6 @@ def _table(rows: Sequence[TrialRow]) -> list[tuple[bool, tuple[str, ...]]]:
         )
         for index, row in enumerate(ordered)
     ]
-
-
-def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{100 * value:.1f} %"
 
 
 def _facts(options: dict[str, Any], rows: Sequence[TrialRow]) -> list[tuple[str, str]]:

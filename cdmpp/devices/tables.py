@@ -9,6 +9,7 @@ from typing import NamedTuple
 from cdmpp.devices.guide import ADD_GUIDE
 from cdmpp.devices.occupancy import COMPUTE_CAPABILITIES, occupancy_limits
 from cdmpp.devices.spec import DeviceSpec
+from cdmpp.text import aligned, markdown_table
 
 _UNKNOWN = "-"
 _WITHOUT_VALUE = frozenset({"name", "kind", "sources"})
@@ -69,12 +70,7 @@ def devices_text(devices: Sequence[DeviceSpec]) -> str:
         shown = (_Column("vendor", "vendor"), *columns)
         rows = [["label", *(column.title for column in shown)]]
         rows += [[spec.name, *(_cell(spec, column) for column in shown)] for spec in own]
-        widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
-        lines = (
-            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-            for row in rows
-        )
-        parts.append("\n".join([f"{_TITLES[kind]} ({len(own)})", *lines]))
+        parts.append(f"{_TITLES[kind]} ({len(own)})\n{aligned(rows)}")
     return "\n\n".join(parts) or "no devices"
 
 
@@ -132,7 +128,7 @@ def devices_markdown(
         ]
         if rows:
             titles = ["label", "also", *(column.title for column in columns)]
-            parts.append(f"\n## {_TITLES[kind]}\n\n{_markdown_table(titles, rows)}")
+            parts.append(f"\n## {_TITLES[kind]}\n\n{markdown_table(titles, rows)}\n")
     if any(spec.kind == "gpu" for spec in devices):
         parts.append(_limits_markdown())
     return "".join(parts)
@@ -160,13 +156,8 @@ def _limits_markdown() -> str:
         "\n## Occupancy limits\n\n"
         "Per multiprocessor of an NVIDIA GPU (CUDA C++ Programming Guide, technical "
         "specifications); `cdmpp device occupancy` computes with them.\n\n"
-        f"{_markdown_table(titles, rows)}"
+        f"{markdown_table(titles, rows)}\n"
     )
-
-
-def _markdown_table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [titles, ["---"] * len(titles), *rows]
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
 
 
 def _cell(spec: DeviceSpec, column: _Column) -> str:

@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from functools import partial
 
 from cdmpp.profiling.compare import Change
 from cdmpp.profiling.explain import BLOCK_TITLES, LATENCY_SHARE, Explained
 from cdmpp.profiling.utilisation import Utilisation
 from cdmpp.profiling.watch import Watched
+from cdmpp.text import aligned, percent_text, seconds_text, shortened
 
 _NAME_WIDTH = 44
 _BAR = " .:-=+*#%@"
 
-
-def time_text(seconds: float | None) -> str:
-    """Returns e.g. `9.631 ms`; `-` for None."""
-    if seconds is None:
-        return "-"
-    for unit, factor in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
-        if seconds * factor >= 1.0:
-            return f"{seconds * factor:.4g} {unit}"
-    return f"{seconds * 1e9:.4g} ns"
+_time = partial(seconds_text, digits=4)
 
 
 def table_text(lines: Sequence[Explained], *, top: int) -> str:
@@ -39,7 +33,7 @@ def table_text(lines: Sequence[Explained], *, top: int) -> str:
         cells = [_HEADER, *(_cells(line) for line in shown)]
         # Columns that no line fills are left out.
         kept = [i for i in range(len(_HEADER)) if i < 6 or any(row[i] != "-" for row in cells[1:])]
-        parts.append(f"{title}\n{aligned([[row[i] for i in kept] for row in cells])}")
+        parts.append(f"{title}\n{_table([[row[i] for i in kept] for row in cells])}")
         left = chosen[len(shown) :]
         if left:
             share = 100 * sum(line.share for line in left)
@@ -51,7 +45,7 @@ def table_text(lines: Sequence[Explained], *, top: int) -> str:
 
 def utilisation_text(found: Utilisation) -> str:
     """Returns how busy the device was, in a sentence."""
-    text = f"span {time_text(found.span_s)}"
+    text = f"span {_time(found.span_s)}"
     if found.device_share is not None:
         idle = 1.0 - found.device_share
         text += f", device busy {100 * found.device_share:.1f} % of it, idle {100 * idle:.1f} %"
@@ -67,14 +61,14 @@ def compare_text(changes: Sequence[Change], *, top: int) -> str:
         p_value = "-" if change.p_value is None else f"{change.p_value:.2g}"
         cells.append(
             [
-                time_text(change.total_s[0]) if change.calls[0] else "-",
-                time_text(change.total_s[1]) if change.calls[1] else "-",
-                time_text(change.mean_s[0]), time_text(change.mean_s[1]),
+                _time(change.total_s[0]) if change.calls[0] else "-",
+                _time(change.total_s[1]) if change.calls[1] else "-",
+                _time(change.mean_s[0]), _time(change.mean_s[1]),
                 "-" if change.ratio is None else f"{change.ratio:.3f}", p_value, verdict(change),
-                f"{change.calls[0]}/{change.calls[1]}", _short(change.short_name),
+                f"{change.calls[0]}/{change.calls[1]}", shortened(change.short_name, _NAME_WIDTH),
             ]
         )  # fmt: skip
-    text = aligned(cells)
+    text = _table(cells)
     if len(shown) < len(changes):
         text += f"\n  and {len(changes) - len(shown)} more (--top 0 shows all)"
     return text
@@ -95,7 +89,7 @@ def watch_text(watched: Watched) -> str:
     """Returns means, peaks and a line over time of a watched command."""
     found = watched.summary()
     lines = [
-        f"{' '.join(watched.command)}: {time_text(watched.wall_s)}, exit code {watched.exit_code}, "
+        f"{' '.join(watched.command)}: {_time(watched.wall_s)}, exit code {watched.exit_code}, "
         f"{len(watched.samples)} samples"
     ]
     if not watched.samples:
@@ -133,16 +127,6 @@ def spark(values: Sequence[float], *, width: int = 48, most: float | None = None
     return "".join(_BAR[min(round(last * max(value, 0.0) / top), last)] for value in values)
 
 
-def aligned(rows: Sequence[Sequence[str]]) -> str:
-    """Returns a table with columns to the right, the last to the left."""
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = []
-    for row in rows:
-        cells = [cell.rjust(width) for cell, width in zip(row[:-1], widths[:-1], strict=True)]
-        lines.append("  ".join([*cells, row[-1]]).rstrip())
-    return "\n".join(lines)
-
-
 def legend() -> str:
     """Returns what the columns mean."""
     return (
@@ -158,25 +142,21 @@ _HEADER = [
 ]  # fmt: skip
 
 
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    return aligned(rows, "r" * (len(rows[0]) - 1) + "l")
+
+
 def _cells(line: Explained) -> list[str]:
-    name = _short(line.short_name)
+    name = shortened(line.short_name, _NAME_WIDTH)
     if line.shapes:
-        name += f"  [{_short(line.shapes)}]"
+        name += f"  [{shortened(line.shapes, _NAME_WIDTH)}]"
     return [
-        f"{100 * line.share:.2f} %", time_text(line.own_s), str(line.calls), time_text(line.mean_s),
-        time_text(line.min_s), time_text(line.max_s),
+        percent_text(line.share, 2), _time(line.own_s), str(line.calls), _time(line.mean_s),
+        _time(line.min_s), _time(line.max_s),
         "-" if line.bytes_per_s is None else f"{line.bytes_per_s / 1e9:.3g}",
-        _percent(line.bandwidth_share),
+        percent_text(line.bandwidth_share),
         "-" if line.flop_per_s is None else f"{line.flop_per_s / 1e9:.4g}",
-        _percent(line.peak_share), line.bound or "-", _percent(line.occupancy),
+        percent_text(line.peak_share), line.bound or "-", percent_text(line.occupancy),
         ", ".join(each.replace("_", " ") for each in line.limiters) or "-",
-        time_text(line.predicted_s), " + ".join(line.predicted_by) or "-", line.kind, name,
+        _time(line.predicted_s), " + ".join(line.predicted_by) or "-", line.kind, name,
     ]  # fmt: skip
-
-
-def _percent(share: float | None) -> str:
-    return "-" if share is None else f"{100 * share:.1f} %"
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= _NAME_WIDTH else text[: _NAME_WIDTH - 3] + "..."

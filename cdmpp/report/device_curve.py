@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from cdmpp.text import aligned, percent_text
+
 #: Start of a model in `curve.json` -> heading.
 STARTS = {
     "pretrained": "pre-trained start",
@@ -25,12 +27,7 @@ def curve_text(curve: Mapping[str, Any]) -> str:
         curve: what `curve.json` of a device's run folder holds.
     """
     rows = [["tasks", *STARTS.values()], *_rows(curve)]
-    widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
-    table = "\n".join(
-        "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
-        for row in rows
-    )
-    return f"{_heading(curve)}\n\n{table}\n\n" + "\n".join(_sentences(curve))
+    return f"{_heading(curve)}\n\n{aligned(rows, 'r')}\n\n" + "\n".join(_sentences(curve))
 
 
 def curve_markdown(curve: Mapping[str, Any], *, command: str, plot: str | None = None) -> str:
@@ -111,7 +108,7 @@ def _cell(values: Mapping[str, Any] | None) -> str:
 
 def _percent(fraction: float) -> str:
     """Returns a fraction in percent; one beyond all bounds (an exponential of nonsense) short."""
-    return f"{100 * fraction:.0f} %" if fraction < _BEYOND else f"> {100 * _BEYOND:.0f} %"
+    return percent_text(fraction, 0) if fraction < _BEYOND else f"> {percent_text(_BEYOND, 0)}"
 
 
 def _heading(curve: Mapping[str, Any]) -> str:

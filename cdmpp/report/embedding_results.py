@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +14,7 @@ from cdmpp.analytic.embedding.evaluate import LINES, SPLITS, Judgement
 from cdmpp.analytic.embedding.shapes import Pass
 from cdmpp.metrics import mean_and_interval, spearman
 from cdmpp.report.plots import COLOURS, new_figure, predicted_against_measured, svg_text
-from cdmpp.report.tables import CSV_COLUMNS
+from cdmpp.text import tidy_csv
 
 FloatArray = NDArray[np.float64]
 
@@ -81,15 +79,11 @@ def result_rows(judgements: Sequence[Judgement]) -> list[ResultRow]:
 
 def results_csv(rows: Sequence[ResultRow], device: str) -> str:
     """Returns the tidy table, in the columns of every results file."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(CSV_COLUMNS)
-    for row in rows:
-        writer.writerow(
-            ("embedding", "embedding-cpu", row.split, device, row.group, row.line, row.seed,
-             row.metric, f"{row.value:.7g}", row.n)
-        )  # fmt: skip
-    return text.getvalue()
+    return tidy_csv(
+        ("embedding", "embedding-cpu", row.split, device, row.group, row.line, row.seed,
+         row.metric, row.value, row.n)
+        for row in rows
+    )  # fmt: skip
 
 
 def summary(rows: Sequence[ResultRow]) -> list[dict[str, Any]]:

@@ -9,8 +9,7 @@ from cdmpp.files.atomic import write_atomic
 from cdmpp.files.places import package_folder
 from cdmpp.replay.engine import Replay
 from cdmpp.replay.summary import Outcome, by_kind
-from cdmpp.report.tables import format_seconds
-from cdmpp.report.text import format_interval
+from cdmpp.text import interval_text, seconds_text
 
 _WIDTH, _LANE, _LEFT = 1040.0, 26.0, 150.0
 #: Operators narrower than this (pixels) are drawn together with their neighbours.
@@ -34,11 +33,11 @@ def timeline_page(outcome: Outcome) -> str:
     style = (package_folder("cdmpp.report") / "_style.html").read_text(encoding="utf-8")
     kinds = by_kind(outcome)
     colours = {row["kind"]: _COLOURS[place % len(_COLOURS)] for place, row in enumerate(kinds)}
-    total = format_interval(run.total_s, outcome.low_s, outcome.high_s)
+    total = interval_text(run.total_s, outcome.low_s, outcome.high_s)
     tiles = [
         (total, "end to end, with the operators' intervals"),
-        (format_seconds(run.sum_s), "sum of all operators"),
-        (format_seconds(run.longest_path_s), "longest chain of data edges"),
+        (seconds_text(run.sum_s), "sum of all operators"),
+        (seconds_text(run.longest_path_s), "longest chain of data edges"),
         (f"{len(graph.operators):,}", "operators"),
     ]
     parts = [
@@ -60,7 +59,7 @@ def timeline_page(outcome: Outcome) -> str:
     parts.append(
         _table(
             ["kind", "calls", "time", "share", "source"],
-            [[row["kind"], str(row["calls"]), format_seconds(row["time_s"]),
+            [[row["kind"], str(row["calls"]), seconds_text(row["time_s"]),
               f"{100 * row['share']:.1f} %", ", ".join(row["sources"])] for row in kinds[:40]],
         )
     )  # fmt: skip
@@ -69,8 +68,8 @@ def timeline_page(outcome: Outcome) -> str:
     parts.append(
         _table(
             ["operator", "time", "starts at", "waited for"],
-            [[graph.operators[step.index].label, format_seconds(run.times_s[step.index]),
-              format_seconds(run.start_s[step.index]), step.reason] for step in chain],
+            [[graph.operators[step.index].label, seconds_text(run.times_s[step.index]),
+              seconds_text(run.start_s[step.index]), step.reason] for step in chain],
         )
     )  # fmt: skip
     if outcome.costs.uncovered:
@@ -78,7 +77,7 @@ def timeline_page(outcome: Outcome) -> str:
         parts.append(
             _table(
                 ["operator", "at least", "at most", "why"],
-                [[one.label, format_seconds(cost.low_s), format_seconds(cost.high_s), cost.reason]
+                [[one.label, seconds_text(cost.low_s), seconds_text(cost.high_s), cost.reason]
                  for one, cost in outcome.costs.uncovered[:200]],
             )
         )  # fmt: skip
@@ -95,7 +94,7 @@ def _timeline(run: Replay, colours: dict[str, str]) -> str:
     for index in order:
         one = run.graph.operators[index]
         left, width = scale * run.start_s[index], scale * run.times_s[index]
-        text = f"{one.label}: {format_seconds(run.times_s[index])}"
+        text = f"{one.label}: {seconds_text(run.times_s[index])}"
         for place in one.places:
             own = bars[place]
             if own and width < _NARROWEST and left + width - own[-1][0] < 1.0:
@@ -121,7 +120,7 @@ def _timeline(run: Replay, colours: dict[str, str]) -> str:
     bottom = _LANE * len(places) + 18
     for share in (0.0, 0.25, 0.5, 0.75, 1.0):
         anchor = "end" if share == 1 else "middle" if share else "start"
-        label = format_seconds(share * run.total_s) if share else "0"
+        label = seconds_text(share * run.total_s) if share else "0"
         found.append(
             f"<text x='{_LEFT + share * _WIDTH:.0f}' y='{bottom:.0f}' text-anchor='{anchor}' "
             f"fill='#616e7c'>{label}</text>"

@@ -6,6 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from cdmpp.text import aligned, percent_text, seconds_text
+
 
 @dataclass(frozen=True)
 class Column:
@@ -131,57 +133,19 @@ def format_value(value: float | None, unit: str) -> str:
     if unit == "count":
         return f"{value:,.0f}"
     if unit == "percent":
-        return f"{100 * value:.1f} %"
+        return percent_text(value)
     if unit == "seconds":
-        return format_seconds(value)
+        return seconds_text(value)
     return f"{value:.3f}"
-
-
-def format_seconds(value: float) -> str:
-    """Returns seconds in a readable unit with three significant digits, e.g. `1.25 ms`."""
-    magnitude = abs(value)
-    for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
-        if magnitude >= scale:
-            return f"{value / scale:#.3g}".rstrip(".") + f" {unit}"
-    return f"{value / 1e-9:.3g} ns"
-
-
-def markdown_table(group: Group) -> str:
-    """Returns a Markdown table; the best value of a column is bold."""
-    header = ["", *(column.title for column in COLUMNS)]
-    lines = [
-        "| " + " | ".join(header) + " |",
-        "|" + "|".join([":--"] + ["--:"] * len(COLUMNS)) + "|",
-    ]
-    for row in group.rows:
-        cells = [row.name]
-        for cell in row.cells:
-            text = f"{cell.text} {cell.interval}".strip()
-            cells.append(f"**{text}**" if cell.best else text)
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
 
 
 def text_table(group: Group) -> str:
     """Returns the table as aligned plain text."""
     grid = [["", *(column.title for column in COLUMNS)]]
-    grid += [[row.name, *(cell.text for cell in row.cells)] for row in group.rows]
-    widths = [max(len(line[index]) for line in grid) for index in range(len(grid[0]))]
-    return "\n".join(
-        "  ".join(
-            text.ljust(width) if index == 0 else text.rjust(width)
-            for index, (text, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in grid
-    )
+    return aligned(grid + [[row.name, *(c.text for c in row.cells)] for row in group.rows], "lr")
 
 
 def _is_best(value: float, rivals: Sequence[float], column: Column) -> bool:
     if column.better is None:
         return False
     return value == (min(rivals) if column.better == "low" else max(rivals))
-
-
-CSV_COLUMNS = (
-    "suite", "dataset", "split", "device", "group", "model", "seed", "metric", "value", "n",
-)  # fmt: skip

@@ -35,7 +35,7 @@ def test_predicts_the_published_number(capsys):
     value = json.loads(capsys.readouterr().out)
     assert value["latency_s"] * 1e6 == pytest.approx(532.0648306551298, rel=4e-16)
     assert run("predict", *words) == 0
-    assert "532.06 us" in capsys.readouterr().out
+    assert "532.06 µs" in capsys.readouterr().out
 
 
 def test_missing_sizes_are_named(capsys):

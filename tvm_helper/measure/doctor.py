@@ -6,12 +6,14 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from cdmpp.config import to_dict
 from cdmpp.errors import DeviceError
 from cdmpp.processes.worker import WORKER_COMMAND, Worker
+from cdmpp.text import percent_text
 from tvm_helper.measure import health as measure_health
 from tvm_helper.measure.journal import read_journal
 from tvm_helper.measure.options import TimingOptions
@@ -209,8 +211,7 @@ def report_text(report: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _percent(value: float | None) -> str:
-    return "unknown" if value is None else f"{100 * value:.1f} %"
+_percent = partial(percent_text, none="unknown")
 
 
 def _clock(value: float | None) -> str:

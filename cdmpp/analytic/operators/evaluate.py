@@ -24,9 +24,6 @@ FloatArray = NDArray[np.float64]
 
 #: Our predictions of an instance: behind other operators, and as a call of its own.
 OURS: Mapping[str, Context] = {"cdmpp": "queued", "cdmpp-isolated": "isolated"}
-#: Columns of a tidy row, as in every results file.
-COLUMNS = ("suite", "dataset", "split", "device", "group", "model", "seed", "metric", "value", "n")
-_SUITE, _DATASET = "operators", "neusight"
 
 
 @dataclass(frozen=True)
@@ -55,15 +52,12 @@ class Score:
     rank: float
     n: int
 
-    def tidy(self) -> Iterator[dict[str, str | float | int]]:
-        """Yields one row a metric."""
-        for metric in ("mape", "median_ape", "spearman"):
-            value = self.rank if metric == "spearman" else getattr(self, metric)
-            yield {
-                "suite": _SUITE, "dataset": _DATASET, "split": self.split, "device": self.device,
-                "group": self.group, "model": self.model, "seed": self.seed, "metric": metric,
-                "value": value, "n": self.n,
-            }  # fmt: skip
+    def tidy(self) -> Iterator[tuple[object, ...]]:
+        """Yields one row of `TIDY_COLUMNS` a metric."""
+        where = (self.split, self.device, self.group, self.model, self.seed)
+        values = {"mape": self.mape, "median_ape": self.median_ape, "spearman": self.rank}
+        for metric, value in values.items():
+            yield "operators", "neusight", *where, metric, value, self.n
 
 
 def evaluate(model: OperatorModel, folder: Path) -> list[Score]:

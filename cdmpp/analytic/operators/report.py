@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterable, Sequence
-from functools import partial
 from pathlib import Path
 
-from cdmpp.analytic.operators.evaluate import COLUMNS, Score
+from cdmpp.analytic.operators.evaluate import Score
 from cdmpp.analytic.operators.tables import PEERS, TABLES
+from cdmpp.text import markdown_table, tidy_csv
 
 _MODELS = ("cdmpp", "cdmpp-isolated", *PEERS)
 _NOTES = """\
@@ -22,17 +20,18 @@ a call of its own, as the fit's tables measured it. Cells: mean / median absolut
 
 def text_tables(scores: Sequence[Score]) -> str:
     """Returns the tables as Markdown, which reads as text."""
-    parts = ["# Operators\n\n", _NOTES]
-    parts += ["\n## Instances in whole models, same rows for all\n\n", _instance_table(scores)]
-    parts += ["\n## The same by device: cdmpp, then NeuSight\n\n", _device_table(scores)]
-    parts += ["\n## One fit alone, by seed\n\n", _seed_table(scores)]
-    parts += [
-        "\n## Whole models (inference): sum of time x repeat over the traced operators\n\n",
-        _whole_table(scores),
-    ]
+    tables = {
+        "Instances in whole models, same rows for all": _instance_table(scores),
+        "The same by device: cdmpp, then NeuSight": _device_table(scores),
+        "One fit alone, by seed": _seed_table(scores),
+        "Whole models (inference): sum of time x repeat over the traced operators": _whole_table(
+            scores
+        ),
+    }
     if any(score.split == "test-shapes" for score in scores):
-        parts += ["\n## Other shapes, isolated calls (cdmpp-isolated)\n\n", _test_table(scores)]
-    return "".join(parts)
+        tables["Other shapes, isolated calls (cdmpp-isolated)"] = _test_table(scores)
+    parts = [f"## {title}\n\n{table}\n" for title, table in tables.items()]
+    return "\n".join(["# Operators\n", _NOTES, *parts])
 
 
 def write_results(scores: Sequence[Score], out: Path, *, command: str, data: Path) -> None:
@@ -41,20 +40,13 @@ def write_results(scores: Sequence[Score], out: Path, *, command: str, data: Pat
     Raises:
         DataError: the folder cannot be written.
     """
-    from cdmpp.files.atomic import make_folder, sha256_file, write_atomic, write_json
+    from cdmpp.files.atomic import make_folder, sha256_file, write_json, write_text
     from cdmpp.machine import commit, machine, versions
 
     make_folder(out, what="results")
     text = text_tables(scores) + f"\n```\n{command}\n```\n"
-    table = io.StringIO()
-    writer = csv.DictWriter(table, COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    for score in scores:
-        for row in score.tidy():
-            value = row["value"]
-            writer.writerow(row | {"value": f"{value:.7g}"})
-    for name, content in (("operators.md", text), ("operators.csv", table.getvalue())):
-        write_atomic(out / name, partial(_write, content))
+    write_text(out / "operators.md", text)
+    write_text(out / "operators.csv", tidy_csv(row for score in scores for row in score.tidy()))
     files = sorted(path for path in data.rglob("*.csv.gz"))
     write_json(
         out / "operators.json",
@@ -69,10 +61,6 @@ def write_results(scores: Sequence[Score], out: Path, *, command: str, data: Pat
     )
 
 
-def _write(content: str, path: Path) -> None:
-    path.write_text(content, encoding="utf-8")
-
-
 def _instance_table(scores: Sequence[Score]) -> str:
     rows = []
     for family in TABLES:
@@ -82,7 +70,7 @@ def _instance_table(scores: Sequence[Score]) -> str:
                 count = str(found[0].n)
                 cells = [_cell(found, name) for name in _MODELS]
                 rows.append([family, device, count, *cells, _ranks(found)])
-    return _markdown(["operator", "devices", "n", *_MODELS, "Spearman: cdmpp, neusight"], rows)
+    return markdown_table(["operator", "devices", "n", *_MODELS, "Spearman: cdmpp, neusight"], rows)
 
 
 def _device_table(scores: Sequence[Score]) -> str:
@@ -94,7 +82,7 @@ def _device_table(scores: Sequence[Score]) -> str:
             found = _found(scores, "instances", device, family)
             cells.append(f"{_cell(found, 'cdmpp')} vs {_cell(found, 'neusight')}")
         rows.append([family, *cells])
-    return _markdown(["operator", *devices], rows)
+    return markdown_table(["operator", *devices], rows)
 
 
 def _seed_table(scores: Sequence[Score]) -> str:
@@ -108,7 +96,7 @@ def _seed_table(scores: Sequence[Score]) -> str:
             for seed in seeds
         ]  # fmt: skip
         rows.append([family, *cells])
-    return _markdown(["operator", *(f"seed {seed}" for seed in seeds)], rows)
+    return markdown_table(["operator", *(f"seed {seed}" for seed in seeds)], rows)
 
 
 def _whole_table(scores: Sequence[Score]) -> str:
@@ -116,7 +104,7 @@ def _whole_table(scores: Sequence[Score]) -> str:
     for device in ("all", *_devices(scores, "whole-models")):
         found = _found(scores, "whole-models", device, "all")
         rows.append([device, str(found[0].n), *(_cell(found, name) for name in _MODELS)])
-    return _markdown(["devices", "n", *_MODELS], rows)
+    return markdown_table(["devices", "n", *_MODELS], rows)
 
 
 def _test_table(scores: Sequence[Score]) -> str:
@@ -129,7 +117,7 @@ def _test_table(scores: Sequence[Score]) -> str:
             text = f"{_cell(found, 'cdmpp-isolated')} ({found[0].n})" if found else "-"
             cells.append(text)
         rows.append([family, *cells])
-    return _markdown(["operator", "all", *devices], rows)
+    return markdown_table(["operator", "all", *devices], rows)
 
 
 def _found(scores: Iterable[Score], split: str, device: str, group: str) -> list[Score]:
@@ -155,8 +143,3 @@ def _cell(scores: Iterable[Score], model: str) -> str:
 def _ranks(scores: Iterable[Score]) -> str:
     rank = {score.model: score.rank for score in scores}
     return f"{rank['cdmpp']:.3f}, {rank['neusight']:.3f}"
-
-
-def _markdown(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [titles, ["---"] * len(titles), *rows]
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)

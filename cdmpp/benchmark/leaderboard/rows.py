@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -14,7 +12,6 @@ from cdmpp.benchmark.leaderboard.board import (
     family_scores,
     model_scores,
 )
-from cdmpp.report.tables import CSV_COLUMNS
 
 #: Metrics of operator kinds and latency decades.
 _GROUP_METRICS = ("mape", "median_ape", "within_20pct", "spearman_by_task", "top1_score")
@@ -22,20 +19,11 @@ _GROUP_METRICS = ("mape", "median_ape", "within_20pct", "spearman_by_task", "top
 _COUNTS = ("n", "tasks")
 _COSTS = ("training_cpu_s", "predictions_per_cpu_s")
 
-Row = tuple[str, str, str, str, str, str, str, str, str, str]
-
-
-def tidy_csv(board: Board) -> str:
-    """Returns the table as CSV text; an undefined value is empty."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(CSV_COLUMNS)
-    writer.writerows(tidy_rows(board))
-    return text.getvalue()
+Row = tuple[str, str, str, str, str, str, int, str, float | None, int]
 
 
 def tidy_rows(board: Board) -> Iterator[Row]:
-    """Yields rows in the columns of `CSV_COLUMNS`.
+    """Yields rows in the columns of `TIDY_COLUMNS`; an undefined value is None.
 
     Cross-model: `device` is a label, `all` (pooled) or `mean` (each device counts the same);
     `group` is `test`, `operator:KIND`, `latency:DECADE` or `cost`. Cross-device: `split` is
@@ -111,6 +99,4 @@ def _rows(
 ) -> Iterator[Row]:
     for name in names or tuple(values):
         if name not in _COUNTS:
-            value = values.get(name)
-            text = "" if value is None else f"{value:.7g}"
-            yield (*place, line, str(seed), name, text, str(values["n"]))
+            yield (*place, line, seed, name, values.get(name), values["n"])

@@ -9,7 +9,7 @@ from typing import Any
 from cdmpp.benchmark.leaderboard.board import Board, family_scores, model_scores
 from cdmpp.benchmark.leaderboard.layout import LeaderboardPage, Section, Table, html, markdown
 from cdmpp.benchmark.leaderboard.paired import paired_section
-from cdmpp.benchmark.leaderboard.rows import tidy_csv
+from cdmpp.benchmark.leaderboard.rows import tidy_rows
 from cdmpp.benchmark.leaderboard.sections import family_section, model_section, overall_section
 from cdmpp.benchmark.leaderboard.verdict import (
     Finding,
@@ -22,6 +22,7 @@ from cdmpp.config import to_dict
 from cdmpp.files.atomic import make_folder, write_json, write_text
 from cdmpp.machine import commit, machine, versions
 from cdmpp.report.tables import Cell, Row
+from cdmpp.text import tidy_csv
 
 _NOTES = (
     "APE is |predicted - measured| / measured. MAPE is its mean, which a few tiny operators can "
@@ -127,7 +128,7 @@ def write_leaderboard(found: Leaderboard, directory: Path) -> list[Path]:
     make_folder(directory, what="tables")
     name = found.board.suite.name
     paths = [directory / f"{name}.{suffix}" for suffix in ("csv", "json", "md", "html")]
-    write_text(paths[0], tidy_csv(found.board))
+    write_text(paths[0], tidy_csv(tidy_rows(found.board)))
     write_json(paths[1], board_json(found))
     write_text(paths[2], markdown(found.page))
     write_text(paths[3], html(found.page))

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import csv
-import io
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,9 +22,10 @@ from cdmpp.analytic.conv.collect.cudnn_profile import profile
 from cdmpp.analytic.conv.layers.table import LAYER_COLUMNS
 from cdmpp.analytic.conv.seer.workbook import write_workbook
 from cdmpp.analytic.conv.shapes import SHAPE_NAMES, ConvShapes
-from cdmpp.cli.analytic.conv_text import aligned, parse_layers
+from cdmpp.cli.analytic.conv_text import parse_layers
 from cdmpp.errors import UsageError
-from cdmpp.files.atomic import make_folder, write_atomic
+from cdmpp.files.atomic import make_folder, write_text
+from cdmpp.text import aligned, csv_text
 
 _MIB = 1 << 20
 
@@ -44,14 +42,17 @@ def run_collect(args: argparse.Namespace, library: CudnnLibrary | None = None) -
     else:
         rows = _forward_rows(args, layers, library)
     if args.out is not None and not args.counters:
-        write_atomic(args.out, _csv_writer(rows))
+        # A row without a time is no measurement; its reason is printed, not stored as one.
+        kept = [list(row.values()) for row in rows if row["time_ms"] is not None]
+        write_text(args.out, csv_text(list(rows[0]) if rows else ["reason"], kept))
     if args.json:
         print(json.dumps(rows))
     elif args.out is not None:
         measured = sum(row["time_ms"] is not None for row in rows)
         print(f"{measured} of {len(rows)} measured, written to {args.out}")
     else:
-        print(aligned([list(rows[0]), *([str(value) for value in row.values()] for row in rows)]))
+        cells = [list(rows[0]), *([str(value) for value in row.values()] for row in rows)]
+        print(aligned(cells, "lr"))
     return 0
 
 
@@ -138,17 +139,3 @@ def _number(text: str) -> int:
     except (KeyError, ValueError):
         known = ", ".join(algorithm.name.lower() for algorithm in ConvAlgorithm)
         raise UsageError(f"unknown algorithm {text!r}; known: {known}, or 0 to 7") from None
-
-
-def _csv_writer(rows: list[dict[str, Any]]) -> Any:
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]) if rows else ["reason"], lineterminator="\n")
-    writer.writeheader()
-    # A row without a time is no measurement; its reason is printed, not stored as one.
-    writer.writerows(row for row in rows if row["time_ms"] is not None)
-    content = text.getvalue()
-
-    def write(path: Path) -> None:
-        path.write_text(content, encoding="utf-8")
-
-    return write

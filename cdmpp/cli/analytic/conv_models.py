@@ -23,10 +23,10 @@ from cdmpp.analytic.conv.seer.folder import ConvFolder, read_folder
 from cdmpp.analytic.conv.seer.judging import kernel_errors, layer_errors, pick_errors, time_errors
 from cdmpp.analytic.conv.seer.model import SeerModel, load_seer
 from cdmpp.analytic.conv.seer.splits import SplitKind, family_split, octave_split, original_split
-from cdmpp.cli.analytic.conv_text import aligned, percent
 from cdmpp.devices.registry import get_device
 from cdmpp.errors import UsageError
 from cdmpp.files.atomic import make_folder, write_atomic
+from cdmpp.text import aligned, percent_text
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -145,7 +145,7 @@ def _evaluate_tables(model: SeerModel, args: argparse.Namespace) -> None:
         lines = [_error_line(name, value["time"]) for name, value in result["kernels"].items()]
         if "layers" in result:
             lines.append(_error_line("layers (best algorithm)", result["layers"]["layer"]))
-        print(aligned([_ERROR_HEADER, *lines]))
+        print(aligned([_ERROR_HEADER, *lines], "lr"))
         for name in ("pick", "cudnn_pick"):
             if result.get(name):
                 print(f"{name}: {_pick_text(result[name])}")
@@ -181,11 +181,11 @@ def _evaluate_layers(model: LayerModel, args: argparse.Namespace) -> None:
         print(json.dumps(result))
     else:
         lines = [_error_line(label, value) for label, value in result["by_device"].items()]
-        print(aligned([_ERROR_HEADER, *lines, _error_line("all", result)]))
+        print(aligned([_ERROR_HEADER, *lines, _error_line("all", result)], "lr"))
         for label, value in result["by_device"].items():
             print(
-                f"{label}: algorithm right {percent(value['algorithm_accuracy'])}, RMSPE without "
-                f"drift {percent(value['without_drift']['rmspe'])}"
+                f"{label}: algorithm right {percent_text(value['algorithm_accuracy'], 2)}, RMSPE "
+                f"without drift {percent_text(value['without_drift']['rmspe'], 2)}"
             )
     if args.plots is not None:
         labels = [spec.name for spec in table.devices]
@@ -194,14 +194,14 @@ def _evaluate_layers(model: LayerModel, args: argparse.Namespace) -> None:
 
 def _error_line(name: str, errors: dict[str, Any]) -> list[str]:
     keys = ("rmspe", "mape", "median_ape", "within_10pct", "within_20pct")
-    return [name, f"{errors['n']:,}", *(percent(errors[key]) for key in keys)]
+    return [name, f"{errors['n']:,}", *(percent_text(errors[key], 2) for key in keys)]
 
 
 def _pick_text(errors: dict[str, Any]) -> str:
     return (
-        f"{errors['n']:,} layers, {percent(errors['error_rate'])} over 10 % slower than the best, "
-        f"regret mean {percent(errors['mean_regret'])}, 95th percentile "
-        f"{percent(errors['p95_regret'])}"
+        f"{errors['n']:,} layers, {percent_text(errors['error_rate'], 2)} over 10 % slower "
+        f"than the best, regret mean {percent_text(errors['mean_regret'], 2)}, 95th percentile "
+        f"{percent_text(errors['p95_regret'], 2)}"
     )
 
 

@@ -16,9 +16,10 @@ from cdmpp.analytic.conv.networks import network_layers
 from cdmpp.analytic.conv.seer.model import SeerModel, type_name
 from cdmpp.analytic.conv.shapes import SHAPE_NAMES, ConvShapes, FloatArray, IntArray
 from cdmpp.cli.analytic.conv_models import load_any
-from cdmpp.cli.analytic.conv_text import aligned, parse_layers, percent
+from cdmpp.cli.analytic.conv_text import parse_layers
 from cdmpp.devices.registry import get_device
 from cdmpp.errors import UsageError
+from cdmpp.text import aligned, percent_text
 
 
 def run_predict(args: argparse.Namespace) -> int:
@@ -48,12 +49,12 @@ def run_predict(args: argparse.Namespace) -> int:
                 _algorithm_name(algorithm[row]), type_name(int(kind[row])),
             ]
         )  # fmt: skip
-    print(aligned(lines))
+    print(aligned(lines, "lr"))
     print(f"all: {(time_ms * count).sum():.4g} ms")
     for name, share in shares.items():
         print(
-            f"{name}: {percent(share['layer_share'])} of the layers, "
-            f"{percent(share['time_share'])} of the time"
+            f"{name}: {percent_text(share['layer_share'], 2)} of the layers, "
+            f"{percent_text(share['time_share'], 2)} of the time"
         )
     return 0
 

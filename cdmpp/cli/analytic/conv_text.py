@@ -11,23 +11,6 @@ if TYPE_CHECKING:
     from cdmpp.analytic.conv.shapes import ConvShapes
 
 
-def aligned(lines: Sequence[Sequence[str]]) -> str:
-    """Returns lines of cells as columns: the first to the left, the others to the right."""
-    widths = [max(len(line[index]) for line in lines) for index in range(len(lines[0]))]
-    return "\n".join(
-        "  ".join(
-            cell.ljust(width) if index == 0 else cell.rjust(width)
-            for index, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in lines
-    )
-
-
-def percent(value: float | None) -> str:
-    """Returns a fraction as percent; `-` for None."""
-    return "-" if value is None else f"{100 * value:.2f} %"
-
-
 def parse_layers(texts: Sequence[str]) -> ConvShapes:
     """Returns layers from texts BATCH,CIN,WIDTH,COUT,KERNEL[,STRIDE[,PADDING]].
 

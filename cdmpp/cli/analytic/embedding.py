@@ -6,10 +6,12 @@ import argparse
 import json
 import sys
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cdmpp.cli.shared.options import add_output_options, is_quiet
+from cdmpp.text import seconds_text
 
 if TYPE_CHECKING:
     from cdmpp.analytic.embedding.campaign import CampaignRow
@@ -22,6 +24,8 @@ _PASSES = ("forward", "backward-sgd", "backward-adagrad", "backward-dense")
 _VERSIONS = ("plain", "resident", "curve", "cold-start", "lru")
 _SIZES = ("batch", "rows", "tables", "lookups", "width", "rows_per_block")
 _MACHINE_FILE = "machine.json"
+
+_time = partial(seconds_text, digits=5)
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -90,8 +94,8 @@ def run_predict(args: argparse.Namespace) -> int:
         print(json.dumps({**value, "version": args.version, **asdict(shape), **asdict(found)}))
         return 0
     print(
-        f"{_time(found.latency_s)}  {args.which} on {device.name} ({args.version}), limited by "
-        f"{found.limit}\n"
+        f"{_time(found.latency_s)}  {args.which} on {device.name} ({args.version}), "
+        f"limited by {found.limit}\n"
         f"  DRAM traffic {found.dram_bytes / 1e6:.3f} MB, "
         f"L2 traffic {found.l2_bytes / 1e6:.3f} MB\n"
         f"  hit rate {100 * found.hit_rate:.2f} %, {found.cached_rows} rows of a table fit into "
@@ -470,9 +474,3 @@ def _write_plots(folder: Path, plots: dict[str, str]) -> None:
     make_folder(folder, what="plots")
     for name, text in plots.items():
         write_bytes(folder / name, text.encode("utf-8"))
-
-
-def _time(latency_s: float) -> str:
-    if latency_s < 1e-3:
-        return f"{1e6 * latency_s:.2f} us"
-    return f"{1e3 * latency_s:.3f} ms"

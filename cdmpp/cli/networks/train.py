@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cdmpp.cli.shared.options import add_output_options, add_training_options, is_quiet
+from cdmpp.text import aligned, percent_text
 
 _MODELS = (
     "residual", "seernet", "seernet-multi", "trees", "mlp", "operator-linear", "roofline",
@@ -143,30 +144,25 @@ def _leak(split: dict[str, Any]) -> str:
     )
 
 
-def _print_targets(targets: dict[str, Any], floor: dict[str, Any]) -> None:
-    from cdmpp.cli.predict.program import print_table
+_SHARES = ("mape", "median_ape", "rmspe", "within_5pct", "within_10pct", "interval_coverage")
 
+
+def _print_targets(targets: dict[str, Any], floor: dict[str, Any]) -> None:
     rows = []
     for name, found in targets.items():
         rows.append(
             [
                 name,
                 str(found["n"]),
-                *(_percent(found[m]) for m in ("mape", "median_ape", "rmspe")),
-                *(_percent(found[m]) for m in ("within_5pct", "within_10pct")),
-                _percent(found["interval_coverage"]),
-                _percent(floor[name]["mape"]),
+                *(percent_text(found[metric], 2) for metric in _SHARES),
+                percent_text(floor[name]["mape"], 2),
             ]
         )
     headings = [
         "target", "n", "MAPE", "median", "RMSPE", "within 5 %", "within 10 %", "in interval",
         "noise of repeats",
     ]  # fmt: skip
-    print_table(headings, rows)
-
-
-def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{100 * value:.2f} %"
+    print(aligned([headings, *rows]))
 
 
 class _Lines:

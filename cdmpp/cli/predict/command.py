@@ -312,8 +312,7 @@ def _number(value: float) -> float | None:
 
 
 def _print(asked: list[AskedProgram], estimates: Estimates, order: list[int]) -> None:
-    from cdmpp.report.tables import format_seconds
-    from cdmpp.report.text import format_interval
+    from cdmpp.text import interval_text, seconds_text
 
     ends = zip(
         estimates.latency_s.tolist(),
@@ -321,7 +320,7 @@ def _print(asked: list[AskedProgram], estimates: Estimates, order: list[int]) ->
         estimates.high_s.tolist(),
         strict=True,
     )
-    predicted = [format_interval(*values) for values in ends]
+    predicted = [interval_text(*values) for values in ends]
     width = max(len("predicted"), *(len(text) for text in predicted))
     flags = _flags(estimates)
     has_measured = any(program.measured_s is not None for program in asked)
@@ -335,7 +334,7 @@ def _print(asked: list[AskedProgram], estimates: Estimates, order: list[int]) ->
         text = f"{rank:>5}  {predicted[index]:<{width}}"
         if has_measured and program.measured_s is not None:
             error = estimates.latency_s[index] / program.measured_s - 1
-            text += f"  {format_seconds(program.measured_s):>10}  {100 * error:>+6.1f} %"
+            text += f"  {seconds_text(program.measured_s):>10}  {100 * error:>+6.1f} %"
         elif has_measured:
             text += f"  {'-':>10}  {'-':>8}"
         if device_width:
@@ -356,7 +355,7 @@ def _indices(mask: BoolArray) -> list[int]:
 
 def _print_notes(asked: list[AskedProgram], estimates: Estimates, trained: TrainedModel) -> None:
     """Says what the marks mean and what the flagged programs are nearest to."""
-    from cdmpp.report.text import short_task
+    from cdmpp.text import short_task
 
     flags = _flags(estimates)
     calibration = trained.card.calibration

@@ -6,6 +6,8 @@ import argparse
 import json
 from typing import TYPE_CHECKING, Any
 
+from cdmpp.text import aligned, interval_text
+
 if TYPE_CHECKING:
     from tvm_helper.predict.answers import NetworkPrediction, Total
 
@@ -70,7 +72,7 @@ def _no_program(device: str) -> dict[str, Any]:
 
 
 def _print(found: NetworkPrediction) -> None:
-    from cdmpp.cli.predict.program import cell, print_table
+    from cdmpp.cli.predict.program import cell
 
     print(f"schedule: {found.schedule}\n")
     rows = [
@@ -89,7 +91,7 @@ def _print(found: NetworkPrediction) -> None:
     ]
     totals = found.totals()
     rows.append(["", "total", "", "", *(_total(total) for total in totals)])
-    print_table(["calls", "task", "operator", "shapes", *found.devices], rows)
+    print(aligned([["calls", "task", "operator", "shapes", *found.devices], *rows]))
     for total in totals:
         if total.missing:
             print(
@@ -112,12 +114,5 @@ def _print(found: NetworkPrediction) -> None:
 
 
 def _total(total: Total) -> str:
-    from cdmpp.report.text import format_interval
-
-    if total.latency_s is None:
-        return "?"
-    nan = float("nan")
-    low_s = nan if total.low_s is None else total.low_s
-    high_s = nan if total.high_s is None else total.high_s
-    text = format_interval(total.latency_s, low_s, high_s)
-    return f"at least {text}" if total.missing else text
+    text = interval_text(total.latency_s, total.low_s, total.high_s)
+    return f"at least {text}" if total.missing and total.latency_s is not None else text

@@ -7,6 +7,8 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
+from cdmpp.text import aligned, interval_text
+
 if TYPE_CHECKING:
     from cdmpp.devices.spec import DeviceSpec
     from cdmpp.training.estimates import TrainedModel
@@ -131,24 +133,8 @@ def json_row(prediction: Prediction) -> dict[str, Any]:
 
 def cell(prediction: Prediction) -> str:
     """Returns a latency with its interval, `!` where it is out of distribution, `?` without one."""
-    from cdmpp.report.text import format_interval
-
-    if prediction.latency_s is None:
-        return "?"
-    nan = float("nan")
-    low_s = nan if prediction.low_s is None else prediction.low_s
-    high_s = nan if prediction.high_s is None else prediction.high_s
-    mark = " !" if prediction.out_of_distribution else ""
-    return f"{format_interval(prediction.latency_s, low_s, high_s)}{mark}"
-
-
-def print_table(headings: list[str], rows: list[list[str]]) -> None:
-    """Prints columns of text, as wide as they have to be."""
-    widths = [max(len(row[column]) for row in [headings, *rows]) for column in range(len(headings))]
-    for row in [headings, *rows]:
-        print(
-            "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
-        )
+    mark = " !" if prediction.latency_s is not None and prediction.out_of_distribution else ""
+    return interval_text(prediction.latency_s, prediction.low_s, prediction.high_s) + mark
 
 
 def print_notes(found: list[Prediction], predictor: Predictor) -> None:
@@ -186,7 +172,7 @@ def _print(found: list[Prediction]) -> None:
         [name, ones[0].operator or "?", *(cell(one) for one in ones)]
         for name, ones in by_name.items()
     ]
-    print_table(["program", "operator", *devices], rows)
+    print(aligned([["program", "operator", *devices], *rows]))
     for name, ones in by_name.items():
         if not all(one.is_scheduled for one in ones):
             print(

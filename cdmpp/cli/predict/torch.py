@@ -10,6 +10,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from cdmpp.errors import DataError, UsageError
+from cdmpp.text import aligned, interval_text, percent_text
 
 if TYPE_CHECKING:
     import torch
@@ -142,8 +143,6 @@ def _inputs(texts: list[str]) -> tuple[list[tuple[int, ...]], list[torch.dtype] 
 def _print(
     found: list[NetworkPrediction], predictor: NetworkPredictor, args: argparse.Namespace
 ) -> None:
-    from cdmpp.cli.predict.program import print_table
-
     several = len({one.device for one in found}) > 1
     rows = []
     for one in found:
@@ -151,16 +150,16 @@ def _print(
         cells = [
             str(one.batch),
             one.mode,
-            _time(one.time_s) + mark,
+            interval_text(one.time_s.value, one.time_s.low, one.time_s.high) + mark,
             _bytes(one.memory_bytes),
-            _percent(one.utilisation),
+            percent_text(one.utilisation.value, 0, none="?"),
             _fits(one),
         ]
         rows.append([one.device, *cells] if several else cells)
     headings = ["batch", "mode", "time of an iteration", "peak memory", "utilisation", "fits"]
     device = "" if several else f" on {found[0].device}"
     print(f"{found[0].name}{device}, predicted without running it\n")
-    print_table(["device", *headings] if several else headings, rows)
+    print(aligned([["device", *headings] if several else headings, *rows]))
     if getattr(args, "quiet", False):
         return
     coverage = predictor.trained.intervals.coverage
@@ -184,16 +183,6 @@ def _print(
     )
 
 
-def _time(found: Estimate) -> str:
-    from cdmpp.report.text import format_interval
-
-    if found.value is None:
-        return "?"
-    nan = math.nan
-    low = nan if found.low is None else found.low
-    return format_interval(found.value, low, nan if found.high is None else found.high)
-
-
 def _bytes(found: Estimate) -> str:
     if found.value is None:
         return "?"
@@ -207,10 +196,6 @@ def _size(value: float) -> str:
     power = min(4, max(0, int(math.log(max(value, 1.0), 1024))))
     unit = ("B", "KiB", "MiB", "GiB", "TiB")[power]
     return f"{value / 1024**power:.3g} {unit}"
-
-
-def _percent(found: Estimate) -> str:
-    return "?" if found.value is None else f"{100 * found.value:.0f} %"
 
 
 def _fits(one: NetworkPrediction) -> str:

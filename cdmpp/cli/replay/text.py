@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from cdmpp.text import aligned, percent_text
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -17,19 +19,18 @@ _KINDS, _CHAIN, _UNCOVERED = 12, 8, 8
 def print_outcome(outcome: Outcome, measured: dict[str, Any] | None) -> None:
     """Prints the total, what it consists of, and what is not covered."""
     from cdmpp.replay.summary import outcome_values
-    from cdmpp.report.tables import format_seconds
-    from cdmpp.report.text import format_interval
+    from cdmpp.text import interval_text, seconds_text
 
     values = outcome_values(outcome)
     heading = values["name"] + (f" on {values['device']}" if values["device"] else "")
-    total = format_interval(values["total_s"], values["low_s"], values["high_s"])
+    total = interval_text(values["total_s"], values["low_s"], values["high_s"])
     print(f"{heading}: {total}")
     if values["schedule"]:
         print(f"schedules: {values['schedule']}")
     print(
-        f"{values['operators']:,} operators, sum {format_seconds(values['sum_s'])}, longest chain "
+        f"{values['operators']:,} operators, sum {seconds_text(values['sum_s'])}, longest chain "
         + (
-            f"of data edges {format_seconds(values['longest_path_s'])}"
+            f"of data edges {seconds_text(values['longest_path_s'])}"
             if values["has_edges"]
             else "of data edges unknown (tasks with weights: one after the other)"
         )
@@ -37,8 +38,8 @@ def print_outcome(outcome: Outcome, measured: dict[str, Any] | None) -> None:
     print()
     print_rows(
         ["kind", "calls", "time", "share", "source"],
-        [[row["kind"], str(row["calls"]), format_seconds(row["time_s"]),
-          f"{100 * row['share']:.1f} %", ", ".join(row["sources"])]
+        [[row["kind"], str(row["calls"]), seconds_text(row["time_s"]),
+          percent_text(row["share"]), ", ".join(row["sources"])]
          for row in values["by_kind"][:_KINDS]],
     )  # fmt: skip
     if len(values["by_kind"]) > _KINDS:
@@ -47,27 +48,27 @@ def print_outcome(outcome: Outcome, measured: dict[str, Any] | None) -> None:
         print()
         print_rows(
             ["queue", "busy", "idle"],
-            [[f"{row['device']} {row['queue']}", format_seconds(row["busy_s"]),
-              format_seconds(row["idle_s"])] for row in values["queues"]],
+            [[f"{row['device']} {row['queue']}", seconds_text(row["busy_s"]),
+              seconds_text(row["idle_s"])] for row in values["queues"]],
         )  # fmt: skip
         chain = sorted(values["critical_path"], key=lambda step: -step["time_s"])[:_CHAIN]
         print(f"\ncritical path, {len(chain)} longest of {len(values['critical_path'])} operators")
         print_rows(
             ["operator", "time", "waited for"],
-            [[step["name"], format_seconds(step["time_s"]), step["waited_for"]] for step in chain],
+            [[step["name"], seconds_text(step["time_s"]), step["waited_for"]] for step in chain],
         )
     if values["draws"]:
         draws = values["draws"]
         print(
-            f"\n{draws['n']} draws: median {format_seconds(draws['median_s'])}, 80 % in "
-            f"[{format_seconds(draws['p10_s'])}, {format_seconds(draws['p90_s'])}], all in "
-            f"[{format_seconds(draws['min_s'])}, {format_seconds(draws['max_s'])}]"
+            f"\n{draws['n']} draws: median {seconds_text(draws['median_s'])}, 80 % in "
+            f"[{seconds_text(draws['p10_s'])}, {seconds_text(draws['p90_s'])}], all in "
+            f"[{seconds_text(draws['min_s'])}, {seconds_text(draws['max_s'])}]"
         )
     if values["what_if"]:
         scales = ", ".join(f"{name} x {factor:g}" for name, factor in outcome.scales.items())
         scaled = values["what_if"]["total_s"]
         change = 100 * (scaled / values["total_s"] - 1) if values["total_s"] else 0.0
-        print(f"\nwith {scales}: {format_seconds(scaled)} ({change:+.1f} %)")
+        print(f"\nwith {scales}: {seconds_text(scaled)} ({change:+.1f} %)")
     if measured:
         print_measured(measured)
     remarks = {c.reason for c in outcome.costs.costs if c.reason and c.source != "bound"}
@@ -79,7 +80,7 @@ def print_outcome(outcome: Outcome, measured: dict[str, Any] | None) -> None:
         print(f"\nno model covers {len(uncovered)} operators; a bound stands in for each:")
         print_rows(
             ["operator", "at least", "at most", "why"],
-            [[row["name"], format_seconds(row["bound_s"]), format_seconds(row["high_s"]),
+            [[row["name"], seconds_text(row["bound_s"]), seconds_text(row["high_s"]),
               row["reason"]] for row in uncovered[:_UNCOVERED]],
         )  # fmt: skip
         if len(uncovered) > _UNCOVERED:
@@ -88,18 +89,18 @@ def print_outcome(outcome: Outcome, measured: dict[str, Any] | None) -> None:
 
 def print_measured(measured: dict[str, Any]) -> None:
     """Prints predicted beside measured."""
-    from cdmpp.report.tables import format_seconds
+    from cdmpp.text import seconds_text
 
     print()
     print_rows(
         ["", "time", "error"],
         [
-            ["measured, the compiled network", format_seconds(measured["total_s"]), ""],
-            ["replayed from predicted operators", format_seconds(measured["predicted_s"]),
+            ["measured, the compiled network", seconds_text(measured["total_s"]), ""],
+            ["replayed from predicted operators", seconds_text(measured["predicted_s"]),
              f"{100 * measured['error']:+.1f} %"],
-            ["plain sum of predicted operators", format_seconds(measured["predicted_sum_s"]),
+            ["plain sum of predicted operators", seconds_text(measured["predicted_sum_s"]),
              f"{100 * measured['predicted_sum_error']:+.1f} %"],
-            ["replayed from measured operators", format_seconds(measured["replayed_s"]),
+            ["replayed from measured operators", seconds_text(measured["replayed_s"]),
              f"{100 * measured['replay_error']:+.1f} %"],
         ],
     )  # fmt: skip
@@ -112,8 +113,8 @@ def print_measured(measured: dict[str, Any]) -> None:
     print()
     print_rows(
         ["calls", "kernel", "predicted", "measured", "error", ""],
-        [[str(row["calls"]), row["kind"], format_seconds(row["predicted_s"]),
-          "-" if row["measured_s"] is None else format_seconds(row["measured_s"]),
+        [[str(row["calls"]), row["kind"], seconds_text(row["predicted_s"]),
+          seconds_text(row["measured_s"]),
           "-" if row["error"] is None else f"{100 * row['error']:+.0f} %",
           row["reason"] or ""] for row in measured["breakdown"]],
     )  # fmt: skip
@@ -121,10 +122,10 @@ def print_measured(measured: dict[str, Any]) -> None:
 
 def print_walk(walk: Walk, version: str) -> None:
     """Prints a walked iteration."""
-    from cdmpp.report.tables import format_seconds
+    from cdmpp.text import seconds_text
 
     def shown(value_us: float) -> str:
-        return format_seconds(1e-6 * value_us)
+        return seconds_text(1e-6 * value_us)
 
     print(
         f"host walk ({version}): {shown(walk.total_us)}; host {shown(walk.host_us)}, device active "
@@ -140,7 +141,7 @@ def print_walk(walk: Walk, version: str) -> None:
 
 def print_statistics(rows: Sequence[OperatorStatistics], detail: str) -> None:
     """Prints operator statistics."""
-    from cdmpp.report.tables import format_seconds
+    from cdmpp.text import seconds_text
 
     if detail == "brief":
         print_rows(["operator", "calls"], [[row.name, str(row.count)] for row in rows])
@@ -148,12 +149,10 @@ def print_statistics(rows: Sequence[OperatorStatistics], detail: str) -> None:
     print_rows(
         ["operator", "calls", "inputs", "launches", "time"],
         [[row.name, str(row.count), str(row.inputs), str(row.launches),
-          "-" if row.time_s is None else format_seconds(row.time_s)] for row in rows],
+          seconds_text(row.time_s)] for row in rows],
     )  # fmt: skip
 
 
 def print_rows(titles: list[str], rows: list[list[str]]) -> None:
-    """Prints a table: rich on a terminal, aligned text elsewhere."""
-    from cdmpp.cli.predict.program import print_table
-
-    print_table(titles, rows)
+    """Prints a table."""
+    print(aligned([titles, *rows]))

@@ -180,15 +180,16 @@ def _picture(progress: SearchProgress) -> RenderableType:
     from rich.table import Table
     from rich.text import Text
 
-    from cdmpp.cli.search.text import progress_text, seconds_text
+    from cdmpp.cli.search.text import progress_text
+    from cdmpp.text import interval_text, percent_text
 
     table = Table("calls", "task", "trials", "best", "expected gain", box=None)
     for task in progress.tasks[:_ROWS]:
-        gain = "?" if task.gain is None else f"{100 * task.gain:.1f} %"
         failed = f" ({task.failed} failed)" if task.failed else ""
         table.add_row(
             str(task.weight), Text(task.name, overflow="ellipsis", no_wrap=True),
-            f"{task.trials}{failed}", seconds_text(task.best_s), gain,
+            f"{task.trials}{failed}", interval_text(task.best_s),
+            percent_text(task.gain, none="?"),
         )  # fmt: skip
     lines: list[RenderableType] = [Text(progress_text(progress))]
     if progress.advice:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from cdmpp.report.text import format_interval
+from cdmpp.text import aligned, interval_text, percent_text
 
 if TYPE_CHECKING:
     from tvm_helper.search.progress import SearchProgress
@@ -29,7 +28,7 @@ def summary_text(summary: dict[str, Any]) -> str:
         f"  {kind['count']} {kind['name']}; the first: {kind['first_text']}"
         for kind in summary["failures"]
     ]
-    lines += ["", *_table(summary["tasks"], is_network=summary["network"] is not None), ""]
+    lines += ["", _table(summary["tasks"], is_network=summary["network"] is not None), ""]
     whole = summary["end_to_end"]
     if whole is not None and whole["tuned_s"] is not None:
         lines.append(
@@ -72,43 +71,27 @@ def _times(seconds: dict[str, float]) -> str:
     return f"wall time of the search {wall:.0f} s: {parts}"
 
 
-def _table(tasks: Sequence[dict[str, Any]], *, is_network: bool) -> list[str]:
+def _table(tasks: Sequence[dict[str, Any]], *, is_network: bool) -> str:
     headings = ["calls", "task", "operator", "shapes", "trials", "best measured"]
     headings += [] if is_network else ["tuned", "untuned", "faster"]
     rows = [
         [
             str(task["weight"]), task["name"], task["operator"], " ".join(task["shapes"]),
-            str(task["trials"]), seconds_text(task["best_s"]),
+            str(task["trials"]), interval_text(task["best_s"]),
             *([] if is_network else [
                 _cell(task, "tuned"), _cell(task, "untuned"), _speedup(task).strip(" ,") or "?",
             ]),
         ]
         for task in tasks
     ]  # fmt: skip
-    return table_lines(headings, rows)
-
-
-def table_lines(headings: list[str], rows: Sequence[list[str]]) -> list[str]:
-    """Returns columns of text, as wide as they have to be."""
-    widths = [max(len(row[column]) for row in [headings, *rows]) for column in range(len(headings))]
-    return [
-        "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
-        for row in [headings, *rows]
-    ]
-
-
-def seconds_text(latency_s: float | None) -> str:
-    """Returns e.g. `1.83 ms`, `?` for None."""
-    return "?" if latency_s is None else format_interval(latency_s, math.nan, math.nan)
+    return aligned([headings, *rows])
 
 
 def _cell(timing: dict[str, Any], which: str) -> str:
     mean, half = timing[f"{which}_s"], timing[f"{which}_half_s"]
-    if mean is None:
-        return "?"
-    if half is None:
-        return seconds_text(mean)
-    return format_interval(mean, mean - half, mean + half)
+    if mean is None or half is None:
+        return interval_text(mean)
+    return interval_text(mean, mean - half, mean + half)
 
 
 def _speedup(timing: dict[str, Any]) -> str:
@@ -123,13 +106,13 @@ def plan_text(plan: SearchPlan) -> str:
     rows = [
         [
             str(task.weight), task.task.name, task.task.operator, " ".join(task.shapes),
-            seconds_text(task.predicted_s),
-            "?" if value is None or not total else f"{100 * value / total:.0f} %",
+            interval_text(task.predicted_s),
+            percent_text(value / total if value is not None and total else None, 0, none="?"),
         ]
         for task, value in zip(tasks, seconds, strict=True)
     ]  # fmt: skip
     headings = ["calls", "task", "operator", "shapes", "predicted, untuned", "share"]
-    lines = table_lines(headings, rows)
+    lines = [aligned([headings, *rows])]
     lines += [f"not searched: {name}: {why}" for name, why in plan.left_out.items()]
     lines += [f"no tensor program: {name} ({calls} calls)" for name, calls in plan.unknown.items()]
     if plan.model_note:
@@ -147,10 +130,10 @@ def progress_text(progress: SearchProgress) -> str:
     text = f"{progress.stage}: {progress.trials} of {progress.total} trials"
     measured = [task for task in progress.tasks if task.best_s is not None]
     if len(progress.tasks) == 1 and measured:
-        text += f", best {seconds_text(measured[0].best_s)}"
+        text += f", best {interval_text(measured[0].best_s)}"
     elif measured:
         whole = sum(task.weight * (task.best_s or 0.0) for task in measured)
-        text += f", {len(measured)} of {len(progress.tasks)} tasks, {seconds_text(whole)} in all"
+        text += f", {len(measured)} of {len(progress.tasks)} tasks, {interval_text(whole)} in all"
     failed = sum(task.failed for task in progress.tasks)
     text += f", {failed} failed" if failed else ""
     if progress.gain is not None:

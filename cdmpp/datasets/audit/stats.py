@@ -17,6 +17,7 @@ from cdmpp.datasets.tenset.folder import (
     read_records,
 )
 from cdmpp.errors import DataError
+from cdmpp.text import seconds_text
 
 
 class _DeviceCounter:
@@ -145,7 +146,7 @@ def stats_table(stats: dict[str, Any]) -> Any:
     for label, row in stats["devices"].items():
         latencies = (row["latency_p05_s"], row["latency_median_s"], row["latency_p95_s"])
         counts = (row["tasks"], row["records"], row["failed"])
-        table.add_row(label, *map(str, counts), *(_milliseconds(value) for value in latencies))
+        table.add_row(label, *map(str, counts), *(seconds_text(value) for value in latencies))
     lines: list[str] = []
     if "programs" in stats:
         leaves = stats["leaves"]
@@ -164,7 +165,3 @@ def stats_table(stats: dict[str, Any]) -> Any:
         lines.append(f"data hash {stats['data_hash']}")
     lines.append(ReadReport.from_json(stats["read"]).summary())
     return Group(table, Text("\n".join(lines)))
-
-
-def _milliseconds(value: float | None) -> str:
-    return "-" if value is None else f"{value * 1e3:.3g} ms"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from cdmpp.text import percent_text
+
 _MARKS = {"error": "ERROR", "warning": "warning", "note": "note"}
 
 
@@ -38,8 +40,8 @@ def _noise_table(report: dict[str, Any]) -> Any:
             label,
             str(noise["records"]),
             str(noise["with_repeats"]),
-            _percent(noise["spread_median"]),
-            _percent(noise["spread_p90"]),
+            percent_text(noise["spread_median"], 2),
+            percent_text(noise["spread_p90"], 2),
             "-" if noise["max_over_min_p90"] is None else f"{noise['max_over_min_p90']:.2f}",
             str(noise["outliers"]),
             str(repeated["programs"]),
@@ -86,7 +88,3 @@ def _lines(report: dict[str, Any]) -> list[str]:
     if not report["findings"]:
         lines.append("nothing found")
     return lines
-
-
-def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{100 * value:.2f} %"

@@ -23,7 +23,7 @@ from cdmpp.benchmark.options import SuiteModel, SuiteOptions
 from cdmpp.benchmark.plan import dataset_facts
 from cdmpp.benchmark.run import run_cells
 from cdmpp.metrics import METRIC_NAMES
-from cdmpp.report.tables import CSV_COLUMNS
+from cdmpp.text import TIDY_COLUMNS
 from tests.benchmark.suites import CROSS_DEVICE, CROSS_MODEL, load_synthetic, plan
 
 FACTS = {"synthetic": dataset_facts(load_synthetic(Path()))}
@@ -87,7 +87,7 @@ def findings(board: Board) -> list:
 def test_tidy_rows_hold_every_metric_of_every_place(models):
     board, paths = models
     rows = list(csv.DictReader(paths[0].read_text().splitlines()))
-    assert tuple(rows[0]) == CSV_COLUMNS
+    assert tuple(rows[0]) == TIDY_COLUMNS
     wanted = [
         r for r in rows if r["model"] == "gbdt" and r["metric"] == "mape" and r["seed"] == "0"
     ]
