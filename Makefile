@@ -16,7 +16,7 @@ DEVICE_DATA = $(if $(wildcard $(AUTOTVM)/manifest.json),--data autotvm=$(AUTOTVM
 SUITE_DATA = $(DEVICE_DATA) $(if $(wildcard $(ANSOR_GPU)/manifest.json),--data ansor-gpu=$(ANSOR_GPU))
 export OMP_NUM_THREADS ?= 2
 
-.PHONY: bench-autotune ablation priors bench-embedding bench-models bench-scoring tune-peers tables pretrained leaderboard bench-extract bench-conv bench-operators bench-search bench-replay legacy-env ansor-test bench-ansor help venv demo test lint format bench golden report clean
+.PHONY: bench-autotune ablation priors bench-embedding bench-models bench-scoring tune-peers tables pretrained leaderboard bench-extract bench-conv bench-operators bench-search bench-replay legacy-env ansor-test bench-ansor help venv demo test check lines structure lint format bench golden report clean
 
 help:
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -32,9 +32,23 @@ venv: $(STAMP) ## install everything into .venv
 demo: $(STAMP) ## train on the shipped real measurements and print the table and the report
 	$(BIN)/python scripts/train.py --out runs/demo --seed 0
 
-# Threads that wait give their core away: waiting in a loop makes small fits minutes long on a busy machine.
-test: $(STAMP) ## run the tests
-	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest
+# A test process a core and a thread each; threads that wait give their core away.
+TEST_JOBS ?= $(shell nproc 2>/dev/null || echo 2)
+PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive \
+	$(BIN)/python -m pytest -n $(TEST_JOBS) --dist loadfile --no-loadscope-reorder
+
+test: $(STAMP) ## run all tests, TEST_JOBS at a time (default: the cores; 9 minutes on two)
+	$(BIN)/python -c "from tvm_helper.native import native_library; native_library()"
+	$(PYTEST) $(TEST_ARGS)
+
+check: lint ## ruff, mypy and the quick tests: no TVM, no training (2 minutes)
+	$(PYTEST) -m "not slow and not training and not tvm" $(TEST_ARGS)
+
+lines: $(STAMP) ## count the lines of the product, package by package
+	@$(BIN)/python -m tests.code_structure lines
+
+structure: $(STAMP) ## write docs/code-structure.md from what the folders say of themselves
+	$(BIN)/python -m tests.code_structure write
 
 lint: $(STAMP) ## ruff and mypy
 	$(BIN)/ruff check .

@@ -17,7 +17,7 @@ from cdmpp.datasets.extraction.extract import extract
 from cdmpp.errors import UsageError
 from cdmpp.extras import require
 from cdmpp.processes.pool import run_in_processes
-from tests.datasets.conftest import fake_featurise
+from tests.datasets.tiny import fake_featurise
 from tests.paths import ROOT
 
 needs_ray = pytest.mark.skipif(

@@ -27,7 +27,7 @@ from cdmpp.datasets.tenset.folder import ReadReport, read_records
 from cdmpp.errors import DataError, ReplayError, UsageError
 from cdmpp.features.compact_ast import CompactAst
 from cdmpp.records import MeasureRecord, TensetTask, program_id
-from tests.datasets.conftest import build_samples
+from tests.datasets.tiny import build_samples
 from tests.paths import ROOT
 
 Featurise = Callable[..., list[CompactAst | ReplayError]]

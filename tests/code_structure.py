@@ -1,0 +1,84 @@
+"""What lies where in the product: docs/code-structure.md, made of docstrings, and its lines.
+
+python -m tests.code_structure write
+python -m tests.code_structure lines
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+
+from tests import house
+from tests.paths import ROOT
+
+PAGE = ROOT / "docs" / "code-structure.md"
+_SOURCES = (".py", ".hpp", ".cc", ".h")
+_HEAD = """# Code structure
+
+Made by `make structure` from the docstrings of the folders and modules: change those.
+
+A command `cdmpp X` lives in `cdmpp/cli/X`: it parses, calls one function of a package below it and
+prints. `scripts/X.py` is its one-line front. `cdmpp` never imports TVM; `tvm_helper` is the only
+code that does, and only `cdmpp/cli` imports it. Where a package has a `src` folder, that is C++:
+every `.hpp` names the Python module it mirrors, and tests demand equal results.
+
+Imports go down these lines, or sideways in one package (`tests/test_house.py` holds that):
+
+"""
+
+
+def page() -> str:
+    """Returns the page."""
+    folders = {name: path for name, path in house.modules().items() if path.name == "__init__.py"}
+    layers = "\n".join(
+        f"{number}. {', '.join(f'`{word}`' for word in line.split())}"
+        for number, line in enumerate(house.LAYERS, 1)
+    )
+    parts = [_HEAD + layers]
+    for folder, path in folders.items():
+        text = house.docstring(path)
+        rows = [
+            f"- `{name.rpartition('.')[2]}`: {_sentence(house.docstring(module))}"
+            for name, module in house.modules().items()
+            if name.rpartition(".")[0] == folder and name not in folders
+        ]
+        depth = 2 if folder in house.PACKAGES else 3
+        parts.append(
+            "\n\n".join([f"{'#' * depth} {folder}", text, *(["\n".join(rows)] * bool(rows))])
+        )
+    return "\n\n".join(parts) + "\n"
+
+
+def _sentence(text: str) -> str:
+    """Returns the first sentence of a docstring on one line."""
+    line = " ".join(text.split())
+    end = line.find(". ")
+    return line if end < 0 else line[: end + 1]
+
+
+def lines() -> dict[str, int]:
+    """Returns the lines of each package, Python and C++ together, blank lines included."""
+    counts: Counter[str] = Counter()
+    for package in house.PACKAGES:
+        for path in sorted((ROOT / package).rglob("*")):
+            if path.suffix in _SOURCES:
+                parts = path.relative_to(ROOT).parts
+                name = "/".join(parts[:2]) if len(parts) > 2 else package
+                counts[name] += path.read_bytes().count(b"\n")
+    return dict(sorted(counts.items()))
+
+
+def main(command: str) -> None:
+    """Writes the page, or prints the lines."""
+    if command == "write":
+        PAGE.write_text(page(), "utf-8")
+        return
+    counts = lines()
+    for name, count in counts.items():
+        print(f"{count:7,}  {name}")
+    print(f"{sum(counts.values()):7,}  in all")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

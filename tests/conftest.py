@@ -1,0 +1,45 @@
+"""Which tests run first and what they are marked with; the data that several folders use."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.paths import ROOT
+
+_SKIPS_WITHOUT_TVM = re.compile(r'^(\w+ = )?pytest\.importorskip\("tvm"', re.MULTILINE)
+
+
+@cache
+def _needs_tvm(path: Path) -> bool:
+    return bool(_SKIPS_WITHOUT_TVM.search(path.read_text("utf-8")))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks what needs TVM or trains a model; puts the files with most slow tests first."""
+    for item in items:
+        if _needs_tvm(item.path):
+            item.add_marker("tvm")
+        if "trained" in getattr(item, "fixturenames", ()):
+            item.add_marker("training")
+    slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
+    items.sort(key=lambda item: -slow[item.path])
+
+
+@pytest.fixture(scope="session")
+def shipped() -> Path:
+    """The shipped default dataset."""
+    return ROOT / "data" / "tenset-cpu"
+
+
+@pytest.fixture
+def tiny_dataset(tmp_path: Path) -> Path:
+    """Six tasks of three networks, three programs each, on two devices; text, no errors."""
+    from tests.datasets.tiny import write_tiny_dataset
+
+    return write_tiny_dataset(tmp_path / "tiny")
