@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from cdmpp.analytic.kernels.packaged import _as_fitted, packaged_conv_model_path
+from cdmpp.analytic.kernels.times import KernelTimes
 from cdmpp.analytic.roofline.programs import device_rates, leaf_work
 from cdmpp.datasets.samples import ProgramArrays, Samples
 from cdmpp.devices.spec import DeviceSpec
@@ -115,8 +115,9 @@ def _replace_on(
     """Puts the models' times over the roofline's for the samples `here`, all on one GPU, and counts
     what keeps the roofline.
     """
-    conv_s, conv_reason = _conv_times(found, set(program[here].tolist()), spec)
-    lookup_s, lookup_reason = _lookup_times(found, set(program[here].tolist()), spec)
+    rows, kernels = set(program[here].tolist()), KernelTimes(spec)
+    conv_s, conv_reason = _conv_times(found, rows, kernels)
+    lookup_s, lookup_reason = _lookup_times(found, rows, kernels)
     for at, row in zip(here.tolist(), program[here].tolist(), strict=True):
         for name, times in (("conv", conv_s), ("embedding", lookup_s)):
             if row in times:
@@ -139,38 +140,29 @@ _REASONS: Mapping[str, str] = {
 
 
 def _conv_times(
-    found: Recognised, rows: set[int], spec: DeviceSpec
+    found: Recognised, rows: set[int], times: KernelTimes
 ) -> tuple[dict[int, float], str]:
     """Returns program -> seconds of the convolutions, and why there are none."""
-    from cdmpp.analytic.conv.layers.model import load_layers_model
     from cdmpp.analytic.conv.shapes import concatenate_shapes
 
     chosen = [row for row in found.conv if row in rows]
     if not chosen:
         return {}, ""
-    if spec.vendor != "NVIDIA":
+    if times.device.vendor != "NVIDIA":
         return {}, "a convolution on a GPU that is not NVIDIA's"
-    closed = load_layers_model(packaged_conv_model_path()).closed
-    shapes = concatenate_shapes([found.conv[row] for row in chosen])
     try:
-        time_ms, _ = closed.predict(shapes, _as_fitted(closed, spec))
+        seconds = times.convolutions_s(concatenate_shapes([found.conv[row] for row in chosen]))
     except DeviceError:
         return {}, "a convolution on a GPU that the registry knows too little of"
-    return dict(zip(chosen, (time_ms.min(axis=1) / 1e3).tolist(), strict=True)), ""
+    return dict(zip(chosen, seconds.tolist(), strict=True)), ""
 
 
 def _lookup_times(
-    found: Recognised, rows: set[int], spec: DeviceSpec
+    found: Recognised, rows: set[int], times: KernelTimes
 ) -> tuple[dict[int, float], str]:
     """Returns program -> seconds of the embedding lookups, and why there are none."""
-    from cdmpp.analytic.embedding.devices import from_spec, measured_devices
-    from cdmpp.analytic.embedding.gpu import estimate
-
     chosen = [row for row in found.embedding if row in rows]
-    if not chosen:
-        return {}, ""
     try:
-        device = measured_devices().get(spec.name) or from_spec(spec)
+        return {row: times.embedding_s(found.embedding[row]) for row in chosen}, ""
     except DeviceError:
         return {}, "a lookup on a GPU that the registry knows too little of"
-    return {row: estimate(found.embedding[row], device).latency_s for row in chosen}, ""

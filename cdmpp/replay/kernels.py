@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from cdmpp.analytic.kernels.data_movement import element_wise_operators
-from cdmpp.analytic.kernels.times import _ELEMENT_BYTES, KernelCall, KernelTimes
+from cdmpp.analytic.kernels.times import ELEMENT_BYTES, KernelCall, KernelTimes
+from cdmpp.devices.registry import get_device
 from cdmpp.replay.costs import CostSource, OperatorCost, exact
 from cdmpp.replay.graph import OperatorGraph
 from cdmpp.replay.traces.torch_work import product_sizes
@@ -24,7 +25,7 @@ class KernelCosts(CostSource):
     """
 
     def __init__(self, labels: Mapping[str, str]) -> None:
-        self._times = {device: KernelTimes(label) for device, label in labels.items()}
+        self._times = {device: KernelTimes(get_device(label)) for device, label in labels.items()}
 
     def costs(self, graph: OperatorGraph) -> dict[str, OperatorCost]:
         """Returns operator id -> cost of those whose kernels are known."""
@@ -65,7 +66,7 @@ def torch_kernel(kind: str, shapes: Sequence[str]) -> KernelCall | None:
     if plain == "batch_norm":
         return KernelCall("batch-norm", {"elements": elements})
     if plain == "cat":
-        total = _ELEMENT_BYTES * float(sum(np.prod(size) for size in sizes))
+        total = ELEMENT_BYTES * float(sum(np.prod(size) for size in sizes))
         return KernelCall("concat", {"bytes": total})
     name = plain.replace("_", "-")
     return KernelCall(name, {"elements": elements}) if name in element_wise_operators() else None

@@ -14,7 +14,7 @@ from cdmpp.analytic.conv.shapes import ConvShapes
 from cdmpp.analytic.embedding.devices import from_spec
 from cdmpp.analytic.embedding.gpu import estimate
 from cdmpp.analytic.embedding.shapes import EmbeddingShape
-from cdmpp.analytic.kernels.packaged import packaged_conv_model_path
+from cdmpp.analytic.kernels.times import packaged_conv_model_path
 from cdmpp.analytic.prior import PRIOR_SOURCES, prior_times
 from cdmpp.analytic.recognise import ConvLoops, conv_shape, recognise
 from cdmpp.analytic.roofline.programs import leaf_work, roofline_s

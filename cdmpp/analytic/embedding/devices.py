@@ -86,11 +86,12 @@ def kernel_device(name: str) -> KernelDevice:
     """
     from cdmpp.devices.registry import get_device
 
-    measured = measured_devices()
-    if name in measured:
-        return measured[name]
-    spec = get_device(name)
-    return measured[spec.name] if spec.name in measured else from_spec(spec)
+    return measured_devices().get(name) or rates_of(get_device(name))
+
+
+def rates_of(spec: DeviceSpec) -> KernelDevice:
+    """Returns the measured rates of a device, else its data sheet's (see `from_spec`)."""
+    return measured_devices().get(spec.name) or from_spec(spec)
 
 
 def from_spec(spec: DeviceSpec) -> KernelDevice:

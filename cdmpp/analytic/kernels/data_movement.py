@@ -9,13 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
 from cdmpp.analytic.embedding.devices import KernelDevice
-from cdmpp.analytic.kernels.kernel_models import KernelModel, size_table
 from cdmpp.errors import DeviceError, UsageError
 
-FloatArray = NDArray[np.float64]
+#: Kernels that only move; their sizes are those of `movement_s`.
+MOVEMENTS = ("concat", "memcpy", "transpose", "tril")
 
 _ELEMENT_BYTES = 4
 #: Share of the DRAM bandwidth that a concatenation reaches.
@@ -116,51 +115,21 @@ def tril_s(batch: float, m: float, n: float, diagonal: int, device: KernelDevice
     return moved / device.dram_bytes_per_s
 
 
-@dataclass(frozen=True)
-class DataMovementModel(KernelModel):
-    """One of this module's forms for a table of sizes.
-
-    Attributes:
-        kernel: an element-wise operator, `concat`, `memcpy`, `transpose` or `tril`.
+def movement_s(kernel: str, sizes: Mapping[str, float], device: KernelDevice) -> float:
+    """Returns the seconds of one of `MOVEMENTS` or of an element-wise operator.
 
     Raises:
-        UsageError: another kernel.
+        KeyError: a size is missing, or the kernel is another one.
     """
-
-    kernel: str
-    device: KernelDevice
-
-    def __post_init__(self) -> None:
-        known = (*element_wise_operators(), "concat", "memcpy", "transpose", "tril")
-        if self.kernel not in known:
-            raise UsageError(f"kernel {self.kernel!r} is not known; known: {', '.join(known)}")
-
-    @property
-    def columns(self) -> tuple[str, ...]:  # type: ignore[override]
-        """Names of the sizes."""
-        match self.kernel:
-            case "concat" | "memcpy":
-                return ("bytes",)
-            case "transpose":
-                return ("batch", "m", "n")
-            case "tril":
-                return ("batch", "m", "n", "diagonal")
-            case _:
-                return ("elements",)
-
-    def latency_s(self, sizes: Mapping[str, ArrayLike]) -> FloatArray:
-        """Returns float64 [N], seconds (see `KernelModel`)."""
-        return np.array([self._one(row) for row in size_table(self.columns, sizes)], np.float64)
-
-    def _one(self, row: FloatArray) -> float:
-        match self.kernel:
-            case "concat":
-                return concat_s(row[0], self.device)
-            case "memcpy":
-                return host_copy_s(row[0], self.device)
-            case "transpose":
-                return transpose_s(row[0], row[1], row[2], self.device)
-            case "tril":
-                return tril_s(row[0], row[1], row[2], int(row[3]), self.device)
-            case _:
-                return element_wise_s(row[0], element_wise_operators()[self.kernel], self.device)
+    match kernel:
+        case "concat":
+            return concat_s(sizes["bytes"], device)
+        case "memcpy":
+            return host_copy_s(sizes["bytes"], device)
+        case "transpose":
+            return transpose_s(sizes["batch"], sizes["m"], sizes["n"], device)
+        case "tril":
+            place = int(sizes["diagonal"])
+            return tril_s(sizes["batch"], sizes["m"], sizes["n"], place, device)
+        case _:
+            return element_wise_s(sizes["elements"], element_wise_operators()[kernel], device)

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
+from cdmpp.analytic.conv.shapes import ConvShapes
+from cdmpp.analytic.embedding.shapes import EmbeddingShape
+from cdmpp.analytic.kernels.times import KernelTimes
 from cdmpp.analytic.kernels.work import Work
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import CdmppError
 
-if TYPE_CHECKING:
-    from cdmpp.analytic.conv.layers.closed_form_model import LatentModel
-    from cdmpp.analytic.operators.model import OperatorModel
-
-_MS_PER_S = 1e3
 _HALF = frozenset({"c10::Half", "c10::BFloat16"})
 ROOFLINE = "roofline"
 
@@ -32,6 +28,7 @@ class Predictor:
 
     def __init__(self, device: DeviceSpec) -> None:
         self.device = device
+        self._times = KernelTimes(device)
         self._known: dict[Work, Prediction | None] = {}
 
     def predict(self, work: Work) -> Prediction | None:
@@ -64,83 +61,31 @@ class Predictor:
             return None
         try:
             if work.kind == "conv":
-                return self._convolution(work)
+                shapes = _conv_shapes(work)
+                if shapes is None:
+                    return None
+                return Prediction(float(self._times.convolutions_s(shapes)[0]), "convolution model")
             if work.kind == "embedding":
-                return self._embedding(work)
-            return self._operator(work)
+                lookup = EmbeddingShape(**dict(work.sizes))
+                return Prediction(self._times.embedding_s(lookup), "embedding model")
+            return Prediction(self._times.operator_s(work.name, dict(work.sizes)), "operator model")
         except CdmppError:
             return None  # a shape or device beyond the model: the roofline answers
 
-    def _convolution(self, work: Work) -> Prediction | None:
-        from cdmpp.analytic.conv.shapes import ConvShapes
 
-        size = dict(work.sizes)
-        is_square = (
-            size["in_height"] == size["in_width"]
-            and size["kernel_height"] == size["kernel"]
-            and size["stride"] == size["stride_width"]
-            and size["padding"] == size["padding_width"]
-            and size["dilation"] == size["groups"] == 1
-        )
-        if not is_square:
-            return None
-        shapes = ConvShapes.of(
-            size["batch"], size["in_channels"], size["in_width"], size["out_channels"],
-            size["kernel"], size["stride"], size["padding"],
-        )  # fmt: skip
-        time_ms, _ = self._conv_model.predict(shapes, self._conv_device)
-        return Prediction(float(time_ms.min()) / _MS_PER_S, "convolution model")
-
-    def _embedding(self, work: Work) -> Prediction | None:
-        from cdmpp.analytic.embedding.devices import kernel_device
-        from cdmpp.analytic.embedding.gpu import estimate
-        from cdmpp.analytic.embedding.shapes import EmbeddingShape
-
-        found = estimate(EmbeddingShape(**dict(work.sizes)), kernel_device(self.device.name))
-        return Prediction(found.latency_s, "embedding model")
-
-    def _operator(self, work: Work) -> Prediction | None:
-        import numpy as np
-
-        from cdmpp.analytic.operators.device import hardware
-        from cdmpp.analytic.operators.operators import make_operators
-
-        sizes = {name: [float(size)] for name, size in work.sizes}
-        operators = make_operators([work.name], sizes)
-        label = self.device.name
-        seconds = self._operator_model.predict(
-            operators, np.array([label]), {label: hardware(self.device)}, context="queued"
-        )
-        return Prediction(float(seconds[0]), "operator model")
-
-    @cached_property
-    def _operator_model(self) -> OperatorModel:
-        from cdmpp.analytic.operators.model import OperatorModel, packaged_model_path
-
-        return OperatorModel.load(packaged_model_path())
-
-    @cached_property
-    def _conv_model(self) -> LatentModel:
-        from cdmpp.analytic.conv.layers.model import load_layers_model
-        from cdmpp.analytic.kernels.packaged import packaged_conv_model_path
-
-        return load_layers_model(packaged_conv_model_path()).closed
-
-    @cached_property
-    def _conv_device(self) -> DeviceSpec:
-        """The GPU under the label of the same chip that the model was fitted on, if any."""
-        from cdmpp.devices.registry import load_registry
-
-        known = load_registry()
-        for label in self._conv_model.forms:
-            other = known.get(label)
-            if other is not None and _chip(other) == _chip(self.device):
-                return replace(self.device, name=label)
-        return self.device
-
-
-def _chip(spec: DeviceSpec) -> tuple[object, ...]:
-    return (
-        spec.architecture, spec.core_count, spec.clock_hz, spec.peak_fp32_flop_per_s,
-        spec.mem_bandwidth_bytes_per_s, spec.l2_bytes,
+def _conv_shapes(work: Work) -> ConvShapes | None:
+    """Returns the layer of a convolution; None where the model has no place for it."""
+    size = dict(work.sizes)
+    is_square = (
+        size["in_height"] == size["in_width"]
+        and size["kernel_height"] == size["kernel"]
+        and size["stride"] == size["stride_width"]
+        and size["padding"] == size["padding_width"]
+        and size["dilation"] == size["groups"] == 1
+    )
+    if not is_square:
+        return None
+    return ConvShapes.of(
+        size["batch"], size["in_channels"], size["in_width"], size["out_channels"],
+        size["kernel"], size["stride"], size["padding"],
     )  # fmt: skip

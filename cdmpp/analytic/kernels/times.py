@@ -1,20 +1,31 @@
-"""Times of kernels known by their arguments: whose model answers for which kernel."""
+"""Seconds of kernels on one GPU: whose model answers for which kernel."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
-from cdmpp.analytic.embedding.devices import KernelDevice, kernel_device
-from cdmpp.analytic.embedding.gpu import KernelOptions, Version
-from cdmpp.analytic.embedding.shapes import Pass
-from cdmpp.analytic.kernels.data_movement import DataMovementModel, element_wise_operators
-from cdmpp.analytic.kernels.kernel_models import EmbeddingKernelModel, KernelModel
-from cdmpp.analytic.operators.model import OperatorModel, known_hardware, packaged_model_path
+from cdmpp.analytic.embedding.devices import KernelDevice, rates_of
+from cdmpp.analytic.embedding.gpu import estimate
+from cdmpp.analytic.embedding.shapes import EmbeddingShape, Pass
+from cdmpp.analytic.kernels.data_movement import MOVEMENTS, element_wise_operators, movement_s
+from cdmpp.analytic.operators.device import Hardware, hardware
+from cdmpp.analytic.operators.model import OperatorModel, packaged_model_path
 from cdmpp.analytic.operators.operators import make_operators
-from cdmpp.errors import UsageError
+from cdmpp.devices.registry import load_registry
+from cdmpp.devices.spec import DeviceSpec
+from cdmpp.errors import DataError, UsageError
+from cdmpp.files.places import package_folder
+
+if TYPE_CHECKING:
+    from cdmpp.analytic.conv.layers.closed_form_model import LatentModel
+    from cdmpp.analytic.conv.shapes import ConvShapes
 
 _EMBEDDINGS: Mapping[str, Pass] = {
     "embedding": "forward", "embedding-backward-sgd": "backward-sgd",
@@ -27,7 +38,7 @@ _ROW_WISE = {"softmax": "softmax", "layer-norm": "ln"}
 #: A batch norm reads its input for the statistics and again, and writes: tensors moved.
 _BATCH_NORM_TENSORS = 3
 
-_ELEMENT_BYTES = 4
+ELEMENT_BYTES = 4
 
 #: A kernel without work, where the device's own is not known, seconds.
 NOMINAL_KERNEL_S = 2e-6
@@ -38,7 +49,7 @@ class KernelCall:
     """A kernel and its sizes.
 
     Attributes:
-        kernel: see `KernelTimes`.
+        kernel: one of `kernel_names`.
         sizes: by name.
     """
 
@@ -48,75 +59,117 @@ class KernelCall:
 
 def kernel_names() -> tuple[str, ...]:
     """Returns the names of all kernels that have a model."""
-    movement = ("concat", "memcpy", "transpose", "tril")
-    return ("gemm", *_ROW_WISE, "batch-norm", *_EMBEDDINGS, *movement, *element_wise_operators())
+    return ("gemm", *_ROW_WISE, "batch-norm", *_EMBEDDINGS, *MOVEMENTS, *element_wise_operators())
+
+
+def packaged_conv_model_path() -> Path:
+    """Returns the folder of the convolution model that comes with the package."""
+    return package_folder("cdmpp.pretrained") / "conv"
 
 
 class KernelTimes:
     """Seconds of kernels on one GPU.
 
-    Args:
-        device: label.
-        learned: kernel -> a model that was fitted on the device, used instead of the closed form.
-        embedding_version: of the embedding formulas.
-
-    Raises:
-        DeviceError: the device is unknown, no GPU, or lacks a rate.
+    Models are loaded when they are first asked; each raises DeviceError where the registry knows
+    too little of the device.
     """
 
-    def __init__(
-        self,
-        device: str,
-        *,
-        learned: Mapping[str, KernelModel] | None = None,
-        embedding_version: Version = "lru",
-    ) -> None:
-        self.device: KernelDevice = kernel_device(device)
-        self._label = device
-        self._hardware = known_hardware([device])
-        self._model = OperatorModel.load(packaged_model_path())
-        curve = self.device.dram_curve
-        self._floor_s = curve.overhead_s if curve is not None else NOMINAL_KERNEL_S
-        self._learned = dict(learned or {})
-        self._options = KernelOptions(version=embedding_version)
+    def __init__(self, device: DeviceSpec) -> None:
+        self.device = device
+
+    @cached_property
+    def rates(self) -> KernelDevice:
+        """What kernels reach on the device."""
+        return rates_of(self.device)
 
     def latency_s(self, call: KernelCall) -> float:
-        """Returns the seconds of a kernel; a closed form takes at least what moving
+        """Returns the seconds of a kernel by name; a closed form takes at least what moving
         nothing takes.
 
         Raises:
             UsageError: no model has that name.
             DataError: a size is missing.
         """
-        name, sizes = call.kernel, call.sizes
-        if name in self._learned:
-            return _first(self._learned[name], sizes)
+        try:
+            return self._named_s(call.kernel, call.sizes)
+        except (KeyError, TypeError) as error:
+            raise DataError(
+                f"kernel {call.kernel!r}: a size is missing ({error}); got "
+                f"{', '.join(call.sizes) or 'none'}"
+            ) from None
+
+    def operator_s(self, kind: str, sizes: Mapping[str, float]) -> float:
+        """Returns the seconds of a framework operator behind others in the queue.
+
+        Args:
+            kind: of the operator model, such as `linear`.
+        """
+        operators = make_operators([kind], {name: [float(size)] for name, size in sizes.items()})
+        found = self._operator_model.predict(
+            operators, np.array([self.device.name]), self._hardware, context="queued"
+        )
+        return float(found[0])
+
+    def convolutions_s(self, shapes: ConvShapes) -> NDArray[np.float64]:
+        """Returns float64 [N], seconds of convolutions by the fastest algorithm."""
+        time_ms, _ = self._conv_model.predict(shapes, self._as_fitted)
+        return np.asarray(time_ms.min(axis=1) / 1e3, np.float64)
+
+    def embedding_s(self, shape: EmbeddingShape, which: Pass = "forward") -> float:
+        """Returns the seconds of a lookup or its gradient."""
+        return estimate(shape, self.rates, which).latency_s
+
+    def _named_s(self, name: str, sizes: Mapping[str, float]) -> float:
         if name == "gemm":
-            shape = {key: [float(sizes[key])] for key in ("m", "n", "k")}
-            shape["batch"] = [float(sizes.get("batch", 1))]
-            kind = "linear" if sizes.get("batch", 1) == 1 else "bmm"
-            return self._operator(kind, shape)
+            batch = sizes.get("batch", 1)
+            shape = {"batch": batch, **{key: sizes[key] for key in ("m", "n", "k")}}
+            return self.operator_s("linear" if batch == 1 else "bmm", shape)
         if name in _ROW_WISE:
-            return self._operator(_ROW_WISE[name], {k: [float(sizes[k])] for k in ("rows", "cols")})
+            return self.operator_s(_ROW_WISE[name], {key: sizes[key] for key in ("rows", "cols")})
         if name == "batch-norm":
-            moved = _BATCH_NORM_TENSORS * _ELEMENT_BYTES * sizes["elements"]
-            return max(self._floor_s, self.device.dram_time_s(moved))
+            moved = _BATCH_NORM_TENSORS * ELEMENT_BYTES * sizes["elements"]
+            return max(self._floor_s, self.rates.dram_time_s(moved))
         if name in _EMBEDDINGS:
-            model = EmbeddingKernelModel(self.device, _EMBEDDINGS[name], self._options)
-            return max(self._floor_s, _first(model, sizes))
+            lookup = EmbeddingShape(**{key: int(size) for key, size in sizes.items()})
+            return max(self._floor_s, self.embedding_s(lookup, _EMBEDDINGS[name]))
         if name not in kernel_names():
             raise UsageError(
                 f"kernel {name!r} has no model; expected one of {', '.join(kernel_names())}"
             )
-        return max(self._floor_s, _first(DataMovementModel(name, self.device), sizes))
+        return max(self._floor_s, movement_s(name, sizes, self.rates))
 
-    def _operator(self, kind: str, shape: Mapping[str, Sequence[float]]) -> float:
-        operators = make_operators([kind], shape)
-        found = self._model.predict(
-            operators, np.array([self._label]), self._hardware, context="queued"
-        )
-        return float(found[0])
+    @property
+    def _floor_s(self) -> float:
+        curve = self.rates.dram_curve
+        return curve.overhead_s if curve is not None else NOMINAL_KERNEL_S
+
+    @cached_property
+    def _hardware(self) -> dict[str, Hardware]:
+        return {self.device.name: hardware(self.device)}
+
+    @cached_property
+    def _operator_model(self) -> OperatorModel:
+        return OperatorModel.load(packaged_model_path())
+
+    @cached_property
+    def _conv_model(self) -> LatentModel:
+        from cdmpp.analytic.conv.layers.model import load_layers_model
+
+        return load_layers_model(packaged_conv_model_path()).closed
+
+    @cached_property
+    def _as_fitted(self) -> DeviceSpec:
+        """The GPU under the label of the same chip that the convolutions were fitted on, if any."""
+        known = load_registry()
+        for label in self._conv_model.forms:
+            other = known.get(label)
+            if other is not None and _chip(other) == _chip(self.device):
+                return replace(self.device, name=label)
+        return self.device
 
 
-def _first(model: KernelModel, sizes: Mapping[str, float]) -> float:
-    return float(model.latency_s({name: [value] for name, value in sizes.items()})[0])
+def _chip(spec: DeviceSpec) -> tuple[object, ...]:
+    return (
+        spec.architecture, spec.core_count, spec.clock_hz, spec.peak_fp32_flop_per_s,
+        spec.mem_bandwidth_bytes_per_s, spec.l2_bytes,
+    )  # fmt: skip

@@ -51,6 +51,7 @@ def _run_preset(args: argparse.Namespace) -> int:
     from cdmpp.analytic.kernels.times import KernelTimes
     from cdmpp.cli.replay.command import finish
     from cdmpp.cli.replay.costs import graph_outcomes, labels
+    from cdmpp.devices.registry import get_device
     from cdmpp.errors import UsageError
     from cdmpp.replay.traces.dlrm import (
         dlrm_iteration,
@@ -70,7 +71,7 @@ def _run_preset(args: argparse.Namespace) -> int:
     if args.save_overheads or args.statistics == "full":
         raise UsageError("overheads and full statistics are those of a trace, not of a preset")
     operators = dlrm_iteration(preset)
-    times = KernelTimes(named[0])
+    times = KernelTimes(get_device(named[0]))
     if args.walk:
         given = _given_overheads(args)
         if given is None:

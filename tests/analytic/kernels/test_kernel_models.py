@@ -1,4 +1,4 @@
-"""Data movement, learned kernels and the benchmark table."""
+"""Data movement and the benchmark table."""
 
 from __future__ import annotations
 
@@ -6,29 +6,22 @@ import numpy as np
 import pytest
 
 from cdmpp.analytic.embedding.devices import kernel_device, measured_devices
-from cdmpp.analytic.embedding.gpu import KernelOptions, estimate
 from cdmpp.analytic.embedding.kernel_table import read_kernel_table, strip_unit
 from cdmpp.analytic.embedding.shapes import EmbeddingShape
 from cdmpp.analytic.kernels.data_movement import (
-    DataMovementModel,
     concat_s,
     element_wise_operators,
     element_wise_s,
     host_copy_s,
     index_select_backward_s,
+    movement_s,
     pooling_work,
+    transpose_s,
     tril_s,
 )
-from cdmpp.analytic.kernels.kernel_models import EmbeddingKernelModel
-from cdmpp.analytic.kernels.learned import (
-    PerceptronOptions,
-    fit_learned_kernel,
-    load_learned_kernel,
-)
-from cdmpp.errors import DataError, DeviceError, UsageError
+from cdmpp.errors import DataError, DeviceError
 
 V100 = measured_devices()["v100"]
-QUICK = (PerceptronOptions(width=32, layers=2, learning_rate=5e-3, epochs=400),)
 
 
 def test_element_wise_kernels_are_limited_by_traffic_or_arithmetic():
@@ -57,50 +50,11 @@ def test_triangle_counts_what_is_kept():
     assert with_diagonal / without == pytest.approx(10 / 6)
 
 
-def test_models_share_one_interface():
-    sizes = {"batch": [2, 4], "m": [8, 8], "n": [16, 16], "diagonal": [0, 1]}
-    for kernel in ("transpose", "tril"):
-        times = DataMovementModel(kernel, V100).latency_s(sizes)
-        assert times.shape == (2,)
-        assert times[1] > times[0]
-    shape = EmbeddingShape(64, 1000, 4, 8, 32, 8)
-    model = EmbeddingKernelModel(V100, options=KernelOptions(version="plain"))
-    table = {name: [getattr(shape, name)] for name in model.columns}
-    expected = estimate(shape, V100, options=KernelOptions(version="plain")).latency_s
-    assert model.latency_s(table)[0] == expected
-    with pytest.raises(DataError, match="no column rows"):
-        model.latency_s({"batch": [1]})
-    with pytest.raises(UsageError, match="known: relu"):
-        DataMovementModel("convolution", V100)
-
-
-def test_a_learned_kernel_predicts_and_survives_the_file(tmp_path):
-    rng = np.random.default_rng(0)
-    sizes = {name: 2.0 ** rng.integers(4, 12, 300) for name in ("m", "n", "k")}
-    sizes["batch"] = 2.0 ** rng.integers(0, 5, 300)
-    times = 3e-6 + 2 * sizes["batch"] * sizes["m"] * sizes["n"] * sizes["k"] / 1e13
-    model = fit_learned_kernel("gemm", sizes, times, grid=QUICK)
-    assert model.validation_gmae < 0.15
-    path = tmp_path / "gemm.json"
-    model.save(path)
-    again = load_learned_kernel(path)
-    assert np.array_equal(again.latency_s(sizes), model.latency_s(sizes))
-    assert again.options == model.options
-    same = fit_learned_kernel("gemm", sizes, times, grid=QUICK)
-    assert np.array_equal(same.latency_s(sizes), model.latency_s(sizes))
-
-
-def test_learned_kernels_refuse_what_they_cannot_use(tmp_path):
-    with pytest.raises(UsageError, match="cannot be learned"):
-        fit_learned_kernel("fft", {}, [])
-    sizes = {name: np.ones(20) for name in ("batch", "m", "n")}
-    with pytest.raises(DataError, match="all times positive"):
-        fit_learned_kernel("transpose", sizes, np.zeros(20))
-    with pytest.raises(DataError, match="batch is not positive"):
-        fit_learned_kernel("transpose", {**sizes, "batch": np.zeros(20)}, np.ones(20))
-    (tmp_path / "bad.json").write_text("[1]")
-    with pytest.raises(DataError, match="no kernel model"):
-        load_learned_kernel(tmp_path / "bad.json")
+def test_movements_go_by_name():
+    sizes = {"batch": 2, "m": 8, "n": 16, "diagonal": 1}
+    assert movement_s("transpose", sizes, V100) == transpose_s(2, 8, 16, V100)
+    assert movement_s("tril", sizes, V100) == tril_s(2, 8, 16, 1, V100)
+    assert movement_s("relu", {"elements": 1e8}, V100) == pytest.approx(8e8 / 816.953e9)
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from cdmpp.analytic.kernels.data_movement import concat_s, host_copy_s
 from cdmpp.analytic.kernels.times import KernelCall, KernelTimes
 from cdmpp.datasets.tenset.folder import default_dataset_dir
 from cdmpp.datasets.tenset.task_index import load_tasks
+from cdmpp.devices.registry import get_device
 from cdmpp.errors import DataError, UsageError
 from cdmpp.replay.engine import replay
 from cdmpp.replay.kernels import KernelCosts, torch_kernel
@@ -35,7 +36,7 @@ CONFIGS = ROOT / "configs" / "replay"
 
 @pytest.fixture(scope="module")
 def v100() -> KernelTimes:
-    return KernelTimes("v100")
+    return KernelTimes(get_device("v100"))
 
 
 def test_kernels_are_those_of_the_analytic_models(v100: KernelTimes) -> None:
@@ -43,10 +44,10 @@ def test_kernels_are_those_of_the_analytic_models(v100: KernelTimes) -> None:
     sizes = {"batch": 2048, "rows": 1000000, "tables": 8, "lookups": 100, "width": 64,
              "rows_per_block": 4}  # fmt: skip
     assert v100.latency_s(KernelCall("embedding", sizes)) == pytest.approx(
-        estimate(shape, v100.device).latency_s
+        estimate(shape, v100.rates).latency_s
     )
-    assert v100.latency_s(KernelCall("concat", {"bytes": 1e8})) == concat_s(1e8, v100.device)
-    assert v100.latency_s(KernelCall("memcpy", {"bytes": 1e8})) == host_copy_s(1e8, v100.device)
+    assert v100.latency_s(KernelCall("concat", {"bytes": 1e8})) == concat_s(1e8, v100.rates)
+    assert v100.latency_s(KernelCall("memcpy", {"bytes": 1e8})) == host_copy_s(1e8, v100.rates)
     small, large = (
         v100.latency_s(KernelCall("gemm", {"batch": 1, "m": 512, "n": 512, "k": k}))
         for k in (256, 4096)
@@ -56,6 +57,9 @@ def test_kernels_are_those_of_the_analytic_models(v100: KernelTimes) -> None:
     assert v100.latency_s(KernelCall("relu", {"elements": 1})) > 1e-6
     with pytest.raises(UsageError, match="kernel 'sort' has no model; expected one of gemm"):
         v100.latency_s(KernelCall("sort", {"elements": 1}))
+    for bad in ("gemm", "embedding", "tril", "relu"):
+        with pytest.raises(DataError, match=f"kernel '{bad}': a size is missing"):
+            v100.latency_s(KernelCall(bad, {"batch": 1}))
 
 
 @pytest.mark.parametrize("name", ["dlrm-default", "dlrm-mlperf"])
