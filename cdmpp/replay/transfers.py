@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from cdmpp.analytic.embedding.memory_curve import MemoryCurve, SmoothMemoryCurve, bus_factor
+from cdmpp.analytic.embedding.memory_curve import MemoryCurve, bus_factor
 from cdmpp.config import from_dict
 from cdmpp.errors import UsageError
 from cdmpp.replay.graph import COPY, Operator, OperatorGraph, predecessors
@@ -43,7 +43,7 @@ class LinkOptions:
             return curve.time_s(size_bytes, bus_factor=factor)
         return self.latency_s + factor * size_bytes / self.bytes_per_s
 
-    def _curve(self) -> MemoryCurve | SmoothMemoryCurve | None:
+    def _curve(self) -> MemoryCurve | None:
         values = (self.flat_log2, self.saturated_log2, self.height, self.centre, self.slope,
                   self.base)  # fmt: skip
         if all(value is None for value in values):

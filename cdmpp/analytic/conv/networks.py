@@ -1,12 +1,9 @@
-"""The convolutions of known networks, and what limits them."""
+"""The convolutions of known networks."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
-from cdmpp.analytic.conv.seer.model import SeerModel, type_name
 from cdmpp.analytic.conv.shapes import ConvShapes, IntArray
 from cdmpp.errors import UsageError
 
@@ -35,21 +32,6 @@ _RESNET50_STAGES = (
 NETWORKS = ("vgg19", "inception-v1", "resnet50")
 
 
-@dataclass(frozen=True)
-class NetworkShare:
-    """A type's part of a network.
-
-    Attributes:
-        layer_share: of the convolution layers, a fraction.
-        time_share: of their predicted time, a fraction.
-        time_ms: their predicted time.
-    """
-
-    layer_share: float
-    time_share: float
-    time_ms: float
-
-
 def network_layers(name: str, batch: int = 128) -> tuple[ConvShapes, IntArray]:
     """Returns (distinct convolution layers, int64 [R] how often each occurs) at 224x224 images.
 
@@ -61,27 +43,6 @@ def network_layers(name: str, batch: int = 128) -> tuple[ConvShapes, IntArray]:
         raise UsageError(f"unknown network {name!r}; known: {', '.join(NETWORKS)}")
     cin, width, cout, kernel, stride, padding, count = np.array(layers, np.int64).T
     return ConvShapes.of(batch, cin, width, cout, kernel, stride, padding), count
-
-
-def network_shares(model: SeerModel, name: str, batch: int = 128) -> dict[str, NetworkShare]:
-    """Returns type name -> its share of the layers and of the time of a network's convolutions.
-
-    Raises:
-        UsageError: an unknown network.
-    """
-    shapes, count = network_layers(name, batch)
-    found = model.predict(shapes)
-    weight = count.astype(np.float64)
-    time_ms = found.layer_ms * weight
-    shares = {}
-    for kind in np.unique(found.pick_type):
-        rows = found.pick_type == kind
-        shares[type_name(int(kind))] = NetworkShare(
-            layer_share=float(weight[rows].sum() / weight.sum()),
-            time_share=float(time_ms[rows].sum() / time_ms.sum()),
-            time_ms=float(time_ms[rows].sum()),
-        )
-    return shares
 
 
 def _inception() -> tuple[_Layer, ...]:

@@ -1,4 +1,4 @@
-"""How often a row is found in an LRU cache: Che's approximation and exact simulation.
+"""How often a row is found in an LRU cache: Che's approximation.
 
 Source: H. Che, Y. Tung, Z. Wang, "Hierarchical Web Caching Systems: Modeling, Design and
 Experimental Results", IEEE JSAC 20(7), 2002: a row is in the cache when it was asked for within the
@@ -8,7 +8,7 @@ last C requests, and C is such that C requests touch as many different rows as t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 from cdmpp.errors import DataError
 
 FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-
 _EXACT_RANKS = 128
 _CLASSES = 96
 _MOST_REQUESTS = 1e18
@@ -100,62 +98,6 @@ def zipf_popularity(rows: int, exponent: float) -> Popularity:
     return Popularity(weight / float(weight @ count), count)
 
 
-def popularity_of_counts(requests_by_row: Iterable[int]) -> Popularity:
-    """Returns the chances of a recorded trace: requests of each row, never asked rows left out.
-
-    Raises:
-        DataError: no requests, or a negative count.
-    """
-    counts = np.fromiter(requests_by_row, dtype=np.int64)
-    if len(counts) and counts.min() < 0:
-        raise DataError("requests of a row: got a negative count")
-    asked, rows = np.unique(counts[counts > 0], return_counts=True)
-    return popularity_of_reuse(dict(zip(asked.tolist(), rows.tolist(), strict=True)))
-
-
-def popularity_of_reuse(rows_by_requests: Mapping[int, int]) -> Popularity:
-    """Returns the chances of a reuse histogram: how many rows were asked for so many times.
-
-    Raises:
-        DataError: no requests in it.
-    """
-    requests = np.array([key for key in rows_by_requests if key > 0], np.float64)
-    rows = np.array([rows_by_requests[int(key)] for key in requests], np.float64)
-    total = float(requests @ rows) if len(rows) else 0.0
-    if total <= 0:
-        raise DataError("reuse histogram: no requests in it; expected {requests: rows}")
-    return Popularity(requests / total, rows)
-
-
-def che_hit_rate(popularity: Popularity, capacity_rows: float) -> float:
-    """Returns the share of requests that hit, 0 to 1, in an LRU cache in its steady state."""
-    if capacity_rows >= popularity.row_count:
-        return 1.0
-    if capacity_rows <= 0:
-        return 0.0
-    reach = _solve(popularity.distinct_rows, capacity_rows, least=capacity_rows)
-    return _clip(float((popularity.probability * popularity.rows) @ popularity.asked_within(reach)))
-
-
-def che_cold_hit_rate(popularity: Popularity, capacity_rows: float, requests: int) -> float:
-    """Returns the share of the first `requests` requests that hit, the cache empty before.
-
-    A request hits when its row is among the last min(C, requests so far).
-    """
-    if capacity_rows <= 0 or requests <= 0:
-        return 0.0
-    reach = math.inf
-    if capacity_rows < popularity.row_count:
-        reach = _solve(popularity.distinct_rows, capacity_rows, least=capacity_rows)
-    warming = min(float(requests), reach)
-    share = popularity.probability * popularity.rows
-    # Expected hits while the cache fills = requests - different rows, since nothing is dropped yet.
-    hits = warming - popularity.distinct_rows(warming)
-    if requests > warming:
-        hits += (requests - warming) * float(share @ popularity.asked_within(reach))
-    return _clip(hits / requests)
-
-
 @dataclass(frozen=True)
 class TableVisits:
     """Tables of equal popularity, visited one after the other, again and again.
@@ -225,35 +167,6 @@ class TableVisits:
         others = [((rounds + 1.0) * visit, full), (rounds * visit + partial, 1.0)]
         remaining = self.tables - 2.0 - full
         return before + rounds * visit, [*others, (rounds * visit, remaining)]
-
-
-def lru_hit_rate(requests: IntArray, capacity_rows: int, *, warm_up: int = 0) -> float:
-    """Returns the share of hits of an exact LRU simulation, 0 to 1.
-
-    Args:
-        requests: int64 [N], rows in the order in which they are asked for.
-        capacity_rows: rows that the cache holds, empty at first.
-        warm_up: requests at the start that do not count.
-
-    Raises:
-        DataError: nothing is left to count.
-    """
-    if len(requests) <= warm_up:
-        raise DataError(
-            f"LRU simulation: {len(requests)} requests and {warm_up} to warm up; give more requests"
-        )
-    resident: dict[int, None] = {}  # a dict keeps its order: the oldest row is the first key
-    hits = 0
-    for number, row in enumerate(requests.tolist()):
-        if row in resident:
-            del resident[row]
-            resident[row] = None
-            hits += number >= warm_up
-        elif capacity_rows > 0:
-            if len(resident) >= capacity_rows:
-                del resident[next(iter(resident))]
-            resident[row] = None
-    return hits / (len(requests) - warm_up)
 
 
 def _solve(held: Callable[[float], float], capacity: float, *, least: float) -> float:

@@ -6,9 +6,9 @@ reach, not what data sheets promise (`cdmpp.devices` has those).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from cdmpp.analytic.embedding.memory_curve import MemoryCurve, SmoothMemoryCurve
+from cdmpp.analytic.embedding.memory_curve import MemoryCurve
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DeviceError
 
@@ -38,7 +38,7 @@ class KernelDevice:
     l2_bytes_per_s: float
     flop_per_s: float
     host_bytes_per_s: float | None = None
-    dram_curve: MemoryCurve | SmoothMemoryCurve | None = None
+    dram_curve: MemoryCurve | None = None
     source: str = ""
 
     def dram_time_s(self, size_bytes: float) -> float:
@@ -130,8 +130,3 @@ def from_spec(spec: DeviceSpec) -> KernelDevice:
         spec.peak_fp32_flop_per_s,
         source=source,
     )
-
-
-def without_curve(device: KernelDevice) -> KernelDevice:
-    """Returns the GPU with one DRAM bandwidth for every size."""
-    return replace(device, dram_curve=None)

@@ -30,7 +30,6 @@ Limit = Literal["dram", "l2", "compute", "launch"]
 #: Warps a multiprocessor holds of FBGEMM's forward kernel: 64 at an occupancy of 0.71.
 FBGEMM_FORWARD_WARPS = 45
 _OFFSET_BYTES = SECTOR_BYTES
-_WARP_SIZE = 32
 
 
 @dataclass(frozen=True)
@@ -168,18 +167,6 @@ def cold_start_hit_rate(rows: int, cached_rows: int, requests: int) -> float:
         misses = cached_rows + (requests - cached_rows) * (rows - cached_rows) / rows
         return 1.0 - misses / requests
     return 1.0 - unique / requests
-
-
-def fbgemm_backward_warps(shared_mem_bytes: int, width: int) -> int:
-    """Returns the warps of a block of FBGEMM's backward kernel: 32, halved until they fit.
-
-    Two thirds of the shared memory may be used, in pieces of 16 bytes.
-    """
-    share = shared_mem_bytes * 2 // 3 // 16 * 16
-    warps = 32
-    while warps > 1 and warps * 4 * 4 * _WARP_SIZE * -(-width // 128) >= share:
-        warps //= 2
-    return warps
 
 
 def small_row_factor(width: int) -> float:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cdmpp.analytic.embedding.devices import KernelDevice
-from cdmpp.errors import DeviceError, UsageError
+from cdmpp.errors import DeviceError
 
 #: Kernels that only move; their sizes are those of `movement_s`.
 MOVEMENTS = ("concat", "memcpy", "transpose", "tril")
@@ -35,7 +35,7 @@ class ElementWiseWork:
 
 
 def element_wise_operators() -> dict[str, ElementWiseWork]:
-    """Returns operator name -> its work; pooling and index-select have functions of their own."""
+    """Returns operator name -> its work."""
     table = {
         "relu": (1, 2), "relu-backward": (1, 2),
         "sigmoid": (4, 2), "sigmoid-backward": (2, 2),
@@ -51,31 +51,11 @@ def element_wise_operators() -> dict[str, ElementWiseWork]:
     return {name: ElementWiseWork(*work) for name, work in table.items()}
 
 
-def pooling_work(kernel_size: int, *, is_backward: bool = False) -> ElementWiseWork:
-    """Returns the work of max or average pooling with a square window, for each output element.
-
-    Raises:
-        UsageError: no window.
-    """
-    if kernel_size < 1:
-        raise UsageError(f"pooling: window of {kernel_size}, expected at least 1")
-    window = kernel_size * kernel_size
-    return ElementWiseWork(2 * window - 1 if is_backward else window - 1, 2)
-
-
 def element_wise_s(elements: float, work: ElementWiseWork, device: KernelDevice) -> float:
     """Returns the seconds of an element-wise kernel over so many elements."""
     return max(
         work.flop * elements / device.flop_per_s,
         work.tensors * _ELEMENT_BYTES * elements / device.dram_bytes_per_s,
-    )
-
-
-def index_select_backward_s(inputs: float, outputs: float, device: KernelDevice) -> float:
-    """Returns the seconds of the gradient of index-select: one addition an output element."""
-    return max(
-        outputs / device.flop_per_s,
-        (2.0 * inputs + outputs) * _ELEMENT_BYTES / device.dram_bytes_per_s,
     )
 
 

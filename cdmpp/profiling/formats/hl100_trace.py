@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cdmpp.analytic.kernels.call import Call
 from cdmpp.errors import DataError
@@ -31,10 +30,7 @@ DEVICE = "hl-100"
 CORES: Final = ("MME", "TPC")
 _US_PER_S = 1e6
 _SYMBOLS = "*PostGraph-symbol.json"
-_INPUTS, _DIMS, _BITS_PER_BYTE = 3, 6, 8
-#: Values of one tensor and of an operator: three inputs, the output, core and kind.
-TENSOR_WIDTH: Final = 6 + _DIMS
-OPERATOR_WIDTH: Final = TENSOR_WIDTH * (_INPUTS + 1) + 2
+_DIMS, _BITS_PER_BYTE = 6, 8
 _TENSOR = re.compile(
     r"^(?P<name>\S+)\s+\|\s+\[(?P<dims>[\d,\s]*)\]\s+\|\s+(?P<kind>float|int|uint)(?P<bits>\d+)"
     r"\s+\|\s+zp = (?P<zero>-?\d+), scale = (?P<scale>[-+.\deE]+)\s+\|\s+ModelParam = "
@@ -70,16 +66,6 @@ class Hl100Tensor:
     def bytes(self) -> float:
         """Bytes of all elements."""
         return float(np.prod(self.shape)) * self.element_bytes
-
-    def values(self) -> list[float]:
-        """Returns the [12] values of a tensor: elements, zero point, scale, whether a parameter,
-        whether floating, bytes an element, six dimensions (0 = not there)."""
-        dims = [float(size) for size in self.shape[:_DIMS]]
-        return [
-            float(np.prod(self.shape)), float(self.zero_point), self.scale,
-            float(self.is_parameter), float(self.dtype.startswith("float")), self.element_bytes,
-            *dims, *[0.0] * (_DIMS - len(dims)),
-        ]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -174,29 +160,6 @@ def read_symbols(path: Path) -> dict[str, Hl100Operator]:
             f"{path}: not a symbol file of the HL-100 ({error}); expected nodes with name, op and "
             "attrs"
         ) from None
-
-
-def operator_values(
-    operator: Hl100Operator, *, core: str, kinds: Mapping[str, int]
-) -> NDArray[np.float32]:
-    """Returns float32 [50]: three inputs and the output of 12 values each, the core, the kind.
-
-    Args:
-        core: `MME` or `TPC`.
-        kinds: kind of operator -> its number.
-
-    Raises:
-        DataError: an operator without output, or of a kind without a number.
-    """
-    if not operator.outputs or operator.kind not in kinds:
-        raise DataError(
-            f"{operator.name}: {len(operator.outputs)} outputs, kind {operator.kind!r}; expected "
-            "an output and a kind with a number"
-        )
-    values = [value for tensor in operator.inputs[:_INPUTS] for value in tensor.values()]
-    values += [0.0] * (TENSOR_WIDTH * _INPUTS - len(values))
-    values += [*operator.outputs[0].values(), float(CORES.index(core)), float(kinds[operator.kind])]
-    return np.array(values, np.float32)
 
 
 def _symbols_beside(path: Path) -> tuple[dict[str, Hl100Operator], list[str]]:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from cdmpp.replay.graph import OperatorGraph
 from cdmpp.replay.traces.host_operators import HostOperator
 from cdmpp.replay.traces.iteration_walk import SKIPPED_OPERATORS
 from cdmpp.replay.traces.torch_work import is_view
-
-Detail = Literal["brief", "clean", "full"]
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Least squares, trees, the other operators."""
+"""Least squares and trees."""
 
 from __future__ import annotations
 
@@ -6,15 +6,7 @@ import numpy as np
 import pytest
 
 from cdmpp.analytic.conv.least_squares import LinearFit, relative_fit
-from cdmpp.analytic.conv.other_operators import (
-    GradientModel,
-    fit_gradients,
-    fit_operator,
-    operator_columns,
-    operator_ms,
-)
 from cdmpp.analytic.conv.seer.trees import SmallTree, TreeOptions, fit_tree
-from cdmpp.analytic.conv.shapes import ConvShapes
 from cdmpp.errors import DataError
 
 
@@ -91,55 +83,3 @@ def test_the_search_prefers_a_small_tree_on_noise() -> None:
     searched = fit_tree(columns, target, "regressor", TreeOptions(search_evaluations=20))
     plain = fit_tree(columns, target, "regressor", TreeOptions(search_evaluations=0))
     assert len(searched.feature) < len(plain.feature) / 2
-
-
-OPERATORS = {
-    "maxpool": (3e-9, 2e-9, 1e-9, 0.1),
-    "maxpool_gradient": (3e-9, 2e-9, 1e-9),
-    "conv_1x1_narrow": (3e-9, 2e-9, 1e-11, 0.1),
-    "conv_1x1_wide": (1e-11, 0.2),
-    "data_layout": (4e-9, 0.05),
-}
-
-
-@pytest.mark.parametrize("operator", OPERATORS)
-def test_operators_are_recovered(operator: str) -> None:
-    rng = np.random.default_rng(0)
-    low, high = (1, 129) if operator == "conv_1x1_narrow" else (129, 500)
-    kernel = 1 if operator.startswith("conv") else rng.integers(2, 4, 80)
-    shapes = ConvShapes.of(
-        128, rng.integers(1, 300, 80), rng.integers(14, 100, 80), rng.integers(low, high, 80),
-        kernel, 1 if operator.startswith("conv") else rng.integers(1, 3, 80),
-    )  # fmt: skip
-    columns, names = operator_columns(operator, shapes)
-    assert len(names) == len(OPERATORS[operator])
-    time_ms = columns @ OPERATORS[operator]
-    fit = fit_operator(operator, shapes, time_ms)
-    np.testing.assert_allclose(fit.coefficients, OPERATORS[operator], rtol=1e-7)
-    np.testing.assert_allclose(operator_ms(operator, fit, shapes), time_ms, rtol=1e-9)
-
-
-def test_narrow_1x1_layers_are_rounded_up_and_kept_apart() -> None:
-    shapes = ConvShapes.of(1, 8, 4, [33, 64], 1)
-    columns, _ = operator_columns("conv_1x1_narrow", shapes)
-    assert np.array_equal(columns[0], columns[1])
-    with pytest.raises(DataError, match="at most 128"):
-        operator_columns("conv_1x1_narrow", ConvShapes.of(1, 8, 4, 129, 1))
-    with pytest.raises(DataError, match="more than 128"):
-        operator_columns("conv_1x1_wide", shapes)
-    with pytest.raises(DataError, match="unknown operator"):
-        operator_columns("softmax", shapes)  # type: ignore[arg-type]
-
-
-def test_gradients_are_multiples_of_the_forward_time() -> None:
-    rng = np.random.default_rng(0)
-    shapes = ConvShapes.of(
-        128, rng.integers(1, 300, 200), rng.integers(14, 100, 200), 64, 3, rng.integers(1, 3, 200)
-    )
-    forward = rng.uniform(1, 50, 200)
-    to_input = forward * np.where(shapes.stride == 1, 1.2, 2.5)
-    to_filter = forward * np.where(shapes.in_channels <= 100, 0.9, 1.6)
-    model = fit_gradients(shapes, forward, to_input, to_filter, TreeOptions(search_evaluations=0))
-    found = GradientModel.from_json(model.to_json()).predict(shapes, forward)
-    np.testing.assert_allclose(found[0], to_input, rtol=1e-9)
-    np.testing.assert_allclose(found[1], to_filter, rtol=1e-9)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cdmpp.analytic.conv.algorithms import ConvAlgorithm, find_variant
-from cdmpp.analytic.conv.networks import NETWORKS, network_layers, network_shares
+from cdmpp.analytic.conv.networks import NETWORKS, network_layers
 from cdmpp.analytic.conv.seer.counters import measured_counters
 from cdmpp.analytic.conv.seer.fitting import SeerOptions, fit_seer
 from cdmpp.analytic.conv.seer.judging import kernel_errors, layer_errors, pick_errors
@@ -143,14 +143,6 @@ def test_the_smooth_form_has_no_jump() -> None:
     a = smooth.predict(np.zeros(len(shapes), np.int64), measured_counters(table), table.launch)
     b = smooth.predict(np.ones(len(shapes), np.int64), measured_counters(table), table.launch)
     assert np.array_equal(a, b)
-
-
-@pytest.mark.parametrize("network", NETWORKS)
-def test_shares_of_networks(model: SeerModel, network: str) -> None:
-    shares = network_shares(model, network)
-    assert sum(share.layer_share for share in shares.values()) == pytest.approx(1.0)
-    assert sum(share.time_share for share in shares.values()) == pytest.approx(1.0)
-    assert len(shares) >= 2
 
 
 def test_layers_of_networks() -> None:

@@ -8,13 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cdmpp.analytic.embedding.devices import kernel_device, measured_devices, without_curve
+from cdmpp.analytic.embedding.devices import kernel_device, measured_devices
 from cdmpp.analytic.embedding.gpu import (
     VERSIONS,
     KernelOptions,
     cold_start_hit_rate,
     estimate,
-    fbgemm_backward_warps,
     small_row_factor,
     warp_bytes,
 )
@@ -126,15 +125,6 @@ def test_traffic_of_the_later_version(
     assert found.latency_s == pytest.approx(factor * expected_s, rel=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("shared", "width", "warps"),
-    [(65_536, 32, 32), (65_536, 128, 32), (65_536, 512, 16), (65_536, 1024, 8), (49_152, 512, 8)],
-)
-def test_fbgemm_backward_warps_fit_into_two_thirds_of_the_shared_memory(shared, width, warps):
-    # 512 bytes a warp and 128 values; two thirds: 43,680 of 65,536 and 32,768 of 49,152.
-    assert fbgemm_backward_warps(shared, width) == warps
-
-
 def test_operation_count_keeps_the_last_values_of_a_row():
     shape = EmbeddingShape(2, 10, 1, 3, 6)
     kept = KernelOptions(version="plain")
@@ -185,7 +175,7 @@ def test_estimates_are_sound(shape, version, which):
 @settings(deadline=None, max_examples=60)
 @given(shape=shapes, name=st.sampled_from(["tables", "lookups", "batch"]))
 def test_more_work_takes_no_less_time(shape, name):
-    flat = without_curve(V100)
+    flat = dataclasses.replace(V100, dram_curve=None)
     more = dataclasses.replace(shape, **{name: 2 * getattr(shape, name)})
     # With longer bags the results take a smaller part of the cache, and a larger batch has fewer
     # tables in flight: hits may grow faster than the work. More tables never help.

@@ -5,11 +5,10 @@ from __future__ import annotations
 import gzip
 import json
 
-import numpy as np
 import pytest
 
 from cdmpp.errors import DataError
-from cdmpp.profiling.formats.hl100_trace import OPERATOR_WIDTH, operator_values, read_symbols
+from cdmpp.profiling.formats.hl100_trace import read_symbols
 from cdmpp.profiling.merge import group_rows, join_rows
 from cdmpp.profiling.read import read_profile
 
@@ -226,18 +225,6 @@ def test_hl100_operators(tmp_path):
     assert rows["net/conv"].call.name == "MME conv2d"
     assert rows["net/conv"].call.shapes[0] == (8, 224, 224, 3)
     assert profile.device_name == "hl-100"
-
-
-def test_hl100_values_of_an_operator(tmp_path):
-    symbols = read_symbols(write(tmp_path, SYMBOLS, "s.json"))
-    values = operator_values(symbols["net/conv"], core="MME", kinds={"conv2d": 4})
-    assert values.shape == (OPERATOR_WIDTH,) == (50,)
-    expected = [8 * 224 * 224 * 3, -14, 0.0187, 0, 0, 1, 8, 224, 224, 3, 0, 0]
-    assert values[:12] == pytest.approx(np.array(expected, np.float32))
-    assert values[12:24][3] == 1.0
-    assert not values[24:36].any()
-    assert values[36:42] == pytest.approx([8 * 112 * 112 * 64, 0, 1, 0, 1, 4])
-    assert values[48:].tolist() == [0.0, 4.0]
 
 
 def test_hl100_bad_tensor_and_no_operator(tmp_path):
