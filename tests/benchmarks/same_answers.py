@@ -34,17 +34,17 @@ _DEVICES = ("epyc-avx2-1c", "xeon-avx2-1c")
 _TASK_FILES = 12
 _QUICK = ("--set", "transformer.loop.epochs=2", "--set", "transformer.network.hidden=32")
 
-_PROGRAM = '''
+_PROGRAM = """
 from tvm.script import tirx as T
 
-@T.prim_func
+@T.prim_func(s_tir=True)
 def scaled(a: T.Buffer((64, 128), "float32"), b: T.Buffer((64, 128), "float32")):
     for i in T.parallel(64):
         for j in T.vectorized(128):
             with T.sblock("b"):
                 vi, vj = T.axis.remap("SS", [i, j])
                 b[vi, vj] = a[vi, vj] * T.float32(2)
-'''
+"""
 _NETWORK = """
 import torch
 from torch import nn
@@ -83,21 +83,23 @@ def cases() -> Iterator[Case]:
     yield case(f"dataset stats {out} --json")
     yield case(f"dataset audit {out} --json")
     yield case(f"dataset export {out} --out {{work}}/files --json")
-    yield case(f"dataset merge {out} {out} --out {{work}}/merged --json")
+    yield case(f"dataset merge {out} data/metaschedule-cpu-found --out {{work}}/merged --json")
     small = f"--dataset {out} --cache {{work}}/cache --jobs 1 -q"
     train = f"train {small} --seed 0 --out {{work}}/model --json " + " ".join(_QUICK)
     yield case(train, "train transformer")
     for kind in ("gbdt", "constant", "roofline"):
-        yield case(
-            f"train {small} --model {kind} --out {{work}}/{kind} --json", f"train {kind}"
-        )
+        yield case(f"train {small} --model {kind} --out {{work}}/{kind} --json", f"train {kind}")
     model = "--model {work}/model"
     yield case(f"evaluate {model} {small} --json")
     yield case(f"evaluate --model pretrained {small} --json", "evaluate pretrained")
     records = "{work}/records.json.gz"
-    yield case(f"predict {model} {records} --device epyc-avx2-1c --json", "predict records")
-    yield case(f"predict {records} --json --model pretrained", "predict records, pretrained")
-    yield case(f"predict {records} --model pretrained", "predict records as text")
+    yield case(
+        f"predict {model} --records {records} --device epyc-avx2-1c --json", "predict records"
+    )
+    yield case(
+        f"predict --records {records} --json --model pretrained", "predict records, pretrained"
+    )
+    yield case(f"predict --records {records} --model pretrained", "predict records as text")
     program = "predict --model pretrained --program {work}/program.py --device epyc-avx512-1c"
     yield case(f"{program} --device t4 --json", "predict program")
     yield case(f"{program}", "predict program as text")
@@ -105,7 +107,7 @@ def cases() -> Iterator[Case]:
     yield case(f"predict --model pretrained {network} --json", "predict network")
     yield case("predict --torch {work}/net.py:net --input 3x32x32 --batch 1,4 --json")
     yield case("predict --torch {work}/net.py:net --input 3x32x32 --batch 1,4")
-    yield case(f"finetune --from {{work}}/model --device xeon-avx2-1c --budget 3tasks {small} "
+    yield case(f"finetune --from {{work}}/model --device xeon-avx2-1c --budget 1tasks {small} "
                "--out {work}/tuned --json", "finetune")  # fmt: skip
     yield case(f"benchmark {small} --seeds 0,1 --model constant --out {{work}}/bench --json")
     yield case(f"autotune {small} --out {{work}}/study --model gbdt --trials 2 --sampler random "
@@ -117,8 +119,9 @@ def cases() -> Iterator[Case]:
         yield case(f"device show {label} --json")
     yield case("device occupancy --threads 256 --registers 64 --device t4 --json")
     yield case("roofline --op softmax --shape rows=65536,cols=512 --device a100-40gb --json")
-    yield case("analytic conv predict --layer 1,64,56,64,3 --model cdmpp/pretrained/conv --json")
-    yield case("analytic conv pick --layer 1,64,56,64,3 --model cdmpp/pretrained/conv --json")
+    layer = "--layer 1,64,56,64,3 --model cdmpp/pretrained/conv --device t4"
+    yield case(f"analytic conv predict {layer} --json")
+    yield case(f"analytic conv pick {layer} --json")
     lookup = "--batch 2048 --rows 1000000 --tables 8 --lookups 100 --width 64 --zipf 1.05"
     yield case(f"analytic embedding predict {lookup} --json")
     yield case(f"analytic embedding predict {lookup} --device a100-40 --json")
@@ -133,9 +136,11 @@ def cases() -> Iterator[Case]:
         ("trace on another device", "{work}/trace.json --device v100"),
         ("network", "{work}/net.pt2 --device epyc-avx512-1c --no-machine-code"),
         ("network, machine code", "{work}/net.pt2 --device epyc-avx512-1c"),
-        ("dlrm", "configs/replay/dlrm-default.yaml --device v100 --walk head"),
-        ("tenset", "{work}/task.pkl.gz --device xeon-avx2-1c --schedule draws:5 "
-                   "--dataset data/tenset-cpu"),
+        ("trace, overheads", "{work}/trace.json --walk head --save-overheads {work}/host.json"),
+        ("dlrm", "configs/replay/dlrm-default.yaml --device v100 --walk head "
+                 "--overheads {work}/host.json"),
+        ("tenset", "{work}/((dcgan,[(1,3,64,64)]),llvm).task.pkl.gz --device xeon-avx2-1c "
+                   "--schedule draws:5 --dataset data/tenset-cpu"),
     )  # fmt: skip
     for name, words in replays:
         yield case(f"replay {words} --json", f"replay {name}")
@@ -150,7 +155,7 @@ def cases() -> Iterator[Case]:
     yield case("profile {work}/trace.json --json")
     yield case("profile {work}/trace.json --device v100 --by-shape --top 0")
     yield case("profile {work}/trace.json --compare {work}/trace.json --json")
-    yield case("doctor data/metaschedule-cpu --json")
+    yield case("doctor --json")
     yield case("predict --model nowhere --program {work}/program.py", "error: no model")
     yield case("train --dataset {work}/nowhere", "error: no dataset")
     yield case("device show nonsense", "error: no device")
@@ -167,8 +172,7 @@ def prepare(work: Path, checkout: Path) -> None:
     shutil.copytree(source / "network_info", work / "data" / "network_info")
     first = min((work / "data" / "measure_records" / _DEVICES[0]).iterdir())
     shutil.copy(first, work / "records.json.gz")
-    task = sorted((source / "network_info").glob("*.task.pkl*"))[0]
-    shutil.copy(task, work / "task.pkl.gz")
+    shutil.copy(source / "network_info" / "((dcgan,[(1,3,64,64)]),llvm).task.pkl.gz", work)
     (work / "program.py").write_text(_PROGRAM)
     (work / "net.py").write_text(_NETWORK)
     (work / "export.py").write_text("import torch; torch.manual_seed(0)\n" + _EXPORT)

@@ -18,7 +18,7 @@ from tvm_helper.measure.options import MeasureOptions
 from tvm_helper.measure.sources import MeasuredTask, campaign_tasks
 from tvm_helper.measure.target import MeasureTarget
 
-FAKE_WORKER = (sys.executable, str(Path(__file__).with_name("measure_fake_worker.py")))
+FAKE_WORKER = (sys.executable, str(Path(__file__).with_name("fake_worker.py")))
 TARGET = MeasureTarget("epyc-avx2-2c", {"kind": "llvm", "mcpu": "core-avx2", "num-cores": 2}, 2)
 
 

@@ -37,7 +37,7 @@ from tvm_helper.measure.campaign import MeasureProgress
 from tvm_helper.measure.journal import Journal, read_journal
 from tvm_helper.measure.tables import write_tables
 
-CAMPAIGNS = Path(__file__).with_name("measure_campaigns.py")
+CAMPAIGNS = Path(__file__).with_name("campaigns.py")
 CHILD_ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
 
 

@@ -22,8 +22,8 @@ from cdmpp.training.estimates import load_trained
 from cdmpp.training.machine_code.model import CodeCalibration, CodeModel
 from tests.tvm_helper.search.fixtures import DEVICE, matmul, train_into
 from tvm_helper.compat import Target, s_tir, tvm
+from tvm_helper.measure import machine_code
 from tvm_helper.predict.predictor import Predictor
-from tvm_helper.programs import machine_code
 from tvm_helper.programs.machine_code import assembly_of, is_target
 from tvm_helper.programs.network_tasks import NetworkTask
 from tvm_helper.programs.program_file import NamedProgram
