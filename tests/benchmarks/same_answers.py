@@ -1,4 +1,6 @@
-"""What every command answers, kept to be compared: `python -m tests.benchmarks.same_answers --help`.
+"""What every command answers, kept to be compared.
+
+`python -m tests.benchmarks.same_answers record|compare ...`:
 
 `record OUT.json` runs each command on small inputs in a checkout (`--checkout DIR`, this one when
 left out) and keeps its exit code and its JSON, the bytes of one training (seed 0) and of the leaf
@@ -137,8 +139,6 @@ def cases() -> Iterator[Case]:
         ("network", "{work}/net.pt2 --device epyc-avx512-1c --no-machine-code"),
         ("network, machine code", "{work}/net.pt2 --device epyc-avx512-1c"),
         ("trace, overheads", "{work}/trace.json --walk head --save-overheads {work}/host.json"),
-        ("dlrm", "configs/replay/dlrm-default.yaml --device v100 --walk head "
-                 "--overheads {work}/host.json"),
         ("tenset", "{work}/((dcgan,[(1,3,64,64)]),llvm).task.pkl.gz --device xeon-avx2-1c "
                    "--schedule draws:5 --dataset data/tenset-cpu"),
     )  # fmt: skip
@@ -155,7 +155,6 @@ def cases() -> Iterator[Case]:
     yield case("profile {work}/trace.json --json")
     yield case("profile {work}/trace.json --device v100 --by-shape --top 0")
     yield case("profile {work}/trace.json --compare {work}/trace.json --json")
-    yield case("doctor --json")
     yield case("predict --model nowhere --program {work}/program.py", "error: no model")
     yield case("train --dataset {work}/nowhere", "error: no dataset")
     yield case("device show nonsense", "error: no device")
