@@ -1,15 +1,42 @@
-"""The device that a prediction is asked for: a label of the model, of the registry, or a file."""
+"""The devices that predictions are asked for: labels of the model, of the registry, or files."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
 from cdmpp.devices.device_file import nearest, read_device_file
 from cdmpp.devices.registry import find_device, load_registry
 from cdmpp.devices.spec import DeviceSpec
-from cdmpp.errors import DeviceError
+from cdmpp.errors import DeviceError, UsageError
 from cdmpp.training.run_folder import ModelCard
+
+
+def asked_devices(
+    labels: Iterable[str], descriptions: Iterable[Path], card: ModelCard
+) -> list[DeviceSpec]:
+    """Returns labelled and described hardware; where nothing is named, the model's only device.
+
+    Args:
+        descriptions: files.
+
+    Raises:
+        DeviceError: as `asked_device` and `described_devices`.
+        UsageError: a device is named twice, or none and the model was trained on several.
+    """
+    specs = [asked_device(label, card) for label in dict.fromkeys(labels)]
+    for path in descriptions:
+        specs += described_devices(path, card)
+    names = [spec.name for spec in specs]
+    if len(set(names)) < len(names):
+        raise UsageError(f"a device is named twice: {', '.join(names)}; expected different labels")
+    if not specs and len(card.devices) != 1:
+        raise UsageError(
+            "choose devices with --device LABEL or --device-spec FILE; the model was trained on "
+            + ", ".join(spec.name for spec in card.devices)
+        )
+    return specs or list(card.devices)
 
 
 def asked_device(name: str, card: ModelCard) -> DeviceSpec:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+from cdmpp.models.assemble import AskedProgram
+from cdmpp.training.estimates import Estimates
 from cdmpp.training.uncertainty.strangers import NearTask
-from tvm_helper.predict.explanation import Explanation
-from tvm_helper.programs.network_tasks import NetworkTask
+
+if TYPE_CHECKING:  # these import TVM, which records do without
+    from tvm_helper.predict.explanation import Explanation
+    from tvm_helper.programs.network_tasks import NetworkTask
 
 
 @dataclass(frozen=True)
@@ -29,6 +35,7 @@ class Prediction:
         explanation: what its roofline time goes into.
         reason: why it cannot be predicted; None where it can.
         is_scheduled: whether the program has a schedule.
+        measured_s: measured seconds; None where it was not measured on the device.
     """
 
     name: str
@@ -45,11 +52,34 @@ class Prediction:
     explanation: Explanation | None = None
     reason: str | None = None
     is_scheduled: bool = True
+    measured_s: float | None = None
 
     @property
     def out_of_distribution(self) -> bool | None:
         """Whether program or device is strange to the model; None where that is not known."""
         return True if self.is_new_device else self.is_far
+
+
+def estimated(asked: AskedProgram, found: Estimates, place: int = 0, *, name: str) -> Prediction:
+    """Returns what a model says of the asked program at one place of its estimates."""
+    return Prediction(
+        name=name,
+        operator=asked.operator,
+        device=asked.device.name,
+        program_id=asked.program_id,
+        latency_s=float(found.latency_s[place]),
+        low_s=_number(found.low_s[place]),
+        high_s=_number(found.high_s[place]),
+        mean_s=float(found.mean_s[place]),
+        is_far=None if found.is_far is None else bool(found.is_far[place]),
+        is_new_device=bool(found.is_new_device[place]),
+        nearest=() if found.nearest is None else tuple(found.nearest[place]),
+        measured_s=asked.measured_s,
+    )
+
+
+def _number(value: float) -> float | None:
+    return None if math.isnan(value) else float(value)
 
 
 @dataclass(frozen=True)

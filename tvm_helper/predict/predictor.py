@@ -10,7 +10,6 @@ for total in network.totals():
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -18,18 +17,18 @@ from pathlib import Path
 from typing import Any
 
 from cdmpp.devices.spec import DeviceSpec
-from cdmpp.errors import CdmppError, ReplayError
+from cdmpp.errors import CdmppError, ReplayError, UsageError
 from cdmpp.features.compact_ast import CompactAst
 from cdmpp.features.gpu_limits import GpuLimits
 from cdmpp.features.machine_code import machine_code_columns
 from cdmpp.models.assemble import AskedProgram, assemble_samples
 from cdmpp.pretrained import model_folder
 from cdmpp.records import program_id
-from cdmpp.training.asked_device import asked_device
+from cdmpp.training.asked_device import asked_device, asked_devices
 from cdmpp.training.estimates import TrainedModel, load_trained
 from cdmpp.training.machine_code.model import LEAST_MEASURED
 from tvm_helper.compat import Schedule, Target
-from tvm_helper.predict.answers import NetworkPrediction, Prediction
+from tvm_helper.predict.answers import NetworkPrediction, Prediction, estimated
 from tvm_helper.predict.explanation import explain
 from tvm_helper.programs.machine_code import assembly_of, is_target
 from tvm_helper.programs.network_tasks import NetworkTask, load_network, network_tasks
@@ -240,9 +239,9 @@ class Predictor:
 
     def _estimate(self, question: _Question, ast: CompactAst) -> Prediction:
         kind = question.target.kind.name
-        identity = program_id("metaschedule", question.workload_key, question.trace, kind)
         asked = AskedProgram(
-            program_id=identity, task=f"{question.workload_key}|{kind}", ast=ast,
+            program_id=program_id("metaschedule", question.workload_key, question.trace, kind),
+            task=f"{question.workload_key}|{kind}", ast=ast,
             device=question.device, operator=question.operator,
         )  # fmt: skip
         samples = assemble_samples([asked])
@@ -252,22 +251,45 @@ class Predictor:
             found = self.trained.with_code(
                 samples, found, code[None], are_fastest=question.is_fastest
             )
-        latency_s = float(found.latency_s[0])
-        return Prediction(
-            name=question.name,
-            operator=question.operator,
-            device=question.device.name,
-            program_id=identity,
-            latency_s=latency_s,
-            low_s=_number(found.low_s[0]),
-            high_s=_number(found.high_s[0]),
-            mean_s=float(found.mean_s[0]),
-            is_far=None if found.is_far is None else bool(found.is_far[0]),
-            is_new_device=bool(found.is_new_device[0]),
-            nearest=() if found.nearest is None else tuple(found.nearest[0]),
+        return replace(
+            estimated(asked, found, name=question.name),
             explanation=explain(question.module, ast, question.device),
             is_scheduled=question.is_scheduled,
         )
+
+
+def new_predictor(
+    model: Path | str,
+    labels: Sequence[str] = (),
+    descriptions: Sequence[Path] = (),
+    *,
+    compiles: bool = False,
+    must_compile: bool = False,
+) -> Predictor:
+    """Returns the model of a run folder with the devices that are asked for.
+
+    Args:
+        labels: of devices.
+        descriptions: files that describe hardware that nobody measured.
+        compiles: see `Predictor`.
+        must_compile: whether a model that reads the machine code of none of the devices is refused.
+
+    Raises:
+        DataError: there is no complete model.
+        DeviceError: a device is not known.
+        UsageError: as `asked_devices`; or `must_compile`.
+    """
+    trained = load_trained(model_folder(model), with_code=compiles)
+    devices = asked_devices(labels, descriptions, trained.card)
+    predictor = Predictor(trained, devices, compiles=compiles)
+    if must_compile and not any(map(predictor.reads_code_of, devices)):
+        names = ", ".join(device.name for device in devices)
+        can = "of no device" if trained.code is None else f"of {trained.code.device}"
+        raise UsageError(
+            f"--machine-code: {model} reads the machine code {can}, not of {names}; leave it out, "
+            "or train one that does with `cdmpp train-code`"
+        )
+    return predictor
 
 
 def _look_at(module: Any) -> tuple[str, bool, bool]:
@@ -359,7 +381,3 @@ def _structural_hash(module: Any) -> str:
     from tvm.s_tir.meta_schedule.utils import shash2hex
 
     return str(shash2hex(module))
-
-
-def _number(value: float) -> float | None:
-    return None if math.isnan(value) else float(value)

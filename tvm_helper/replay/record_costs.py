@@ -11,17 +11,15 @@ import numpy as np
 
 from cdmpp.datasets.read_report import ReadReport
 from cdmpp.datasets.tenset.folder import find_device_files
-from cdmpp.datasets.tenset.json_graph import JsonGraph
-from cdmpp.datasets.tenset.operator_name import operator_name
 from cdmpp.datasets.tenset.record_file import read_records
 from cdmpp.devices.spec import DeviceSpec
-from cdmpp.errors import DataError, ReplayError, UsageError
-from cdmpp.models.assemble import AskedProgram, assemble_samples
-from cdmpp.records import MeasureRecord, TensetTask, normalise_workload_key, program_id_of_text
+from cdmpp.errors import DataError, UsageError
+from cdmpp.models.assemble import assemble_samples
+from cdmpp.records import MeasureRecord, TensetTask, normalise_workload_key
 from cdmpp.replay.costs import CostSource, OperatorCost
 from cdmpp.replay.graph import OperatorGraph
 from cdmpp.training.estimates import TrainedModel
-from tvm_helper.featurise import featurise_records
+from tvm_helper.predict.records import record_programs
 
 RecordKind = Literal["best", "draws"]
 
@@ -124,20 +122,10 @@ class RecordCosts(CostSource):
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray] | str:
         assert self._trained is not None
         asked = []
-        for record, ast in zip(records, featurise_records(task, records), strict=True):
-            if isinstance(ast, ReplayError):
-                return f"a record cannot be replayed ({ast.reason})"
-            if not ast.valid:
-                return f"a record is invalid ({ast.reject_reason})"
-            identity = program_id_of_text(
-                "tenset", task.workload_key, record.schedule, record.target_kind
-            )
-            asked.append(
-                AskedProgram(
-                    program_id=identity, task=f"{task.workload_key}|{record.target_kind}", ast=ast,
-                    device=self._device, operator=operator_name(JsonGraph(task.dag_json)),
-                )
-            )  # fmt: skip
+        for program in record_programs(task, records, lambda _: self._device):
+            if isinstance(program, str):
+                return f"a record cannot be predicted ({program})"
+            asked.append(program)
         found = self._trained.estimate(assemble_samples(asked))
         low = np.where(np.isnan(found.low_s), found.latency_s, found.low_s)
         high = np.where(np.isnan(found.high_s), found.latency_s, found.high_s)

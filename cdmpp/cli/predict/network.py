@@ -2,47 +2,53 @@
 
 from __future__ import annotations
 
-import argparse
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cdmpp.text import aligned, interval_text
+from cdmpp.cli.predict.text import cell, print_notes, program_row
+from cdmpp.errors import DataError
+from cdmpp.text import aligned, interval_text, percent_text
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # it imports TVM
     from tvm_helper.predict.answers import NetworkPrediction, Total
+    from tvm_helper.predict.predictor import Predictor
 
 
-def run_network(args: argparse.Namespace) -> int:
-    """Runs the command; returns the exit code."""
-    from cdmpp.cli.predict.program import predictor_for, print_notes
-    from cdmpp.errors import DataError
+def predict_network(path: Path, predictor: Predictor, *, as_json: bool, is_quiet: bool) -> None:
+    """Prints the latencies of a network's tasks, and their sum.
 
-    predictor = predictor_for(args)
-    found = predictor.network(args.network)
+    Raises:
+        DataError: none of them can be predicted.
+    """
+    found = predictor.network(path)
     if all(total.latency_s is None for total in found.totals()):
         missing = ", ".join(found.totals()[0].missing)
         raise DataError(
-            f"no task of {args.network} can be predicted: {missing}; expected operators that TVM "
+            f"no task of {path} can be predicted: {missing}; expected operators that TVM "
             "turns into tensor programs of constant shape"
         )
-    if args.json:
+    if as_json:
         print(json.dumps(_rows(found), allow_nan=False))
-        return 0
+        return
     _print(found)
-    if not getattr(args, "quiet", False):
-        print_notes([one for _, predictions in found.tasks for one in predictions], predictor)
-    return 0
+    if not is_quiet:
+        every = [one for _, predictions in found.tasks for one in predictions]
+        print_notes(every, predictor.trained.card)
 
 
 def _rows(found: NetworkPrediction) -> list[dict[str, Any]]:
     """Returns one row a task and device, one an unknown operator, and a `total` a device."""
-    from cdmpp.cli.predict.program import json_row
-
     rows: list[dict[str, Any]] = []
     for task, predictions in found.tasks:
         own = {"task": task.name, "weight": task.weight, "shapes": list(task.shapes)}
         rows += [
-            {**json_row(prediction), **own, "mean_s": prediction.mean_s, "schedule": found.schedule}
+            {
+                **program_row(prediction),
+                **own,
+                "mean_s": prediction.mean_s,
+                "schedule": found.schedule,
+            }
             for prediction in predictions
         ]
     for name, calls in sorted(found.unknown.items()):
@@ -72,8 +78,6 @@ def _no_program(device: str) -> dict[str, Any]:
 
 
 def _print(found: NetworkPrediction) -> None:
-    from cdmpp.cli.predict.program import cell
-
     print(f"schedule: {found.schedule}\n")
     rows = [
         [
@@ -110,7 +114,7 @@ def _print(found: NetworkPrediction) -> None:
         assert one.mean_s is not None
         share = task.weight * one.mean_s / total.latency_s
         why = f": {one.explanation.text(one.latency_s)}" if one.explanation else ""
-        print(f"{total.device}: {100 * share:.0f} % is {task.name}{why}")
+        print(f"{total.device}: {percent_text(share, 0)} is {task.name}{why}")
 
 
 def _total(total: Total) -> str:

@@ -2,97 +2,62 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import re
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
 
 from cdmpp.errors import DataError, UsageError
+from cdmpp.networks.graph.factory import load_factory
+from cdmpp.networks.predict import Estimate, NetworkPrediction, NetworkPredictor
 from cdmpp.text import aligned, interval_text, percent_text
 
-if TYPE_CHECKING:
-    import torch
-
-    from cdmpp.networks.predict import Estimate, NetworkPrediction, NetworkPredictor
-
-_DEFAULT_INPUT = "3x224x224"
+DEFAULT_INPUT = "3x224x224"
 _MEMORY = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*([kmgt]?)(i?)b?\s*", re.IGNORECASE)
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
-def add_torch_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options that only `--torch` has."""
-    group = parser.add_argument_group("options of --torch")
-    group.add_argument(
-        "--batch", metavar="N[,N]", help="samples of one iteration (default: 1)", default=None
-    )
-    group.add_argument(
-        "--input",
-        action="append",
-        metavar="SHAPE[:TYPE]",
-        help=f"shape of an input without the batch (default: {_DEFAULT_INPUT}); repeat it for "
-        "several inputs; TYPE e.g. int64",
-    )
-    group.add_argument(
-        "--memory", metavar="SIZE", help="memory that there is, e.g. 8GiB (default: the device's)"
-    )
-    group.add_argument(
-        "--export",
-        action="store_true",
-        help="follow the network with torch.export: slower, understands more code than torch.fx",
-    )
+def predict_torch(
+    factory: str,
+    model: str,
+    labels: Sequence[str],
+    *,
+    batches: str,
+    inputs: Sequence[str],
+    memory: str | None,
+    method: Literal["fx", "export"],
+    as_json: bool,
+    is_quiet: bool,
+) -> None:
+    """Prints what a torch network takes.
 
-
-def check_no_torch_options(args: argparse.Namespace) -> None:
-    """Refuses what only `--torch` takes, and a missing model, where something else is predicted.
-
-    Raises:
-        UsageError: there is one of them.
+    Args:
+        factory: MODULE:FACTORY.
+        batches: such as `1,8`.
+        inputs: such as `3x224x224` or `128:int64`.
+        memory: that there is, such as `8GiB`; None = the devices'.
     """
-    given = [f"--{name}" for name in ("batch", "input", "memory", "export") if getattr(args, name)]
-    if given:
-        raise UsageError(f"{given[0]} goes with --torch MODULE:FACTORY only; leave it out")
-    if args.model is None:
-        raise UsageError(
-            "no --model; expected a run folder that `cdmpp train` wrote, or pretrained"
-        )
-
-
-def run_torch(args: argparse.Namespace) -> int:
-    """Runs the command; returns the exit code."""
-    if args.device_spec:
-        raise UsageError(
-            "--torch takes devices by label, got --device-spec; expected --device LABEL"
-        )
-    batches = _batches(args.batch or "1")
-    shapes, dtypes = _inputs(args.input or [_DEFAULT_INPUT])
-    limit = None if args.memory is None else parse_memory(args.memory)
-
-    from cdmpp.networks.graph.factory import load_factory
-    from cdmpp.networks.predict import NetworkPredictor
-
-    predictor = NetworkPredictor.load("pretrained" if args.model is None else str(args.model))
-    factory = load_factory(args.torch)
+    sizes = _batches(batches)
+    shapes, dtypes = _inputs(inputs)
+    limit = None if memory is None else parse_memory(memory)
+    predictor = NetworkPredictor.load(model)
     try:
         graphs = predictor.graphs(
-            factory,
-            shapes,
-            batches,
-            name=args.torch,
-            method="export" if args.export else "fx",
-            dtypes=dtypes,
+            load_factory(factory), shapes, sizes, name=factory, method=method, dtypes=dtypes
         )
     except DataError as error:
         raise DataError(str(error).replace("method='export'", "--export")) from error
-    labels = [label for text in args.device or [] for label in text.split(",") if label]
-    found = predictor.predict(graphs, labels, memory_limit_bytes=limit)
-    if args.json:
+    found = predictor.predict(graphs, list(labels), memory_limit_bytes=limit)
+    if as_json:
         print(json.dumps([one.to_json() for one in found], allow_nan=False))
-        return 0
-    _print(found, predictor, args)
-    return 0
+        return
+    _print(found)
+    if not is_quiet:
+        _print_notes(found, predictor)
 
 
 def parse_memory(text: str) -> float:
@@ -116,7 +81,7 @@ def _batches(text: str) -> list[int]:
     return list(dict.fromkeys(int(part) for part in parts))
 
 
-def _inputs(texts: list[str]) -> tuple[list[tuple[int, ...]], list[torch.dtype] | None]:
+def _inputs(texts: Sequence[str]) -> tuple[list[tuple[int, ...]], list[torch.dtype] | None]:
     """Returns shapes and, where one is given, the types of all inputs."""
     shapes, names = [], []
     for text in texts:
@@ -131,8 +96,6 @@ def _inputs(texts: list[str]) -> tuple[list[tuple[int, ...]], list[torch.dtype] 
         names.append(name)
     if not any(names):
         return shapes, None
-    import torch
-
     dtypes = [getattr(torch, name or "float32", None) for name in names]
     for name, dtype in zip(names, dtypes, strict=True):
         if not isinstance(dtype, torch.dtype):
@@ -140,9 +103,7 @@ def _inputs(texts: list[str]) -> tuple[list[tuple[int, ...]], list[torch.dtype] 
     return shapes, [dtype for dtype in dtypes if dtype is not None]
 
 
-def _print(
-    found: list[NetworkPrediction], predictor: NetworkPredictor, args: argparse.Namespace
-) -> None:
+def _print(found: list[NetworkPrediction]) -> None:
     several = len({one.device for one in found}) > 1
     rows = []
     for one in found:
@@ -160,8 +121,9 @@ def _print(
     device = "" if several else f" on {found[0].device}"
     print(f"{found[0].name}{device}, predicted without running it\n")
     print(aligned([["device", *headings] if several else headings, *rows]))
-    if getattr(args, "quiet", False):
-        return
+
+
+def _print_notes(found: list[NetworkPrediction], predictor: NetworkPredictor) -> None:
     coverage = predictor.trained.intervals.coverage
     if any(one.time_s.low is not None for one in found):
         print(f"\n[ ]: interval for {100 * coverage:.0f} % of architectures never measured")

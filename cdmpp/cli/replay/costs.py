@@ -108,10 +108,10 @@ def labels(args: argparse.Namespace) -> list[str]:
 
 
 def _network(args: argparse.Namespace) -> Found:
-    from cdmpp.cli.predict.program import new_predictor
     from cdmpp.cli.replay.command import engine_options, scales_of
     from cdmpp.replay.costs import GivenTimes, gather_costs
     from cdmpp.replay.summary import replay_costs
+    from tvm_helper.predict.predictor import new_predictor
     from tvm_helper.programs.network_tasks import load_network
     from tvm_helper.programs.target import device_target
     from tvm_helper.replay.costs import ProgramCosts, choose_schedules
@@ -119,7 +119,9 @@ def _network(args: argparse.Namespace) -> Found:
 
     choice = _schedule_choice(args)
     options, scales, times = engine_options(args), scales_of(args), given_times(args)
-    predictor = new_predictor(args, compiles=not args.no_machine_code)
+    predictor = new_predictor(
+        args.model, labels(args), args.device_spec or (), compiles=not args.no_machine_code
+    )
     path: Path = args.files[0]
     module = load_network(path)
     found: Found = []

@@ -108,6 +108,12 @@ def add_profile_option(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def labels_of(values: Iterable[str] | None) -> list[str]:
+    """Returns the different labels of a repeated, comma-separated `--device`."""
+    labels = (label.strip() for value in values or () for label in value.split(","))
+    return list(dict.fromkeys(label for label in labels if label))
+
+
 def given_options(args: argparse.Namespace, names: Iterable[str]) -> dict[str, Any]:
     """Returns those of the named options that were given; a command need not have all of them."""
     found = {name: getattr(args, name, None) for name in names}

@@ -1,21 +1,17 @@
-"""Metric tables on stdout: rich on a terminal, aligned text elsewhere."""
+"""Tables on stdout; those of metrics with rich on a terminal."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from cdmpp.report.tables import Group
+from cdmpp.report.tables import COLUMNS, Group, text_table
 
 _STYLES = {"model": "bold", "oracle": "italic dim", "baseline": ""}
 
 
 def print_groups(groups: Iterable[Group]) -> None:
     """Prints one table a group."""
-    from cdmpp.report.tables import COLUMNS, text_table
-
     if not sys.stdout.isatty():
         for group in groups:
             print(f"{group.title}\n{text_table(group)}\n")

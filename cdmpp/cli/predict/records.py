@@ -1,0 +1,67 @@
+"""`cdmpp predict --records FILE`: the programs of a record file, best first."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from cdmpp.cli.predict.text import print_notes, row
+from cdmpp.pretrained import model_folder
+from cdmpp.text import aligned, interval_text, seconds_text
+from cdmpp.training.estimates import load_trained
+from tvm_helper.predict.answers import Prediction
+from tvm_helper.predict.records import predict_records
+
+
+def predict_record_file(
+    path: Path,
+    model: Path,
+    *,
+    device: str | None,
+    network_info: Path | None,
+    as_json: bool,
+    is_quiet: bool,
+) -> None:
+    """Prints the latencies of a record file's programs beside the measured ones."""
+    trained = load_trained(model_folder(model))
+    found = predict_records(trained, path, device=device, network_info=network_info)
+    for warning in found.warnings:
+        print(f"cdmpp: warning: {warning}", file=sys.stderr)
+    if not is_quiet:
+        if found.report.skipped_total:
+            print(f"cdmpp: {found.report.summary()}", file=sys.stderr)
+        for reason, count in sorted(found.failures.items(), key=lambda pair: -pair[1]):
+            print(f"cdmpp: {count} programs cannot be predicted: {reason}", file=sys.stderr)
+    if as_json:
+        print(json.dumps([_row(one) for one in found.programs], allow_nan=False))
+        return
+    _print(found.programs)
+    if not is_quiet:
+        print_notes(found.programs, trained.card)
+
+
+def _row(one: Prediction) -> dict[str, Any]:
+    is_known = one.is_far is not None
+    return (
+        row(one) if is_known else {**row(one), "out_of_distribution": None, "nearest_tasks": None}
+    )
+
+
+def _print(programs: tuple[Prediction, ...]) -> None:
+    has_measured = any(one.measured_s is not None for one in programs)
+    has_devices = len({one.device for one in programs}) > 1
+    headings = ["     ", "predicted", *(["measured", "error"] if has_measured else [])]
+    rows = [[*headings, *(["device"] if has_devices else []), "program"]]
+    for rank, one in enumerate(programs, 1):
+        assert one.latency_s is not None
+        assert one.program_id is not None
+        error = one.latency_s / one.measured_s - 1 if one.measured_s else None
+        measured = [seconds_text(one.measured_s), "-" if error is None else f"{100 * error:+.1f} %"]
+        rows.append([
+            str(rank), interval_text(one.latency_s, one.low_s, one.high_s),
+            *(measured if has_measured else []), *([one.device] if has_devices else []),
+            one.program_id[:12] + (" !" if one.out_of_distribution else ""),
+        ])  # fmt: skip
+    print(aligned(rows, "rlrrl" if has_measured else "rl"))

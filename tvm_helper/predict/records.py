@@ -1,0 +1,169 @@
+"""Latencies of the programs in a file of Tenset's measure records, measured or not."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from cdmpp.datasets.read_report import ReadReport
+from cdmpp.datasets.tenset.folder import default_dataset_dir
+from cdmpp.datasets.tenset.json_graph import JsonGraph
+from cdmpp.datasets.tenset.operator_name import operator_name
+from cdmpp.datasets.tenset.record_file import read_records
+from cdmpp.datasets.tenset.task_index import load_tasks
+from cdmpp.devices.registry import find_device, unknown_device
+from cdmpp.devices.spec import DeviceSpec
+from cdmpp.errors import DataError, ReplayError, UsageError
+from cdmpp.models.assemble import AskedProgram, assemble_samples
+from cdmpp.records import MeasureRecord, TensetTask, program_id_of_text
+from cdmpp.text import short_task
+from cdmpp.training.estimates import TrainedModel
+from cdmpp.training.run_folder import ModelCard
+from tvm_helper.featurise import featurise_records
+from tvm_helper.predict.answers import Prediction, estimated
+
+
+@dataclass(frozen=True)
+class RecordPredictions:
+    """The programs of a record file.
+
+    Attributes:
+        programs: those that can be predicted, fastest first.
+        report: what was read.
+        failures: why others cannot be predicted -> how many.
+        warnings: what was assumed of devices that nobody knows.
+    """
+
+    programs: tuple[Prediction, ...]
+    report: ReadReport
+    failures: Mapping[str, int]
+    warnings: tuple[str, ...]
+
+
+def predict_records(
+    trained: TrainedModel,
+    path: Path,
+    *,
+    device: str | None = None,
+    network_info: Path | None = None,
+) -> RecordPredictions:
+    """Returns the predictions of a record file's programs.
+
+    Args:
+        device: label to predict for; None = that of each record.
+        network_info: folder of the tasks; None = that of the dataset that the file is in, else the
+            shipped one.
+
+    Raises:
+        DataError: the file cannot be read, or none of its programs can be predicted.
+        UsageError: the device of a record is not known, and the model has several.
+    """
+    report = ReadReport()
+    groups: dict[tuple[str, str], list[MeasureRecord]] = {}
+    for record in read_records(path, report, keep_unmeasured=True):
+        groups.setdefault((record.workload_key, record.target_kind), []).append(record)
+    tasks = load_tasks(network_info or _network_info(path)) if groups else None
+    devices = _Devices(trained.card, device)
+    failures: Counter[str] = Counter()
+    asked: list[AskedProgram] = []
+    for (workload_key, target_kind), records in groups.items():
+        task = tasks.find(workload_key, target_kind) if tasks else None
+        if task is None:
+            failures["its task is not in network_info"] += len(records)
+            continue
+        for program in record_programs(task, records, devices.of):
+            if isinstance(program, str):
+                failures[program] += 1
+            else:
+                asked.append(program)
+    if not asked:
+        reasons = ", ".join([*report.skipped, *failures])
+        raise DataError(
+            f"no program of {path} can be predicted{f' ({reasons})' if reasons else ''}; expected "
+            "Tenset measure records, one JSON object a line, whose tasks are in the folder given "
+            "with --network-info"
+        )
+    found = trained.estimate(assemble_samples(asked))
+    programs = [
+        estimated(program, found, place, name=short_task(program.task, program.operator))
+        for place, program in enumerate(asked)
+    ]
+    programs.sort(key=lambda one: one.latency_s or 0.0)
+    return RecordPredictions(tuple(programs), report, failures, tuple(devices.warnings))
+
+
+def record_programs(
+    task: TensetTask,
+    records: Sequence[MeasureRecord],
+    device_of: Callable[[MeasureRecord], DeviceSpec],
+) -> list[AskedProgram | str]:
+    """Returns the program of each record of a task, or why it cannot be predicted.
+
+    Args:
+        device_of: the hardware to predict a record for.
+    """
+    operator = operator_name(JsonGraph(task.dag_json))
+    found: list[AskedProgram | str] = []
+    for record, ast in zip(records, featurise_records(task, records), strict=True):
+        if isinstance(ast, ReplayError):
+            found.append(ast.reason)
+            continue
+        if not ast.valid:
+            found.append(ast.reject_reason or "invalid program")
+            continue
+        key, kind, device = record.workload_key, record.target_kind, device_of(record)
+        found.append(
+            AskedProgram(
+                program_id=program_id_of_text("tenset", key, record.schedule, kind),
+                task=f"{key}|{kind}",
+                ast=ast,
+                device=device,
+                # What was measured elsewhere is no measurement of the asked device.
+                measured_s=record.latency_s if record.device == device.name else None,
+                schedule=record.schedule,
+                operator=operator,
+            )
+        )
+    return found
+
+
+class _Devices:
+    """The hardware of records: the asked device, else that of the record where it is known, else
+    the model's only one.
+    """
+
+    def __init__(self, card: ModelCard, asked: str | None) -> None:
+        self._trained = {spec.name: spec for spec in card.devices}
+        self._asked = asked
+        self._specs: dict[str, DeviceSpec] = {}
+        self.warnings: list[str] = []
+
+    def of(self, record: MeasureRecord) -> DeviceSpec:
+        label = self._asked or self._label(record.device)
+        if label not in self._specs:
+            found = self._trained.get(label) or find_device(label)
+            if found is None:
+                found, warning = unknown_device(label, record.target_kind)
+                self.warnings.append(warning)
+            self._specs[label] = replace(found, name=label)
+        return self._specs[label]
+
+    def _label(self, label: str) -> str:
+        if label in self._trained or find_device(label) is not None:
+            return label
+        if len(self._trained) == 1:
+            return next(iter(self._trained))
+        raise UsageError(
+            f"the record's device {label!r} is not known; choose one with --device LABEL; the "
+            f"model was trained on {', '.join(self._trained)}"
+        )
+
+
+def _network_info(path: Path) -> Path:
+    for parent in path.resolve().parents:
+        beside = parent.parent / "network_info"
+        if parent.name in ("measure_records", "to_measure_programs") and beside.is_dir():
+            return beside
+    return default_dataset_dir() / "network_info"
