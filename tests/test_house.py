@@ -12,10 +12,8 @@ from tests.paths import ROOT
 
 #: Breaches that are known. The lists only shrink: mend one, strike it.
 KNOWN_FOLDERS = {"tvm_helper.measure.trials -> tvm_helper.search.options"}
-KNOWN_CIRCLES = [
-    ["cdmpp.cli.replay.command", "cdmpp.cli.replay.costs", "cdmpp.cli.replay.training"],
-]
-KNOWN_NAMESPACES = 83
+KNOWN_CIRCLES: list[list[str]] = []
+KNOWN_NAMESPACES = 60
 
 #: What reads records, featurises them and serves the old Ansor needs no TVM of today.
 WITHOUT_TVM = (

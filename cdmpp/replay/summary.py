@@ -26,6 +26,7 @@ class Outcome:
         draws_s: totals under each draw of the schedules.
         what_if: the replay with scaled operators; None without.
         scales: its factors.
+        measured: what was measured beside it; None where nothing was.
     """
 
     device: str
@@ -37,6 +38,7 @@ class Outcome:
     draws_s: tuple[float, ...] = ()
     what_if: Replay | None = None
     scales: Mapping[str, float] = field(default_factory=dict)
+    measured: dict[str, Any] | None = None
 
 
 def replay_costs(
@@ -103,6 +105,7 @@ def outcome_values(outcome: Outcome) -> dict[str, Any]:
         "draws": _distribution(outcome.draws_s),
         "what_if": None if outcome.what_if is None else
         {"scales": dict(outcome.scales), "total_s": outcome.what_if.total_s},
+        "measured": outcome.measured,
     }  # fmt: skip
 
 

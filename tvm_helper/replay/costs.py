@@ -45,6 +45,24 @@ class ScheduleChoice:
     database: Path | None = None
     draws: int = 1
 
+    @classmethod
+    def of(cls, text: str, seed: int) -> ScheduleChoice:
+        """Returns what `first-valid`, `database:DIR` or `draws:N` asks for.
+
+        Raises:
+            UsageError: another text.
+        """
+        name, _, value = text.partition(":")
+        if text == "first-valid":
+            return cls(seed=seed)
+        if name == "database" and value:
+            return cls("database", seed, Path(value))
+        if name == "draws" and value.isdigit() and int(value):
+            return cls("draws", seed, draws=int(value))
+        raise UsageError(
+            f"--schedule {text!r}: expected first-valid, database:DIR or draws:N for a network"
+        )
+
     @property
     def text(self) -> str:
         """What it is, in words."""

@@ -12,12 +12,17 @@ import numpy as np
 from cdmpp.datasets.read_report import ReadReport
 from cdmpp.datasets.tenset.folder import find_device_files
 from cdmpp.datasets.tenset.record_file import read_records
+from cdmpp.devices.registry import get_device
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError, UsageError
 from cdmpp.models.assemble import assemble_samples
 from cdmpp.records import MeasureRecord, TensetTask, normalise_workload_key
-from cdmpp.replay.costs import CostSource, OperatorCost
+from cdmpp.replay.costs import CostSource, GivenTimes, OperatorCost, gather_costs
+from cdmpp.replay.engine import ReplayOptions
 from cdmpp.replay.graph import OperatorGraph
+from cdmpp.replay.summary import Outcome, replay_costs
+from cdmpp.replay.tenset_network import DEVICE, read_tenset_network
+from cdmpp.training.asked_device import asked_device
 from cdmpp.training.estimates import TrainedModel
 from tvm_helper.predict.records import record_programs
 
@@ -39,12 +44,66 @@ class RecordChoice:
     seed: int = 0
     draws: int = 100
 
+    @classmethod
+    def of(cls, text: str, seed: int) -> RecordChoice:
+        """Returns what `best` or `draws:N` asks for.
+
+        Raises:
+            UsageError: another text.
+        """
+        name, _, value = text.partition(":")
+        if text == "best":
+            return cls(seed=seed)
+        if name == "draws" and value.isdigit() and int(value):
+            return cls("draws", seed, int(value))
+        raise UsageError(f"--schedule {text!r}: expected best or draws:N for Tenset's tasks")
+
     @property
     def text(self) -> str:
         """What it is, in words."""
         if self.kind == "best":
             return "the fastest measured record of each task"
         return f"{self.draws} draws among the measured records of each task, seed {self.seed}"
+
+
+def replay_records(
+    path: Path,
+    label: str,
+    choice: RecordChoice,
+    options: ReplayOptions,
+    *,
+    trained: TrainedModel | None,
+    dataset: Path | None = None,
+    records_of: str | None = None,
+    times: Mapping[str, float] | None = None,
+    scales: Mapping[str, float] | None = None,
+) -> Outcome:
+    """Returns the replay of a network of Tenset's from records of its tasks.
+
+    Args:
+        path: the network's tasks, see `cdmpp.replay.tenset_network`.
+        label: of the device.
+        trained: the model that predicts the records; None = what was recorded.
+        dataset: folder in Tenset's layout; None = the one that holds the network.
+        records_of: device whose records are taken; None = `label`.
+        times: seconds of operators by id, name, task or kind; they win over records.
+        scales: factors of `replay_costs`.
+
+    Raises:
+        DataError: the network cannot be read, or there are no records of its tasks.
+        DeviceError: the device is not known.
+        UsageError: a time or factor fits no operator.
+    """
+    network = read_tenset_network(path)
+    spec = get_device(label) if trained is None else asked_device(label, trained.card)
+    records_of = records_of or label
+    records = RecordCosts(
+        dataset or network.folder.parent, records_of, network.tasks, choice,
+        trained=trained, device=spec,
+    )  # fmt: skip
+    costs = gather_costs(network.graph, [GivenTimes(times), records], {DEVICE: spec})
+    schedule = f"{choice.text} on {records_of}{', recorded times' if trained is None else ''}"
+    return replay_costs(costs, options, device=label, schedule=schedule, scales=scales)
 
 
 class RecordCosts(CostSource):

@@ -3,14 +3,44 @@
 from __future__ import annotations
 
 import argparse
-import json
+import sys
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from cdmpp.cli.shared.options import add_output_options
-
-if TYPE_CHECKING:
-    from cdmpp.replay.summary import Outcome
+from cdmpp.analytic.kernels.times import KernelTimes
+from cdmpp.cli.replay.output import show_outcomes, show_statistics, show_walk
+from cdmpp.cli.shared.options import add_output_options, labels_of
+from cdmpp.devices.registry import get_device
+from cdmpp.errors import UsageError
+from cdmpp.pretrained import model_folder
+from cdmpp.replay.calibration import gap_of
+from cdmpp.replay.engine import ReplayOptions
+from cdmpp.replay.graph import OperatorGraph
+from cdmpp.replay.graph_file import read_graph
+from cdmpp.replay.inputs import (
+    Kind,
+    TraceInput,
+    execution_graph,
+    one_kind,
+    read_traces,
+    trace_graph,
+    trace_overheads,
+)
+from cdmpp.replay.outcome import read_times, replay_graph
+from cdmpp.replay.traces.dlrm import (
+    dlrm_iteration,
+    iteration_graph,
+    load_dlrm,
+    walked_iteration,
+)
+from cdmpp.replay.traces.iteration_walk import Walk, WalkOptions, slowest, walk
+from cdmpp.replay.traces.op_statistics import graph_statistics, trace_statistics
+from cdmpp.replay.traces.overheads import merged, read_overheads, write_overheads
+from cdmpp.replay.traces.trace_graph import walked_operators
+from cdmpp.replay.transfers import Links
+from cdmpp.replay.what_if import parse_scale
+from cdmpp.training.estimates import load_trained
+from tvm_helper.replay.record_costs import RecordChoice, replay_records
 
 _US = 1e-6
 
@@ -135,116 +165,134 @@ def _add_trace_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Runs the command; returns the exit code."""
-    from cdmpp.cli.replay.inputs import one_kind
-    from cdmpp.errors import UsageError
-
-    kind = one_kind(args.files)
-    if kind != "network" and (args.measure or args.calibrate_gap):
-        raise UsageError(
-            f"--measure compiles a network (.onnx, .pt2), got {args.files[0]}; leave it out"
-        )
-    if args.calibrate_gap and not args.measure:
-        raise UsageError("--calibrate-gap needs --measure, which times the network; add it")
-    if args.walk and kind not in ("chrome", "dlrm"):
-        raise UsageError(
-            f"--walk {args.walk}: expected a trace of torch.profiler or a training preset, got "
-            f"{args.files[0]}"
-        )
-    if kind in ("chrome", "dlrm"):
-        from cdmpp.cli.replay.training import run_training
-
-        return run_training(args, kind)
-    from cdmpp.cli.replay.costs import outcomes_of
-
-    found = outcomes_of(args, kind)
-    if args.statistics:
-        return print_graph_statistics(args, found[0][0])
-    return finish(args, found)
-
-
-def finish(
-    args: argparse.Namespace,
-    found: list[tuple[Outcome, dict[str, Any] | None]],
-    extra: dict[str, Any] | None = None,
-) -> int:
-    """Writes and prints the outcomes; returns the exit code.
-
-    Args:
-        found: (outcome, what was measured) one a device.
-        extra: keys that are added to each JSON value.
-    """
-    from cdmpp.cli.replay.text import print_outcome
-    from cdmpp.replay.summary import outcome_values
-
-    values = [
-        {**outcome_values(outcome), "measured": measured, **(extra or {})}
-        for outcome, measured in found
-    ]
-    if args.out is not None:
-        _write(args.out, found, values)
-    if args.json:
-        print(json.dumps(values, allow_nan=False))
+    paths: list[Path] = args.files
+    path, kind, labels = paths[0], one_kind(paths), labels_of(args.device)
+    _check(path, kind, is_measured=args.measure, gap_file=args.calibrate_gap, walk=args.walk)
+    if kind == "dlrm":
+        _check_preset(labels, is_of_trace=args.save_overheads or args.statistics == "full")
+    traces = read_traces(paths, args.iterations) if kind == "chrome" else None
+    if traces is not None and args.statistics:
+        rows = trace_statistics(one for iterations in traces.ranks for one in iterations)
+        show_statistics(rows, args.statistics, as_json=args.json)
         return 0
-    for number, (outcome, measured) in enumerate(found):
-        if number:
-            print()
-        print_outcome(outcome, measured)
-    if args.out is not None:
-        print(f"\nwritten to {args.out}: replay.json, graph.json, timeline.html, trace.json")
-    return 0
+    if traces is not None and args.save_overheads:
+        write_overheads(args.save_overheads, trace_overheads(traces, paths))
+        if not (args.json or args.quiet):
+            print(f"T1 to T5 written to {args.save_overheads}", file=sys.stderr)
+    if args.walk:
+        how = WalkOptions(args.walk, args.reproduce_defects, args.pooled_overheads)
+        walks = _walks(paths, traces, labels, args.overheads or (), how)
+        show_walk(slowest(walks), args.walk, len(walks), as_json=args.json)
+        return 0
+    options = ReplayOptions(
+        policy=args.policy, launch_s=_US * args.launch_us, gap_s=gap_of(args.gap)
+    )
+    scales = dict(parse_scale(text) for text in args.scale)
+    times = {} if args.times is None else read_times(args.times)
+    if kind == "network":
+        from tvm_helper.predict.predictor import new_predictor  # TVM takes a second
+        from tvm_helper.replay.costs import ScheduleChoice
+        from tvm_helper.replay.outcome import replay_network
 
-
-def print_graph_statistics(args: argparse.Namespace, outcome: Outcome) -> int:
-    """Prints the operators of a graph; returns the exit code."""
-    from dataclasses import asdict
-
-    from cdmpp.cli.replay.text import print_statistics
-    from cdmpp.replay.traces.op_statistics import cleaned, graph_statistics
-
-    rows = graph_statistics(outcome.costs.graph)
-    rows = cleaned(rows) if args.statistics == "clean" else rows
-    if args.json:
-        print(json.dumps([asdict(row) for row in rows]))
-    else:
-        print_statistics(rows, args.statistics)
-    return 0
-
-
-def engine_options(args: argparse.Namespace) -> Any:
-    """Returns the `ReplayOptions` of the options."""
-    from cdmpp.replay.calibration import gap_of
-    from cdmpp.replay.engine import ReplayOptions
-
-    return ReplayOptions(policy=args.policy, launch_s=_US * args.launch_us, gap_s=gap_of(args.gap))
-
-
-def scales_of(args: argparse.Namespace) -> dict[str, float]:
-    """Returns the factors of --scale."""
-    from cdmpp.replay.what_if import parse_scale
-
-    return dict(parse_scale(text) for text in args.scale)
-
-
-def _write(
-    folder: Path,
-    found: list[tuple[Outcome, dict[str, Any] | None]],
-    values: list[dict[str, Any]],
-) -> None:
-    from cdmpp.files.atomic import make_folder, write_json
-    from cdmpp.replay.graph_file import write_graph
-    from cdmpp.replay.timeline import write_chrome_trace
-    from cdmpp.report.replay_page import write_timeline_page
-
-    make_folder(folder, what="results of the replay")
-    write_json(folder / "replay.json", values)
-    for number, (outcome, _) in enumerate(found):
-        suffix = "" if len(found) == 1 else f"-{number + 1}"
-        times = {
-            one.id: seconds
-            for one, seconds in zip(
-                outcome.costs.graph.operators, outcome.expected.times_s, strict=True
+        choice = ScheduleChoice.of(args.schedule or "first-valid", args.seed)
+        predictor = new_predictor(
+            args.model, labels, args.device_spec or (), compiles=not args.no_machine_code
+        )
+        outcomes = replay_network(
+            path, predictor, choice, options, times=times, scales=scales,
+            is_measured=args.measure, gap_file=args.calibrate_gap,
+        )  # fmt: skip
+    elif kind == "tenset":
+        records = RecordChoice.of(args.schedule or "best", args.seed)
+        if not labels:
+            raise UsageError("choose a device with --device LABEL, such as epyc-avx2-2c")
+        trained = None if args.recorded else load_trained(model_folder(args.model))
+        outcomes = [
+            replay_records(
+                path, label, records, options, trained=trained, dataset=args.dataset,
+                records_of=args.records_of, times=times, scales=scales,
             )
-        }
-        write_graph(folder / f"graph{suffix}.json", outcome.costs.graph.scaled(times))
-        write_chrome_trace(folder / f"trace{suffix}.json", outcome.expected)
-        write_timeline_page(folder / f"timeline{suffix}.html", outcome)
+            for label in labels
+        ]  # fmt: skip
+    else:
+        graph, links = _graph(paths, kind, traces, labels)
+        if args.schedule:
+            raise UsageError(
+                f"--schedule {args.schedule}: the operators of {graph.source} are no tensor "
+                "programs; leave it out"
+            )
+        outcomes = [
+            replay_graph(
+                graph, links, options, device=label, times=times, scales=scales,
+                graph_source="analytic" if kind == "dlrm" else "given",
+            )
+            for label in labels or [""]
+        ]  # fmt: skip
+    if args.statistics:
+        rows = graph_statistics(outcomes[0].costs.graph)
+        show_statistics(rows, args.statistics, as_json=args.json)
+    else:
+        show_outcomes(outcomes, args.out, as_json=args.json)
+    return 0
+
+
+def _check(
+    path: Path, kind: Kind, *, is_measured: bool, gap_file: Path | None, walk: str | None
+) -> None:
+    if kind != "network" and (is_measured or gap_file):
+        raise UsageError(f"--measure compiles a network (.onnx, .pt2), got {path}; leave it out")
+    if gap_file and not is_measured:
+        raise UsageError("--calibrate-gap needs --measure, which times the network; add it")
+    if walk and kind not in ("chrome", "dlrm"):
+        raise UsageError(
+            f"--walk {walk}: expected a trace of torch.profiler or a training preset, got {path}"
+        )
+
+
+def _check_preset(labels: list[str], *, is_of_trace: bool) -> None:
+    if len(labels) != 1:
+        raise UsageError(
+            f"a training preset needs one GPU, got {', '.join(labels) or 'none'}; expected "
+            "--device LABEL, such as v100 (`cdmpp device list`)"
+        )
+    if is_of_trace:
+        raise UsageError("overheads and full statistics are those of a trace, not of a preset")
+
+
+def _walks(
+    paths: list[Path],
+    traces: TraceInput | None,
+    labels: list[str],
+    overhead_files: Iterable[Path],
+    options: WalkOptions,
+) -> list[Walk]:
+    """Returns the walk of the last iteration of each rank; ranks wait for each other."""
+    given = [read_overheads(file) for file in overhead_files]
+    if traces is not None:
+        overheads = merged(given) if given else trace_overheads(traces, paths)
+        ranks = [walked_operators(iterations[-1]) for iterations in traces.ranks]
+    elif given:
+        overheads = merged(given)
+        times = KernelTimes(get_device(labels[0]))
+        ranks = [walked_iteration(dlrm_iteration(load_dlrm(paths[0])), times)]
+    else:
+        raise UsageError(
+            "a training preset has no host overheads; expected --overheads FILE, from: cdmpp "
+            "replay TRACE --save-overheads FILE"
+        )
+    return [walk(operators, overheads, options=options) for operators in ranks]
+
+
+def _graph(
+    paths: list[Path], kind: Kind, traces: TraceInput | None, labels: list[str]
+) -> tuple[OperatorGraph, Links]:
+    if traces is not None:
+        return trace_graph(traces, paths), Links()
+    if kind == "execution":
+        return execution_graph(paths), Links()
+    if kind == "graph":
+        file = read_graph(paths[0])
+        return file.graph, file.links
+    preset, times = load_dlrm(paths[0]), KernelTimes(get_device(labels[0]))
+    graph = iteration_graph(dlrm_iteration(preset), times, name=preset.name, device=labels[0])
+    return graph, Links()

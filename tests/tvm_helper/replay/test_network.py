@@ -19,7 +19,6 @@ pytest.importorskip("tvm", reason="apache-tvm is not installed")
 
 from tvm.s_tir import meta_schedule
 
-from cdmpp.cli.replay.costs import measured_values
 from cdmpp.devices.registry import get_device
 from cdmpp.errors import DataError, UsageError
 from cdmpp.replay.costs import OperatorCost, gather_costs
@@ -34,6 +33,7 @@ from tvm_helper.programs.target import device_target
 from tvm_helper.replay.costs import ProgramCosts, ScheduleChoice, choose_schedules
 from tvm_helper.replay.graph import DEVICE, NetworkGraph, read_network_graph
 from tvm_helper.replay.measure import _calls, _deeper, _Kernel, measure_network
+from tvm_helper.replay.outcome import measured_values, replay_network
 
 pytestmark = pytest.mark.tvm
 SPEC = get_device("epyc-avx2-1c")
@@ -56,14 +56,19 @@ class Branches(nn.Module):
 
 
 @pytest.fixture(scope="module")
-def network(tmp_path_factory: pytest.TempPathFactory) -> NetworkGraph:
+def network_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("network") / "branches.pt2"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.manual_seed(0)
         program = torch.export.export(Branches().eval(), (torch.zeros(1, 4, 4, 4),))
         torch.export.save(program, path)
-    return read_network_graph(path, TARGET, device=SPEC.name)
+    return path
+
+
+@pytest.fixture(scope="module")
+def network(network_file: Path) -> NetworkGraph:
+    return read_network_graph(network_file, TARGET, device=SPEC.name)
 
 
 def test_edges_follow_the_data_through_reshapes(network: NetworkGraph) -> None:
@@ -228,6 +233,34 @@ def test_bad_databases(network: NetworkGraph, tmp_path: Path) -> None:
         choose_schedules(network, TARGET, choice)
     with pytest.raises(UsageError, match="0 draws"):
         choose_schedules(network, TARGET, ScheduleChoice("draws", draws=0))
+
+
+def test_a_file_is_replayed_on_every_device(network_file: Path) -> None:
+    predictor: Any = MeanPredictor()
+    predictor.devices = (SPEC, get_device("xeon-avx2-1c"))
+    predictor.reads_code_of = lambda device, of_fastest: False
+    first, second = replay_network(
+        network_file, predictor, ScheduleChoice(), ReplayOptions(gap_s=1e-3)
+    )
+    assert (first.device, second.device) == (SPEC.name, "xeon-avx2-1c")
+    assert first.schedule == "the first valid MetaSchedule sample of each task, seed 0"
+    assert first.measured is None
+    graph = first.costs.graph
+    covered = len(graph.operators) - len(first.costs.uncovered)
+    assert covered
+    assert first.expected.sum_s >= 3e-3 * covered
+    times = dict.fromkeys((one.id for one in graph.operators), 1.0)
+    (given, _) = replay_network(
+        network_file, predictor, ScheduleChoice(), ReplayOptions(), times=times
+    )
+    assert given.expected.total_s == len(graph.operators)
+
+
+@pytest.mark.parametrize("text", ["best", "draws:0", "draws:x", "database:", "database"])
+def test_other_schedules_are_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="expected first-valid, database:DIR or draws:N"):
+        ScheduleChoice.of(text, 0)
+    assert ScheduleChoice.of("draws:3", 7) == ScheduleChoice("draws", 7, draws=3)
 
 
 @pytest.mark.slow

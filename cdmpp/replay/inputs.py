@@ -1,16 +1,29 @@
-"""What `cdmpp replay` was given: which kind of file, read into graphs and iterations."""
+"""What is to be replayed: which kind of file, read into graphs and iterations."""
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-if TYPE_CHECKING:
-    from cdmpp.replay.graph import OperatorGraph
-    from cdmpp.replay.traces.host_operators import HostOperator
-    from cdmpp.replay.transfers import Links
+import numpy as np
+
+from cdmpp.config import read_yaml
+from cdmpp.errors import DataError, UsageError
+from cdmpp.files.json_stream import top_level_keys
+from cdmpp.replay.graph import OperatorGraph
+from cdmpp.replay.graph_file import FORMAT
+from cdmpp.replay.tenset_network import is_tenset_network
+from cdmpp.replay.traces.dlrm import FORMAT as DLRM
+from cdmpp.replay.traces.execution_trace import read_execution_trace
+from cdmpp.replay.traces.host_operators import HostOperator, host_iterations
+from cdmpp.replay.traces.overheads import HostOverheads, extract_overheads, merged
+from cdmpp.replay.traces.trace_events import read_trace_events
+from cdmpp.replay.traces.trace_graph import (
+    graph_of_iteration,
+    joined_processes,
+    mean_of_iterations,
+)
 
 Kind = Literal["network", "tenset", "graph", "chrome", "execution", "dlrm"]
 _WHAT = (
@@ -39,10 +52,6 @@ def kind_of(path: Path) -> Kind:
     Raises:
         DataError: there is no such file, or it is none of these.
     """
-    from cdmpp.errors import DataError
-    from cdmpp.files.json_stream import top_level_keys
-    from cdmpp.replay.tenset_network import is_tenset_network
-
     if not path.is_file():
         what = "is a folder" if path.is_dir() else "there is no such file"
         raise DataError(f"{path}: {what}; expected {_WHAT}")
@@ -72,8 +81,6 @@ def one_kind(paths: list[Path]) -> Kind:
         DataError: a file is unreadable or of no known kind.
         UsageError: several files that do not belong together.
     """
-    from cdmpp.errors import UsageError
-
     kinds = [kind_of(path) for path in paths]
     found = set(kinds)
     if len(paths) == 1 or found == {"chrome"}:
@@ -86,21 +93,21 @@ def one_kind(paths: list[Path]) -> Kind:
     )
 
 
-def read_traces(paths: list[Path], args: argparse.Namespace) -> TraceInput:
-    """Returns the iterations of every profiler trace, a process each."""
-    from cdmpp.errors import DataError
-    from cdmpp.replay.traces.host_operators import host_iterations
-    from cdmpp.replay.traces.trace_events import read_trace_events
+def read_traces(paths: list[Path], iterations: str | None = None) -> TraceInput:
+    """Returns the iterations of every profiler trace, a process each.
 
+    Args:
+        iterations: FIRST:LAST, see `iteration_range`.
+    """
     found = TraceInput()
-    first, last = iteration_range(args.iterations)
+    first, last = iteration_range(iterations)
     for rank, path in enumerate(paths):
         trace = read_trace_events(path)
-        iterations = host_iterations(trace)
-        chosen = iterations[first:last]
+        every = host_iterations(trace)
+        chosen = every[first:last]
         if not chosen:
             raise DataError(
-                f"{path}: {len(iterations)} iterations, none in {args.iterations}; expected "
+                f"{path}: {len(every)} iterations, none in {iterations}; expected "
                 "--iterations FIRST:LAST, counted from 0, LAST not included"
             )
         found.ranks.append(chosen)
@@ -115,8 +122,6 @@ def iteration_range(text: str | None) -> tuple[int | None, int | None]:
     Raises:
         UsageError: another form.
     """
-    from cdmpp.errors import UsageError
-
     if text is None:
         return None, None
     first, separator, last = text.partition(":")
@@ -132,28 +137,27 @@ def iteration_range(text: str | None) -> tuple[int | None, int | None]:
 
 def trace_graph(traces: TraceInput, paths: list[Path]) -> OperatorGraph:
     """Returns all iterations and processes as one graph."""
-    from cdmpp.replay.traces.trace_graph import (
-        graph_of_iteration,
-        joined_processes,
-        mean_of_iterations,
-    )
-
-    graphs = []
-    for iterations, path in zip(traces.ranks, paths, strict=True):
-        graphs.append(
-            mean_of_iterations(
-                [graph_of_iteration(one, name=path.name, source=str(path)) for one in iterations]
-            )
+    graphs = [
+        mean_of_iterations(
+            [graph_of_iteration(one, name=path.name, source=str(path)) for one in iterations]
         )
+        for iterations, path in zip(traces.ranks, paths, strict=True)
+    ]
     return joined_processes(graphs, traces.names)
+
+
+def trace_overheads(traces: TraceInput, paths: list[Path]) -> HostOverheads:
+    """Returns the host overheads of all processes."""
+    return merged(
+        [
+            extract_overheads(iterations, source=path.name)
+            for iterations, path in zip(traces.ranks, paths, strict=True)
+        ]
+    )
 
 
 def execution_graph(paths: list[Path]) -> OperatorGraph:
     """Returns the graph of an execution trace, with the times of profiler traces beside it."""
-    import numpy as np
-
-    from cdmpp.replay.traces.execution_trace import read_execution_trace
-    from cdmpp.replay.traces.trace_events import read_trace_events
 
     (observed,) = (path for path in paths if kind_of(path) == "execution")
     times: dict[int, list[float]] = {}
@@ -169,19 +173,7 @@ def execution_graph(paths: list[Path]) -> OperatorGraph:
     )
 
 
-def graph_file(path: Path) -> tuple[OperatorGraph, Links]:
-    """Returns our own graph file."""
-    from cdmpp.replay.graph_file import read_graph
-
-    found = read_graph(path)
-    return found.graph, found.links
-
-
 def _yaml_kind(path: Path) -> Kind:
-    from cdmpp.config import read_yaml
-    from cdmpp.errors import DataError, UsageError
-    from cdmpp.replay.graph_file import FORMAT
-    from cdmpp.replay.traces.dlrm import FORMAT as DLRM
 
     try:
         name = read_yaml(path).get("format")

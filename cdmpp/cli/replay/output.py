@@ -1,0 +1,202 @@
+"""What `cdmpp replay` prints and writes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from cdmpp.files.atomic import make_folder, write_json
+from cdmpp.replay.graph_file import write_graph
+from cdmpp.replay.summary import Outcome, outcome_values
+from cdmpp.replay.timeline import write_chrome_trace
+from cdmpp.replay.traces.iteration_walk import Walk
+from cdmpp.replay.traces.op_statistics import OperatorStatistics, cleaned
+from cdmpp.report.replay_page import write_timeline_page
+from cdmpp.text import aligned, interval_text, percent_text, seconds_text
+
+_KINDS, _CHAIN, _UNCOVERED = 12, 8, 8
+
+
+def show_outcomes(found: Sequence[Outcome], folder: Path | None, *, as_json: bool) -> None:
+    """Prints replays, and writes them where there is a folder."""
+    values = [outcome_values(outcome) for outcome in found]
+    if folder is not None:
+        _write(folder, found, values)
+    if as_json:
+        print(json.dumps(values, allow_nan=False))
+        return
+    for number, (outcome, value) in enumerate(zip(found, values, strict=True)):
+        if number:
+            print()
+        _print_outcome(outcome, value)
+    if folder is not None:
+        print(f"\nwritten to {folder}: replay.json, graph.json, timeline.html, trace.json")
+
+
+def show_statistics(rows: Sequence[OperatorStatistics], detail: str, *, as_json: bool) -> None:
+    """Prints the operators of a trace or graph."""
+    rows = cleaned(rows) if detail == "clean" else rows
+    if as_json:
+        print(json.dumps([asdict(row) for row in rows]))
+    elif detail == "brief":
+        _print_rows(["operator", "calls"], [[row.name, str(row.count)] for row in rows])
+    else:
+        _print_rows(
+            ["operator", "calls", "inputs", "launches", "time"],
+            [[row.name, str(row.count), str(row.inputs), str(row.launches),
+              seconds_text(row.time_s)] for row in rows],
+        )  # fmt: skip
+
+
+def show_walk(walk: Walk, version: str, ranks: int, *, as_json: bool) -> None:
+    """Prints a walked iteration: that of the slowest of some ranks."""
+    if as_json:
+        print(json.dumps(_walk_values(walk, version, ranks), allow_nan=False))
+        return
+
+    def shown(value_us: float) -> str:
+        return seconds_text(1e-6 * value_us)
+
+    print(
+        f"host walk ({version}): {shown(walk.total_us)}; host {shown(walk.host_us)}, device active "
+        f"{shown(walk.active_us)}, communication that nothing hides "
+        f"{shown(walk.exposed_communication_us)}"
+    )
+    if walk.unmodelled:
+        names = ", ".join(f"{name} ({count})" for name, count in walk.unmodelled.items())
+        print(f"launches without a kernel time, walked on the host only: {names}")
+    if walk.pooled:
+        print(f"mean overheads stand in for: {', '.join(walk.pooled)}")
+
+
+def _walk_values(found: Walk, version: str, ranks: int) -> dict[str, Any]:
+    return {
+        "walk": version, "ranks": ranks, "total_s": 1e-6 * found.total_us,
+        "active_s": 1e-6 * found.active_us, "host_s": 1e-6 * found.host_us,
+        "exposed_communication_s": 1e-6 * found.exposed_communication_us,
+        "operators": [
+            {"name": name, "host_s": 1e-6 * value} for name, value in found.after_us
+        ],
+        "pooled": list(found.pooled), "unmodelled": found.unmodelled,
+    }  # fmt: skip
+
+
+def _write(folder: Path, found: Sequence[Outcome], values: list[dict[str, Any]]) -> None:
+    make_folder(folder, what="results of the replay")
+    write_json(folder / "replay.json", values)
+    for number, outcome in enumerate(found):
+        suffix = "" if len(found) == 1 else f"-{number + 1}"
+        times = {
+            one.id: seconds
+            for one, seconds in zip(
+                outcome.costs.graph.operators, outcome.expected.times_s, strict=True
+            )
+        }
+        write_graph(folder / f"graph{suffix}.json", outcome.costs.graph.scaled(times))
+        write_chrome_trace(folder / f"trace{suffix}.json", outcome.expected)
+        write_timeline_page(folder / f"timeline{suffix}.html", outcome)
+
+
+def _print_outcome(outcome: Outcome, values: dict[str, Any]) -> None:
+    """Prints the total, what it consists of, and what is not covered."""
+    heading = values["name"] + (f" on {values['device']}" if values["device"] else "")
+    total = interval_text(values["total_s"], values["low_s"], values["high_s"])
+    print(f"{heading}: {total}")
+    if values["schedule"]:
+        print(f"schedules: {values['schedule']}")
+    print(
+        f"{values['operators']:,} operators, sum {seconds_text(values['sum_s'])}, longest chain "
+        + (
+            f"of data edges {seconds_text(values['longest_path_s'])}"
+            if values["has_edges"]
+            else "of data edges unknown (tasks with weights: one after the other)"
+        )
+    )
+    print()
+    _print_rows(
+        ["kind", "calls", "time", "share", "source"],
+        [[row["kind"], str(row["calls"]), seconds_text(row["time_s"]),
+          percent_text(row["share"]), ", ".join(row["sources"])]
+         for row in values["by_kind"][:_KINDS]],
+    )  # fmt: skip
+    if len(values["by_kind"]) > _KINDS:
+        print(f"and {len(values['by_kind']) - _KINDS} more kinds")
+    if len(values["queues"]) > 1:
+        print()
+        _print_rows(
+            ["queue", "busy", "idle"],
+            [[f"{row['device']} {row['queue']}", seconds_text(row["busy_s"]),
+              seconds_text(row["idle_s"])] for row in values["queues"]],
+        )  # fmt: skip
+        chain = sorted(values["critical_path"], key=lambda step: -step["time_s"])[:_CHAIN]
+        print(f"\ncritical path, {len(chain)} longest of {len(values['critical_path'])} operators")
+        _print_rows(
+            ["operator", "time", "waited for"],
+            [[step["name"], seconds_text(step["time_s"]), step["waited_for"]] for step in chain],
+        )
+    if values["draws"]:
+        draws = values["draws"]
+        print(
+            f"\n{draws['n']} draws: median {seconds_text(draws['median_s'])}, 80 % in "
+            f"[{seconds_text(draws['p10_s'])}, {seconds_text(draws['p90_s'])}], all in "
+            f"[{seconds_text(draws['min_s'])}, {seconds_text(draws['max_s'])}]"
+        )
+    if values["what_if"]:
+        scales = ", ".join(f"{name} x {factor:g}" for name, factor in outcome.scales.items())
+        scaled = values["what_if"]["total_s"]
+        change = 100 * (scaled / values["total_s"] - 1) if values["total_s"] else 0.0
+        print(f"\nwith {scales}: {seconds_text(scaled)} ({change:+.1f} %)")
+    if outcome.measured:
+        _print_measured(outcome.measured)
+    remarks = {c.reason for c in outcome.costs.costs if c.reason and c.source != "bound"}
+    for remark in sorted(remarks):
+        count = sum(cost.reason == remark for cost in outcome.costs.costs)
+        print(f"\n{count} operators: {remark}")
+    uncovered = values["uncovered"]
+    if uncovered:
+        print(f"\nno model covers {len(uncovered)} operators; a bound stands in for each:")
+        _print_rows(
+            ["operator", "at least", "at most", "why"],
+            [[row["name"], seconds_text(row["bound_s"]), seconds_text(row["high_s"]),
+              row["reason"]] for row in uncovered[:_UNCOVERED]],
+        )  # fmt: skip
+        if len(uncovered) > _UNCOVERED:
+            print(f"and {len(uncovered) - _UNCOVERED} more (--json has all)")
+
+
+def _print_measured(measured: dict[str, Any]) -> None:
+    """Prints predicted beside measured."""
+    print()
+    _print_rows(
+        ["", "time", "error"],
+        [
+            ["measured, the compiled network", seconds_text(measured["total_s"]), ""],
+            ["replayed from predicted operators", seconds_text(measured["predicted_s"]),
+             f"{100 * measured['error']:+.1f} %"],
+            ["plain sum of predicted operators", seconds_text(measured["predicted_sum_s"]),
+             f"{100 * measured['predicted_sum_error']:+.1f} %"],
+            ["replayed from measured operators", seconds_text(measured["replayed_s"]),
+             f"{100 * measured['replay_error']:+.1f} %"],
+        ],
+    )  # fmt: skip
+    inside = "in" if measured["is_in_interval"] else "outside"
+    print(f"the measured time is {inside} the predicted interval")
+    if measured["unmeasured"]:
+        print(
+            f"{measured['unmeasured']} operators could not be timed; their predicted times stand in"
+        )
+    print()
+    _print_rows(
+        ["calls", "kernel", "predicted", "measured", "error", ""],
+        [[str(row["calls"]), row["kind"], seconds_text(row["predicted_s"]),
+          seconds_text(row["measured_s"]),
+          "-" if row["error"] is None else f"{100 * row['error']:+.0f} %",
+          row["reason"] or ""] for row in measured["breakdown"]],
+    )  # fmt: skip
+
+
+def _print_rows(titles: list[str], rows: list[list[str]]) -> None:
+    print(aligned([titles, *rows]))

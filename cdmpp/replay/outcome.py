@@ -1,0 +1,71 @@
+"""The outcome of a graph of operators: its own times, those of a table, of links and of kernels."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+from cdmpp.devices.registry import get_device
+from cdmpp.errors import DataError
+from cdmpp.replay.costs import CostSource, GivenTimes, LinkTimes, Source, gather_costs
+from cdmpp.replay.engine import ReplayOptions
+from cdmpp.replay.graph import OperatorGraph
+from cdmpp.replay.kernels import KernelCosts
+from cdmpp.replay.summary import Outcome, replay_costs
+from cdmpp.replay.transfers import Links
+
+
+def replay_graph(
+    graph: OperatorGraph,
+    links: Links,
+    options: ReplayOptions,
+    *,
+    device: str = "",
+    times: Mapping[str, float] | None = None,
+    scales: Mapping[str, float] | None = None,
+    graph_source: Source = "given",
+) -> Outcome:
+    """Returns the replay of a graph.
+
+    Args:
+        device: label that stands for all devices of the graph; empty = those that it names.
+        times: seconds of operators by id, name, task or kind.
+        scales: factors of `replay_costs`.
+        graph_source: who says the times that stand in the graph.
+
+    Raises:
+        DeviceError: a device is not known.
+        UsageError: a time or factor fits no operator.
+    """
+    places = {name for one in graph.operators for name in one.devices or (one.device,)}
+    named = dict.fromkeys(places, device) if device else graph.devices
+    specs = {place: get_device(name) for place, name in named.items() if name}
+    sources: list[CostSource] = [GivenTimes(times, graph_source=graph_source), LinkTimes(links)]
+    gpus = {place: spec.name for place, spec in specs.items() if spec.kind == "gpu"}
+    if gpus and any(one.time_s is None for one in graph.operators):
+        sources.append(KernelCosts(gpus))
+    costs = gather_costs(graph, sources, specs)
+    return replay_costs(costs, options, device=device, scales=scales)
+
+
+def read_times(path: Path) -> dict[str, float]:
+    """Returns the seconds of operators in a file of JSON.
+
+    Raises:
+        DataError: unreadable, or not a mapping of names to seconds.
+    """
+    what = 'expected JSON such as {"conv2d": 0.0012}, seconds'
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"{path}: cannot read the times ({getattr(error, 'strerror', None) or error}); {what}"
+        ) from None
+    if not isinstance(value, dict) or not all(
+        isinstance(one, int | float) and not isinstance(one, bool) and 0 <= one < math.inf
+        for one in value.values()
+    ):
+        raise DataError(f"{path}: a time is no number from 0 up; {what}")
+    return {name: float(one) for name, one in value.items()}

@@ -1,0 +1,60 @@
+"""Replays of graphs with times of their own, of a table, and of another device."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cdmpp.errors import DataError, DeviceError, UsageError
+from cdmpp.replay.engine import ReplayOptions
+from cdmpp.replay.graph import Operator, OperatorGraph
+from cdmpp.replay.outcome import read_times, replay_graph
+from cdmpp.replay.transfers import Links
+
+GRAPH = OperatorGraph(
+    "small",
+    (
+        Operator("a", kind="conv2d", device="gpu0", time_s=1e-3),
+        Operator("b", kind="mystery", device="gpu0", bytes=1e6, after=("a",)),
+    ),
+    devices={"gpu0": "v100"},
+)
+
+
+def test_a_bound_stands_in_for_what_nothing_covers() -> None:
+    outcome = replay_graph(GRAPH, Links(), ReplayOptions())
+    assert [cost.source for cost in outcome.costs.costs] == ["given", "bound"]
+    assert outcome.device == ""
+    assert 1e-3 < outcome.expected.total_s < outcome.high_s
+    other = replay_graph(GRAPH, Links(), ReplayOptions(), device="t4")
+    assert other.device == "t4"
+    assert other.expected.total_s > outcome.expected.total_s
+
+
+def test_given_times_and_factors_win() -> None:
+    outcome = replay_graph(
+        GRAPH, Links(), ReplayOptions(), times={"mystery": 2e-3}, scales={"conv2d": 0.5},
+        graph_source="analytic",
+    )  # fmt: skip
+    assert [cost.source for cost in outcome.costs.costs] == ["analytic", "given"]
+    assert outcome.expected.total_s == pytest.approx(3e-3)
+    assert outcome.what_if is not None
+    assert outcome.what_if.total_s == pytest.approx(2.5e-3)
+
+
+def test_what_fits_nothing_is_named() -> None:
+    with pytest.raises(UsageError, match="'conv9'"):
+        replay_graph(GRAPH, Links(), ReplayOptions(), times={"conv9": 1.0})
+    with pytest.raises(DeviceError, match="v1000"):
+        replay_graph(GRAPH, Links(), ReplayOptions(), device="v1000")
+
+
+@pytest.mark.parametrize("text", ["", "[1]", '{"a": true}', '{"a": -1}', '{"a": Infinity}'])
+def test_times_are_seconds_by_name(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "times.json"
+    path.write_text(text)
+    with pytest.raises(DataError, match="expected JSON such as"):
+        read_times(path)
+    path.write_text('{"conv2d": 1, "dense": 0.5}')
+    assert read_times(path) == {"conv2d": 1.0, "dense": 0.5}

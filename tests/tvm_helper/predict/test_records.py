@@ -1,0 +1,112 @@
+"""Predictions of record files as a library function."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cdmpp.datasets.samples import Samples
+from cdmpp.datasets.tenset.folder import default_dataset_dir
+from cdmpp.errors import DataError, UsageError
+from cdmpp.pretrained import model_folder
+from cdmpp.training.estimates import TrainedModel, load_trained
+from tvm_helper.predict.records import predict_records
+
+DEVICE, OTHER = "epyc-avx2-1c", "xeon-avx2-1c"
+COUNT = 4
+
+
+class Descending:
+    """Predicts 4 s, 3 s, 2 s, ... in the order of the samples."""
+
+    def predict(self, samples: Samples) -> np.ndarray:
+        return np.arange(len(samples), 0, -1).astype(float)
+
+
+@pytest.fixture(scope="module")
+def trained() -> TrainedModel:
+    found = load_trained(model_folder("pretrained"))
+    model: Any = Descending()
+    return replace(found, model=model, tasks=None, card=replace(found.card, calibration=None))
+
+
+@pytest.fixture
+def records(tmp_path: Path) -> Path:
+    source = sorted((default_dataset_dir() / "measure_records" / DEVICE).iterdir())[0]
+    content = source.read_bytes()
+    text = (gzip.decompress(content) if source.suffix == ".gz" else content).decode()
+    path = tmp_path / "measure_records" / DEVICE / "some.json"
+    path.parent.mkdir(parents=True)
+    path.write_text("\n".join(text.splitlines()[:COUNT]) + "\n")
+    return path
+
+
+def test_the_fastest_comes_first(trained: TrainedModel, records: Path) -> None:
+    found = predict_records(trained, records)
+    assert [one.latency_s for one in found.programs] == [1.0, 2.0, 3.0, 4.0]
+    assert len({one.program_id for one in found.programs}) == COUNT
+    for one in found.programs:
+        assert one.device == DEVICE
+        assert one.measured_s is not None
+        assert one.operator in one.name
+        assert one.low_s is one.high_s is one.is_far is None
+    assert found.report.records == COUNT
+    assert found.failures == {}
+    assert found.warnings == ()
+
+
+def test_another_device_has_no_measurement(trained: TrainedModel, records: Path) -> None:
+    found = predict_records(trained, records, device=OTHER)
+    assert {(one.device, one.measured_s) for one in found.programs} == {(OTHER, None)}
+    (warning,) = predict_records(trained, records, device="my-board").warnings
+    assert "my-board" in warning
+
+
+def test_failures_are_counted_and_no_program_is_an_error(
+    trained: TrainedModel, records: Path, tmp_path: Path
+) -> None:
+    lines = records.read_text().splitlines()
+    unknown = json.loads(lines[0])
+    unknown["i"][0][0] = '["0123456789abcdef0123456789abcdef", 1, 2]'
+    mixed = tmp_path / "mixed.json"
+    mixed.write_text(f"{lines[0]}\n{json.dumps(unknown)}\n")
+    found = predict_records(trained, mixed, device=DEVICE)
+    assert len(found.programs) == 1
+    assert found.failures == {"its task is not in network_info": 1}
+    mixed.write_text(json.dumps(unknown))
+    with pytest.raises(DataError, match="its task is not in network_info"):
+        predict_records(trained, mixed)
+    with pytest.raises(DataError, match="its task is not in network_info"):
+        predict_records(trained, records, network_info=_empty_network_info(tmp_path))
+
+
+def _empty_network_info(folder: Path) -> Path:
+    """Returns a folder of tasks with those of one small network alone."""
+    source = default_dataset_dir() / "network_info"
+    place = folder / "network_info"
+    place.mkdir()
+    name = "((bert_tiny,[(1,128)]),llvm).task.pkl.gz"
+    (place / name).symlink_to(source / name)
+    return place
+
+
+def test_a_device_that_cannot_be_told_is_asked_for(
+    trained: TrainedModel, records: Path, tmp_path: Path
+) -> None:
+    elsewhere = tmp_path / "measure_records" / "some-box" / "some.json"
+    elsewhere.parent.mkdir()
+    lines = [json.loads(line) for line in records.read_text().splitlines()]
+    for line in lines:
+        line["i"][0][1] = "llvm"  # instead of a target that names the device
+    elsewhere.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    with pytest.raises(UsageError, match="'some-box' is not known"):
+        predict_records(trained, elsewhere)
+    card = replace(trained.card, devices=trained.card.devices[:1])
+    found = predict_records(replace(trained, card=card), elsewhere)
+    assert {one.device for one in found.programs} == {card.devices[0].name}

@@ -1,0 +1,123 @@
+"""Networks replayed from predicted kernels, beside the measured network where that is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from cdmpp.replay.calibration import fitted_gap_s, write_gap
+from cdmpp.replay.costs import GivenTimes, GraphCosts, gather_costs
+from cdmpp.replay.engine import ReplayOptions, replay
+from cdmpp.replay.summary import Outcome, replay_costs
+from tvm_helper.predict.predictor import Predictor
+from tvm_helper.programs.network_tasks import load_network
+from tvm_helper.programs.target import device_target
+from tvm_helper.replay.costs import ProgramCosts, ScheduleChoice, choose_schedules
+from tvm_helper.replay.graph import DEVICE, network_graph
+from tvm_helper.replay.measure import MeasuredNetwork, measure_network
+
+
+def replay_network(
+    path: Path,
+    predictor: Predictor,
+    choice: ScheduleChoice,
+    options: ReplayOptions,
+    *,
+    times: Mapping[str, float] | None = None,
+    scales: Mapping[str, float] | None = None,
+    is_measured: bool = False,
+    gap_file: Path | None = None,
+) -> list[Outcome]:
+    """Returns the replay of a network on each device of a predictor.
+
+    Args:
+        path: ONNX file, or a saved `torch.export` program.
+        choice: which programs its kernels are.
+        times: seconds of operators by id, name, task or kind; they win over the model.
+        scales: factors of `replay_costs`.
+        is_measured: whether the network is compiled and timed on this machine too.
+        gap_file: where the gap that makes the replay of measured operators right is written.
+
+    Raises:
+        DataError: the network or a database of schedules cannot be read.
+        UsageError: a time or factor fits no operator.
+    """
+    module = load_network(path)
+    found = []
+    for device in predictor.devices:
+        target = device_target(device)
+        network = network_graph(
+            module, target, name=path.stem, source=str(path), device=device.name
+        )
+        chosen = choose_schedules(network, target, choice)
+        programs = ProgramCosts(predictor, network, chosen, device)
+        costs = gather_costs(network.graph, [GivenTimes(times), programs], {DEVICE: device})
+        is_compiled = predictor.reads_code_of(device, of_fastest=choice.kind == "database")
+        schedule = choice.text + (", compiled" if is_compiled else "")
+        outcome = replay_costs(costs, options, device=device.name, schedule=schedule, scales=scales)
+        if is_measured:
+            timed = measure_network(network, chosen, target)
+            outcome = replace(outcome, measured=measured_values(outcome, timed))
+            if gap_file is not None:
+                _calibrate(gap_file, outcome, timed)
+        found.append(outcome)
+    return found
+
+
+def measured_values(outcome: Outcome, timed: MeasuredNetwork) -> dict[str, Any]:
+    """Returns predicted beside measured as plain values."""
+    graph, costs = outcome.costs.graph, outcome.costs
+    measured_s = measured_times(costs, timed)
+    replayed = replay(graph, measured_s, options=outcome.expected.options)
+    total, predicted = timed.latency_s, outcome.expected.total_s
+    bare = replay(graph, measured_s, options=replace(outcome.expected.options, gap_s=0.0))
+    return {
+        "total_s": total, "costs_s": list(timed.costs_s), "predicted_s": predicted,
+        "error": predicted / total - 1, "predicted_sum_s": outcome.expected.sum_s,
+        "predicted_sum_error": outcome.expected.sum_s / total - 1,
+        "is_in_interval": outcome.low_s <= total <= outcome.high_s,
+        "replayed_s": replayed.total_s, "replay_error": replayed.total_s / total - 1,
+        "unmeasured": sum(one.task not in timed.kernel_s for one in graph.operators),
+        "without_gaps_s": bare.total_s, "breakdown": _breakdown(costs, timed),
+    }  # fmt: skip
+
+
+def measured_times(costs: GraphCosts, timed: MeasuredNetwork) -> list[float]:
+    """Returns the measured seconds of each operator's kernel, predicted ones where it has none."""
+    return [
+        timed.kernel_s.get(one.task, cost.latency_s)
+        for one, cost in zip(costs.graph.operators, costs.costs, strict=True)
+    ]
+
+
+def _breakdown(costs: GraphCosts, timed: MeasuredNetwork) -> list[dict[str, Any]]:
+    rows: dict[str, dict[str, Any]] = {}
+    for one, cost in zip(costs.graph.operators, costs.costs, strict=True):
+        seconds = timed.kernel_s.get(one.task)
+        row = rows.setdefault(
+            one.task or one.name,
+            {"name": one.name, "kind": one.kind, "calls": 0, "predicted_s": cost.latency_s,
+             "low_s": cost.low_s, "high_s": cost.high_s, "source": cost.source,
+             "measured_s": seconds,
+             "error": None if seconds is None else cost.latency_s / seconds - 1,
+             "reason": timed.unmeasured.get(one.task)
+             or ("no tensor program" if seconds is None else None)},
+        )  # fmt: skip
+        row["calls"] += 1
+    return sorted(
+        rows.values(),
+        key=lambda row: -row["calls"] * max(row["measured_s"] or 0.0, row["predicted_s"]),
+    )
+
+
+def _calibrate(path: Path, outcome: Outcome, timed: MeasuredNetwork) -> None:
+    graph = outcome.costs.graph
+    options = replace(outcome.expected.options, gap_s=0.0)
+    run = replay(graph, measured_times(outcome.costs, timed), options=options)
+    write_gap(
+        path, fitted_gap_s(run, timed.latency_s),
+        {"network": graph.name, "device": outcome.device, "operators": len(graph.operators),
+         "measured_s": timed.latency_s, "operators_s": run.total_s},
+    )  # fmt: skip
