@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cdmpp.analytic.kernels.times import KernelTimes
-from cdmpp.analytic.roofline.programs import device_rates, leaf_work
+from cdmpp.analytic.roofline.programs import bound_s, leaf_work
 from cdmpp.datasets.samples import ProgramArrays, Samples
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DeviceError
@@ -85,9 +85,7 @@ def _roofline_log_s(samples: Samples, rows: IntArray, place: IntArray) -> FloatA
     log_s = np.zeros(len(samples))
     for index, spec in enumerate(samples.devices):
         here = samples.device == index
-        flop_per_s, bytes_per_s = device_rates(spec)
-        seconds = np.maximum(flop / flop_per_s, moved / bytes_per_s)
-        log_s[here] = np.log(np.maximum(seconds, _LEAST_S))[place[here]]
+        log_s[here] = np.log(np.maximum(bound_s(spec, flop, moved), _LEAST_S))[place[here]]
     return log_s
 
 

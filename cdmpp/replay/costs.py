@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from cdmpp.analytic.roofline.programs import device_rates
+from cdmpp.analytic.roofline.programs import bound_s
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError, DeviceError, UsageError
 from cdmpp.replay.graph import Operator, OperatorGraph
@@ -192,14 +192,13 @@ def bound(one: Operator, device: DeviceSpec, reason: str) -> OperatorCost:
 
     Without operations and bytes a nominal call stands in, a share of it below and above.
     """
-    flop_per_s, bytes_per_s = device_rates(device)
     if not one.flop and not one.bytes:
         return OperatorCost(
             NOMINAL_CALL_S, LEAST_SHARE * NOMINAL_CALL_S, NOMINAL_CALL_S / LEAST_SHARE, "bound",
             f"{reason}; neither its operations nor its bytes are known, a call of "
             f"{NOMINAL_CALL_S * 1e6:.0f} µs stands in",
         )  # fmt: skip
-    seconds = max((one.flop or 0.0) / flop_per_s, (one.bytes or 0.0) / bytes_per_s)
+    seconds = float(bound_s(device, one.flop or 0.0, one.bytes or 0.0))
     unknown = [
         name
         for name, value in (("peak", device.peak_fp32_flop_per_s),

@@ -1,4 +1,4 @@
-"""Times of kernels by name and sizes: the analytic models under one front."""
+"""Framework operators whose kernels the analytic models know."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import numpy as np
 
 from cdmpp.analytic.kernels.data_movement import element_wise_operators
 from cdmpp.analytic.kernels.times import ELEMENT_BYTES, KernelCall, KernelTimes
+from cdmpp.analytic.kernels.work import product_sizes
 from cdmpp.devices.registry import get_device
 from cdmpp.replay.costs import CostSource, OperatorCost, exact
 from cdmpp.replay.graph import OperatorGraph
-from cdmpp.replay.traces.torch_work import product_sizes
 
 
 class KernelCosts(CostSource):

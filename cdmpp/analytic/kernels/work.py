@@ -1,13 +1,15 @@
-"""What an operator in a trace must compute and move, from its name and shapes."""
+"""What an operator must compute and move, from its name and shapes."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from cdmpp.analytic.kernels.call import Call
 
+Shape = Sequence[int]
 WorkKind = Literal["gemm", "conv", "embedding", "elementwise", "softmax", "layer_norm"]
 
 _DTYPE_BYTES = {
@@ -16,15 +18,15 @@ _DTYPE_BYTES = {
 }  # fmt: skip
 _INDEX_BYTES = 8
 _CONVOLUTIONS = frozenset({
-    "conv2d", "aten::conv2d", "aten::convolution", "aten::_convolution",
-    "aten::cudnn_convolution", "aten::mkldnn_convolution",
+    "conv2d", "convolution", "_convolution", "cudnn_convolution", "mkldnn_convolution",
 })  # fmt: skip
-#: Matrix products -> (place of the left matrix, of the right one, whether that is transposed).
+#: Matrix products -> (place of the left matrix, whether the right one is transposed).
 _PRODUCTS = {
-    "gemm": (0, 1, False), "aten::mm": (0, 1, False), "aten::bmm": (0, 1, False),
-    "aten::matmul": (0, 1, False), "aten::addmm": (1, 2, False), "aten::baddbmm": (1, 2, False),
-    "aten::linear": (0, 1, True), "aten::_addmm_activation": (1, 2, False),
+    "gemm": (0, False), "mm": (0, False), "bmm": (0, False), "matmul": (0, False),
+    "addmm": (1, False), "baddbmm": (1, False), "_addmm_activation": (1, False),
+    "linear": (0, True),
 }  # fmt: skip
+_BACKWARD_PRODUCTS = frozenset({"AddmmBackward0", "MmBackward0", "BmmBackward0"})
 _BINARY = {"add": "add", "sub": "add", "mul": "mul", "div": "div", "pow": "pow"}
 _UNARY = {"relu": "relu", "tanh": "tanh", "gelu": "gelu"}
 
@@ -55,9 +57,10 @@ def work_of(call: Call | None) -> Work | None:
     if call is None or not call.shapes:
         return None
     try:
-        if call.name in _PRODUCTS:
-            return _product(call)
-        if call.name in _CONVOLUTIONS:
+        name = call.name.removeprefix("aten::")
+        if name in _PRODUCTS:
+            return _product(call, name)
+        if name in _CONVOLUTIONS:
             return _convolution(call)
         if call.name in ("aten::embedding", "aten::embedding_bag", "aten::_embedding_bag"):
             return _embedding(call)
@@ -70,24 +73,60 @@ def work_of(call: Call | None) -> Work | None:
         return None  # shapes that the operator cannot have: a trace of something else
 
 
-def _product(call: Call) -> Work | None:
-    left_at, right_at, is_transposed = _PRODUCTS[call.name]
-    left, right = call.shapes[left_at], call.shapes[right_at]
-    if len(left) < 2 or len(right) < 2:
+def product_sizes(name: str, shapes: Sequence[Shape]) -> tuple[int, int, int, int] | None:
+    """Returns (batch, m, n, k) of a matrix product; None where it is none or does not fit.
+
+    A batch of matrices times one matrix is one product, as torch computes it.
+
+    Args:
+        name: without namespace.
+        shapes: of the inputs.
+    """
+    if name not in _PRODUCTS:
+        return None
+    left_at, is_transposed = _PRODUCTS[name]
+    if len(shapes) < left_at + 2:
+        return None
+    left, right = shapes[left_at], shapes[left_at + 1]
+    if len(left) < (1 if is_transposed else 2) or len(right) < 2:
         return None
     k, n = (right[-1], right[-2]) if is_transposed else (right[-2], right[-1])
     if left[-1] != k:
         return None
-    if len(right) > 2:
-        batch, m = math.prod(right[:-2]), left[-2]
-        if math.prod(left[:-2]) != batch:
-            return None
-    else:
-        batch, m = 1, math.prod(left[:-1])
-    flop = 2.0 * batch * m * n * k
+    if len(right) == 2:
+        return 1, math.prod(left[:-1]), n, k
+    batch = math.prod(right[:-2])
+    return (batch, left[-2], n, k) if math.prod(left[:-2]) == batch else None
+
+
+def operator_flop(name: str, shapes: Sequence[Shape]) -> float | None:
+    """Returns the floating-point operations of a torch operator; None where they are not known.
+
+    A product and its sum are two; whatever is no product counts one an element of its largest
+    tensor.
+
+    Args:
+        name: without namespace.
+        shapes: of the inputs that have one.
+    """
+    sizes = product_sizes(name, shapes)
+    if sizes is not None:
+        return 2.0 * math.prod(sizes)
+    if name in _PRODUCTS or name in _BACKWARD_PRODUCTS or "conv" in name.lower():
+        return None
+    return float(max((math.prod(shape) for shape in shapes), default=0)) or None
+
+
+def _product(call: Call, name: str) -> Work | None:
+    sizes = product_sizes(name, call.shapes)
+    if sizes is None:
+        return None
+    batch, m, n, k = sizes
     moved = float(batch * (m * k + n * k + m * n))
-    name = "bmm" if batch > 1 else "linear"
-    return _work("gemm", name, flop, moved, call, left_at, batch=batch, m=m, n=n, k=k)
+    return _work(
+        "gemm", "bmm" if batch > 1 else "linear", 2.0 * math.prod(sizes), moved, call,
+        _PRODUCTS[name][0], batch=batch, m=m, n=n, k=k,
+    )  # fmt: skip
 
 
 def _convolution(call: Call) -> Work | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from cdmpp.datasets.samples import ProgramArrays
 from cdmpp.devices.spec import DeviceSpec
@@ -87,6 +87,12 @@ def device_rates(device: DeviceSpec) -> tuple[float, float]:
     return flop_per_s, device.mem_bandwidth_bytes_per_s or flop_per_s * NOMINAL_BYTES_PER_FLOP
 
 
+def bound_s(device: DeviceSpec, flop: ArrayLike, moved_bytes: ArrayLike) -> FloatArray:
+    """Returns the least seconds on a device: the larger of operations / peak, bytes / bandwidth."""
+    flop_per_s, bytes_per_s = device_rates(device)
+    return np.maximum(np.asarray(flop) / flop_per_s, np.asarray(moved_bytes) / bytes_per_s)
+
+
 def roofline_s(programs: ProgramArrays, device: DeviceSpec, work: LeafWork) -> FloatArray:
     """Returns float64 [P], seconds: max(operations / peak, bytes / bandwidth) of each whole
     program.
@@ -94,11 +100,7 @@ def roofline_s(programs: ProgramArrays, device: DeviceSpec, work: LeafWork) -> F
     Args:
         work: `leaf_work(programs.leaf_features)`.
     """
-    flop_per_s, bytes_per_s = device_rates(device)
-    return np.maximum(
-        program_sums(programs, work.flop) / flop_per_s,
-        program_sums(programs, work.bytes) / bytes_per_s,
-    )
+    return bound_s(device, program_sums(programs, work.flop), program_sums(programs, work.bytes))
 
 
 def program_sums(programs: ProgramArrays, values: FloatArray) -> FloatArray:

@@ -9,11 +9,11 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from cdmpp.analytic.kernels.work import operator_flop
 from cdmpp.errors import DataError
 from cdmpp.files.json_stream import array_batches
 from cdmpp.replay.graph import Operator, OperatorGraph
-from cdmpp.replay.traces.host_operators import plain_name
-from cdmpp.replay.traces.torch_work import is_view, torch_work
+from cdmpp.replay.traces.host_operators import is_view, plain_name
 
 _ROOTS = ("[pytorch|profiler|execution_trace|", "ProfilerStep#")
 
@@ -81,7 +81,7 @@ def _operators(top: Sequence[_Node], times_s: Mapping[int, float]) -> tuple[Oper
             Operator(
                 id=identity, name=name, kind=name, after=tuple(after), device=device,
                 shapes=tuple("x".join(map(str, shape)) or "scalar" for shape in node.shapes),
-                flop=torch_work(name, node.shapes), bytes=sum(distinct.values()) or None,
+                flop=operator_flop(name, node.shapes), bytes=sum(distinct.values()) or None,
                 time_s=times_s.get(node.function),
             )
         )  # fmt: skip

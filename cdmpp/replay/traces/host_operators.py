@@ -12,6 +12,14 @@ from cdmpp.replay.traces.trace_events import EventColumns, TraceEvents
 _PREFIXES = ("autograd::engine::evaluate_function: ", "torch::autograd::", "aten::")
 _COMMUNICATION_WORDS = ("nccl", "rccl", "allreduce", "alltoall")
 
+#: Operators that only describe a tensor anew.
+_VIEWS = frozenset({
+    "t", "transpose", "view", "reshape", "expand", "as_strided", "permute", "detach", "detach_",
+    "squeeze", "unsqueeze", "slice", "select", "narrow", "alias", "flatten", "unflatten", "split",
+    "chunk", "resolve_conj", "resolve_neg", "TBackward0", "ViewBackward0", "empty", "empty_like",
+    "empty_strided", "lift_fresh",
+})  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Launch:
@@ -62,6 +70,11 @@ class HostOperator:
     launches: tuple[Launch, ...]
     nested_us: tuple[float, ...]
     syncs_us: tuple[tuple[float, float], ...] = ()
+
+
+def is_view(name: str) -> bool:
+    """Whether an operator computes nothing."""
+    return name in _VIEWS
 
 
 def plain_name(name: str) -> str:

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from cdmpp.replay.graph import OperatorGraph
-from cdmpp.replay.traces.host_operators import HostOperator
+from cdmpp.replay.traces.host_operators import HostOperator, is_view
 from cdmpp.replay.traces.iteration_walk import SKIPPED_OPERATORS
-from cdmpp.replay.traces.torch_work import is_view
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from cdmpp.analytic.embedding.gpu import estimate
 from cdmpp.analytic.embedding.shapes import EmbeddingShape
 from cdmpp.analytic.kernels.data_movement import concat_s, host_copy_s
 from cdmpp.analytic.kernels.times import KernelCall, KernelTimes
+from cdmpp.analytic.kernels.work import operator_flop, product_sizes
 from cdmpp.datasets.tenset.folder import default_dataset_dir
 from cdmpp.datasets.tenset.task_index import load_tasks
 from cdmpp.devices.registry import get_device
@@ -28,7 +29,6 @@ from cdmpp.replay.traces.dlrm import (
     walked_iteration,
 )
 from cdmpp.replay.traces.execution_trace import read_execution_trace
-from cdmpp.replay.traces.torch_work import product_sizes, torch_work
 from tests.paths import ROOT
 
 CONFIGS = ROOT / "configs" / "replay"
@@ -107,6 +107,9 @@ def test_bad_presets(tmp_path: Path, change: str, words: str) -> None:
         ("mm", [(4, 8), (8, 3)], (1, 4, 3, 8)),
         ("addmm", [(3,), (4, 8), (8, 3)], (1, 4, 3, 8)),
         ("bmm", [(5, 4, 8), (5, 8, 3)], (5, 4, 3, 8)),
+        ("matmul", [(5, 4, 8), (8, 3)], (1, 20, 3, 8)),
+        ("matmul", [(4, 8), (5, 8, 3)], None),
+        ("linear", [(16,), (32, 16)], (1, 1, 32, 16)),
         ("mm", [(4, 8), (7, 3)], None),
         ("relu", [(4, 8)], None),
     ],
@@ -116,7 +119,7 @@ def test_products(
 ) -> None:
     assert product_sizes(name, shapes) == sizes
     if sizes is not None:
-        assert torch_work(name, shapes) == 2.0 * sizes[0] * sizes[1] * sizes[2] * sizes[3]
+        assert operator_flop(name, shapes) == 2.0 * sizes[0] * sizes[1] * sizes[2] * sizes[3]
 
 
 def test_framework_operators_have_kernels() -> None:
