@@ -80,12 +80,11 @@ def markdown_table(titles: Sequence[str], rows: Iterable[Sequence[str]], sides: 
     Args:
         sides: as of `aligned`; empty = the reader's choice.
     """
-    marks = {"": "---", "l": ":--", "r": "--:"}
-    sides = sides.ljust(len(titles), sides[-1:] or " ")
-    lines = [titles, [marks[side.strip()] for side in sides[: len(titles)]]]
-    for row in rows:
-        lines.append([cell.replace("|", "\\|") for cell in row])
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+    padded = sides.ljust(len(titles), sides[-1:])[: len(titles)] if sides else ""
+    marks = [":--" if side == "l" else "--:" for side in padded] or [" --- "] * len(titles)
+    lines = [[cell.replace("|", "\\|") for cell in row] for row in (titles, *rows)]
+    texts = [f"| {' | '.join(cells)} |" for cells in lines]
+    return "\n".join([texts[0], f"|{'|'.join(marks)}|", *texts[1:]])
 
 
 def csv_text(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

@@ -58,7 +58,7 @@ def test_columns_are_aligned_as_asked():
 
 def test_markdown_keeps_bars_inside_their_cell():
     table = markdown_table(["a", "b"], [["x|y", "2"]], "lr")
-    assert table == "| a | b |\n| :-- | --: |\n| x\\|y | 2 |"
+    assert table == "| a | b |\n|:--|--:|\n| x\\|y | 2 |"
     assert markdown_table(["a"], []).splitlines()[1] == "| --- |"
 
 

@@ -17,8 +17,9 @@ from cdmpp.autotune.plots import (
 from cdmpp.autotune.trial_rows import TrialRow, importances, trial_rows
 from cdmpp.errors import DataError
 from cdmpp.files.atomic import write_text
-from cdmpp.files.places import package_folder
 from cdmpp.machine import versions
+from cdmpp.report.page import Page, Section, page_html
+from cdmpp.report.tables import Cell, Row, Table, format_value
 from cdmpp.text import percent_text, seconds_text
 
 if TYPE_CHECKING:
@@ -62,43 +63,35 @@ def write_study_report(study: optuna.Study, path: Path, *, command: str, preset:
         raise DataError(
             f"the study {study.study_name!r} has no trial yet; run `cdmpp autotune` first"
         )
-    write_text(path, render(study, rows, command=command, preset=preset))
+    write_text(path, page_html(study_page(study, rows, command=command, preset=preset)))
     return path
 
 
-def render(study: optuna.Study, rows: Sequence[TrialRow], *, command: str, preset: str = "") -> str:
-    """Returns the HTML text."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
+def study_page(
+    study: optuna.Study, rows: Sequence[TrialRow], *, command: str, preset: str = ""
+) -> Page:
+    """Returns the page of a study's trials."""
     options: dict[str, Any] = study.user_attrs.get("options", {})
-    objective = options.get("objective", {}).get("kind", "mape")
-    what = _WHAT[objective]
-    folders = [package_folder("cdmpp.autotune"), package_folder("cdmpp.report")]
-    environment = Environment(
-        loader=FileSystemLoader(folders), autoescape=True, undefined=StrictUndefined
-    )
-    plots, wide_plots = _plots(study, rows, what)
-    done = [row for row in rows if row.is_done]
-    return environment.get_template("report.html").render(
+    what = _WHAT[options.get("objective", {}).get("kind", "mape")]
+    note = "A file for configs/models; what is not named is the default."
+    best = [Section("Best settings", note, code=preset)] if preset else []
+    return Page(
         title=f"Study {study.study_name}",
         lead=_lead(rows, what),
+        sections=[
+            *best,
+            *_plots(study, rows, what),
+            Section("Trials", _counts(rows), tables=[_table(rows)]),
+        ],
         warnings=_warnings(rows),
-        tiles=_tiles(rows, what) if done else (),
-        preset=preset,
-        plots=plots,
-        wide_plots=wide_plots,
-        table_note=_counts(rows),
-        header=_HEADER,
-        table=_table(rows),
+        tiles=_tiles(rows, what) if any(row.is_done for row in rows) else (),
         notes=_NOTES,
         command=command,
         facts=_facts(options, rows),
     )
 
 
-def _plots(
-    study: optuna.Study, rows: Sequence[TrialRow], what: str
-) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+def _plots(study: optuna.Study, rows: Sequence[TrialRow], what: str) -> list[Section]:
     plots = []
     if any(row.values for row in rows):
         plots.append(("The trials in the order of their numbers.", history_plot(rows, what)))
@@ -110,11 +103,11 @@ def _plots(
         caption = "Error against the time of a prediction: left and down is better."
         plots.append((caption, front_plot(rows, what)))
     names = sorted(shares, key=lambda name: -shares[name])
-    wide = []
+    sections = [Section("Plots", plots=plots)] if plots else []
     if can_show_parallel(rows, names):
         caption = "Settings of the finished trials, the best fifth coloured."
-        wide.append((caption, parallel_plot(rows, names)))
-    return plots, wide
+        sections.append(Section("Settings", plots=[(caption, parallel_plot(rows, names))]))
+    return sections
 
 
 def _lead(rows: Sequence[TrialRow], what: str) -> str:
@@ -163,30 +156,28 @@ def _counts(rows: Sequence[TrialRow]) -> str:
     return f"{text}. Best first."
 
 
-def _table(rows: Sequence[TrialRow]) -> list[tuple[bool, tuple[str, ...]]]:
+def _table(rows: Sequence[TrialRow]) -> Table:
     ordered = sorted(
         rows, key=lambda row: (not row.is_done, row.values[0] if row.values else 1e30, row.number)
     )
-    return [
-        (
-            row.is_done and index == 0,
-            (
-                str(row.number),
-                row.state,
-                " ".join(f"{value:.4g}" for value in row.values) or "-",
-                percent_text(row.mape),
-                percent_text(row.median_ape),
-                "-" if row.spearman_by_task is None else f"{row.spearman_by_task:.3f}",
-                seconds_text(row.predict_s),
-                "-" if row.parameters is None else f"{row.parameters:,}",
-                str(row.epochs),
-                f"{row.steps:,}",
-                f"{row.cpu_s:.1f}",
-                row.reason,
-            ),
+    lines = []
+    for index, row in enumerate(ordered):
+        texts = (
+            row.state,
+            " ".join(f"{value:.4g}" for value in row.values) or "-",
+            percent_text(row.mape),
+            percent_text(row.median_ape),
+            format_value(row.spearman_by_task, "ratio"),
+            seconds_text(row.predict_s),
+            format_value(row.parameters, "count"),
+            str(row.epochs),
+            f"{row.steps:,}",
+            f"{row.cpu_s:.1f}",
+            row.reason,
         )
-        for index, row in enumerate(ordered)
-    ]
+        role = "model" if row.is_done and index == 0 else "baseline"
+        lines.append(Row(str(row.number), role, tuple(map(Cell, texts))))
+    return Table("", "", _HEADER, tuple(lines))
 
 
 def _facts(options: dict[str, Any], rows: Sequence[TrialRow]) -> list[tuple[str, str]]:

@@ -250,10 +250,10 @@ def _print_end(
     print(f"best    trial {best.number}: {value:.4g} on the validation part{began}")
     print(f"spent   {sum(r.cpu_s for r in rows) / 60:.1f} CPU minutes, {len(rows)} trials")
     if result is not None:
-        from cdmpp.cli.shared.tables import print_groups
-        from cdmpp.report.run_report import run_groups
+        from cdmpp.cli.shared.tables import print_metric_tables
+        from cdmpp.report.run_report import run_tables
 
         print(f"\ntest part, {result.metrics['split']['description']}\n")
-        print_groups(run_groups(result.metrics))
+        print_metric_tables(run_tables(result.metrics))
         print(f"model   {result.run_dir}")
     print(f"preset  {out / _PRESET}\nreport  {page}")

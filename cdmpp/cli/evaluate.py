@@ -85,8 +85,8 @@ def _print(
 ) -> None:
     import numpy as np
 
-    from cdmpp.cli.shared.tables import print_groups
-    from cdmpp.report.tables import metric_group
+    from cdmpp.cli.shared.tables import print_metric_tables
+    from cdmpp.report.tables import metric_table
 
     kind = trained.card.kind
     values["tasks"] = len(np.unique(samples.task_id))
@@ -94,12 +94,12 @@ def _print(
         if spec.name in values["by_device"]:
             rows = samples.device == index
             values["by_device"][spec.name]["tasks"] = len(np.unique(samples.task_id[rows]))
-    groups = [metric_group("all devices", {kind: [values]}, model=kind)]
+    groups = [metric_table("all devices", {kind: [values]}, model=kind)]
     groups += [
-        metric_group(label, {kind: [metrics]}, model=kind)
+        metric_table(label, {kind: [metrics]}, model=kind)
         for label, metrics in values["by_device"].items()
     ]
-    print_groups(groups if len(groups) > 2 else groups[1:])
+    print_metric_tables(groups if len(groups) > 2 else groups[1:])
     print(_interval_sentence(values, trained))
     print(_overlap_sentence(values["overlap_with_training"], values["tasks"], args.model))
     if values["overlap_with_training"] and not is_quiet(args):

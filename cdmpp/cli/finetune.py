@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
 
     from cdmpp.cli.shared.progress import training_progress
     from cdmpp.cli.train import command_line
-    from cdmpp.report.run_report import run_groups, write_run_report
+    from cdmpp.report.run_report import run_tables, write_run_report
     from cdmpp.training.finetune.run import finetune_run
 
     run_dir = args.out or Path("runs") / run_name(options)
@@ -91,11 +91,11 @@ def run(args: argparse.Namespace) -> int:
         values = {"run": str(run_dir), "report": str(report), **result.metrics}
         print(json.dumps(values, allow_nan=False))
         return 0
-    from cdmpp.cli.shared.tables import print_groups
+    from cdmpp.cli.shared.tables import print_metric_tables
 
     _print_budget(budget, options)
     print(f"\ntest part, {result.metrics['split']['description']}\n")
-    print_groups(run_groups(result.metrics))
+    print_metric_tables(run_tables(result.metrics))
     steps = ", ".join(f"{what} {count} steps" for what, count in result.metrics["steps"].items())
     kept = {
         "unchanged": "the model as it was: nothing was better on held-out tasks",

@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _train(args: argparse.Namespace, options: TrainOptions, samples: Samples, run_dir: Path) -> int:
     from cdmpp.cli.shared.progress import training_progress
-    from cdmpp.report.run_report import interval_sentence, run_groups, write_run_report
+    from cdmpp.report.run_report import interval_sentence, run_tables, write_run_report
     from cdmpp.training.run import train_run
 
     with training_progress(is_quiet=is_quiet(args)) as progress:
@@ -93,10 +93,10 @@ def _train(args: argparse.Namespace, options: TrainOptions, samples: Samples, ru
         values = {"run": str(run_dir), "report": str(report), **result.metrics}
         print(json.dumps(values, allow_nan=False))
         return 0
-    from cdmpp.cli.shared.tables import print_groups
+    from cdmpp.cli.shared.tables import print_metric_tables
 
     print(f"test part, {result.metrics['split']['description']}\n")
-    print_groups(run_groups(result.metrics))
+    print_metric_tables(run_tables(result.metrics))
     print(f"intervals: {interval_sentence(result.metrics)}")
     print(f"model   {run_dir}\nreport  {report}")
     return 0

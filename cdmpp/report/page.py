@@ -1,4 +1,4 @@
-"""One self-contained HTML page: no scripts, no links, plots inline."""
+"""The one page of results: as Markdown, and as HTML without scripts or links, plots inline."""
 
 from __future__ import annotations
 
@@ -6,61 +6,60 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cdmpp.files.places import package_folder
-from cdmpp.report.tables import COLUMNS, Group
+from cdmpp.report.tables import Table
+from cdmpp.text import markdown_table
 
-#: What the rows and columns mean; shown on every page.
-NOTES = (
-    "Every program was judged once, by a model that saw neither it nor any other program of its "
-    "task "
-    "(unless a warning above says otherwise).",
-    "APE is |predicted - measured| / measured. MAPE is its mean, which a few tiny operators can "
-    "dominate; the median APE is the typical error. Look at both.",
-    "Spearman is the rank correlation of predicted and measured latency among the programs of one "
-    "task on one device, averaged over tasks with at least four programs.",
-    "top-k is the summed latency of the best programs over that of the best among the k predicted "
-    "fastest, weighted by how often the networks call each task; 1 is perfect.",
-    "constant: median latency of the training part on that device. roofline: max(operations / "
-    "peak, "
-    "bytes / bandwidth) times one factor per device. gbdt: gradient-boosted trees on pooled "
-    "leaf features.",
-    "oracle looks at the answers: it knows each test task's median latency on the device, and "
-    "nothing "
-    "of its schedules. It is out of competition.",
-    "The best value of a column is coloured, the oracle aside.",
-)
+
+@dataclass(frozen=True)
+class Section:
+    """A part of a page; what is empty is left out.
+
+    Attributes:
+        title: heading.
+        note: what was split how, on how much.
+        verdict: sentences that follow from the numbers; all sections' stand at the top of the page.
+        points: a list.
+        code: a listing.
+        plots: (caption, SVG); only in HTML.
+        tables: those with a title fold in HTML.
+    """
+
+    title: str
+    note: str = ""
+    verdict: Sequence[str] = ()
+    points: Sequence[str] = ()
+    code: str = ""
+    plots: Sequence[tuple[str, str]] = ()
+    tables: Sequence[Table] = ()
 
 
 @dataclass(frozen=True)
 class Page:
-    """What a report page shows.
+    """A page; what is empty is left out.
 
     Attributes:
         title: heading.
         lead: one sentence below it.
+        sections: what it shows.
         warnings: sentences that limit what the numbers mean.
         tiles: (big text, what it is) of the few most important numbers.
-        table_title: heading of the table.
-        table_note: sentence above the table: split, n, devices, seeds.
-        groups: the table, one group a device.
-        plots: (caption, SVG).
-        command: the command that made this.
+        notes: how to read it.
+        command: the command that made it.
         facts: (name, value) pairs: data hash, versions, machine.
     """
 
     title: str
     lead: str
-    warnings: Sequence[str]
-    tiles: Sequence[tuple[str, str]]
-    table_title: str
-    table_note: str
-    groups: Sequence[Group]
-    plots: Sequence[tuple[str, str]]
-    command: str
-    facts: Sequence[tuple[str, str]]
+    sections: Sequence[Section]
+    warnings: Sequence[str] = ()
+    tiles: Sequence[tuple[str, str]] = ()
+    notes: Sequence[str] = ()
+    command: str = ""
+    facts: Sequence[tuple[str, str]] = ()
 
 
-def render_page(page: Page) -> str:
-    """Returns the HTML text."""
+def page_html(page: Page) -> str:
+    """Returns the page as one self-contained HTML text."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
@@ -68,17 +67,38 @@ def render_page(page: Page) -> str:
         autoescape=True,
         undefined=StrictUndefined,
     )
-    return environment.get_template("page.html").render(
-        title=page.title,
-        lead=page.lead,
-        warnings=page.warnings,
-        tiles=page.tiles,
-        table_title=page.table_title,
-        table_note=page.table_note,
-        columns=COLUMNS,
-        groups=page.groups,
-        plots=page.plots,
-        notes=NOTES,
-        command=page.command,
-        facts=page.facts,
-    )
+    return environment.get_template("page.html").render(page=page)
+
+
+def page_markdown(page: Page) -> str:
+    """Returns the page as Markdown, without plots."""
+    parts = [f"# {page.title}", page.lead, *(f"**{warning}**" for warning in page.warnings)]
+    parts.append(_list([f"{what}: {big}" for big, what in page.tiles]))
+    judged = [section for section in page.sections if section.verdict]
+    if judged:
+        parts += ["## Verdict", "Generated from the numbers below."]
+    for section in judged:
+        parts += [f"**{section.title}**", _list(section.verdict)]
+    for section in page.sections:
+        parts += [f"## {section.title}", section.note, _list(section.points)]
+        parts.append(f"```\n{section.code}\n```" if section.code else "")
+        for table in section.tables:
+            parts += [f"### {table.title}" if table.title else "", table.note, _table(table)]
+    if page.notes:
+        parts += ["## How to read it", _list(page.notes)]
+    if page.command:
+        parts += ["## How it was made", f"```\n{page.command}\n```"]
+    parts.append(_list([f"{name}: {value}" for name, value in page.facts]))
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _list(points: Sequence[str]) -> str:
+    return "\n".join(f"- {point}" for point in points)
+
+
+def _table(table: Table) -> str:
+    rows = []
+    for row in table.rows:
+        texts = [(f"{cell.text} {cell.interval}".strip(), cell.best) for cell in row.cells]
+        rows.append([row.name, *(f"**{text}**" if best else text for text, best in texts)])
+    return markdown_table(table.header, rows, "lr")

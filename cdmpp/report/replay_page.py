@@ -1,15 +1,14 @@
-"""The timeline of a replay as one self-contained HTML page: no scripts, no links."""
+"""The page of a replay: its timeline, operators and critical path."""
 
 from __future__ import annotations
 
-import html
-from pathlib import Path
+from html import escape
 
-from cdmpp.files.atomic import write_atomic
-from cdmpp.files.places import package_folder
 from cdmpp.replay.engine import Replay
 from cdmpp.replay.summary import Outcome, by_kind
-from cdmpp.text import interval_text, seconds_text
+from cdmpp.report.page import Page, Section
+from cdmpp.report.tables import plain_table
+from cdmpp.text import interval_text, percent_text, seconds_text
 
 _WIDTH, _LANE, _LEFT = 1040.0, 26.0, 150.0
 #: Operators narrower than this (pixels) are drawn together with their neighbours.
@@ -17,71 +16,53 @@ _NARROWEST = 0.4
 _COLOURS = ("#0b6e99", "#d9730d", "#448361", "#9065b0", "#c14c8a", "#cb912f", "#d44c47", "#787774")
 
 
-def write_timeline_page(path: Path, outcome: Outcome) -> None:
-    """Writes the page.
-
-    Raises:
-        DataError: the file cannot be written.
-    """
-    text = timeline_page(outcome)
-    write_atomic(path, lambda temporary: _write(temporary, text))
-
-
-def timeline_page(outcome: Outcome) -> str:
+def timeline_page(outcome: Outcome) -> Page:
     """Returns the page: total, timeline, kinds of operators, critical path, uncovered operators."""
-    graph, run = outcome.costs.graph, outcome.expected
-    style = (package_folder("cdmpp.report") / "_style.html").read_text(encoding="utf-8")
+    graph, run, uncovered = outcome.costs.graph, outcome.expected, outcome.costs.uncovered
     kinds = by_kind(outcome)
     colours = {row["kind"]: _COLOURS[place % len(_COLOURS)] for place, row in enumerate(kinds)}
-    total = interval_text(run.total_s, outcome.low_s, outcome.high_s)
-    tiles = [
-        (total, "end to end, with the operators' intervals"),
-        (seconds_text(run.sum_s), "sum of all operators"),
-        (seconds_text(run.longest_path_s), "longest chain of data edges"),
-        (f"{len(graph.operators):,}", "operators"),
-    ]
-    parts = [
-        "<!doctype html><html lang='en'><head><meta charset='utf-8'>",
-        f"<title>{_e(graph.name)}</title>{style}</head><body><main>",
-        f"<h1>{_e(graph.name)}</h1><p class='lead'>{_e(outcome.device or 'replayed')}"
-        + (f"; schedules: {_e(outcome.schedule)}" if outcome.schedule else "")
-        + "</p><div class='tiles'>",
-        *(f"<div class='tile'><b>{_e(big)}</b><span>{_e(what)}</span></div>"
-          for big, what in tiles),
-        "</div>",
-    ]  # fmt: skip
-    if outcome.costs.uncovered:
-        parts.append(
-            f"<p class='warning'>{len(outcome.costs.uncovered)} operators have no model: a "
-            "roofline bound stands in for each, and widens the interval.</p>"
-        )
-    parts += ["<h2>Timeline</h2>", _timeline(run, colours), "<h2>Operators by kind</h2>"]
-    parts.append(
-        _table(
+    chain = sorted(run.chain, key=lambda step: -run.times_s[step.index])[:40]
+    tables = {
+        "Operators by kind": plain_table(
             ["kind", "calls", "time", "share", "source"],
             [[row["kind"], str(row["calls"]), seconds_text(row["time_s"]),
-              f"{100 * row['share']:.1f} %", ", ".join(row["sources"])] for row in kinds[:40]],
-        )
-    )  # fmt: skip
-    parts.append("<h2>Critical path, longest operators</h2>")
-    chain = sorted(run.chain, key=lambda step: -run.times_s[step.index])[:40]
-    parts.append(
-        _table(
+              percent_text(row["share"]), ", ".join(row["sources"])] for row in kinds[:40]],
+        ),
+        "Critical path, longest operators": plain_table(
             ["operator", "time", "starts at", "waited for"],
             [[graph.operators[step.index].label, seconds_text(run.times_s[step.index]),
               seconds_text(run.start_s[step.index]), step.reason] for step in chain],
-        )
-    )  # fmt: skip
-    if outcome.costs.uncovered:
-        parts.append("<h2>Operators without a model</h2>")
-        parts.append(
-            _table(
-                ["operator", "at least", "at most", "why"],
-                [[one.label, seconds_text(cost.low_s), seconds_text(cost.high_s), cost.reason]
-                 for one, cost in outcome.costs.uncovered[:200]],
-            )
+        ),
+    }  # fmt: skip
+    if uncovered:
+        tables["Operators without a model"] = plain_table(
+            ["operator", "at least", "at most", "why"],
+            [[one.label, seconds_text(cost.low_s), seconds_text(cost.high_s), cost.reason]
+             for one, cost in uncovered[:200]],
         )  # fmt: skip
-    return "\n".join([*parts, "</main></body></html>\n"])
+    schedules = f"; schedules: {outcome.schedule}" if outcome.schedule else ""
+    warning = (
+        f"{len(uncovered)} operators have no model: a roofline bound stands in for each, and "
+        "widens the interval."
+    )
+    return Page(
+        title=graph.name,
+        lead=f"{outcome.device or 'replayed'}{schedules}",
+        sections=[
+            Section("Timeline", plots=[("Operators by queue.", _timeline(run, colours))]),
+            *(Section(title, tables=[table]) for title, table in tables.items()),
+        ],
+        warnings=[warning] if uncovered else [],
+        tiles=[
+            (
+                interval_text(run.total_s, outcome.low_s, outcome.high_s),
+                "end to end, with the operators' intervals",
+            ),
+            (seconds_text(run.sum_s), "sum of all operators"),
+            (seconds_text(run.longest_path_s), "longest chain of data edges"),
+            (f"{len(graph.operators):,}", "operators"),
+        ],
+    )
 
 
 def _timeline(run: Replay, colours: dict[str, str]) -> str:
@@ -102,19 +83,19 @@ def _timeline(run: Replay, colours: dict[str, str]) -> str:
             else:
                 own.append((left, width, colours[one.kind or one.label], text))
     found = [
-        f"<div class='scroll'><svg width='{_LEFT + _WIDTH:.0f}' height='{height:.0f}' "
-        "font-size='12' role='img' aria-label='timeline'>"
+        f"<svg viewBox='0 0 {_LEFT + _WIDTH:.0f} {height:.0f}' font-size='12' role='img' "
+        "aria-label='timeline'>"
     ]
     for place in places:
         top = _LANE * lane[place] + 2
         share = run.busy_s[place] / run.total_s if run.total_s > 0 else 0.0
         found.append(
-            f"<text x='0' y='{top + 15:.0f}'>{_e(place[0])} {_e(place[1])} "
+            f"<text x='0' y='{top + 15:.0f}'>{escape(place[0])} {escape(place[1])} "
             f"({100 * share:.0f} %)</text>"
         )
         found += [
             f"<rect x='{_LEFT + left:.2f}' y='{top:.0f}' width='{max(width, 0.2):.2f}' "
-            f"height='{_LANE - 6:.0f}' fill='{colour}'><title>{_e(text)}</title></rect>"
+            f"height='{_LANE - 6:.0f}' fill='{colour}'><title>{escape(text)}</title></rect>"
             for left, width, colour, text in bars[place]
         ]
     bottom = _LANE * len(places) + 18
@@ -125,20 +106,4 @@ def _timeline(run: Replay, colours: dict[str, str]) -> str:
             f"<text x='{_LEFT + share * _WIDTH:.0f}' y='{bottom:.0f}' text-anchor='{anchor}' "
             f"fill='#616e7c'>{label}</text>"
         )
-    return "".join([*found, "</svg></div>"])
-
-
-def _table(titles: list[str], rows: list[list[str]]) -> str:
-    head = "".join(f"<th>{_e(title)}</th>" for title in titles)
-    cells = ["".join(f"<td>{_e(cell)}</td>" for cell in row) for row in rows]
-    body = "".join(f"<tr>{row}</tr>" for row in cells)
-    table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-    return f"<div class='scroll'>{table}</div>"
-
-
-def _e(text: str) -> str:
-    return html.escape(str(text))
-
-
-def _write(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8")
+    return "".join([*found, "</svg>"])

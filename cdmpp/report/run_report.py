@@ -10,18 +10,38 @@ from typing import Any
 
 from cdmpp.files.atomic import write_text
 from cdmpp.metrics import absolute_percentage_error
-from cdmpp.report.page import Page, render_page
+from cdmpp.report.page import Page, Section, page_html
 from cdmpp.report.plots import (
     error_by_latency,
     error_distribution,
     predicted_against_measured,
     training_curve,
 )
-from cdmpp.report.tables import Group, format_value, metric_group
+from cdmpp.report.tables import Row, Table, format_value, metric_table
 from cdmpp.training.run import ORACLE, RunResult
 
+_NOTES = (
+    "Every program was judged once, by a model that saw neither it nor any other program of its "
+    "task "
+    "(unless a warning above says otherwise).",
+    "APE is |predicted - measured| / measured. MAPE is its mean, which a few tiny operators can "
+    "dominate; the median APE is the typical error. Look at both.",
+    "Spearman is the rank correlation of predicted and measured latency among the programs of one "
+    "task on one device, averaged over tasks with at least four programs.",
+    "top-k is the summed latency of the best programs over that of the best among the k predicted "
+    "fastest, weighted by how often the networks call each task; 1 is perfect.",
+    "constant: median latency of the training part on that device. roofline: max(operations / "
+    "peak, "
+    "bytes / bandwidth) times one factor per device. gbdt: gradient-boosted trees on pooled "
+    "leaf features.",
+    "oracle looks at the answers: it knows each test task's median latency on the device, and "
+    "nothing "
+    "of its schedules. It is out of competition.",
+    "The best value of a column is coloured, the oracle aside.",
+)
 
-def run_groups(metrics: dict[str, Any]) -> list[Group]:
+
+def run_tables(metrics: dict[str, Any]) -> list[Table]:
     """Returns the test table of a run, all devices together first.
 
     Args:
@@ -34,10 +54,10 @@ def run_groups(metrics: dict[str, Any]) -> list[Group]:
     groups = []
     if len(devices) > 1:
         groups.append(
-            metric_group("all devices", {name: [line] for name, line in lines.items()}, model=model)
+            metric_table("all devices", {name: [line] for name, line in lines.items()}, model=model)
         )
     groups += [
-        metric_group(
+        metric_table(
             device, {name: [line["by_device"][device]] for name, line in lines.items()}, model=model
         )
         for device in devices
@@ -114,16 +134,24 @@ def write_run_report(result: RunResult, *, command: str) -> Path:
             (format_value(values["spearman_by_task"], "ratio"), "Spearman within a task"),
             (format_value(values["top5_score"], "ratio"), "top-5 score"),
         ],
-        table_title="Test part",
-        table_note=f"Split {split['description']}.",
-        groups=run_groups(metrics),
-        plots=_plots(result, model),
+        sections=[
+            Section("Test part", f"Split {split['description']}.", tables=[_in_one(metrics)]),
+            Section("Plots", plots=_plots(result, model)),
+        ],
+        notes=_NOTES,
         command=command,
         facts=_facts(metrics),
     )
     path = result.run_dir / "report.html"
-    write_text(path, render_page(page))
+    write_text(path, page_html(page))
     return path
+
+
+def _in_one(metrics: dict[str, Any]) -> Table:
+    """Returns the tables of a run below each other."""
+    tables = run_tables(metrics)
+    rows = (row for one in tables for row in (Row(one.title, "group", ()), *one.rows))
+    return Table("", "", tables[0].header, tuple(rows))
 
 
 def _plots(result: RunResult, model: str) -> list[tuple[str, str]]:

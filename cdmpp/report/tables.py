@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from cdmpp.metrics import mean_and_interval
 from cdmpp.text import aligned, percent_text, seconds_text
 
 
@@ -55,10 +56,10 @@ class Row:
     """One line of a table.
 
     Attributes:
-        name: name of the model.
-        role: `model`, `baseline` or `oracle` (which looks at the answers and is never marked as
-            best).
-        cells: one per column of the table.
+        name: first cell: of the model.
+        role: `model` (the subject), `baseline`, `oracle` (which looks at the answers and is never
+            marked as best) or `group` (a heading, without cells).
+        cells: the others, one a column.
     """
 
     name: str
@@ -67,63 +68,75 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Group:
-    """The rows of one device, or of all together."""
+class Table:
+    """A table.
+
+    Attributes:
+        title: heading; may be empty where its section has one.
+        note: sentence above it: n, split, seeds.
+        header: titles of the columns.
+        rows: its lines.
+    """
 
     title: str
+    note: str
+    header: tuple[str, ...]
     rows: tuple[Row, ...]
 
 
-def metric_group(
+def plain_table(
+    header: Sequence[str], rows: Iterable[Sequence[str]], *, title: str = "", note: str = ""
+) -> Table:
+    """Returns a table of texts, none of them better than another."""
+    lines = (Row(name, "baseline", tuple(map(Cell, cells))) for name, *cells in rows)
+    return Table(title, note, tuple(header), tuple(lines))
+
+
+def metric_table(
     title: str,
     lines: Mapping[str, Sequence[Mapping[str, Any]]],
     *,
     model: str,
     references: Collection[str] = ("oracle",),
     columns: Sequence[Column] = COLUMNS,
-) -> Group:
-    """Returns a table group.
+    note: str = "",
+) -> Table:
+    """Returns the mean and its 95 % interval over the seeds of every metric of every line.
 
     Args:
         lines: line name -> one metrics object per seed, in the order of the table.
         model: the line that is the subject of the table.
         references: lines that are out of competition.
-        columns: of the table.
+        columns: of the table; `seeds` counts them.
     """
-    from cdmpp.metrics import mean_and_interval
-
-    means: dict[str, list[float | None]] = {}
-    halves: dict[str, list[float | None]] = {}
+    found: dict[str, list[tuple[float | None, float | None]]] = {}
     for name, seeds in lines.items():
-        means[name] = []
-        halves[name] = []
-        for column in columns:
-            values = [seed[column.key] for seed in seeds if seed.get(column.key) is not None]
-            mean, half = mean_and_interval(values) if values else (None, None)
-            means[name].append(mean)
-            halves[name].append(half if column.better else None)
+        counted = [{**seed, "seeds": len(seeds)} for seed in seeds]
+        found[name] = [over_seeds(counted, column.key) for column in columns]
     rows = []
-    for name in lines:
-        role = "model" if name == model else "oracle" if name in references else "baseline"
+    for name, values in found.items():
         cells = []
-        for index, column in enumerate(columns):
-            rivals = [
-                value
-                for other in lines
-                if other not in references and (value := means[other][index]) is not None
-            ]
-            value, half = means[name][index], halves[name][index]
-            cells.append(
-                Cell(
-                    text=format_value(value, column.unit),
-                    interval="" if half is None else f"± {format_value(half, column.unit)}",
-                    best=name not in references
-                    and value is not None
-                    and _is_best(value, rivals, column),
-                )
-            )
-        rows.append(Row(name, role, tuple(cells)))
-    return Group(title, tuple(rows))
+        for index, (column, (value, half)) in enumerate(zip(columns, values, strict=True)):
+            rivals = [found[other][index][0] for other in lines if other not in references]
+            interval = "" if half is None or not column.better else format_value(half, column.unit)
+            is_best = name not in references and _is_best(value, rivals, column.better)
+            text = format_value(value, column.unit)
+            cells.append(Cell(text, interval and f"± {interval}", is_best))
+        rows.append(Row(name, role_of(name, model, references), tuple(cells)))
+    return Table(title, note, ("", *(column.title for column in columns)), tuple(rows))
+
+
+def over_seeds(
+    seeds: Iterable[Mapping[str, Any]], metric: str
+) -> tuple[float | None, float | None]:
+    """Returns the mean of a metric and the half width of its 95 % interval; None = unknown."""
+    values = [seed[metric] for seed in seeds if seed.get(metric) is not None]
+    return mean_and_interval(values) if values else (None, None)
+
+
+def role_of(line: str, model: str, references: Collection[str]) -> str:
+    """Returns the role of a row."""
+    return "model" if line == model else "oracle" if line in references else "baseline"
 
 
 def format_value(value: float | None, unit: str) -> str:
@@ -134,18 +147,15 @@ def format_value(value: float | None, unit: str) -> str:
         return f"{value:,.0f}"
     if unit == "percent":
         return percent_text(value)
-    if unit == "seconds":
-        return seconds_text(value)
-    return f"{value:.3f}"
+    return seconds_text(value) if unit == "seconds" else f"{value:.3f}"
 
 
-def text_table(group: Group) -> str:
-    """Returns the table as aligned plain text."""
-    grid = [["", *(column.title for column in COLUMNS)]]
-    return aligned(grid + [[row.name, *(c.text for c in row.cells)] for row in group.rows], "lr")
+def text_table(table: Table) -> str:
+    """Returns the table as aligned plain text, without intervals."""
+    rows = [[row.name, *(cell.text for cell in row.cells)] for row in table.rows]
+    return aligned([table.header, *rows], "lr")
 
 
-def _is_best(value: float, rivals: Sequence[float], column: Column) -> bool:
-    if column.better is None:
-        return False
-    return value == (min(rivals) if column.better == "low" else max(rivals))
+def _is_best(value: float | None, rivals: Sequence[float | None], better: str | None) -> bool:
+    known = [rival for rival in rivals if rival is not None]
+    return bool(better and known) and value == (min(known) if better == "low" else max(known))

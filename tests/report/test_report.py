@@ -6,7 +6,7 @@ from cdmpp.datasets.judge import judge, oracle_task_median
 from cdmpp.report.tables import (
     COLUMNS,
     format_value,
-    metric_group,
+    metric_table,
     text_table,
 )
 from tests.models.synthetic import make_samples
@@ -24,19 +24,19 @@ def test_best_value_is_marked_and_the_oracle_never_is():
         "b": [{"n": 2, "mape": 0.4, "spearman_by_task": 0.3}],
         "oracle": [{"n": 2, "mape": 0.1, "spearman_by_task": 0.9}],
     }
-    group = metric_group("all", lines, model="a")
+    table = metric_table("all", lines, model="a")
     keys = [column.key for column in COLUMNS]
     best = {
-        row.name: [k for k, c in zip(keys, row.cells, strict=True) if c.best] for row in group.rows
+        row.name: [k for k, c in zip(keys, row.cells, strict=True) if c.best] for row in table.rows
     }
     assert best == {"a": [], "b": ["mape", "spearman_by_task"], "oracle": []}
-    assert [row.role for row in group.rows] == ["model", "baseline", "oracle"]
-    assert "40.0 %" in text_table(group)
+    assert [row.role for row in table.rows] == ["model", "baseline", "oracle"]
+    assert "40.0 %" in text_table(table)
 
 
 def test_interval_over_seeds_is_shown():
-    group = metric_group("all", {"a": [{"mape": 0.1}, {"mape": 0.2}, {"mape": 0.3}]}, model="a")
-    cell = group.rows[0].cells[[column.key for column in COLUMNS].index("mape")]
+    table = metric_table("all", {"a": [{"mape": 0.1}, {"mape": 0.2}, {"mape": 0.3}]}, model="a")
+    cell = table.rows[0].cells[[column.key for column in COLUMNS].index("mape")]
     assert cell.text == "20.0 %"
     assert cell.interval == "± 24.8 %"
 

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from cdmpp.benchmark.leaderboard.board import Board, Seeds, family_scores, model_scores
-from cdmpp.benchmark.leaderboard.layout import Section, Table, matrix_table
+from cdmpp.benchmark.leaderboard.matrix import matrix_table
 from cdmpp.benchmark.leaderboard.verdict import Finding
 from cdmpp.benchmark.plan import REFERENCES
 from cdmpp.metrics import mean_and_interval
-from cdmpp.report.tables import Cell, Row, format_value
+from cdmpp.report.page import Section
+from cdmpp.report.tables import Cell, Row, Table, format_value, plain_table
 
 TITLE = "Paired differences"
 #: Intervals of fewer seeds are not believed.
@@ -70,7 +71,6 @@ def paired_section(board: Board) -> tuple[Section, list[Finding]]:
                 [subject, *variants],
                 left_out,
                 subject=subject,
-                references=REFERENCES,
             )
         )
     if (sources := _source_table(board, variants)) is not None:
@@ -80,8 +80,8 @@ def paired_section(board: Board) -> tuple[Section, list[Finding]]:
         "(Student's t), number of seeds in brackets. Below zero is better for errors, above for "
         f"Spearman. Settings of all lines: {', '.join(board.suite.settings) or 'the defaults'}."
     )
-    section = Section(TITLE, note, tuple(finding.text for finding in findings), (), tuple(tables))
-    return section, findings
+    verdict = [finding.text for finding in findings]
+    return Section(TITLE, note, verdict, tables=tables), findings
 
 
 def difference(
@@ -139,12 +139,12 @@ def _source_table(board: Board, variants: list[str]) -> Table | None:
     for name in names:
         totals = [sum(n.get(name, 0) for n in seeds.values()) for seeds in counted.values()]
         if any(totals):
-            rows.append(Row(name, "baseline", tuple(Cell(f"{total:,}") for total in totals)))
+            rows.append([name, *(f"{total:,}" for total in totals)])
     note = (
         "Training samples, added up over the finished seeds. What has a reason for the roofline is "
         "counted in its first line too."
     )
-    return Table("Where the prior is from", note, tuple(counted), tuple(rows))
+    return plain_table(["", *counted], rows, title="Where the prior is from", note=note)
 
 
 def _table(
@@ -168,7 +168,7 @@ def _table(
             cells.append(Cell("-" if gap is None else gap.text(unit)))
         rows.append(Row(line, "baseline", tuple(cells)))
     note = f"The first line is {subject} itself, the others are differences to it."
-    return Table(title, note, tuple(places), tuple(rows))
+    return Table(title, note, ("", *places), tuple(rows))
 
 
 def _finding(

@@ -15,13 +15,14 @@ from cdmpp.benchmark.leaderboard.board import (
     Seeds,
     model_scores,
 )
-from cdmpp.benchmark.leaderboard.layout import Section, Table, matrix_table, metrics_table
+from cdmpp.benchmark.leaderboard.matrix import matrix_table
 from cdmpp.benchmark.leaderboard.plots import Estimate, budget_curves, line_bars
 from cdmpp.benchmark.leaderboard.verdict import Finding
 from cdmpp.benchmark.options import BUDGET_SUFFIX, FINETUNE
 from cdmpp.benchmark.plan import REFERENCES
 from cdmpp.metrics import mean_and_interval
-from cdmpp.report.tables import Cell, Row
+from cdmpp.report.page import Section
+from cdmpp.report.tables import Table, metric_table, plain_table
 
 
 def overall_section(board: Board) -> Section:
@@ -35,9 +36,8 @@ def overall_section(board: Board) -> Section:
         board.lines(),
         groups,
         subject=board.suite.subject,
-        references=REFERENCES,
     )
-    return Section("All data sets", "The sections below have every metric.", (), (), (table,))
+    return Section("All data sets", "The sections below have every metric.", tables=[table])
 
 
 def model_section(board: Board, scores: ModelScores, findings: Sequence[Finding]) -> Section:
@@ -55,14 +55,7 @@ def model_section(board: Board, scores: ModelScores, findings: Sequence[Finding]
         }
         if groups:
             tables.append(
-                matrix_table(
-                    name,
-                    note,
-                    list(scores.results),
-                    groups,
-                    subject=board.suite.subject,
-                    references=REFERENCES,
-                )
+                matrix_table(name, note, list(scores.results), groups, subject=board.suite.subject)
             )
     tables += [
         _metrics(board, scores.device(label), label, _sizes(scores, board))
@@ -73,9 +66,9 @@ def model_section(board: Board, scores: ModelScores, findings: Sequence[Finding]
     return Section(
         title=title,
         note=_split_note(scores),
-        verdict=tuple(finding.text for finding in findings),
-        plots=tuple(_bars(board, scores)),
-        tables=tuple(tables),
+        verdict=[finding.text for finding in findings],
+        plots=_bars(board, scores),
+        tables=tables,
     )
 
 
@@ -113,11 +106,7 @@ def family_section(board: Board, scores: FamilyScores, findings: Sequence[Findin
             f"MAPE ± 95 % interval / Spearman; trained on {', '.join(family.sources_of(target))}; "
             f"{_n_text(groups['0 tasks'])}. Lines without a budget are the same in all columns."
         )
-        tables.append(
-            matrix_table(
-                f"Target {target}", note, lines, groups, subject=subject, references=REFERENCES
-            )
-        )
+        tables.append(matrix_table(f"Target {target}", note, lines, groups, subject=subject))
         plots.append(_target_curve(scores, lines, target))
     costs = {
         line: [
@@ -135,22 +124,22 @@ def family_section(board: Board, scores: FamilyScores, findings: Sequence[Findin
             f"Targets {', '.join(family.targets)}; each is left out of the sources "
             f"{', '.join(family.sources or family.targets)}."
         ),
-        verdict=tuple(finding.text for finding in findings),
-        plots=tuple(plots),
-        tables=tuple(tables),
+        verdict=[finding.text for finding in findings],
+        plots=plots,
+        tables=tables,
     )
 
 
 def _metrics(
     board: Board, lines: Mapping[str, Seeds], title: str, note: str, *, subject: str = ""
 ) -> Table:
-    return metrics_table(
+    return metric_table(
         title,
-        f"{note}; {_n_text(lines)}.",
-        lines,
-        subject=subject or board.suite.subject,
+        {line: list(seeds.values()) for line, seeds in lines.items()},
+        model=subject or board.suite.subject,
         references=REFERENCES,
         columns=LEADERBOARD_COLUMNS,
+        note=f"{note}; {_n_text(lines)}.",
     )
 
 
@@ -201,19 +190,18 @@ def _cost_table(results: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table:
             for value in values
         ]
         samples = float(np.mean([sum(p.get("samples", 0) for p in part) for part in parts]))
-        texts = (
-            f"{len(values)}", f"{samples:,.0f}" if samples else "-",
-            f"{np.mean(training):.1f}", f"{max(training):.1f}", f"{speed:,.0f}",
+        rows.append(
+            [line, f"{len(values)}", f"{samples:,.0f}" if samples else "-",
+             f"{np.mean(training):.1f}", f"{max(training):.1f}", f"{speed:,.0f}"]
         )  # fmt: skip
-        rows.append(Row(line, "baseline", tuple(map(Cell, texts))))
     header = (
-        "cells", "training samples", "CPU s of training", "longest", "predictions per CPU s",
+        "", "cells", "training samples", "CPU s of training", "longest", "predictions per CPU s",
     )  # fmt: skip
     note = (
         "CPU seconds of the process, one thread; predictions are of the test part, features read "
         "from disk. Zero-shot lines cost a training once for all their targets."
     )
-    return Table("Cost", note, header, tuple(rows))
+    return plain_table(header, rows, title="Cost", note=note)
 
 
 def _bars(board: Board, scores: ModelScores) -> list[tuple[str, str]]:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from cdmpp.benchmark.leaderboard.board import Board, family_scores, model_scores
-from cdmpp.benchmark.leaderboard.layout import LeaderboardPage, Section, Table, html, markdown
 from cdmpp.benchmark.leaderboard.paired import paired_section
 from cdmpp.benchmark.leaderboard.rows import tidy_rows
 from cdmpp.benchmark.leaderboard.sections import family_section, model_section, overall_section
@@ -21,7 +20,8 @@ from cdmpp.benchmark.noise_floor import FORMULA
 from cdmpp.config import to_dict
 from cdmpp.files.atomic import make_folder, write_json, write_text
 from cdmpp.machine import commit, machine, versions
-from cdmpp.report.tables import Cell, Row
+from cdmpp.report.page import Page, Section, page_html, page_markdown
+from cdmpp.report.tables import plain_table
 from cdmpp.text import tidy_csv
 
 _NOTES = (
@@ -72,7 +72,7 @@ class Leaderboard:
     """
 
     board: Board
-    page: LeaderboardPage
+    page: Page
     findings: dict[str, list[Finding]]
 
 
@@ -97,8 +97,7 @@ def leaderboard(board: Board) -> Leaderboard:
         if len(families) > 1:
             found = overall_transfer_findings(families, suite.goals, suite.methods)
             note = "Every family below, each left-out device at its headline budget."
-            texts = tuple(finding.text for finding in found)
-            sections.insert(0, Section("All families", note, texts, (), ()))
+            sections.insert(0, Section("All families", note, [one.text for one in found]))
             findings["All families"] = found
     if suite.protocol == "cross-model" and len(sections) > 1:
         sections.insert(0, overall_section(board))
@@ -106,15 +105,14 @@ def leaderboard(board: Board) -> Leaderboard:
         section, found = paired_section(board)
         sections.insert(0, section)
         findings[section.title] = found
-    page = LeaderboardPage(
+    page = Page(
         title=f"Leaderboard: {suite.name}",
         lead=_lead(board),
-        warnings=tuple(_warnings(board)),
-        sections=tuple(sections),
+        warnings=_warnings(board),
+        sections=[*sections, *_problems(board)],
         notes=(*_NOTES, *(_MODEL_NOTES if suite.protocol == "cross-model" else _DEVICE_NOTES)),
-        problems=_problems(board),
         command=board.command,
-        facts=tuple(_facts(board)),
+        facts=_facts(board),
     )
     return Leaderboard(board, page, findings)
 
@@ -130,8 +128,8 @@ def write_leaderboard(found: Leaderboard, directory: Path) -> list[Path]:
     paths = [directory / f"{name}.{suffix}" for suffix in ("csv", "json", "md", "html")]
     write_text(paths[0], tidy_csv(tidy_rows(found.board)))
     write_json(paths[1], board_json(found))
-    write_text(paths[2], markdown(found.page))
-    write_text(paths[3], html(found.page))
+    write_text(paths[2], page_markdown(found.page))
+    write_text(paths[3], page_html(found.page))
     return paths
 
 
@@ -200,7 +198,7 @@ def _skipped(board: Board) -> list[str]:
     return [entry.name for entry in board.suite.datasets if entry.name not in board.facts]
 
 
-def _problems(board: Board) -> Table | None:
+def _problems(board: Board) -> list[Section]:
     grouped: dict[tuple[str, str, str, str], int] = {}
     for result in board.problems():
         cell = result.cell
@@ -208,13 +206,13 @@ def _problems(board: Board) -> Table | None:
         key = (cell.line, result.status, place, result.reason)
         grouped[key] = grouped.get(key, 0) + 1
     if not grouped:
-        return None
-    rows = tuple(
-        Row(line, "baseline", (Cell(status), Cell(place), Cell(str(count)), Cell(reason)))
+        return []
+    rows = [
+        [line, status, place, str(count), reason]
         for (line, status, place, reason), count in grouped.items()
-    )
-    header = ("status", "where", "cells", "reason")
-    return Table("Cells without numbers", "Not applicable or failed.", header, rows)
+    ]
+    table = plain_table(["", "status", "where", "cells", "reason"], rows)
+    return [Section("Cells without numbers", "Not applicable or failed.", tables=[table])]
 
 
 def _facts(board: Board) -> list[tuple[str, str]]:

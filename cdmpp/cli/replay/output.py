@@ -8,13 +8,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from cdmpp.files.atomic import make_folder, write_json
+from cdmpp.files.atomic import make_folder, write_json, write_text
 from cdmpp.replay.graph_file import write_graph
 from cdmpp.replay.summary import Outcome, outcome_values
 from cdmpp.replay.timeline import write_chrome_trace
 from cdmpp.replay.traces.iteration_walk import Walk
 from cdmpp.replay.traces.op_statistics import OperatorStatistics, cleaned
-from cdmpp.report.replay_page import write_timeline_page
+from cdmpp.report.page import page_html
+from cdmpp.report.replay_page import timeline_page
 from cdmpp.text import aligned, interval_text, percent_text, seconds_text
 
 _KINDS, _CHAIN, _UNCOVERED = 12, 8, 8
@@ -97,7 +98,7 @@ def _write(folder: Path, found: Sequence[Outcome], values: list[dict[str, Any]])
         }
         write_graph(folder / f"graph{suffix}.json", outcome.costs.graph.scaled(times))
         write_chrome_trace(folder / f"trace{suffix}.json", outcome.expected)
-        write_timeline_page(folder / f"timeline{suffix}.html", outcome)
+        write_text(folder / f"timeline{suffix}.html", page_html(timeline_page(outcome)))
 
 
 def _print_outcome(outcome: Outcome, values: dict[str, Any]) -> None:

@@ -5,27 +5,26 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 
-from cdmpp.report.tables import COLUMNS, Group, text_table
+from cdmpp.report.tables import Table, text_table
 
 _STYLES = {"model": "bold", "oracle": "italic dim", "baseline": ""}
 
 
-def print_groups(groups: Iterable[Group]) -> None:
-    """Prints one table a group."""
+def print_metric_tables(tables: Iterable[Table]) -> None:
+    """Prints tables, one below the other."""
     if not sys.stdout.isatty():
-        for group in groups:
-            print(f"{group.title}\n{text_table(group)}\n")
+        for table in tables:
+            print(f"{table.title}\n{text_table(table)}\n")
         return
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Table as RichTable
 
     console = Console()
-    for group in groups:
-        table = Table(title=group.title, title_justify="left", header_style="dim")
-        table.add_column("")
-        for column in COLUMNS:
-            table.add_column(column.title, justify="right")
-        for row in group.rows:
+    for table in tables:
+        shown = RichTable(title=table.title, title_justify="left", header_style="dim")
+        for place, title in enumerate(table.header):
+            shown.add_column(title, justify="right" if place else "left")
+        for row in table.rows:
             cells = [f"[cyan]{cell.text}[/]" if cell.best else cell.text for cell in row.cells]
-            table.add_row(row.name, *cells, style=_STYLES[row.role])
-        console.print(table)
+            shown.add_row(row.name, *cells, style=_STYLES[row.role])
+        console.print(shown)

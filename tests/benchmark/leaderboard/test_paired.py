@@ -96,7 +96,7 @@ def test_an_ablation_is_trained_by_split_and_without_each_device(tmp_path):
         "Where the prior is from",
     ]  # fmt: skip
     places = ("synthetic, by task", "synthetic, without slow")
-    assert section.tables[0].header == places
+    assert section.tables[0].header == ("", *places)
     assert [row.name for row in section.tables[0].rows] == ["none", "residual"]
     (finding,) = found.findings[TITLE]
     assert set(finding.values) == set(places)
