@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from cdmpp.errors import DataError, DeviceError
+from cdmpp.machine import allowed_cpus
 from cdmpp.processes.worker import WORKER_COMMAND
 from tvm_helper.measure.campaign import REFERENCE_TASK, Campaign, MeasureProgress
 from tvm_helper.measure.journal import read_journal
@@ -36,7 +36,7 @@ def measure_options(
     """Returns the campaign of a device that is added: short timings, many programs."""
     return MeasureOptions(
         device=name, threads=target.threads, replay=(dataset,), per_task=per_task, seed=seed,
-        build_jobs=max(1, min(_MOST_BUILD_JOBS, _allowed_cpus())), batch=_BATCH,
+        build_jobs=max(1, min(_MOST_BUILD_JOBS, allowed_cpus() or 1)), batch=_BATCH,
         build_timeout_s=60.0, run_timeout_s=30.0,
         timing=TimingOptions(max_repeats=10, spread=0.03, budget_s=1.0),
     )  # fmt: skip
@@ -117,8 +117,3 @@ def measure_until(
 def _cut(task: MeasuredTask, count: int) -> MeasuredTask:
     """Returns the task with its first programs only."""
     return replace(task, programs=None if task.programs is None else task.programs[:count])
-
-
-def _allowed_cpus() -> int:
-    ask = getattr(os, "sched_getaffinity", None)
-    return len(ask(0)) if ask is not None else os.cpu_count() or 1

@@ -12,6 +12,7 @@ from typing import Any
 
 from cdmpp.config import to_dict
 from cdmpp.errors import DeviceError
+from cdmpp.machine import allowed_cpus
 from cdmpp.processes.worker import WORKER_COMMAND, Worker
 from cdmpp.text import percent_text
 from tvm_helper.measure import health as measure_health
@@ -88,7 +89,7 @@ def live_report(
         DeviceError: the program cannot be built or run.
     """
     show = on_progress or (lambda text: None)
-    cpus = measure_health.allowed_cpus()
+    cpus = allowed_cpus()
     threads = threads or cpus or 1
     with tempfile.TemporaryDirectory(prefix="cdmpp-doctor-") as place:
         show("building the reference program")

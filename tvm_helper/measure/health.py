@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import platform
 import re
 import statistics
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
+from cdmpp.machine import allowed_cpus, cpu_quota, measuring_machine, read_text
 from tvm_helper.measure.timing import relative_deviation
 
 #: Above these a finding is a warning.
@@ -21,16 +20,7 @@ _LEAST_REFERENCES = 3
 
 def machine() -> dict[str, Any]:
     """Returns what does not change during a campaign; unknown values are None."""
-    governor = _text("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
-    return {
-        "system": platform.system(),
-        "processor": _processor_name() or platform.processor() or platform.machine(),
-        "cpu_count": os.cpu_count(),
-        "allowed_cpus": allowed_cpus(),
-        "cpu_quota": _cpu_quota(),
-        "governor": governor.strip() if governor else None,
-        "python": platform.python_version(),
-    }
+    return {**measuring_machine(), "cpu_quota": cpu_quota()}
 
 
 def snapshot() -> dict[str, Any]:
@@ -38,33 +28,9 @@ def snapshot() -> dict[str, Any]:
     load: float | None = None
     with contextlib.suppress(OSError):
         load = os.getloadavg()[0]
-    clocks = re.findall(r"^cpu MHz\s*:\s*([\d.]+)", _text("/proc/cpuinfo") or "", re.M)
+    clocks = re.findall(r"^cpu MHz\s*:\s*([\d.]+)", read_text("/proc/cpuinfo") or "", re.M)
     clock = 1e6 * statistics.fmean(float(value) for value in clocks) if clocks else None
     return {"load_1min": load, "clock_hz": clock, "allowed_cpus": allowed_cpus()}
-
-
-def allowed_cpus() -> int | None:
-    """Returns on how many CPUs this process (and its workers) may run; None where unknown."""
-    ask = getattr(os, "sched_getaffinity", None)
-    return None if ask is None else len(ask(0))
-
-
-def _cpu_quota() -> float | None:
-    """Returns how many CPUs' worth of time the control group gives; None = no limit known."""
-    quota, _, period = (_text("/sys/fs/cgroup/cpu.max") or "").strip().partition(" ")
-    return float(quota) / float(period) if quota.isdecimal() and period.isdecimal() else None
-
-
-def _processor_name() -> str | None:
-    found = re.search(r"^model name\s*:\s*(.+)$", _text("/proc/cpuinfo") or "", re.M)
-    return found.group(1).strip() if found else None
-
-
-def _text(path: str) -> str | None:
-    try:
-        return Path(path).read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return None
 
 
 def noise_floor(costs: Sequence[Sequence[float]]) -> dict[str, float | int | None]:

@@ -11,8 +11,8 @@ from typing import Any
 
 from cdmpp.analytic.embedding.cpu import CpuCaches
 from cdmpp.errors import DeviceError
+from cdmpp.machine import CACHE_FOLDER, caches, machine
 
-_CACHE_FOLDER = Path("/sys/devices/system/cpu/cpu0/cache")
 _SWEEP_LOG2 = range(12, 29)
 
 
@@ -34,22 +34,17 @@ class MemorySweep:
         return self.size_bytes[index] / self.latency_s[index]
 
 
-def cpu_caches(folder: Path = _CACHE_FOLDER) -> CpuCaches:
+def cpu_caches(folder: Path = CACHE_FOLDER) -> CpuCaches:
     """Returns the caches that the system reports.
 
     Raises:
         DeviceError: it does not report three levels.
     """
-    sizes: dict[int, int] = {}
-    for entry in sorted(folder.glob("index*")):
-        try:
-            kind = (entry / "type").read_text("ascii").strip()
-            level = int((entry / "level").read_text("ascii"))
-            text = (entry / "size").read_text("ascii").strip()
-        except (OSError, ValueError):
-            continue
-        if kind != "Instruction":
-            sizes[level] = int(text.removesuffix("K")) * 1024
+    sizes = {
+        int(name[1]): 1024 * int(size.removesuffix("K"))
+        for name, size in caches(folder).items()
+        if "instruction" not in name and size.endswith("K")
+    }
     if not {1, 2, 3} <= set(sizes):
         raise DeviceError(
             f"{folder}: the system reports cache levels {sorted(sizes)}, expected 1, 2 and 3; give "
@@ -75,17 +70,15 @@ def memory_sweep(time_call: Callable[[Callable[[int], object]], float]) -> Memor
     return MemorySweep(sizes, times)
 
 
-def machine_facts(caches: CpuCaches, sweep: MemorySweep, *, threads: int) -> dict[str, Any]:
+def machine_facts(cpu: CpuCaches, sweep: MemorySweep, *, threads: int) -> dict[str, Any]:
     """Returns what is stored beside measurements."""
     import torch
 
     return {
-        "processor": _processor(),
-        "system": platform.system(),
-        "architecture": platform.machine(),
+        **machine(),
         "cores": os.cpu_count(),
         "threads": threads,
-        "caches": asdict(caches),
+        "caches": asdict(cpu),
         "memory_sweep": asdict(sweep),
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
         "load_average": os.getloadavg()[0],
@@ -107,12 +100,3 @@ def keep_freed_memory() -> bool:
     except (OSError, AttributeError):
         return False
     return bool(mallopt(no_mapping, 0)) and bool(mallopt(no_trimming, -1))
-
-
-def _processor() -> str:
-    try:
-        text = Path("/proc/cpuinfo").read_text("utf-8")
-    except OSError:
-        return platform.processor() or "unknown"
-    names = [line.partition(":")[2].strip() for line in text.splitlines() if "model name" in line]
-    return names[0] if names else "unknown"

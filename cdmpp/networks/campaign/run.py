@@ -21,9 +21,9 @@ from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DeviceError, UsageError
 from cdmpp.files.atomic import make_folder, remove_abandoned, write_json
 from cdmpp.files.journal import LineJournal, folder_lock
+from cdmpp.machine import caches, check_threads, measuring_machine, thread_environment
 from cdmpp.networks.architectures.generator import GeneratedNetwork, generate
 from cdmpp.networks.architectures.spec import ArchitectureSpec
-from cdmpp.networks.campaign.machine import check_threads, machine, thread_environment
 from cdmpp.networks.campaign.options import NetworksConfig
 from cdmpp.networks.campaign.tables import (
     CAMPAIGN_FILE,
@@ -311,7 +311,7 @@ def _settle(
             )
         values["machine"] = old.get("machine")
     else:
-        values["machine"] = {**machine(), "gpu": gpu}
+        values["machine"] = {**measuring_machine(), "caches": caches() or None, "gpu": gpu}
     write_json(path, json.loads(json.dumps(values)))
 
 
