@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import selectors
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
+
+from cdmpp.processes.serve import first_error_text
 
 _SECONDS_TO_END = 20.0
+_TAIL_BYTES = 20_000
+#: What a pipe holds, where the system allows it: a process may work ahead of who takes its answers.
+_PIPE_BYTES = 1 << 20
 
 
 class WorkerPipe:
@@ -21,16 +28,21 @@ class WorkerPipe:
 
     Args:
         command: what to run.
-        log: file for its standard error; emptied when the process starts.
-        environment: variables on top of those of this process.
+        log: file for its standard error, emptied when the process starts; None = a temporary one.
+        environment: all its variables; None = those of this process.
     """
 
     def __init__(
-        self, command: Sequence[str], log: Path, *, environment: Mapping[str, str] | None = None
+        self,
+        command: Sequence[str],
+        log: Path | None = None,
+        *,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.command = list(command)
-        self.log = log
-        self._environment = {**os.environ, **(environment or {})}
+        self._log_path = log
+        self._log: IO[bytes] | None = None
+        self._environment = environment
         self._process: subprocess.Popen[bytes] | None = None
         self._buffer = b""
 
@@ -50,14 +62,28 @@ class WorkerPipe:
         return None if self._process is None else self._process.poll()
 
     def start(self) -> None:
-        """Starts the process in a session of its own."""
+        """Starts the process in a session of its own.
+
+        Raises:
+            OSError: the command or the log cannot be opened.
+        """
+        self.stop()
         self._buffer = b""
-        self.log.write_bytes(b"")
-        with self.log.open("ab") as log:  # appending: the file may be emptied while it runs
-            self._process = subprocess.Popen(
-                self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
-                env=self._environment, start_new_session=True,
-            )  # fmt: skip
+        path = self._log_path
+        # Closed by `stop`; appending, for it may be emptied while it is written.
+        self._log = tempfile.TemporaryFile() if path is None else path.open("w+b")  # noqa: SIM115
+        fcntl.fcntl(self._log, fcntl.F_SETFL, os.O_APPEND)
+        self._process = subprocess.Popen(
+            self.command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            env=self._environment,
+            start_new_session=True,
+        )
+        assert self._process.stdout is not None
+        with contextlib.suppress(OSError, AttributeError):
+            fcntl.fcntl(self._process.stdout, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
 
     def send(self, request: Mapping[str, Any]) -> None:
         """Writes a line; a process that is gone is noticed when its answer is read."""
@@ -67,11 +93,11 @@ class WorkerPipe:
             self._process.stdin.write(json.dumps(dict(request)).encode("ascii") + b"\n")
             self._process.stdin.flush()
 
-    def receive(self, deadline: float) -> dict[str, Any] | None:
+    def receive(self, deadline: float | None) -> dict[str, Any] | None:
         """Returns the next line; None when the process is gone or the time is over.
 
         Args:
-            deadline: of `time.monotonic()`, seconds.
+            deadline: of `time.monotonic()`, seconds; None = it may take for ever.
         """
         assert self._process is not None
         assert self._process.stdout is not None
@@ -79,9 +105,10 @@ class WorkerPipe:
         with selectors.DefaultSelector() as selector:
             selector.register(file, selectors.EVENT_READ)
             while b"\n" not in self._buffer:
-                if not selector.select(max(0.0, deadline - time.monotonic())):
+                left = None if deadline is None else max(0.0, deadline - time.monotonic())
+                if not selector.select(left):
                     return None
-                data = os.read(file, 1 << 16)
+                data = os.read(file, _PIPE_BYTES)
                 if not data:
                     self._reap()
                     return None
@@ -90,8 +117,28 @@ class WorkerPipe:
         value: dict[str, Any] = json.loads(line)
         return value
 
+    def last_words(self) -> str:
+        """Returns how a process ended, and the last line of its standard error that says why."""
+        how = "is running" if self.code is None else ending(self.code)
+        if self._log is None or (self.code is not None and self.code < 0):
+            return how
+        size = os.fstat(self._log.fileno()).st_size
+        tail = os.pread(self._log.fileno(), _TAIL_BYTES, max(0, size - _TAIL_BYTES))
+        words = tail.decode("utf-8", "replace").strip()
+        said = first_error_text("\n".join(reversed(words.splitlines()))) if words else ""
+        return f"{how}: {said}" if said else how
+
+    def forget_words(self) -> None:
+        """Empties the standard error, so that last words are of what comes now."""
+        if self._log is not None:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._log.fileno(), 0)
+
     def stop(self) -> None:
         """Ends the process and all that it started."""
+        if self._log is not None:
+            self._log.close()
+            self._log = None
         if self._process is None:
             return
         with contextlib.suppress(ProcessLookupError):
@@ -111,3 +158,11 @@ class WorkerPipe:
         except subprocess.TimeoutExpired:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
+
+
+def ending(code: int) -> str:
+    """Returns what an exit code says; a negative one is of a signal."""
+    with contextlib.suppress(ValueError):
+        if code < 0:
+            return f"killed by {signal.Signals(-code).name}"
+    return f"ended with code {code}"

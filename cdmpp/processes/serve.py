@@ -1,8 +1,8 @@
-"""How a campaign talks to its workers: JSON lines through pipes, the worker's side.
+"""How a process that answers requests talks to who asks: JSON lines through pipes, its own side.
 
 Requests come on standard input, answers go to what was standard output; whatever a program prints
 goes to standard error. `ready`, then for every request `begin` (the clock starts) and one of `done`
-and `failed`. The worker ends when the other end of its input is gone.
+and `failed`. The process ends when the other end of its input is gone.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import queue
 import re
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 #: A request and what to call when its work begins; returns the answer.
@@ -39,41 +39,58 @@ def first_error_text(text: str) -> str:
     return (telling or lines or ["no error text"])[0][:_LONGEST_TEXT]
 
 
-def serve(handlers: Mapping[str, Handler], prepare: Callable[[], None]) -> None:
+def error_text(error: BaseException) -> str:
+    """Returns an error's class and the line of its text that says something."""
+    return f"{type(error).__name__}: {first_error_text(str(error))}"
+
+
+def serve(
+    handlers: Mapping[str, Handler],
+    prepare: Callable[[], dict[str, Any] | None],
+    *,
+    has_thread: bool = True,
+) -> None:
     """Answers requests until the input ends.
 
     Args:
         handlers: by the request's `op`.
-        prepare: called once before `ready`: what takes long and is no program's fault.
+        prepare: called once before `ready`: what takes long and is no program's fault; returns what
+            `ready` says besides.
+        has_thread: whether the process ends amid a request too when the other end of its input is
+            gone. A process that forks does without the thread that watches for that.
     """
     answers = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    requests: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-    threading.Thread(target=_read_requests, args=(requests,), daemon=True).start()
+    lines = _watched_lines() if has_thread else iter(sys.stdin.buffer)
 
-    def send(value: dict[str, Any]) -> None:
-        data = (json.dumps(value) + "\n").encode("ascii")
+    def send(event: str, values: Mapping[str, Any]) -> None:
+        data = (json.dumps({**values, "event": event}) + "\n").encode("ascii")
         while data:
             data = data[os.write(answers, data) :]
 
-    prepare()
-    send({"event": "ready"})
-    while True:
-        request = json.loads(requests.get())
+    send("ready", prepare() or {})
+    for line in lines:
+        request = json.loads(line)
         try:
-            answer = handlers[request["op"]](request, lambda: send({"event": "begin"}))
+            answer = handlers[request["op"]](request, lambda: send("begin", {}))
         except ProgramError as fault:
             text = first_error_text(str(fault))
-            send({"event": "failed", "error_code": fault.error_code, "error": text})
+            send("failed", {"error_code": fault.error_code, "error": text})
         except Exception as error:  # whatever it is, it costs this program only
-            text = f"{type(error).__name__}: {first_error_text(str(error))}"
-            send({"event": "failed", "error_code": None, "error": text[:_LONGEST_TEXT]})
+            send("failed", {"error_code": None, "error": error_text(error)[:_LONGEST_TEXT]})
         else:
-            send({**answer, "event": "done"})
+            send("done", answer)
 
 
-def _read_requests(requests: queue.SimpleQueue[bytes]) -> None:
-    """Hands on lines; ends the process when the campaign is gone, also amid a program's loop."""
-    for line in sys.stdin.buffer:
-        requests.put(line)
-    os._exit(0)
+def _watched_lines() -> Iterator[bytes]:
+    """Yields lines; ends the process when the other end is gone, also amid a program's loop."""
+    requests: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+
+    def read() -> None:
+        for line in sys.stdin.buffer:
+            requests.put(line)
+        os._exit(0)
+
+    threading.Thread(target=read, daemon=True).start()
+    while True:
+        yield requests.get()

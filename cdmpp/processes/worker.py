@@ -1,23 +1,17 @@
-"""How a campaign talks to its workers: the campaign's side, which outlives every worker."""
+"""A process that does one request after the other and may die, seen from the side that asks."""
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from cdmpp.errors import DeviceError
 from cdmpp.processes.pipe import WorkerPipe
-from cdmpp.processes.serve import first_error_text
 
-WORKER_COMMAND = (sys.executable, "-m", "tvm_helper.measure.worker")
-_TAIL_BYTES = 20_000
 #: A worker whose first start fails so often is not the programs' fault.
 _STARTS = 2
 
@@ -48,10 +42,13 @@ class Worker:
     """A process that does one request after the other, and is started again when it died.
 
     Args:
-        command: what to run; it calls `measure_protocol.serve`.
+        command: what to run; it calls `cdmpp.processes.serve.serve`.
         log: file for its standard error.
         queue_timeout_s: how long it may take to start, and to begin a request.
         environment: variables on top of those of this process.
+
+    Attributes:
+        facts: what the process said of itself when it was ready; empty before.
     """
 
     def __init__(
@@ -62,7 +59,8 @@ class Worker:
         queue_timeout_s: float,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        self._pipe = WorkerPipe(command, log, environment=environment)
+        self._pipe = WorkerPipe(command, log, environment={**os.environ, **(environment or {})})
+        self.facts: dict[str, Any] = {}
         self._queue_timeout_s = queue_timeout_s
 
     @property
@@ -82,9 +80,10 @@ class Worker:
         for _ in range(_STARTS):
             self._pipe.start()
             event = self._pipe.receive(time.monotonic() + self._queue_timeout_s)
-            if event is not None and event["event"] == "ready":
+            if event is not None and event.pop("event") == "ready":
+                self.facts = event
                 return
-            text = "it was not ready in time" if self._pipe.is_running else self._last_words()
+            text = "it was not ready in time" if self._pipe.is_running else self._pipe.last_words()
             self.stop()
         raise DeviceError(
             f"the worker process cannot be started ({text}); expected it to be ready within "
@@ -98,8 +97,7 @@ class Worker:
             DeviceError: the worker cannot be started, or the device is not free in time.
         """
         self.start()
-        with contextlib.suppress(OSError):
-            os.truncate(self._pipe.log, 0)
+        self._pipe.forget_words()
         self._pipe.send(request)
         began = time.monotonic()
         deadline, has_begun = began + self._queue_timeout_s, False
@@ -108,18 +106,19 @@ class Worker:
             elapsed = time.monotonic() - began if has_begun else 0.0
             if event is None:
                 return self._no_answer(has_begun=has_begun, elapsed_s=elapsed, timeout_s=timeout_s)
-            if event["event"] == "begin":
+            kind = event.pop("event")
+            if kind == "begin":
                 began, has_begun = time.monotonic(), True
                 deadline = began + timeout_s
-            elif event["event"] == "failed":
+            elif kind == "failed":
                 return Answer("failed", event, event["error"], elapsed_s=elapsed)
-            elif event["event"] == "done":
+            elif kind == "done":
                 return Answer("done", event, elapsed_s=elapsed)
 
     def _no_answer(self, *, has_begun: bool, elapsed_s: float, timeout_s: float) -> Answer:
         code = self._pipe.code
         if code is not None:
-            text = self._last_words()
+            text = self._pipe.last_words()
             self.stop()
             return Answer("died", {}, text, signal=-code if code < 0 else None, elapsed_s=elapsed_s)
         self.stop()
@@ -130,20 +129,15 @@ class Worker:
             )
         return Answer("timeout", {}, f"killed after {timeout_s:g} s", elapsed_s=elapsed_s)
 
-    def _last_words(self) -> str:
-        code = self._pipe.code
-        with contextlib.suppress(ValueError):
-            if code is not None and code < 0:
-                return f"killed by {signal.Signals(-code).name}"
-        with self._pipe.log.open("rb") as stream:
-            stream.seek(max(0, self._pipe.log.stat().st_size - _TAIL_BYTES))
-            words = stream.read().decode("utf-8", "replace")
-        said = first_error_text("\n".join(reversed(words.splitlines()))) if words.strip() else ""
-        return f"ended with code {code}" + (f": {said}" if said else "")
-
     def stop(self) -> None:
         """Ends the process and all that it started."""
         self._pipe.stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        self.stop()
 
 
 def ask_all(

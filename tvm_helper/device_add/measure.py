@@ -10,13 +10,13 @@ from typing import Any
 
 from cdmpp.errors import DataError, DeviceError
 from cdmpp.machine import allowed_cpus
-from cdmpp.processes.worker import WORKER_COMMAND
 from tvm_helper.measure.campaign import REFERENCE_TASK, Campaign, MeasureProgress
 from tvm_helper.measure.journal import read_journal
 from tvm_helper.measure.options import MeasureOptions, TimingOptions
 from tvm_helper.measure.sources import MeasuredTask, campaign_tasks
 from tvm_helper.measure.tables import write_tables
 from tvm_helper.measure.target import MeasureTarget
+from tvm_helper.measure.trials import WORKER_COMMAND
 
 #: Built before they are timed; a stop loses at most so many builds.
 _BATCH = 8

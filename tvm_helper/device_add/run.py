@@ -24,7 +24,6 @@ from cdmpp.files.atomic import make_folder, read_json, remove_abandoned, write_j
 from cdmpp.files.journal import folder_lock
 from cdmpp.machine import machine, versions
 from cdmpp.pretrained import model_folder
-from cdmpp.processes.worker import WORKER_COMMAND
 from cdmpp.training.estimates import load_trained
 from cdmpp.training.finetune.run import FINE_TUNED
 from cdmpp.training.run import ORACLE, RunResult, claim_run_folder
@@ -56,6 +55,7 @@ from tvm_helper.device_add.plan import AddPlan, make_plan
 from tvm_helper.measure.campaign import MeasureProgress
 from tvm_helper.measure.doctor import folder_report
 from tvm_helper.measure.target import MeasureTarget
+from tvm_helper.measure.trials import WORKER_COMMAND
 
 MEASUREMENTS = "measurements"
 CURVE_FILE = "curve.json"

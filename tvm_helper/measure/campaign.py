@@ -26,7 +26,7 @@ from cdmpp.errors import CdmppError, DataError, DeviceError
 from cdmpp.files.atomic import make_folder, remove_abandoned, write_json
 from cdmpp.files.journal import folder_lock
 from cdmpp.pretrained import model_folder
-from cdmpp.processes.worker import WORKER_COMMAND, Answer, Worker, ask_all
+from cdmpp.processes.worker import Answer, Worker, ask_all
 from cdmpp.timing.stats import timer
 from tvm_helper.measure.failures import (
     INSTANTIATION,
@@ -47,9 +47,8 @@ from tvm_helper.measure.options import MeasureOptions, rpc_address
 from tvm_helper.measure.sources import MeasuredTask, campaign_tasks
 from tvm_helper.measure.tables import failures_by_kind, read_campaign, write_tables
 from tvm_helper.measure.target import MeasureTarget, measure_target
+from tvm_helper.measure.trials import LEAST_FREE_BYTES, WORKER_COMMAND
 
-#: What has to be free on the disk before a batch is built.
-LEAST_FREE_BYTES = 64 << 20
 #: Named, so that every campaign on any machine has the same one.
 REFERENCE_TASK = "matmul:m=192,n=192,k=192"
 #: What must be the same when a campaign is continued.

@@ -13,13 +13,14 @@ from typing import Any
 from cdmpp.config import to_dict
 from cdmpp.errors import DeviceError
 from cdmpp.machine import allowed_cpus
-from cdmpp.processes.worker import WORKER_COMMAND, Worker
+from cdmpp.processes.worker import Worker
 from cdmpp.text import percent_text
 from tvm_helper.measure import health as measure_health
 from tvm_helper.measure.journal import read_journal
 from tvm_helper.measure.options import TimingOptions
 from tvm_helper.measure.tables import failures_by_kind, read_campaign, read_task
 from tvm_helper.measure.timing import relative_deviation
+from tvm_helper.measure.trials import WORKER_COMMAND
 
 _START_TIMEOUT_S = 900.0
 _STEP_TIMEOUT_S = 300.0

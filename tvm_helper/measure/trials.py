@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,13 +12,16 @@ from typing import Any
 from cdmpp.config import to_dict
 from cdmpp.errors import DataError
 from cdmpp.files.atomic import make_folder
-from cdmpp.processes.worker import WORKER_COMMAND, Answer, Worker, ask_all
+from cdmpp.processes.worker import Answer, Worker, ask_all
 from tvm_helper.compat import tvm
-from tvm_helper.measure.campaign import LEAST_FREE_BYTES
 from tvm_helper.measure.failures import program_failure
 from tvm_helper.measure.journal import says_disk_is_full
 from tvm_helper.measure.target import MeasureTarget
 from tvm_helper.search.options import SearchOptions
+
+#: What has to be free on the disk before a batch is built.
+LEAST_FREE_BYTES = 64 << 20
+WORKER_COMMAND = (sys.executable, "-m", "tvm_helper.measure.worker")
 
 
 class DiskFullError(Exception):

@@ -1,4 +1,4 @@
-"""The process in which programs are drawn, built and run; see `measure_protocol`.
+"""The process in which programs are drawn, built and run; see `cdmpp.processes.serve`.
 
 It holds nothing that its campaign could not lose: a program that takes it down costs that program.
 """
@@ -18,7 +18,7 @@ from cdmpp.config import from_dict
 from cdmpp.datasets.metaschedule.databases import RECORD_FILE
 from cdmpp.errors import DataError, ReplayError
 from cdmpp.features.machine_code import machine_code_columns
-from cdmpp.processes.serve import ProgramError, first_error_text, serve
+from cdmpp.processes.serve import ProgramError, error_text, serve
 from cdmpp.records import program_id
 from tvm_helper.measure.options import TimingOptions, rpc_address
 from tvm_helper.measure.timing import repeat_until_steady
@@ -117,8 +117,7 @@ def _build(request: dict[str, Any], begin: Begin) -> dict[str, Any]:
         executable.export_library(request["artifact"])
     except Exception as error:  # TVM and the linker raise whatever they do
         code = _COMPILE_DEVICE if is_gpu else _COMPILE_HOST
-        text = f"{type(error).__name__}: {first_error_text(str(error))}"
-        raise ProgramError(code, text) from None
+        raise ProgramError(code, error_text(error)) from None
     answer: dict[str, Any] = {"arguments": arguments_of(module)}
     if request.get("machine_code"):
         text = str(executable.mod.inspect_source("asm"))
@@ -173,8 +172,7 @@ def _run(request: dict[str, Any], begin: Begin) -> dict[str, Any]:
 
         return {"costs_s": repeat_until_steady(time_repeats, timing)}
     except Exception as error:  # TVM raises whatever its runtime does
-        text = f"{type(error).__name__}: {first_error_text(str(error))}"
-        raise ProgramError(_RUNTIME, text) from None
+        raise ProgramError(_RUNTIME, error_text(error)) from None
     finally:
         if remote is not None:
             remote.remove(artifact.name)

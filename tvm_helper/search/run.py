@@ -17,14 +17,12 @@ from tvm.s_tir import meta_schedule
 from cdmpp.config import to_dict
 from cdmpp.errors import CdmppError, DataError
 from cdmpp.files.atomic import sha256_file, write_json
-from cdmpp.processes.worker import WORKER_COMMAND
 from cdmpp.training.estimates import TrainedModel
 from tvm_helper.compat import import_tensor_intrinsics
-from tvm_helper.measure.campaign import LEAST_FREE_BYTES
 from tvm_helper.measure.health import machine
 from tvm_helper.measure.tables import failures_by_kind
 from tvm_helper.measure.target import MeasureTarget, measure_target
-from tvm_helper.measure.trials import TrialRunner
+from tvm_helper.measure.trials import LEAST_FREE_BYTES, WORKER_COMMAND, TrialRunner
 from tvm_helper.search.final_module import FINAL_COMMAND, make_final
 from tvm_helper.search.folder_files import FINAL_FILE, SUMMARY_FILE, read_final
 from tvm_helper.search.options import SearchOptions

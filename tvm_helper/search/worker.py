@@ -1,4 +1,4 @@
-"""The process that compiles and times what a search has found; see `measure_protocol`."""
+"""The process that compiles and times what a search has found; see `cdmpp.processes.serve`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from cdmpp.processes.serve import ProgramError, first_error_text, serve
+from cdmpp.processes.serve import ProgramError, error_text, serve
 
 _COMPILE_HOST, _RUNTIME = 2, 4
 Begin = Callable[[], None]
@@ -84,9 +84,7 @@ def _compare(request: dict[str, Any], begin: Begin) -> dict[str, Any]:
                 if repeat >= 0:
                     costs_s[place].append(float(cost_s))
     except Exception as error:  # TVM raises whatever its runtime does
-        raise ProgramError(
-            _RUNTIME, f"{type(error).__name__}: {first_error_text(str(error))}"
-        ) from None
+        raise ProgramError(_RUNTIME, error_text(error)) from None
     return {"costs_s": costs_s}
 
 
@@ -94,9 +92,7 @@ def _export(compiled: Callable[[], Any], request: dict[str, Any]) -> None:
     try:
         compiled().export_library(request["artifact"])
     except Exception as error:  # TVM and the linker raise whatever they do
-        raise ProgramError(
-            _COMPILE_HOST, f"{type(error).__name__}: {first_error_text(str(error))}"
-        ) from None
+        raise ProgramError(_COMPILE_HOST, error_text(error)) from None
 
 
 def _schedule(task: dict[str, Any], target: Any) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -32,13 +33,19 @@ from cdmpp.networks.campaign.tables import (
     read_campaign,
     write_tables,
 )
-from cdmpp.networks.campaign.worker_process import WORKER_COMMAND, WorkerProcess
 from cdmpp.networks.graph.mode import Mode
+from cdmpp.processes.worker import Worker
 
 _LOG_FILE = "worker.log"
 #: What must be the same when a campaign is continued.
 _FIXED = ("device", "threads", "seed", "space", "timing", "most_memory_bytes", "torch_version")
 _PROBE_SECONDS = 120.0
+WORKER_COMMAND = (sys.executable, "-m", "cdmpp.networks.campaign.worker")
+_SECONDS_TO_START = 300.0
+#: The worker itself ends what takes too long; this is for a worker that hangs.
+_SECONDS_TO_ANSWER = 30.0
+#: Every part of a sample may take its time-out.
+_MOST_PARTS = 2
 
 
 @dataclass(frozen=True)
@@ -130,7 +137,10 @@ def measure_networks(
     with folder_lock(folder):
         remove_abandoned(folder)
         environment = thread_environment(device.threads or 1, device.simd_bits)
-        worker = WorkerProcess(environment, folder / _LOG_FILE, command=worker_command)
+        worker = Worker(
+            worker_command, folder / _LOG_FILE, queue_timeout_s=_SECONDS_TO_START,
+            environment=environment,
+        )  # fmt: skip
         with LineJournal(folder / JOURNAL_FILE) as journal, worker:
             _settle(config, folder, device, worker)
             campaign = _Campaign(config, journal, worker, device, on_progress or _ignore)
@@ -140,6 +150,20 @@ def measure_networks(
         if on_progress:
             on_progress(NetworksProgress("writing tables", 0, 1, 0, None))
         return NetworksReport(write_tables(folder), before, rate)
+
+
+def ask_worker(worker: Worker, request: dict[str, Any]) -> dict[str, Any]:
+    """Returns the answer; `outcome` is `crashed` when the worker died or hung.
+
+    Raises:
+        DeviceError: the worker cannot be started.
+    """
+    allowed_s = _MOST_PARTS * request["timeout_s"] + _SECONDS_TO_ANSWER
+    answer = worker.ask(request, timeout_s=allowed_s)
+    if answer.outcome == "done":
+        return answer.value
+    note = f"the process that runs samples failed: {answer.text}"
+    return {"outcome": "crashed", "note": note}
 
 
 def campaign_samples(config: NetworksConfig, networks: Iterable[GeneratedNetwork]) -> list[Sample]:
@@ -162,7 +186,7 @@ class _Campaign:
         self,
         config: NetworksConfig,
         journal: LineJournal,
-        worker: WorkerProcess,
+        worker: Worker,
         device: DeviceSpec,
         show: Callable[[NetworksProgress], None],
     ) -> None:
@@ -235,7 +259,8 @@ class _Campaign:
         timing = config.timing
         if sample.round:
             timing = replace(timing, operator_runs=0)
-        answer = self._worker.ask(
+        answer = ask_worker(
+            self._worker,
             {
                 "op": "sample", "timeout_s": config.timeout_s,
                 "sample": {
@@ -281,14 +306,12 @@ def _device(config: NetworksConfig, folders: Sequence[Path]) -> DeviceSpec:
     return device
 
 
-def _settle(
-    config: NetworksConfig, folder: Path, device: DeviceSpec, worker: WorkerProcess
-) -> None:
+def _settle(config: NetworksConfig, folder: Path, device: DeviceSpec, worker: Worker) -> None:
     """Writes what the campaign is, or checks that it is the one in the folder."""
     worker.start()
     gpu: str | None = None
     if device.kind == "gpu":
-        answer = worker.ask({"op": "probe", "timeout_s": _PROBE_SECONDS})
+        answer = ask_worker(worker, {"op": "probe", "timeout_s": _PROBE_SECONDS})
         gpu = answer.get("gpu")
         if gpu is None:
             raise DeviceError(
@@ -298,7 +321,7 @@ def _settle(
             )
     values = to_dict(config) | {
         "device": device.name, "threads": device.threads if device.kind == "cpu" else None,
-        "torch_version": worker.torch_version,
+        "torch_version": worker.facts["torch_version"],
     }  # fmt: skip
     path = folder / CAMPAIGN_FILE
     if path.is_file():

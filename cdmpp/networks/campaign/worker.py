@@ -1,7 +1,7 @@
 """The process that runs samples: torch is loaded once, every sample is a fork of that.
 
-It reads one JSON request a line from its standard input and answers one JSON value a line. When its
-parent is gone it ends, and so does a sample that runs.
+It answers requests (`cdmpp.processes.serve`). When its parent is gone it ends, and so does a sample
+that runs.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import json
 import os
 import selectors
 import signal
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -20,27 +19,26 @@ from typing import IO, Any
 
 from cdmpp.config import from_dict
 from cdmpp.networks.architectures.spec import ArchitectureSpec
+from cdmpp.processes.pipe import ending
+from cdmpp.processes.serve import serve
 
 _PR_SET_PDEATHSIG = 1
 _TAIL_BYTES = 4000
 
 
-def main() -> int:
-    """Serves requests until the standard input ends; returns the exit code."""
+def main() -> None:
+    """Serves until the campaign is gone."""
     end_with_parent()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="ascii")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # a library that prints spoils no answer
+    serve({"sample": _sample, "probe": _probe}, _prepare, has_thread=False)
+
+
+def _prepare() -> dict[str, Any]:
     import torch
 
     from cdmpp.networks.campaign.sample import prepare_process
 
     prepare_process()
-    _write(answers, {"ready": True, "torch_version": torch.__version__})
-    for line in sys.stdin:
-        request = json.loads(line)
-        _write(answers, _probe(request) if request["op"] == "probe" else _sample(request))
-    return 0
+    return {"torch_version": torch.__version__}
 
 
 def in_fork(work: Callable[[], dict[str, Any]], *, timeout_s: float) -> dict[str, Any]:
@@ -117,7 +115,7 @@ def _last_words(code: int, words: IO[bytes]) -> dict[str, Any]:
     words.seek(max(0, words.tell() - _TAIL_BYTES))
     lines = words.read().decode("utf-8", "replace").strip().splitlines()
     said = lines[-1][:300] if lines else ""
-    how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+    how = ending(code)
     is_memory = "bad_alloc" in said or said.startswith("MemoryError")
     return {
         "outcome": "out-of-memory" if is_memory else "crashed",
@@ -125,12 +123,13 @@ def _last_words(code: int, words: IO[bytes]) -> dict[str, Any]:
     }
 
 
-def _sample(request: dict[str, Any]) -> dict[str, Any]:
+def _sample(request: dict[str, Any], begin: Callable[[], None]) -> dict[str, Any]:
     """Returns the values of all parts of a sample, or of the first that fails."""
     from cdmpp.networks.campaign.labels import NetworkTiming
     from cdmpp.networks.campaign.sample import parts_of, run_part
     from cdmpp.networks.campaign.sample_step import SampleRequest
 
+    begin()
     values = dict(request["sample"])
     sample = SampleRequest(
         spec=ArchitectureSpec.from_text(values.pop("spec")),
@@ -146,8 +145,9 @@ def _sample(request: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
-def _probe(request: dict[str, Any]) -> dict[str, Any]:
+def _probe(request: dict[str, Any], begin: Callable[[], None]) -> dict[str, Any]:
     """Returns the GPU's name, None without one; this process itself stays away from it."""
+    begin()
     return in_fork(_gpu_name, timeout_s=request["timeout_s"])
 
 
@@ -158,10 +158,5 @@ def _gpu_name() -> dict[str, Any]:
     return {"outcome": "ok", "gpu": torch.cuda.get_device_name() if has_gpu else None}
 
 
-def _write(stream: IO[str], value: dict[str, Any]) -> None:
-    stream.write(json.dumps(value) + "\n")
-    stream.flush()
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -23,10 +23,16 @@ from cdmpp.networks.architectures.generator import SearchSpace, generate
 from cdmpp.networks.architectures.spec import ArchitectureSpec, MlpSpec
 from cdmpp.networks.campaign.machine_speed import WORKS
 from cdmpp.networks.campaign.options import NetworksConfig
-from cdmpp.networks.campaign.run import NetworksReport, campaign_samples, measure_networks
+from cdmpp.networks.campaign.run import (
+    WORKER_COMMAND,
+    NetworksReport,
+    ask_worker,
+    campaign_samples,
+    measure_networks,
+)
 from cdmpp.networks.campaign.tables import JOURNAL_FILE, write_tables
-from cdmpp.networks.campaign.worker_process import WorkerProcess
 from cdmpp.networks.dataset.store import read_dataset
+from cdmpp.processes.worker import Worker
 from tests.paths import ROOT
 
 pytest.importorskip("torch", reason="torch is not installed")
@@ -320,25 +326,26 @@ def test_the_shipped_campaign_is_large_enough() -> None:
 
 @pytest.fixture(scope="module")
 def worker(tmp_path_factory: pytest.TempPathFactory):
+    log = tmp_path_factory.mktemp("worker") / "log"
     environment = {"OMP_NUM_THREADS": "1"}
-    with WorkerProcess(environment, tmp_path_factory.mktemp("worker") / "log") as process:
+    with Worker(WORKER_COMMAND, log, queue_timeout_s=300.0, environment=environment) as process:
         yield process
 
 
-def ask(worker: WorkerProcess, *, timeout_s: float = 100, **values: object) -> dict[str, object]:
+def ask(worker: Worker, *, timeout_s: float = 100, **values: object) -> dict[str, object]:
     timing = {"warm_up_runs": 1, "warm_up_s": 0.0, "budget_s": 0.05, "least_repeat_s": 0.0,
               "least_repeats": 7, "most_repeats": 7}  # fmt: skip
     spec = ArchitectureSpec(mlp=MlpSpec(features=2048, width=2048, depth=2))
     sample = {"spec": spec.to_text(), "batch": 4, "mode": "infer", "kind": "cpu", "threads": 1,
               "timing": timing, "most_memory_bytes": None, **values}  # fmt: skip
-    return worker.ask({"op": "sample", "timeout_s": timeout_s, "sample": sample})
+    return ask_worker(worker, {"op": "sample", "timeout_s": timeout_s, "sample": sample})
 
 
 WEIGHT_BYTES = 4 * (2048 * 2049 * 2 + 2049 * 10 - 10 + 20)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_the_memory_of_a_real_sample_is_that_of_its_weights(worker: WorkerProcess) -> None:
+def test_the_memory_of_a_real_sample_is_that_of_its_weights(worker: Worker) -> None:
     infer = ask(worker)
     assert infer["outcome"] == "ok"
     assert infer["memory_bytes"] == pytest.approx(WEIGHT_BYTES, rel=0.1)
@@ -351,15 +358,15 @@ def test_the_memory_of_a_real_sample_is_that_of_its_weights(worker: WorkerProces
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs a limit of the address space")
-def test_out_of_memory_is_told_from_a_crash_and_a_time_out(worker: WorkerProcess) -> None:
+def test_out_of_memory_is_told_from_a_crash_and_a_time_out(worker: Worker) -> None:
     assert ask(worker, most_memory_bytes=24 << 20)["outcome"] == "out-of-memory"
     slow = ask(worker, timeout_s=0.05)
     assert slow["outcome"] == "timeout"
     assert ask(worker)["outcome"] == "ok"
 
 
-def test_a_machine_without_a_gpu_says_so(worker: WorkerProcess) -> None:
+def test_a_machine_without_a_gpu_says_so(worker: Worker) -> None:
     import torch
 
-    answer = worker.ask({"op": "probe", "timeout_s": 100})
+    answer = ask_worker(worker, {"op": "probe", "timeout_s": 100})
     assert (answer["gpu"] is None) == (not torch.cuda.is_available())

@@ -6,22 +6,19 @@ model is served by another interpreter, over a pipe.
 
 from __future__ import annotations
 
-import contextlib
-import json
 import logging
 import os
-import subprocess
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from cdmpp import errors
-from cdmpp.errors import CdmppError, DataError, UsageError
+from cdmpp.errors import DataError, UsageError
 from cdmpp.files.places import beside_package
+from cdmpp.processes.pipe import WorkerPipe
 
 #: Number of the form of requests and answers.
-PROTOCOL = 1
+PROTOCOL = 2
 #: Environment variable with the interpreter that the product is installed in.
 PYTHON_VARIABLE = "CDMPP_PYTHON"
 
@@ -63,33 +60,32 @@ class AnsorClient:
 
     def __init__(self, options: Sequence[str], *, python: Path | None = None) -> None:
         self._python = python or find_python()
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115, closed with the process
+        self._pipe = WorkerPipe(
+            [str(self._python), "-m", "tvm_helper.cost_model.ansor.server", *options],
+            environment=_own_variables(os.environ),
+        )
         try:
-            self._process = subprocess.Popen(
-                [str(self._python), "-m", "tvm_helper.cost_model.ansor.server", *options],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self._errors,
-                text=True,
-                encoding="utf-8",
-                env=_own_variables(os.environ),
-            )
-        except OSError as error:
-            self._errors.close()
-            raise UsageError(
-                f"Cannot start the cost model with {self._python}: {error.strerror}; expected a "
-                "Python interpreter that cdmpp is installed in"
-            ) from None
-        try:
+            self._pipe.start()
             hello = self._read()
             if hello.get("protocol") != PROTOCOL:
                 raise UsageError(
                     f"The cdmpp of {self._python} speaks protocol {hello.get('protocol')}; "
                     f"expected {PROTOCOL}. Install the same version in both environments"
                 )
+        except OSError as error:
+            self.close()
+            raise UsageError(
+                f"Cannot start the cost model with {self._python}: {error.strerror}; expected a "
+                "Python interpreter that cdmpp is installed in"
+            ) from None
         except BaseException:
             self.close()
             raise
+
+    @property
+    def pid(self) -> int | None:
+        """The process, None when it was closed."""
+        return self._pipe.pid
 
     def ask(self, kind: str, **values: Any) -> dict[str, Any]:
         """Returns the answer to a request (see `tvm_helper.cost_model.ansor.server`).
@@ -98,50 +94,31 @@ class AnsorClient:
             CdmppError: the process says so.
             DataError: the process died.
         """
-        stream = self._process.stdin
-        if stream is None or stream.closed:
+        if self._pipe.pid is None:
             raise DataError("The cost model was closed; make another one")
-        try:
-            stream.write(json.dumps({"kind": kind, **values}) + "\n")
-            stream.flush()
-        except OSError:
-            raise self._died() from None
+        self._pipe.send({"op": kind, **values})
         return self._read()
 
     def close(self) -> None:
         """Ends the process. Calling it again does nothing."""
-        for stream in (self._process.stdin, self._process.stdout):
-            if stream is not None and not stream.closed:
-                with contextlib.suppress(OSError):
-                    stream.close()
-        if self._process.poll() is None:
-            self._process.kill()
-        self._process.wait()
-        self._errors.close()
+        self._pipe.stop()
 
     def _read(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line.endswith("\n"):
-            raise self._died()
-        answer: dict[str, Any] = json.loads(line)
-        for level, text in answer.pop("log", ()):
-            _log.log(logging.getLevelName(level), "%s", text)
-        if "error" in answer:
-            name, text = answer["error"]
-            found = getattr(errors, name, DataError)
-            raise found(text)
-        return answer
-
-    def _died(self) -> CdmppError:
-        self._process.wait()
-        self._errors.seek(0)
-        lines = self._errors.read().decode("utf-8", "replace").strip().splitlines()
-        last = " | ".join(line.strip() for line in lines[-2:])[-400:]
-        return DataError(
-            f"The process with the cost model ended (code {self._process.returncode}): "
-            f"{last or 'it said nothing'}. It runs with {self._python}; expected an interpreter "
-            "that cdmpp is installed in. What it had learned is lost unless it was saved"
+        """Returns the next answer; raises what it says or what became of the process."""
+        while (answer := self._pipe.receive(None)) is not None:
+            for level, text in answer.pop("log", ()):
+                _log.log(logging.getLevelName(level), "%s", text)
+            if "raised" in answer:
+                name, text = answer["raised"]
+                raise getattr(errors, name, DataError)(text)
+            if answer.get("event") == "failed":
+                raise DataError(f"The cost model failed: {answer['error']}")
+            if answer.get("event") != "begin":
+                return answer
+        raise DataError(
+            f"The process with the cost model is gone ({self._pipe.last_words()}). It runs with "
+            f"{self._python}; expected an interpreter that cdmpp is installed in. What it had "
+            "learned is lost unless it was saved"
         )
 
 
