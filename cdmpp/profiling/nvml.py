@@ -1,17 +1,15 @@
-"""NVIDIA's management library through ctypes: how busy the GPUs are.
-
-Source: NVML API reference.
-"""
+"""How busy NVIDIA's GPUs are, from the driver's management library."""
 
 from __future__ import annotations
 
-import ctypes
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import pynvml
+
 from cdmpp.errors import DeviceError
 
-_LIBRARY = "libnvidia-ml.so.1"
 _MW_PER_W = 1e3
 
 
@@ -32,38 +30,21 @@ class GpuSample:
     power_w: float | None
 
 
-class _Utilisation(ctypes.Structure):
-    _fields_ = (("gpu", ctypes.c_uint), ("memory", ctypes.c_uint))
-
-
-class _Memory(ctypes.Structure):
-    _fields_ = (
-        ("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong),
-    )  # fmt: skip
-
-
 class Nvml:
-    """The GPUs of this machine."""
+    """The GPUs of this machine.
 
-    def __init__(self, library: Any = None) -> None:
-        """Args:
-            library: None = the driver's.
+    Raises:
+        DeviceError: no driver, or no GPU.
+    """
 
-        Raises:
-            DeviceError: no driver, or no GPU.
-        """
+    def __init__(self) -> None:
         try:
-            self._library = ctypes.CDLL(_LIBRARY) if library is None else library
-        except OSError as error:
-            raise DeviceError(f"no NVML ({error}); expected an NVIDIA driver") from None
-        count = ctypes.c_uint()
-        if self._library.nvmlInit_v2() or self._library.nvmlDeviceGetCount_v2(ctypes.byref(count)):
-            raise DeviceError("NVML does not start; expected an NVIDIA driver that runs")
-        self._handles = []
-        for index in range(count.value):
-            handle = ctypes.c_void_p()
-            if self._library.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(handle)) == 0:
-                self._handles.append(handle)
+            pynvml.nvmlInit()
+            count = pynvml.nvmlDeviceGetCount()
+        except pynvml.NVMLError as error:
+            raise DeviceError(f"no NVML ({error}); expected an NVIDIA driver that runs") from None
+        found = [_told(pynvml.nvmlDeviceGetHandleByIndex, index) for index in range(count)]
+        self._handles = [handle for handle in found if handle is not None]
         if not self._handles:
             raise DeviceError("NVML finds no GPU")
 
@@ -71,17 +52,25 @@ class Nvml:
         """Returns what every GPU does now."""
         return [self._one(index, handle) for index, handle in enumerate(self._handles)]
 
-    def _one(self, index: int, handle: ctypes.c_void_p) -> GpuSample:
-        busy, memory, power = _Utilisation(), _Memory(), ctypes.c_uint()
-        call = self._library
-        has_busy = call.nvmlDeviceGetUtilizationRates(handle, ctypes.byref(busy)) == 0
-        has_memory = call.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory)) == 0
-        has_power = call.nvmlDeviceGetPowerUsage(handle, ctypes.byref(power)) == 0
+    def _one(self, index: int, handle: Any) -> GpuSample:
+        busy = _told(pynvml.nvmlDeviceGetUtilizationRates, handle)
+        memory = _told(pynvml.nvmlDeviceGetMemoryInfo, handle)
+        power_mw = _told(pynvml.nvmlDeviceGetPowerUsage, handle)
         return GpuSample(
-            index, busy.gpu / 100.0 if has_busy else None, memory.used if has_memory else None,
-            power.value / _MW_PER_W if has_power else None,
-        )  # fmt: skip
+            index,
+            None if busy is None else busy.gpu / 100.0,
+            None if memory is None else memory.used,
+            None if power_mw is None else power_mw / _MW_PER_W,
+        )
 
     def close(self) -> None:
         """Gives the library back."""
-        self._library.nvmlShutdown()
+        pynvml.nvmlShutdown()
+
+
+def _told(call: Callable[[Any], Any], what: Any) -> Any:
+    """Returns what a call answers; None = the driver does not tell."""
+    try:
+        return call(what)
+    except pynvml.NVMLError:
+        return None

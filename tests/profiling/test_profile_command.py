@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import re
@@ -11,8 +10,10 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import numpy as np
+import pynvml
 import pytest
 
 from cdmpp.cli.main import main
@@ -235,48 +236,37 @@ def test_interrupt_ends_the_watched_command(tmp_path):
         os.kill(int(mark.read_text()), 0)
 
 
-class FakeNvml:
-    """The functions of NVML that are used, for two GPUs; the second has no power meter."""
+def test_nvml_on_a_stand_in_for_the_library(monkeypatch):
+    """No GPU is at hand: two stand in, the second has no power meter."""
 
-    def nvmlInit_v2(self):  # noqa: N802
-        return 0
+    def power_mw(handle):
+        if handle == 2:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+        return 70_500
 
-    def nvmlDeviceGetCount_v2(self, count):  # noqa: N802
-        ctypes.cast(count, ctypes.POINTER(ctypes.c_uint)).contents.value = 2
-        return 0
-
-    def nvmlDeviceGetHandleByIndex_v2(self, index, handle):  # noqa: N802
-        ctypes.cast(handle, ctypes.POINTER(ctypes.c_void_p)).contents.value = index + 1
-        return 0
-
-    def nvmlDeviceGetUtilizationRates(self, handle, out):  # noqa: N802
-        out._obj.gpu = 40 * handle.value
-        return 0
-
-    def nvmlDeviceGetMemoryInfo(self, handle, out):  # noqa: N802
-        out._obj.used = 1 << 30
-        return 0
-
-    def nvmlDeviceGetPowerUsage(self, handle, out):  # noqa: N802
-        out._obj.value = 70_500
-        return 0 if handle.value == 1 else 3
-
-    def nvmlShutdown(self):  # noqa: N802
-        return 0
-
-
-def test_nvml_on_a_stand_in_for_the_library():
-    """No GPU is at hand: the stand-in follows NVML's header."""
-    first, second = Nvml(FakeNvml()).sample()
+    answers = {
+        "nvmlInit": lambda: None,
+        "nvmlShutdown": lambda: None,
+        "nvmlDeviceGetCount": lambda: 2,
+        "nvmlDeviceGetHandleByIndex": lambda index: index + 1,
+        "nvmlDeviceGetUtilizationRates": lambda handle: SimpleNamespace(gpu=40 * handle),
+        "nvmlDeviceGetMemoryInfo": lambda handle: SimpleNamespace(used=1 << 30),
+        "nvmlDeviceGetPowerUsage": power_mw,
+    }
+    for name, answer in answers.items():
+        monkeypatch.setattr(pynvml, name, answer)
+    nvml = Nvml()
+    first, second = nvml.sample()
     assert (first.busy_share, first.memory_bytes, first.power_w) == (0.4, 1 << 30, 70.5)
     assert (second.index, second.busy_share, second.power_w) == (1, 0.8, None)
+    nvml.close()
 
-    class Broken(FakeNvml):
-        def nvmlInit_v2(self):  # noqa: N802
-            return 9
+    def broken():
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
 
-    with pytest.raises(DeviceError, match="does not start"):
-        Nvml(Broken())
+    monkeypatch.setattr(pynvml, "nvmlInit", broken)
+    with pytest.raises(DeviceError, match="no NVML"):
+        Nvml()
 
 
 def test_texts():
