@@ -1,12 +1,15 @@
-"""Files of boosted trees: the library's own UBJSON, packed."""
+"""Boosted trees: grown until a watched part gains no more, asked, and their files."""
 
 from __future__ import annotations
 
 import gzip
 import lzma
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from numpy.typing import ArrayLike
 
 from cdmpp.errors import DataError
 from cdmpp.files.atomic import write_bytes
@@ -15,8 +18,48 @@ _MOST_BYTES = 256_000_000
 _DAMAGED = (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError)
 
 
+def tree_rows(
+    columns: ArrayLike,
+    labels: ArrayLike | None = None,
+    *,
+    groups: ArrayLike | None = None,
+    threads: int = 0,
+) -> Any:
+    """Returns [N, columns] with labels [N] as XGBoost takes them.
+
+    Args:
+        groups: [N], ascending; rows of one number are ranked among each other.
+        threads: 0 = all.
+    """
+    import xgboost
+
+    return xgboost.DMatrix(columns, label=labels, qid=groups, nthread=threads or None)
+
+
+def grow_trees(
+    parameters: Mapping[str, Any], train: Any, watched: Any = None, *, trees: int, patience: int = 0
+) -> Any:
+    """Returns the booster of `tree_rows`, of at most so many trees.
+
+    Args:
+        parameters: of XGBoost, whose method is `hist`.
+        watched: trees after which `patience` more had no smaller error on these are cut off.
+    """
+    import xgboost
+
+    booster = xgboost.train(
+        {"tree_method": "hist", **parameters},
+        train,
+        num_boost_round=trees,
+        evals=[] if watched is None else [(watched, "validation")],
+        early_stopping_rounds=None if watched is None else patience,
+        verbose_eval=False,
+    )
+    return booster if watched is None else booster[: booster.best_iteration + 1]
+
+
 def save_booster(booster: Any, path: Path) -> None:
-    """Writes the trees of XGBoost.
+    """Writes the trees of XGBoost as its own UBJSON, packed.
 
     Raises:
         DataError: the file cannot be written.

@@ -14,7 +14,7 @@ from cdmpp.config import from_dict, to_dict
 from cdmpp.datasets.samples import Samples
 from cdmpp.devices.vector import device_vector
 from cdmpp.errors import UsageError
-from cdmpp.files.boosted_trees import load_booster, save_booster
+from cdmpp.files.boosted_trees import grow_trees, load_booster, save_booster, tree_rows
 from cdmpp.models.base import CostModel
 from cdmpp.models.options import GbdtObjective, GbdtOptions
 from cdmpp.models.parts.checks import check_schema, check_trainable, state_value
@@ -72,8 +72,6 @@ class GbdtCostModel(CostModel):
         Raises:
             UsageError: an order is to be learned as a ratio to the prior.
         """
-        import xgboost
-
         check_trainable(train)
         self._schema = dict(train.programs.feature_schema)
         options = self._options
@@ -85,24 +83,14 @@ class GbdtCostModel(CostModel):
         self._prior = fit_prior(train, options.prior, options.prior_model)
         # Programs of one task on one device must follow each other for the ranking objective.
         train = train.take(np.argsort(task_device_groups(train), kind="stable"))
-        watched = []
+        judge, watched, rows = train, None, self._labelled(train)
         if len(validation):
-            validation = validation.take(np.argsort(task_device_groups(validation), kind="stable"))
-            watched = [(self._labelled(validation), "validation")]
-        training = self._labelled(train)
-        booster = xgboost.train(
-            self._parameters(seed),
-            training,
-            num_boost_round=options.trees,
-            evals=watched,
-            early_stopping_rounds=options.patience if watched else None,
-            verbose_eval=False,
+            judge = validation.take(np.argsort(task_device_groups(validation), kind="stable"))
+            watched = self._labelled(judge)
+        self._booster = grow_trees(
+            self._parameters(seed), rows, watched, trees=options.trees, patience=options.patience
         )
-        if watched:
-            booster = booster[: booster.best_iteration + 1]
-        self._booster = booster
-        judge, matrix = (validation, watched[0][0]) if watched else (train, training)
-        output = np.asarray(booster.predict(matrix), np.float64)
+        output = np.asarray(self._booster.predict(rows if watched is None else watched), np.float64)
         if options.objective == "rank":
             self._labels = ScoreLabels.fit(-output, judge.latency_s, log_rates(judge))
         else:
@@ -114,13 +102,11 @@ class GbdtCostModel(CostModel):
 
     def predict(self, samples: Samples) -> FloatArray:
         """Returns float64 [N], seconds."""
-        import xgboost
-
         check_schema(self._schema, samples)
         if len(samples) == 0:
             return np.zeros(0)
-        matrix = xgboost.DMatrix(self._matrix(samples), nthread=self._options.threads or None)
-        output = np.asarray(self._booster.predict(matrix), np.float64)
+        rows = tree_rows(self._matrix(samples), threads=self._options.threads)
+        output = np.asarray(self._booster.predict(rows), np.float64)
         if isinstance(self._labels, ScoreLabels):
             return self._labels.decode(-output, log_rates(samples))
         return self._labels.decode(output + self._base(samples))
@@ -130,7 +116,7 @@ class GbdtCostModel(CostModel):
         return None if self._prior is None else self._prior.to_json()
 
     def save(self, directory: Path) -> dict[str, Any]:
-        """Writes the trees as the library's own UBJSON, packed, and returns the state."""
+        """Writes the trees and returns the state."""
         save_booster(self._booster, directory / _FILE_NAME)
         return {
             "feature_schema": self._schema,
@@ -161,7 +147,6 @@ class GbdtCostModel(CostModel):
         options = self._options
         parameters: dict[str, Any] = {
             "objective": _OBJECTIVES[options.objective],
-            "tree_method": "hist",
             "max_depth": options.depth,
             "eta": options.learning_rate,
             "subsample": options.subsample,
@@ -175,20 +160,16 @@ class GbdtCostModel(CostModel):
         return parameters
 
     def _labelled(self, samples: Samples) -> Any:
-        """Returns the matrix with labels of samples whose groups follow each other."""
-        import xgboost
-
-        threads = self._options.threads or None
-        if self._options.objective != "rank":
-            label = np.log(samples.latency_s) - self._base(samples)
-            return xgboost.DMatrix(self._matrix(samples), label=label, nthread=threads)
-        group = task_device_groups(samples)
-        return xgboost.DMatrix(
-            self._matrix(samples),
-            label=best_over_latency(samples.latency_s, group),
-            qid=np.unique(group, return_inverse=True)[1],
-            nthread=threads,
-        )
+        """Returns the rows with labels of samples whose groups follow each other."""
+        groups = None
+        if self._options.objective == "rank":
+            group = task_device_groups(samples)
+            labels = best_over_latency(samples.latency_s, group)
+            groups = np.unique(group, return_inverse=True)[1]
+        else:
+            labels = np.log(samples.latency_s) - self._base(samples)
+        threads = self._options.threads
+        return tree_rows(self._matrix(samples), labels, groups=groups, threads=threads)
 
     def _matrix(self, samples: Samples) -> NDArray[np.float32]:
         """Returns float32 [N, pooled + device columns]."""

@@ -1,4 +1,4 @@
-"""Files of boosted trees: what comes back, also from earlier versions, and what is refused."""
+"""Boosted trees: where they stop, and what comes back of their files, also of earlier versions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import xgboost
 
 from cdmpp.errors import DataError
-from cdmpp.files.boosted_trees import load_booster, save_booster
+from cdmpp.files.boosted_trees import grow_trees, load_booster, save_booster, tree_rows
 
 
 @pytest.fixture(scope="module")
@@ -17,6 +17,19 @@ def booster():
     columns = np.random.default_rng(0).normal(size=(200, 3))
     matrix = xgboost.DMatrix(columns, label=columns[:, 0])
     return xgboost.train({"max_depth": 3}, matrix, num_boost_round=5)
+
+
+def test_trees_stop_where_the_watched_part_gains_no_more():
+    random = np.random.default_rng(0)
+    columns, noise = random.normal(size=(2, 200, 3))
+    rows = tree_rows(columns, noise[:, 0], threads=1)
+    watched = tree_rows(columns + 1, noise[:, 1], threads=1)
+    grown = grow_trees({"seed": 0}, rows, watched, trees=60, patience=3)
+    alone = grow_trees({"seed": 0}, rows, trees=60)
+    assert grown.num_boosted_rounds() < 50
+    assert alone.num_boosted_rounds() == 60
+    first = alone[: grown.num_boosted_rounds()]
+    assert np.array_equal(grown.predict(rows), first.predict(rows))
 
 
 def text(booster) -> bytes:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cdmpp.files.boosted_trees import load_booster, save_booster
+from cdmpp.files.boosted_trees import grow_trees, load_booster, save_booster, tree_rows
 from cdmpp.networks.models.options import TreeOptions
 
 FloatArray = NDArray[np.float64]
@@ -45,11 +45,8 @@ class Boosters:
                 is `validation`.
             names: of the labels; those without a label in both parts get no trees.
         """
-        import xgboost
-
         parameters = {
             "objective": "reg:absoluteerror",
-            "tree_method": "hist",
             "max_depth": options.depth,
             "eta": options.learning_rate,
             "subsample": options.subsample,
@@ -59,24 +56,18 @@ class Boosters:
             "seed": seed,
         }
 
-        def matrix(part: tuple[FloatArray, FloatArray], column: int) -> Any:
-            rows = np.flatnonzero(np.isfinite(part[1][:, column]))
-            threads = options.threads or None
-            return xgboost.DMatrix(part[0][rows], label=part[1][rows, column], nthread=threads)
-
         found = {}
         for column, name in enumerate(names):
-            if not all(np.isfinite(part[1][:, column]).any() for part in (train, validation)):
+            known = [np.isfinite(part[1][:, column]) for part in (train, validation)]
+            if not all(rows.any() for rows in known):
                 continue
-            booster = xgboost.train(
-                parameters,
-                matrix(train, column),
-                num_boost_round=options.trees,
-                evals=[(matrix(validation, column), "validation")],
-                early_stopping_rounds=options.patience,
-                verbose_eval=False,
+            grown, watched = (
+                tree_rows(part[0][rows], part[1][rows, column], threads=options.threads)
+                for part, rows in zip((train, validation), known, strict=True)
             )
-            found[name] = booster[: booster.best_iteration + 1]
+            found[name] = grow_trees(
+                parameters, grown, watched, trees=options.trees, patience=options.patience
+            )
         return cls(found, options.threads)
 
     def predict(self, name: str, rows: FloatArray) -> FloatArray:
@@ -85,13 +76,11 @@ class Boosters:
         Args:
             rows: float64 [N, features].
         """
-        import xgboost
-
-        matrix = xgboost.DMatrix(rows, nthread=self.threads or None)
-        return np.asarray(self.by_name[name].predict(matrix), np.float64)
+        found = self.by_name[name].predict(tree_rows(rows, threads=self.threads))
+        return np.asarray(found, np.float64)
 
     def save(self, directory: Path) -> list[str]:
-        """Writes the trees as the library's own UBJSON, packed; returns the names."""
+        """Writes the trees; returns the names."""
         for name, booster in self.by_name.items():
             save_booster(booster, _path(directory, name))
         return list(self.by_name)

@@ -22,7 +22,7 @@ from cdmpp.errors import DataError
 from cdmpp.features.added_columns import LEAF_EXTRA_NAMES
 from cdmpp.features.machine_code import MACHINE_CODE_NAMES, MACHINE_CODE_SCHEMA_VERSION
 from cdmpp.files.atomic import make_folder, read_json, write_json
-from cdmpp.files.boosted_trees import load_booster, save_booster
+from cdmpp.files.boosted_trees import grow_trees, load_booster, save_booster, tree_rows
 from cdmpp.models.parts.pooling import pooled_features
 
 if TYPE_CHECKING:  # torch takes long to import
@@ -40,9 +40,14 @@ _TENTHS = 10
 _FLOPS = MACHINE_CODE_NAMES.index("flops")
 _FLOAT_OPS = LEAF_EXTRA_NAMES.index("program.float_ops")
 _PARAMETERS = {
-    "objective": "reg:squarederror", "tree_method": "hist", "max_depth": 6, "eta": 0.04,
-    "subsample": 0.8, "colsample_bytree": 0.3, "min_child_weight": 3,
-}  # fmt: skip
+    "objective": "reg:squarederror",
+    "max_depth": 6,
+    "eta": 0.04,
+    "subsample": 0.8,
+    "colsample_bytree": 0.3,
+    "min_child_weight": 3,
+    "nthread": 1,
+}
 _MOST_TREES, _PATIENCE = 1200, 60
 _HINT = "train it again with `cdmpp train-code`"
 
@@ -184,24 +189,16 @@ class CodeModel:
         Raises:
             DataError: a part is empty.
         """
-        import xgboost
-
         from cdmpp.training.machine_code.net import CodeNet
 
         train, validation, test = parts
         for name, part in zip(("training", "validation", "test"), parts, strict=True):
             if len(part) == 0:
                 raise DataError(f"the {name} part has no program with machine code; add data")
-        watched = xgboost.DMatrix(validation.columns, label=validation.log_s)
-        booster = xgboost.train(
-            {**_PARAMETERS, "nthread": 1, "seed": seed},
-            xgboost.DMatrix(train.columns, label=train.log_s),
-            num_boost_round=_MOST_TREES,
-            evals=[(watched, "validation")],
-            early_stopping_rounds=_PATIENCE,
-            verbose_eval=False,
+        grown, watched = (tree_rows(part.columns, part.log_s) for part in parts[:2])
+        booster = grow_trees(
+            {**_PARAMETERS, "seed": seed}, grown, watched, trees=_MOST_TREES, patience=_PATIENCE
         )
-        booster = booster[: booster.best_iteration + 1]
         net = CodeNet.fit(train.columns, train.log_s, seed=seed)
         uncalibrated = CodeCalibration(0.0, 0.0, 0.0)
         found = cls(device, target, feature_schema, booster, net, uncalibrated, None)
@@ -231,11 +228,8 @@ class CodeModel:
 
     def _parts_log_s(self, rows: CodeRows) -> tuple[FloatArray, FloatArray]:
         """Returns what the trees and the perceptron say."""
-        import xgboost
-
-        matrix = xgboost.DMatrix(rows.columns, nthread=1)
-        trees = np.asarray(self._booster.predict(matrix), np.float64)
-        return trees, self._net.log_s(rows.columns)
+        trees = self._booster.predict(tree_rows(rows.columns, threads=1))
+        return np.asarray(trees, np.float64), self._net.log_s(rows.columns)
 
     def _calibrated(self, validation: CodeRows, *, is_shifted: bool) -> CodeCalibration:
         parts, measured = self._parts_log_s(validation), validation.log_s

@@ -17,7 +17,7 @@ from cdmpp.analytic.conv.layers.table import LayerTable, device_rows
 from cdmpp.analytic.conv.shapes import FloatArray, IntArray
 from cdmpp.errors import DataError
 from cdmpp.files.atomic import make_folder, write_bytes, write_json
-from cdmpp.files.boosted_trees import load_booster
+from cdmpp.files.boosted_trees import grow_trees, load_booster, tree_rows
 
 FORMAT = "cdmpp-conv-layers/1"
 _MODEL_FILE = "conv.json"
@@ -111,12 +111,10 @@ class LayerModel:
         time_ms = closed_ms.min(axis=1)
         algorithm = closed_ms.argmin(axis=1)
         if self.time_trees is not None:
-            import xgboost
-
-            matrix = xgboost.DMatrix(layer_features(table, self.closed))
-            found = np.asarray(self.time_trees.predict(matrix), np.float64)
+            rows = tree_rows(layer_features(table, self.closed))
+            found = np.asarray(self.time_trees.predict(rows), np.float64)
             time_ms = np.exp(found) * (time_ms if self.options.residual == "ratio" else 1.0)
-            chance = np.asarray(self.algorithm_trees.predict(matrix)).reshape(len(table), -1)
+            chance = np.asarray(self.algorithm_trees.predict(rows)).reshape(len(table), -1)
             algorithm = np.array(self.algorithms, np.int64)[chance.argmax(axis=1)]
         return LayerPrediction(
             time_ms, algorithm, closed_ms, kinds[np.arange(len(table)), algorithm]
@@ -228,8 +226,6 @@ def boost(
     class_count: int | None = None,
 ) -> Any:
     """Returns an xgboost booster of squared error, or of a class where `class_count` is given."""
-    import xgboost
-
     parameters: dict[str, Any] = {
         "objective": "reg:squarederror",
         "max_depth": options.depth,
@@ -238,7 +234,6 @@ def boost(
         "colsample_bytree": options.column_share,
         "min_child_weight": options.min_child_weight,
         "lambda": 2.0,
-        "tree_method": "hist",
         "nthread": options.threads,
         "seed": seed,
     }
@@ -246,7 +241,7 @@ def boost(
     if class_count is not None:
         parameters |= {"objective": "multi:softprob", "num_class": class_count}
         rounds = options.algorithm_rounds
-    return xgboost.train(parameters, xgboost.DMatrix(features, target), rounds)
+    return grow_trees(parameters, tree_rows(features, target), trees=rounds)
 
 
 def load_layers_model(folder: Path) -> LayerModel:
