@@ -15,13 +15,12 @@ from cdmpp.autotune.options import AutotuneOptions, trial_options
 from cdmpp.autotune.settings import MODEL, chosen_values, with_values
 from cdmpp.datasets.judge import judge, judged
 from cdmpp.datasets.samples import Samples
-from cdmpp.datasets.splits import split
 from cdmpp.errors import CdmppError, NotApplicableError, NotFiniteError
 from cdmpp.metrics import spearman_by_task
 from cdmpp.models.base import CostModel
 from cdmpp.models.parts.labels import least_mape_factor
 from cdmpp.training.options import TrainOptions
-from cdmpp.training.run import new_model
+from cdmpp.training.run import new_model, split_samples
 
 if TYPE_CHECKING:
     from optuna.trial import Trial
@@ -73,13 +72,7 @@ def study_parts(options: TrainOptions, samples: Samples) -> Parts:
     Raises:
         DataError: a part is empty.
     """
-    parts = split(
-        samples,
-        options.split,
-        seed=options.seed,
-        fractions=options.fractions,
-        test_networks=options.test_networks or None,
-    )
+    parts = split_samples(options, samples)
     return Parts(samples.take(parts.train), samples.take(parts.validation))
 
 

@@ -18,10 +18,11 @@ from cdmpp.datasets.judge import judge_everywhere, mean_devices, oracle_task_med
 from cdmpp.datasets.samples import Samples
 from cdmpp.datasets.selection import cap_programs, of_devices
 from cdmpp.datasets.splits import split
+from cdmpp.errors import DataError
 from cdmpp.metrics import mean_metrics
 from cdmpp.models.base import CostModel
 from cdmpp.training.run import new_model
-from cdmpp.training.run_folder import write_predictions
+from cdmpp.training.run_folder import part_sizes, write_predictions
 from cdmpp.training.uncertainty.calibration import (
     INTERVAL_METRICS,
     Calibration,
@@ -166,22 +167,12 @@ def reference_metrics(line: str, test: Samples, few_workloads: int) -> dict[str,
     return {"metrics": judge_everywhere(test, predicted_s, few_workloads=few_workloads)}
 
 
-def part_sizes(**parts: Samples) -> dict[str, dict[str, int]]:
-    """Returns the number of samples and tasks of each part, by name."""
-    return {
-        name: {"samples": len(part), "tasks": len(np.unique(part.task_id))}
-        for name, part in parts.items()
-    }
-
-
 def check_predictions(cell: Cell, predicted_s: FloatArray) -> None:
     """Refuses predictions that no metric is defined on.
 
     Raises:
         DataError: a prediction is not a positive finite number.
     """
-    from cdmpp.errors import DataError
-
     bad = int(np.sum(~(np.isfinite(predicted_s) & (predicted_s > 0))))
     if bad:
         raise DataError(

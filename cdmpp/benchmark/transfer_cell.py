@@ -13,7 +13,6 @@ from cdmpp.benchmark.model_cell import (
     fit_and_judge,
     judge_model,
     judge_predictions,
-    part_sizes,
     reference_metrics,
 )
 from cdmpp.benchmark.options import BUDGET_SUFFIX, FINETUNE, ZERO_SHOT_SUFFIX
@@ -25,9 +24,11 @@ from cdmpp.datasets.samples import Samples
 from cdmpp.datasets.sampling import SamplingMethod, choose_tasks
 from cdmpp.datasets.selection import cap_programs, of_devices
 from cdmpp.datasets.splits import split
+from cdmpp.training.finetune.few_shot import finetune_in_detail
 from cdmpp.training.finetune.one_factor import as_device, fit_one_factor
+from cdmpp.training.finetune.options import FinetuneOptions
 from cdmpp.training.run import new_model
-from cdmpp.training.run_folder import ModelCard, load_model, save_model, task_digests
+from cdmpp.training.run_folder import ModelCard, load_model, part_sizes, save_model, split_facts
 
 FloatArray = NDArray[np.float64]
 
@@ -84,9 +85,6 @@ def _with_budget(cell: Cell, parts: TargetParts, cell_dir: Path, runs_dir: Path)
             predicted_s = factor * pretrained.predict(as_device(parts.test, source))
         judged = judge_predictions(cell, parts.test, predicted_s, cell_dir, watch, prediction)
         return {**facts, **judged}
-    from cdmpp.training.finetune.few_shot import finetune_in_detail
-    from cdmpp.training.finetune.options import FinetuneOptions
-
     options = from_dict(FinetuneOptions, cell.key["finetune"])
     with watch.running():
         tuned = finetune_in_detail(pretrained, train, validation, options=options, seed=cell.seed)
@@ -109,23 +107,8 @@ def _pretrain(cell: Cell, samples: Samples, cell_dir: Path) -> dict[str, Any]:
     with watch.running():
         model.fit(train, validation, seed=cell.seed)
     description = f"sources {', '.join(cell.sources)}: by task, validation only"
-    card = ModelCard(
-        kind=cell.kind,
-        feature_schema=dict(samples.programs.feature_schema),
-        data_hash=samples.programs.data_hash,
-        split={
-            "kind": "task",
-            "seed": cell.seed,
-            "fractions": list(_SOURCE_FRACTIONS),
-            "description": description,
-            "leaks": False,
-            "test_networks": [],
-        },
-        devices=tuple(samples.devices[index] for index in np.unique(train.device)),
-        training_tasks=task_digests(train),
-        versions={},
-    )
-    save_model(model, cell_dir, card)
+    facts = split_facts("task", cell.seed, description, fractions=_SOURCE_FRACTIONS)
+    save_model(model, cell_dir, ModelCard.of(cell.kind, train, facts))
     everything = judge(validation, model.predict(validation))
     by_device = everything.pop("by_device")
     return {

@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -83,22 +83,61 @@ def write_bytes(path: Path, content: bytes) -> None:
     write_atomic(path, write)
 
 
-def read_json(path: Path, *, what: str, hint: str) -> Any:
+def write_columns(path: Path, columns: Mapping[str, Any]) -> None:
+    """Writes columns [N] as a Parquet table; NaN becomes null.
+
+    Raises:
+        DataError: the file cannot be written.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as parquet
+
+    table = pa.table({name: pa.array(col, from_pandas=True) for name, col in columns.items()})
+    write_atomic(path, lambda temporary: parquet.write_table(table, temporary))
+
+
+@contextlib.contextmanager
+def replaced_folder(folder: Path, *, what: str) -> Iterator[Path]:
+    """Gives an empty folder to fill, which at the end of the block replaces `folder` in one step.
+
+    Raises:
+        DataError: nothing can be written beside `folder`.
+    """
+    make_folder(folder.parent, what=what)
+    temporary = folder.with_name(f"{folder.name}.{os.getpid()}.tmp")
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir()
+    try:
+        yield temporary
+        shutil.rmtree(folder, ignore_errors=True)
+        os.replace(temporary, folder)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def read_json(path: Path, *, what: str, hint: str, format: str | int | None = None) -> Any:
     """Returns the JSON value of a file.
 
     Args:
         what: what the file is, for the error text.
         hint: what to do when it is missing or damaged.
+        format: what its entry `format` must be; None = it may be any value.
 
     Raises:
-        DataError: the file is missing or is not JSON.
+        DataError: the file is missing, is not JSON or has another format.
     """
     try:
-        return json.loads(path.read_text("utf-8"))
+        value = json.loads(path.read_text("utf-8"))
     except OSError as error:
         raise DataError(f"no {what} at {path} ({error.strerror or error}); {hint}") from error
     except ValueError as error:
         raise DataError(f"the {what} {path} is damaged ({error}); {hint}") from error
+    if format is not None:
+        is_object = isinstance(value, dict)
+        if not is_object or value.get("format") != format:
+            got = repr(value.get("format")) if is_object else type(value).__name__
+            raise DataError(f"{path} has format {got}, expected {format!r} ({what}); {hint}")
+    return value
 
 
 def remove_abandoned(folder: Path, pattern: str = "*.tmp") -> None:

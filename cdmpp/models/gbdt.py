@@ -161,15 +161,14 @@ class GbdtCostModel(CostModel):
 
     def _labelled(self, samples: Samples) -> Any:
         """Returns the rows with labels of samples whose groups follow each other."""
-        groups = None
-        if self._options.objective == "rank":
-            group = task_device_groups(samples)
-            labels = best_over_latency(samples.latency_s, group)
-            groups = np.unique(group, return_inverse=True)[1]
-        else:
+        matrix, threads = self._matrix(samples), self._options.threads
+        if self._options.objective != "rank":
             labels = np.log(samples.latency_s) - self._base(samples)
-        threads = self._options.threads
-        return tree_rows(self._matrix(samples), labels, groups=groups, threads=threads)
+            return tree_rows(matrix, labels, threads=threads)
+        group = task_device_groups(samples)
+        places = np.unique(group, return_inverse=True)[1]
+        ranks = best_over_latency(samples.latency_s, group)
+        return tree_rows(matrix, ranks, groups=places, threads=threads)
 
     def _matrix(self, samples: Samples) -> NDArray[np.float32]:
         """Returns float32 [N, pooled + device columns]."""

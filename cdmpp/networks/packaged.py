@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
 from pathlib import Path
 from typing import Any
 
 from cdmpp.errors import DataError
-from cdmpp.files.atomic import make_folder, write_json
+from cdmpp.files.atomic import read_json, replaced_folder, write_json
 from cdmpp.files.places import package_folder
 from cdmpp.networks.run import MODEL_FILE, load_run, save_trained
 
@@ -60,12 +57,13 @@ def package_run(run_dir: Path, *, command: str, licence: str, out: Path | None =
     """
     trained = load_run(run_dir)
     out = out or packaged_folder()
-    metrics = _metrics(run_dir)
-    make_folder(out.parent, what="packaged model")
-    temporary = out.with_name(f"{out.name}.{os.getpid()}.tmp")
-    shutil.rmtree(temporary, ignore_errors=True)
-    try:
-        (temporary / _MODEL).mkdir(parents=True)
+    metrics = read_json(
+        run_dir / "metrics.json",
+        what="metrics of the run",
+        hint="let the training finish: give its command again",
+    )
+    with replaced_folder(out, what="packaged model") as temporary:
+        (temporary / _MODEL).mkdir()
         save_trained(trained, temporary / _MODEL)
         write_json(temporary / CARD, _card(metrics, command, licence))
         size = sum(path.stat().st_size for path in temporary.rglob("*") if path.is_file())
@@ -75,22 +73,7 @@ def package_run(run_dir: Path, *, command: str, licence: str, out: Path | None =
                 f"{MOST_BYTES / 1e6:.0f} MB are allowed; train a smaller one "
                 "(residual.hidden, residual.members)"
             )
-        shutil.rmtree(out, ignore_errors=True)
-        os.replace(temporary, out)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
     return out
-
-
-def _metrics(run_dir: Path) -> dict[str, Any]:
-    path = Path(run_dir) / "metrics.json"
-    try:
-        value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise DataError(
-            f"cannot read {path} ({error}); let the training finish: give its command again"
-        ) from None
-    return value
 
 
 def _card(metrics: dict[str, Any], command: str, licence: str) -> dict[str, Any]:

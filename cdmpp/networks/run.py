@@ -17,7 +17,7 @@ import numpy as np
 from cdmpp.config import dump_text, from_dict, to_dict
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError
-from cdmpp.files.atomic import make_folder, write_atomic
+from cdmpp.files.atomic import make_folder, read_json, write_columns, write_json, write_text
 from cdmpp.networks.dataset.encode import ENCODING_VERSION
 from cdmpp.networks.dataset.samples import TARGETS, NetworkSamples, assemble
 from cdmpp.networks.dataset.split import NetworkSplit, SplitKind, split_networks
@@ -152,12 +152,12 @@ def train_run(
         "test": judge(test, predicted, (low, high)),
         NOISE_FLOOR: noise_floor(test),
     }
-    write_atomic(out / "config.yaml", lambda path: _write(path, dump_text(run)))
+    write_text(out / "config.yaml", dump_text(run))
     save_trained(trained, out)
     _write_predictions(out / "predictions.parquet", trained, samples, parts)
     lines = "".join(json.dumps(entry, allow_nan=False) + "\n" for entry in log)
-    write_atomic(out / "log.jsonl", lambda path: _write(path, lines))
-    _write_json(out / "metrics.json", metrics)
+    write_text(out / "log.jsonl", lines)
+    write_json(out / "metrics.json", metrics)
     return metrics
 
 
@@ -165,7 +165,7 @@ def save_trained(trained: TrainedNetworks, directory: Path) -> None:
     """Writes the weights, then `model.json`, whose presence says that the model is complete."""
     (directory / MODEL_FILE).unlink(missing_ok=True)
     state = trained.model.save(directory)
-    _write_json(
+    write_json(
         directory / MODEL_FILE,
         {
             "format": MODEL_FORMAT,
@@ -188,20 +188,7 @@ def load_run(directory: Path) -> TrainedNetworks:
         DataError: there is no complete model of whole networks, or it is of another version.
     """
     path = Path(directory) / MODEL_FILE
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise DataError(
-            f"no model of whole networks in {directory} ({error.strerror or error}); {_HINT}"
-        ) from None
-    except ValueError as error:
-        raise DataError(f"{path} is damaged ({error}); {_HINT}") from None
-    found = value.get("format") if isinstance(value, dict) else type(value).__name__
-    if found != MODEL_FORMAT:
-        raise DataError(
-            f"{path} has format {found}, expected {MODEL_FORMAT} (a model of whole networks); "
-            f"{_HINT}"
-        )
+    value = read_json(path, what="model of whole networks", hint=_HINT, format=MODEL_FORMAT)
     if value.get("encoding") != ENCODING_VERSION:
         raise DataError(
             f"{path} expects columns of version {value.get('encoding')}, this version makes "
@@ -284,34 +271,22 @@ def _write_predictions(
     path: Path, trained: TrainedNetworks, samples: NetworkSamples, parts: NetworkSplit
 ) -> None:
     """Writes one row a sample and target."""
-    import pyarrow as pa
-    import pyarrow.parquet as parquet
-
     predicted, low, high = trained.predict(samples)
     part = np.full(len(samples), "train", object)
     part[parts.validation], part[parts.test] = "validation", "test"
     labels = np.array([spec.name for spec in samples.devices], object)[samples.device]
     width = len(TARGETS)
-    table = pa.table(
+    write_columns(
+        path,
         {
-            "graph_id": pa.array(np.repeat(samples.sample_names, width).tolist()),
-            "architecture": pa.array(np.repeat(samples.architecture, width).tolist()),
-            "device": pa.array(np.repeat(labels, width).tolist()),
-            "part": pa.array(np.repeat(part, width).tolist()),
-            "target": pa.array(list(TARGETS) * len(samples)),
-            "measured": pa.array(samples.targets.ravel(), from_pandas=True),
-            "predicted": pa.array(predicted.ravel(), from_pandas=True),
-            "low": pa.array(low.ravel(), from_pandas=True),
-            "high": pa.array(high.ravel(), from_pandas=True),
-        }
+            "graph_id": np.repeat(samples.sample_names, width),
+            "architecture": np.repeat(samples.architecture, width),
+            "device": np.repeat(labels, width),
+            "part": np.repeat(part, width),
+            "target": list(TARGETS) * len(samples),
+            "measured": samples.targets.ravel(),
+            "predicted": predicted.ravel(),
+            "low": low.ravel(),
+            "high": high.ravel(),
+        },
     )
-    write_atomic(path, lambda temporary: parquet.write_table(table, temporary))
-
-
-def _write_json(path: Path, value: Any) -> None:
-    text = json.dumps(value, indent=1, allow_nan=False) + "\n"
-    write_atomic(path, lambda temporary: _write(temporary, text))
-
-
-def _write(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8")

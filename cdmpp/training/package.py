@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,7 @@ import numpy as np
 from cdmpp.datasets.samples import Samples
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError, UsageError
-from cdmpp.files.atomic import make_folder, read_json, write_json
+from cdmpp.files.atomic import read_json, replaced_folder, write_json
 from cdmpp.training.estimates import load_trained
 from cdmpp.training.run_folder import save_model
 
@@ -77,20 +75,12 @@ def package_run(run_dir: Path, out: Path, samples: Samples, *, name: str, comman
         what="metrics of the run",
         hint="let the training finish: give the same command again",
     )
-    make_folder(out, what="packaged models")
-    temporary = out / f"{name}.{os.getpid()}.tmp"
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir()
-    try:
+    with replaced_folder(out / name, what="packaged models") as temporary:
         trained.tasks.save(temporary)
         save_model(trained.model, temporary, trained.card)
         write_json(temporary / CARD, _card(trained.card.devices, metrics, name, command))
         _check_equal(run_dir, temporary, samples)
         _check_size(out, name, temporary)
-        shutil.rmtree(out / name, ignore_errors=True)
-        os.replace(temporary, out / name)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
     return out / name
 
 

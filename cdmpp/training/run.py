@@ -17,13 +17,18 @@ from cdmpp.datasets.samples import Samples
 from cdmpp.datasets.splits import Split, split
 from cdmpp.errors import UsageError
 from cdmpp.files.atomic import make_folder, write_json, write_text
-from cdmpp.machine import versions
 from cdmpp.models.base import CostModel
 from cdmpp.models.registry import model_class
 from cdmpp.timing.stats import timer
 from cdmpp.training.estimates import TrainedModel
 from cdmpp.training.options import TrainOptions
-from cdmpp.training.run_folder import ModelCard, save_trained, task_digests, write_predictions
+from cdmpp.training.run_folder import (
+    ModelCard,
+    run_metrics,
+    save_trained,
+    split_facts,
+    write_predictions,
+)
 from cdmpp.training.uncertainty.calibration import add_interval_metrics
 
 #: (what is being done, progress of it or None)
@@ -83,7 +88,7 @@ def train_run(
     report = on_progress or _ignore
     make_folder(run_dir, what="run folder")
     claim_run_folder(run_dir, dump_text(options))
-    parts = _split(options, samples)
+    parts = split_samples(options, samples)
     train, validation, test = (
         samples.take(index) for index in (parts.train, parts.validation, parts.test)
     )
@@ -92,7 +97,7 @@ def train_run(
     card, tasks = save_trained(
         model,
         run_dir,
-        _card(options.model, samples, train, parts, options),
+        ModelCard.of(options.model, train, _split_facts(parts, options)),
         train=train,
         validation=validation,
         validation_s=validation_s,
@@ -122,22 +127,16 @@ def train_run(
     history = list(getattr(model, "history", []))
     # The log also knows the seconds spent before an interruption.
     training_s = history[-1]["elapsed_s"] if history else training_s
-    metrics = {
-        "model": options.model,
-        "split": _split_facts(parts, options),
-        "seed": options.seed,
-        "data_hash": samples.programs.data_hash,
-        "parts": {
-            name: {"samples": len(part), "tasks": len(np.unique(part.task_id))}
-            for name, part in (("train", train), ("validation", validation), ("test", test))
-        },
-        "training_s": training_s,
-        "samples_per_s": float(np.mean([e["samples_per_s"] for e in history])) if history else None,
-        "predictions_per_s": len(test) / max(predict_s, 1e-9),
-        "versions": versions(),
-        "calibration": _calibration_facts(card),
-        "test": judged,
-    }
+    metrics = run_metrics(
+        options.model,
+        card,
+        {"train": train, "validation": validation, "test": test},
+        judged,
+        training_s=training_s,
+        predict_s=predict_s,
+    )
+    if history:
+        metrics["samples_per_s"] = float(np.mean([e["samples_per_s"] for e in history]))
     if (prior := model.prior_facts()) is not None:
         metrics["prior"] = prior
     write_json(run_dir / "metrics.json", metrics)
@@ -151,12 +150,17 @@ def assist_run(options: TrainOptions, samples: Samples, run_dir: Path) -> None:
     Raises:
         DataError: a part of the split is empty.
     """
-    parts = _split(options, samples)
+    parts = split_samples(options, samples)
     train, validation = samples.take(parts.train), samples.take(parts.validation)
     new_model(options.model, options).fit(train, validation, seed=options.seed, run_dir=run_dir)
 
 
-def _split(options: TrainOptions, samples: Samples) -> Split:
+def split_samples(options: TrainOptions, samples: Samples) -> Split:
+    """Returns the parts of a training run.
+
+    Raises:
+        DataError: a part is empty.
+    """
     return split(
         samples,
         options.split,
@@ -172,8 +176,7 @@ def claim_run_folder(run_dir: Path, config: str) -> None:
     if path.exists() and path.read_text("utf-8") != config:
         raise UsageError(
             f"{run_dir} holds a run with other options (see {path}); choose another folder with "
-            f"--out, "
-            f"or remove {run_dir}"
+            f"--out, or remove {run_dir}"
         )
     write_text(path, config)
 
@@ -200,41 +203,15 @@ def _fit(
     return model, time.perf_counter() - started
 
 
-def _card(
-    kind: str, samples: Samples, train: Samples, parts: Split, options: TrainOptions
-) -> ModelCard:
-    return ModelCard(
-        kind=kind,
-        feature_schema=dict(samples.programs.feature_schema),
-        data_hash=samples.programs.data_hash,
-        split=_split_facts(parts, options),
-        devices=tuple(samples.devices[index] for index in np.unique(train.device)),
-        training_tasks=task_digests(train),
-        versions=versions(),
-    )
-
-
 def _split_facts(parts: Split, options: TrainOptions) -> dict[str, Any]:
-    return {
-        "kind": options.split,
-        "seed": options.seed,
-        "fractions": list(options.fractions),
-        "description": parts.description,
-        "leaks": parts.leaks,
-        "test_networks": list(parts.test_networks),
-    }
-
-
-def _calibration_facts(card: ModelCard) -> dict[str, Any] | None:
-    found = card.calibration
-    if found is None:
-        return None
-    return {
-        "coverage": found.coverage,
-        "tasks": found.tasks,
-        "samples": found.samples,
-        "pooled_log_half_width": found.pooled,
-    }
+    return split_facts(
+        options.split,
+        options.seed,
+        parts.description,
+        fractions=options.fractions,
+        leaks=parts.leaks,
+        test_networks=parts.test_networks,
+    )
 
 
 def _ignore(what: str, progress: dict[str, Any] | None) -> None:

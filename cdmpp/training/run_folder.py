@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,8 @@ from cdmpp.datasets.samples import Samples
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.devices.vector import DEVICE_VECTOR_SCHEMA_VERSION
 from cdmpp.errors import DataError
-from cdmpp.files.atomic import read_json, write_atomic, write_json
+from cdmpp.files.atomic import read_json, write_columns, write_json
+from cdmpp.machine import versions
 from cdmpp.models.base import CostModel
 from cdmpp.models.registry import model_class
 from cdmpp.training.machine_code.model import FOLDER as MACHINE_CODE_FOLDER
@@ -49,6 +51,87 @@ class ModelCard:
     training_tasks: frozenset[str]
     versions: dict[str, str]
     calibration: Calibration | None = None
+
+    @classmethod
+    def of(cls, kind: str, train: Samples, split: dict[str, Any]) -> ModelCard:
+        """Returns the card of a model that learned from these samples."""
+        return cls(
+            kind=kind,
+            feature_schema=dict(train.programs.feature_schema),
+            data_hash=train.programs.data_hash,
+            split=split,
+            devices=tuple(train.devices[index] for index in np.unique(train.device)),
+            training_tasks=task_digests(train),
+            versions=versions(),
+        )
+
+
+def split_facts(
+    kind: str,
+    seed: int,
+    description: str,
+    *,
+    fractions: Sequence[float] = (),
+    leaks: bool = False,
+    test_networks: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Returns what cards and metrics say of the parts of a run."""
+    return {
+        "kind": kind,
+        "seed": seed,
+        "fractions": list(fractions),
+        "description": description,
+        "leaks": leaks,
+        "test_networks": list(test_networks),
+    }
+
+
+def part_sizes(**parts: Samples) -> dict[str, dict[str, int]]:
+    """Returns the number of samples and tasks of each part, by name."""
+    return {
+        name: {"samples": len(part), "tasks": len(np.unique(part.task_id))}
+        for name, part in parts.items()
+    }
+
+
+def run_metrics(
+    model: str,
+    card: ModelCard,
+    parts: dict[str, Samples],
+    judged: dict[str, dict[str, Any]],
+    *,
+    training_s: float,
+    predict_s: float,
+) -> dict[str, Any]:
+    """Returns what metrics.json of every run says.
+
+    Args:
+        model: the line of `judged` that is the run's own.
+        parts: the samples by name, with `test`.
+        judged: line -> its metrics on the test part.
+        predict_s: seconds that the prediction of the test part took.
+    """
+    calibration = card.calibration
+    return {
+        "model": model,
+        "split": card.split,
+        "seed": card.split["seed"],
+        "data_hash": card.data_hash,
+        "parts": part_sizes(**parts),
+        "training_s": training_s,
+        "samples_per_s": None,
+        "predictions_per_s": len(parts["test"]) / max(predict_s, 1e-9),
+        "versions": card.versions,
+        "calibration": None
+        if calibration is None
+        else {
+            "coverage": calibration.coverage,
+            "tasks": calibration.tasks,
+            "samples": calibration.samples,
+            "pooled_log_half_width": calibration.pooled,
+        },
+        "test": judged,
+    }
 
 
 def task_digest(task: str) -> str:
@@ -123,10 +206,7 @@ def load_model(directory: Path) -> tuple[CostModel, ModelCard]:
         DataError: there is no complete model, or it was written by another version of this format.
     """
     path = Path(directory) / "model.json"
-    value = read_json(path, what="trained model", hint=_HINT)
-    if not isinstance(value, dict) or value.get("format") != MODEL_FORMAT:
-        got = value.get("format") if isinstance(value, dict) else type(value).__name__
-        raise DataError(f"{path} has format {got}, expected {MODEL_FORMAT}; {_HINT}")
+    value = read_json(path, what="trained model", hint=_HINT, format=MODEL_FORMAT)
     got = value.get("device_vector_schema")
     if got != DEVICE_VECTOR_SCHEMA_VERSION:
         raise DataError(
@@ -157,25 +237,15 @@ def write_predictions(path: Path, rows: list[tuple[str, Samples, NDArray[np.floa
     Args:
         rows: (part name, its samples, float64 [N] predicted seconds).
     """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    tables = []
-    for part, samples, predicted_s in rows:
-        labels = np.array([spec.name for spec in samples.devices], object)
-        tables.append(
-            pa.table(
-                {
-                    "program_id": pa.array(
-                        samples.programs.program_id[samples.program].tolist(), pa.string()
-                    ),
-                    "device": pa.array(labels[samples.device].tolist(), pa.string()),
-                    "task": pa.array(samples.programs.tasks[samples.task_id].tolist(), pa.string()),
-                    "part": pa.array([part] * len(samples), pa.string()),
-                    "measured_s": pa.array(samples.latency_s, pa.float64()),
-                    "predicted_s": pa.array(predicted_s, pa.float64()),
-                }
-            )
-        )
-    table = pa.concat_tables(tables)
-    write_atomic(path, lambda temporary: pq.write_table(table, temporary))
+    parts = [
+        {
+            "program_id": samples.programs.program_id[samples.program],
+            "device": np.array([spec.name for spec in samples.devices], object)[samples.device],
+            "task": samples.programs.tasks[samples.task_id],
+            "part": np.full(len(samples), part, object),
+            "measured_s": samples.latency_s,
+            "predicted_s": predicted_s,
+        }
+        for part, samples, predicted_s in rows
+    ]
+    write_columns(path, {name: np.concatenate([p[name] for p in parts]) for name in parts[0]})

@@ -27,7 +27,7 @@ from cdmpp.pretrained import model_folder
 from cdmpp.training.estimates import load_trained
 from cdmpp.training.finetune.run import FINE_TUNED
 from cdmpp.training.run import ORACLE, RunResult, claim_run_folder
-from cdmpp.training.run_folder import load_model, write_predictions
+from cdmpp.training.run_folder import load_model, run_metrics, split_facts, write_predictions
 from cdmpp.training.uncertainty.calibration import add_interval_metrics
 from tvm_helper.device_add.benchmarks import run_benchmarks
 from tvm_helper.device_add.clock import Clock
@@ -321,28 +321,16 @@ def _finish(
     )
     calibration = trained.card.calibration
     final = details[PRETRAINED, most]
-    metrics = {
-        "model": FINE_TUNED,
-        "split": _split_facts(fits, options),
-        "seed": options.seed,
-        "data_hash": test.programs.data_hash,
-        "parts": {
-            name: {"samples": len(part), "tasks": len(np.unique(part.task_id))}
-            for name, part in (("train", fits.learn), ("test", test))
-        },
-        **{name: final[name] for name in ("kept", "steps", "nearest", "shares")},
-        "training_s": final["seconds"],
-        "samples_per_s": None,
-        "predictions_per_s": _predictions_per_s(trained.model, test),
-        "versions": versions(),
-        "calibration": None
-        if calibration is None
-        else {
-            "coverage": calibration.coverage, "tasks": calibration.tasks,
-            "samples": calibration.samples, "pooled_log_half_width": calibration.pooled,
-        },
-        "test": lines,
-    }  # fmt: skip
+    started = time.perf_counter()
+    trained.model.predict(test)
+    metrics = run_metrics(
+        FINE_TUNED,
+        trained.card,
+        {"train": fits.learn, "test": test},
+        lines,
+        training_s=final["seconds"],
+        predict_s=time.perf_counter() - started,
+    ) | {name: final[name] for name in ("kept", "steps", "nearest", "shares")}
     write_json(folder / "metrics.json", metrics)
     rows = curve_rows(test, budgets(most), points)
     errors = {row["tasks"]: row[PRETRAINED] and row[PRETRAINED]["median_ape"] for row in rows}
@@ -380,26 +368,15 @@ def _finish(
     return RunResult(folder, metrics, test, predicted_s, []), curve
 
 
-def _predictions_per_s(model: Any, test: Samples) -> float:
-    started = time.perf_counter()
-    model.predict(test)
-    return len(test) / max(time.perf_counter() - started, 1e-9)
-
-
 def _split_facts(fits: Fits, options: DeviceAddOptions) -> dict[str, Any]:
     judging = len(np.unique(fits.test.task_id))
-    return {
-        "kind": "budget",
-        "seed": options.seed,
-        "fractions": [],
-        "description": (
-            f"{len(fits.order)} tasks measured on {options.name}, chosen by k-means, judged on "
-            f"{judging} drawn tasks of other workloads; {options.from_run} had been trained on "
-            "none of them"
-        ),
-        "leaks": False,
-        "test_networks": [],
-    }
+    return split_facts(
+        "budget",
+        options.seed,
+        f"{len(fits.order)} tasks measured on {options.name}, chosen by k-means, judged on "
+        f"{judging} drawn tasks of other workloads; {options.from_run} had been trained on none "
+        "of them",
+    )
 
 
 def _ignore(what: str, detail: str) -> None:

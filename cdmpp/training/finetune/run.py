@@ -29,8 +29,10 @@ from cdmpp.training.run import ORACLE, RunProgress, RunResult, claim_run_folder,
 from cdmpp.training.run_folder import (
     ModelCard,
     load_model,
+    run_metrics,
     save_model,
     save_trained,
+    split_facts,
     task_digest,
     task_digests,
     write_predictions,
@@ -146,7 +148,7 @@ def finetune_run(
     report = on_progress or (lambda what, progress: None)
     loaded, card = load_model(model_folder(options.from_run))
     model = loaded.tunable_part()
-    card = replace(card, kind=model.kind)
+    card, trained_on = replace(card, kind=model.kind), card.devices
     budget = choose_budget(options, samples, card)
     zero_shot = model.predict(budget.test)  # refuses other features before anything is written
     make_folder(run_dir, what="run folder")
@@ -163,7 +165,7 @@ def finetune_run(
         on_progress=lambda progress: report("fine-tuning", progress),
     )
     training_s = time.perf_counter() - started
-    _save(result, run_dir, options, card, budget)
+    card = _save(result, run_dir, options, card, budget)
     started = time.perf_counter()
     predicted_s = {FINE_TUNED: result.model.predict(budget.test)}
     predict_s = time.perf_counter() - started
@@ -174,34 +176,28 @@ def finetune_run(
             ("test", budget.test, predicted_s[FINE_TUNED]),
         ],
     )
-    labels = tuple(spec.name for spec in card.devices)
-    nearest, factor = fit_one_factor(model, with_devices(budget.train, card.devices), labels)
-    test = with_devices(budget.test, card.devices)
+    labels = tuple(spec.name for spec in trained_on)
+    nearest, factor = fit_one_factor(model, with_devices(budget.train, trained_on), labels)
+    test = with_devices(budget.test, trained_on)
     predicted_s[ONE_FACTOR] = factor * model.predict(as_device(test, nearest))
     predicted_s[ZERO_SHOT] = zero_shot
     if options.compare:
         report("training on the budget alone", None)
         predicted_s |= _on_budget_alone(budget, model, card, options)
     predicted_s[ORACLE] = oracle_task_median(budget.test)
-    metrics = {
-        "model": FINE_TUNED,
-        "split": _split_facts(options, budget),
-        "seed": options.seed,
-        "data_hash": samples.programs.data_hash,
-        "parts": {
-            name: {"samples": len(part), "tasks": len(np.unique(part.task_id))}
-            for name, part in (("train", budget.train), ("test", budget.test))
-        },
+    metrics = run_metrics(
+        FINE_TUNED,
+        card,
+        {"train": budget.train, "test": budget.test},
+        {name: judge_in_detail(budget.test, s) for name, s in predicted_s.items()},
+        training_s=training_s,
+        predict_s=predict_s,
+    ) | {
         "budget_tasks": [str(budget.train.programs.tasks[task]) for task in budget.tasks],
         "kept": result.kept,
         "steps": result.steps,
         "held_out_error": result.held_out_error,
         "one_factor": {"nearest": nearest, "factor": factor},
-        "training_s": training_s,
-        "samples_per_s": None,
-        "predictions_per_s": len(budget.test) / max(predict_s, 1e-9),
-        "versions": versions(),
-        "test": {name: judge_in_detail(budget.test, s) for name, s in predicted_s.items()},
     }
     write_json(run_dir / "metrics.json", metrics)
     return RunResult(run_dir, metrics, budget.test, predicted_s, []), budget
@@ -229,7 +225,8 @@ def _save(
     options: FinetuneRunOptions,
     card: ModelCard,
     budget: Budget,
-) -> None:
+) -> ModelCard:
+    """Writes the adapted model and returns its card."""
     used = [budget.train.devices[index] for index in np.unique(budget.train.device)]
     known = {spec.name for spec in card.devices}
     new = [spec for spec in used if spec.name not in known]
@@ -245,8 +242,8 @@ def _save(
     base_tasks = TrainingTasks.load(model_folder(options.from_run))
     if result.held_out is None or result.held_out_s is None:
         save_model(result.model, run_dir, adapted)
-        return
-    save_trained(
+        return adapted
+    adapted, _ = save_trained(
         result.model,
         run_dir,
         adapted,
@@ -255,6 +252,7 @@ def _save(
         validation_s=result.held_out_s,
         base_tasks=base_tasks,
     )
+    return adapted
 
 
 def _on_budget_alone(
@@ -277,15 +275,9 @@ def _split_facts(options: FinetuneRunOptions, budget: Budget) -> dict[str, Any]:
     devices = "+".join(options.devices) or "all devices"
     where = f"{devices}, network {options.network}" if options.network else devices
     left_out = f", {budget.left_out} tasks of the first training left out" * (budget.left_out > 0)
-    return {
-        "kind": "budget",
-        "seed": options.seed,
-        "fractions": [],
-        "description": (
-            f"{len(budget.tasks)} tasks of {where} chosen by {options.sampler} (seed "
-            f"{options.seed}), judged on {len(np.unique(budget.test.task_id))} tasks of other "
-            f"workloads{left_out}"
-        ),
-        "leaks": False,
-        "test_networks": [],
-    }
+    return split_facts(
+        "budget",
+        options.seed,
+        f"{len(budget.tasks)} tasks of {where} chosen by {options.sampler} (seed {options.seed}), "
+        f"judged on {len(np.unique(budget.test.task_id))} tasks of other workloads{left_out}",
+    )

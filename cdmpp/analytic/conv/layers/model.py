@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -15,8 +14,8 @@ from cdmpp.analytic.conv.layers.drift import Drift, fit_drift, no_drift
 from cdmpp.analytic.conv.layers.features import layer_features
 from cdmpp.analytic.conv.layers.table import LayerTable, device_rows
 from cdmpp.analytic.conv.shapes import FloatArray, IntArray
-from cdmpp.errors import DataError
-from cdmpp.files.atomic import make_folder, write_bytes, write_json
+from cdmpp.config import from_dict
+from cdmpp.files.atomic import make_folder, read_json, write_bytes, write_json
 from cdmpp.files.boosted_trees import grow_trees, load_booster, tree_rows
 
 FORMAT = "cdmpp-conv-layers/1"
@@ -251,16 +250,7 @@ def load_layers_model(folder: Path) -> LayerModel:
         DataError: the folder is missing or holds no such model.
     """
     folder = Path(folder)
-    try:
-        value = json.loads((folder / _MODEL_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise DataError(f"{folder}: cannot read the convolution model ({error})") from None
-    if value.get("format") != FORMAT:
-        raise DataError(
-            f"{folder}: the model has format {value.get('format')!r}; expected {FORMAT!r}: {_HINT}"
-        )
-    from cdmpp.config import from_dict
-
+    value = read_json(folder / _MODEL_FILE, what="convolution model", hint=_HINT, format=FORMAT)
     options = from_dict(LayerOptions, value["options"])
     has_trees = options.residual != "none"
     return LayerModel(

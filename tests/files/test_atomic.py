@@ -1,0 +1,43 @@
+"""Files and folders that appear whole or not at all."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pyarrow.parquet as parquet
+import pytest
+
+from cdmpp.errors import DataError
+from cdmpp.files.atomic import read_json, replaced_folder, write_columns
+
+
+def test_a_folder_is_replaced_whole_or_stays(tmp_path):
+    folder = tmp_path / "model"
+    for text in ("first", "second"):
+        with replaced_folder(folder, what="model") as new:
+            assert list(new.iterdir()) == []
+            (new / text).write_text(text)
+        assert [path.name for path in folder.iterdir()] == [text]
+    with pytest.raises(FileNotFoundError), replaced_folder(folder, what="model") as new:
+        (new / "missing" / "third").write_text("third")
+    assert [path.name for path in tmp_path.rglob("*")] == ["model", "second"]
+
+
+def test_columns_come_back_and_what_is_no_number_is_null(tmp_path):
+    path = tmp_path / "table.parquet"
+    names = np.array(["a", "b"], object)
+    write_columns(path, {"name": names, "number": np.array([1.5, np.nan])})
+    assert parquet.read_table(path).to_pylist() == [
+        {"name": "a", "number": 1.5},
+        {"name": "b", "number": None},
+    ]
+
+
+@pytest.mark.parametrize(("value", "got"), [({"format": 2}, "2"), ({}, "None"), ([], "list")])
+def test_another_format_is_one_sentence(tmp_path, value, got):
+    path = tmp_path / "model.json"
+    path.write_text(json.dumps(value))
+    with pytest.raises(DataError, match=rf"has format {got}, expected 1 \(model\); train again"):
+        read_json(path, what="model", hint="train again", format=1)
+    assert read_json(path, what="model", hint="train again") == value
