@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from cdmpp import __version__
 from cdmpp.cli.commands import COMMANDS, CommandParser, add_commands
@@ -26,11 +25,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: arguments without the program's name; None = those of the process.
     """
     args = build_parser().parse_args(argv)
-    _set_up_logging(args)
+    _set_up_logging(args.verbose, is_quiet=args.quiet)
+    is_timed = getattr(args, "profile", False)
     try:
-        code: int = _run_with_timers(args) if getattr(args, "profile", False) else args.run(args)
+        code: int = _timed(args.command, lambda: args.run(args)) if is_timed else args.run(args)
     except CdmppError as error:
-        if getattr(args, "verbose", 0) > 1:
+        if args.verbose > 1:
             raise
         print(f"cdmpp: error: {error}", file=sys.stderr)
         return error.exit_code
@@ -63,27 +63,24 @@ def run_command(*words: str) -> int:
     return main([*words, *sys.argv[1:]])
 
 
-def _run_with_timers(args: argparse.Namespace) -> int:
+def _timed(command: str, run: Callable[[], int]) -> int:
     """Runs a command with timers on and prints their tree, also after an error."""
     from cdmpp.timing.stats import enable_timers, global_stats, timer
 
     global_stats().reset()
     enable_timers()
     try:
-        with timer(args.command):
-            code: int = args.run(args)
+        with timer(command):
+            return run()
     finally:
         enable_timers(False)
         print(global_stats().tree_text(), file=sys.stderr)
-    return code
 
 
-def _set_up_logging(args: argparse.Namespace) -> None:
-    level = logging.WARNING
-    if getattr(args, "verbose", 0):
-        level = logging.DEBUG if args.verbose > 1 else logging.INFO
-    elif getattr(args, "quiet", False):
-        level = logging.ERROR
+def _set_up_logging(verbosity: int, *, is_quiet: bool) -> None:
+    level = logging.ERROR if is_quiet else logging.WARNING
+    if verbosity:
+        level = logging.DEBUG if verbosity > 1 else logging.INFO
     logging.basicConfig(level=level, format="cdmpp: %(levelname)s: %(message)s", stream=sys.stderr)
     logging.getLogger("cdmpp").setLevel(level)
 

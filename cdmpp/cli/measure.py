@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cdmpp.cli.shared.campaign_progress import campaign_progress
 from cdmpp.cli.shared.options import (
     add_config_options,
     add_output_options,
@@ -16,6 +15,7 @@ from cdmpp.cli.shared.options import (
     given_options,
     is_quiet,
 )
+from cdmpp.cli.shared.progress import campaign_progress
 
 if TYPE_CHECKING:
     from tvm_helper.measure.options import MeasureOptions

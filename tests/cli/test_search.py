@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
@@ -20,8 +19,8 @@ from tvm_helper.search.options import SearchOptions
 DEVICE = ["--device", "epyc-avx2-1c"]
 
 
-def parsed(*words: str) -> argparse.Namespace:
-    return build_parser().parse_args(["search", "--out", "x", *words])
+def parsed(*words: str) -> dict[str, Any]:
+    return vars(build_parser().parse_args(["search", "--out", "x", *words]))
 
 
 def test_the_command_wins_over_set_wins_over_the_file(tmp_path: Path) -> None:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from cdmpp.cli.shared.options import add_output_options, is_quiet
-
-if TYPE_CHECKING:
-    from cdmpp.datasets.samples import Samples
-
-_SECONDS_BETWEEN_LINES = 10.0
+from cdmpp.cli.dataset.samples import samples_of
+from cdmpp.cli.shared.options import add_output_options
+from cdmpp.cli.shared.progress import progress
+from cdmpp.cli.train import command_line
+from cdmpp.devices.of_run import run_spec
+from cdmpp.devices.tables import device_text
+from cdmpp.files.atomic import write_text
+from cdmpp.report.device_curve import curve_markdown, curve_svg, curve_text
+from cdmpp.report.run_report import write_run_report
+from tvm_helper.device_add.options import DeviceAddOptions, run_folder
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -91,8 +92,6 @@ def add_curve_options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Runs `cdmpp device add`; returns the exit code."""
     began = time.monotonic()
-    from tvm_helper.device_add.options import DeviceAddOptions, run_folder
-
     options = DeviceAddOptions(
         name=args.name, minutes=args.minutes, threads=args.threads, target=args.target,
         dataset=str(args.dataset) if args.dataset else "", from_run=args.from_run,
@@ -100,27 +99,23 @@ def run(args: argparse.Namespace) -> int:
     )  # fmt: skip
     options.check()
     folder = args.out or run_folder(options)
-    from tvm_helper.device_add.run import add_device
+    from tvm_helper.device_add.run import add_device  # TVM takes a second
 
-    result, curve = add_device(
-        options, lambda: _samples(args), folder, began=began,
-        on_progress=_lines() if not is_quiet(args) else None,
+    wanted = argparse.Namespace(
+        dataset=args.dataset, network_info=None, device=None, cache=args.cache, jobs=None,
+        json=args.json, quiet=args.quiet,
     )  # fmt: skip
-    from cdmpp.files.atomic import write_text
-    from cdmpp.report.device_curve import curve_svg, curve_text
-
+    with progress(is_quiet=args.json or args.quiet) as show:
+        result, curve = add_device(
+            options, lambda: samples_of(wanted), folder, began=began,
+            on_progress=lambda what, detail: show(what, 0, None, detail),
+        )  # fmt: skip
     if result is not None:
-        from cdmpp.cli.train import command_line
-        from cdmpp.report.run_report import write_run_report
-
         write_run_report(result, command=command_line())
         write_text(folder / "curve.svg", curve_svg(curve))
     if args.json:
         print(json.dumps({"run": str(folder), **curve}, allow_nan=False))
         return 0
-    from cdmpp.cli.device.of_run import run_spec
-    from cdmpp.devices.tables import device_text
-
     print(f"{device_text(run_spec(folder, options.name), only_known=True)}\n")
     print(curve_text(curve))
     print(
@@ -135,8 +130,6 @@ def run(args: argparse.Namespace) -> int:
 
 def run_curve(args: argparse.Namespace) -> int:
     """Runs `cdmpp device curve`; returns the exit code."""
-    from cdmpp.files.atomic import write_text
-    from cdmpp.report.device_curve import curve_markdown, curve_svg, curve_text
     from tvm_helper.device_add.run import read_curve
 
     curve = read_curve(args.run_folder)
@@ -153,27 +146,3 @@ def run_curve(args: argparse.Namespace) -> int:
     else:
         print(curve_text(curve))
     return 0
-
-
-def _samples(args: argparse.Namespace) -> Samples:
-    from cdmpp.cli.dataset.samples import samples_of
-
-    wanted = argparse.Namespace(
-        dataset=args.dataset, network_info=None, device=None, cache=args.cache, jobs=None,
-        json=args.json, quiet=getattr(args, "quiet", False),
-    )  # fmt: skip
-    return samples_of(wanted)
-
-
-def _lines() -> Callable[[str, str], None]:
-    """Returns a progress callback: a line when something new begins, and now and then."""
-    last_what, last_shown = "", float("-inf")
-
-    def show(what: str, detail: str) -> None:
-        nonlocal last_what, last_shown
-        now = time.monotonic()
-        if what != last_what or (detail and now - last_shown >= _SECONDS_BETWEEN_LINES):
-            last_what, last_shown = what, now
-            print(f"{what}: {detail}" if detail else what, file=sys.stderr, flush=True)
-
-    return show

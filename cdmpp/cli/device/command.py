@@ -1,6 +1,4 @@
-"""`cdmpp device`: known devices, where each number is from, the occupancy calculator; adding one is
-in `device_add.py`.
-"""
+"""`cdmpp device`: known devices, where each number is from, the occupancy calculator."""
 
 from __future__ import annotations
 
@@ -9,13 +7,21 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cdmpp.cli.shared.options import add_devices_option
-
-if TYPE_CHECKING:
-    from cdmpp.devices.occupancy import Occupancy, OccupancyLimits
-    from cdmpp.devices.spec import DeviceSpec
+from cdmpp.devices.device_file import load_device_spec
+from cdmpp.devices.occupancy import (
+    Occupancy,
+    OccupancyLimits,
+    device_occupancy_limits,
+    occupancy,
+)
+from cdmpp.devices.of_run import run_spec, run_specs
+from cdmpp.devices.registry import get_device, load_aliases, load_registry
+from cdmpp.devices.spec import DeviceSpec
+from cdmpp.devices.tables import device_text, devices_markdown, devices_text
+from cdmpp.errors import UsageError
 
 
 def add_list_options(parser: argparse.ArgumentParser) -> None:
@@ -58,12 +64,7 @@ def add_occupancy_options(parser: argparse.ArgumentParser) -> None:
 
 def run_list(args: argparse.Namespace) -> int:
     """Runs `cdmpp device list`; returns the exit code."""
-    from cdmpp.devices.registry import load_registry
-    from cdmpp.devices.tables import devices_markdown, devices_text
-
     if args.run_folder is not None:
-        from cdmpp.cli.device.of_run import run_specs
-
         known = run_specs(args.run_folder)
     else:
         known = list(load_registry(args.devices).values())
@@ -80,14 +81,10 @@ def run_list(args: argparse.Namespace) -> int:
 
 def run_show(args: argparse.Namespace) -> int:
     """Runs `cdmpp device show`; returns the exit code."""
-    from cdmpp.devices.tables import device_text
-
     if args.run_folder is not None and args.name is not None:
-        from cdmpp.cli.device.of_run import run_spec
-
         spec = run_spec(args.run_folder, args.name)
     else:
-        spec = _device(args.name, args, "give a NAME")
+        spec = _device(args.name, args.device_spec, args.devices, "give a NAME")
     names = _aliases_by_label(args.devices).get(spec.name, [])
     if args.json:
         print(json.dumps(_json_device(spec, names)))
@@ -98,9 +95,7 @@ def run_show(args: argparse.Namespace) -> int:
 
 def run_occupancy(args: argparse.Namespace) -> int:
     """Runs `cdmpp device occupancy`; returns the exit code."""
-    from cdmpp.devices.occupancy import device_occupancy_limits, occupancy
-
-    spec = _device(args.device, args, "give --device NAME")
+    spec = _device(args.device, args.device_spec, args.devices, "give --device NAME")
     limits = device_occupancy_limits(spec)
     result = occupancy(
         limits,
@@ -132,27 +127,21 @@ def _add_device_file(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _device(name: str | None, args: argparse.Namespace, hint: str) -> DeviceSpec:
-    """Returns the asked device, from the registry or from the file of --device-spec.
+def _device(name: str | None, file: Path | None, folders: list[Path], hint: str) -> DeviceSpec:
+    """Returns the asked device, from the file of --device-spec or from the registry.
 
     Raises:
         UsageError: neither is given.
         DeviceError: the name is not known, or the file is wrong.
     """
-    from cdmpp.devices.device_file import load_device_spec
-    from cdmpp.devices.registry import get_device
-    from cdmpp.errors import UsageError
-
-    if args.device_spec is not None:
-        return load_device_spec(args.device_spec, name)
+    if file is not None:
+        return load_device_spec(file, name)
     if name is None:
         raise UsageError(f"no device: {hint} or --device-spec YAML; list them: cdmpp device list")
-    return get_device(name, args.devices)
+    return get_device(name, folders)
 
 
 def _aliases_by_label(folders: list[Path]) -> dict[str, list[str]]:
-    from cdmpp.devices.registry import load_aliases
-
     names: dict[str, list[str]] = {}
     for alias, label in load_aliases(folders).items():
         names.setdefault(label, []).append(alias)

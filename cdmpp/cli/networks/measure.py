@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 
 from cdmpp.cli.networks.generate import add_drawing_options, networks_config
-from cdmpp.cli.shared.campaign_progress import campaign_progress
 from cdmpp.cli.shared.options import add_devices_option, add_output_options, is_quiet
+from cdmpp.cli.shared.progress import campaign_progress
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

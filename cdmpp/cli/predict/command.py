@@ -10,10 +10,10 @@ from pathlib import Path
 from cdmpp.cli.predict.network import predict_network
 from cdmpp.cli.predict.program import predict_program
 from cdmpp.cli.predict.records import predict_record_file
-from cdmpp.cli.predict.torch import DEFAULT_INPUT, predict_torch
 from cdmpp.cli.shared.options import add_output_options, labels_of
 from cdmpp.errors import UsageError
 
+_DEFAULT_INPUT = "3x224x224"
 _TORCH_OPTIONS = ("batch", "input", "memory", "export")
 
 
@@ -92,7 +92,7 @@ def _add_torch_options(parser: argparse.ArgumentParser) -> None:
         "--input",
         action="append",
         metavar="SHAPE[:TYPE]",
-        help=f"shape of an input without the batch (default: {DEFAULT_INPUT}); repeat it for "
+        help=f"shape of an input without the batch (default: {_DEFAULT_INPUT}); repeat it for "
         "several inputs; TYPE e.g. int64",
     )
     group.add_argument(
@@ -116,9 +116,11 @@ def run(args: argparse.Namespace) -> int:
             raise UsageError(
                 "--torch takes devices by label, got --device-spec; expected --device LABEL"
             )
+        from cdmpp.cli.predict.torch import predict_torch  # torch takes seconds
+
         predict_torch(
             args.torch, str(args.model or "pretrained"), labels, batches=args.batch or "1",
-            inputs=args.input or [DEFAULT_INPUT], memory=args.memory,
+            inputs=args.input or [_DEFAULT_INPUT], memory=args.memory,
             method="export" if args.export else "fx", **output,
         )  # fmt: skip
         return 0

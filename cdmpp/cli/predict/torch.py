@@ -16,7 +16,6 @@ from cdmpp.networks.graph.factory import load_factory
 from cdmpp.networks.predict import Estimate, NetworkPrediction, NetworkPredictor
 from cdmpp.text import aligned, interval_text, percent_text
 
-DEFAULT_INPUT = "3x224x224"
 _MEMORY = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*([kmgt]?)(i?)b?\s*", re.IGNORECASE)
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 

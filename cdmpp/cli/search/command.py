@@ -6,26 +6,29 @@ import argparse
 import contextlib
 import json
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from cdmpp.cli.search.text import plan_text, progress_note, summary_text
 from cdmpp.cli.shared.options import (
     add_config_options,
     add_output_options,
     add_target_options,
-    given_options,
-    is_quiet,
+    loaded_options,
 )
+from cdmpp.cli.shared.progress import progress
+from cdmpp.errors import UsageError
+from cdmpp.text import percent_text, seconds_text
+from tvm_helper.search.options import SearchOptions
+from tvm_helper.search.progress import SearchProgress
+from tvm_helper.search.summary import search_summary
 
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-
-    from tvm_helper.search.options import SearchOptions
-    from tvm_helper.search.progress import SearchProgress
-
-_SECONDS_BETWEEN_LINES = 10.0
 _ROWS = 20
 #: Options of the command that are fields of `SearchOptions`.
 _SINGLE = ("device", "target", "threads", "network", "cost_model", "model", "finetune_every",
@@ -100,19 +103,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Runs `cdmpp search`; returns the exit code."""
-    from cdmpp.errors import UsageError
-
     if args.out is None:
         raise UsageError("where does the search go? give --out DIR")
-    options = search_options(args)
+    options = search_options(vars(args))
     options.check()
-    from cdmpp.cli.search.text import plan_text, summary_text
-    from tvm_helper.search.run import plan_search, run_search
+    from tvm_helper.search.run import plan_search, run_search  # TVM takes a second
 
+    is_quiet = args.json or args.quiet
     plan = plan_search(options, device_folders=args.devices)
-    if not is_quiet(args):
+    if not is_quiet:
         print(plan_text(plan), flush=True)
-    with _progress(is_quiet=is_quiet(args)) as show:
+    with _progress(is_quiet=is_quiet) as show:
         summary = run_search(plan, args.out, on_progress=show)
     print(json.dumps(summary, allow_nan=False) if args.json else "\n" + summary_text(summary))
     return 0
@@ -120,34 +121,24 @@ def run(args: argparse.Namespace) -> int:
 
 def run_show(args: argparse.Namespace) -> int:
     """Runs `cdmpp search show`; returns the exit code."""
-    from cdmpp.cli.search.text import summary_text
-    from tvm_helper.search.summary import search_summary
-
     summary = search_summary(args.folder)
     print(json.dumps(summary, allow_nan=False) if args.json else summary_text(summary))
     return 0
 
 
-def search_options(args: argparse.Namespace) -> SearchOptions:
+def search_options(values: Mapping[str, Any]) -> SearchOptions:
     """Returns the options: defaults, then --config, then --set, then the command's own.
 
     Raises:
         UsageError: an unknown setting or a value of the wrong type.
     """
-    from dataclasses import replace
-
-    from cdmpp.config import load_config
-    from tvm_helper.search.options import SearchOptions
-
-    options = load_config(SearchOptions, args.config, overrides=args.set)
-    given = given_options(args, _SINGLE)
-    if args.task:
-        given["task"] = tuple(args.task)
-    if args.stop_early:
-        given["stop_early"] = True
-    if args.stop_gain is not None:
-        given["stop_gain"] = args.stop_gain / 100
-    return replace(options, **given)
+    own = {
+        **{name: values[name] for name in _SINGLE},
+        "task": tuple(values["task"]) or None,
+        "stop_early": values["stop_early"],
+        "stop_gain": None if values["stop_gain"] is None else values["stop_gain"] / 100,
+    }
+    return loaded_options(SearchOptions, values["config"], values["set"], own)
 
 
 @contextlib.contextmanager
@@ -155,63 +146,34 @@ def _progress(*, is_quiet: bool) -> Iterator[Callable[[SearchProgress], None] | 
     if is_quiet:
         yield None
     elif sys.stderr.isatty():
-        with _live() as show:
-            yield show
+        with Live(console=Console(stderr=True), refresh_per_second=4) as live:
+            yield lambda now: live.update(_picture(now))
     else:
-        yield _lines()
+        with progress(is_quiet=False) as show_line:
+            last_advice: str | None = None
+
+            def show(now: SearchProgress) -> None:
+                nonlocal last_advice
+                if now.advice and last_advice is None:
+                    print(now.advice, file=sys.stderr)
+                last_advice = now.advice
+                show_line(now.stage, now.trials, now.total, progress_note(now))
+
+            yield show
 
 
-@contextlib.contextmanager
-def _live() -> Iterator[Callable[[SearchProgress], None]]:
-    from rich.console import Console
-    from rich.live import Live
-
-    with Live(console=Console(stderr=True), refresh_per_second=4) as live:
-
-        def show(progress: SearchProgress) -> None:
-            live.update(_picture(progress))
-
-        yield show
-
-
-def _picture(progress: SearchProgress) -> RenderableType:
+def _picture(now: SearchProgress) -> RenderableType:
     """Returns a line about the whole search, and a row a task."""
-    from rich.console import Group
-    from rich.table import Table
-    from rich.text import Text
-
-    from cdmpp.cli.search.text import progress_text
-    from cdmpp.text import interval_text, percent_text
-
     table = Table("calls", "task", "trials", "best", "expected gain", box=None)
-    for task in progress.tasks[:_ROWS]:
+    for task in now.tasks[:_ROWS]:
         failed = f" ({task.failed} failed)" if task.failed else ""
         table.add_row(
             str(task.weight), Text(task.name, overflow="ellipsis", no_wrap=True),
-            f"{task.trials}{failed}", interval_text(task.best_s),
+            f"{task.trials}{failed}", seconds_text(task.best_s, none="?"),
             percent_text(task.gain, none="?"),
         )  # fmt: skip
-    lines: list[RenderableType] = [Text(progress_text(progress))]
-    if progress.advice:
-        lines.append(Text(progress.advice))
-    return Group(*lines, table) if progress.tasks else Group(*lines)
-
-
-def _lines() -> Callable[[SearchProgress], None]:
-    from cdmpp.cli.search.text import progress_text
-
-    last_shown = float("-inf")
-    last_advice: str | None = None
-
-    def show(progress: SearchProgress) -> None:
-        nonlocal last_shown, last_advice
-        now = time.monotonic()
-        if progress.advice and last_advice is None:
-            print(progress.advice, file=sys.stderr)
-        last_advice = progress.advice
-        if now - last_shown < _SECONDS_BETWEEN_LINES and progress.stage == "measuring":
-            return
-        last_shown = now
-        print(progress_text(progress), file=sys.stderr)
-
-    return show
+    whole = f"{now.stage}: {now.trials} of {now.total} trials, {progress_note(now)}"
+    lines: list[RenderableType] = [Text(whole.rstrip(", "))]
+    if now.advice:
+        lines.append(Text(now.advice))
+    return Group(*lines, table) if now.tasks else Group(*lines)

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from cdmpp.text import aligned, interval_text, percent_text
+from tvm_helper.search.progress import SearchProgress
 
-if TYPE_CHECKING:
-    from tvm_helper.search.progress import SearchProgress
+if TYPE_CHECKING:  # it imports TVM
     from tvm_helper.search.run import SearchPlan
 
 _WORDS = {"cost_model": "cost model", "draw": "drawing", "build": "building", "run": "running",
@@ -125,19 +125,21 @@ def plan_text(plan: SearchPlan) -> str:
     return "\n".join(lines)
 
 
-def progress_text(progress: SearchProgress) -> str:
-    """Returns one line about how far a search is."""
-    text = f"{progress.stage}: {progress.trials} of {progress.total} trials"
+def progress_note(progress: SearchProgress) -> str:
+    """Returns what there is to say of a search beside how many trials it has done."""
+    parts = []
     measured = [task for task in progress.tasks if task.best_s is not None]
     if len(progress.tasks) == 1 and measured:
-        text += f", best {interval_text(measured[0].best_s)}"
+        parts.append(f"best {interval_text(measured[0].best_s)}")
     elif measured:
         whole = sum(task.weight * (task.best_s or 0.0) for task in measured)
-        text += f", {len(measured)} of {len(progress.tasks)} tasks, {interval_text(whole)} in all"
+        parts.append(f"{len(measured)} of {len(progress.tasks)} tasks")
+        parts.append(f"{interval_text(whole)} in all")
     failed = sum(task.failed for task in progress.tasks)
-    text += f", {failed} failed" if failed else ""
+    if failed:
+        parts.append(f"{failed} failed")
     if progress.gain is not None:
-        text += f", expected gain {100 * progress.gain:.1f} %"
+        parts.append(f"expected gain {percent_text(progress.gain)}")
     if progress.seconds_left is not None:
-        text += f", about {progress.seconds_left / 60:.1f} min left"
-    return text
+        parts.append(f"about {progress.seconds_left / 60:.1f} min left")
+    return ", ".join(parts)

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+from cdmpp.config import load_config
+
+Options = TypeVar("Options")
 
 
 def add_output_options(parser: argparse.ArgumentParser) -> None:
@@ -112,6 +117,22 @@ def labels_of(values: Iterable[str] | None) -> list[str]:
     """Returns the different labels of a repeated, comma-separated `--device`."""
     labels = (label.strip() for value in values or () for label in value.split(","))
     return list(dict.fromkeys(label for label in labels if label))
+
+
+def loaded_options(
+    kind: type[Options], config: Path | None, settings: Sequence[str], own: Mapping[str, Any]
+) -> Options:
+    """Returns options of a dataclass: defaults, then --config, then --set, then the command's own.
+
+    Args:
+        own: fields; None = not given.
+
+    Raises:
+        UsageError: an unknown setting or a value of the wrong type.
+    """
+    options = load_config(kind, config, overrides=settings)
+    given = {name: value for name, value in own.items() if value is not None}
+    return replace(options, **given)  # type: ignore[type-var]
 
 
 def given_options(args: argparse.Namespace, names: Iterable[str]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Progress of a training: a bar with the remaining time on a terminal, plain lines elsewhere."""
+"""Progress on stderr: a bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -6,18 +6,42 @@ import contextlib
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Protocol
 
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+#: Shows what is being done, how much of it is done, of how much (None = unknown), and a note.
+Show = Callable[[str, int, int | None, str], None]
 RunProgress = Callable[[str, dict[str, Any] | None], None]
 
 _SECONDS_BETWEEN_LINES = 10.0
 
 
+class CampaignProgress(Protocol):
+    """How far a campaign is; `seconds_left` is None while nothing is known."""
+
+    @property
+    def stage(self) -> str: ...
+
+    @property
+    def done(self) -> int: ...
+
+    @property
+    def total(self) -> int: ...
+
+    @property
+    def failed(self) -> int: ...
+
+    @property
+    def seconds_left(self) -> float | None: ...
+
+
 @contextlib.contextmanager
-def training_progress(*, is_quiet: bool) -> Iterator[RunProgress]:
-    """Yields a callback for `train_run` that shows what is being done on stderr."""
+def progress(*, is_quiet: bool) -> Iterator[Show]:
+    """Yields what shows how far something is; nothing if quiet."""
     if is_quiet:
-        yield _ignore
+        yield lambda what, done, total, note: None
     elif sys.stderr.isatty():
         with _bar() as show:
             yield show
@@ -26,72 +50,70 @@ def training_progress(*, is_quiet: bool) -> Iterator[RunProgress]:
 
 
 @contextlib.contextmanager
-def _bar() -> Iterator[RunProgress]:
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        Progress,
-        TaskID,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
+def training_progress(*, is_quiet: bool) -> Iterator[RunProgress]:
+    """Yields a callback for `train_run`."""
+    with progress(is_quiet=is_quiet) as show:
 
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.fields[note]}"),
-        TimeElapsedColumn(),
-        TextColumn("remaining at most"),
-        TimeRemainingColumn(),
-    )
+        def show_step(what: str, step: dict[str, Any] | None) -> None:
+            if step is None:
+                show(what, 0, None, "")
+                return
+            best = step["validation_loss"]
+            left = (step["steps"] - step["step"]) / max(step["steps_per_s"], 1e-9)
+            note = f"epoch {step['epoch']}, loss {step['loss']:.3f}"
+            note += "" if best is None else f", best validation {best:.3f}"
+            show(what, step["step"], step["steps"], f"{note}, at most {left:.0f} s left")
+
+        yield show_step
+
+
+@contextlib.contextmanager
+def campaign_progress(*, is_quiet: bool) -> Iterator[Callable[[CampaignProgress], None]]:
+    """Yields a callback that shows how far a campaign is."""
+    with progress(is_quiet=is_quiet) as show:
+
+        def show_campaign(now: CampaignProgress) -> None:
+            left = now.seconds_left
+            note = f"{now.failed} failed"
+            note += "" if left is None else f", about {left / 60:.0f} min left"
+            show(now.stage, now.done, now.total, note)
+
+        yield show_campaign
+
+
+@contextlib.contextmanager
+def _bar() -> Iterator[Show]:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
+               TextColumn("{task.fields[note]}"), TimeElapsedColumn())  # fmt: skip
     with Progress(*columns, console=Console(stderr=True)) as bar:
-        tasks: dict[str, TaskID] = {}
+        line = bar.add_task("starting", total=None, note="")
+        last_what = ""
 
-        def show(what: str, progress: dict[str, Any] | None) -> None:
-            if what not in tasks:
-                for other in tasks.values():
-                    bar.update(other, visible=False)
-                tasks[what] = bar.add_task(what, total=None, note="")
-            if progress:
-                bar.update(
-                    tasks[what],
-                    completed=progress["step"],
-                    total=progress["steps"],
-                    note=_note(progress),
-                )
+        def show(what: str, done: int, total: int | None, note: str) -> None:
+            nonlocal last_what
+            if what != last_what:
+                last_what = what
+                bar.reset(line, total=total)
+            bar.update(line, description=what, completed=done, total=total, note=note)
 
         yield show
 
 
-def _lines() -> RunProgress:
-    last_shown = 0.0
-    last_what = ""
+def _lines() -> Show:
+    """Returns what prints a line when something new begins or ends, and now and then."""
+    last_what, last_shown = "", float("-inf")
 
-    def show(what: str, progress: dict[str, Any] | None) -> None:
-        nonlocal last_shown, last_what
+    def show(what: str, done: int, total: int | None, note: str) -> None:
+        nonlocal last_what, last_shown
         now = time.monotonic()
-        if what != last_what:
-            last_what, last_shown = what, now
-            print(what, file=sys.stderr)
-        if progress and now - last_shown >= _SECONDS_BETWEEN_LINES:
-            last_shown = now
-            left = (progress["steps"] - progress["step"]) / max(progress["steps_per_s"], 1e-9)
-            print(
-                f"{what}: step {progress['step']} of at most {progress['steps']}, "
-                f"{_note(progress)}, "
-                f"at most {left:.0f} s left",
-                file=sys.stderr,
-            )
+        is_over = total is not None and done >= total
+        if what == last_what and not is_over and now - last_shown < _SECONDS_BETWEEN_LINES:
+            return
+        last_what, last_shown = what, now
+        details = [
+            *([f"{done} of {total}"] if total is not None else []),
+            *([note] if note else []),
+        ]
+        print(f"{what}: {', '.join(details)}" if details else what, file=sys.stderr, flush=True)
 
     return show
-
-
-def _note(progress: dict[str, Any]) -> str:
-    best = progress["validation_loss"]
-    text = f"epoch {progress['epoch']}, loss {progress['loss']:.3f}"
-    return text if best is None else f"{text}, best validation {best:.3f}"
-
-
-def _ignore(what: str, progress: dict[str, Any] | None) -> None:
-    """Shows nothing."""

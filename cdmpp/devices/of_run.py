@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from cdmpp.devices.spec import DeviceSpec
+from cdmpp.devices.device_file import nearest, normal_name
+from cdmpp.devices.spec import DeviceSpec
+from cdmpp.errors import DataError, DeviceError
+from cdmpp.files.atomic import read_json
+from cdmpp.pretrained import model_folder
 
 
 def run_specs(folder: Path) -> list[DeviceSpec]:
@@ -15,11 +17,6 @@ def run_specs(folder: Path) -> list[DeviceSpec]:
     Raises:
         DataError: there is no complete model.
     """
-    from cdmpp.devices.spec import DeviceSpec
-    from cdmpp.errors import DataError
-    from cdmpp.files.atomic import read_json
-    from cdmpp.pretrained import model_folder
-
     path = model_folder(folder) / "model.json"
     hint = "give a finished run folder, or pretrained"
     value = read_json(path, what="trained model", hint=hint)
@@ -35,9 +32,6 @@ def run_spec(folder: Path, name: str) -> DeviceSpec:
     Raises:
         DeviceError: the model was trained on no such device; names the nearest.
     """
-    from cdmpp.devices.device_file import nearest, normal_name
-    from cdmpp.errors import DeviceError
-
     specs = {spec.name: spec for spec in run_specs(folder)}
     for label, spec in specs.items():
         if normal_name(label) == normal_name(name):
