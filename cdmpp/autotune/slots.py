@@ -98,16 +98,6 @@ def is_anybody_at_work(study: optuna.Study) -> bool:
     return bool(study.get_trials(deepcopy=False, states=states))
 
 
-def given_up(study: optuna.Study, *, most_deaths: int) -> list[int]:
-    """Returns the slots whose workers died too often."""
-    return [
-        slot
-        for slot, trials in _by_slot(study.get_trials(deepcopy=False)).items()
-        if not any(_counts(trial) for trial in trials)
-        and sum(trial.user_attrs.get(FAULT) == DIED for trial in trials) >= most_deaths
-    ]
-
-
 def _counts(trial: FrozenTrial) -> bool:
     """Whether the trial is done or will be."""
     from optuna.trial import TrialState

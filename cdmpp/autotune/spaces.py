@@ -49,11 +49,6 @@ def space_of(
     return tuple(found)
 
 
-def tunable_kinds() -> tuple[str, ...]:
-    """Returns the kinds that have a space."""
-    return tuple(sorted(_SPACES))
-
-
 def _is_within(path: str, beginning: str) -> bool:
     return path == beginning or path.startswith(f"{beginning}.")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +27,7 @@ from cdmpp.models.parts.leaf_batches import SampleBatches, Statistics, samples_d
 from cdmpp.models.parts.normalise import Normalisation
 from cdmpp.models.parts.prior import Prior, fit_prior
 from cdmpp.nn.latency_net import LatencyEnsemble, LatencyNet
+from cdmpp.nn.loop.loop import train_loop
 from cdmpp.nn.options import LoopOptions, identity
 
 
@@ -60,38 +60,36 @@ class TransformerCostModel(CostModel):
         on_progress: Callable[[dict[str, Any]], None] | None = None,
     ) -> None:
         """Trains; without validation samples the training loss decides when to stop."""
-        self._fit(train, validation, None, seed, run_dir, on_progress)
-
-    def fit_transductive(
-        self,
-        train: Samples,
-        validation: Samples,
-        unlabelled: Samples,
-        *,
-        seed: int,
-        run_dir: Path | None = None,
-        on_progress: Callable[[dict[str, Any]], None] | None = None,
-    ) -> None:
-        """Trains as `fit`, and aligns the embeddings of `train` with those of `unlabelled`.
-
-        This sees the inputs that the model will be asked about, though no latency of them: compare
-        it with other transductive results only.
-
-        Args:
-            unlabelled: programs on the target; their `latency_s` is never read.
-
-        Raises:
-            UsageError: `LossOptions.alignment` is `none`.
-            DataError: no training sample or nothing unlabelled.
-        """
-        if self._options.loss.alignment == "none":
-            raise UsageError(
-                "transductive training needs a distance, got alignment 'none'; expected --set "
-                "transformer.loss.alignment=cmd or mmd"
-            )
-        check_trainable(unlabelled)
-        blind = replace(unlabelled, latency_s=np.full(len(unlabelled), np.nan))
-        self._fit(train, validation, blind, seed, run_dir, on_progress)
+        check_trainable(train)
+        self._schema = dict(train.programs.feature_schema)
+        prior = fit_prior(train, self._options.prior, self._options.prior_model)
+        self._statistics = Statistics.fit(train, self._options.extra_blocks, prior)
+        self._known_devices = np.stack(
+            [device_vector(train.devices[index]) for index in np.unique(train.device)]
+        )
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            network = self._new_network()
+        trainee = LatencyTrainee(
+            train,
+            validation if len(validation) else train,
+            self._statistics,
+            self._options,
+            seed,
+        )
+        trainee.centre(network)
+        result = train_loop(
+            network,
+            trainee,
+            self._options.loop,
+            seed=seed,
+            fingerprint=self._fingerprint(train, validation, seed),
+            run_dir=run_dir,
+            on_progress=on_progress,
+        )
+        network.load_state_dict(result.weights)
+        self._network = network.eval()
+        self.history = result.history
 
     def predict(self, samples: Samples) -> NDArray[np.float64]:
         """Returns float64 [N], seconds."""
@@ -191,11 +189,6 @@ class TransformerCostModel(CostModel):
         assert self._network is not None
         return self._network
 
-    def tuning_scale(self, factor: float) -> None:
-        """Multiplies everything the model predicts from now on."""
-        network = self.tuning_network()
-        network.shift(torch.full((len(network.members),), math.log(factor)))
-
     def tuning_trainee(
         self, train: Samples, validation: Samples, loop: LoopOptions, *, seed: int
     ) -> LatencyTrainee:
@@ -210,49 +203,6 @@ class TransformerCostModel(CostModel):
         options = replace(self._options, loop=loop)
         return LatencyTrainee(train, validation, self._statistics, options, seed)
 
-    def _fit(
-        self,
-        train: Samples,
-        validation: Samples,
-        unlabelled: Samples | None,
-        seed: int,
-        run_dir: Path | None,
-        on_progress: Callable[[dict[str, Any]], None] | None,
-    ) -> None:
-        from cdmpp.nn.loop.loop import train_loop
-
-        check_trainable(train)
-        self._schema = dict(train.programs.feature_schema)
-        prior = fit_prior(train, self._options.prior, self._options.prior_model)
-        self._statistics = Statistics.fit(train, self._options.extra_blocks, prior)
-        self._known_devices = np.stack(
-            [device_vector(train.devices[index]) for index in np.unique(train.device)]
-        )
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            network = self._new_network()
-        trainee = LatencyTrainee(
-            train,
-            validation if len(validation) else train,
-            self._statistics,
-            self._options,
-            seed,
-            unlabelled=unlabelled,
-        )
-        trainee.centre(network)
-        result = train_loop(
-            network,
-            trainee,
-            self._options.loop,
-            seed=seed,
-            fingerprint=self._fingerprint(train, validation, unlabelled, seed),
-            run_dir=run_dir,
-            on_progress=on_progress,
-        )
-        network.load_state_dict(result.weights)
-        self._network = network.eval()
-        self.history = result.history
-
     def _batches(self, samples: Samples) -> SampleBatches:
         assert self._statistics is not None
         return SampleBatches(samples, self._statistics, self._options.extra_blocks)
@@ -266,9 +216,7 @@ class TransformerCostModel(CostModel):
             prior=self._options.prior,
         )
 
-    def _fingerprint(
-        self, train: Samples, validation: Samples, unlabelled: Samples | None, seed: int
-    ) -> str:
+    def _fingerprint(self, train: Samples, validation: Samples, seed: int) -> str:
         text = json.dumps(
             [
                 identity(self._options),
@@ -276,7 +224,7 @@ class TransformerCostModel(CostModel):
                 self._schema,
                 samples_digest(train),
                 samples_digest(validation),
-                None if unlabelled is None else samples_digest(unlabelled),
+                None,  # checkpoints of earlier versions have this place too
             ],
             sort_keys=True,
         )

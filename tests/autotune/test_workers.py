@@ -18,7 +18,7 @@ from optuna.storages import RDBStorage
 from optuna.trial import TrialState
 
 from cdmpp.autotune.leases import DIED, DUPLICATE, FAULT
-from cdmpp.autotune.slots import RETRY_OF, SLOT, fill_slots, given_up, recover, take
+from cdmpp.autotune.slots import RETRY_OF, SLOT, fill_slots, recover, take
 from cdmpp.autotune.storage import new_sampler, open_storage, open_study
 from cdmpp.autotune.study import first_settings
 from tests.autotune.postgres import running_server
@@ -103,7 +103,6 @@ def test_a_trial_that_kills_its_workers_is_given_up(tmp_path):
         time.sleep(0.15)
         recover(study, most_deaths=2)
     assert take_one(study) is None
-    assert given_up(study, most_deaths=2) == [0]
 
 
 def test_a_live_lease_is_left_alone(tmp_path):

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from cdmpp.datasets.samples import Samples
 from cdmpp.models.options import TransformerOptions
 from cdmpp.models.parts.leaf_batches import SampleBatches, Statistics
-from cdmpp.nn.alignment import alignment_loss, distance
+from cdmpp.nn.alignment import alignment_loss
 from cdmpp.nn.latency_net import LatencyEnsemble, LeafBatch, latency_loss
 from cdmpp.nn.loop.shards import gather_samples, process_index, shares
 from cdmpp.nn.options import LossOptions
@@ -24,9 +24,6 @@ PREDICT_PROGRAMS = 256
 
 class LatencyTrainee:
     """A `cdmpp.nn.loop.loop.Trainee`.
-
-    Args:
-        unlabelled: what the batches are aligned with in transductive training.
 
     Attributes:
         follows_network: its batches go to the device that the network is on.
@@ -41,8 +38,6 @@ class LatencyTrainee:
         statistics: Statistics,
         options: TransformerOptions,
         seed: int,
-        *,
-        unlabelled: Samples | None = None,
     ) -> None:
         self._options = options
         self._seed = seed
@@ -51,9 +46,6 @@ class LatencyTrainee:
         self._train_target = _targets(train)
         self._validation_target = _targets(validation)
         self._device_count = len(train.devices)
-        self._unlabelled = (
-            SampleBatches(unlabelled, statistics, options.extra_blocks) if unlabelled else None
-        )
 
     def batches(self, epoch: int) -> list[NDArray[np.int64]]:
         loop = self._options.loop
@@ -78,36 +70,12 @@ class LatencyTrainee:
         losses = [latency_loss(member, log_latency, group, **terms) for member in predicted]
         loss = torch.stack(losses).mean()
         if options.alignment != "none":
-            aligned = self._alignment(ensemble, batch, embedding, group)
-            loss = loss + options.alignment_weight * aligned
-        return loss, len(group)
-
-    def _alignment(
-        self,
-        network: LatencyEnsemble,
-        batch: NDArray[np.int64],
-        embedding: Tensor,
-        group: Tensor,
-    ) -> Tensor:
-        """Returns the mean distance of the batch's domains over the members, or, transductive, of
-        the batch and as many unlabelled programs.
-        """
-        options = self._options.loss
-        kind = options.alignment
-        if self._unlabelled is None:
             by_task = options.alignment_groups == "task"
             domain = group // self._device_count if by_task else group % self._device_count
+            kind = options.alignment
             distances = [alignment_loss(member, domain, kind=kind) for member in embedding]
-        else:
-            # Drawn by the batch, so that a resumed training sees the same.
-            rng = np.random.default_rng([self._seed, *batch.tolist()])
-            count = min(len(batch), len(self._unlabelled))
-            programs = rng.choice(len(self._unlabelled), count, replace=False)
-            target = _on(self._unlabelled.batch(programs), embedding.device)
-            other = network.with_embedding(target)[1]
-            pairs = zip(embedding, other, strict=True)
-            distances = [distance(own, unseen, kind=kind) for own, unseen in pairs]
-        return torch.stack(distances).mean()
+            loss = loss + options.alignment_weight * torch.stack(distances).mean()
+        return loss, len(group)
 
     def validate(self, network: nn.Module) -> float:
         total = 0.0

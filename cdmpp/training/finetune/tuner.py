@@ -45,9 +45,6 @@ class Tunable(Protocol):
     def tuning_network(self) -> nn.Module:
         """Returns the network behind `predict`: what is done to it shows there."""
 
-    def tuning_scale(self, factor: float) -> None:
-        """Multiplies everything the model predicts from now on."""
-
     def tuning_trainee(
         self, train: Samples, validation: Samples, loop: LoopOptions, *, seed: int
     ) -> HeldOut:

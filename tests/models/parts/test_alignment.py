@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
-from cdmpp.errors import DataError, UsageError
 from cdmpp.models.options import TransformerOptions
 from cdmpp.models.transformer import TransformerCostModel
 from cdmpp.nn.alignment import (
@@ -142,26 +140,3 @@ def test_aligned_devices_have_nearer_embeddings():
         model.fit(train, validation, seed=0)
         gaps.append(embedding_gap(model, train))
     assert gaps[1] < gaps[0]
-
-
-def test_transductive_training_reads_no_latency_of_the_target():
-    train, validation, test = split_by_task(make_samples(10, 6))
-    predicted = []
-    for unlabelled in (test, replace(test, latency_s=test.latency_s * 7)):
-        model = TransformerCostModel(options(alignment="mmd"))
-        model.fit_transductive(train, validation, unlabelled, seed=0)
-        predicted.append(model.predict(test))
-    plain = TransformerCostModel(options(alignment="mmd"))
-    plain.fit(train, validation, seed=0)
-    assert np.array_equal(predicted[0], predicted[1])
-    assert not np.array_equal(predicted[0], plain.predict(test))
-
-
-def test_transductive_training_without_a_distance_is_refused():
-    train, validation, test = split_by_task(make_samples(10, 6))
-    with pytest.raises(UsageError, match="alignment=cmd"):
-        TransformerCostModel(options()).fit_transductive(train, validation, test, seed=0)
-    nothing = test.take(np.zeros(0, np.int64))
-    model = TransformerCostModel(options(alignment="cmd"))
-    with pytest.raises(DataError, match="empty"):
-        model.fit_transductive(train, validation, nothing, seed=0)
