@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from cdmpp.report.page import Page, Section
+from cdmpp.report.tables import plain_table
 from cdmpp.text import aligned, percent_text
 
 #: Start of a model in `curve.json` -> heading.
@@ -30,7 +32,7 @@ def curve_text(curve: Mapping[str, Any]) -> str:
     return f"{_heading(curve)}\n\n{aligned(rows, 'r')}\n\n" + "\n".join(_sentences(curve))
 
 
-def curve_markdown(curve: Mapping[str, Any], *, command: str, plot: str | None = None) -> str:
+def curve_page(curve: Mapping[str, Any], *, command: str, plot: str | None = None) -> Page:
     """Returns the page of a curve.
 
     Args:
@@ -38,25 +40,26 @@ def curve_markdown(curve: Mapping[str, Any], *, command: str, plot: str | None =
         plot: file of the plot beside the page; None = none.
     """
     titles = ["measured tasks", *STARTS.values()]
-    lines = [titles, ["---"] * len(titles), *_rows(curve)]
-    table = "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
-    spec = "\n".join(
-        f"| {name} | {_value(entry['value'])} | {entry['source']} |"
-        for name, entry in curve["spec"].items()
-    )
-    options = f"--minutes {curve['minutes']:g}"
-    parts = [
-        f"# Adding a device: {curve['device']}",
-        f"Written by `{command}` from what `cdmpp device add {curve['device']} {options}` left.",
-        _heading(curve),
-        table,
-        *([f"![error against measured tasks]({plot})"] if plot else []),
-        "\n".join(f"- {sentence}" for sentence in _sentences(curve)),
-        f"## The machine\n\n| value | | source |\n| --- | --- | --- |\n{spec}",
-        "Machine and versions: "
-        + ", ".join(f"{k} {v}" for k, v in {**curve["machine"], **curve["versions"]}.items()),
+    spec = [
+        [name, _value(entry["value"]), entry["source"]] for name, entry in curve["spec"].items()
     ]
-    return "\n\n".join(parts) + "\n"
+    picture = f"\n\n![error against measured tasks]({plot})" if plot else ""
+    made = f"cdmpp device add {curve['device']} --minutes {curve['minutes']:g}"
+    return Page(
+        title=f"Adding a device: {curve['device']}",
+        lead=f"What `{made}` left.",
+        sections=[
+            Section(
+                "Error against measured tasks",
+                _heading(curve) + picture,
+                points=_sentences(curve),
+                tables=[plain_table(titles, _rows(curve))],
+            ),
+            Section("The machine", tables=[plain_table(["value", "", "source"], spec)]),
+        ],
+        command=command,
+        facts=[(k, str(v)) for k, v in {**curve["machine"], **curve["versions"]}.items()],
+    )
 
 
 def curve_svg(curve: Mapping[str, Any]) -> str:

@@ -13,8 +13,10 @@ from cdmpp.analytic.embedding.errors import HISTOGRAM_EDGES, histogram_labels
 from cdmpp.analytic.embedding.evaluate import LINES, SPLITS, Judgement
 from cdmpp.analytic.embedding.shapes import Pass
 from cdmpp.metrics import mean_and_interval, spearman
+from cdmpp.report.page import Page, Section
 from cdmpp.report.plots import COLOURS, new_figure, predicted_against_measured, svg_text
-from cdmpp.text import tidy_csv
+from cdmpp.report.tables import Table, plain_table
+from cdmpp.text import percent_text, tidy_csv
 
 FloatArray = NDArray[np.float64]
 
@@ -106,69 +108,72 @@ def summary(rows: Sequence[ResultRow]) -> list[dict[str, Any]]:
     return objects
 
 
-def results_markdown(rows: Sequence[ResultRow], facts: dict[str, Any]) -> str:
+def results_page(rows: Sequence[ResultRow], facts: dict[str, Any]) -> Page:
     """Returns the results page.
 
     Args:
         facts: command, machine and data (see `cdmpp analytic embedding report`).
     """
     table = {(e["split"], e["group"], e["line"]): e for e in summary(rows)}
-    lines = [
-        "# Embedding lookups: predicted against measured",
-        "",
-        f"Made by `{facts['command']}`. `torch.nn.functional.embedding_bag` on one thread ("
-        f"{facts['machine']['processor']}, torch {facts['machine']['versions']['torch']}): "
-        f"{facts['points']} points (pass, shape, access) in {facts['measurements']} measurements, "
-        f"up to {facts['rounds']} rounds, the fastest round of each point. Access is uniform "
-        "or Zipf (exponent 1.05).",
-        "",
-        "The machine was shared with other work all the time (load average "
-        f"{facts['load_range'][0]:.1f} to {facts['load_range'][1]:.1f} on "
-        f"{facts['machine']['cores']} cores). Time is the processor time of the one thread, which "
-        "leaves out the moments when others had the core, but not that they used the caches: "
-        f"between two rounds the same point differs by {100 * facts['round_spread']:.0f} % "
-        "(median of slowest / fastest - 1). That noise is in every number below.",
-        "",
-        "Each cell: geometric mean / mean / standard deviation of the error in %, then Spearman's "
-        "correlation, mean over the seeds; fitted constants are from the training part only.",
-    ]
-    for split in SPLITS:
-        groups = [group for group in _GROUPS if any(k[:2] == (split, group) for k in table)]
-        if not groups:
-            continue
-        entries = [entry for key, entry in table.items() if key[0] == split]
-        seeds = max(entry["seeds"] for entry in entries)
-        lines += ["", f"## {_SPLIT_WORDS[split]}", ""]
-        counts = {
-            group: next(e["n"] // e["seeds"] for k, e in table.items() if k[:2] == (split, group))
-            for group in groups
-        }
-        heads = [f"{group} (n = {counts[group]})" for group in groups]
-        lines += [f"{seeds} seed{'s' if seeds > 1 else ''}; n is the mean test part of a seed.", ""]
-        lines += [f"| line | {' | '.join(heads)} |", f"|---|{'---|' * len(groups)}"]
-        for line in LINES:
-            cells = [_cell(table.get((split, group, line))) for group in groups]
-            if any(cell != "-" for cell in cells):
-                lines.append(f"| `{line}` | {' | '.join(cells)} |")
+    machine = facts["machine"]
     published = " / ".join(f"{100 * value:.2f}" for value in _PUBLISHED)
-    lines += [
-        "",
-        f"For comparison, published: {published} for the forward kernel with the first cache model "
-        "**on a V100 GPU, on its authors' measurements** (8.68 / 13.13 / 9.99 from 100,000 rows "
-        "up). Another machine, another kernel and other shapes: it says what such formulas reach, "
-        "and is no row of the tables.",
-        "",
-        "## Lines",
-        "",
-        *(f"- `{line}`: {text}" for line, text in LINES.items()),
-        "",
-        *_interval_lines(table),
-        "## Histogram of the errors (forward, shapes left out, mean over seeds, %)",
-        "",
-        *_histogram_lines(rows),
-        "",
-    ]
-    return "\n".join(lines)
+    return Page(
+        title="Embedding lookups: predicted against measured",
+        lead=(
+            "`torch.nn.functional.embedding_bag` on one thread "
+            f"({machine['processor']}, torch {machine['versions']['torch']}): {facts['points']} "
+            f"points (pass, shape, access) in {facts['measurements']} measurements, up to "
+            f"{facts['rounds']} rounds, the fastest round of each point. Access is uniform or Zipf "
+            "(exponent 1.05)."
+        ),
+        sections=[
+            *(_section(split, table) for split in SPLITS if any(k[0] == split for k in table)),
+            Section("Lines", points=[f"`{line}`: {text}" for line, text in LINES.items()]),
+            Section(
+                "95 % intervals over the seeds (shapes left out, %)", tables=[_intervals(table)]
+            ),
+            Section(
+                "Histogram of the errors (forward, shapes left out, mean over seeds, %)",
+                tables=[_histogram(rows)],
+            ),
+        ],
+        notes=[
+            "The machine was shared with other work all the time (load average "
+            f"{facts['load_range'][0]:.1f} to {facts['load_range'][1]:.1f} on {machine['cores']} "
+            "cores). Time is the processor time of the one thread, which leaves out the moments "
+            "when others had the core, but not that they used the caches: between two rounds the "
+            f"same point differs by {percent_text(facts['round_spread'], 0)} (median of slowest / "
+            "fastest - 1). That noise is in every number.",
+            "Cells of the splits: geometric mean / mean / standard deviation of the error in %, "
+            "then Spearman's correlation, mean over the seeds; fitted constants are from the "
+            "training part only.",
+            f"For comparison, published: {published} for the forward kernel with the first cache "
+            "model **on a V100 GPU, on its authors' measurements** (8.68 / 13.13 / 9.99 from "
+            "100,000 rows up). Another machine, another kernel and other shapes: it says what such "
+            "formulas reach, and is no row of the tables.",
+        ],
+        command=facts["command"],
+    )
+
+
+def _section(split: str, table: dict[tuple[str, str, str], dict[str, Any]]) -> Section:
+    own = {key[1:]: entry for key, entry in table.items() if key[0] == split}
+    heads: dict[str, str] = {}
+    for (group, _), entry in own.items():
+        heads.setdefault(group, f"{group} (n = {entry['n'] // entry['seeds']})")
+    groups = [group for group in _GROUPS if group in heads]
+    cells = ([f"`{line}`", *(_cell(own.get((group, line))) for group in groups)] for line in LINES)
+    seeds = max(entry["seeds"] for entry in own.values())
+    return Section(
+        _SPLIT_WORDS[split],
+        f"{seeds} seed{'s' if seeds > 1 else ''}; n is the mean test part of a seed.",
+        tables=[
+            plain_table(
+                ["line", *(heads[group] for group in groups)],
+                [row for row in cells if any(cell != "-" for cell in row[1:])],
+            )
+        ],
+    )
 
 
 def error_histogram_plot(errors: dict[str, FloatArray]) -> str:
@@ -215,36 +220,29 @@ def _cell(entry: dict[str, Any] | None) -> str:
     return f"{' / '.join(numbers)}, {entry['spearman']:.3f}"
 
 
-def _interval_lines(table: dict[tuple[str, str, str], dict[str, Any]]) -> list[str]:
-    lines = ["## 95 % intervals over the seeds (shapes left out, %)", ""]
-    lines += ["| pass | line | geometric mean | mean | standard deviation | signed mean |"]
-    lines += ["|---|---|---|---|---|---|"]
+def _intervals(table: dict[tuple[str, str, str], dict[str, Any]]) -> Table:
+    rows = []
     for (split, group, line), entry in table.items():
-        if split != "shape" or entry["gmae_half_width"] is None:
-            continue
-        cells = [
-            f"{100 * entry[name]:.1f} ± {100 * entry[f'{name}_half_width']:.1f}"
-            for name in ("gmae", "mean", "std", "signed_mean")
-        ]
-        lines.append(f"| {group} | `{line}` | {' | '.join(cells)} |")
-    return [*lines, ""]
+        if split == "shape" and entry["gmae_half_width"] is not None:
+            cells = (
+                f"{100 * entry[name]:.1f} ± {100 * entry[f'{name}_half_width']:.1f}"
+                for name in ("gmae", "mean", "std", "signed_mean")
+            )
+            rows.append([group, f"`{line}`", *cells])
+    titles = ["pass", "line", "geometric mean", "mean", "standard deviation", "signed mean"]
+    return plain_table(titles, rows)
 
 
-def _histogram_lines(rows: Sequence[ResultRow]) -> list[str]:
-    labels = histogram_labels()
-    lines = [f"| line | {' | '.join(labels)} |", f"|---|{'---|' * len(labels)}"]
+def _histogram(rows: Sequence[ResultRow]) -> Table:
+    found: dict[tuple[str, str], list[float]] = {}
+    for row in rows:
+        if (row.split, row.group) == ("shape", "forward"):
+            found.setdefault((row.line, row.metric), []).append(row.value)
+    lines = []
     for line in LINES:
-        cells = []
-        for label in labels:
-            values = [
-                row.value
-                for row in rows
-                if (row.split, row.group, row.line) == ("shape", "forward", line)
-                and row.metric == f"share {label}"
-            ]
-            cells.append(f"{100 * float(np.mean(values)):.1f}" if values else "-")
-        lines.append(f"| `{line}` | {' | '.join(cells)} |")
-    return lines
+        shares = (found.get((line, f"share {label}")) for label in histogram_labels())
+        lines.append([f"`{line}`", *(f"{100 * np.mean(v):.1f}" if v else "-" for v in shares)])
+    return plain_table(["line", *histogram_labels()], lines)
 
 
 def _spearman(judged: Judgement, which: Pass | None, least_rows: int) -> float | None:

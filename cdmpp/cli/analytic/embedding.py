@@ -209,14 +209,15 @@ def run_report(args: argparse.Namespace) -> int:
     from cdmpp.analytic.embedding.campaign import best_of_rounds, round_spread
     from cdmpp.analytic.embedding.cpu import CountedWork
     from cdmpp.analytic.embedding.evaluate import SPLITS, judge, points_of
-    from cdmpp.files.atomic import make_folder, sha256_file, write_bytes, write_json
+    from cdmpp.files.atomic import make_folder, sha256_file, write_json, write_text
     from cdmpp.machine import commit, versions
     from cdmpp.report.embedding_results import (
         result_rows,
         results_csv,
-        results_markdown,
+        results_page,
         summary,
     )
+    from cdmpp.report.page import page_markdown
 
     seeds = _seeds(args.seeds)
     rows, caches, sweep, machine = _campaign(args.data)
@@ -247,11 +248,11 @@ def run_report(args: argparse.Namespace) -> int:
     }
     out = make_folder(args.out, what="results")
     texts = {
-        "embedding.md": results_markdown(results, facts),
+        "embedding.md": page_markdown(results_page(results, facts)),
         "embedding.csv": results_csv(results, "cpu-1t"),
     }
     for name, text in texts.items():
-        write_bytes(out / name, text.encode("utf-8"))
+        write_text(out / name, text)
     write_json(out / "embedding.json", {**facts, "summary": summary(results)})
     if args.json:
         print(json.dumps({**facts, "summary": summary(results)}))
@@ -469,8 +470,8 @@ def _seeds(text: str) -> tuple[int, ...]:
 
 
 def _write_plots(folder: Path, plots: dict[str, str]) -> None:
-    from cdmpp.files.atomic import make_folder, write_bytes
+    from cdmpp.files.atomic import make_folder, write_text
 
     make_folder(folder, what="plots")
     for name, text in plots.items():
-        write_bytes(folder / name, text.encode("utf-8"))
+        write_text(folder / name, text)

@@ -84,15 +84,17 @@ def run_fit(args: argparse.Namespace) -> int:
 def run_evaluate(args: argparse.Namespace) -> int:
     """Runs `cdmpp analytic operator evaluate`; returns the exit code."""
     from cdmpp.analytic.operators.evaluate import evaluate
-    from cdmpp.analytic.operators.report import text_tables, write_results
+    from cdmpp.report.operator_results import results_page, write_results
+    from cdmpp.report.page import page_markdown
 
     scores = evaluate(_model(args), args.data)
+    command = " ".join(["cdmpp", *sys.argv[1:]])
     if args.out is not None:
-        write_results(scores, args.out, command=" ".join(["cdmpp", *sys.argv[1:]]), data=args.data)
+        write_results(scores, args.out, command=command, data=args.data)
     if args.json:
         print(json.dumps([_as_json(score) for score in scores]))
     else:
-        print(text_tables(scores), end="")
+        print(page_markdown(results_page(scores, command=command)), end="")
     return 0
 
 

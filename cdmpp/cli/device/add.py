@@ -14,7 +14,8 @@ from cdmpp.cli.train import command_line
 from cdmpp.devices.of_run import run_spec
 from cdmpp.devices.tables import device_text
 from cdmpp.files.atomic import write_text
-from cdmpp.report.device_curve import curve_markdown, curve_svg, curve_text
+from cdmpp.report.device_curve import curve_page, curve_svg, curve_text
+from cdmpp.report.page import page_markdown
 from cdmpp.report.run_report import write_run_report
 from tvm_helper.device_add.options import DeviceAddOptions, run_folder
 
@@ -142,7 +143,7 @@ def run_curve(args: argparse.Namespace) -> int:
         plot = None
         if args.plot is not None:
             command, plot = f"{command} --plot {args.plot}", args.plot.name
-        print(curve_markdown(curve, command=command, plot=plot), end="")
+        print(page_markdown(curve_page(curve, command=command, plot=plot)), end="")
     else:
         print(curve_text(curve))
     return 0

@@ -1,0 +1,80 @@
+"""A page as Markdown and as HTML."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+
+from cdmpp.report.page import Page, Section, page_html, page_markdown
+from cdmpp.report.tables import Cell, Row, Table, plain_table
+
+_VOID = {"meta", "br", "img", "input"}
+PAGE = Page(
+    title="A < B",
+    lead="What it is.",
+    sections=[
+        Section("Runs", "By task.", verdict=["a is first."], plots=[("Errors.", "<svg>x</svg>")],
+                tables=[Table("MAPE", "n = 3.", ("", "x"), (
+                    Row("all", "group", ()), Row("a|b", "model", (Cell("1 %", "± 2 %", True),)),
+                ))]),
+        Section("Settings", code="a: 1", points=["one", "two"],
+                tables=[plain_table(["name", "n"], [["c", "4"]])]),
+    ],
+    warnings=["Two runs are missing."],
+    tiles=[("7 %", "median error")],
+    notes=["MAPE is a mean."],
+    command="cdmpp x",
+    facts=[("seed", "0")],
+)  # fmt: skip
+
+
+class _Nesting(HTMLParser):
+    def __init__(self):
+        super().__init__()
+        self.open, self.headings, self.text = [], [], ""
+
+    def handle_starttag(self, tag, attrs):
+        if tag not in _VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text += data
+        if self.open and self.open[-1] in ("h2", "summary"):
+            self.headings.append(data)
+
+
+def test_markdown_has_every_part_in_order_and_no_plots():
+    text = page_markdown(PAGE)
+    wanted = [
+        "# A < B", "What it is.", "**Two runs are missing.**", "- median error: 7 %", "## Verdict",
+        "**Runs**", "- a is first.", "## Runs", "By task.", "### MAPE", "n = 3.",
+        "| a\\|b | **1 % ± 2 %** |", "## Settings", "- one", "```\na: 1\n```", "| c | 4 |",
+        "## How to read it", "- MAPE is a mean.", "## How it was made", "cdmpp x", "- seed: 0",
+    ]  # fmt: skip
+    places = [text.index(part) for part in wanted]
+    assert places == sorted(places)
+    assert "<svg" not in text
+
+
+def test_html_is_nested_well_escapes_text_and_holds_its_plots():
+    text = page_html(PAGE)
+    page = _Nesting()
+    page.feed(text)
+    assert page.open == []
+    assert page.headings == [
+        "Verdict", "Runs", "MAPE", "Settings", "How to read it", "How it was made",
+    ]  # fmt: skip
+    assert "A &lt; B" in text
+    assert "<svg>x</svg>" in text
+    assert '<td class="best">1 % <small>± 2 %</small></td>' in text
+    assert "<script" not in text
+    assert "http" not in text
+
+
+def test_what_is_empty_is_left_out():
+    page = Page("T", "lead", [Section("S")])
+    assert page_markdown(page) == "# T\n\nlead\n\n## S\n"
+    assert "How" not in page_html(page)
+    assert "Verdict" not in page_html(page)
