@@ -19,6 +19,7 @@ from cdmpp.errors import CdmppError, NotApplicableError, NotFiniteError
 from cdmpp.metrics import spearman_by_task
 from cdmpp.models.base import CostModel
 from cdmpp.models.parts.labels import least_mape_factor
+from cdmpp.nn.loop.progress import TrainProgress
 from cdmpp.training.options import TrainOptions
 from cdmpp.training.run import new_model, split_samples
 
@@ -142,16 +143,16 @@ class Watcher:
         self._steps = 0
         self._epochs = 0
 
-    def __call__(self, progress: dict[str, Any]) -> None:
+    def __call__(self, progress: TrainProgress) -> None:
         """Takes the report of one step.
 
         Raises:
             TrialPrunedError: a limit is passed.
             TrialPutBackError: see `check_time`.
         """
-        self._steps = int(progress["step"])
-        if self._parameters is None and "parameters" in progress:
-            self._parameters = int(progress["parameters"])
+        self._steps = progress.step
+        if self._parameters is None:
+            self._parameters = progress.parameters
             self._limit("parameters", self._parameters, self._options.most_parameters)
         self.check_time()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -11,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cdmpp.datasets.samples import Samples
+from cdmpp.nn.loop.progress import OnTrain
 
 
 class CostModel(ABC):
@@ -30,14 +30,14 @@ class CostModel(ABC):
         *,
         seed: int,
         run_dir: Path | None = None,
-        on_progress: Callable[[dict[str, Any]], None] | None = None,
+        on_progress: OnTrain | None = None,
     ) -> None:
         """Learns from `train`; `validation` may only be used for early stopping. Statistics come
         from `train`.
 
         Args:
             run_dir: where checkpoints go; training resumes from one that is there.
-            on_progress: called with {"step", "steps", ...} now and then.
+            on_progress: called after every step of kinds that have steps.
         """
 
     @abstractmethod

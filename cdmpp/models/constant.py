@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 from cdmpp.datasets.samples import Samples
 from cdmpp.models.base import CostModel
 from cdmpp.models.parts.checks import check_schema, check_trainable, state_value
+from cdmpp.nn.loop.progress import OnTrain
 
 
 class ConstantCostModel(CostModel):
@@ -33,7 +33,7 @@ class ConstantCostModel(CostModel):
         *,
         seed: int,
         run_dir: Path | None = None,
-        on_progress: Callable[[dict[str, Any]], None] | None = None,
+        on_progress: OnTrain | None = None,
     ) -> None:
         """Takes the medians of `train`; the other arguments have no influence."""
         check_trainable(train)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -22,6 +22,7 @@ from cdmpp.models.parts.checks import state_value
 from cdmpp.models.parts.labels import least_mape_factor
 from cdmpp.models.peers.segment_mlp import SegmentMlpCostModel
 from cdmpp.models.transformer import TransformerCostModel
+from cdmpp.nn.loop.progress import OnTrain
 
 FloatArray = NDArray[np.float64]
 
@@ -85,7 +86,7 @@ class EnsembleCostModel(CostModel):
         *,
         seed: int,
         run_dir: Path | None = None,
-        on_progress: Callable[[dict[str, Any]], None] | None = None,
+        on_progress: OnTrain | None = None,
     ) -> None:
         """Trains the parts, then chooses the shares; without validation samples they are those of
         the options.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar
@@ -22,6 +21,7 @@ from cdmpp.models.parts.labels import LogLabels, ScoreLabels, labels_from_json
 from cdmpp.models.parts.pooling import leaf_matrix, leaf_rows, pooled_features
 from cdmpp.models.parts.prior import Prior, fit_prior
 from cdmpp.models.parts.ranking import best_over_latency, log_rates, task_device_groups
+from cdmpp.nn.loop.progress import OnTrain
 from cdmpp.nn.options import is_base, is_feature
 
 _FILE_NAME = "trees.ubj.xz"
@@ -65,7 +65,7 @@ class GbdtCostModel(CostModel):
         *,
         seed: int,
         run_dir: Path | None = None,
-        on_progress: Callable[[dict[str, Any]], None] | None = None,
+        on_progress: OnTrain | None = None,
     ) -> None:
         """Boosts on `train` until the error on `validation` (if any) stops to fall.
 

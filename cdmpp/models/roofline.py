@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,6 +12,7 @@ from cdmpp.analytic.roofline.programs import leaf_work, roofline_s
 from cdmpp.datasets.samples import Samples
 from cdmpp.models.base import CostModel
 from cdmpp.models.parts.checks import check_schema, check_trainable, state_value
+from cdmpp.nn.loop.progress import OnTrain
 
 #: No program takes less; keeps the logarithm of an empty program finite.
 _LEAST_S = 1e-9
@@ -39,7 +39,7 @@ class RooflineCostModel(CostModel):
         *,
         seed: int,
         run_dir: Path | None = None,
-        on_progress: Callable[[dict[str, Any]], None] | None = None,
+        on_progress: OnTrain | None = None,
     ) -> None:
         """Fits one factor per device on `train`; the other arguments have no influence."""
         check_trainable(train)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, cast
@@ -28,6 +27,7 @@ from cdmpp.models.parts.normalise import Normalisation
 from cdmpp.models.parts.prior import Prior, fit_prior
 from cdmpp.nn.latency_net import LatencyEnsemble, LatencyNet
 from cdmpp.nn.loop.loop import train_loop
+from cdmpp.nn.loop.progress import OnTrain
 from cdmpp.nn.options import LoopOptions, identity
 
 
@@ -57,7 +57,7 @@ class TransformerCostModel(CostModel):
         *,
         seed: int,
         run_dir: Path | None = None,
-        on_progress: Callable[[dict[str, Any]], None] | None = None,
+        on_progress: OnTrain | None = None,
     ) -> None:
         """Trains; without validation samples the training loss decides when to stop."""
         check_trainable(train)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from cdmpp.errors import UsageError
 from cdmpp.files.atomic import make_folder, write_json, write_text
 from cdmpp.models.base import CostModel
 from cdmpp.models.registry import model_class
+from cdmpp.nn.loop.progress import RunProgress, TrainProgress
 from cdmpp.timing.stats import timer
 from cdmpp.training.estimates import TrainedModel
 from cdmpp.training.options import TrainOptions
@@ -30,9 +30,6 @@ from cdmpp.training.run_folder import (
     write_predictions,
 )
 from cdmpp.training.uncertainty.calibration import add_interval_metrics
-
-#: (what is being done, progress of it or None)
-RunProgress = Callable[[str, dict[str, Any] | None], None]
 
 ORACLE = "oracle"
 
@@ -214,5 +211,5 @@ def _split_facts(parts: Split, options: TrainOptions) -> dict[str, Any]:
     )
 
 
-def _ignore(what: str, progress: dict[str, Any] | None) -> None:
+def _ignore(what: str, progress: TrainProgress | None) -> None:
     """Reports nothing."""

@@ -26,6 +26,7 @@ from cdmpp.datasets.cache import load_samples
 from cdmpp.datasets.samples import Samples
 from cdmpp.datasets.splits import split
 from cdmpp.machine import commit, machine, versions
+from cdmpp.nn.loop.progress import TrainProgress
 from cdmpp.training.options import TrainOptions
 from cdmpp.training.run import new_model
 from tests.paths import ROOT
@@ -57,7 +58,7 @@ def training_speed(kind: str, train: Samples) -> float | None:
         return None
     times: list[float] = []
 
-    def note(_: dict[str, Any]) -> None:
+    def note(_: TrainProgress) -> None:
         times.append(time.process_time())
         if len(times) > 2 * STEPS:
             raise _EnoughError

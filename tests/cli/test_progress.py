@@ -8,6 +8,7 @@ import pytest
 
 from cdmpp.cli.shared import progress as module
 from cdmpp.cli.shared.progress import campaign_progress, progress, training_progress
+from cdmpp.nn.loop.progress import TrainProgress
 
 
 @dataclass(frozen=True)
@@ -45,8 +46,7 @@ def test_a_line_when_something_begins_or_ends_and_now_and_then(
 def test_a_training_says_its_epoch_and_loss(
     clock: list[float], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    step = {"step": 5, "steps": 20, "steps_per_s": 0.5, "epoch": 2, "loss": 0.25,
-            "validation_loss": 0.5}  # fmt: skip
+    step = TrainProgress(5, 20, 2, 0.25, 0.5, steps_per_s=0.5, parameters=9)
     with training_progress(is_quiet=False) as show:
         show("training gbdt", None)
         clock[0] = 20.0

@@ -15,6 +15,7 @@ from cdmpp.datasets.budget import hold_out, of_tasks
 from cdmpp.datasets.samples import Samples
 from cdmpp.files.atomic import make_folder, read_json, write_json
 from cdmpp.models.base import CostModel
+from cdmpp.nn.loop.progress import RunProgress
 from cdmpp.training.finetune.adapt import Adapted, adapt, comparable
 from cdmpp.training.finetune.one_factor import as_device, fit_one_factor, with_devices
 from cdmpp.training.finetune.options import FinetuneOptions
@@ -24,7 +25,6 @@ from cdmpp.training.run_folder import ModelCard, save_model, save_trained, task_
 from cdmpp.training.uncertainty.strangers import TrainingTasks
 
 FloatArray = NDArray[np.float64]
-Progress = Callable[[str, dict[str, Any] | None], None]
 
 PRETRAINED, ONE_FACTOR, SCRATCH, TREES = "pretrained", "one_factor", "scratch", "trees"
 CURVE_FOLDER = "curve"
@@ -85,7 +85,7 @@ def choose_steps(fits: Fits, seconds: float) -> int:
 
 
 def final_model(
-    fits: Fits, steps: int, split: dict[str, Any], versions: dict[str, str], progress: Progress
+    fits: Fits, steps: int, split: dict[str, Any], versions: dict[str, str], progress: RunProgress
 ) -> tuple[FloatArray, dict[str, Any]]:
     """Adapts to all tasks and writes the model into the run folder; returns its predictions of the
     judging samples and what is known of it.
@@ -103,7 +103,7 @@ def final_model(
 
 
 def point(
-    fits: Fits, start: str, count: int, steps: int, progress: Progress
+    fits: Fits, start: str, count: int, steps: int, progress: RunProgress
 ) -> tuple[FloatArray, dict[str, Any]]:
     """Returns a point of the curve: predictions of the judging samples, and facts; computed once.
 
@@ -146,7 +146,7 @@ def read_point(fits: Fits, start: str, count: int) -> tuple[FloatArray, dict[str
 
 
 def _adapt(
-    fits: Fits, count: int, steps: int, progress: Progress, run_dir: Path | None = None
+    fits: Fits, count: int, steps: int, progress: RunProgress, run_dir: Path | None = None
 ) -> Adapted:
     options = FinetuneOptions(steps=steps)
     return adapt(

@@ -23,6 +23,7 @@ from cdmpp.errors import DataError, DeviceError
 from cdmpp.files.atomic import make_folder, read_json, remove_abandoned, write_json, write_text
 from cdmpp.files.journal import folder_lock
 from cdmpp.machine import machine, versions
+from cdmpp.nn.loop.progress import TrainProgress
 from cdmpp.pretrained import model_folder
 from cdmpp.training.estimates import load_trained
 from cdmpp.training.finetune.run import FINE_TUNED
@@ -259,8 +260,8 @@ def _fit(
         clock.note(steps=choose_steps(fits, max(0.0, left)))
     steps = int(clock.notes["steps"])
 
-    def progress(what: str, values: dict[str, Any] | None) -> None:
-        show(what, f"step {values['step']} of at most {values['steps']}" if values else "")
+    def progress(what: str, now: TrainProgress | None) -> None:
+        show(what, f"step {now.step} of at most {now.steps}" if now else "")
         clock.note()
 
     points[PRETRAINED, most], details[PRETRAINED, most] = final_model(

@@ -6,14 +6,15 @@ import contextlib
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from cdmpp.nn.loop.progress import RunProgress, TrainProgress
+
 #: Shows what is being done, how much of it is done, of how much (None = unknown), and a note.
 Show = Callable[[str, int, int | None, str], None]
-RunProgress = Callable[[str, dict[str, Any] | None], None]
 
 _SECONDS_BETWEEN_LINES = 10.0
 
@@ -54,15 +55,15 @@ def training_progress(*, is_quiet: bool) -> Iterator[RunProgress]:
     """Yields a callback for `train_run`."""
     with progress(is_quiet=is_quiet) as show:
 
-        def show_step(what: str, step: dict[str, Any] | None) -> None:
+        def show_step(what: str, step: TrainProgress | None) -> None:
             if step is None:
                 show(what, 0, None, "")
                 return
-            best = step["validation_loss"]
-            left = (step["steps"] - step["step"]) / max(step["steps_per_s"], 1e-9)
-            note = f"epoch {step['epoch']}, loss {step['loss']:.3f}"
+            best = step.validation_loss
+            left = (step.steps - step.step) / max(step.steps_per_s, 1e-9)
+            note = f"epoch {step.epoch}, loss {step.loss:.3f}"
             note += "" if best is None else f", best validation {best:.3f}"
-            show(what, step["step"], step["steps"], f"{note}, at most {left:.0f} s left")
+            show(what, step.step, step.steps, f"{note}, at most {left:.0f} s left")
 
         yield show_step
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import abstractmethod
-from collections.abc import Callable
 from dataclasses import asdict, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
@@ -27,6 +26,7 @@ from cdmpp.models.parts.leaf_batches import samples_digest
 from cdmpp.models.parts.program_groups import ProgramGroups
 from cdmpp.models.parts.ranking import best_over_latency, log_rates, task_device_groups
 from cdmpp.nn.lambda_rank import lambda_rank_loss
+from cdmpp.nn.loop.progress import OnTrain
 from cdmpp.nn.options import TorchPeerOptions
 
 _PREDICT_PROGRAMS = 256
@@ -107,7 +107,7 @@ class TorchPeer(CostModel, Generic[Options]):
         *,
         seed: int,
         run_dir: Path | None = None,
-        on_progress: Callable[[dict[str, Any]], None] | None = None,
+        on_progress: OnTrain | None = None,
     ) -> None:
         """Trains; without validation samples the training part decides when to stop.
 

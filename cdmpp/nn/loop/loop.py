@@ -9,7 +9,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -29,11 +29,10 @@ from cdmpp.nn.loop.checkpoint import (
 )
 from cdmpp.nn.loop.distributed import average_gradients, is_first, seed_step, training_device
 from cdmpp.nn.loop.pace import CpuBudget, learning_rate, new_optimiser
+from cdmpp.nn.loop.progress import OnTrain, TrainProgress
 from cdmpp.nn.loop.shards import process_count
 from cdmpp.nn.options import LoopOptions
 from cdmpp.timing.stats import timer
-
-Progress = Callable[[dict[str, Any]], None]
 
 
 class Trainee(Protocol):
@@ -78,7 +77,7 @@ def train_loop(
     seed: int,
     fingerprint: str,
     run_dir: Path | None = None,
-    on_progress: Progress | None = None,
+    on_progress: OnTrain | None = None,
 ) -> LoopResult:
     """Trains `network` and returns its best averaged weights.
 
@@ -137,7 +136,7 @@ def _train(
     fingerprint: str,
     run_dir: Path | None,
     writes_to: Path | None,
-    on_progress: Progress | None,
+    on_progress: OnTrain | None,
     seed: int,
 ) -> LoopResult:
     """As `train_loop`; `writes_to` is `run_dir` in the process that writes, else None."""
@@ -187,15 +186,15 @@ def _train(
             if on_progress:
                 elapsed = time.perf_counter() - started
                 on_progress(
-                    {
-                        "step": state.step,
-                        "steps": steps,
-                        "epoch": epoch + 1,
-                        "loss": loss,
-                        "validation_loss": state.best_loss,
-                        "steps_per_s": (state.step - first_step) / max(elapsed, 1e-9),
-                        "parameters": parameters,
-                    }
+                    TrainProgress(
+                        step=state.step,
+                        steps=steps,
+                        epoch=epoch + 1,
+                        loss=loss,
+                        validation_loss=state.best_loss,
+                        steps_per_s=(state.step - first_step) / max(elapsed, 1e-9),
+                        parameters=parameters,
+                    )
                 )
             if budget.is_spent():
                 break

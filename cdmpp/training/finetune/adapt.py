@@ -15,11 +15,11 @@ from cdmpp.errors import UsageError
 from cdmpp.models.base import CostModel
 from cdmpp.models.ensemble import EnsembleCostModel, StandIn
 from cdmpp.models.transformer import TransformerCostModel
+from cdmpp.nn.loop.progress import OnTrain
 from cdmpp.training.finetune.few_shot import Kept, finetune_in_detail
 from cdmpp.training.finetune.folds import budget_folds
 from cdmpp.training.finetune.one_factor import as_device, fit_one_factor, with_devices
 from cdmpp.training.finetune.options import FinetuneOptions
-from cdmpp.training.finetune.tuner import Progress
 from cdmpp.training.finetune.tuning_trainee import error
 
 FloatArray = NDArray[np.float64]
@@ -60,7 +60,7 @@ def adapt(
     options: FinetuneOptions | None = None,
     seed: int,
     run_dir: Path | None = None,
-    on_progress: Progress | None = None,
+    on_progress: OnTrain | None = None,
 ) -> Adapted:
     """Returns the model adapted to the device of some measured tasks.
 

@@ -13,9 +13,10 @@ from cdmpp.datasets.samples import Samples
 from cdmpp.errors import UsageError
 from cdmpp.models.base import CostModel
 from cdmpp.models.parts.checks import check_trainable
+from cdmpp.nn.loop.progress import OnTrain
 from cdmpp.training.finetune.folds import budget_folds, joined
 from cdmpp.training.finetune.options import FinetuneOptions, TuneWhat
-from cdmpp.training.finetune.tuner import Progress, Tunable, Tuner, look_name
+from cdmpp.training.finetune.tuner import Tunable, Tuner, look_name
 from cdmpp.training.finetune.tuning_trainee import error
 
 #: What was kept: the model as it was, with one factor, or tuned.
@@ -57,7 +58,7 @@ def finetune(
     seed: int,
     source: Samples | None = None,
     run_dir: Path | None = None,
-    on_progress: Progress | None = None,
+    on_progress: OnTrain | None = None,
 ) -> CostModel:
     """Returns `finetune_in_detail(...).model`."""
     return finetune_in_detail(
@@ -81,7 +82,7 @@ def finetune_in_detail(
     seed: int,
     source: Samples | None = None,
     run_dir: Path | None = None,
-    on_progress: Progress | None = None,
+    on_progress: OnTrain | None = None,
 ) -> FinetuneResult:
     """Returns a new model, adapted to a few measured tasks; the given one stays as it is.
 

@@ -20,12 +20,13 @@ from cdmpp.errors import DataError, UsageError
 from cdmpp.files.atomic import make_folder, write_json
 from cdmpp.machine import versions
 from cdmpp.models.base import CostModel
+from cdmpp.nn.loop.progress import RunProgress
 from cdmpp.pretrained import model_folder
 from cdmpp.training.finetune.few_shot import FinetuneResult, finetune_in_detail
 from cdmpp.training.finetune.one_factor import as_device, fit_one_factor, with_devices
 from cdmpp.training.finetune.options import FinetuneOptions
 from cdmpp.training.options import TrainOptions
-from cdmpp.training.run import ORACLE, RunProgress, RunResult, claim_run_folder, new_model
+from cdmpp.training.run import ORACLE, RunResult, claim_run_folder, new_model
 from cdmpp.training.run_folder import (
     ModelCard,
     load_model,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from cdmpp.datasets.samples import Samples
 from cdmpp.models.parts.leaf_batches import samples_digest
 from cdmpp.nn.loop.loop import train_loop
+from cdmpp.nn.loop.progress import OnTrain
 from cdmpp.nn.options import LoopOptions
 from cdmpp.training.finetune.tuning_trainee import HeldOut, TuningTrainee, select_parameters
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from cdmpp.training.finetune.options import FinetuneOptions
 
 FloatArray = NDArray[np.float64]
-Progress = Callable[[dict[str, Any]], None]
 
 
 @runtime_checkable
@@ -66,7 +66,7 @@ class Tuner:
         options: FinetuneOptions,
         seed: int,
         source: Samples | None,
-        on_progress: Progress | None,
+        on_progress: OnTrain | None,
     ) -> None:
         self._unchanged = model
         self._model = _nearest_start(model, budget)

@@ -289,7 +289,7 @@ def test_same_bytes_after_a_resume(tmp_path):
     options = replace(options, loop=replace(options.loop, checkpoint_every=2))
 
     def stop(progress):
-        if progress["step"] == 5:
+        if progress.step == 5:
             raise KeyboardInterrupt
 
     whole = CdmppPaperCostModel(options)

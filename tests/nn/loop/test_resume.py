@@ -76,7 +76,7 @@ def test_checkpoints_in_the_middle_of_an_epoch_resume_bit_exact(tmp_path):
     train, validation, _ = split_by_task(make_samples(10, 6))
 
     def stop(progress):
-        if progress["step"] % 4 == 0:
+        if progress.step % 4 == 0:
             raise StoppedError
 
     attempts = 0
