@@ -11,12 +11,13 @@ from __future__ import annotations
 import threading
 import time
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    import optuna
-    from optuna.storages import BaseStorage
-    from optuna.trial import FrozenTrial
+import optuna
+from optuna.exceptions import UpdateFinishedTrialError
+from optuna.storages import BaseStorage
+from optuna.storages._heartbeat import BaseHeartbeat, is_heartbeat_enabled
+from optuna.trial import FrozenTrial
 
 _LEASE = "lease_until"
 #: Signs of life in one lease: two may be late.
@@ -65,8 +66,6 @@ class Lease:
         self._thread.join()
 
     def _run(self) -> None:
-        from optuna.exceptions import UpdateFinishedTrialError
-
         while not self._stop.wait(self._lease_s / _BEATS):
             try:
                 beat(self._storage, self._trial_id, self._lease_s)
@@ -81,9 +80,6 @@ def beat(storage: BaseStorage, trial_id: int, lease_s: float) -> None:
     Raises:
         UpdateFinishedTrialError: somebody has ended the trial.
     """
-    from optuna.exceptions import UpdateFinishedTrialError
-    from optuna.storages._heartbeat import BaseHeartbeat, is_heartbeat_enabled
-
     if is_heartbeat_enabled(storage):
         assert isinstance(storage, BaseHeartbeat)
         if storage.get_trial(trial_id).state.is_finished():
@@ -95,10 +91,6 @@ def beat(storage: BaseStorage, trial_id: int, lease_s: float) -> None:
 
 def fail_abandoned(study: optuna.Study) -> None:
     """Marks the trials as failed whose worker gave no sign of life for a lease."""
-    import optuna
-    from optuna.exceptions import UpdateFinishedTrialError
-    from optuna.storages._heartbeat import BaseHeartbeat, is_heartbeat_enabled
-
     storage = study._storage
     if is_heartbeat_enabled(storage):
         assert isinstance(storage, BaseHeartbeat)
@@ -119,8 +111,6 @@ def mark_failed(storage: BaseStorage, trial_id: int, fault: str, reason: str) ->
     Raises:
         UpdateFinishedTrialError: it has been ended already.
     """
-    import optuna
-
     storage.set_trial_user_attr(trial_id, FAULT, fault)
     storage.set_trial_user_attr(trial_id, REASON, reason)
     storage.set_trial_state_values(trial_id, state=optuna.trial.TrialState.FAIL)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from optuna.trial import Trial
 
 from cdmpp.autotune.leases import Lease
 from cdmpp.autotune.options import AutotuneOptions, trial_options
@@ -22,9 +23,6 @@ from cdmpp.models.parts.labels import least_mape_factor
 from cdmpp.nn.loop.progress import TrainProgress
 from cdmpp.training.options import TrainOptions
 from cdmpp.training.run import new_model, split_samples
-
-if TYPE_CHECKING:
-    from optuna.trial import Trial
 
 FloatArray = NDArray[np.float64]
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from cdmpp.autotune.settings import Group, Setting
 from cdmpp.autotune.spaces import space_of
-from cdmpp.config import from_dict, load_config
+from cdmpp.config import from_dict, load_config, to_dict
 from cdmpp.errors import UsageError
 from cdmpp.training.options import TrainOptions
 
@@ -190,8 +190,6 @@ def preset_values(train: TrainOptions) -> dict[str, Any]:
     """Returns what a file of `configs/models` says to get the model of these options: its kind, and
     its settings where they are not the default.
     """
-    from cdmpp.config import to_dict
-
     part = train.model.replace("-", "_")
     values: dict[str, Any] = {"model": train.model}
     default = from_dict(TrainOptions, {})
@@ -214,8 +212,6 @@ def _difference(values: dict[str, Any], defaults: dict[str, Any]) -> dict[str, A
 
 def fixed_facts(options: AutotuneOptions) -> dict[str, Any]:
     """Returns what must be equal when a study is continued: all but limits and name."""
-    from cdmpp.config import to_dict
-
     free: Sequence[str] = (
         "name", "trials", "minutes", "cpu_minutes", "lease_s", "most_deaths",
     )  # fmt: skip

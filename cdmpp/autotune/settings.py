@@ -6,14 +6,13 @@ import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
+
+from optuna.trial import Trial
 
 from cdmpp.config import from_dict
 from cdmpp.features.added_columns import EXTRA_BLOCKS
 from cdmpp.training.options import TrainOptions
-
-if TYPE_CHECKING:
-    from optuna.trial import Trial
 
 Group = Literal[
     "model", "loss", "label", "optimiser", "schedule", "batch", "regulariser", "leaf-blocks"

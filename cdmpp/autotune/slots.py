@@ -10,7 +10,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import optuna
+from optuna.exceptions import UpdateFinishedTrialError
+from optuna.samplers import BaseSampler
+from optuna.trial import FrozenTrial, Trial, TrialState
 
 from cdmpp.autotune.leases import (
     DIED,
@@ -20,11 +25,6 @@ from cdmpp.autotune.leases import (
     fail_abandoned,
     mark_failed,
 )
-
-if TYPE_CHECKING:
-    import optuna
-    from optuna.samplers import BaseSampler
-    from optuna.trial import FrozenTrial, Trial
 
 #: The slot of a trial, as an attribute of it.
 SLOT = "slot"
@@ -65,10 +65,6 @@ def take(
     Args:
         sampler_of: number of a trial -> what chooses its settings.
     """
-    import optuna
-    from optuna.exceptions import UpdateFinishedTrialError
-    from optuna.trial import TrialState
-
     storage = study._storage
     for waiting in study.get_trials(deepcopy=False, states=(TrialState.WAITING,)):
         trial_id = waiting._trial_id
@@ -92,16 +88,12 @@ def take(
 
 def is_anybody_at_work(study: optuna.Study) -> bool:
     """Whether a trial is running or waiting."""
-    from optuna.trial import TrialState
-
     states = (TrialState.RUNNING, TrialState.WAITING)
     return bool(study.get_trials(deepcopy=False, states=states))
 
 
 def _counts(trial: FrozenTrial) -> bool:
     """Whether the trial is done or will be."""
-    from optuna.trial import TrialState
-
     return trial.state != TrialState.FAIL
 
 

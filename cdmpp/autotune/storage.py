@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from cdmpp.autotune.options import AutotuneOptions, fixed_facts
+import numpy as np
+import optuna
+from optuna.storages import BaseStorage, JournalStorage, RDBStorage
+from optuna.storages.journal import JournalFileBackend
+
+from cdmpp.autotune.options import AutotuneOptions, fixed_facts, trial_options
 from cdmpp.errors import DataError, UsageError
 from cdmpp.files.atomic import make_folder
-
-if TYPE_CHECKING:
-    import optuna
-    from optuna.storages import BaseStorage
 
 #: The options that the trials of a study have in common, as an attribute of the study.
 FACTS = "options"
@@ -29,10 +29,6 @@ def open_storage(place: str, *, lease_s: float) -> BaseStorage:
         UsageError: another URL, SQLite among them (it fails under several writers).
         DataError: the server does not answer, or the file cannot be written.
     """
-    import optuna
-    from optuna.storages import JournalStorage, RDBStorage
-    from optuna.storages.journal import JournalFileBackend
-
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     if "://" not in place:
         path = Path(place)
@@ -80,8 +76,6 @@ def open_study(options: AutotuneOptions, storage: BaseStorage) -> optuna.Study:
     Raises:
         UsageError: there is a study of this name with other options.
     """
-    import optuna
-
     minimize = optuna.study.StudyDirection.MINIMIZE
     study = optuna.create_study(
         study_name=options.name,
@@ -110,8 +104,6 @@ def existing_study(place: str, name: str | None) -> optuna.Study:
     Raises:
         DataError: there is no such study.
     """
-    import optuna
-
     if "://" not in place and not Path(place).is_file():
         raise DataError(f"no journal at {place}; expected the --out of `cdmpp autotune`")
     storage = open_storage(place, lease_s=60.0)
@@ -130,9 +122,6 @@ def new_sampler(options: AutotuneOptions, number: int) -> optuna.samplers.BaseSa
     """Returns the sampler of one trial. Its seed is of the study's and the trial's number, so that
     neither workers nor a continued study repeat draws, and one worker always draws the same.
     """
-    import numpy as np
-    import optuna
-
     seed = int(np.random.SeedSequence([options.seed, number]).generate_state(1)[0])
     if options.sampler == "random":
         return optuna.samplers.RandomSampler(seed=seed)
@@ -141,8 +130,6 @@ def new_sampler(options: AutotuneOptions, number: int) -> optuna.samplers.BaseSa
 
 def new_pruner(options: AutotuneOptions) -> optuna.pruners.BasePruner:
     """Returns the pruner; its steps are epochs."""
-    import optuna
-
     pruner = options.pruner
     if pruner.kind == "percentile":
         return optuna.pruners.PercentilePruner(
@@ -161,8 +148,6 @@ def most_epochs(options: AutotuneOptions) -> int:
     """Returns the most epochs of a trial of the kind that the study begins with; 1 for kinds
     without.
     """
-    from cdmpp.autotune.options import trial_options
-
     train = trial_options(options, options.train)
     own = getattr(train, train.model.replace("-", "_"))
     loop = getattr(getattr(own, "transformer", own), "loop", None)

@@ -9,9 +9,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import optuna
 import yaml
+from optuna.trial import FrozenTrial
 
 from cdmpp.autotune.objective import chosen_options, study_parts
 from cdmpp.autotune.options import (
@@ -28,10 +30,6 @@ from cdmpp.datasets.samples import Samples
 from cdmpp.errors import CdmppError, DataError
 from cdmpp.files.atomic import write_text
 from cdmpp.nn.loop.one_thread import one_thread_each
-
-if TYPE_CHECKING:
-    import optuna
-    from optuna.trial import FrozenTrial
 
 #: Workers that are started again in place of killed ones, for each worker.
 _MOST_REPLACEMENTS = 3
@@ -106,8 +104,6 @@ def best_trial(study: optuna.Study) -> FrozenTrial:
     Raises:
         DataError: no trial was finished.
     """
-    import optuna
-
     done = study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.COMPLETE,))
     if not done:
         reasons = sorted(

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-
-if TYPE_CHECKING:
-    import optuna
+import optuna
+from optuna.trial import TrialState
 
 
 @dataclass(frozen=True)
@@ -60,8 +59,6 @@ class TrialRow:
 
 def trial_rows(study: optuna.Study) -> list[TrialRow]:
     """Returns the trials that were begun, by number."""
-    from optuna.trial import TrialState
-
     trials = [t for t in study.get_trials(deepcopy=False) if t.state != TrialState.WAITING]
     begun = [trial.datetime_start for trial in trials if trial.datetime_start]
     start = min(begun) if begun else None
@@ -126,9 +123,6 @@ def importances(study: optuna.Study) -> dict[str, float]:
     """Returns the share that each setting has in the differences of the finished trials, largest
     first; empty while fewer than four were finished or all did the same.
     """
-    import optuna
-    from optuna.trial import TrialState
-
     done = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
     values = {trial.values[0] for trial in done}
     if len(done) < 4 or len(values) < 2:

@@ -6,7 +6,10 @@ import math
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import optuna
+from optuna.exceptions import UpdateFinishedTrialError
+from optuna.trial import FrozenTrial, Trial
 
 from cdmpp.autotune.leases import DIED, PUT_BACK, REASON, Lease, mark_failed
 from cdmpp.autotune.objective import (
@@ -19,10 +22,6 @@ from cdmpp.autotune.objective import (
 from cdmpp.autotune.options import AutotuneOptions
 from cdmpp.autotune.slots import is_anybody_at_work, recover, take
 from cdmpp.autotune.storage import new_sampler, open_storage, open_study
-
-if TYPE_CHECKING:
-    import optuna
-    from optuna.trial import FrozenTrial, Trial
 
 #: Told of every trial that this worker has ended.
 OnTrial = Callable[["FrozenTrial"], None]
@@ -64,9 +63,6 @@ def _do(
     study: optuna.Study, trial: Trial, options: AutotuneOptions, parts: Parts, limits: Limits
 ) -> None:
     """Runs a trial and writes its end into the study, unless it is somebody else's by then."""
-    import optuna
-    from optuna.exceptions import UpdateFinishedTrialError
-
     storage = study._storage
     with Lease(storage, trial._trial_id, options.lease_s) as lease:
         try:

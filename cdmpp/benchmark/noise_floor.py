@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import erf
 
 from cdmpp.datasets.samples import Samples
 from cdmpp.metrics import METRIC_NAMES, mean_metrics
@@ -89,6 +90,4 @@ def _median_error(spread: FloatArray) -> float:
 
 
 def _share_within(spread: FloatArray, error: float) -> float:
-    from scipy.special import erf
-
     return float(np.mean(erf(error / (spread * math.sqrt(2)))))

@@ -22,6 +22,7 @@ from cdmpp.benchmark.cell_store import (
     write_cell,
 )
 from cdmpp.benchmark.plan import Cell
+from cdmpp.benchmark.run_cell import run_cell
 from cdmpp.datasets.samples import Samples
 from cdmpp.errors import CdmppError, NotApplicableError, UsageError
 from cdmpp.machine import commit, versions
@@ -114,8 +115,6 @@ def execute_cell(cell: Cell, folder: Path, runs_dir: Path, load: Callable[[Path]
 @timer("cell")
 def execute_cell_on(cell: Cell, samples: Callable[[], Samples], runs_dir: Path) -> None:
     """`execute_cell` with samples that may be there already."""
-    from cdmpp.benchmark.run_cell import run_cell
-
     started, cpu = time.perf_counter(), time.process_time()
     status: Status = "ok"
     reason = ""

@@ -7,6 +7,7 @@ from typing import Any
 
 from cdmpp.benchmark.model_cell import _run_model_cell
 from cdmpp.benchmark.plan import Cell
+from cdmpp.benchmark.transfer_cell import run_transfer_cell
 from cdmpp.datasets.samples import Samples
 
 
@@ -23,7 +24,5 @@ def run_cell(cell: Cell, samples: Samples, cell_dir: Path, runs_dir: Path) -> di
         CdmppError: the cell cannot be run.
     """
     if cell.split == "device":
-        from cdmpp.benchmark.transfer_cell import run_transfer_cell
-
         return run_transfer_cell(cell, samples, cell_dir, runs_dir)
     return _run_model_cell(cell, samples, cell_dir)

@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.lib.format import open_memmap
 from numpy.typing import NDArray
 
@@ -259,8 +261,6 @@ def _new_array(path: Path, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
 
 def _lengths(column: Any) -> NDArray[np.int64]:
     """Returns the lengths of lists (in items) or texts (in bytes); null counts as empty."""
-    import pyarrow.compute as pc
-
     measure = pc.binary_length if _is_text(column) else pc.list_value_length
     lengths = pc.fill_null(measure(column.combine_chunks()), 0)
     return np.asarray(lengths.to_numpy(zero_copy_only=False), np.int64)
@@ -275,15 +275,11 @@ def _values(column: Any) -> NDArray[Any]:
 
 
 def _is_text(column: Any) -> bool:
-    import pyarrow as pa
-
     return bool(pa.types.is_string(column.type))
 
 
 def _first_featurised(table: Any, seen: set[str]) -> Any:
     """Returns the mask of programs with features that are not in `seen`, and adds them to it."""
-    import pyarrow as pa
-
     mask: list[bool] = []
     leaves = _lengths(table["leaf_position"])
     for identity, leaf_count in zip(table["program_id"].to_pylist(), leaves, strict=True):

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal, get_args
 
 import numpy as np
+import pyarrow.compute as pc
 
 from cdmpp.datasets.extraction.extracted import read_manifest, read_shard
 from cdmpp.errors import DataError, UsageError
@@ -198,8 +199,6 @@ def _programs(
     extracted_dir: Path, shards: list[dict[str, Any]], task: _Task
 ) -> Iterator[tuple[str, Any, Any, Any]]:
     """Yields (id, leaf features, node ids, tree) of the task's programs with features."""
-    import pyarrow.compute as pc
-
     columns = [
         "program_id", "workload_key", "target_kind", "valid", "leaf_features", "leaf_position",
         "tree",

@@ -10,18 +10,20 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
+import torch
+from torch import nn
+
+from cdmpp.devices.registry import get_device
+from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import UsageError
+from cdmpp.networks.dataset.samples import TARGETS, unmeasured
+from cdmpp.networks.graph.graph import NetworkGraph
 from cdmpp.networks.graph.mode import MODES, Mode
-
-if TYPE_CHECKING:
-    import torch
-    from torch import nn
-
-    from cdmpp.devices.spec import DeviceSpec
-    from cdmpp.networks.graph.graph import NetworkGraph
-    from cdmpp.networks.run import TrainedNetworks
+from cdmpp.networks.graph.torch_graph import made_module, torch_graph
+from cdmpp.networks.packaged import model_folder
+from cdmpp.networks.run import TrainedNetworks, load_run
 
 PRETRAINED = "pretrained"
 IMAGE = ((3, 224, 224),)
@@ -162,9 +164,6 @@ class NetworkPredictor:
         Raises:
             DataError: there is no such model.
         """
-        from cdmpp.networks.packaged import model_folder
-        from cdmpp.networks.run import load_run
-
         return cls(load_run(model_folder(model)))
 
     def graphs(
@@ -183,8 +182,6 @@ class NetworkPredictor:
             UsageError: a batch below 1, no shape.
             DataError: the module cannot be made or followed.
         """
-        from cdmpp.networks.graph.torch_graph import made_module, torch_graph
-
         start = time.perf_counter()
         if not batches:
             raise UsageError(f"{name}: no batch; pass at least one, e.g. 1")
@@ -209,8 +206,6 @@ class NetworkPredictor:
             DeviceError: an unknown device.
             UsageError: a memory limit that is not above 0.
         """
-        from cdmpp.networks.dataset.samples import TARGETS, unmeasured
-
         if memory_limit_bytes is not None and not memory_limit_bytes > 0:
             raise UsageError(f"memory limit {memory_limit_bytes}, expected above 0 bytes")
         start = time.perf_counter()
@@ -251,8 +246,6 @@ class NetworkPredictor:
         return result
 
     def _specs(self, labels: Sequence[str]) -> list[DeviceSpec]:
-        from cdmpp.devices.registry import get_device
-
         trained = {spec.name: spec for spec in self.trained.devices}
         if not labels:
             return list(trained.values())

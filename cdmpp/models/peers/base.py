@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from cdmpp.config import from_dict, to_dict
+from cdmpp.datasets.judge import judged
 from cdmpp.datasets.samples import Samples
 from cdmpp.files.torch_weights import load_weights, save_weights
 from cdmpp.metrics import spearman_by_task
@@ -26,6 +27,7 @@ from cdmpp.models.parts.leaf_batches import samples_digest
 from cdmpp.models.parts.program_groups import ProgramGroups
 from cdmpp.models.parts.ranking import best_over_latency, log_rates, task_device_groups
 from cdmpp.nn.lambda_rank import lambda_rank_loss
+from cdmpp.nn.loop.loop import train_loop
 from cdmpp.nn.loop.progress import OnTrain
 from cdmpp.nn.options import TorchPeerOptions
 
@@ -114,8 +116,6 @@ class TorchPeer(CostModel, Generic[Options]):
         Raises:
             NotApplicableError: the samples lack what the model reads.
         """
-        from cdmpp.nn.loop.loop import train_loop
-
         check_trainable(train)
         self._schema = dict(train.programs.feature_schema)
         judge = validation if len(validation) else train
@@ -225,8 +225,6 @@ class TorchPeer(CostModel, Generic[Options]):
         minus the mean rank correlation within tasks (half of it where no task can be ranked).
         """
         if self._ranks():
-            from cdmpp.datasets.judge import judged
-
             correlation = spearman_by_task(judged(samples, np.exp(output)))
             return 1.0 - (0.5 if correlation is None else correlation)
         assert isinstance(self._labels, LogLabels | BoxCoxLabels)

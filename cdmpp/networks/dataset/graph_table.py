@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from cdmpp.errors import DataError
+from cdmpp.networks.dataset.rows import GraphRow
 from cdmpp.networks.graph.graph import ARGUMENTS, MEMORY, NetworkGraph
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from cdmpp.networks.dataset.rows import GraphRow
 
 _NUMBERS = (*ARGUMENTS, *MEMORY, "flops")
 #: Columns that are usually the sum of others; the rest to the sum is stored, mostly zeros.
@@ -36,8 +33,6 @@ def table_of_graphs(rows: Sequence[GraphRow], ids: Sequence[str]) -> pa.Table:
         rows: the graphs.
         ids: their graph ids.
     """
-    import pyarrow as pa
-
     graphs = [row.graph for row in rows]
     nodes = np.array([len(graph.kinds) for graph in graphs], dtype=np.int64)
     edges = np.array([len(graph.edges) for graph in graphs], dtype=np.int64)

@@ -8,15 +8,15 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as parquet
 
 from cdmpp.errors import CdmppError, DataError
 from cdmpp.files.atomic import make_folder, sha256_file, write_atomic, write_json
 from cdmpp.networks.dataset.graph_table import graphs_from_table, table_of_graphs
 from cdmpp.networks.dataset.rows import _NEXT, OUTCOMES, GraphRow, LabelRow
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 #: Version of the layout; a reader refuses any other.
 SCHEMA_VERSION = 2
@@ -111,9 +111,6 @@ def read_dataset(folder: Path) -> NetworkData:
     Raises:
         DataError: no such data set, another schema version, or files that were changed.
     """
-    import pyarrow as pa
-    import pyarrow.parquet as parquet
-
     folder = Path(folder)
     manifest = read_manifest(folder)
     tables = {}
@@ -163,7 +160,6 @@ def _write_graphs(
     path: Path, graphs: Iterable[GraphRow], ids: set[str], architectures: set[str]
 ) -> None:
     """Writes the graphs piece by piece; adds their ids and architectures to the sets."""
-    import pyarrow.parquet as parquet
 
     def pieces() -> Iterator[pa.Table]:
         piece: dict[str, GraphRow] = {}
@@ -188,8 +184,6 @@ def _write_graphs(
 
 
 def _write_table(path: Path, table: pa.Table) -> None:
-    import pyarrow.parquet as parquet
-
     parquet.write_table(table, path, **_PARQUET)
 
 
@@ -211,8 +205,6 @@ def _check_labels(folder: Path, labels: Sequence[LabelRow], ids: Set[str]) -> No
 
 
 def _label_table(labels: Sequence[LabelRow]) -> pa.Table:
-    import pyarrow as pa
-
     schema = _label_schema()
     return pa.table(
         {
@@ -224,8 +216,6 @@ def _label_table(labels: Sequence[LabelRow]) -> pa.Table:
 
 
 def _label_schema() -> pa.Schema:
-    import pyarrow as pa
-
     text = {"graph_id", "device", "mode", "outcome", "note", "torch_version", "measured_at"}
     columns = []
     for field in fields(LabelRow):

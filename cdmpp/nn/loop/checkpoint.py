@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from cdmpp.errors import DataError, UsageError
@@ -56,8 +58,6 @@ def save_checkpoint(folder: Path, state: TrainingState, *, fingerprint: str) -> 
         folder: the run's `checkpoints` folder.
         fingerprint: digest of everything that must be equal for a resume to make sense.
     """
-    from safetensors.torch import save_file
-
     tensors: dict[str, Tensor] = {"rng": torch.get_rng_state()}
     for name, module in (("network", state.network), ("average", state.average)):
         tensors.update({f"{name}.{key}": value for key, value in module.state_dict().items()})
@@ -112,9 +112,6 @@ def load_checkpoint(path: Path, state: TrainingState, *, fingerprint: str) -> No
         UsageError: the checkpoint belongs to another configuration, seed or data.
         DataError: the checkpoint is damaged.
     """
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
     hint = f"remove {path} to train from the start"
     description = read_json(path / "state.json", what="checkpoint", hint=hint)
     if description.get("version") != CHECKPOINT_VERSION:

@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -19,10 +19,8 @@ from cdmpp.models.parts.leaf_batches import samples_digest
 from cdmpp.nn.loop.loop import train_loop
 from cdmpp.nn.loop.progress import OnTrain
 from cdmpp.nn.options import LoopOptions
+from cdmpp.training.finetune.options import FinetuneOptions
 from cdmpp.training.finetune.tuning_trainee import HeldOut, TuningTrainee, select_parameters
-
-if TYPE_CHECKING:
-    from cdmpp.training.finetune.options import FinetuneOptions
 
 FloatArray = NDArray[np.float64]
 

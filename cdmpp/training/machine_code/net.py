@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
 from torch import Tensor, nn
 
 from cdmpp.errors import DataError
@@ -86,8 +88,6 @@ class CodeNet:
         Raises:
             DataError: the file cannot be written.
         """
-        from safetensors.numpy import save_file
-
         tensors = {
             "kept": self.kept, "mean": self.mean, "deviation": self.deviation,
             "label": np.array(self.label),
@@ -103,9 +103,6 @@ class CodeNet:
         Raises:
             DataError: the file is missing or damaged.
         """
-        from safetensors import SafetensorError
-        from safetensors.numpy import load_file
-
         try:
             tensors = load_file(path)
             kept = tensors["kept"]

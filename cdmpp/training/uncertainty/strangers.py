@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
 
 from cdmpp.datasets.samples import ProgramArrays, Samples
 from cdmpp.errors import DataError
@@ -186,8 +188,6 @@ class TrainingTasks:
         Raises:
             DataError: the file cannot be written.
         """
-        from safetensors.numpy import save_file
-
         order = sorted(range(len(self.tasks)), key=lambda task: self.operators[task])
         names = {name: [getattr(self, name)[task] for task in order] for name in _NAMES}
         described = {
@@ -217,8 +217,6 @@ class TrainingTasks:
         Raises:
             DataError: the file is damaged or of another format.
         """
-        from safetensors import SafetensorError, safe_open
-
         path = Path(directory) / FILE_NAME
         if not path.exists():
             return None
