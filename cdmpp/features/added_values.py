@@ -24,7 +24,7 @@ from cdmpp.features.added_columns import (
     PAGE_ENTRIES,
 )
 from cdmpp.features.cache_lines import Cover, added, cover
-from cdmpp.features.lanes import (
+from cdmpp.features.lane_accesses import (
     CPU_LANES,
     LINE_BYTES,
     SECTOR_BYTES,
@@ -37,7 +37,7 @@ from cdmpp.features.program.expr import Buffer, Expr
 from cdmpp.features.program.intervals import IntervalAnalysis
 from cdmpp.features.program.operations import guard_count
 from cdmpp.features.schema import ACCESS_SLOT_COUNT
-from cdmpp.features.signed_log import slog
+from cdmpp.features.signed_log import signed_log
 
 _LIKELY = "tir.likely"
 _T = TypeVar("_T")
@@ -142,15 +142,15 @@ class ExtraWalk:
             memory = self._memory(access.buffer)
             row += [float(memory == name) for name in MEMORIES]
         row += [0.0] * (unused * len(MEMORIES))
-        row += [slog(access.buffer.element_bytes) for access in described]
+        row += [signed_log(access.buffer.element_bytes) for access in described]
         row += [0.0] * unused
         row.append(float(accesses[0].buffer.dtype.startswith(("float", "bfloat"))))
         for access in described:
             found = self._allocated.get(access.buffer)
             size = 0 if found is None else found.elements * access.buffer.element_bytes
-            row += (slog(size), float(found is None))
+            row += (signed_log(size), float(found is None))
         row += [0.0] * (unused * 2)
-        row += (slog(self._depth), slog(self._terms), slog(selects), slog(guard_count(value)))
+        row += map(signed_log, (self._depth, self._terms, selects, guard_count(value)))
         row += self._stride_columns(described, lanes)
         row += [0.0] * (LEAF_EXTRA_COUNT - len(row))
         row[EXTRA_BLOCKS["loop_nest"]] = self._nest_columns(accesses[0].mask, unroll_max_step)
@@ -176,7 +176,7 @@ class ExtraWalk:
         for row, kernel in zip(self._rows, self._kernel_of_row, strict=True):
             if kernel is not None:
                 row[EXTRA_BLOCKS["occupancy"]] = kernel.columns(is_gpu=self._is_gpu)
-            row[EXTRA_BLOCKS["program"]] = [slog(total) for total in totals]
+            row[EXTRA_BLOCKS["program"]] = [signed_log(total) for total in totals]
         return self._rows
 
     def _note_input(self, buffer: Buffer) -> None:
@@ -222,7 +222,7 @@ class ExtraWalk:
         if lanes is None:
             return [0.0] * width
         self._evaluator.choose(lanes)
-        columns = [slog(lanes.count)]
+        columns = [signed_log(lanes.count)]
         for access in described:
             memory = self._memory(access.buffer)
             found = self._evaluator.access(
@@ -233,12 +233,12 @@ class ExtraWalk:
                 in_banks=self._is_gpu and memory == "shared",
             )
             kinds = (found.stride == 0, found.stride == 1, found.stride not in (0, 1))
-            columns.append(slog(found.stride))
+            columns.append(signed_log(found.stride))
             columns += [float(kind and not found.is_irregular) for kind in kinds]
             columns += (
                 float(found.is_irregular),
-                slog(found.sectors),
-                slog(found.bank_conflicts),
+                signed_log(found.sectors),
+                signed_log(found.bank_conflicts),
             )
         return columns + [0.0] * (width - len(columns))
 
@@ -281,7 +281,7 @@ class ExtraWalk:
         """Returns the bytes that one run of each enclosing loop touches, innermost first, and the
         bytes that a memory of each capacity has to fetch."""
         levels = self._levels(bytes_by_loop)
-        columns = [slog(touched) for _, touched in levels[:NEST_LEVEL_COUNT]]
+        columns = [signed_log(touched) for _, touched in levels[:NEST_LEVEL_COUNT]]
         columns += [0.0] * (NEST_LEVEL_COUNT - len(columns))
         sizes = [(extent, touched, touched) for extent, touched in levels]
         columns += [_fetched(sizes, element_bytes, capacity) for capacity in CAPACITIES]
@@ -292,7 +292,7 @@ class ExtraWalk:
         memory of each capacity has to fetch in lines, the same where lines that share a set of the
         cache need more room, and the pages that tables of two sizes have to fetch."""
         levels = self._levels(self._covers(accesses, touched))
-        columns = [slog(one.line_bytes) for _, one in levels[:NEST_LEVEL_COUNT]]
+        columns = [signed_log(one.line_bytes) for _, one in levels[:NEST_LEVEL_COUNT]]
         columns += [0.0] * (NEST_LEVEL_COUNT - len(columns))
         least = CACHE_LINE_BYTES * len(accesses)
         sizes = [(extent, one.line_bytes, one.line_bytes) for extent, one in levels]
@@ -332,7 +332,7 @@ class ExtraWalk:
 
 
 def _fetched(levels: Sequence[tuple[int, float, float]], least: float, capacity: int) -> float:
-    """Returns slog of what a memory of a capacity has to fetch.
+    """Returns signed_log of what a memory of a capacity has to fetch.
 
     It holds what the outermost loop that fits touches, and fetches it again in every iteration of
     the loops around that one.
@@ -349,7 +349,7 @@ def _fetched(levels: Sequence[tuple[int, float, float]], least: float, capacity:
             held = float(fetched)
             break
         runs *= extent
-    return slog(runs * held)
+    return signed_log(runs * held)
 
 
 def _term_count(condition: Expr) -> int:

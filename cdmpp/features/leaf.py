@@ -39,9 +39,7 @@ from cdmpp.features.schema import (
     INTENSITY_SAMPLE_COUNT,
     OPERATION_KEYS,
 )
-from cdmpp.features.signed_log import slog
-
-__all__ = ["leaf_rows", "leaf_vectors", "op_counts", "slog"]
+from cdmpp.features.signed_log import signed_log
 
 _ANNOTATIONS = ("vectorized", "unrolled", "parallel")
 _THREAD_INDICES = tuple(f"{index}.{axis}" for index in ("blockIdx", "threadIdx") for axis in "xyz")
@@ -143,7 +141,7 @@ class _LeafWalk:
             for access in accesses
         ]
         order = _slot_order(slots)
-        row = [slog(self._iterations * counts.get(key, 0)) for key in OPERATION_KEYS]
+        row = [signed_log(self._iterations * counts.get(key, 0)) for key in OPERATION_KEYS]
         row += self._annotation_columns()
         row += self._thread_columns()
         row += _access_columns([slots[number] for number in order])
@@ -151,7 +149,7 @@ class _LeafWalk:
         extents = [loop.extent for loop in reversed(self._loops)]
         row += _intensity_curve(float_ops, extents, touched.bytes_by_loop)
         row += self._allocation_columns(store)
-        row += (slog(self._iterations), slog(len(self._loops)), slog(self._unroll_max_step))
+        row += map(signed_log, (self._iterations, len(self._loops), self._unroll_max_step))
         assert len(row) == LEAF_FEATURE_COUNT
         self._extra.add(
             store.value,
@@ -172,7 +170,7 @@ class _LeafWalk:
             position = [0.0] * _POSITION_COUNT
             position[-1 if extents else 0] = 1.0
             if extents:
-                columns += (slog(len(extents)), slog(math.prod(extents)), slog(extents[-1]))
+                columns += map(signed_log, (len(extents), math.prod(extents), extents[-1]))
             else:
                 columns += (0.0, 0.0, 0.0)
             columns += position
@@ -181,9 +179,9 @@ class _LeafWalk:
     def _thread_columns(self) -> list[float]:
         extents = {loop.kind: loop.extent for loop in self._loops}
         columns = [float(self._is_gpu)]
-        columns += [slog(extents.get(kind, 1)) for kind in _THREAD_INDICES]
+        columns += [signed_log(extents.get(kind, 1)) for kind in _THREAD_INDICES]
         vthreads = math.prod(loop.extent for loop in self._loops if loop.kind == "vthread")
-        return [*columns, slog(vthreads)]
+        return [*columns, signed_log(vthreads)]
 
     def _allocation_columns(self, store: Store) -> list[float]:
         found = self._allocations.get(store.buffer)
@@ -191,10 +189,10 @@ class _LeafWalk:
             return [0.0] * 4
         elements, outer = found
         return [
-            slog(elements * store.buffer.element_bytes),
-            slog(elements * outer),
-            slog(outer),
-            slog(self._iterations / outer),
+            signed_log(elements * store.buffer.element_bytes),
+            signed_log(elements * outer),
+            signed_log(outer),
+            signed_log(self._iterations / outer),
         ]
 
 
@@ -213,15 +211,15 @@ def _access_columns(slots: Sequence[AccessFeatures]) -> list[float]:
         shared = slot.reuse_count if slot.reuse_count > 0.5 else 0.5
         sizes = (slot.bytes, slot.unique_bytes, slot.lines, slot.unique_lines)
         columns += [float(kind == slot.kind) for kind in range(3)]
-        columns += map(slog, sizes)
+        columns += map(signed_log, sizes)
         columns += [float(kind == slot.reuse_kind) for kind in range(3)]
         columns += (
-            slog(slot.reuse_distance_iterations),
-            slog(slot.reuse_distance_bytes),
-            slog(slot.reuse_count),
+            signed_log(slot.reuse_distance_iterations),
+            signed_log(slot.reuse_distance_bytes),
+            signed_log(slot.reuse_count),
         )
-        columns += [slog(size / shared) for size in sizes]
-        columns.append(slog(slot.stride))
+        columns += [signed_log(size / shared) for size in sizes]
+        columns.append(signed_log(slot.stride))
     return columns + [0.0] * (ACCESS_SLOT_COUNT * ACCESS_COLUMN_COUNT - len(columns))
 
 

@@ -10,8 +10,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from cdmpp.features.lanes import WARP_LANES
-from cdmpp.features.signed_log import slog
+from cdmpp.features.lane_accesses import WARP_LANES
+from cdmpp.features.signed_log import signed_log
 
 _AXES = "xyz"
 _LOCAL_SCOPES = ("local", "warp", "wmma")
@@ -26,7 +26,7 @@ class NestLoop:
         kind: as `Loop.kind`.
         bit: its variable's bit in the interval analysis.
         axis: 0 to 2 of a thread index, else None.
-        log_extent: `slog` of the extent.
+        log_extent: `signed_log` of the extent.
     """
 
     __slots__ = ("axis", "bit", "extent", "kind", "log_extent", "var")
@@ -37,7 +37,7 @@ class NestLoop:
         self.kind = kind
         self.bit = bit
         self.axis = _AXES.index(kind[-1]) if kind.startswith("threadIdx") else None
-        self.log_extent = slog(extent)
+        self.log_extent = signed_log(extent)
 
     @property
     def nest_kind(self) -> str:
@@ -94,19 +94,19 @@ class Kernel:
         work = (self.float_ops, self.float_ops / (blocks * threads), self.leaves)
         if not is_gpu:
             kernel = [0.0] * 7 + [self.local_bytes, self.parallel_iterations]
-            return [slog(value) for value in (*kernel, self.float_ops, 0.0, self.leaves)]
+            return [signed_log(value) for value in (*kernel, self.float_ops, 0.0, self.leaves)]
         warps = math.ceil(threads / WARP_LANES)
         return [
-            slog(threads),
-            slog(warps),
+            signed_log(threads),
+            signed_log(warps),
             threads / (warps * WARP_LANES),
-            slog(blocks),
-            slog(blocks * threads),
-            slog(self.vthreads),
-            slog(self.shared_bytes),
-            slog(self.local_bytes),
-            slog(self.parallel_iterations),
-            *map(slog, work),
+            signed_log(blocks),
+            signed_log(blocks * threads),
+            signed_log(self.vthreads),
+            signed_log(self.shared_bytes),
+            signed_log(self.local_bytes),
+            signed_log(self.parallel_iterations),
+            *map(signed_log, work),
         ]
 
 

@@ -5,6 +5,6 @@ from __future__ import annotations
 import math
 
 
-def slog(value: float) -> float:
+def signed_log(value: float) -> float:
     """Returns `sign(value) * log2(|value| + 1)`."""
     return -math.log2(1.0 - value) if value < 0 else math.log2(value + 1.0)

@@ -28,7 +28,7 @@ CONV = ConvShapes.of(16, 32, 28, 64, 3, 1, 1)
 Leaf = dict[str, float]
 
 
-def slog(value: float) -> np.float32:
+def signed_log(value: float) -> np.float32:
     return np.float32(np.log2(value + 1.0))
 
 
@@ -71,9 +71,9 @@ def programs_of(every: list[list[Leaf]], *, extra: int = LEAF_EXTRA_COUNT) -> Pr
     for row, leaf in enumerate(leaves):
         for name, value in leaf.items():
             if name in LEAF_FEATURE_NAMES:
-                features[row, LEAF_FEATURE_NAMES.index(name)] = slog(value)
+                features[row, LEAF_FEATURE_NAMES.index(name)] = signed_log(value)
             else:
-                added[row, LEAF_EXTRA_NAMES.index(name)] = slog(value)
+                added[row, LEAF_EXTRA_NAMES.index(name)] = signed_log(value)
     base = make_samples(len(every), 1, extra=1).programs
     return replace(
         base,

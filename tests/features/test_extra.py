@@ -17,8 +17,8 @@ from cdmpp.datasets.extraction.extracted import read_manifest
 from cdmpp.datasets.extraction.schema import schema_versions
 from cdmpp.errors import DataError
 from cdmpp.features.added_columns import EXTRA_BLOCKS, LEAF_EXTRA_COUNT, LEAF_EXTRA_NAMES
-from cdmpp.features.lanes import LaneAccess, LaneEvaluator, LaneSet
-from cdmpp.features.leaf import leaf_vectors, slog
+from cdmpp.features.lane_accesses import LaneAccess, LaneEvaluator, LaneSet
+from cdmpp.features.leaf import leaf_vectors
 from cdmpp.features.program.expr import Buffer, Expr, int_const, int_var, load
 from cdmpp.features.program.intervals import IntervalAnalysis
 from cdmpp.features.program.loop_tree import (
@@ -30,6 +30,7 @@ from cdmpp.features.program.loop_tree import (
     Node,
     Store,
 )
+from cdmpp.features.signed_log import signed_log
 from cdmpp.features.tree import compact_ast
 from tests.features.gpu_programs import flat_block, tiled_copy, two_kernels
 from tests.features.programs import binary, copy_of, matmul, nest
@@ -47,7 +48,7 @@ def rows_of(tree: LoopTree) -> list[dict[str, float]]:
 
 
 def log(value: float) -> float:
-    return float(np.float32(slog(value)))
+    return float(np.float32(signed_log(value)))
 
 
 def test_blocks_cover_the_columns() -> None:

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from cdmpp.features.coefficients import CoefficientFinder
-from cdmpp.features.leaf import leaf_vectors, op_counts, slog
+from cdmpp.features.leaf import leaf_vectors, op_counts
 from cdmpp.features.program.expr import Buffer, Expr, int_const, int_var, load
 from cdmpp.features.program.intervals import IntervalAnalysis
 from cdmpp.features.program.loop_tree import Attribute, Loop, LoopTree, Store
 from cdmpp.features.schema import LEAF_FEATURE_NAMES
+from cdmpp.features.signed_log import signed_log
 from tests.features.programs import binary, copy_of, gather, matmul
 
 
@@ -38,25 +39,25 @@ def test_matmul_compute_columns() -> None:
     init, update = map(named, leaf_vectors(matmul()))
     iterations = 8 * 16 * 32
     assert init["float_mul"] == init["float_addsub"] == 0
-    assert update["float_mul"] == update["float_addsub"] == slog(iterations)
+    assert update["float_mul"] == update["float_addsub"] == signed_log(iterations)
     assert update["vec_num"] == 1.0
-    assert update["vec_prod"] == update["vec_len"] == slog(32)
+    assert update["vec_prod"] == update["vec_len"] == signed_log(32)
     assert (update["vec_type.kPosNone"], update["vec_type.kPosMixed"]) == (0, 1)
     assert (update["unroll_num"], update["unroll_type.kPosNone"]) == (0, 1)
-    assert update["parallel_len"] == slog(8)
+    assert update["parallel_len"] == signed_log(8)
     assert update["is_gpu"] == 0
-    assert (update["outer_prod"], update["num_loops"]) == (slog(iterations), slog(3))
-    assert (init["outer_prod"], init["num_loops"]) == (slog(8 * 32), slog(2))
+    assert (update["outer_prod"], update["num_loops"]) == (signed_log(iterations), signed_log(3))
+    assert (init["outer_prod"], init["num_loops"]) == (signed_log(8 * 32), signed_log(2))
 
 
 def test_matmul_allocation_columns() -> None:
     init, update = map(named, leaf_vectors(matmul()))
     for row in (init, update):
-        assert row["alloc_size"] == slog(8 * 32 * 4)
-        assert row["alloc_prod"] == slog(8 * 32)
-        assert row["alloc_outer_prod"] == slog(1)
-    assert update["alloc_inner_prod"] == slog(8 * 16 * 32)
-    assert init["alloc_inner_prod"] == slog(8 * 32)
+        assert row["alloc_size"] == signed_log(8 * 32 * 4)
+        assert row["alloc_prod"] == signed_log(8 * 32)
+        assert row["alloc_outer_prod"] == signed_log(1)
+    assert update["alloc_inner_prod"] == signed_log(8 * 16 * 32)
+    assert init["alloc_inner_prod"] == signed_log(8 * 32)
 
 
 def test_matmul_accesses() -> None:
@@ -103,10 +104,10 @@ def test_thread_bindings() -> None:
     (row,) = leaf_vectors(copy_of(loops, is_gpu=True))  # type: ignore[arg-type]
     values = named(row)
     assert values["is_gpu"] == 1
-    assert values["blockIdx_x_len"] == slog(4)
-    assert values["threadIdx_x_len"] == slog(64)
-    assert values["threadIdx_y_len"] == values["vthread_len"] == slog(1)
-    assert values["num_loops"] == slog(3)
+    assert values["blockIdx_x_len"] == signed_log(4)
+    assert values["threadIdx_x_len"] == signed_log(64)
+    assert values["threadIdx_y_len"] == values["vthread_len"] == signed_log(1)
+    assert values["num_loops"] == signed_log(3)
 
 
 def test_unroll_pragma_covers_its_body_only() -> None:
@@ -117,7 +118,7 @@ def test_unroll_pragma_covers_its_body_only() -> None:
     loop.body = [Store(Buffer("z", "int8", (64,)), (int_var("y"),), int_const(0))]
     tree = LoopTree((), [pragma, loop])
     steps = [named(row)["auto_unroll_max_step"] for row in leaf_vectors(tree)]
-    assert steps == [slog(16), 0]
+    assert steps == [signed_log(16), 0]
 
 
 def test_stride_does_not_depend_on_the_order_of_terms() -> None:
@@ -146,7 +147,7 @@ def test_store_outside_of_loops() -> None:
     values = named(row)
     assert np.isfinite(row).all()
     assert values["num_loops"] == 0
-    assert values["B0.bytes"] == slog(4)
+    assert values["B0.bytes"] == signed_log(4)
     assert values["B0.reuse_type.kNoReuse"] == 1
 
 

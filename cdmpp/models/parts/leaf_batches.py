@@ -100,7 +100,7 @@ class SampleBatches(ProgramGroups):
         demand[mask] = np.log(np.maximum(values, _LEAST_WORK))
         traffic = np.full((batch, leaf, len(CAPACITIES)), np.nan, np.float32)
         if self._traffic is not None:
-            # slog(x) = log2(x + 1), and a leaf moves at least a byte.
+            # signed_log(x) = log2(x + 1), and a leaf moves at least a byte.
             traffic[mask] = np.maximum(raw[:, self._traffic], 1.0) * np.float32(math.log(2.0))
         sample_rows, owner = self.samples_of(programs)
         device = torch.from_numpy(self._samples.device[sample_rows])

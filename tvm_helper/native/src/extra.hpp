@@ -43,7 +43,7 @@ class ExtraWalk {
 
   // A loop that is not a unit loop, or a thread binding.
   void enter_loop(NameId var, i64 extent, LoopKind kind, u32 bit) {
-    const NestLoop loop{var, extent, kind, bit, slog_(extent)};
+    const NestLoop loop{var, extent, kind, bit, signed_log_(extent)};
     if (is_thread_index(kind)) lanes_.add_thread(var, loop.axis(), bit);
     kernels_.enter(loop);
   }
@@ -69,7 +69,7 @@ class ExtraWalk {
       if (extent.is_constant) elements = mul(elements, extent.value);
     }
     const i64 bytes = p_.element_bytes(node.buffer);
-    made.log_bytes = slog_(mul(elements, bytes));
+    made.log_bytes = signed_log_(mul(elements, bytes));
     made.memory = scopes_.memory_of(node.buffer, kernels_.loops(), is_gpu_);
     allocated_.set(node.buffer, made);
     kernels_.allocate(made.memory, static_cast<double>(elements) * static_cast<double>(bytes));
@@ -87,14 +87,14 @@ class ExtraWalk {
     rows_->resize(rows_->size() + kLeafExtra, 0.0f);
     float* row = rows_->data() + rows_->size() - kLeafExtra;
     const bool has_lanes = choose_lanes();
-    if (has_lanes) row[kStride] = slog_(lanes_.count());
+    if (has_lanes) row[kStride] = signed_log_(lanes_.count());
     describe(*leaf.written, 0, has_lanes, row);
     for (size_t i = 0; i < leaf.slot_count; ++i) describe(*leaf.slots[i], i + 1, has_lanes, row);
     row[kDType + kSlots + 1] = p_.dtypes[p_.buffers[leaf.written->buffer].dtype].counts_as_float;
-    row[kCondition] = slog_(depth_);
-    row[kCondition + 1] = slog_(terms_);
-    row[kCondition + 2] = slog_(leaf.selects);
-    row[kCondition + 3] = slog_(leaf.guards);
+    row[kCondition] = signed_log_(depth_);
+    row[kCondition + 1] = signed_log_(terms_);
+    row[kCondition + 2] = signed_log_(leaf.selects);
+    row[kCondition + 3] = signed_log_(leaf.guards);
     nest_columns(leaf, row + kNest);
     footprint_columns(leaf, row + kFootprint);
     line_columns(*leaf.accesses, row + kLines);
@@ -108,8 +108,9 @@ class ExtraWalk {
   void finish() {
     const std::vector<Kernel>& kernels = kernels_.kernels();
     const float program[5] = {
-        Slog::of(float_ops_), slog_(static_cast<i64>(kernel_of_row_.size())), slog_(most_loops_),
-        slog_(static_cast<i64>(kernels.size())), slog_(input_bytes_)};
+        SignedLog::of(float_ops_), signed_log_(static_cast<i64>(kernel_of_row_.size())),
+        signed_log_(most_loops_), signed_log_(static_cast<i64>(kernels.size())),
+        signed_log_(input_bytes_)};
     columns_.assign(kernels.size() * Kernel::kColumns, 0.0f);
     for (size_t i = 0; i < kernels.size(); ++i) {
       kernels[i].columns(is_gpu_, columns_.data() + i * Kernel::kColumns);
@@ -187,7 +188,7 @@ class ExtraWalk {
     const Memory memory =
         found ? found->memory : scopes_.memory_of(access.buffer, no_loops_, is_gpu_);
     if (memory != OTHER) row[kScope + slot * kMemories + memory] = 1;
-    row[kDType + slot] = slog_(p_.element_bytes(access.buffer));
+    row[kDType + slot] = signed_log_(p_.element_bytes(access.buffer));
     float* alloc = row + kAlloc + slot * kAllocColumns;
     alloc[0] = found ? found->log_bytes : 0;
     alloc[1] = !found;
@@ -198,10 +199,10 @@ class ExtraWalk {
                                          : LaneEvaluator::kNoSectors;
     const LaneAccess lanes = lanes_.access(access, extents, shift, is_gpu_ && memory == SHARED);
     float* columns = row + kStride + 1 + slot * kStrideColumns;
-    columns[0] = slog_(lanes.stride);
+    columns[0] = signed_log_(lanes.stride);
     columns[lanes.is_irregular ? 4 : lanes.stride == 0 ? 1 : lanes.stride == 1 ? 2 : 3] = 1;
-    columns[5] = slog_(lanes.sectors);
-    columns[6] = slog_(lanes.bank_conflicts);
+    columns[5] = signed_log_(lanes.sectors);
+    columns[6] = signed_log_(lanes.bank_conflicts);
   }
 
   // Of the region that is allocated, or of the whole parameter.
@@ -263,7 +264,7 @@ class ExtraWalk {
     for (size_t i = 0; i < touched.size(); ++i) {
       const NestLoop& loop = loops[loops.size() - 1 - i];
       if (loop.extent <= 1) continue;
-      if (levels_.size() < kNestLevels) columns[levels_.size()] = slog_(touched[i]);
+      if (levels_.size() < kNestLevels) columns[levels_.size()] = signed_log_(touched[i]);
       const double bytes = static_cast<double>(touched[i]);
       levels_.push_back({static_cast<double>(loop.extent), bytes, bytes});
     }
@@ -277,7 +278,7 @@ class ExtraWalk {
   void line_columns(const AccessAnalysis& accesses, float* columns) {
     find_covers(accesses);
     for (size_t i = 0; i < std::min(covers_.size(), kNestLevels); ++i) {
-      columns[i] = Slog::of(covers_[i].line_bytes);
+      columns[i] = SignedLog::of(covers_[i].line_bytes);
     }
     columns += kNestLevels;
     const double count = static_cast<double>(accesses.count());
@@ -337,14 +338,14 @@ class ExtraWalk {
       }
       runs *= levels_[level].extent;
     }
-    return Slog::of(runs * held);
+    return SignedLog::of(runs * held);
   }
 
   const Program& p_;
   LaneEvaluator lanes_;
   Scopes scopes_;
   KernelStack kernels_;
-  Slog slog_;
+  SignedLog signed_log_;
   bool is_gpu_ = false;
   std::vector<float>* rows_ = nullptr;
   size_t first_ = 0;

@@ -2,14 +2,14 @@
 // cdmpp/features/parts_of_program.py).
 #pragma once
 
-#include "lanes.hpp"
+#include "lane_accesses.hpp"
 
 namespace cdmpp {
 
 // The scale of all leaf columns (see cdmpp/features/signed_log.py); small numbers are looked up.
-class Slog {
+class SignedLog {
  public:
-  Slog() {
+  SignedLog() {
     for (size_t i = 0; i < table_.size(); ++i) table_[i] = of(static_cast<double>(i));
   }
   static float of(double value) {
@@ -90,20 +90,20 @@ struct Kernel {
   void columns(bool is_gpu, float* out) const {
     const double block = threads[0] * threads[1] * threads[2];
     const double grid = blocks[0] * blocks[1] * blocks[2];
-    out[7] = Slog::of(local_bytes);
-    out[8] = Slog::of(parallel_iterations);
-    out[9] = Slog::of(float_ops);
-    out[11] = Slog::of(static_cast<double>(leaves));
+    out[7] = SignedLog::of(local_bytes);
+    out[8] = SignedLog::of(parallel_iterations);
+    out[9] = SignedLog::of(float_ops);
+    out[11] = SignedLog::of(static_cast<double>(leaves));
     if (!is_gpu) return;
     const double warps = std::ceil(block / LaneEvaluator::kWarpLanes);
-    out[0] = Slog::of(block);
-    out[1] = Slog::of(warps);
+    out[0] = SignedLog::of(block);
+    out[1] = SignedLog::of(warps);
     out[2] = static_cast<float>(block / (warps * LaneEvaluator::kWarpLanes));
-    out[3] = Slog::of(grid);
-    out[4] = Slog::of(grid * block);
-    out[5] = Slog::of(vthreads);
-    out[6] = Slog::of(shared_bytes);
-    out[10] = Slog::of(float_ops / (grid * block));
+    out[3] = SignedLog::of(grid);
+    out[4] = SignedLog::of(grid * block);
+    out[5] = SignedLog::of(vthreads);
+    out[6] = SignedLog::of(shared_bytes);
+    out[10] = SignedLog::of(float_ops / (grid * block));
   }
 };
 

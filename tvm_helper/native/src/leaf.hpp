@@ -42,7 +42,7 @@ class LeafWalk {
     double elements, outer;
   };
 
-  static double slog(double value) {
+  static double signed_log(double value) {
     return value < 0 ? -std::log2(1.0 - value) : std::log2(value + 1.0);
   }
   void put(double value) { rows_->push_back(static_cast<float>(value)); }
@@ -120,7 +120,7 @@ class LeafWalk {
     const size_t first = rows_->size();
     count_operations(tree_[store].expr);
     const std::vector<AccessFeatures>& slots = accesses_.run(store, iterations_);
-    for (const i64 count : counts_) put(slog(iterations_ * static_cast<double>(count)));
+    for (const i64 count : counts_) put(signed_log(iterations_ * static_cast<double>(count)));
     for (const LoopKind kind : {VECTORIZED, UNROLLED, PARALLEL}) annotation_columns(kind);
     thread_columns();
     access_columns(slots);
@@ -128,9 +128,9 @@ class LeafWalk {
     for (int i = FLOAT; i < INT; ++i) float_ops += counts_[i];
     intensity_columns(static_cast<double>(float_ops));
     allocation_columns(tree_[store].buffer);
-    put(slog(iterations_));
-    put(slog(static_cast<double>(loops_.size())));
-    put(slog(static_cast<double>(unroll_max_step_)));
+    put(signed_log(iterations_));
+    put(signed_log(static_cast<double>(loops_.size())));
+    put(signed_log(static_cast<double>(unroll_max_step_)));
     if (rows_->size() - first != kLeafFeatures) throw Declined{"wrong number of columns"};
     extra_row(slots, float_ops);
   }
@@ -210,9 +210,9 @@ class LeafWalk {
       last = static_cast<double>(loop.extent);
     }
     const bool any = number > 0;
-    put(any ? slog(number) : 0);
-    put(any ? slog(product) : 0);
-    put(any ? slog(last) : 0);
+    put(any ? signed_log(number) : 0);
+    put(any ? signed_log(product) : 0);
+    put(any ? signed_log(last) : 0);
     for (size_t i = 0; i < kPositions; ++i) put(i == (any ? kPositions - 1 : 0) ? 1 : 0);
   }
 
@@ -225,9 +225,9 @@ class LeafWalk {
       if (loop.kind == VTHREAD) vthreads *= static_cast<double>(loop.extent);
     }
     for (const LoopKind kind : {BLOCK_X, BLOCK_Y, BLOCK_Z, THREAD_X, THREAD_Y, THREAD_Z}) {
-      put(slog(extents[kind]));
+      put(signed_log(extents[kind]));
     }
-    put(slog(vthreads));
+    put(signed_log(vthreads));
   }
 
   void access_columns(const std::vector<AccessFeatures>& slots) {
@@ -247,13 +247,13 @@ class LeafWalk {
       const double shared = slot->reuse_count > 0.5 ? slot->reuse_count : 0.5;
       const double sizes[4] = {slot->bytes, slot->unique_bytes, slot->lines, slot->unique_lines};
       for (int kind = 0; kind < 3; ++kind) put(kind == slot->kind ? 1 : 0);
-      for (const double size : sizes) put(slog(size));
+      for (const double size : sizes) put(signed_log(size));
       for (int kind = 0; kind < 3; ++kind) put(kind == slot->reuse_kind ? 1 : 0);
-      put(slog(slot->reuse_iterations));
-      put(slog(slot->reuse_bytes));
-      put(slog(slot->reuse_count));
-      for (const double size : sizes) put(slog(size / shared));
-      put(slog(static_cast<double>(slot->stride)));
+      put(signed_log(slot->reuse_iterations));
+      put(signed_log(slot->reuse_bytes));
+      put(signed_log(slot->reuse_count));
+      for (const double size : sizes) put(signed_log(size / shared));
+      put(signed_log(static_cast<double>(slot->stride)));
     }
     rows_->resize(rows_->size() + (kSlots - kept_.size()) * kSlotColumns, 0.0f);
   }
@@ -295,10 +295,10 @@ class LeafWalk {
       rows_->resize(rows_->size() + 4, 0.0f);
       return;
     }
-    put(slog(found->elements * static_cast<double>(p_.element_bytes(buffer))));
-    put(slog(found->elements * found->outer));
-    put(slog(found->outer));
-    put(slog(iterations_ / found->outer));
+    put(signed_log(found->elements * static_cast<double>(p_.element_bytes(buffer))));
+    put(signed_log(found->elements * found->outer));
+    put(signed_log(found->outer));
+    put(signed_log(iterations_ / found->outer));
   }
 
   static constexpr size_t kMaxSteps = 20u << 20;

@@ -1,5 +1,5 @@
 // Addresses that neighbouring lanes access: the threads of a warp, or iterations of a CPU's loop
-// (see cdmpp/features/lanes.py).
+// (see cdmpp/features/lane_accesses.py).
 #pragma once
 
 #include "accesses.hpp"
