@@ -18,7 +18,8 @@ KNOWN_NAMESPACES = 49
 #: What reads records, featurises them and serves the old Ansor needs no TVM of today.
 WITHOUT_TVM = (
     "tvm_helper.records", "tvm_helper.native", "tvm_helper.featurise",
-    "tvm_helper.cost_model.ansor", "tvm_helper.legacy",
+    "tvm_helper.cost_model.ansor", "tvm_helper.legacy", "tvm_helper.predict.records",
+    "tvm_helper.replay.record_costs",
 )  # fmt: skip
 
 

@@ -38,12 +38,11 @@ class TraceInput:
 
     Attributes:
         ranks: iterations of each process, each a list of top-level operators.
-        events: events in all files.
+        names: of the processes.
     """
 
     ranks: list[list[list[HostOperator]]] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
-    events: int = 0
 
 
 def kind_of(path: Path) -> Kind:
@@ -112,7 +111,6 @@ def read_traces(paths: list[Path], iterations: str | None = None) -> TraceInput:
             )
         found.ranks.append(chosen)
         found.names.append(f"rank{rank}")
-        found.events += trace.events
     return found
 
 

@@ -15,7 +15,7 @@ from cdmpp.datasets.tenset.record_file import read_records
 from cdmpp.datasets.tenset.task_index import load_tasks
 from cdmpp.devices.registry import find_device, unknown_device
 from cdmpp.devices.spec import DeviceSpec
-from cdmpp.errors import DataError, ReplayError, UsageError
+from cdmpp.errors import ReplayError, UsageError
 from cdmpp.models.assemble import AskedProgram, assemble_samples
 from cdmpp.records import MeasureRecord, TensetTask, program_id_of_text
 from cdmpp.text import short_task
@@ -57,7 +57,7 @@ def predict_records(
             shipped one.
 
     Raises:
-        DataError: the file cannot be read, or none of its programs can be predicted.
+        DataError: the file or the tasks cannot be read.
         UsageError: the device of a record is not known, and the model has several.
     """
     report = ReadReport()
@@ -79,12 +79,7 @@ def predict_records(
             else:
                 asked.append(program)
     if not asked:
-        reasons = ", ".join([*report.skipped, *failures])
-        raise DataError(
-            f"no program of {path} can be predicted{f' ({reasons})' if reasons else ''}; expected "
-            "Tenset measure records, one JSON object a line, whose tasks are in the folder given "
-            "with --network-info"
-        )
+        return RecordPredictions((), report, failures, ())
     found = trained.estimate(assemble_samples(asked))
     programs = [
         estimated(program, found, place, name=short_task(program.task, program.operator))

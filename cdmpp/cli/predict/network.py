@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from cdmpp.cli.predict.text import cell, print_notes, program_row
 from cdmpp.errors import DataError
 from cdmpp.text import aligned, interval_text, percent_text
+from tvm_helper.predict.answers import NetworkPrediction, Total
 
 if TYPE_CHECKING:  # it imports TVM
-    from tvm_helper.predict.answers import NetworkPrediction, Total
     from tvm_helper.predict.predictor import Predictor
 
 

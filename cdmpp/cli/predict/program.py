@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from cdmpp.cli.predict.text import cell, print_notes, program_row
 from cdmpp.errors import DataError
 from cdmpp.text import aligned
+from tvm_helper.predict.answers import Prediction
 
 if TYPE_CHECKING:  # it imports TVM
-    from tvm_helper.predict.answers import Prediction
     from tvm_helper.predict.predictor import Predictor
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from cdmpp.cli.predict.text import print_notes, row
+from cdmpp.errors import DataError
 from cdmpp.pretrained import model_folder
 from cdmpp.text import aligned, interval_text, seconds_text
 from cdmpp.training.estimates import load_trained
@@ -24,7 +25,11 @@ def predict_record_file(
     as_json: bool,
     is_quiet: bool,
 ) -> None:
-    """Prints the latencies of a record file's programs beside the measured ones."""
+    """Prints the latencies of a record file's programs beside the measured ones.
+
+    Raises:
+        DataError: none of them can be predicted.
+    """
     trained = load_trained(model_folder(model))
     found = predict_records(trained, path, device=device, network_info=network_info)
     for warning in found.warnings:
@@ -34,6 +39,13 @@ def predict_record_file(
             print(f"cdmpp: {found.report.summary()}", file=sys.stderr)
         for reason, count in sorted(found.failures.items(), key=lambda pair: -pair[1]):
             print(f"cdmpp: {count} programs cannot be predicted: {reason}", file=sys.stderr)
+    if not found.programs:
+        reasons = ", ".join([*found.report.skipped, *found.failures])
+        raise DataError(
+            f"no program of {path} can be predicted{f' ({reasons})' if reasons else ''}; expected "
+            "Tenset measure records, one JSON object a line, whose tasks are in the folder given "
+            "with --network-info"
+        )
     if as_json:
         print(json.dumps([_row(one) for one in found.programs], allow_nan=False))
         return
