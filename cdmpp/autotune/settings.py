@@ -27,7 +27,7 @@ _log = logging.getLogger("cdmpp")
 
 
 @dataclass(frozen=True)
-class Condition:
+class SettingCondition:
     """When a setting matters.
 
     Attributes:
@@ -62,7 +62,7 @@ class Setting:
     high: float = 0.0
     is_log: bool = False
     is_whole: bool = False
-    when: Condition | None = None
+    when: SettingCondition | None = None
     part: Part = "value"
 
     def ask(self, trial: Trial) -> Any:

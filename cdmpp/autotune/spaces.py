@@ -11,7 +11,7 @@ import difflib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from cdmpp.autotune.settings import Condition, Group, Part, Setting
+from cdmpp.autotune.settings import Group, Part, Setting, SettingCondition
 from cdmpp.errors import UsageError
 from cdmpp.features.added_columns import EXTRA_BLOCKS
 
@@ -54,7 +54,11 @@ def _is_within(path: str, beginning: str) -> bool:
 
 
 def _choice(
-    path: str, group: Group, *choices: Any, when: Condition | None = None, part: Part = "value"
+    path: str,
+    group: Group,
+    *choices: Any,
+    when: SettingCondition | None = None,
+    part: Part = "value",
 ) -> Setting:
     return Setting(path, group, choices=choices, when=when, part=part)
 
@@ -91,7 +95,7 @@ def _loop(prefix: str, *, rates: tuple[float, float], batches: tuple[int, int]) 
             "schedule",
             0.0,
             0.2,
-            when=Condition(schedule, ("cosine",)),
+            when=SettingCondition(schedule, ("cosine",)),
         ),
         _whole(
             f"{prefix}.half_period",
@@ -99,7 +103,7 @@ def _loop(prefix: str, *, rates: tuple[float, float], batches: tuple[int, int]) 
             50,
             4000,
             is_log=True,
-            when=Condition(schedule, ("triangular",)),
+            when=SettingCondition(schedule, ("triangular",)),
         ),
         _whole(f"{prefix}.programs_per_batch", "batch", *batches, is_log=True),
         _choice(f"{prefix}.programs_per_task", "batch", 1, 2, 4, 8, 16),
@@ -124,7 +128,7 @@ def _transformer(prefix: str) -> list[Setting]:
             "model",
             True,
             False,
-            when=Condition(f"{network}.ratios", (True,)),
+            when=SettingCondition(f"{network}.ratios", (True,)),
         ),
         _choice(f"{network}.anchor", "label", "leaf_roofline", "none"),
         _real(f"{network}.dropout", "regulariser", 0.0, 0.4),
@@ -139,14 +143,14 @@ def _transformer(prefix: str) -> list[Setting]:
             0.01,
             1.0,
             is_log=True,
-            when=Condition(f"{loss}.alignment", ("cmd", "mmd")),
+            when=SettingCondition(f"{loss}.alignment", ("cmd", "mmd")),
         ),
         _choice(
             f"{loss}.alignment_groups",
             "regulariser",
             "device",
             "task",
-            when=Condition(f"{loss}.alignment", ("cmd", "mmd")),
+            when=SettingCondition(f"{loss}.alignment", ("cmd", "mmd")),
         ),
         *_loop(f"{prefix}.loop", rates=(1e-4, 1e-2), batches=(16, 192)),
         *_blocks(prefix),
@@ -183,7 +187,7 @@ def _segment_mlp(prefix: str) -> list[Setting]:
             "label",
             True,
             False,
-            when=Condition(f"{prefix}.loss", ("mse",)),
+            when=SettingCondition(f"{prefix}.loss", ("mse",)),
         ),
         *_loop(f"{prefix}.loop", rates=(1e-4, 1e-2), batches=(16, 256)),
         *_blocks(prefix),
@@ -215,7 +219,7 @@ def _recursive_lstm(prefix: str) -> list[Setting]:
             "label",
             True,
             False,
-            when=Condition(f"{prefix}.loss", ("mse",)),
+            when=SettingCondition(f"{prefix}.loss", ("mse",)),
         ),
         _real(f"{prefix}.dropout", "regulariser", 0.0, 0.4),
         *_loop(f"{prefix}.loop", rates=(1e-4, 1e-2), batches=(16, 256)),

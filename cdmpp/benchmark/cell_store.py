@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from cdmpp.benchmark.plan import Cell, DatasetFacts, facts_from_json, facts_to_json
+from cdmpp.benchmark.plan import DatasetFacts, SuiteCell, facts_from_json, facts_to_json
 from cdmpp.errors import DataError
 from cdmpp.files.atomic import make_folder, read_json, write_json
 
@@ -28,14 +28,14 @@ class CellResult:
         value: what cell.json holds.
     """
 
-    cell: Cell
+    cell: SuiteCell
     status: Status
     reason: str
     value: dict[str, Any]
 
 
 def write_cell(
-    runs_dir: Path, cell: Cell, *, status: Status, reason: str, value: Mapping[str, Any]
+    runs_dir: Path, cell: SuiteCell, *, status: Status, reason: str, value: Mapping[str, Any]
 ) -> None:
     """Writes cell.json, last of all files of the cell.
 
@@ -46,7 +46,7 @@ def write_cell(
     write_json(cell_dir(runs_dir, cell) / "cell.json", entry)
 
 
-def read_cell(runs_dir: Path, cell: Cell) -> CellResult | None:
+def read_cell(runs_dir: Path, cell: SuiteCell) -> CellResult | None:
     """Returns what is kept of a cell; None when there is nothing, or of other options or data."""
     try:
         value = json.loads((runs_dir / cell.id / "cell.json").read_text("utf-8"))
@@ -58,13 +58,13 @@ def read_cell(runs_dir: Path, cell: Cell) -> CellResult | None:
     return CellResult(cell, value["status"], value["reason"], value)
 
 
-def read_cells(runs_dir: Path, cells: Iterable[Cell]) -> dict[str, CellResult]:
+def read_cells(runs_dir: Path, cells: Iterable[SuiteCell]) -> dict[str, CellResult]:
     """Returns what is kept of the cells, by id."""
     found = ((cell.id, read_cell(runs_dir, cell)) for cell in cells)
     return {name: result for name, result in found if result is not None}
 
 
-def cell_dir(runs_dir: Path, cell: Cell) -> Path:
+def cell_dir(runs_dir: Path, cell: SuiteCell) -> Path:
     """Returns the cell's folder; made when missing."""
     return make_folder(runs_dir / cell.id, what="cell of the suite")
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cdmpp.benchmark.noise_floor import NOISE_FLOOR, noise_metrics
-from cdmpp.benchmark.plan import ORACLE_LINE, Cell
+from cdmpp.benchmark.plan import ORACLE_LINE, SuiteCell
 from cdmpp.datasets.judge import judge_everywhere, mean_devices, oracle_task_median
 from cdmpp.datasets.samples import Samples
 from cdmpp.datasets.selection import cap_programs, of_devices
@@ -51,7 +51,7 @@ class Stopwatch:
             self.wall_s += time.perf_counter() - wall
 
 
-def _run_model_cell(cell: Cell, samples: Samples, cell_dir: Path) -> dict[str, Any]:
+def _run_model_cell(cell: SuiteCell, samples: Samples, cell_dir: Path) -> dict[str, Any]:
     labels = cell.key["devices"]
     chosen = of_devices(samples, labels) if labels else samples
     chosen = cap_programs(chosen, cell.key["programs_per_device"], seed=cell.seed)
@@ -81,7 +81,7 @@ def _run_model_cell(cell: Cell, samples: Samples, cell_dir: Path) -> dict[str, A
 
 
 def fit_and_judge(
-    cell: Cell,
+    cell: SuiteCell,
     model: CostModel,
     train: Samples,
     validation: Samples,
@@ -96,7 +96,7 @@ def fit_and_judge(
 
 
 def judge_model(
-    cell: Cell,
+    cell: SuiteCell,
     model: CostModel,
     test: Samples,
     cell_dir: Path,
@@ -134,7 +134,7 @@ def add_intervals(
 
 
 def judge_predictions(
-    cell: Cell,
+    cell: SuiteCell,
     test: Samples,
     predicted_s: FloatArray,
     cell_dir: Path,
@@ -167,7 +167,7 @@ def reference_metrics(line: str, test: Samples, few_workloads: int) -> dict[str,
     return {"metrics": judge_everywhere(test, predicted_s, few_workloads=few_workloads)}
 
 
-def check_predictions(cell: Cell, predicted_s: FloatArray) -> None:
+def check_predictions(cell: SuiteCell, predicted_s: FloatArray) -> None:
     """Refuses predictions that no metric is defined on.
 
     Raises:

@@ -46,7 +46,7 @@ class DatasetFacts:
 
 
 @dataclass(frozen=True)
-class Cell:
+class SuiteCell:
     """One training and judgement.
 
     Attributes:
@@ -95,7 +95,7 @@ def plan_cells(
     *,
     config: Path | None = None,
     overrides: Sequence[str] = (),
-) -> list[Cell]:
+) -> list[SuiteCell]:
     """Returns the cells of the data sets that `facts` knows; a cell comes after what it needs.
 
     Args:
@@ -130,7 +130,7 @@ class _Planner:
     config: Path | None
     overrides: Sequence[str]
 
-    def cross_model(self) -> Iterator[Cell]:
+    def cross_model(self) -> Iterator[SuiteCell]:
         suite = self.suite
         lines = [*(SuiteModel(name) for name in REFERENCES), *suite.models]
         seeds = dict.fromkeys([*suite.seeds, *(s for line in lines for s in line.seeds)])
@@ -145,7 +145,7 @@ class _Planner:
                         yield self._model_cell(dataset, split, line, seed)
                 yield from self._left_out_cells(dataset, seed)
 
-    def cross_device(self) -> Iterator[Cell]:
+    def cross_device(self) -> Iterator[SuiteCell]:
         suite = self.suite
         for seed in dict.fromkeys([*suite.seeds, *suite.draws]):
             for dataset in self._datasets():
@@ -153,7 +153,7 @@ class _Planner:
                     for target in family.targets:
                         yield from self._target_cells(dataset, family, target, seed)
 
-    def _left_out_cells(self, dataset: SuiteDataset, seed: int) -> Iterator[Cell]:
+    def _left_out_cells(self, dataset: SuiteDataset, seed: int) -> Iterator[SuiteCell]:
         """Yields the lines of a cross-model suite trained on all devices of a family but one."""
         for family in dataset.families:
             for target in family.targets:
@@ -164,7 +164,7 @@ class _Planner:
                         continue
                     kind = line.kind or line.name
                     cpu_s = self.suite.cpu_s_per_cell * line.cpu_factor
-                    cell = Cell(
+                    cell = SuiteCell(
                         id=f"{dataset.name}-{family.name}-{target}-s{seed}-{line.name}",
                         dataset=dataset.name,
                         split="device",
@@ -181,10 +181,12 @@ class _Planner:
     def _datasets(self) -> list[SuiteDataset]:
         return [dataset for dataset in self.suite.datasets if dataset.name in self.facts]
 
-    def _model_cell(self, dataset: SuiteDataset, split: str, line: SuiteModel, seed: int) -> Cell:
+    def _model_cell(
+        self, dataset: SuiteDataset, split: str, line: SuiteModel, seed: int
+    ) -> SuiteCell:
         kind = "" if line.name in REFERENCES else line.kind or line.name
         options = self._options(kind, line.settings, self.suite.cpu_s_per_cell * line.cpu_factor)
-        cell = Cell(
+        cell = SuiteCell(
             id=f"{dataset.name}-{split}-s{seed}-{line.name}",
             dataset=dataset.name,
             split=split,
@@ -204,7 +206,7 @@ class _Planner:
 
     def _target_cells(
         self, dataset: SuiteDataset, family: SuiteFamily, target: str, seed: int
-    ) -> Iterator[Cell]:
+    ) -> Iterator[SuiteCell]:
         suite = self.suite
         facts = self.facts[dataset.name]
         headline = headline_budget(suite, facts, target)
@@ -235,7 +237,7 @@ class _Planner:
 
     def _pretrain_cell(
         self, dataset: SuiteDataset, family: SuiteFamily, target: str, seed: int
-    ) -> Cell | None:
+    ) -> SuiteCell | None:
         """Returns the training on the sources, shared by all targets with the same sources."""
         suite = self.suite
         if seed not in suite.seeds:  # a further draw starts from one of the models that are there
@@ -244,7 +246,7 @@ class _Planner:
         if not sources or not any(_needs_model(method) for method in suite.methods):
             return None
         digest = hashlib.sha256(",".join(sorted(sources)).encode()).hexdigest()[:6]
-        cell = Cell(
+        cell = SuiteCell(
             id=f"{dataset.name}-{PRETRAIN}-{len(sources)}-devices-{digest}-s{seed}",
             dataset=dataset.name,
             split="device",
@@ -264,8 +266,8 @@ class _Planner:
         method: str,
         seed: int,
         budget: int,
-        pretrain: Cell | None,
-    ) -> Cell:
+        pretrain: SuiteCell | None,
+    ) -> SuiteCell:
         suite = self.suite
         kind = _kind_of(method, suite.subject)
         cpu_s = suite.cpu_s_per_finetune if budget else suite.cpu_s_per_cell
@@ -273,7 +275,7 @@ class _Planner:
         # What does not look at the sources is the same for all families of the target.
         place = f"{family.name}-{target}" if is_from_sources else target
         needs = pretrain.id if pretrain is not None and _needs_model(method) else ""
-        cell = Cell(
+        cell = SuiteCell(
             id=f"{dataset.name}-{place}-s{seed}-b{budget}-{method}",
             dataset=dataset.name,
             split="device",
@@ -306,7 +308,7 @@ class _Planner:
             cpu_s=cpu_s,
         )
 
-    def _with_key(self, cell: Cell, extra: dict[str, Any]) -> Cell:
+    def _with_key(self, cell: SuiteCell, extra: dict[str, Any]) -> SuiteCell:
         own = own_options(cell.kind, cell.options) if cell.kind else None
         key = {
             "version": _CELL_VERSION,

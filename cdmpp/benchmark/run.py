@@ -21,7 +21,7 @@ from cdmpp.benchmark.cell_store import (
     read_cells,
     write_cell,
 )
-from cdmpp.benchmark.plan import Cell
+from cdmpp.benchmark.plan import SuiteCell
 from cdmpp.benchmark.run_cell import run_cell
 from cdmpp.datasets.samples import Samples
 from cdmpp.errors import CdmppError, NotApplicableError, UsageError
@@ -55,7 +55,7 @@ class SuiteProgress:
 OnProgress = Callable[[SuiteProgress], None]
 
 
-def select_cells(cells: Sequence[Cell], pattern: str | None) -> list[Cell]:
+def select_cells(cells: Sequence[SuiteCell], pattern: str | None) -> list[SuiteCell]:
     """Returns the cells whose id matches a shell pattern, and those that they need.
 
     Args:
@@ -79,7 +79,7 @@ def select_cells(cells: Sequence[Cell], pattern: str | None) -> list[Cell]:
 
 
 def run_cells(
-    cells: Sequence[Cell],
+    cells: Sequence[SuiteCell],
     folders: Mapping[str, Path],
     runs_dir: Path,
     *,
@@ -107,13 +107,15 @@ def run_cells(
     return tracker.results
 
 
-def execute_cell(cell: Cell, folder: Path, runs_dir: Path, load: Callable[[Path], Samples]) -> None:
+def execute_cell(
+    cell: SuiteCell, folder: Path, runs_dir: Path, load: Callable[[Path], Samples]
+) -> None:
     """Runs a cell and writes its cell.json, whatever happens to the cell."""
     execute_cell_on(cell, lambda: load(folder), runs_dir)
 
 
 @timer("cell")
-def execute_cell_on(cell: Cell, samples: Callable[[], Samples], runs_dir: Path) -> None:
+def execute_cell_on(cell: SuiteCell, samples: Callable[[], Samples], runs_dir: Path) -> None:
     """`execute_cell` with samples that may be there already."""
     started, cpu = time.perf_counter(), time.process_time()
     status: Status = "ok"
@@ -142,12 +144,12 @@ def execute_cell_on(cell: Cell, samples: Callable[[], Samples], runs_dir: Path) 
 class _Tracker:
     """Which cells are finished, which can start, and how long the rest will take."""
 
-    cells: Sequence[Cell]
+    cells: Sequence[SuiteCell]
     results: dict[str, CellResult]
     jobs: int
     on_progress: OnProgress | None
-    pending: list[Cell] = field(init=False)
-    running: dict[str, Cell] = field(default_factory=dict)
+    pending: list[SuiteCell] = field(init=False)
+    running: dict[str, SuiteCell] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         finished = {name for name, result in self.results.items() if result.status != "failed"}
@@ -155,7 +157,7 @@ class _Tracker:
         for cell in self.pending:
             self.results.pop(cell.id, None)
 
-    def next_ready(self) -> Cell | None:
+    def next_ready(self) -> SuiteCell | None:
         """Returns a cell that can start and takes it from the pending ones; None when none can."""
         for cell in self.pending:
             if not cell.needs or cell.needs in self.results:
@@ -164,14 +166,14 @@ class _Tracker:
                 return cell
         return None
 
-    def failed_need(self, cell: Cell) -> str:
+    def failed_need(self, cell: SuiteCell) -> str:
         """Returns why the cell cannot be run because of what it needs; empty when it can."""
         need = self.results.get(cell.needs)
         if not cell.needs or need is None or need.status == "ok":
             return ""
         return f"{cell.needs} is {need.status}: {need.reason}"
 
-    def finish(self, runs_dir: Path, cell: Cell) -> None:
+    def finish(self, runs_dir: Path, cell: SuiteCell) -> None:
         """Takes the result that the cell has left."""
         self.running.pop(cell.id, None)
         result = read_cell(runs_dir, cell)
@@ -214,7 +216,7 @@ def _run_here(
 
 def _start_here(
     tracker: _Tracker,
-    cell: Cell,
+    cell: SuiteCell,
     folders: Mapping[str, Path],
     runs_dir: Path,
     samples_of: Callable[[Path], Samples],
@@ -224,7 +226,7 @@ def _start_here(
     tracker.finish(runs_dir, cell)
 
 
-def _is_blocked(tracker: _Tracker, cell: Cell, runs_dir: Path) -> bool:
+def _is_blocked(tracker: _Tracker, cell: SuiteCell, runs_dir: Path) -> bool:
     """Whether what the cell needs has failed; that is then written down."""
     reason = tracker.failed_need(cell)
     if not reason:
@@ -279,7 +281,7 @@ def _fill(
     Raises:
         BrokenProcessPool: a process died; `tracker.running` says which cells were on their way.
     """
-    started: dict[Future[None], Cell] = {}
+    started: dict[Future[None], SuiteCell] = {}
     count = 0
     while True:
         while len(started) < jobs and count != most:

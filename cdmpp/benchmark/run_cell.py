@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from cdmpp.benchmark.model_cell import _run_model_cell
-from cdmpp.benchmark.plan import Cell
+from cdmpp.benchmark.plan import SuiteCell
 from cdmpp.benchmark.transfer_cell import run_transfer_cell
 from cdmpp.datasets.samples import Samples
 
 
-def run_cell(cell: Cell, samples: Samples, cell_dir: Path, runs_dir: Path) -> dict[str, Any]:
+def run_cell(cell: SuiteCell, samples: Samples, cell_dir: Path, runs_dir: Path) -> dict[str, Any]:
     """Returns what cell.json says of a finished cell: metrics, parts, CPU seconds, speed.
 
     Args:

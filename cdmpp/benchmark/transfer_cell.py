@@ -16,7 +16,7 @@ from cdmpp.benchmark.model_cell import (
     reference_metrics,
 )
 from cdmpp.benchmark.options import BUDGET_SUFFIX, FINETUNE, ZERO_SHOT_SUFFIX
-from cdmpp.benchmark.plan import PRETRAIN, REFERENCES, Cell
+from cdmpp.benchmark.plan import PRETRAIN, REFERENCES, SuiteCell
 from cdmpp.config import from_dict
 from cdmpp.datasets.budget import TargetParts, hold_out, of_tasks, target_parts
 from cdmpp.datasets.judge import judge
@@ -39,7 +39,7 @@ _DEFAULT_SAMPLER: SamplingMethod = "kmeans"
 
 
 def run_transfer_cell(
-    cell: Cell, samples: Samples, cell_dir: Path, runs_dir: Path
+    cell: SuiteCell, samples: Samples, cell_dir: Path, runs_dir: Path
 ) -> dict[str, Any]:
     """Returns the entries of cell.json, as `run_cell`.
 
@@ -65,7 +65,9 @@ def run_transfer_cell(
     return {**facts, **_with_budget(cell, parts, cell_dir, runs_dir)}
 
 
-def _with_budget(cell: Cell, parts: TargetParts, cell_dir: Path, runs_dir: Path) -> dict[str, Any]:
+def _with_budget(
+    cell: SuiteCell, parts: TargetParts, cell_dir: Path, runs_dir: Path
+) -> dict[str, Any]:
     """Returns the entries of a method that measures `budget` tasks of the target."""
     tasks = choose_tasks(parts.candidates, cell.budget, method=_sampler(cell.line), seed=cell.seed)
     budget = of_tasks(parts.candidates, tasks)
@@ -99,7 +101,7 @@ def _sampler(method: str) -> SamplingMethod:
     return _DEFAULT_SAMPLER
 
 
-def _pretrain(cell: Cell, samples: Samples, cell_dir: Path) -> dict[str, Any]:
+def _pretrain(cell: SuiteCell, samples: Samples, cell_dir: Path) -> dict[str, Any]:
     """Trains on the sources and saves the model into the cell's folder."""
     train, validation = _source_parts(cell, samples)
     model = new_model(cell.kind, cell.options)
@@ -119,7 +121,7 @@ def _pretrain(cell: Cell, samples: Samples, cell_dir: Path) -> dict[str, Any]:
     }
 
 
-def _source_parts(cell: Cell, samples: Samples) -> tuple[Samples, Samples]:
+def _source_parts(cell: SuiteCell, samples: Samples) -> tuple[Samples, Samples]:
     """Returns the training and validation samples of the source devices."""
     sources = of_devices(samples, cell.sources)
     sources = cap_programs(sources, cell.key["programs_per_device"], seed=cell.seed)

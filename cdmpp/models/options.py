@@ -12,7 +12,7 @@ from cdmpp.nn.options import (
     ADDED_LATER,
     LoopOptions,
     LossOptions,
-    NetworkOptions,
+    NetOptions,
     PriorKind,
     TorchPeerOptions,
 )
@@ -36,7 +36,7 @@ class TransformerOptions:
         prior_model: that analytic model, see `cdmpp.analytic.prior`.
     """
 
-    network: NetworkOptions = field(default_factory=NetworkOptions)
+    network: NetOptions = field(default_factory=NetOptions)
     loss: LossOptions = field(default_factory=LossOptions)
     loop: LoopOptions = field(default_factory=LoopOptions)
     extra_blocks: tuple[str, ...] | None = None

@@ -44,7 +44,7 @@ class Estimate:
 
 
 @dataclass(frozen=True)
-class NetworkPrediction:
+class TorchPrediction:
     """What one network takes at one batch, on one device, in one mode.
 
     Attributes:
@@ -115,7 +115,7 @@ def predict_network(
     model: str | Path = PRETRAINED,
     method: Literal["fx", "export"] = "fx",
     dtypes: Sequence[torch.dtype] | None = None,
-) -> list[NetworkPrediction]:
+) -> list[TorchPrediction]:
     """Returns what a network takes, for every batch, device and mode; it is not run.
 
     Args:
@@ -199,7 +199,7 @@ class NetworkPredictor:
         devices: Sequence[str] = (),
         *,
         memory_limit_bytes: float | None = None,
-    ) -> list[NetworkPrediction]:
+    ) -> list[TorchPrediction]:
         """Returns the predictions of every graph, device and mode, in this order.
 
         Raises:
@@ -229,7 +229,7 @@ class NetworkPredictor:
             for mode in MODES:
                 memory = rows[row][f"{mode}_memory_bytes"]
                 result.append(
-                    NetworkPrediction(
+                    TorchPrediction(
                         name=graphs[graph].name,
                         batch=graphs[graph].batch,
                         device=spec.name,

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 
-class EncoderLayer(nn.Module):
+class LeafEncoderLayer(nn.Module):
     """Self-attention and a two-layer perceptron, each behind a layer norm and around a residual
     path.
     """
@@ -52,7 +52,7 @@ class Encoder(nn.Module):
     ) -> None:
         super().__init__()
         self.layers = nn.ModuleList(
-            EncoderLayer(hidden, heads, feed_forward, dropout) for _ in range(layers)
+            LeafEncoderLayer(hidden, heads, feed_forward, dropout) for _ in range(layers)
         )
         self.norm = nn.LayerNorm(hidden)
 

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from cdmpp.features.added_columns import CAPACITIES
 from cdmpp.nn.encoder import Encoder
-from cdmpp.nn.options import NetworkOptions, PriorKind, is_base, is_feature
+from cdmpp.nn.options import NetOptions, PriorKind, is_base, is_feature
 from cdmpp.nn.positional import encode_position
 
 
@@ -59,7 +59,7 @@ class LatencyNet(nn.Module):
 
     def __init__(
         self,
-        options: NetworkOptions,
+        options: NetOptions,
         *,
         feature_count: int,
         device_feature_count: int,
@@ -164,7 +164,7 @@ class LatencyNet(nn.Module):
 _RATIO_COUNT, _MISS_COUNT = 7, 3
 
 
-def _ratio_count(options: NetworkOptions) -> int:
+def _ratio_count(options: NetOptions) -> int:
     """Returns how many columns a leaf gets beside its state."""
     if not options.ratios:
         return 0
@@ -220,7 +220,7 @@ class LatencyEnsemble(nn.Module):
 
     def __init__(
         self,
-        options: NetworkOptions,
+        options: NetOptions,
         *,
         feature_count: int,
         device_feature_count: int,

@@ -64,7 +64,7 @@ def is_feature(kind: PriorKind) -> bool:
 
 
 @dataclass(frozen=True)
-class NetworkOptions:
+class NetOptions:
     """Shape of the transformer.
 
     Attributes:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from cdmpp.benchmark.options import SuiteDataset, SuiteFamily, SuiteModel, SuiteOptions
-from cdmpp.benchmark.plan import Cell, dataset_facts, plan_cells
+from cdmpp.benchmark.plan import SuiteCell, dataset_facts, plan_cells
 from cdmpp.datasets.samples import Samples
 from tests.models.synthetic import make_samples
 
@@ -58,5 +58,5 @@ def load_synthetic(folder: Path) -> Samples:
     return replace(samples, programs=replace(samples.programs, operator=operator))
 
 
-def plan(suite: SuiteOptions) -> list[Cell]:
+def plan(suite: SuiteOptions) -> list[SuiteCell]:
     return plan_cells(suite, {"synthetic": dataset_facts(load_synthetic(Path()))})

@@ -16,12 +16,12 @@ from cdmpp.models.options import EnsembleOptions, GbdtOptions, SegmentMlpOptions
 from cdmpp.models.registry import MODEL_CLASSES, model_class
 from cdmpp.models.roofline import RooflineCostModel
 from cdmpp.models.transformer import TransformerCostModel
-from cdmpp.nn.options import LoopOptions, NetworkOptions
+from cdmpp.nn.options import LoopOptions, NetOptions
 from tests.models.contract import CostModelContract
 from tests.models.synthetic import make_samples, split_by_task
 
 SMALL = TransformerOptions(
-    network=NetworkOptions(hidden=32, layers=1, heads=2, feed_forward=32, head_hidden=32),
+    network=NetOptions(hidden=32, layers=1, heads=2, feed_forward=32, head_hidden=32),
     loop=LoopOptions(epochs=3, programs_per_batch=8),
 )
 
@@ -120,7 +120,7 @@ def test_transformer_overfits_64_records():
     samples = make_samples(4, 8)
     assert len(samples) == 64
     options = TransformerOptions(
-        network=NetworkOptions(hidden=48, layers=1, heads=2, feed_forward=64, dropout=0.0),
+        network=NetOptions(hidden=48, layers=1, heads=2, feed_forward=64, dropout=0.0),
         loop=LoopOptions(
             epochs=150, programs_per_batch=16, learning_rate=3e-3, weight_decay=0.0, patience=150
         ),
@@ -134,7 +134,7 @@ def test_transformer_overfits_64_records():
 def test_transformer_beats_constant_and_roofline_on_unseen_tasks():
     train, validation, test = split_by_task(make_samples(30, 8, seed=4))
     options = TransformerOptions(
-        network=NetworkOptions(hidden=48, layers=1, heads=2, feed_forward=64),
+        network=NetOptions(hidden=48, layers=1, heads=2, feed_forward=64),
         loop=LoopOptions(epochs=25, programs_per_batch=16, learning_rate=3e-3),
     )
     errors = {}

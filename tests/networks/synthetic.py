@@ -14,21 +14,26 @@ from cdmpp.networks.dataset.store import NetworkData
 from cdmpp.networks.graph.live_memory import live_memory
 from cdmpp.networks.graph.mode import MODES
 from cdmpp.networks.graph.torch_graph import torch_graph
-from cdmpp.networks.models.options import FitOptions, NetworkOptions, SeerNetOptions, TreeOptions
+from cdmpp.networks.models.options import (
+    GraphFitOptions,
+    GraphTreeOptions,
+    NetworkOptions,
+    SeerNetOptions,
+)
 
 DEVICE = "epyc-avx512-1c"
-_FIT = FitOptions(epochs=6, batch=16)
+_FIT = GraphFitOptions(epochs=6, batch=16)
 #: Options with which every model is fitted in a second.
 QUICK = NetworkOptions(
     seernet=SeerNetOptions(hidden=16, fit=_FIT),
     seernet_multi=SeerNetOptions(hidden=16, fit=_FIT),
-    trees=TreeOptions(trees=30),
+    trees=GraphTreeOptions(trees=30),
 )
 QUICK = replace(
     QUICK,
     mlp=replace(QUICK.mlp, hidden=16, fit=_FIT),
     residual=replace(
-        QUICK.residual, hidden=16, members=2, trees=TreeOptions(trees=20),
+        QUICK.residual, hidden=16, members=2, trees=GraphTreeOptions(trees=20),
         fit=replace(_FIT, schedule="cosine", learning_rate=2e-3),
     ),
 )  # fmt: skip

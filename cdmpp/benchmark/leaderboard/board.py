@@ -11,8 +11,8 @@ from cdmpp.benchmark.options import SuiteFamily, SuiteOptions
 from cdmpp.benchmark.plan import (
     PRETRAIN,
     REFERENCES,
-    Cell,
     DatasetFacts,
+    SuiteCell,
     budgets_of,
     headline_budget,
 )
@@ -52,12 +52,12 @@ class Board:
 
     suite: SuiteOptions
     facts: Mapping[str, DatasetFacts]
-    cells: Sequence[Cell]
+    cells: Sequence[SuiteCell]
     results: Mapping[str, CellResult]
     command: str
 
     @property
-    def missing(self) -> list[Cell]:
+    def missing(self) -> list[SuiteCell]:
         """Cells without a result."""
         return [cell for cell in self.cells if cell.id not in self.results]
 

@@ -13,7 +13,7 @@ import torch
 
 from cdmpp.errors import DataError, UsageError
 from cdmpp.networks.graph.factory import load_factory
-from cdmpp.networks.predict import Estimate, NetworkPrediction, NetworkPredictor
+from cdmpp.networks.predict import Estimate, NetworkPredictor, TorchPrediction
 from cdmpp.text import aligned, interval_text, percent_text
 
 _MEMORY = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*([kmgt]?)(i?)b?\s*", re.IGNORECASE)
@@ -102,7 +102,7 @@ def _inputs(texts: Sequence[str]) -> tuple[list[tuple[int, ...]], list[torch.dty
     return shapes, [dtype for dtype in dtypes if dtype is not None]
 
 
-def _print(found: list[NetworkPrediction]) -> None:
+def _print(found: list[TorchPrediction]) -> None:
     several = len({one.device for one in found}) > 1
     rows = []
     for one in found:
@@ -122,7 +122,7 @@ def _print(found: list[NetworkPrediction]) -> None:
     print(aligned([["device", *headings] if several else headings, *rows]))
 
 
-def _print_notes(found: list[NetworkPrediction], predictor: NetworkPredictor) -> None:
+def _print_notes(found: list[TorchPrediction], predictor: NetworkPredictor) -> None:
     coverage = predictor.trained.intervals.coverage
     if any(one.time_s.low is not None for one in found):
         print(f"\n[ ]: interval for {100 * coverage:.0f} % of architectures never measured")
@@ -159,7 +159,7 @@ def _size(value: float) -> str:
     return f"{value / 1024**power:.3g} {unit}"
 
 
-def _fits(one: NetworkPrediction) -> str:
+def _fits(one: TorchPrediction) -> str:
     if one.memory_limit_bytes is None:
         return "?"
     return "not sure" if one.fits is None else ("yes" if one.fits else "no")

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cdmpp.files.boosted_trees import grow_trees, load_booster, save_booster, tree_rows
-from cdmpp.networks.models.options import TreeOptions
+from cdmpp.networks.models.options import GraphTreeOptions
 
 FloatArray = NDArray[np.float64]
 
@@ -34,7 +34,7 @@ class Boosters:
         train: tuple[FloatArray, FloatArray],
         validation: tuple[FloatArray, FloatArray],
         names: Iterable[str],
-        options: TreeOptions,
+        options: GraphTreeOptions,
         *,
         seed: int,
     ) -> Boosters:

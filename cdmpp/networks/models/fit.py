@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from cdmpp.errors import NotFiniteError
-from cdmpp.networks.models.options import FitOptions
+from cdmpp.networks.models.options import GraphFitOptions
 
 #: Called after every epoch with its number, losses and learning rate.
 Progress = Callable[[dict[str, Any]], None]
@@ -22,7 +22,7 @@ Backward = Callable[[Tensor], None]
 _LARGEST_GRADIENT = 5.0
 
 
-class Trainee(Protocol):
+class GraphTrainee(Protocol):
     """What the fit needs to know about a model and its data."""
 
     def losses(self, network: nn.Module, rows: list[int]) -> Tensor:
@@ -34,9 +34,9 @@ class Trainee(Protocol):
 
 def fit_network(
     network: nn.Module,
-    trainee: Trainee,
+    trainee: GraphTrainee,
     count: int,
-    options: FitOptions,
+    options: GraphFitOptions,
     *,
     seed: int,
     backward: Backward | None = None,
@@ -113,7 +113,7 @@ def torch_session(seed: int, threads: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _validate(network: nn.Module, trainee: Trainee, epoch: int) -> float:
+def _validate(network: nn.Module, trainee: GraphTrainee, epoch: int) -> float:
     network.eval()
     with torch.no_grad():
         loss = trainee.validation_loss(network)
@@ -125,7 +125,7 @@ def _validate(network: nn.Module, trainee: Trainee, epoch: int) -> float:
     return loss
 
 
-def _optimiser(network: nn.Module, options: FitOptions) -> torch.optim.Optimizer:
+def _optimiser(network: nn.Module, options: GraphFitOptions) -> torch.optim.Optimizer:
     if not options.weight_decay:
         return torch.optim.Adam(network.parameters(), lr=options.learning_rate)
     matrices = [parameter for parameter in network.parameters() if parameter.ndim > 1]
@@ -139,7 +139,7 @@ def _optimiser(network: nn.Module, options: FitOptions) -> torch.optim.Optimizer
     )
 
 
-def _cosine(options: FitOptions, epoch: int) -> float:
+def _cosine(options: GraphFitOptions, epoch: int) -> float:
     """Returns the learning rate: a short rise, then half a cosine."""
     rise = max(1, options.epochs // 20)
     if epoch <= rise:

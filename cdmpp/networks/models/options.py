@@ -7,7 +7,7 @@ from typing import Literal
 
 
 @dataclass(frozen=True)
-class FitOptions:
+class GraphFitOptions:
     """How a torch network is fitted.
 
     Attributes:
@@ -46,7 +46,7 @@ class SeerNetOptions:
     hidden: int = 256
     blocks: int = 1
     has_kinds: bool = True
-    fit: FitOptions = field(default_factory=FitOptions)
+    fit: GraphFitOptions = field(default_factory=GraphFitOptions)
 
 
 @dataclass(frozen=True)
@@ -55,11 +55,13 @@ class MlpOptions:
 
     hidden: int = 128
     layers: int = 3
-    fit: FitOptions = field(default_factory=lambda: FitOptions(batch=64, weight_decay=1e-3))
+    fit: GraphFitOptions = field(
+        default_factory=lambda: GraphFitOptions(batch=64, weight_decay=1e-3)
+    )
 
 
 @dataclass(frozen=True)
-class TreeOptions:
+class GraphTreeOptions:
     """Gradient-boosted trees.
 
     Attributes:
@@ -99,11 +101,11 @@ class ResidualOptions:
     has_context: bool = True
     has_trees: bool = True
     operator_weight: float = 2.0
-    trees: TreeOptions = field(
-        default_factory=lambda: TreeOptions(trees=300, depth=4, learning_rate=0.06)
+    trees: GraphTreeOptions = field(
+        default_factory=lambda: GraphTreeOptions(trees=300, depth=4, learning_rate=0.06)
     )
-    fit: FitOptions = field(
-        default_factory=lambda: FitOptions(
+    fit: GraphFitOptions = field(
+        default_factory=lambda: GraphFitOptions(
             epochs=60, batch=32, learning_rate=3e-3, schedule="cosine", weight_decay=1e-2
         )
     )
@@ -116,5 +118,5 @@ class NetworkOptions:
     seernet: SeerNetOptions = field(default_factory=SeerNetOptions)
     seernet_multi: SeerNetOptions = field(default_factory=SeerNetOptions)
     mlp: MlpOptions = field(default_factory=MlpOptions)
-    trees: TreeOptions = field(default_factory=TreeOptions)
+    trees: GraphTreeOptions = field(default_factory=GraphTreeOptions)
     residual: ResidualOptions = field(default_factory=ResidualOptions)

@@ -26,7 +26,7 @@ class FinetuneOptions:
         programs_per_task: programs of one task kept together in a batch.
         weight_decay: decoupled, on matrices only; pulls towards zero.
         l2_to_start: weight of the squared distance from the weights at the start.
-        replay: weight of the loss on source samples, when they are given.
+        replay: weight of the loss on source samples, which are rehearsed where they are given.
         gradient_clip: largest norm of the gradient.
         threads: CPU threads; 0 = all cores.
     """

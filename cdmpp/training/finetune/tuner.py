@@ -159,7 +159,7 @@ class Tuner:
             trainee,
             network,
             l2_to_start=options.l2_to_start,
-            replay=options.replay,
+            rehearsal=options.replay,
             source=self._trainee(self._source, self._source, what) if self._source else None,
             validate_every=options.validate_every,
             wanted_steps=wanted_steps,

@@ -51,7 +51,7 @@ class TuningTrainee:
         network: nn.Module,
         *,
         l2_to_start: float,
-        replay: float,
+        rehearsal: float,
         source: HeldOut | None,
         validate_every: int,
         wanted_steps: int | None,
@@ -59,7 +59,7 @@ class TuningTrainee:
         self._trainee = trainee
         self._l2_to_start = l2_to_start
         self._start = [value.detach().clone() for value in _moving(network)] if l2_to_start else []
-        self._replay = replay
+        self._rehearsal = rehearsal
         self._source = source
         self._source_batches = source.batches(0) if source else []
         self._validate_every = validate_every
@@ -77,7 +77,9 @@ class TuningTrainee:
         if self._source is not None:
             # Drawn by the batch, so that a resumed tuning sees the same.
             place = int(np.random.default_rng(batch).integers(len(self._source_batches)))
-            loss = loss + self._replay * self._source.loss(network, self._source_batches[place])[0]
+            loss = (
+                loss + self._rehearsal * self._source.loss(network, self._source_batches[place])[0]
+            )
         if self._l2_to_start:
             moved = zip(_moving(network), self._start, strict=True)
             loss = loss + self._l2_to_start * sum(

@@ -17,7 +17,7 @@ from cdmpp.nn.alignment import (
     distance,
     maximum_mean_discrepancy,
 )
-from cdmpp.nn.options import LoopOptions, LossOptions, NetworkOptions
+from cdmpp.nn.options import LoopOptions, LossOptions, NetOptions
 from tests.models.synthetic import make_samples, split_by_task
 
 KINDS = ("cmd", "mmd")
@@ -104,7 +104,7 @@ def test_following_the_gradient_brings_domains_together(kind):
 
 def options(**loss) -> TransformerOptions:
     return TransformerOptions(
-        network=NetworkOptions(
+        network=NetOptions(
             hidden=16, layers=1, heads=2, feed_forward=16, head_hidden=16, members=2
         ),
         loss=LossOptions(**loss),

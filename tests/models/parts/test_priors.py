@@ -19,11 +19,11 @@ from cdmpp.models.parts.leaf_batches import SampleBatches, Statistics
 from cdmpp.models.parts.prior import Prior
 from cdmpp.models.transformer import TransformerCostModel
 from cdmpp.nn.latency_net import LatencyNet
-from cdmpp.nn.options import LoopOptions, NetworkOptions, identity
+from cdmpp.nn.options import LoopOptions, NetOptions, identity
 from tests.models.contract import CostModelContract
 from tests.models.synthetic import make_samples, split_by_task
 
-NETWORK = NetworkOptions(hidden=32, layers=1, heads=2, feed_forward=32, head_hidden=32)
+NETWORK = NetOptions(hidden=32, layers=1, heads=2, feed_forward=32, head_hidden=32)
 SMALL = TransformerOptions(network=NETWORK, loop=LoopOptions(epochs=3, programs_per_batch=8))
 TREES = GbdtOptions(trees=20, depth=3, threads=1)
 

@@ -11,14 +11,12 @@ import numpy as np
 from cdmpp.models.options import TransformerOptions
 from cdmpp.models.transformer import TransformerCostModel
 from cdmpp.nn.loop.distributed import is_first, process_group
-from cdmpp.nn.options import LoopOptions, NetworkOptions
+from cdmpp.nn.options import LoopOptions, NetOptions
 from tests.models.synthetic import make_samples, split_by_task
 
 #: No dropout: processes draw differently, so that their results would only be alike.
 OPTIONS = TransformerOptions(
-    network=NetworkOptions(
-        hidden=32, layers=1, heads=2, feed_forward=32, head_hidden=32, dropout=0.0
-    ),
+    network=NetOptions(hidden=32, layers=1, heads=2, feed_forward=32, head_hidden=32, dropout=0.0),
     # Batches of 7 programs: shares differ in size. The last batch of an epoch may be one program.
     loop=LoopOptions(epochs=4, programs_per_batch=7, programs_per_task=2, checkpoint_every=3),
 )

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from cdmpp.models.options import TransformerOptions
 from cdmpp.models.transformer import TransformerCostModel
-from cdmpp.nn.options import LoopOptions, NetworkOptions
+from cdmpp.nn.options import LoopOptions, NetOptions
 from tests.models.synthetic import make_samples, split_by_task
 
 OPTIONS = TransformerOptions(
-    network=NetworkOptions(hidden=32, layers=1, heads=2, feed_forward=32, head_hidden=32),
+    network=NetOptions(hidden=32, layers=1, heads=2, feed_forward=32, head_hidden=32),
     loop=LoopOptions(epochs=8, programs_per_batch=4, programs_per_task=2, checkpoint_every=3),
 )
 

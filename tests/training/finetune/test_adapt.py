@@ -13,7 +13,7 @@ from cdmpp.datasets.samples import Samples
 from cdmpp.errors import UsageError
 from cdmpp.models.ensemble import EnsembleCostModel
 from cdmpp.models.options import EnsembleOptions, GbdtOptions, SegmentMlpOptions, TransformerOptions
-from cdmpp.nn.options import LoopOptions, NetworkOptions
+from cdmpp.nn.options import LoopOptions, NetOptions
 from cdmpp.training.finetune.adapt import Adapted, adapt, comparable
 from cdmpp.training.finetune.options import FinetuneOptions
 from tests.models.synthetic import make_samples
@@ -36,7 +36,7 @@ def samples() -> Samples:
 
 @pytest.fixture(scope="module")
 def base(samples: Samples) -> EnsembleCostModel:
-    network = NetworkOptions(hidden=16, layers=1, heads=2, feed_forward=16, head_hidden=16)
+    network = NetOptions(hidden=16, layers=1, heads=2, feed_forward=16, head_hidden=16)
     loop = LoopOptions(epochs=15, programs_per_batch=16, learning_rate=5e-3)
     model = EnsembleCostModel(
         EnsembleOptions(

@@ -15,7 +15,7 @@ from cdmpp.models.ensemble import EnsembleCostModel
 from cdmpp.models.gbdt import GbdtCostModel
 from cdmpp.models.options import TransformerOptions
 from cdmpp.models.transformer import TransformerCostModel
-from cdmpp.nn.options import LoopOptions, NetworkOptions
+from cdmpp.nn.options import LoopOptions, NetOptions
 from cdmpp.training.finetune.few_shot import finetune, finetune_in_detail
 from cdmpp.training.finetune.folds import budget_folds
 from cdmpp.training.finetune.options import FinetuneOptions
@@ -58,7 +58,7 @@ def samples() -> Samples:
 def base(samples):
     model = TransformerCostModel(
         TransformerOptions(
-            network=NetworkOptions(
+            network=NetOptions(
                 hidden=16, layers=1, heads=2, feed_forward=16, head_hidden=16, members=2
             ),
             loop=LoopOptions(epochs=30, programs_per_batch=16, learning_rate=5e-3),
@@ -163,7 +163,7 @@ def test_start_from_a_known_device_is_what_the_model_says_of_it(samples):
     """Where nothing but the device's vector enters, they predict the same."""
     model = TransformerCostModel(
         TransformerOptions(
-            network=NetworkOptions(
+            network=NetOptions(
                 hidden=16, heads=2, head_hidden=16, members=2, anchor="none", ratios=False
             ),
             loop=LoopOptions(epochs=2),
@@ -240,7 +240,7 @@ def test_distance_from_the_start_is_held_by_its_weight(base, parts):
     assert distance(10.0) < 0.2 * distance(0.0)
 
 
-def test_source_samples_are_replayed(base, parts, samples):
+def test_source_samples_are_rehearsed(base, parts, samples):
     """With them the source device is forgotten less."""
     source = of_device(samples, 0)
     options = replace(QUICK, what="all", validate_every=40, replay=5.0)

@@ -19,7 +19,7 @@ from cdmpp.devices.spec import DeviceSpec
 from cdmpp.machine import versions
 from cdmpp.models.ensemble import EnsembleCostModel
 from cdmpp.models.options import EnsembleOptions, GbdtOptions, SegmentMlpOptions, TransformerOptions
-from cdmpp.nn.options import LoopOptions, NetworkOptions
+from cdmpp.nn.options import LoopOptions, NetOptions
 from cdmpp.training.run import new_model
 from cdmpp.training.run_folder import ModelCard, save_trained, task_digests
 from tests.devices.machines import AMD, machine
@@ -35,7 +35,7 @@ PEAK, BANDWIDTH = 5e10, 1e10
 _TASKS, _KNOWN = 14, 5
 _LOOP = LoopOptions(epochs=2, programs_per_batch=16)
 _SMALL = TransformerOptions(
-    network=NetworkOptions(hidden=16, layers=1, heads=2, feed_forward=16, head_hidden=16),
+    network=NetOptions(hidden=16, layers=1, heads=2, feed_forward=16, head_hidden=16),
     loop=_LOOP,
 )
 _TREES = GbdtOptions(trees=5, depth=2, threads=1, least_mape_factor=False)

@@ -17,7 +17,7 @@ from cdmpp.features.compact_ast import CompactAst
 from cdmpp.models.assemble import AskedProgram, assemble_samples
 from cdmpp.models.options import TransformerOptions
 from cdmpp.models.transformer import TransformerCostModel
-from cdmpp.nn.options import LoopOptions, NetworkOptions
+from cdmpp.nn.options import LoopOptions, NetOptions
 from cdmpp.training.run_folder import ModelCard, save_trained, task_digests
 from tvm_helper.compat import import_tensor_intrinsics, te
 from tvm_helper.programs.sampling import sample_schedules, sample_target
@@ -27,9 +27,7 @@ DEVICE = "epyc-avx2-2c"
 TASKS = 24
 PROGRAMS = 6
 _OPTIONS = TransformerOptions(
-    network=NetworkOptions(
-        hidden=16, layers=1, heads=2, feed_forward=16, head_hidden=16, members=1
-    ),
+    network=NetOptions(hidden=16, layers=1, heads=2, feed_forward=16, head_hidden=16, members=1),
     loop=LoopOptions(epochs=12, programs_per_batch=16, learning_rate=3e-3),
 )
 
