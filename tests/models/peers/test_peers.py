@@ -113,10 +113,13 @@ def test_peer_overfits_64_records(kind):
 
 
 def test_cdmpp_paper_overfits_64_records():
-    """Nine layers of batch norm on 32 programs: evaluation errs more than training does (1 %)."""
+    """Nine layers of batch norm on 32 programs: evaluation errs more than training does (1 %).
+
+    Two periods of the learning rate: after one, some seeds (and some CPUs) are far off still.
+    """
     samples = make_samples(4, 8, most_leaves=1)
     assert len(samples) == 64
-    loop = longer(120, weight_decay=0.0, learning_rate=3e-4)
+    loop = longer(240, weight_decay=0.0, learning_rate=3e-4)
     model = small("cdmpp-paper", replace(loop, programs_per_batch=32), dropout=0.0)
     model.fit(samples, samples, seed=0)
     measured = np.log(samples.latency_s)
