@@ -33,7 +33,7 @@ demo: $(STAMP) ## train on the shipped real measurements and print the table and
 	$(BIN)/python scripts/train.py --out runs/demo --seed 0
 
 # A test process a core and a thread each; threads that wait give their core away.
-TEST_JOBS ?= $(shell nproc 2>/dev/null || echo 2)
+TEST_JOBS ?= $(shell env -u OMP_NUM_THREADS nproc 2>/dev/null || echo 2)
 PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive \
 	$(BIN)/python -m pytest -n $(TEST_JOBS) --dist loadfile --no-loadscope-reorder
 

@@ -54,17 +54,17 @@ def on_small_disk(folder: Path, keep: Path) -> None:
 
 
 def interrupted(folder: Path, stage: str) -> None:
-    """Gets Ctrl-C half a second into a stage, once a round has been measured."""
+    """Gets Ctrl-C a little into a stage, once a round has been measured."""
     timers: list[threading.Timer] = []
 
     def show(progress: SearchProgress) -> None:
         if progress.stage == stage and progress.trials >= 4 and not timers:
-            timers.append(threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)))
+            timers.append(threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)))
             timers[0].start()
 
     try:
         run_search(
-            plan(population=2000, run_timeout_s=600.0), folder, on_progress=show,
+            plan(population=600 if stage == "drawing" else 64, run_timeout_s=600.0), folder, on_progress=show,
             command=FAKE_WORKER, final_command=FAKE_WORKER, least_free_bytes=0,
         )  # fmt: skip
     except KeyboardInterrupt:
