@@ -79,7 +79,7 @@ class TrainedModel:
         """Returns estimates that count in what a compiler made of the programs.
 
         Their mean is the likely latency: sums of it err less than sums of a higher mean (held-out
-        networks, `docs/experiments.md`). A program that is strange to the model has an interval
+        networks, `docs/lab/experiments.md`). A program that is strange to the model has an interval
         `STRANGE_FACTOR` times as wide.
 
         Args:

@@ -1,4 +1,4 @@
-"""The results of `benchmark_scoring` as Markdown, CSV and JSON."""
+"""The results of `scoring_speed` as Markdown, CSV and JSON."""
 
 from __future__ import annotations
 

@@ -62,9 +62,10 @@ def interrupted(folder: Path, stage: str) -> None:
             timers.append(threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)))
             timers[0].start()
 
+    population = 600 if stage == "drawing" else 64
     try:
         run_search(
-            plan(population=600 if stage == "drawing" else 64, run_timeout_s=600.0), folder, on_progress=show,
+            plan(population=population, run_timeout_s=600.0), folder, on_progress=show,
             command=FAKE_WORKER, final_command=FAKE_WORKER, least_free_bytes=0,
         )  # fmt: skip
     except KeyboardInterrupt:

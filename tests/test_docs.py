@@ -1,0 +1,58 @@
+"""The pages name only what is there: files, modules, other pages."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import tvm_helper
+from tests import house
+from tests.paths import ROOT
+
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
+_FILE = re.compile(
+    r"(?<![\w/.-])(?:cdmpp|tvm_helper|tests|docs|configs)(?:/[\w-]+)+\.(?:py|md|ya?ml)\b"
+)
+_DOTTED = re.compile(r"(?<![\w/.])(?:cdmpp|tvm_helper|tests\.benchmarks)(?:\.\w+)+")
+_LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_what_a_page_names_is_there(page: Path) -> None:
+    text = page.read_text("utf-8")
+    missing = [name for name in _FILE.findall(text) if not (ROOT / name).exists()]
+    missing += [name for name in _DOTTED.findall(text) if not _is_there(name)]
+    missing += [link for link in _LINK.findall(text) if not (page.parent / link).exists()]
+    assert missing == []
+
+
+def _is_there(name: str) -> bool:
+    """Whether it is a module, or a name in one, or in a class of one."""
+    path = ROOT.joinpath(*name.split("."))
+    if path.with_suffix(".py").exists() or path.is_dir():
+        return True
+    parts = name.split(".")
+    for end in range(len(parts) - 1, 0, -1):
+        module = house.modules().get(".".join(parts[:end]))
+        if module is not None:
+            return all(f"{part}" in module.read_text("utf-8") for part in parts[end:])
+    return False
+
+
+def test_every_guide_is_in_the_index() -> None:
+    text = (ROOT / "docs" / "README.md").read_text("utf-8")
+    missing = {page.name for page in PAGES} - {"README.md"} - set(_LINK.findall(text))
+    assert missing == set()
+
+
+def test_public_names_of_the_plug_ins_load() -> None:
+    pytest.importorskip("tvm", reason="apache-tvm is not installed")
+    from tvm_helper.cost_model.tune import tune_tir
+
+    assert tvm_helper.tune_tir is tune_tir
+    assert {"Predictor", "CdmppCostModel", "CdmppPythonModel", "tune_relax"} <= set(dir(tvm_helper))
+    assert tvm_helper.Predictor.__name__ == "Predictor"
+    with pytest.raises(AttributeError, match="no attribute 'no_such_name'"):
+        tvm_helper.no_such_name  # noqa: B018
