@@ -30,7 +30,8 @@ from tests.paths import ROOT
 _PASSING = re.compile(
     r"(^|_)(seconds|elapsed|wall|started|finished|measured_at|created|date|time_s|duration_s|cpu_s"
     r"|commit|versions?|command|machine|path|file|folder|places?|out|run|cache|dataset|pid|host"
-    r"|python|load|programs_per_s|steps_per_s|records_per_s|peak_memory_mb)(_|$)"
+    r"|python|load|(programs|steps|records|predictions|samples)_per_s|peak_memory_mb|training_s"
+    r"|predict_s)(_|$)"
 )
 _DEVICES = ("epyc-avx2-1c", "xeon-avx2-1c")
 _TASK_FILES = 12
