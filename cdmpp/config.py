@@ -27,14 +27,17 @@ def load_config(
     *,
     overrides: Iterable[str] = (),
     base: Config | None = None,
+    given: Mapping[str, Any] | None = None,
 ) -> Config:
-    """Returns a configuration: defaults (or `base`), then the YAML file, then the overrides.
+    """Returns a configuration: defaults (or `base`), then the YAML file, the overrides and what
+    is given.
 
     Args:
         cls: a dataclass; fields may be nested dataclasses.
         yaml_path: file with a mapping; None = none.
         overrides: texts `name=value` or `name.part=value`; the value is read as YAML.
         base: what to start from instead of the defaults.
+        given: fields by name, taken as they are; None = not given.
 
     Raises:
         UsageError: an unknown name (names the nearest one), a value of the wrong type, a missing
@@ -45,7 +48,9 @@ def load_config(
         values = read_yaml(yaml_path)
     for override in overrides:
         _apply_override(values, override)
-    return from_dict(cls, values, base=base)
+    config = from_dict(cls, values, base=base)
+    own = {name: value for name, value in (given or {}).items() if value is not None}
+    return typing.cast(Config, dataclasses.replace(typing.cast(Any, config), **own))
 
 
 def from_dict(

@@ -57,6 +57,12 @@ def test_defaults_then_yaml_then_overrides(tmp_path: Path) -> None:
     assert load("", tmp_path) == Outer()
 
 
+def test_what_is_given_wins_and_none_is_not_given() -> None:
+    given = {"name": "z", "limit": None, "devices": ("a",)}
+    config = load_config(Outer, overrides=["name=y", "limit=4"], given=given)
+    assert config == Outer(name="z", limit=4, devices=("a",))
+
+
 def test_a_base_replaces_the_defaults() -> None:
     base = Outer(name="base", inner=Inner(width=1, is_fast=True))
     config = load_config(Outer, overrides=["inner.width=2"], base=base)

@@ -13,7 +13,7 @@ from tests.paths import ROOT
 #: Breaches that are known. The lists only shrink: mend one, strike it.
 KNOWN_FOLDERS = {"tvm_helper.measure.trials -> tvm_helper.search.options"}
 KNOWN_CIRCLES: list[list[str]] = []
-KNOWN_NAMESPACES = 49
+KNOWN_NAMESPACES = 0
 
 #: What reads records, featurises them and serves the old Ansor needs no TVM of today.
 WITHOUT_TVM = (

@@ -5,39 +5,45 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import optuna
+from optuna.trial import FrozenTrial
+
+from cdmpp.autotune.options import AutotuneOptions, check_options
+from cdmpp.autotune.report import write_study_report
+from cdmpp.autotune.storage import existing_study
+from cdmpp.autotune.study import Source, best_trial, run_study, winner_options, write_preset
+from cdmpp.autotune.trial_rows import row_json, trial_rows
 from cdmpp.cli.shared.options import (
     add_data_options,
     add_output_options,
     add_training_options,
-    is_quiet,
+    command_line,
 )
-
-if TYPE_CHECKING:
-    import optuna
-    from optuna.trial import FrozenTrial
-
-    from cdmpp.autotune.options import AutotuneOptions
-    from cdmpp.training.run import RunResult
+from cdmpp.cli.shared.progress import training_progress
+from cdmpp.cli.shared.samples import extracted, given_data
+from cdmpp.cli.shared.tables import print_metric_tables
+from cdmpp.config import load_config
+from cdmpp.datasets.cache import load_samples
+from cdmpp.errors import UsageError
+from cdmpp.report.run_report import run_tables, write_run_report
+from cdmpp.training.run import RunResult, train_run
 
 _JOURNAL = "journal.log"
 _PAGE = "report.html"
 _PRESET = "best.yaml"
 
 
-def register(subparsers: Any) -> None:
-    """Adds the `autotune` command and `autotune report`."""
-    parser = subparsers.add_parser(
-        "autotune",
-        help="find hyper-parameters of a cost model by trials on the validation part",
-        description=(
-            "Trains a model again and again with other settings, judges every trial on the "
-            "validation part, writes the best settings as best.yaml, trains them once more as "
-            "`cdmpp train` does, which opens the test part, and writes report.html. Run the same "
-            "command again to continue, or at the same time to help."
-        ),
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of `cdmpp autotune` and of `cdmpp autotune report`."""
+    parser.description = (
+        "Trains a model again and again with other settings, judges every trial on the "
+        "validation part, writes the best settings as best.yaml, trains them once more as "
+        "`cdmpp train` does, which opens the test part, and writes report.html. Run the same "
+        "command again to continue, or at the same time to help."
     )
     _add_study_options(parser)
     add_data_options(parser)
@@ -59,7 +65,6 @@ def register(subparsers: Any) -> None:
         "--no-train", action="store_true", help="do not train the winner: leave the test part shut"
     )
     add_output_options(parser)
-    parser.set_defaults(run=run)
     parts = parser.add_subparsers(dest="autotune_command", metavar="report")
     report = parts.add_parser(
         "report",
@@ -77,31 +82,40 @@ def register(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Runs the command; returns the exit code."""
-    options = autotune_options(args)
-    args.dataset = Path(options.train.dataset) if options.train.dataset else None
-    args.device = list(options.train.devices) or None
-
-    from cdmpp.autotune.options import check_options
-    from cdmpp.autotune.study import Source, best_trial, run_study, write_preset
-    from cdmpp.cli.dataset.samples import extracted_folder
-    from cdmpp.datasets.cache import load_samples
-
+    if args.workers < 1:
+        raise UsageError(f"--workers is {args.workers}, expected at least 1")
+    given = {name: getattr(args, name) for name in ("trials", "minutes", "sampler", "seed")}
+    options = load_config(AutotuneOptions, args.config, overrides=args.set, given=given)
+    train = {**given_data(args.dataset, args.device), "model": args.model}
+    train = {name: value for name, value in train.items() if value is not None}
+    options = replace(options, train=replace(options.train, **train))
+    if args.pruner:
+        options = replace(options, pruner=replace(options.pruner, kind=args.pruner))
     check_options(options)  # before anything is extracted
     out = args.out or Path("runs") / f"autotune-{options.name}"
-    source = Source(load_samples, extracted_folder(args), list(options.train.devices) or None)
-    place = args.storage or str(out / _JOURNAL)
+    folder = extracted(
+        options.train.dataset, options.train.devices, cache_dir=args.cache,
+        network_info=args.network_info, jobs=args.jobs, is_quiet=args.json or args.quiet,
+    )  # fmt: skip
+    source = Source(load_samples, folder, list(options.train.devices) or None)
     study = run_study(
         options,
         source,
-        place,
+        args.storage or str(out / _JOURNAL),
         workers=args.workers,
-        on_trial=None if is_quiet(args) else print_trial,
+        on_trial=None if args.json or args.quiet else print_trial,
     )
     best = best_trial(study)
     out.mkdir(parents=True, exist_ok=True)
     write_preset(out / _PRESET, options, best)
     page = _write_page(study, out)
-    result = None if args.no_train else _train_winner(args, options, best, source.samples(), out)
+    result = None
+    if not args.no_train:
+        with training_progress(is_quiet=args.json or args.quiet) as progress:
+            train_options = winner_options(options, best)
+            run_dir = out / f"trial-{best.number}"
+            result = train_run(train_options, source.samples(), run_dir, on_progress=progress)
+        write_run_report(result, command=command_line())
     if args.json:
         print(json.dumps(_value(study, best, out, result), allow_nan=False))
     else:
@@ -111,10 +125,6 @@ def run(args: argparse.Namespace) -> int:
 
 def run_report(args: argparse.Namespace) -> int:
     """Runs `autotune report`; returns the exit code."""
-    from cdmpp.autotune.storage import existing_study
-    from cdmpp.autotune.trial_rows import row_json, trial_rows
-    from cdmpp.errors import UsageError
-
     if args.out is None:
         raise UsageError("autotune report needs the folder of a study; expected --out RUN")
     study = existing_study(args.storage or str(args.out / _JOURNAL), args.study)
@@ -127,39 +137,6 @@ def run_report(args: argparse.Namespace) -> int:
     else:
         print(f"report  {page}")
     return 0
-
-
-def autotune_options(args: argparse.Namespace) -> AutotuneOptions:
-    """Returns the options: defaults, then --config, then --set, then the other command line
-    options.
-
-    Raises:
-        UsageError: an unknown or ill-typed option.
-    """
-    from dataclasses import replace
-
-    from cdmpp.autotune.options import AutotuneOptions
-    from cdmpp.cli.dataset.command import device_labels
-    from cdmpp.config import load_config
-    from cdmpp.errors import UsageError
-
-    if args.workers < 1:
-        raise UsageError(f"--workers is {args.workers}, expected at least 1")
-    options = load_config(AutotuneOptions, args.config, overrides=args.set)
-    own = {name: getattr(args, name) for name in ("trials", "minutes", "sampler", "seed")}
-    train = {
-        "dataset": str(args.dataset) if args.dataset else None,
-        "devices": tuple(sorted(set(device_labels(args.device) or []))) or None,
-        "model": args.model,
-    }
-    options = replace(
-        options,
-        train=replace(options.train, **{k: v for k, v in train.items() if v is not None}),
-        **{name: value for name, value in own.items() if value is not None},
-    )
-    if args.pruner:
-        options = replace(options, pruner=replace(options.pruner, kind=args.pruner))
-    return options
 
 
 def print_trial(trial: FrozenTrial) -> None:
@@ -188,40 +165,14 @@ def _add_study_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _write_page(study: optuna.Study, out: Path) -> Path:
-    from cdmpp.autotune.report import write_study_report
-    from cdmpp.cli.train import command_line
-
     preset = out / _PRESET
     text = preset.read_text("utf-8") if preset.exists() else ""
     return write_study_report(study, out / _PAGE, command=command_line(), preset=text)
 
 
-def _train_winner(
-    args: argparse.Namespace,
-    options: AutotuneOptions,
-    best: FrozenTrial,
-    samples: Any,
-    out: Path,
-) -> RunResult:
-    """Trains the best settings as `cdmpp train` does and returns the run."""
-    from cdmpp.autotune.study import winner_options
-    from cdmpp.cli.shared.progress import training_progress
-    from cdmpp.cli.train import command_line
-    from cdmpp.report.run_report import write_run_report
-    from cdmpp.training.run import train_run
-
-    with training_progress(is_quiet=is_quiet(args)) as progress:
-        train = winner_options(options, best)
-        result = train_run(train, samples, out / f"trial-{best.number}", on_progress=progress)
-    write_run_report(result, command=command_line())
-    return result
-
-
 def _value(
     study: optuna.Study, best: FrozenTrial, out: Path, result: RunResult | None
 ) -> dict[str, Any]:
-    from cdmpp.autotune.trial_rows import row_json, trial_rows
-
     rows = trial_rows(study)
     return {
         "study": study.study_name,
@@ -241,8 +192,6 @@ def _value(
 def _print_end(
     study: optuna.Study, best: FrozenTrial, out: Path, page: Path, result: RunResult | None
 ) -> None:
-    from cdmpp.autotune.trial_rows import trial_rows
-
     rows = trial_rows(study)
     first = next((row for row in rows if row.number == 0 and row.is_done), None)
     value = best.values[0]
@@ -250,9 +199,6 @@ def _print_end(
     print(f"best    trial {best.number}: {value:.4g} on the validation part{began}")
     print(f"spent   {sum(r.cpu_s for r in rows) / 60:.1f} CPU minutes, {len(rows)} trials")
     if result is not None:
-        from cdmpp.cli.shared.tables import print_metric_tables
-        from cdmpp.report.run_report import run_tables
-
         print(f"\ntest part, {result.metrics['split']['description']}\n")
         print_metric_tables(run_tables(result.metrics))
         print(f"model   {result.run_dir}")

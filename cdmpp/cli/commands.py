@@ -26,7 +26,31 @@ class Command(NamedTuple):
 
 COMMANDS = (
     Command(
-        "dataset", "extract measure records into a dataset, look at datasets", "dataset.command"
+        "dataset",
+        "extract measure records into a dataset, look at datasets",
+        parts=(
+            Command(
+                "extract",
+                "featurise a Tenset directory into an extracted dataset (Parquet)",
+                "dataset:extract",
+            ),
+            Command(
+                "stats",
+                "summarise a Tenset directory or extracted dataset",
+                "dataset:stats",
+            ),
+            Command(
+                "audit",
+                "find leakage, duplicates, wrong units and outliers; print the noise floor",
+                "dataset:audit",
+            ),
+            Command("merge", "merge extracted datasets into a new one", "dataset:merge"),
+            Command(
+                "export",
+                "write an extracted dataset in the layout of another tool",
+                "dataset:export",
+            ),
+        ),
     ),
     Command("train", "train a cost model and judge it on tasks it has not seen", "train"),
     Command(
@@ -49,7 +73,7 @@ COMMANDS = (
     Command(
         "benchmark",
         "train and judge every model with several seeds, write tables",
-        "benchmark.command",
+        "benchmark",
     ),
     Command("measure", "build and time programs on a device", "measure"),
     Command("search", "find fast schedules of tasks or of a network", "search.command"),
@@ -81,14 +105,124 @@ COMMANDS = (
     Command(
         "analytic",
         "closed-form models: convolutions, embedding lookups, operators",
-        "analytic.command",
+        parts=(
+            Command(
+                "conv",
+                "cuDNN forward convolutions",
+                parts=(
+                    Command(
+                        "fit",
+                        "fit a model to measured kernels or layers",
+                        "analytic.conv_models:fit",
+                    ),
+                    Command(
+                        "evaluate",
+                        "judge a model on the rows it was not fitted on",
+                        "analytic.conv_models:evaluate",
+                    ),
+                    Command(
+                        "predict",
+                        "time, algorithm and limit of layers",
+                        "analytic.conv_predict:predict",
+                    ),
+                    Command(
+                        "pick",
+                        "which algorithm is fastest for a layer",
+                        "analytic.conv_predict:pick",
+                    ),
+                    Command(
+                        "collect",
+                        "measure on a machine with an NVIDIA GPU",
+                        "analytic.conv_collect",
+                    ),
+                ),
+            ),
+            Command(
+                "embedding",
+                "embedding lookups, forward and backward",
+                parts=(
+                    Command(
+                        "predict",
+                        "traffic, hit rate and time of one lookup kernel",
+                        "analytic.embedding:predict",
+                    ),
+                    Command(
+                        "measure",
+                        "time torch's embedding_bag on this CPU; continues where it stopped",
+                        "analytic.embedding:measure",
+                    ),
+                    Command("fit", "fit a CPU's costs to a campaign", "analytic.embedding:fit"),
+                    Command(
+                        "evaluate",
+                        "errors on a campaign (split by shape), or on a GPU benchmark's CSV file",
+                        "analytic.embedding:evaluate",
+                    ),
+                    Command(
+                        "report",
+                        "write embedding.md, .csv and .json",
+                        "analytic.embedding:report",
+                    ),
+                ),
+            ),
+            Command(
+                "operator",
+                "bmm, linear, softmax, layer norm and element-wise operators on GPUs",
+                parts=(
+                    Command(
+                        "fit",
+                        "fit the model on a folder of operator tables",
+                        "analytic.operator:fit",
+                    ),
+                    Command(
+                        "evaluate",
+                        "judge the model beside recorded peers",
+                        "analytic.operator:evaluate",
+                    ),
+                    Command("predict", "time of one operator", "analytic.operator:predict"),
+                ),
+            ),
+        ),
     ),
     Command("roofline", "what bounds a program or an operator", "roofline"),
     Command("profile", "where the time goes: read profiles of other tools", "profile"),
     Command(
         "networks",
         "whole networks: time, memory and utilisation from the operator graph",
-        "networks.command",
+        parts=(
+            Command(
+                "generate",
+                "draw architectures and write their operator graphs",
+                "networks.generate",
+            ),
+            Command(
+                "measure",
+                "run drawn networks: time, memory, utilisation, infer and train",
+                "networks.measure",
+            ),
+            Command(
+                "train",
+                "fit a model to measured networks and judge it on architectures it never saw",
+                "networks.train:train",
+            ),
+            Command(
+                "evaluate", "errors of a fitted model on a data set", "networks.train:evaluate"
+            ),
+            Command(
+                "package",
+                "make a run's model the packaged one (`make pretrained-networks`)",
+                "networks.train:package",
+            ),
+            Command(
+                "convert",
+                "the published layout (cg, label) to a data set of ours, or back",
+                "networks.data:convert",
+            ),
+            Command(
+                "statistics",
+                "what a data set of networks spans: size, time, memory, utilisation",
+                "networks.data:statistics",
+            ),
+        ),
     ),
     Command("golden", "compare replayed records with the original TVM's results", "golden"),
     Command("pretrain", "train and package the model behind `--model pretrained`", "pretrain"),
@@ -125,20 +259,5 @@ def _fill(parser: CommandParser, command: Command) -> None:
         return
     name, _, part = command.module.partition(":")
     module = importlib.import_module(f"cdmpp.cli.{name}")
-    if hasattr(module, "register"):
-        module.register(_Itself(parser))
-        return
     parser.set_defaults(run=getattr(module, f"run_{part}" if part else "run"))
     getattr(module, f"add_{part}_options" if part else "add_options")(parser)
-
-
-class _Itself:
-    """Gives `register` of a command that is not converted its own parser."""
-
-    def __init__(self, parser: CommandParser) -> None:
-        self.parser = parser
-
-    def add_parser(self, name: str, *, help: str, description: str | None = None) -> CommandParser:
-        """Returns the command's parser."""
-        self.parser.description = description
-        return self.parser

@@ -7,12 +7,13 @@ import json
 import sys
 from pathlib import Path
 
-from cdmpp.cli.shared.options import add_output_options, is_quiet
+from cdmpp.cli.shared.options import add_output_options
+from cdmpp.errors import EXIT_DEVICE, UsageError
+from tvm_helper.measure.doctor import folder_report, live_report, report_text
 
 
-def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds the `doctor` command."""
-    parser = subparsers.add_parser("doctor", help="health of measurements, or of this machine")
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of `cdmpp doctor`."""
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument(
         "folder", nargs="?", type=Path, metavar="DIR", help="--out folder of `cdmpp measure`"
@@ -34,18 +35,14 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--strict", action="store_true", help="exit with 4 when something is doubtful"
     )
     add_output_options(parser)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Runs `cdmpp doctor`; returns the exit code."""
-    from cdmpp.errors import EXIT_DEVICE, UsageError
-    from tvm_helper.measure.doctor import folder_report, live_report, report_text
-
     if args.live:
         if not args.seconds > 0 or (args.threads is not None and args.threads < 1):
             raise UsageError("expected --seconds above 0 and --threads of at least 1")
-        show = None if is_quiet(args) else _show
+        show = None if args.json or args.quiet else _show
         report = live_report(args.seconds, threads=args.threads, on_progress=show)
     else:
         report = folder_report(args.folder)

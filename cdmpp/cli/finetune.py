@@ -5,31 +5,31 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from cdmpp.cli.shared.options import (
     add_data_options,
     add_output_options,
     add_training_options,
-    is_quiet,
+    command_line,
 )
+from cdmpp.cli.shared.progress import training_progress
+from cdmpp.cli.shared.samples import given_data, samples_of
+from cdmpp.cli.shared.tables import print_metric_tables
+from cdmpp.config import load_config
+from cdmpp.errors import UsageError
+from cdmpp.pretrained import model_folder
+from cdmpp.report.run_report import run_tables, write_run_report
+from cdmpp.training.finetune.run import Budget, FinetuneRunOptions, finetune_run, run_name
+from cdmpp.training.run_folder import load_model
 
-if TYPE_CHECKING:
-    from cdmpp.training.finetune.run import Budget, FinetuneRunOptions
 
-
-def register(subparsers: Any) -> None:
-    """Adds the `finetune` command."""
-    parser = subparsers.add_parser(
-        "finetune",
-        help="adapt a trained model to a new device or network with a few measured tasks",
-        description=(
-            "Chooses a few tasks of the device (or network), adapts the model of a run folder to "
-            "their measurements, judges it once on the device's other tasks beside the model as "
-            "it was, and writes a run folder of its own."
-        ),
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of `cdmpp finetune`."""
+    parser.description = (
+        "Chooses a few tasks of the device (or network), adapts the model of a run folder to "
+        "their measurements, judges it once on the device's other tasks beside the model as it "
+        "was, and writes a run folder of its own."
     )
     parser.add_argument(
         "--from",
@@ -60,39 +60,37 @@ def register(subparsers: Any) -> None:
         "--out", type=Path, metavar="RUN2", help="run folder (default: runs/NAME of the options)"
     )
     add_output_options(parser)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Runs the command; returns the exit code."""
-    options = finetune_options(args)
-
-    from cdmpp.cli.dataset.samples import samples_of
-    from cdmpp.pretrained import model_folder
-    from cdmpp.training.run_folder import load_model
-
-    load_model(
-        model_folder(options.from_run)
-    )  # a wrong folder is told before anything is extracted
-    args.dataset = Path(options.dataset) if options.dataset else None
-    args.device = list(options.devices) or None
-    samples = samples_of(args)
-
-    from cdmpp.cli.shared.progress import training_progress
-    from cdmpp.cli.train import command_line
-    from cdmpp.report.run_report import run_tables, write_run_report
-    from cdmpp.training.finetune.run import finetune_run
-
+    given = {
+        **given_data(args.dataset, args.device),
+        "from_run": str(args.from_run) if args.from_run else None,
+        "budget": None if args.budget is None else budget_tasks(args.budget),
+        **{name: getattr(args, name) for name in ("sampler", "network", "seed", "compare")},
+    }
+    options = load_config(FinetuneRunOptions, args.config, overrides=args.set, given=given)
+    if not options.from_run:
+        raise UsageError("finetune needs a model to start from; expected --from RUN")
+    if not options.devices and not options.network:
+        raise UsageError(
+            "finetune needs something new to adapt to; expected --device LABEL or --network NAME"
+        )
+    # A wrong folder is told before anything is extracted.
+    load_model(model_folder(options.from_run))
+    samples = samples_of(
+        options.dataset, options.devices, cache_dir=args.cache, network_info=args.network_info,
+        jobs=args.jobs, is_quiet=args.json or args.quiet,
+    )  # fmt: skip
     run_dir = args.out or Path("runs") / run_name(options)
-    with training_progress(is_quiet=is_quiet(args)) as progress:
+    with training_progress(is_quiet=args.json or args.quiet) as progress:
         result, budget = finetune_run(options, samples, run_dir, on_progress=progress)
     report = write_run_report(result, command=command_line())
     if args.json:
         values = {"run": str(run_dir), "report": str(report), **result.metrics}
         print(json.dumps(values, allow_nan=False))
         return 0
-    from cdmpp.cli.shared.tables import print_metric_tables
-
     _print_budget(budget, options)
     print(f"\ntest part, {result.metrics['split']['description']}\n")
     print_metric_tables(run_tables(result.metrics))
@@ -106,47 +104,12 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def finetune_options(args: argparse.Namespace) -> FinetuneRunOptions:
-    """Returns the options: defaults, then --config, then --set, then the other command line
-    options.
-
-    Raises:
-        UsageError: an unknown or ill-typed option, no model to start from, or nothing new to adapt
-            to.
-    """
-    from cdmpp.cli.dataset.command import device_labels
-    from cdmpp.config import load_config
-    from cdmpp.errors import UsageError
-    from cdmpp.training.finetune.run import FinetuneRunOptions
-
-    options = load_config(FinetuneRunOptions, args.config, overrides=args.set)
-    given: dict[str, Any] = {
-        "from_run": str(args.from_run) if args.from_run else None,
-        "dataset": str(args.dataset) if args.dataset else None,
-        "devices": tuple(sorted(set(device_labels(args.device) or []))) or None,
-        "budget": None if args.budget is None else budget_tasks(args.budget),
-        **{name: getattr(args, name) for name in ("sampler", "network", "seed", "compare")},
-    }
-    options = replace(
-        options, **{name: value for name, value in given.items() if value is not None}
-    )
-    if not options.from_run:
-        raise UsageError("finetune needs a model to start from; expected --from RUN")
-    if not options.devices and not options.network:
-        raise UsageError(
-            "finetune needs something new to adapt to; expected --device LABEL or --network NAME"
-        )
-    return options
-
-
 def budget_tasks(text: str) -> int:
     """Returns the number of tasks in a text such as `10tasks` or `10`.
 
     Raises:
         UsageError: no such text, or less than one task.
     """
-    from cdmpp.errors import UsageError
-
     found = re.fullmatch(r"(\d+)(?:\s*tasks?)?", text.strip())
     if found is None or int(found[1]) < 1:
         raise UsageError(
@@ -154,20 +117,6 @@ def budget_tasks(text: str) -> int:
             "10tasks (for no task at all: cdmpp evaluate)"
         )
     return int(found[1])
-
-
-def run_name(options: FinetuneRunOptions) -> str:
-    """Returns a folder name that is equal for equal options."""
-    import hashlib
-
-    from cdmpp.config import dump_text
-    from cdmpp.datasets.splits import network_family
-
-    digest = hashlib.sha256(dump_text(options).encode()).hexdigest()[:6]
-    network = network_family(options.network)
-    where = "+".join(options.devices) if len(options.devices) <= 2 else ""
-    words = [Path(options.from_run).name, "to", where, network, f"{options.budget}tasks", digest]
-    return "-".join(word for word in words if word)
 
 
 def _print_budget(budget: Budget, options: FinetuneRunOptions) -> None:

@@ -5,21 +5,16 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from tvm_helper.golden import GoldenReport
+from cdmpp.datasets.tenset.folder import default_dataset_dir
+from tvm_helper.golden import GoldenReport, compare_golden
 
 
-def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds the `golden` command."""
-    parser = subparsers.add_parser(
-        "golden",
-        help="compare replayed records with the original TVM's results",
-        description=(
-            "Replays every record of golden files and counts how many programs have the same "
-            "stores, loops and operation counts as the original TVM computed."
-        ),
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of `cdmpp golden`."""
+    parser.description = (
+        "Replays every record of golden files and counts how many programs have the same stores, "
+        "loops and operation counts as the original TVM computed."
     )
     parser.add_argument(
         "files", nargs="+", type=Path, metavar="FILE", help="golden file (.jsonl or .jsonl.gz)"
@@ -32,14 +27,10 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="folders with all_tasks.pkl (default: the shipped dataset's)",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object of counts")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Runs the command; returns the exit code."""
-    from cdmpp.datasets.tenset.folder import default_dataset_dir
-    from tvm_helper.golden import compare_golden
-
     folders = args.network_info or [default_dataset_dir() / "network_info"]
     report = compare_golden(args.files, folders)
     if args.json:

@@ -4,30 +4,29 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from cdmpp.cli.shared.options import (
     add_config_options,
     add_output_options,
     add_profile_option,
     add_target_options,
-    given_options,
-    is_quiet,
 )
 from cdmpp.cli.shared.progress import campaign_progress
-
-if TYPE_CHECKING:
-    from tvm_helper.measure.options import MeasureOptions
+from cdmpp.config import load_config
+from cdmpp.errors import UsageError
+from tvm_helper.measure.options import MeasureOptions
+from tvm_helper.measure.tables import write_tables
 
 #: Options of the command that are fields of `MeasureOptions`.
 _SINGLE = ("device", "target", "threads", "per_task", "most_programs", "seed", "rpc")
 _REPEATED = ("sample", "replay", "replay_devices", "network", "tasks_of")
 
 
-def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds the `measure` command."""
-    parser = subparsers.add_parser("measure", help="build and time programs on a device")
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of `cdmpp measure`."""
     parser.add_argument("--out", type=Path, metavar="DIR", help="campaign and extracted dataset")
     sources = parser.add_argument_group("what to measure (may be mixed and repeated)")
     sources.add_argument(
@@ -100,70 +99,52 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     add_profile_option(parser)
     add_output_options(parser)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Runs `cdmpp measure`; returns the exit code."""
-    from cdmpp.errors import UsageError
-
     if args.list_tasks:
-        return _list_tasks(args)
+        from tvm_helper.measure.tasks import task_names  # needs TVM, as the others below
+
+        names = task_names()
+        text = "\n".join(f"{kind}:{sizes}" for kind, sizes in names.items())
+        print(json.dumps(names) if args.json else text)
+        return 0
     if args.out is None:
         raise UsageError("where do the measurements go? give --out DIR")
     if args.tables_only:
-        from tvm_helper.measure.tables import write_tables
-
         tables = write_tables(args.out)
         print(json.dumps(tables.to_json()) if args.json else tables.summary())
         return 0
     if args.machine_code:
-        return _machine_code(args)
-    options = measure_options(args)
+        from tvm_helper.measure.machine_code import write_machine_code
+
+        with campaign_progress(is_quiet=args.json or args.quiet) as show:
+            table = write_machine_code(args.out, on_progress=show)
+        if args.json:
+            print(json.dumps({"programs": len(table.columns), "target": table.target}))
+        else:
+            print(f"machine code of {len(table.columns)} programs in {args.out}")
+        return 0
+    options = measure_options(vars(args))
     options.check()
     from tvm_helper.measure.campaign import run_campaign
 
-    with campaign_progress(is_quiet=is_quiet(args)) as show:
+    with campaign_progress(is_quiet=args.json or args.quiet) as show:
         report = run_campaign(options, args.out, device_folders=args.devices, on_progress=show)
     print(json.dumps(report.to_json()) if args.json else report.summary())
     return 0
 
 
-def _machine_code(args: argparse.Namespace) -> int:
-    from tvm_helper.measure.machine_code import write_machine_code
-
-    with campaign_progress(is_quiet=is_quiet(args)) as show:
-        table = write_machine_code(args.out, on_progress=show)
-    if args.json:
-        print(json.dumps({"programs": len(table.columns), "target": table.target}))
-    else:
-        print(f"machine code of {len(table.columns)} programs in {args.out}")
-    return 0
-
-
-def measure_options(args: argparse.Namespace) -> MeasureOptions:
+def measure_options(values: Mapping[str, Any]) -> MeasureOptions:
     """Returns the options: defaults, then --config, then --set, then the command's own.
+
+    Args:
+        values: of the command's options, by their names.
 
     Raises:
         UsageError: an unknown setting or a value of the wrong type.
     """
-    from dataclasses import replace
-
-    from cdmpp.config import load_config
-    from tvm_helper.measure.options import MeasureOptions
-
-    options = load_config(MeasureOptions, args.config, overrides=args.set)
-    given = given_options(args, _SINGLE)
-    given |= {name: tuple(getattr(args, name)) for name in _REPEATED if getattr(args, name)}
-    return replace(options, **given)
-
-
-def _list_tasks(args: argparse.Namespace) -> int:
-    from tvm_helper.measure.tasks import task_names
-
-    names = task_names()
-    if args.json:
-        print(json.dumps(names))
-    else:
-        print("\n".join(f"{kind}:{sizes}" for kind, sizes in names.items()))
-    return 0
+    given = {name: values[name] for name in _SINGLE}
+    given |= {name: tuple(values[name]) or None for name in _REPEATED}
+    return load_config(MeasureOptions, values["config"], overrides=values["set"], given=given)

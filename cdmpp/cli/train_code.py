@@ -7,24 +7,20 @@ import json
 import math
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cdmpp.cli.shared.options import add_output_options
+from cdmpp.pretrained import model_folder
+from cdmpp.training.machine_code.model import CodeCalibration, CodeErrors
+from cdmpp.training.train_code import train_code
 
-if TYPE_CHECKING:  # a command starts fast
-    from cdmpp.training.machine_code.model import CodeCalibration, CodeErrors
 
-
-def register(subparsers: Any) -> None:
-    """Adds the `train-code` command."""
-    parser = subparsers.add_parser(
-        "train-code",
-        help="teach a trained model to read the machine code of compiled programs",
-        description=(
-            "Trains trees and a perceptron over leaf columns and machine code on datasets that "
-            "have it (`cdmpp measure --machine-code`), and saves both with the model: `replay` "
-            "then compiles a network's kernels and errs less (docs/machine-code.md)."
-        ),
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of `cdmpp train-code`."""
+    parser.description = (
+        "Trains trees and a perceptron over leaf columns and machine code on datasets that have "
+        "it (`cdmpp measure --machine-code`), and saves both with the model: `replay` then "
+        "compiles a network's kernels and errs less (docs/machine-code.md)."
     )
     parser.add_argument(
         "--model", type=Path, required=True, metavar="RUN",
@@ -44,14 +40,10 @@ def register(subparsers: Any) -> None:
         help="where the datasets' arrays are kept (default: ./cache)",
     )  # fmt: skip
     add_output_options(parser)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Runs the command; returns the exit code."""
-    from cdmpp.pretrained import model_folder
-    from cdmpp.training.train_code import train_code
-
     code = train_code(
         model_folder(args.model), args.data, cache_dir=args.cache, searched=args.searched
     )

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from cdmpp.devices.registry import find_device, get_device
+from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError
 from cdmpp.files.json_stream import array_batches
 from cdmpp.files.open_text import open_binary, read_text
@@ -90,3 +92,27 @@ def _read_table(path: Path) -> Profile:
             f"{path}: no known profile (it begins with {begin[:60]!r}); expected {EXPECTED}"
         )
     return found[0][1](path, text)
+
+
+def profile_device(
+    profile: Profile, label: str | None = None
+) -> tuple[DeviceSpec | None, list[str]]:
+    """Returns the device of a profile, or None, and notes on it.
+
+    Args:
+        label: None = what the profile says.
+
+    Raises:
+        DeviceError: the label is not known.
+    """
+    if label is not None:
+        return get_device(label), []
+    if profile.device_name is None:
+        return None, ["the profile names no device: --device LABEL adds shares of its peaks"]
+    found = find_device(profile.device_name)
+    if found is None:
+        return None, [
+            f"the profile's device {profile.device_name!r} is not in the registry: --device LABEL "
+            "names one that is (cdmpp device list)"
+        ]
+    return found, []

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cdmpp.analytic.embedding.errors import HISTOGRAM_EDGES, histogram_labels
-from cdmpp.analytic.embedding.evaluate import LINES, SPLITS, Judgement
+from cdmpp.analytic.embedding.campaign import ROWS_FILE, read_folder, round_spread
+from cdmpp.analytic.embedding.errors import HISTOGRAM_EDGES, error_histogram, histogram_labels
+from cdmpp.analytic.embedding.evaluate import LINES, SPLITS, Judgement, judge_campaign
 from cdmpp.analytic.embedding.shapes import Pass
+from cdmpp.files.atomic import make_folder, sha256_file, write_json, write_text
+from cdmpp.machine import commit, versions
 from cdmpp.metrics import mean_and_interval, spearman
-from cdmpp.report.page import Page, Section
+from cdmpp.report.page import Page, Section, page_markdown
 from cdmpp.report.plots import COLOURS, new_figure, predicted_against_measured, svg_text
 from cdmpp.report.tables import Table, plain_table
 from cdmpp.text import percent_text, tidy_csv
@@ -182,8 +186,6 @@ def error_histogram_plot(errors: dict[str, FloatArray]) -> str:
     Args:
         errors: line -> float64 [N], absolute errors as fractions.
     """
-    from cdmpp.analytic.embedding.errors import error_histogram
-
     figure, axes = new_figure(7.2, 3.6)
     places = np.arange(len(HISTOGRAM_EDGES))
     width = 0.8 / max(1, len(errors))
@@ -202,15 +204,64 @@ def error_histogram_plot(errors: dict[str, FloatArray]) -> str:
     return svg_text(figure)
 
 
-def scatter_plot(judgements: Sequence[Judgement]) -> str:
-    """Returns predicted against measured, one colour a line, as SVG."""
-    measured = np.concatenate([judged.measured_s for judged in judgements])
-    predicted = np.concatenate([judged.predicted_s for judged in judgements])
-    which = np.concatenate(
-        [np.full(len(judged.measured_s), index) for index, judged in enumerate(judgements)]
-    )
-    names = [judged.line for judged in judgements]
-    return predicted_against_measured(measured, predicted, which, names)
+def error_plots(lines: Mapping[str, tuple[FloatArray, FloatArray]]) -> dict[str, str]:
+    """Returns file name -> SVG: predicted against measured, one colour a line, and their errors.
+
+    Args:
+        lines: name -> (measured seconds, predicted seconds), float64 [N] each.
+    """
+    measured, predicted = (np.concatenate(column) for column in zip(*lines.values(), strict=True))
+    which = np.repeat(np.arange(len(lines)), [len(first) for first, _ in lines.values()])
+    shares = {name: np.abs(second - first) / first for name, (first, second) in lines.items()}
+    return {
+        "predicted.svg": predicted_against_measured(measured, predicted, which, list(lines)),
+        "histogram.svg": error_histogram_plot(shares),
+    }
+
+
+def embedding_report(
+    data: Path, out: Path, *, seeds: Sequence[int], command: str
+) -> tuple[dict[str, Any], str]:
+    """Judges every line on a campaign, splits and seeds, and writes embedding.md, .csv and .json;
+    returns what the JSON file holds and the page.
+
+    Args:
+        data: folder of the campaign.
+        out: where the files go.
+        command: what made them, for the reader.
+
+    Raises:
+        DataError: the campaign cannot be read or is too small, or `out` cannot be written.
+    """
+    campaign = read_folder(data)
+    # The largest tables are the same whatever the seed.
+    splits = [
+        (split, seed) for split in SPLITS for seed in (seeds[:1] if split == "rows" else seeds)
+    ]
+    points, judged = judge_campaign(campaign, splits)
+    rows = result_rows(judged)
+    spread = sorted(round_spread(campaign.rows))
+    loads = [row.load_average for row in campaign.rows]
+    facts: dict[str, Any] = {
+        "command": command,
+        "commit": commit(),
+        "versions": versions(),
+        "machine": campaign.machine,
+        "data_hash": sha256_file(data / ROWS_FILE),
+        "seeds": list(seeds),
+        "measurements": len(campaign.rows),
+        "points": points,
+        "rounds": 1 + max(row.round for row in campaign.rows),
+        "load_range": [min(loads), max(loads)],
+        "round_spread": spread[len(spread) // 2] if spread else 0.0,
+    }
+    page = page_markdown(results_page(rows, facts))
+    value = {**facts, "summary": summary(rows)}
+    make_folder(out, what="results")
+    write_text(out / "embedding.md", page)
+    write_text(out / "embedding.csv", results_csv(rows, "cpu-1t"))
+    write_json(out / "embedding.json", value)
+    return value, page
 
 
 def _cell(entry: dict[str, Any] | None) -> str:

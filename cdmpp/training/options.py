@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Literal
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
 
+from cdmpp.config import dump_text
 from cdmpp.models.options import (
     EnsembleOptions,
     GbdtOptions,
@@ -13,7 +17,7 @@ from cdmpp.models.options import (
     TlpOptions,
     TransformerOptions,
 )
-from cdmpp.nn.options import CdmppPaperOptions
+from cdmpp.nn.options import CdmppPaperOptions, DeviceType
 
 SplitKind = Literal["task", "network", "record"]
 
@@ -54,3 +58,33 @@ class TrainOptions:
     tlp_rank: TlpOptions = field(default_factory=lambda: TlpOptions(loss="lambda_rank"))
     recursive_lstm: RecursiveLstmOptions = field(default_factory=RecursiveLstmOptions)
     cdmpp_paper: CdmppPaperOptions = field(default_factory=CdmppPaperOptions)
+
+
+def trained_on(options: TrainOptions, device_type: DeviceType) -> TrainOptions:
+    """Returns the options with the transformer, alone or in the ensemble, trained there."""
+
+    def moved(part: Any) -> Any:
+        return replace(part, loop=replace(part.loop, device_type=device_type))
+
+    ensemble = replace(
+        options.ensemble,
+        transformer=moved(options.ensemble.transformer),
+        perceptron=moved(options.ensemble.perceptron),
+    )
+    return replace(options, transformer=moved(options.transformer), ensemble=ensemble)
+
+
+def run_name(options: TrainOptions) -> str:
+    """Returns a folder name that is equal for equal options, so that a stopped run is found
+    again.
+    """
+    dataset = Path(options.dataset).name if options.dataset else "tenset-cpu"
+    devices = "+".join(options.devices) if len(options.devices) <= 2 else ""
+    words = [dataset, devices, options.model, f"by-{options.split}", f"seed{options.seed}"]
+    return name_of(words, options)
+
+
+def name_of(words: Iterable[str], options: Any) -> str:
+    """Returns the words that are not empty and a digest of the options, joined by `-`."""
+    digest = hashlib.sha256(dump_text(options).encode()).hexdigest()[:6]
+    return "-".join([*(word for word in words if word), digest])

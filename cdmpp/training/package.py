@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from cdmpp.datasets.cache import load_samples
 from cdmpp.datasets.samples import Samples
+from cdmpp.datasets.selection import cap_programs
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError, UsageError
 from cdmpp.files.atomic import read_json, replaced_folder, write_json
@@ -47,6 +49,26 @@ def shippable(labels: Sequence[str]) -> tuple[list[str], list[str]]:
             f"{', '.join(LICENCES)}"
         )
     return allowed, [label for label in labels if label not in LICENCES]
+
+
+def shippable_samples(
+    folder: Path, programs_per_device: int, *, seed: int
+) -> tuple[Samples, list[str]]:
+    """Returns the samples of an extracted dataset that may train a shipped model, and the labels
+    of the devices that are left out.
+
+    Args:
+        programs_per_device: at most so many of every device; 0 = all.
+        seed: of their choice.
+
+    Raises:
+        DataError: no device may be used.
+    """
+    samples = load_samples(folder)
+    present = [samples.devices[index].name for index in np.unique(samples.device)]
+    allowed, others = shippable(present)
+    chosen = load_samples(folder, allowed)
+    return cap_programs(chosen, programs_per_device, seed=seed), others
 
 
 def package_run(run_dir: Path, out: Path, samples: Samples, *, name: str, command: str) -> Path:

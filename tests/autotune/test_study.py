@@ -343,10 +343,8 @@ def test_a_url_of_a_storage_that_fails_under_load_is_refused(tmp_path):
 
 
 def test_the_command_tunes_trains_and_reports(tmp_path, capsys, monkeypatch):
-    from cdmpp.datasets import cache
-
-    monkeypatch.setattr(cache, "load_samples", load)
-    monkeypatch.setattr("cdmpp.cli.dataset.samples.extracted_folder", lambda args: Path("unused"))
+    monkeypatch.setattr("cdmpp.cli.autotune.load_samples", load)
+    monkeypatch.setattr("cdmpp.cli.autotune.extracted", lambda *args, **kwargs: Path("unused"))
     out = tmp_path / "out"
     words = [
         "autotune", "--model", "gbdt", "--trials", "3", "--pruner", "none", "--out", str(out),

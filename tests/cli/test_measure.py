@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,8 @@ from tvm_helper.measure.options import MeasureOptions
 CONFIG = ROOT / "configs" / "measure" / "metaschedule-cpu.yaml"
 
 
-def parsed(*words: str) -> argparse.Namespace:
-    return build_parser().parse_args(["measure", "--out", "x", *words])
+def parsed(*words: str) -> dict[str, Any]:
+    return vars(build_parser().parse_args(["measure", "--out", "x", *words]))
 
 
 def test_the_command_wins_over_set_wins_over_the_file() -> None:

@@ -283,7 +283,7 @@ def test_help_loads_nothing_heavy():
     code = (
         "import sys\nfrom cdmpp.cli.main import main\ntry:\n    main(['profile', '--help'])\n"
         "except SystemExit:\n    pass\nprint('LOADED', *[n for n in ('torch', 'tvm', 'pyarrow', "
-        "'numpy', 'rich') if n in sys.modules])"
+        "'rich') if n in sys.modules])"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=REPOSITORY

@@ -84,6 +84,10 @@ class ConvShapes:
     def __len__(self) -> int:
         return len(self.batch)
 
+    def row(self, row: int) -> dict[str, int]:
+        """Returns one layer: name -> size."""
+        return {name: int(getattr(self, name)[row]) for name in SHAPE_NAMES}
+
     def take(self, rows: NDArray[np.int64] | NDArray[np.bool_]) -> ConvShapes:
         """Returns the shapes of some rows."""
         return ConvShapes(*(getattr(self, name)[rows] for name in SHAPE_NAMES))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -13,10 +14,18 @@ from typing import Any, Literal
 
 import numpy as np
 
-from cdmpp.analytic.embedding.bench import EmbeddingBench
+from cdmpp.analytic.embedding.bench import EmbeddingBench, time_calls
+from cdmpp.analytic.embedding.cpu import CpuCaches
+from cdmpp.analytic.embedding.cpu_probe import (
+    MemorySweep,
+    cpu_caches,
+    keep_freed_memory,
+    machine_facts,
+    memory_sweep,
+)
 from cdmpp.analytic.embedding.shapes import EmbeddingShape, Pass
 from cdmpp.errors import DataError
-from cdmpp.files.atomic import write_atomic
+from cdmpp.files.atomic import make_folder, write_atomic, write_json
 
 GridSize = Literal["smoke", "quick", "full"]
 
@@ -76,6 +85,25 @@ class CampaignRow:
         )  # fmt: skip
 
 
+@dataclass(frozen=True)
+class Campaign:
+    """A folder of measurements on one machine.
+
+    Attributes:
+        rows: the measurements.
+        caches: of the machine.
+        sweep: how fast it reads memory.
+        machine: all that `machine.json` says.
+    """
+
+    rows: list[CampaignRow]
+    caches: CpuCaches
+    sweep: MemorySweep
+    machine: dict[str, Any]
+
+
+#: Files of a campaign's folder.
+ROWS_FILE, MACHINE_FILE = "measurements.csv", "machine.json"
 COLUMNS = tuple(entry.name for entry in fields(CampaignRow))
 
 _ROWS = (1_000, 10_000, 100_000, 1_000_000, 4_000_000)
@@ -114,6 +142,57 @@ def campaign_points(size: GridSize, *, rounds: int = 2, seed: int = 0) -> list[C
         groups = [list(group) for _, group in groupby(sorted(part, key=_table_key), key=_table_key)]
         points.extend(groups[index][place] for index, place in _order(rng, groups))
     return points
+
+
+def measure_campaign(
+    folder: Path,
+    size: GridSize,
+    *,
+    rounds: int,
+    threads: int,
+    budget_s: float,
+    on_row: Callable[[CampaignRow], None] | None = None,
+) -> list[CampaignRow]:
+    """Measures the points of a campaign that a folder does not have, and first of all the machine;
+    returns all its rows.
+
+    Args:
+        threads: of torch.
+        budget_s: as of `run_campaign`.
+
+    Raises:
+        DataError: the folder cannot be read or written.
+    """
+    import torch
+
+    make_folder(folder, what="measurements")
+    torch.set_num_threads(threads)
+    keeps = keep_freed_memory()
+    if not (folder / MACHINE_FILE).exists():
+        sweep = memory_sweep(lambda call: time_calls(call, budget_s).latency_s)
+        facts = machine_facts(cpu_caches(), sweep, threads=threads)
+        write_json(folder / MACHINE_FILE, {**facts, "allocator_keeps_freed_memory": keeps})
+    points = campaign_points(size, rounds=rounds)
+    return run_campaign(points, folder / ROWS_FILE, budget_s=budget_s, on_row=on_row)
+
+
+def read_folder(folder: Path) -> Campaign:
+    """Returns what `measure_campaign` wrote.
+
+    Raises:
+        DataError: a file is missing or not as it should be.
+    """
+    rows = read_campaign(folder / ROWS_FILE)
+    path = folder / MACHINE_FILE
+    try:
+        facts = json.loads(path.read_text("utf-8"))
+        sweep = MemorySweep(**facts["memory_sweep"])
+        return Campaign(rows, CpuCaches(**facts["caches"]), sweep, facts)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(
+            f"{path}: cannot read the machine's facts ({error}); make them: "
+            f"cdmpp analytic embedding measure --out {folder}"
+        ) from None
 
 
 def run_campaign(

@@ -113,6 +113,17 @@ class CpuConstants:
         return found
 
 
+def cpu_parts_s(point: CpuPoint, constants: CpuConstants) -> dict[str, float]:
+    """Returns the seconds of each kind of work of a pass; they add up to its latency.
+
+    Raises:
+        UsageError: a pass that was not fitted.
+    """
+    constants.latency_s([point])
+    work = cpu_work(point, constants.caches, l3_share=constants.l3_share)
+    return {name: cost * work[name] for name, cost in constants.cost_s[point.which].items()}
+
+
 def cpu_work(point: CpuPoint, caches: CpuCaches, *, l3_share: float = 1.0) -> dict[str, float]:
     """Returns how often a pass does each kind of work (see `_COLUMNS`).
 

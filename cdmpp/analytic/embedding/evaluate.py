@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cdmpp.analytic.embedding.campaign import CampaignRow
-from cdmpp.analytic.embedding.cpu import CountedWork, CpuCaches, CpuPoint, fit_cpu
+from cdmpp.analytic.embedding.campaign import Campaign, CampaignRow, best_of_rounds
+from cdmpp.analytic.embedding.cpu import CountedWork, CpuCaches, CpuConstants, CpuPoint, fit_cpu
 from cdmpp.analytic.embedding.cpu_probe import MemorySweep
 from cdmpp.analytic.embedding.devices import KernelDevice
 from cdmpp.analytic.embedding.errors import KernelErrors, kernel_errors
-from cdmpp.analytic.embedding.gpu import KernelOptions
+from cdmpp.analytic.embedding.gpu import VERSIONS, KernelOptions
 from cdmpp.analytic.embedding.gpu_fit import calibrate, predict_gpu
+from cdmpp.analytic.embedding.kernel_table import KernelTable
 from cdmpp.analytic.embedding.shapes import Pass
-from cdmpp.errors import DataError
+from cdmpp.errors import DataError, UsageError
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -111,6 +113,66 @@ def split_points(points: Sequence[CpuPoint], split: Split, seed: int) -> tuple[I
             "more shapes: cdmpp analytic embedding measure"
         )
     return training, test
+
+
+def fit_campaign(campaign: Campaign) -> CpuConstants:
+    """Returns the costs of a campaign's machine, fitted to the fastest round of every point.
+
+    Raises:
+        DataError: as `fit_cpu`.
+    """
+    points, measured_s = points_of(best_of_rounds(campaign.rows))
+    machine = campaign.machine
+    origin = {"machine": machine["processor"], "versions": machine["versions"]}
+    return fit_cpu(points, measured_s, campaign.caches, origin=origin)
+
+
+def judge_campaign(
+    campaign: Campaign, splits: Iterable[tuple[Split, int]]
+) -> tuple[int, list[Judgement]]:
+    """Returns the number of points and every line's predictions, split by split.
+
+    Args:
+        splits: kind and seed.
+
+    Raises:
+        DataError: as `judge`.
+    """
+    points, measured_s = points_of(best_of_rounds(campaign.rows))
+    counted = CountedWork(campaign.caches)
+    judged = [
+        found
+        for split, seed in splits
+        for found in judge(
+            points, measured_s, campaign.caches, campaign.sweep,
+            split=split, seed=seed, counted=counted,
+        )
+    ]  # fmt: skip
+    return len(points), judged
+
+
+def predict_table(
+    table: KernelTable,
+    device: KernelDevice,
+    which: Pass,
+    options: KernelOptions,
+    *,
+    zipf_exponent: float = 0.0,
+) -> dict[str, FloatArray]:
+    """Returns version -> float64 [N] seconds of a benchmark's kernels; a version that does not
+    describe the pass has none.
+
+    Raises:
+        UsageError: no version describes it.
+    """
+    points = [CpuPoint(which, shape, zipf_exponent) for shape in table.embedding_shapes()]
+    predicted: dict[str, FloatArray] = {}
+    for version in VERSIONS:
+        with contextlib.suppress(UsageError):
+            predicted[version] = predict_gpu(points, device, replace(options, version=version))
+    if not predicted:
+        raise UsageError(f"no version describes {which} on a GPU; choose another --pass")
+    return predicted
 
 
 def cpu_as_kernel_device(caches: CpuCaches, sweep: MemorySweep) -> KernelDevice:

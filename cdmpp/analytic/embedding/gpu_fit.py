@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from cdmpp.analytic.embedding.cache_hits import zipf_popularity
 from cdmpp.analytic.embedding.cpu import CpuPoint
 from cdmpp.analytic.embedding.devices import KernelDevice
-from cdmpp.analytic.embedding.gpu import KernelOptions, estimate
+from cdmpp.analytic.embedding.gpu import KernelEstimate, KernelOptions, estimate
 from cdmpp.errors import DataError
 
 FloatArray = NDArray[np.float64]
@@ -47,14 +47,20 @@ def predict_gpu(
     points: Sequence[CpuPoint], device: KernelDevice, options: KernelOptions
 ) -> FloatArray:
     """Returns float64 [N], seconds, of each point; its access counts in the version `lru` only."""
-    found = []
-    for point in points:
-        chosen = options
-        if options.version == "lru" and point.zipf_exponent > 0:
-            popularity = zipf_popularity(point.shape.rows, point.zipf_exponent)
-            chosen = replace(options, popularity=popularity)
-        found.append(estimate(point.shape, device, point.which, options=chosen).latency_s)
+    found = [estimate_point(point, device, options).latency_s for point in points]
     return np.array(found, np.float64)
+
+
+def estimate_point(point: CpuPoint, device: KernelDevice, options: KernelOptions) -> KernelEstimate:
+    """Returns traffic and time of one point on a GPU; its access counts in the version `lru` only.
+
+    Raises:
+        UsageError: a pass or kernel that the version does not describe.
+    """
+    if options.version == "lru" and point.zipf_exponent > 0:
+        popularity = zipf_popularity(point.shape.rows, point.zipf_exponent)
+        options = replace(options, popularity=popularity)
+    return estimate(point.shape, device, point.which, options=options)
 
 
 def calibrate(
@@ -107,10 +113,7 @@ def _parts(
     point: CpuPoint, device: KernelDevice, options: KernelOptions
 ) -> tuple[float, float, float]:
     chosen = replace(options, version="lru", dram_share=1.0, l2_share=1.0, launch_s=0.0)
-    if point.zipf_exponent > 0:
-        popularity = zipf_popularity(point.shape.rows, point.zipf_exponent)
-        chosen = replace(chosen, popularity=popularity)
-    found = estimate(point.shape, device, point.which, options=chosen)
+    found = estimate_point(point, device, chosen)
     return (
         device.dram_time_s(found.dram_bytes),
         found.l2_bytes / device.l2_bytes_per_s,

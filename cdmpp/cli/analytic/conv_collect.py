@@ -4,43 +4,109 @@ from __future__ import annotations
 
 import argparse
 import json
-from typing import Any
+from pathlib import Path
 
 import numpy as np
 
 from cdmpp.analytic.conv.algorithms import ConvAlgorithm
 from cdmpp.analytic.conv.collect.cudnn_collect import (
-    Collected,
     CollectOptions,
     collect,
+    collected_rows,
     original_grid,
     read_layer_list,
 )
 from cdmpp.analytic.conv.collect.cudnn_counters import read_kernel_names
-from cdmpp.analytic.conv.collect.cudnn_library import CudnnLibrary, open_cudnn
-from cdmpp.analytic.conv.collect.cudnn_profile import profile
-from cdmpp.analytic.conv.layers.table import LAYER_COLUMNS
-from cdmpp.analytic.conv.seer.workbook import write_workbook
-from cdmpp.analytic.conv.shapes import SHAPE_NAMES, ConvShapes
-from cdmpp.cli.analytic.conv_text import parse_layers
+from cdmpp.analytic.conv.collect.cudnn_library import open_cudnn
+from cdmpp.analytic.conv.collect.cudnn_profile import write_counters
+from cdmpp.analytic.conv.collect.torch_operators import time_operators
+from cdmpp.cli.analytic.conv import LAYER_HELP, parse_layers
+from cdmpp.cli.shared.options import add_output_options
 from cdmpp.errors import UsageError
-from cdmpp.files.atomic import make_folder, write_text
+from cdmpp.files.atomic import write_text
 from cdmpp.text import aligned, csv_text
 
+_ALGORITHMS = (
+    "implicit_gemm", "implicit_precomp_gemm", "gemm", "fft", "fft_tiling", "winograd",
+    "winograd_nonfused",
+)  # fmt: skip
 _MIB = 1 << 20
 
 
-def run_collect(args: argparse.Namespace, library: CudnnLibrary | None = None) -> int:
-    """Runs `cdmpp analytic conv collect`; returns the exit code.
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of `analytic conv collect`."""
+    group = parser.add_mutually_exclusive_group(required=True)
+    group.add_argument("--layer", action="append", metavar="SIZES", help=LAYER_HELP)
+    group.add_argument("--list", type=Path, metavar="FILE", help="file of layers (a count, lines)")
+    group.add_argument(
+        "--grid", choices=_ALGORITHMS, help="the original's training layers of an algorithm"
+    )
+    parser.add_argument(
+        "--algorithm",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="name or cuDNN's number; repeatable (default: all that a layer allows)",
+    )
+    parser.add_argument("--free", action="store_true", help="let cuDNN choose the algorithm")
+    parser.add_argument(
+        "--operator",
+        choices=("maxpool", "maxpool_gradient", "conv_1x1", "data_layout", "conv_grad"),
+        help="measure this operator in torch instead",
+    )
+    parser.add_argument("--repeats", type=int, default=10, metavar="N", help="timed runs")
+    parser.add_argument("--warmups", type=int, default=3, metavar="N", help="runs before them")
+    parser.add_argument(
+        "--flush", type=int, default=0, metavar="MIB", help="copy so much before each timed run"
+    )
+    parser.add_argument(
+        "--math", choices=("fma", "default", "tensor"), default="fma", help="fma = fp32 only"
+    )
+    parser.add_argument(
+        "--counters", action="store_true", help="also read the counters, with ncu (slow)"
+    )
+    parser.add_argument("--kernels", type=Path, metavar="YAML", help="your table of kernel names")
+    parser.add_argument("--limit", type=int, metavar="N", help="only the first N layers")
+    parser.add_argument("--gpu", metavar="NAME", help="label of the GPU, for the layer file")
+    parser.add_argument(
+        "--out", type=Path, metavar="PATH", help="CSV of layers; with --counters a folder"
+    )
+    add_output_options(parser)
 
-    Args:
-        library: cuDNN; None = the installed one. A test gives a recording.
-    """
-    layers = _layers(args)
-    if args.operator is not None:
-        rows = _operator_rows(args, layers)
+
+def run(args: argparse.Namespace) -> int:
+    """Runs `cdmpp analytic conv collect`; returns the exit code."""
+    asked = [_number(text) for text in args.algorithm]
+    if args.grid is not None:
+        algorithm = ConvAlgorithm[args.grid.upper()]
+        layers, asked = original_grid(algorithm), asked or [int(algorithm)]
     else:
-        rows = _forward_rows(args, layers, library)
+        layers = parse_layers(args.layer) if args.list is None else read_layer_list(args.list)
+    layers = layers.take(np.arange(len(layers))[: args.limit])
+    if args.operator is not None:
+        rows = [
+            {"operator": found.operator, **layers.row(found.row), "time_ms": found.time_ms}
+            for found in time_operators(args.operator, layers)
+        ]
+    else:
+        if args.counters and args.out is None:
+            raise UsageError("--counters writes workbooks; give --out DIR")
+        options = CollectOptions(
+            algorithms=tuple(asked), is_free=args.free, repeats=args.repeats,
+            warmups=args.warmups, flush_bytes=args.flush * _MIB, math=args.math,
+        )  # fmt: skip
+        library = open_cudnn()
+        try:
+            measured = list(collect(library, layers, options))
+        finally:
+            library.close()
+        if args.counters:
+            names = read_kernel_names(args.kernels)
+            unmatched = write_counters(args.out, layers, measured, names)
+            for name, times in unmatched.items():
+                print(f"no pattern knows the kernel {name!r} ({times} launches); add it with "
+                      "--kernels")  # fmt: skip
+        rows = collected_rows(layers, measured, device=args.gpu or "")
     if args.out is not None and not args.counters:
         # A row without a time is no measurement; its reason is printed, not stored as one.
         kept = [list(row.values()) for row in rows if row["time_ms"] is not None]
@@ -48,88 +114,12 @@ def run_collect(args: argparse.Namespace, library: CudnnLibrary | None = None) -
     if args.json:
         print(json.dumps(rows))
     elif args.out is not None:
-        measured = sum(row["time_ms"] is not None for row in rows)
-        print(f"{measured} of {len(rows)} measured, written to {args.out}")
+        count = sum(row["time_ms"] is not None for row in rows)
+        print(f"{count} of {len(rows)} measured, written to {args.out}")
     else:
         cells = [list(rows[0]), *([str(value) for value in row.values()] for row in rows)]
         print(aligned(cells, "lr"))
     return 0
-
-
-def _layers(args: argparse.Namespace) -> ConvShapes:
-    if args.grid is not None:
-        layers = original_grid(ConvAlgorithm[args.grid.upper()])
-    elif args.list is not None:
-        layers = read_layer_list(args.list)
-    else:
-        layers = parse_layers(args.layer)
-    return layers.take(np.arange(len(layers))[: args.limit])
-
-
-def _forward_rows(
-    args: argparse.Namespace, layers: ConvShapes, library: CudnnLibrary | None
-) -> list[dict[str, Any]]:
-    asked = [_number(text) for text in args.algorithm]
-    if args.grid is not None and not asked:
-        asked = [int(ConvAlgorithm[args.grid.upper()])]
-    options = CollectOptions(
-        algorithms=tuple(asked),
-        is_free=args.free,
-        repeats=args.repeats,
-        warmups=args.warmups,
-        flush_bytes=args.flush * _MIB,
-        math=args.math,
-    )
-    opened = library or open_cudnn()
-    try:
-        found = list(collect(opened, layers, options))
-    finally:
-        if library is None:
-            opened.close()
-    if args.counters:
-        _write_counters(args, layers, found)
-    return [_row(args, layers, value) for value in found]
-
-
-def _write_counters(args: argparse.Namespace, layers: ConvShapes, found: list[Collected]) -> None:
-    """Profiles what could be measured and writes a workbook (csv) for each variant."""
-    if args.out is None:
-        raise UsageError("--counters writes workbooks; give --out DIR")
-    measured = [value for value in found if value.time_ms is not None]
-    profiled = profile(
-        layers.take(np.array([value.row for value in measured], np.int64)),
-        [value.algorithm for value in measured],
-        read_kernel_names(args.kernels),
-    )
-    folder = make_folder(args.out, what="workbooks")
-    for name, table in profiled.tables.items():
-        write_workbook(folder / name, {"train": table})
-    for name, times in profiled.unmatched.items():
-        print(f"no pattern knows the kernel {name!r} ({times} launches); add it with --kernels")
-
-
-def _operator_rows(args: argparse.Namespace, layers: ConvShapes) -> list[dict[str, Any]]:
-    from cdmpp.analytic.conv.collect.torch_operators import time_operators
-
-    return [
-        {"operator": found.operator, **_sizes(layers, found.row), "time_ms": found.time_ms}
-        for found in time_operators(args.operator, layers)
-    ]
-
-
-def _row(args: argparse.Namespace, layers: ConvShapes, value: Collected) -> dict[str, Any]:
-    number = value.algorithm
-    return {
-        "device": args.gpu or "",
-        **{name: size for name, size in _sizes(layers, value.row).items() if name in LAYER_COLUMNS},
-        "algorithm": "" if number < 0 else ConvAlgorithm(number).name.lower(),
-        "time_ms": value.time_ms,
-        "reason": value.reason,
-    }
-
-
-def _sizes(layers: ConvShapes, row: int) -> dict[str, int]:
-    return {name: int(getattr(layers, name)[row]) for name in SHAPE_NAMES}
 
 
 def _number(text: str) -> int:

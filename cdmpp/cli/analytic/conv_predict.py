@@ -4,33 +4,50 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from cdmpp.analytic.conv.algorithms import ConvAlgorithm
 from cdmpp.analytic.conv.collect.cudnn_collect import read_layer_list
-from cdmpp.analytic.conv.layers.model import LayerModel
-from cdmpp.analytic.conv.layers.table import NO_ALGORITHM, LayerTable
-from cdmpp.analytic.conv.networks import network_layers
-from cdmpp.analytic.conv.seer.model import SeerModel, type_name
-from cdmpp.analytic.conv.shapes import SHAPE_NAMES, ConvShapes, FloatArray, IntArray
-from cdmpp.cli.analytic.conv_models import load_any
-from cdmpp.cli.analytic.conv_text import parse_layers
-from cdmpp.devices.registry import get_device
-from cdmpp.errors import UsageError
+from cdmpp.analytic.conv.networks import NETWORKS, network_layers
+from cdmpp.analytic.conv.predict import limit_shares, load_model, predict_layers
+from cdmpp.analytic.conv.seer.model import type_name
+from cdmpp.analytic.conv.shapes import ConvShapes, IntArray
+from cdmpp.cli.analytic.conv import LAYER_HELP, add_model_option, parse_layers
+from cdmpp.cli.shared.options import add_output_options
 from cdmpp.text import aligned, percent_text
+
+
+def add_predict_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of `analytic conv predict` and of `pick`."""
+    add_model_option(parser)
+    group = parser.add_mutually_exclusive_group(required=True)
+    group.add_argument(
+        "--layer", action="append", default=None, metavar="SIZES", help=f"{LAYER_HELP}; repeatable"
+    )
+    group.add_argument("--list", type=Path, metavar="FILE", help="file of layers (a count, lines)")
+    group.add_argument("--network", choices=NETWORKS, help="the convolutions of a network")
+    parser.add_argument("--batch", type=int, default=128, metavar="N", help="of --network")
+    parser.add_argument("--device", metavar="NAME", help="label of the GPU")
+    add_output_options(parser)
+
+
+add_pick_options = add_predict_options
 
 
 def run_predict(args: argparse.Namespace) -> int:
     """Runs `cdmpp analytic conv predict`; returns the exit code."""
-    shapes, count = _asked(args)
-    time_ms, algorithm, kind, _ = _estimate(args, shapes)
-    shares = _shares(time_ms * count, kind, count)
+    shapes, count = _asked(args.network, args.batch, args.list, args.layer)
+    found = predict_layers(load_model(args.model), shapes, args.device)
+    time_ms, algorithm, kind = found.time_ms, found.algorithm, found.kernel_type
+    shares = limit_shares(found, count)
     if args.json:
         rows = [
             {
-                **_layer_json(shapes, row),
+                **shapes.row(row),
                 "count": int(count[row]),
                 "time_ms": float(time_ms[row]),
                 "algorithm": _algorithm_name(algorithm[row]),
@@ -61,15 +78,16 @@ def run_predict(args: argparse.Namespace) -> int:
 
 def run_pick(args: argparse.Namespace) -> int:
     """Runs `cdmpp analytic conv pick`; returns the exit code."""
-    shapes, _ = _asked(args)
-    _, algorithm, _, by_algorithm = _estimate(args, shapes)
-    rows = []
+    shapes, _ = _asked(args.network, args.batch, args.list, args.layer)
+    found = predict_layers(load_model(args.model), shapes, args.device)
+    algorithm, by_algorithm = found.algorithm, found.closed_ms
+    rows: list[dict[str, Any]] = []
     for row in range(len(shapes)):
         available = np.flatnonzero(np.isfinite(by_algorithm[row]))
         order = available[np.argsort(by_algorithm[row, available], kind="stable")]
         rows.append(
             {
-                **_layer_json(shapes, row),
+                **shapes.row(row),
                 "pick": _algorithm_name(algorithm[row]),
                 "time_ms": {
                     _algorithm_name(number): float(by_algorithm[row, number]) for number in order
@@ -85,59 +103,17 @@ def run_pick(args: argparse.Namespace) -> int:
     return 0
 
 
-def _asked(args: argparse.Namespace) -> tuple[ConvShapes, IntArray]:
-    if args.network is not None:
-        return network_layers(args.network, args.batch)
-    shapes = read_layer_list(args.list) if args.list is not None else parse_layers(args.layer)
+def _asked(
+    network: str | None, batch: int, layer_list: Path | None, layers: Sequence[str]
+) -> tuple[ConvShapes, IntArray]:
+    if network is not None:
+        return network_layers(network, batch)
+    shapes = read_layer_list(layer_list) if layer_list is not None else parse_layers(layers)
     return shapes, np.ones(len(shapes), np.int64)
 
 
-def _estimate(
-    args: argparse.Namespace, shapes: ConvShapes
-) -> tuple[FloatArray, IntArray, IntArray, FloatArray]:
-    """Returns (milliseconds, algorithm, type of its kernel, milliseconds of every algorithm)."""
-    model = load_any(args.model)
-    if isinstance(model, SeerModel):
-        if args.device is not None and get_device(args.device).name != model.device:
-            raise UsageError(
-                f"{args.model} was fitted on {model.device!r}; got --device {args.device}"
-            )
-        found = model.predict(shapes)
-        return found.layer_ms, found.pick, found.pick_type, found.time_ms
-    return _layer_estimate(args, model, shapes)
-
-
-def _layer_estimate(
-    args: argparse.Namespace, model: LayerModel, shapes: ConvShapes
-) -> tuple[FloatArray, IntArray, IntArray, FloatArray]:
-    if args.device is None:
-        raise UsageError("no device: give --device NAME; list them: cdmpp device list --kind gpu")
-    size = len(shapes)
-    unknown = np.full(size, NO_ALGORITHM, np.int64)
-    table = LayerTable(
-        shapes, (get_device(args.device),), np.zeros(size, np.int64), np.ones(size), unknown,
-        np.zeros(size),
-    )  # fmt: skip
-    found = model.predict(table)
-    return found.time_ms, found.algorithm, found.kernel_type, found.closed_ms
-
-
-def _shares(time_ms: FloatArray, kind: IntArray, count: IntArray) -> dict[str, dict[str, float]]:
-    return {
-        type_name(int(value)): {
-            "layer_share": float(count[kind == value].sum() / count.sum()),
-            "time_share": float(time_ms[kind == value].sum() / time_ms.sum()),
-        }
-        for value in np.unique(kind)
-    }
-
-
-def _layer_json(shapes: ConvShapes, row: int) -> dict[str, Any]:
-    return {name: int(getattr(shapes, name)[row]) for name in SHAPE_NAMES}
-
-
 def _layer_text(shapes: ConvShapes, row: int) -> str:
-    value = _layer_json(shapes, row)
+    value = shapes.row(row)
     return (
         f"{value['batch']}x{value['in_channels']}x{value['in_width']}² -> {value['out_channels']}, "
         f"{value['kernel']}x{value['kernel']}/{value['stride']}"

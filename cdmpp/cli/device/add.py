@@ -7,10 +7,9 @@ import json
 import time
 from pathlib import Path
 
-from cdmpp.cli.dataset.samples import samples_of
-from cdmpp.cli.shared.options import add_output_options
+from cdmpp.cli.shared.options import add_output_options, command_line
 from cdmpp.cli.shared.progress import progress
-from cdmpp.cli.train import command_line
+from cdmpp.cli.shared.samples import samples_of
 from cdmpp.devices.of_run import run_spec
 from cdmpp.devices.tables import device_text
 from cdmpp.files.atomic import write_text
@@ -102,14 +101,11 @@ def run(args: argparse.Namespace) -> int:
     folder = args.out or run_folder(options)
     from tvm_helper.device_add.run import add_device  # TVM takes a second
 
-    wanted = argparse.Namespace(
-        dataset=args.dataset, network_info=None, device=None, cache=args.cache, jobs=None,
-        json=args.json, quiet=args.quiet,
-    )  # fmt: skip
-    with progress(is_quiet=args.json or args.quiet) as show:
+    is_quiet = args.json or args.quiet
+    with progress(is_quiet=is_quiet) as show:
         result, curve = add_device(
-            options, lambda: samples_of(wanted), folder, began=began,
-            on_progress=lambda what, detail: show(what, 0, None, detail),
+            options, lambda: samples_of(args.dataset, cache_dir=args.cache, is_quiet=is_quiet),
+            folder, began=began, on_progress=lambda what, detail: show(what, 0, None, detail),
         )  # fmt: skip
     if result is not None:
         write_run_report(result, command=command_line())

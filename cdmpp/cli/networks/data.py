@@ -9,17 +9,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from cdmpp.cli.shared.options import add_output_options, is_quiet
+from rich.console import Console
+from rich.table import Table
+
+from cdmpp.cli.shared.options import add_output_options
+from cdmpp.errors import UsageError
+from cdmpp.networks.dataset.published import PUBLISHED_DEVICE, convert_published, export_published
+from cdmpp.networks.dataset.statistics import ROWS, dataset_rows, network_statistics
+from cdmpp.networks.dataset.store import MANIFEST
 
 #: Graphs between two lines of progress.
 _PROGRESS_STEP = 5000
 
 
-def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds `convert` and `statistics`."""
-    convert = subparsers.add_parser(
-        "convert", help="the published layout (cg, label) to a data set of ours, or back"
-    )
+def add_convert_options(convert: argparse.ArgumentParser) -> None:
+    """Adds the options of `networks convert`."""
     convert.add_argument("folder", type=Path, metavar="DIR", help="published layout, or a data set")
     convert.add_argument("--out", type=Path, required=True, metavar="DIR", help="where it goes")
     convert.add_argument(
@@ -30,16 +34,15 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     _add_reading(convert)
     add_output_options(convert)
-    convert.set_defaults(run=run_convert)
-    statistics = subparsers.add_parser(
-        "statistics", help="what a data set of networks spans: size, time, memory, utilisation"
-    )
+
+
+def add_statistics_options(statistics: argparse.ArgumentParser) -> None:
+    """Adds the options of `networks statistics`."""
     statistics.add_argument(
         "folder", type=Path, metavar="DIR", help="a data set, or the published layout"
     )
     _add_reading(statistics)
     add_output_options(statistics)
-    statistics.set_defaults(run=run_statistics)
 
 
 def _add_reading(parser: argparse.ArgumentParser) -> None:
@@ -58,12 +61,13 @@ def _add_reading(parser: argparse.ArgumentParser) -> None:
 
 def run_convert(args: argparse.Namespace) -> int:
     """Runs `cdmpp networks convert`."""
-    from cdmpp.errors import UsageError
-    from cdmpp.networks.dataset.published import PUBLISHED_DEVICE, convert_published
-    from cdmpp.networks.dataset.store import MANIFEST
-
     if args.to == "published":
-        return _to_published(args)
+        count, device = export_published(args.folder, args.out, device=args.device)
+        if args.json:
+            print(json.dumps({"out_dir": str(args.out), "graphs": count, "device": device}))
+        else:
+            print(f"{count} graphs as JSON and their labels on {device} in {args.out}")
+        return 0
     if (args.folder / MANIFEST).is_file():
         raise UsageError(
             f"{args.folder} is a data set of ours ({MANIFEST}), expected the published layout (cg "
@@ -74,38 +78,14 @@ def run_convert(args: argparse.Namespace) -> int:
         args.out,
         device=args.device or PUBLISHED_DEVICE,
         skip_damaged=args.skip_damaged,
-        on_progress=None if is_quiet(args) else _progress(),
+        on_progress=None if args.json or args.quiet else _progress(),
     )
     print(json.dumps(report.to_json()) if args.json else report.summary())
     return 0
 
 
-def _to_published(args: argparse.Namespace) -> int:
-    from cdmpp.errors import UsageError
-    from cdmpp.networks.dataset.published import write_published
-    from cdmpp.networks.dataset.store import read_dataset
-
-    data = read_dataset(args.folder)
-    devices = sorted({label.device for label in data.labels})
-    if args.device is None and len(devices) > 1:
-        raise UsageError(
-            f"{args.folder} has labels of {len(devices)} devices, a label file has place for one; "
-            f"choose with --device, e.g. --device {devices[0]}"
-        )
-    device = args.device or (devices[0] if devices else "none")
-    count = write_published(data, args.out, device=device)
-    if args.json:
-        print(json.dumps({"out_dir": str(args.out), "graphs": count, "device": device}))
-    else:
-        print(f"{count} graphs as JSON and their labels on {device} in {args.out}")
-    return 0
-
-
 def run_statistics(args: argparse.Namespace) -> int:
     """Runs `cdmpp networks statistics`."""
-    from cdmpp.networks.dataset.published import PUBLISHED_DEVICE
-    from cdmpp.networks.dataset.statistics import dataset_rows, network_statistics
-
     damaged: list[str] = []
     rows = dataset_rows(
         args.folder,
@@ -125,11 +105,6 @@ def run_statistics(args: argparse.Namespace) -> int:
 
 
 def _print_statistics(numbers: dict[str, Any]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    from cdmpp.networks.dataset.statistics import ROWS
-
     console = Console(highlight=False)
     batches = ", ".join(f"{batch}: {count}" for batch, count in numbers["batches"].items())
     console.print(

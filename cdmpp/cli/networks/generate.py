@@ -4,27 +4,24 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import replace
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
-from cdmpp.cli.shared.options import add_config_options, add_output_options, given_options
+from cdmpp.cli.shared.options import add_config_options, add_output_options
+from cdmpp.config import load_config, to_dict
+from cdmpp.networks.architectures.generator import generate
+from cdmpp.networks.campaign.options import NetworksConfig
+from cdmpp.networks.campaign.tables import write_graphs
 
-if TYPE_CHECKING:
-    from cdmpp.networks.campaign.options import NetworksConfig
 
-
-def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds `networks generate`."""
-    parser = subparsers.add_parser(
-        "generate", help="draw architectures and write their operator graphs"
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of `networks generate`."""
     parser.add_argument(
         "--out", type=Path, metavar="DIR", required=True, help="data set of graphs without labels"
     )
     add_drawing_options(parser)
     add_output_options(parser)
-    parser.set_defaults(run=run)
 
 
 def add_drawing_options(parser: argparse.ArgumentParser) -> None:
@@ -40,28 +37,24 @@ def add_drawing_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, metavar="N", help="of the drawing (default: 0)")
 
 
-def networks_config(args: argparse.Namespace) -> NetworksConfig:
+def networks_config(values: Mapping[str, Any]) -> NetworksConfig:
     """Returns the configuration: defaults, then --config, then --set, then the command's own.
+
+    Args:
+        values: of the command's options, by their names.
 
     Raises:
         UsageError: an unknown setting, or a value that makes no sense.
     """
-    from cdmpp.config import load_config
-    from cdmpp.networks.campaign.options import NetworksConfig
-
-    config = load_config(NetworksConfig, args.config, overrides=args.set)
-    config = replace(config, **given_options(args, ("architectures", "seed", "device")))
+    given = {name: values.get(name) for name in ("architectures", "seed", "device")}
+    config = load_config(NetworksConfig, values["config"], overrides=values["set"], given=given)
     config.check()
     return config
 
 
 def run(args: argparse.Namespace) -> int:
     """Runs `cdmpp networks generate`; returns the exit code."""
-    from cdmpp.config import to_dict
-    from cdmpp.networks.architectures.generator import generate
-    from cdmpp.networks.campaign.tables import write_graphs
-
-    config = networks_config(args)
+    config = networks_config(vars(args))
     values = to_dict(config)
     note = {
         "command": "cdmpp networks generate",

@@ -7,15 +7,14 @@ import json
 from pathlib import Path
 
 from cdmpp.cli.networks.generate import add_drawing_options, networks_config
-from cdmpp.cli.shared.options import add_devices_option, add_output_options, is_quiet
+from cdmpp.cli.shared.options import add_devices_option, add_output_options
 from cdmpp.cli.shared.progress import campaign_progress
+from cdmpp.networks.campaign.run import measure_networks
+from cdmpp.networks.campaign.tables import write_tables
 
 
-def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds `networks measure`."""
-    parser = subparsers.add_parser(
-        "measure", help="run drawn networks: time, memory, utilisation, infer and train"
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of `networks measure`."""
     parser.add_argument(
         "--out",
         type=Path,
@@ -32,21 +31,16 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="measure nothing; write the data set of what an interrupted campaign has",
     )
     add_output_options(parser)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Runs `cdmpp networks measure`; returns the exit code."""
     if args.tables_only:
-        from cdmpp.networks.campaign.tables import write_tables
-
         tables = write_tables(args.out)
         print(json.dumps(tables.to_json()) if args.json else tables.summary())
         return 0
-    from cdmpp.networks.campaign.run import measure_networks
-
-    config = networks_config(args)
-    with campaign_progress(is_quiet=is_quiet(args)) as show:
+    config = networks_config(vars(args))
+    with campaign_progress(is_quiet=args.json or args.quiet) as show:
         report = measure_networks(config, args.out, device_folders=args.devices, on_progress=show)
     print(json.dumps(report.to_json()) if args.json else report.summary())
     return 0

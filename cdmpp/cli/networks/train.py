@@ -8,33 +8,24 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from cdmpp.cli.shared.options import add_output_options, add_training_options, is_quiet
+from cdmpp.cli.shared.options import add_output_options, add_training_options
+from cdmpp.config import load_config
+from cdmpp.machine import versions
+from cdmpp.networks.dataset.store import read_dataset
+from cdmpp.networks.models.base import MODELS
+from cdmpp.networks.packaged import model_folder, package_run
+from cdmpp.networks.run import NetworkRun, evaluate_run, load_run, train_run
 from cdmpp.text import aligned, percent_text
 
-_MODELS = (
-    "residual", "seernet", "seernet-multi", "trees", "mlp", "operator-linear", "roofline",
-    "constant",
-)  # fmt: skip
 
-
-def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds `networks train`, `networks evaluate` and `networks package`."""
-    _add_train(subparsers)
-    _add_evaluate(subparsers)
-    _add_package(subparsers)
-
-
-def _add_train(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = subparsers.add_parser(
-        "train",
-        help="fit a model to measured networks and judge it on architectures it never saw",
-    )
+def add_train_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of `networks train`."""
     parser.add_argument("--dataset", type=Path, metavar="DIR", required=True, help="data set")
     parser.add_argument(
         "--out", type=Path, metavar="RUN", required=True, help="run folder, written whole"
     )
     parser.add_argument(
-        "--model", choices=_MODELS, default=None, help="what to fit (default: residual)"
+        "--model", choices=MODELS, default=None, help="what to fit (default: residual)"
     )
     parser.add_argument("--seed", type=int, metavar="N", help="of split and model (default: 0)")
     parser.add_argument(
@@ -46,11 +37,10 @@ def _add_train(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--device", metavar="LABEL", help="only this device's measurements")
     add_training_options(parser)
     add_output_options(parser)
-    parser.set_defaults(run=_train)
 
 
-def _add_evaluate(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = subparsers.add_parser("evaluate", help="errors of a fitted model on a data set")
+def add_evaluate_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of `networks evaluate`."""
     parser.add_argument("model", metavar="RUN", help="run folder, or pretrained")
     parser.add_argument("--dataset", type=Path, metavar="DIR", required=True, help="data set")
     parser.add_argument(
@@ -61,13 +51,10 @@ def _add_evaluate(subparsers: argparse._SubParsersAction[argparse.ArgumentParser
     )
     parser.add_argument("--device", metavar="LABEL", help="only this device's measurements")
     add_output_options(parser)
-    parser.set_defaults(run=_evaluate)
 
 
-def _add_package(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = subparsers.add_parser(
-        "package", help="make a run's model the packaged one (`make pretrained-networks`)"
-    )
+def add_package_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of `networks package`."""
     parser.add_argument("model", type=Path, metavar="RUN", help="finished run folder")
     parser.add_argument(
         "--licence", required=True, help="of the measurements that the run was trained on"
@@ -77,23 +64,14 @@ def _add_package(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]
     )
     parser.add_argument("--out", type=Path, metavar="DIR", help="default: in the package")
     add_output_options(parser)
-    parser.set_defaults(run=_package)
 
 
-def _train(args: argparse.Namespace) -> int:
-    from cdmpp.config import load_config
-    from cdmpp.machine import versions
-    from cdmpp.networks.dataset.store import read_dataset
-    from cdmpp.networks.run import NetworkRun, train_run
-
-    overrides = [
-        f"{name}={value}"
-        for name in ("model", "seed", "split", "device")
-        if (value := getattr(args, name)) is not None
-    ]
-    run = load_config(NetworkRun, args.config, overrides=[*args.set, *overrides])
+def run_train(args: argparse.Namespace) -> int:
+    """Runs `cdmpp networks train`; returns the exit code."""
+    given = {name: getattr(args, name) for name in ("model", "seed", "split", "device")}
+    run = load_config(NetworkRun, args.config, overrides=args.set, given=given)
     data = read_dataset(args.dataset)
-    show = None if is_quiet(args) else _Lines()
+    show = None if args.json or args.quiet else _Lines()
     metrics = train_run(data, args.out, run, versions=versions(), on_progress=show)
     if args.json:
         print(json.dumps(metrics, allow_nan=False))
@@ -108,11 +86,8 @@ def _train(args: argparse.Namespace) -> int:
     return 0
 
 
-def _evaluate(args: argparse.Namespace) -> int:
-    from cdmpp.networks.dataset.store import read_dataset
-    from cdmpp.networks.packaged import model_folder
-    from cdmpp.networks.run import evaluate_run, load_run
-
+def run_evaluate(args: argparse.Namespace) -> int:
+    """Runs `cdmpp networks evaluate`; returns the exit code."""
     trained = load_run(model_folder(args.model))
     data = read_dataset(args.dataset)
     found = evaluate_run(trained, data, part=args.part, device=args.device)
@@ -127,9 +102,8 @@ def _evaluate(args: argparse.Namespace) -> int:
     return 0
 
 
-def _package(args: argparse.Namespace) -> int:
-    from cdmpp.networks.packaged import package_run
-
+def run_package(args: argparse.Namespace) -> int:
+    """Runs `cdmpp networks package`; returns the exit code."""
     folder = package_run(args.model, command=args.made_by, licence=args.licence, out=args.out)
     print(json.dumps({"folder": str(folder)}) if args.json else f"packaged: {folder}")
     return 0

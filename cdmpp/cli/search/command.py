@@ -20,9 +20,9 @@ from cdmpp.cli.shared.options import (
     add_config_options,
     add_output_options,
     add_target_options,
-    loaded_options,
 )
 from cdmpp.cli.shared.progress import progress
+from cdmpp.config import load_config
 from cdmpp.errors import UsageError
 from cdmpp.text import percent_text, seconds_text
 from tvm_helper.search.options import SearchOptions
@@ -138,7 +138,7 @@ def search_options(values: Mapping[str, Any]) -> SearchOptions:
         "stop_early": values["stop_early"],
         "stop_gain": None if values["stop_gain"] is None else values["stop_gain"] / 100,
     }
-    return loaded_options(SearchOptions, values["config"], values["set"], own)
+    return load_config(SearchOptions, values["config"], overrides=values["set"], given=own)
 
 
 @contextlib.contextmanager

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+import shlex
+import sys
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from cdmpp.config import load_config
-
-Options = TypeVar("Options")
+from cdmpp.errors import UsageError
 
 
 def add_output_options(parser: argparse.ArgumentParser) -> None:
@@ -119,28 +118,26 @@ def labels_of(values: Iterable[str] | None) -> list[str]:
     return list(dict.fromkeys(label for label in labels if label))
 
 
-def loaded_options(
-    kind: type[Options], config: Path | None, settings: Sequence[str], own: Mapping[str, Any]
-) -> Options:
-    """Returns options of a dataclass: defaults, then --config, then --set, then the command's own.
-
-    Args:
-        own: fields; None = not given.
+def parse_seeds(text: str) -> tuple[int, ...]:
+    """Returns the seeds of `--seeds`.
 
     Raises:
-        UsageError: an unknown setting or a value of the wrong type.
+        UsageError: no different whole numbers from 0.
     """
-    options = load_config(kind, config, overrides=settings)
-    given = {name: value for name, value in own.items() if value is not None}
-    return replace(options, **given)  # type: ignore[type-var]
+    try:
+        seeds = tuple(int(word) for word in text.split(","))
+    except ValueError:
+        seeds = ()
+    if not seeds or len(set(seeds)) != len(seeds) or min(seeds) < 0:
+        raise UsageError(
+            f"--seeds is {text!r}, expected different whole numbers >= 0, e.g. --seeds 0,1,2"
+        )
+    return seeds
 
 
-def given_options(args: argparse.Namespace, names: Iterable[str]) -> dict[str, Any]:
-    """Returns those of the named options that were given; a command need not have all of them."""
-    found = {name: getattr(args, name, None) for name in names}
-    return {name: value for name, value in found.items() if value is not None}
-
-
-def is_quiet(args: argparse.Namespace) -> bool:
-    """Whether progress is to be left out."""
-    return bool(args.json or getattr(args, "quiet", False))
+def command_line() -> str:
+    """Returns the command of this process for people to repeat."""
+    program = Path(sys.argv[0])
+    is_script = program.suffix == ".py" and program.parent.name == "scripts"
+    words = [f"python scripts/{program.name}" if is_script else "cdmpp"]
+    return " ".join([*words, *(shlex.quote(word) for word in sys.argv[1:])])

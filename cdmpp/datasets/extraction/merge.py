@@ -16,7 +16,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cdmpp.datasets.extraction.extracted import MANIFEST, read_manifest, read_shard
+from cdmpp.datasets.extraction.extracted import (
+    MANIFEST,
+    is_extracted_dir,
+    read_manifest,
+    read_shard,
+)
 from cdmpp.datasets.extraction.program_rows import reason_group
 from cdmpp.datasets.extraction.row_content import CONTENT_COLUMNS, row_contents
 from cdmpp.datasets.extraction.schema import (
@@ -140,6 +145,22 @@ def merge(inputs: Sequence[Path], out_dir: Path) -> MergeReport:
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return report
+
+
+def merged_folder(inputs: Sequence[Path], cache_dir: Path) -> Path:
+    """Returns one folder with all of the extracted datasets, merged into a folder below `cache_dir`
+    when that has not been done.
+
+    Raises:
+        UsageError, DataError: as `merge`.
+    """
+    if len(inputs) == 1:
+        return inputs[0]
+    hashes = " ".join(str(read_manifest(path)["data_hash"]) for path in inputs)
+    folder = cache_dir / f"pretrain-{hashlib.sha256(hashes.encode()).hexdigest()[:12]}"
+    if not is_extracted_dir(folder):
+        merge(inputs, folder)
+    return folder
 
 
 @dataclass(slots=True)

@@ -18,12 +18,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cdmpp.errors import DataError
+from cdmpp.errors import DataError, UsageError
 from cdmpp.files.atomic import make_folder, write_atomic
 from cdmpp.networks.dataset.published_files import PublishedFile, PublishedFiles
 from cdmpp.networks.dataset.published_graph import graph_row, graph_value
 from cdmpp.networks.dataset.rows import OUTCOMES, GraphRow, LabelRow, Outcome
-from cdmpp.networks.dataset.store import NetworkData, write_dataset
+from cdmpp.networks.dataset.store import NetworkData, read_dataset, write_dataset
 from cdmpp.networks.graph.mode import MODES, Mode
 
 #: Label of the GPU on which the data set was measured.
@@ -168,6 +168,28 @@ def convert_published(
     report.graphs, report.architectures, report.labels = len(seen), len(architectures), len(labels)
     report.out_of_memory = sum(label.outcome == "out-of-memory" for label in labels)
     return report
+
+
+def export_published(folder: Path, out: Path, *, device: str | None = None) -> tuple[int, str]:
+    """Writes a data set of ours in the published layout; returns its graphs and the device whose
+    labels were written.
+
+    Args:
+        device: None = the only one.
+
+    Raises:
+        UsageError: there are several devices and none is chosen.
+        DataError: the data set cannot be read, or `out` cannot be written.
+    """
+    data = read_dataset(folder)
+    devices = sorted({label.device for label in data.labels})
+    if device is None and len(devices) > 1:
+        raise UsageError(
+            f"{folder} has labels of {len(devices)} devices, a label file has place for one; "
+            f"choose with --device, e.g. --device {devices[0]}"
+        )
+    device = device or (devices[0] if devices else "none")
+    return write_published(data, out, device=device), device
 
 
 def write_published(data: NetworkData, folder: Path, *, device: str) -> int:

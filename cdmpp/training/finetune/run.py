@@ -25,7 +25,7 @@ from cdmpp.pretrained import model_folder
 from cdmpp.training.finetune.few_shot import FinetuneResult, finetune_in_detail
 from cdmpp.training.finetune.one_factor import as_device, fit_one_factor, with_devices
 from cdmpp.training.finetune.options import FinetuneOptions
-from cdmpp.training.options import TrainOptions
+from cdmpp.training.options import TrainOptions, name_of
 from cdmpp.training.run import ORACLE, RunResult, claim_run_folder, new_model
 from cdmpp.training.run_folder import (
     ModelCard,
@@ -75,6 +75,13 @@ class FinetuneRunOptions:
     seed: int = 0
     compare: bool = False
     finetune: FinetuneOptions = field(default_factory=FinetuneOptions)
+
+
+def run_name(options: FinetuneRunOptions) -> str:
+    """Returns a folder name that is equal for equal options."""
+    where = "+".join(options.devices) if len(options.devices) <= 2 else ""
+    words = [Path(options.from_run).name, "to", where, network_family(options.network)]
+    return name_of([*words, f"{options.budget}tasks"], options)
 
 
 @dataclass(frozen=True)

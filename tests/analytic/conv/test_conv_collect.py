@@ -261,15 +261,17 @@ def test_other_operators_run(operator: str, names: list[str]) -> None:
         list(time_operators("softmax", layer, device="cpu"))  # type: ignore[arg-type]
 
 
-def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from cdmpp.cli.analytic import conv_collect as _conv_collect
-    from cdmpp.cli.main import build_parser
+def test_the_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from cdmpp.cli.main import main
 
     out = tmp_path / "layers.csv"
-    words = ["analytic", "conv", "collect", "--layer", "8,16,20,32,3,1,1", "--gpu", "t4"]
-    args = build_parser().parse_args([*words, "--out", str(out), "--json", "--repeats", "3"])
     recording = Recording(TIMES)
-    assert _conv_collect.run_collect(args, CudnnLibrary(recording, recording)) == 0
+    library = CudnnLibrary(recording, recording)
+    monkeypatch.setattr("cdmpp.cli.analytic.conv_collect.open_cudnn", lambda: library)
+    words = ["analytic", "conv", "collect", "--layer", "8,16,20,32,3,1,1", "--gpu", "t4"]
+    assert main([*words, "--out", str(out), "--json", "--repeats", "3"]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert {row["algorithm"] for row in rows if row["time_ms"]} == {
         "implicit_gemm", "implicit_precomp_gemm", "gemm", "fft", "winograd", "winograd_nonfused",

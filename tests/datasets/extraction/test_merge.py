@@ -16,7 +16,7 @@ from cdmpp.datasets.audit.stats import dataset_stats
 from cdmpp.datasets.cache import load_samples
 from cdmpp.datasets.extraction.extract import extract
 from cdmpp.datasets.extraction.extracted import MANIFEST, read_manifest, read_table
-from cdmpp.datasets.extraction.merge import merge
+from cdmpp.datasets.extraction.merge import merge, merged_folder
 from cdmpp.errors import DataError, ReplayError, UsageError
 from cdmpp.features.compact_ast import CompactAst
 from cdmpp.records import MeasureRecord, TensetTask
@@ -171,3 +171,11 @@ def test_the_command(parts: list[Path], tmp_path: Path, capsys: pytest.CaptureFi
     assert json.loads(capsys.readouterr().out)["measurements"] == 36
     assert main(["dataset", "merge", *map(str, parts), "--out", str(out)]) == 2
     assert "is there already" in capsys.readouterr().err
+
+
+def test_what_was_merged_before_is_found_again(parts: list[Path], tmp_path: Path) -> None:
+    assert merged_folder(parts[:1], tmp_path) == parts[0]
+    folder = merged_folder(parts, tmp_path)
+    made = (folder / MANIFEST).stat().st_mtime_ns
+    assert merged_folder(parts, tmp_path) == folder
+    assert (folder / MANIFEST).stat().st_mtime_ns == made

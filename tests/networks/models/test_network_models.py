@@ -144,9 +144,3 @@ def test_nothing_measured_is_refused():
     empty = replace(train, targets=np.full_like(train.targets, np.nan))
     with pytest.raises(DataError, match="networks measure"):
         new_model("constant").fit(empty, validation, seed=0)
-
-
-def test_the_command_offers_every_model():
-    from cdmpp.cli.networks import train as _networks_train
-
-    assert _networks_train._MODELS == MODELS

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from cdmpp.analytic.conv.collect.cudnn_library import (
     CudnnLibrary,
     MathType,
 )
+from cdmpp.analytic.conv.layers.table import LAYER_COLUMNS
 from cdmpp.analytic.conv.shapes import SHAPE_NAMES, ConvShapes
 from cdmpp.errors import DataError, UsageError
 from cdmpp.files.atomic import write_atomic
@@ -83,6 +85,24 @@ def collect(
         except CudnnError as error:
             # The layer itself could not be made (e.g. no memory); the next one may.
             yield Collected(row, -1, None, str(error))
+
+
+def collected_rows(
+    layers: ConvShapes, found: Iterable[Collected], *, device: str
+) -> list[dict[str, Any]]:
+    """Returns the measurements as rows of a layer file, with the reason of those without a time."""
+    return [
+        {
+            "device": device,
+            **{name: size for name, size in layers.row(value.row).items() if name in LAYER_COLUMNS},
+            "algorithm": (
+                "" if value.algorithm < 0 else ConvAlgorithm(value.algorithm).name.lower()
+            ),
+            "time_ms": value.time_ms,
+            "reason": value.reason,
+        }
+        for value in found
+    ]
 
 
 def _measured(layer: Convolution, row: int, algorithm: int, options: CollectOptions) -> Collected:

@@ -7,9 +7,11 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
+from cdmpp.analytic.conv.collect.cudnn_collect import Collected
 from cdmpp.analytic.conv.collect.cudnn_counters import (
     KernelCounters,
     KernelName,
@@ -18,8 +20,10 @@ from cdmpp.analytic.conv.collect.cudnn_counters import (
     tables_of,
 )
 from cdmpp.analytic.conv.seer.table import ConvTable, concatenate_tables
+from cdmpp.analytic.conv.seer.workbook import write_workbook
 from cdmpp.analytic.conv.shapes import SHAPE_NAMES, ConvShapes
 from cdmpp.errors import DeviceError
+from cdmpp.files.atomic import make_folder
 
 #: Runs a command and returns its output; a test puts a recording in its place.
 Runner = Callable[[Sequence[str]], str]
@@ -70,6 +74,27 @@ def profile(
     return Profiled(
         {name: concatenate_tables(parts) for name, parts in rows.items()}, dict(unmatched)
     )
+
+
+def write_counters(
+    folder: Path, layers: ConvShapes, found: Sequence[Collected], names: Sequence[KernelName]
+) -> dict[str, int]:
+    """Profiles what could be measured and writes a workbook (csv) for each variant; returns the
+    kernels that no pattern knows and how often they occurred.
+
+    Raises:
+        DeviceError, DataError: as `profile`, or the folder cannot be written.
+    """
+    measured = [value for value in found if value.time_ms is not None]
+    profiled = profile(
+        layers.take(np.array([value.row for value in measured], np.int64)),
+        [value.algorithm for value in measured],
+        names,
+    )
+    make_folder(folder, what="workbooks")
+    for name, table in profiled.tables.items():
+        write_workbook(folder / name, {"train": table})
+    return profiled.unmatched
 
 
 def run_command(command: Sequence[str]) -> str:

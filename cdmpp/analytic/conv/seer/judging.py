@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from cdmpp.analytic.conv.seer.folder import ConvFolder
 from cdmpp.analytic.conv.seer.model import SeerModel
 from cdmpp.analytic.conv.seer.table import ConvTable, KernelType, PickTable
 from cdmpp.analytic.conv.shapes import FloatArray, IntArray
@@ -165,6 +166,32 @@ def layer_errors(model: SeerModel, table: PickTable) -> dict[str, Any]:
         asdict(pick_errors(table, table.cudnn_pick)) if (table.cudnn_pick >= 0).any() else None
     )
     return result
+
+
+def judge_folder(model: SeerModel, folder: ConvFolder) -> dict[str, Any]:
+    """Returns the errors on all that a folder has: kernels, layers, picks and cuDNN's own picks."""
+    result: dict[str, Any] = {"kernels": kernel_errors(model, folder.test)}
+    if folder.layers is not None:
+        result["layers"] = layer_errors(model, folder.layers)
+    if folder.picks is not None:
+        own, cudnn = model.predict(folder.picks.shapes).pick, folder.picks.cudnn_pick
+        result["pick"] = asdict(pick_errors(folder.picks, own))
+        has_cudnn = (cudnn >= 0).any()
+        result["cudnn_pick"] = asdict(pick_errors(folder.picks, cudnn)) if has_cudnn else None
+    return result
+
+
+def kernel_times(
+    model: SeerModel, tables: Mapping[str, ConvTable]
+) -> tuple[FloatArray, FloatArray]:
+    """Returns (measured, predicted) milliseconds, float64 [R], of the kernels that it knows."""
+    parts = [
+        (table.time_ms, model.variants[name].predict(table.shapes, table.launch).time_ms)
+        for name, table in tables.items()
+        if name in model.variants
+    ]
+    measured, predicted = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return measured, predicted
 
 
 def _kernel_errors(parts: list[dict[str, FloatArray]]) -> dict[str, Any]:

@@ -1,0 +1,50 @@
+"""How good a model of layers is on rows it was not fitted on."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any, Literal
+
+import numpy as np
+
+from cdmpp.analytic.conv.layers.model import LayerModel, remove_drifts
+from cdmpp.analytic.conv.layers.table import LayerTable, device_rows
+from cdmpp.analytic.conv.seer.judging import time_errors
+from cdmpp.analytic.conv.seer.splits import SplitKind, family_split, octave_split, original_split
+from cdmpp.analytic.conv.shapes import FloatArray
+
+
+def split_layers(
+    table: LayerTable, split: SplitKind | Literal["none"], *, seed: int
+) -> tuple[LayerTable, LayerTable]:
+    """Returns (rows to fit, rows to judge); `none` = all for both.
+
+    Raises:
+        DataError: a side would be empty.
+    """
+    if split == "none":
+        return table, table
+    if split == "original":
+        train, test = original_split(table.time_ms)
+    else:
+        divide = octave_split if split == "octave" else family_split
+        train, test = divide(table.shapes, seed=seed)
+    return table.take(train), table.take(test)
+
+
+def judge_layers(model: LayerModel, table: LayerTable) -> tuple[dict[str, Any], FloatArray]:
+    """Returns the errors, all together and by device, and float64 [R] predicted milliseconds."""
+    found = model.predict(table)
+    predicted = found.time_ms + model.drift_ms(table)
+    without = remove_drifts(table, model.drifts).time_ms
+    by_device = {}
+    for spec, rows in device_rows(table):
+        known = rows[table.algorithm[rows] >= 0]
+        is_right = found.algorithm[known] == table.algorithm[known]
+        by_device[spec.name] = {
+            **asdict(time_errors(table.time_ms[rows], predicted[rows])),
+            "without_drift": asdict(time_errors(without[rows], found.time_ms[rows])),
+            "algorithm_accuracy": float(np.mean(is_right)) if len(known) else None,
+        }
+    errors = asdict(time_errors(table.time_ms, predicted))
+    return {**errors, "by_device": by_device}, predicted

@@ -1,0 +1,100 @@
+"""What bounds an operator or a program on devices, level by level, as plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from cdmpp.analytic.operators.model import OperatorModel, known_hardware, packaged_model_path
+from cdmpp.analytic.operators.operators import make_operators
+from cdmpp.analytic.roofline.levels import ProgramBound, program_bound
+from cdmpp.analytic.roofline.operators import operator_bound
+from cdmpp.datasets.samples import Samples
+from cdmpp.errors import DataError
+
+
+def operator_bounds(
+    kind: str, sizes: Mapping[str, float], labels: Sequence[str]
+) -> list[dict[str, Any]]:
+    """Returns for each GPU the least seconds of an operator, why, the seconds of each level, and
+    the seconds with the fitted efficiency (`fitted_s`).
+
+    Raises:
+        DataError: no such operator, or a size is missing.
+        DeviceError: a device is no GPU, or not known well enough.
+    """
+    known = known_hardware(labels)
+    model = OperatorModel.load(packaged_model_path())
+    operators = make_operators(
+        [kind] * len(labels), {name: [size] * len(labels) for name, size in sizes.items()}
+    )
+    fitted = model.predict(operators, np.array(labels), known, context="queued")
+    rows = []
+    for index, label in enumerate(labels):
+        launch_s = model.launch_s(label, known[label])
+        bound = operator_bound(operators, index, known[label], launch_s=launch_s)
+        levels = {"compute": bound.compute_s, "dram": bound.dram_s, "l2": bound.l2_s}
+        rows.append(
+            {
+                "device": label,
+                "seconds": bound.seconds,
+                "why": bound.sentence(),
+                "levels": {**levels, "launch": bound.launch_s},
+                "fitted_s": float(fitted[index]),
+            }
+        )
+    return rows
+
+
+def program_bounds(samples: Samples, program: str) -> list[dict[str, Any]]:
+    """Returns for each device of the samples the least seconds of a program, why, the seconds of
+    each level (None = unknown) and of each leaf.
+
+    Args:
+        program: how the program's id begins.
+
+    Raises:
+        DataError: no or several programs begin so.
+    """
+    programs = samples.programs
+    found = [row for row, name in enumerate(programs.program_id) if str(name).startswith(program)]
+    if len(found) != 1:
+        raise DataError(
+            f"{len(found)} programs of the dataset begin with {program!r}, expected one; "
+            "`cdmpp predict --json` prints the ids"
+        )
+    start, stop = (int(value) for value in programs.leaf_offset[found[0] : found[0] + 2])
+    leaves = np.asarray(programs.leaf_features[start:stop])
+    model = OperatorModel.load(packaged_model_path())
+    rows = []
+    for spec in samples.devices:
+        launch_s = 0.0
+        if spec.kind == "gpu":
+            launch_s = model.launch_s(spec.name, known_hardware([spec.name])[spec.name])
+        bound = program_bound(leaves, spec, launch_s=launch_s)
+        rows.append(
+            {
+                "program_id": str(programs.program_id[found[0]]),
+                "device": spec.name,
+                "seconds": bound.seconds,
+                "why": bound.sentence(),
+                "levels": _levels(bound),
+                "leaves": [
+                    {"leaf": number, **asdict(leaf)} for number, leaf in enumerate(bound.leaves)
+                ],
+            }
+        )
+    return rows
+
+
+def _levels(bound: ProgramBound) -> dict[str, float | None]:
+    l2 = [leaf.l2_s for leaf in bound.leaves]
+    return {
+        "compute": sum(leaf.compute_s for leaf in bound.leaves),
+        "dram": sum(leaf.dram_s for leaf in bound.leaves),
+        "l2": None if None in l2 else sum(value for value in l2 if value is not None),
+        "launch": bound.launch_s,
+    }

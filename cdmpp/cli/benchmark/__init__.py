@@ -1,1 +1,0 @@
-"""`cdmpp benchmark`: one model on a dataset, or a suite and its leaderboard."""

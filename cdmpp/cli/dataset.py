@@ -1,0 +1,219 @@
+"""`cdmpp dataset`: extract, look at, audit, merge and export datasets."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from rich.console import Console
+
+from cdmpp.cli.shared.options import add_output_options, labels_of, parse_seeds
+from cdmpp.cli.shared.samples import extraction_progress
+from cdmpp.datasets.audit.audit import audit
+from cdmpp.datasets.audit.stats import dataset_stats, stats_table
+from cdmpp.datasets.audit.text import audit_table
+from cdmpp.datasets.export import export
+from cdmpp.datasets.extraction.merge import merge
+from cdmpp.datasets.metaschedule.export import export_databases
+from cdmpp.datasets.tenset.folder import default_dataset_dir
+from cdmpp.errors import EXIT_DATA
+from tvm_helper.extract import extract_any
+
+
+def add_extract_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of `cdmpp dataset extract`."""
+    _add_dataset(parser)
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="where the extracted dataset goes (default: cache/NAME of the dataset folder)",
+    )
+    parser.add_argument(
+        "--device",
+        action="append",
+        metavar="LABEL[,LABEL]",
+        help="devices to read (default: all); may be repeated",
+    )
+    parser.add_argument(
+        "--network-info",
+        type=Path,
+        metavar="DIR",
+        help="folder of the tasks (default: network_info in the dataset)",
+    )
+    parser.add_argument(
+        "--per-task",
+        type=int,
+        metavar="N",
+        help="AutoTVM logs: N programs of each task and device, drawn by hash (default: all)",
+    )
+    parser.add_argument(
+        "--target",
+        metavar="TEXT",
+        help="MetaSchedule databases: only records whose target (as JSON) contains this",
+    )
+    parser.add_argument(
+        "--fallback",
+        choices=("ansor",),
+        help="Tenset: send records that cannot be replayed to the old TVM's Ansor (make "
+        "legacy-env); they are counted separately",
+    )
+    parser.add_argument("--jobs", type=int, metavar="N", help="processes (default: one per CPU)")
+    parser.add_argument(
+        "--backend",
+        choices=("local", "ray"),
+        default="local",
+        help="where to run: processes of this machine, or a Ray cluster (RAY_ADDRESS; without it "
+        "one of N CPUs is started here); its machines must see the same folders",
+    )
+    add_output_options(parser)
+
+
+def add_stats_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of `cdmpp dataset stats`."""
+    _add_folder(parser)
+    _add_dataset(parser)
+    add_output_options(parser)
+
+
+def add_audit_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of `cdmpp dataset audit`."""
+    _add_folder(parser)
+    _add_dataset(parser)
+    parser.add_argument(
+        "--network-info",
+        type=Path,
+        metavar="DIR",
+        help="folder of the tasks (default: network_info in the dataset)",
+    )
+    parser.add_argument(
+        "--seeds", default="0", metavar="N[,N]", help="seeds of the splits to check (default: 0)"
+    )
+    parser.add_argument("--strict", action="store_true", help="exit with 3 when an error is found")
+    add_output_options(parser)
+
+
+def add_merge_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of `cdmpp dataset merge`."""
+    parser.add_argument("inputs", nargs="+", type=Path, metavar="DIR", help="extracted datasets")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="the merged dataset")
+    add_output_options(parser)
+
+
+def add_export_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of `cdmpp dataset export`."""
+    parser.add_argument("folder", type=Path, metavar="DIR", help="extracted dataset")
+    parser.add_argument(
+        "--format",
+        choices=("cdmpp6", "metaschedule"),
+        default="cdmpp6",
+        help="cdmpp6: the six columns of the original CDMPP's feature files; metaschedule: a "
+        "database of TVM's search a device",
+    )
+    parser.add_argument(
+        "--database",
+        action="append",
+        default=[],
+        type=Path,
+        metavar="DIR",
+        help="metaschedule: a database that holds the traces; may be repeated",
+    )
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where files go")
+    parser.add_argument(
+        "--device",
+        action="append",
+        metavar="LABEL[,LABEL]",
+        help="devices to export (default: all); may be repeated",
+    )
+    parser.add_argument(
+        "--min-samples",
+        type=int,
+        default=1,
+        metavar="N",
+        help="leave out tasks with fewer samples (default: 1; the original asks for 48)",
+    )
+    add_output_options(parser)
+
+
+def _add_folder(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "folder",
+        nargs="?",
+        type=Path,
+        metavar="DIR",
+        help="extracted dataset or folder in Tenset's layout (default: the shipped one)",
+    )
+
+
+def _add_dataset(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--dataset",
+        type=Path,
+        metavar="DIR",
+        help="folder in Tenset's layout (default: the shipped data/tenset-cpu), or AutoTVM logs: "
+        "DEVICE.json[.gz] or a folder of them",
+    )
+
+
+def run_extract(args: argparse.Namespace) -> int:
+    """Runs `cdmpp dataset extract`; returns the exit code."""
+    dataset = args.dataset or default_dataset_dir()
+    with extraction_progress(is_quiet=args.json or args.quiet) as show:
+        report = extract_any(
+            dataset,
+            args.out or Path("cache") / dataset.resolve().name.split(".json")[0],
+            labels_of(args.device) or None,
+            network_info=args.network_info,
+            per_task=args.per_task,
+            target=args.target,
+            fallback=args.fallback,
+            jobs=args.jobs,
+            backend=args.backend,
+            on_progress=show,
+        )
+    print(json.dumps(report.to_json()) if args.json else report.summary())
+    return 0
+
+
+def run_stats(args: argparse.Namespace) -> int:
+    """Runs `cdmpp dataset stats`; returns the exit code."""
+    stats = dataset_stats(args.folder or args.dataset or default_dataset_dir())
+    if args.json:
+        print(json.dumps(stats))
+    else:
+        Console(highlight=False).print(stats_table(stats))
+    return 0
+
+
+def run_audit(args: argparse.Namespace) -> int:
+    """Runs `cdmpp dataset audit`; returns the exit code."""
+    folder = args.folder or args.dataset or default_dataset_dir()
+    report = audit(folder, network_info=args.network_info, seeds=parse_seeds(args.seeds))
+    if args.json:
+        print(json.dumps(report))
+    else:
+        Console(highlight=False).print(audit_table(report))
+    has_errors = any(finding["severity"] == "error" for finding in report["findings"])
+    return EXIT_DATA if args.strict and has_errors else 0
+
+
+def run_merge(args: argparse.Namespace) -> int:
+    """Runs `cdmpp dataset merge`; returns the exit code."""
+    report = merge(args.inputs, args.out)
+    print(json.dumps(report.to_json()) if args.json else report.summary())
+    return 0
+
+
+def run_export(args: argparse.Namespace) -> int:
+    """Runs `cdmpp dataset export`; returns the exit code."""
+    devices = labels_of(args.device) or None
+    if args.format == "metaschedule":
+        written = export_databases(args.folder, args.out, args.database, devices=devices)
+        print(json.dumps(written.to_json()) if args.json else written.summary())
+        return 0
+    report = export(
+        args.folder, args.out, format=args.format, devices=devices, min_samples=args.min_samples
+    )
+    print(json.dumps(report.to_json()) if args.json else report.summary())
+    return 0

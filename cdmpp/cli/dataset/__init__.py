@@ -1,1 +1,0 @@
-"""`cdmpp dataset`: extract, stats, audit, merge and export of datasets."""

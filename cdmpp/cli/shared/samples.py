@@ -1,0 +1,82 @@
+"""From `--dataset` and `--device` to samples, with the progress of an extraction on stderr."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from cdmpp.cli.shared.options import labels_of
+from cdmpp.cli.shared.progress import progress
+from cdmpp.datasets import cache
+from cdmpp.datasets.extraction.extract import ExtractProgress
+from cdmpp.datasets.samples import Samples
+from cdmpp.timing.stats import timer
+from tvm_helper.extract import extracted_folder
+
+
+def given_data(dataset: Path | None, devices: Iterable[str] | None) -> dict[str, Any]:
+    """Returns `--dataset` and `--device` as fields of options; None = not given."""
+    labels = tuple(sorted(labels_of(devices)))
+    return {"dataset": str(dataset) if dataset else None, "devices": labels or None}
+
+
+@timer("read data")
+def samples_of(
+    dataset: Path | str | None,
+    devices: Sequence[str] = (),
+    *,
+    cache_dir: Path,
+    network_info: Path | None = None,
+    jobs: int | None = None,
+    is_quiet: bool,
+) -> Samples:
+    """Returns the samples of a dataset on some devices (none = all); arguments as of `extracted`.
+
+    Raises:
+        DataError: the dataset or a device is missing, or nothing in it is usable.
+    """
+    folder = extracted(
+        dataset, devices, cache_dir=cache_dir, network_info=network_info, jobs=jobs,
+        is_quiet=is_quiet,
+    )  # fmt: skip
+    return cache.load_samples(folder, list(devices) or None)
+
+
+def extracted(
+    dataset: Path | str | None,
+    devices: Sequence[str] = (),
+    *,
+    cache_dir: Path,
+    network_info: Path | None = None,
+    jobs: int | None = None,
+    is_quiet: bool,
+) -> Path:
+    """Returns `tvm_helper.extract.extracted_folder`, with its progress.
+
+    Args:
+        dataset: empty or None = the shipped one.
+        devices: labels; none = all.
+
+    Raises:
+        DataError: the dataset or a device is missing, or nothing in it is usable.
+    """
+    with extraction_progress(is_quiet=is_quiet) as show:
+        return extracted_folder(
+            Path(dataset) if dataset else None, list(devices) or None,
+            cache_dir=cache_dir, network_info=network_info, jobs=jobs, on_progress=show,
+        )  # fmt: skip
+
+
+@contextmanager
+def extraction_progress(*, is_quiet: bool) -> Iterator[Callable[[ExtractProgress], None]]:
+    """Yields a callback that shows how far an extraction is, in percent of its work."""
+    with progress(is_quiet=is_quiet) as show:
+
+        def show_extraction(now: ExtractProgress) -> None:
+            percent = 100 * now.done // max(1, now.total)
+            note = f"{now.programs} programs, shard {now.shards} of {now.shards_total}"
+            show("percent extracted", percent, 100, note)
+
+        yield show_extraction

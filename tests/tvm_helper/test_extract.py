@@ -1,0 +1,80 @@
+"""Records of any source become an extracted dataset; what a source does not know is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cdmpp.datasets.extraction.extracted import is_extracted_dir
+from cdmpp.datasets.tenset.folder import default_dataset_dir
+from cdmpp.errors import UsageError
+from tvm_helper.extract import extract_any, extracted_folder
+
+DEVICE = "epyc-avx2-1c"
+
+
+def database(folder: Path) -> Path:
+    folder.mkdir()
+    for name in ("workload", "tuning_record"):
+        (folder / f"database_{name}.json").write_text("")
+    return folder
+
+
+def log(folder: Path) -> Path:
+    folder.mkdir()
+    tensor = ["TENSOR", [128, 32], "float32"]
+    entity = [["tile_x", "sp", [-1, 4]]]
+    line = {
+        "input": ["cuda -model=t4", "dense.cuda", [tensor, tensor, None, "float32"], {}],
+        "config": {"index": 4, "code_hash": None, "entity": entity},
+        "result": [[1e-3], 0, 1.5, 1610301343.7],
+        "version": 0.2,
+        "tvm_version": "0.8.dev0",
+    }
+    (folder / "t4.json").write_text(json.dumps(line) + "\n")
+    return folder / "t4.json"
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "message"),
+    [
+        (database, {"devices": None}, "name the one device"),
+        (database, {"devices": ["a", "b"]}, "name the one device"),
+        (database, {"devices": ["a"], "backend": "ray"}, "on one machine"),
+        (database, {"devices": ["a"], "jobs": 0}, "at least 1"),
+        (database, {"fallback": "ansor"}, "Tenset's layout"),
+        (log, {"per_task": 0}, "--per-task is 0"),
+        (log, {"backend": "ray"}, "on one machine"),
+    ],
+)
+def test_options_of_other_sources_are_refused(
+    make: Any, options: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        extract_any(make(tmp_path / "in"), tmp_path / "out", **options)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_share_of_each_task_is_for_logs_only(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="for AutoTVM logs"):
+        extract_any(default_dataset_dir(), tmp_path / "out", per_task=3)
+
+
+def test_a_device_of_many_gets_a_folder_of_its_own_and_is_kept(tiny_dataset: Path) -> None:
+    cache = tiny_dataset.parent / "cache"
+    folder = extracted_folder(tiny_dataset, [DEVICE], cache_dir=cache, jobs=1)
+    assert is_extracted_dir(folder)
+    assert "-1-devices-" in folder.name
+    seen: list[Any] = []
+    again = extracted_folder(
+        tiny_dataset, [DEVICE], cache_dir=cache, jobs=1, on_progress=seen.append
+    )
+    assert again == folder
+    whole = extracted_folder(tiny_dataset, None, cache_dir=cache, jobs=1)
+    assert whole.parent == cache
+    # Once all devices are there, one of them needs no folder of its own.
+    assert extracted_folder(tiny_dataset, [DEVICE], cache_dir=cache, jobs=1) == whole
+    assert extracted_folder(whole, [DEVICE], cache_dir=cache) == whole
