@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from cdmpp.errors import DataError
-from cdmpp.files.atomic import write_atomic
+from cdmpp.files.atomic import write_text
 from cdmpp.files.places import package_folder
 from cdmpp.profiling.schema import DEVICE_KINDS, FloatArray, IntArray, Profile
 
@@ -43,11 +43,7 @@ def write_timeline(profile: Profile, path: Path) -> dict[str, int]:
     page = environment.get_template("timeline.html").render(
         title=f"Time line of {names}", notes=[*notes, *profile.notes], data=text
     )
-
-    def write(temporary: Path) -> None:
-        temporary.write_text(page, encoding="utf-8")
-
-    write_atomic(path, write)
+    write_text(path, page)
     return {"events": len(data["start"]), "left_out": left_out}
 
 

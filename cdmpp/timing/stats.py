@@ -13,9 +13,7 @@ profiler as well, `BarrierStat` follows the processes of a distributed run.
 
 from __future__ import annotations
 
-import csv
 import functools
-import io
 import logging
 import threading
 import time
@@ -24,6 +22,7 @@ from contextlib import contextmanager
 from typing import Any, ParamSpec, Protocol, TypeVar
 
 from cdmpp.errors import UsageError
+from cdmpp.text import csv_text
 from cdmpp.timing.barrier import BarrierStat
 from cdmpp.timing.profiler_range import ProfilerApi, ProfilerSession, default_session
 from cdmpp.timing.stat import Stat, merged, span_text
@@ -178,11 +177,8 @@ class StatSet:
 
     def csv(self) -> str:
         """Returns a table, one row a name, seconds."""
-        out = io.StringIO()
-        writer = csv.DictWriter(out, list(Stat("").as_json()), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(stat.as_json() for stat in self.stats())
-        return out.getvalue()
+        rows = (list(stat.as_json().values()) for stat in self.stats())
+        return csv_text(list(Stat("").as_json()), rows)
 
     def as_json(self) -> dict[str, Any]:
         """Returns names, tree and barriers as JSON values, seconds."""

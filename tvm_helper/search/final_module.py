@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from cdmpp.errors import DataError, DeviceError
-from cdmpp.files.atomic import make_folder, write_atomic, write_json
+from cdmpp.files.atomic import make_folder, write_json, write_text
 from cdmpp.processes.worker import Answer, Worker
 from tvm_helper.measure.journal import TASKS_FOLDER, disk_full, says_disk_is_full
 from tvm_helper.measure.target import MeasureTarget
@@ -203,15 +203,8 @@ def _write_schedules(folder: Path, tasks: Sequence[SearchTask], traces: dict[str
         if trace is None:
             continue
         text = f"# {task.task.name}\n{schedule_of(task.module, trace).mod.script()}\n"
-        _write(place / f"{task.symbol}.py", text)
-        _write(place / f"{task.symbol}.json", json.dumps(trace) + "\n")
-
-
-def _write(path: Path, text: str) -> None:
-    def write(temporary: Path) -> None:
-        temporary.write_text(text, encoding="utf-8")
-
-    write_atomic(path, write)
+        write_text(place / f"{task.symbol}.py", text)
+        write_text(place / f"{task.symbol}.json", json.dumps(trace) + "\n")
 
 
 def _said(answer: Answer) -> str:

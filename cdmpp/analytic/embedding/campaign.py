@@ -25,7 +25,8 @@ from cdmpp.analytic.embedding.cpu_probe import (
 )
 from cdmpp.analytic.embedding.shapes import EmbeddingShape, Pass
 from cdmpp.errors import DataError
-from cdmpp.files.atomic import make_folder, write_atomic, write_json
+from cdmpp.files.atomic import make_folder, write_json, write_text
+from cdmpp.text import csv_text
 
 GridSize = Literal["smoke", "quick", "full"]
 
@@ -269,18 +270,11 @@ def write_campaign(path: Path, rows: Iterable[CampaignRow]) -> None:
     Raises:
         DataError: the file cannot be written.
     """
-    rows = list(rows)
-
-    def write(temporary: Path) -> None:
-        with temporary.open("w", encoding="utf-8", newline="") as stream:
-            writer = csv.writer(stream, lineterminator="\n")
-            writer.writerow(COLUMNS)
-            for row in rows:
-                writer.writerow(
-                    f"{value:.6g}" if isinstance(value, float) else value for value in astuple(row)
-                )
-
-    write_atomic(path, write)
+    cells = (
+        [f"{value:.6g}" if isinstance(value, float) else value for value in astuple(row)]
+        for row in rows
+    )
+    write_text(path, csv_text(COLUMNS, cells))
 
 
 def best_of_rounds(rows: Iterable[CampaignRow]) -> list[CampaignRow]:

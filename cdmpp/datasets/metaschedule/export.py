@@ -26,7 +26,7 @@ from cdmpp.datasets.metaschedule.databases import (
 from cdmpp.datasets.read_report import ReadReport
 from cdmpp.datasets.tenset.record_line import FAILED_COST_S
 from cdmpp.errors import DataError, UsageError
-from cdmpp.files.atomic import make_folder, write_atomic
+from cdmpp.files.atomic import make_folder, write_atomic, write_text
 
 
 @dataclass
@@ -137,14 +137,8 @@ def _write(folder: Path, databases: Sequence[Path], costs: dict[bytes, list[arra
 
     lines: list[str] = []
     write_atomic(folder / RECORD_FILE, write_records)
-    write_atomic(
-        folder / WORKLOAD_FILE, lambda path: _write_text(path, "".join(line for line in lines))
-    )
+    write_text(folder / WORKLOAD_FILE, "".join(lines))
     return written
-
-
-def _write_text(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8")
 
 
 def _records(databases: Sequence[Path]) -> Iterator[tuple[Path, Workload, TuningRecord]]:

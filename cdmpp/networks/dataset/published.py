@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from cdmpp.errors import DataError, UsageError
-from cdmpp.files.atomic import make_folder, write_atomic
+from cdmpp.files.atomic import make_folder, write_text
 from cdmpp.networks.dataset.published_files import PublishedFile, PublishedFiles
 from cdmpp.networks.dataset.published_graph import graph_row, graph_value
 from cdmpp.networks.dataset.rows import OUTCOMES, GraphRow, LabelRow, Outcome
@@ -228,10 +228,10 @@ def write_published(data: NetworkData, folder: Path, *, device: str) -> int:
         graph_id = row.graph.graph_id
         name = f"{row.architecture}_b{row.graph.batch}_{graph_id[:8]}"
         name = "".join(letter if letter.isalnum() or letter in "._-" else "-" for letter in name)
-        _write_text(folder / "cg" / f"{name}.json", json.dumps(graph_value(row)))
+        write_text(folder / "cg" / f"{name}.json", json.dumps(graph_value(row)) + "\n")
         if graph_id in labels:
             content = repr(_label_value(labels[graph_id], row.graph.batch))
-            _write_text(folder / "label" / f"{name}.txt", content)
+            write_text(folder / "label" / f"{name}.txt", f"{content}\n")
     return len(data.graphs)
 
 
@@ -324,11 +324,3 @@ def _noted(note: str) -> dict[str, float]:
     if not isinstance(value, dict):
         return {}
     return {name: float(value[name]) for name in _IN_NOTE if isinstance(value.get(name), float)}
-
-
-def _write_text(path: Path, text: str) -> None:
-    write_atomic(path, lambda temporary: _write(temporary, text))
-
-
-def _write(path: Path, text: str) -> None:
-    path.write_text(text + "\n", encoding="utf-8")

@@ -20,7 +20,7 @@ from cdmpp.analytic.conv.collect.cudnn_library import (
 from cdmpp.analytic.conv.layers.table import LAYER_COLUMNS
 from cdmpp.analytic.conv.shapes import SHAPE_NAMES, ConvShapes
 from cdmpp.errors import DataError, UsageError
-from cdmpp.files.atomic import write_atomic
+from cdmpp.files.atomic import write_text
 
 
 @dataclass(frozen=True)
@@ -191,8 +191,4 @@ def write_layer_list(path: Path, layers: ConvShapes) -> None:
     """
     rows = np.stack([getattr(layers, name) for name in SHAPE_NAMES], axis=1)
     text = "\n".join([str(len(rows)), *(" ".join(map(str, row)) for row in rows.tolist())]) + "\n"
-    write_atomic(path, lambda temporary: _write_text(temporary, text))
-
-
-def _write_text(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8")
+    write_text(path, text)

@@ -18,6 +18,7 @@ from cdmpp.devices.registry import get_device
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError
 from cdmpp.files.atomic import write_bytes
+from cdmpp.text import csv_text
 
 #: Columns of a layer file; `algorithm` may be empty or absent.
 LAYER_COLUMNS = (
@@ -116,20 +117,16 @@ def write_layers(path: Path, table: LayerTable) -> None:
     Raises:
         DataError: the file cannot be written.
     """
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(LAYER_COLUMNS)
-    for row in range(len(table)):
-        number = int(table.algorithm[row])
-        writer.writerow(
-            [
-                table.devices[table.device[row]].name,
-                *(int(getattr(table.shapes, name)[row]) for name in LAYER_COLUMNS[1:8]),
-                "" if number < 0 else ConvAlgorithm(number).name.lower(),
-                repr(float(table.time_ms[row])),
-            ]
-        )
-    content = text.getvalue().encode()
+    rows = (
+        [
+            table.devices[table.device[row]].name,
+            *(int(getattr(table.shapes, name)[row]) for name in LAYER_COLUMNS[1:8]),
+            "" if number < 0 else ConvAlgorithm(number).name.lower(),
+            float(table.time_ms[row]),
+        ]
+        for row, number in enumerate(table.algorithm)
+    )
+    content = csv_text(LAYER_COLUMNS, rows).encode()
     if path.suffix == ".gz":
         content = gzip.compress(content, mtime=0)
     write_bytes(path, content)

@@ -11,7 +11,6 @@ import csv
 import math
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -29,7 +28,8 @@ from cdmpp.analytic.conv.seer.table import ConvTable, PickTable
 from cdmpp.analytic.conv.shapes import SHAPE_NAMES, ConvShapes, FloatArray
 from cdmpp.errors import DataError, UsageError
 from cdmpp.extras import require
-from cdmpp.files.atomic import write_atomic
+from cdmpp.files.atomic import write_atomic, write_text
+from cdmpp.text import csv_text
 
 #: The two sheets of a kernel's workbook.
 SHEETS = ("train", "test")
@@ -334,18 +334,7 @@ def _write_sheets(path: Path, sheets: Mapping[str, Iterable[Sequence[Any]]]) -> 
     written = []
     for name, rows in sheets.items():
         file = base.with_name(f"{base.name}.{name}.csv")
-        listed = list(rows)
-        write_atomic(file, partial(_write_csv, rows=listed))
+        titles, *lines = rows
+        write_text(file, csv_text(titles, lines))
         written.append(file)
     return written
-
-
-def _write_csv(path: Path, rows: Iterable[Sequence[Any]]) -> None:
-    with path.open("w", newline="", encoding="utf-8") as stream:
-        writer = csv.writer(stream, lineterminator="\n")
-        for row in rows:
-            writer.writerow(["" if cell is None else _text(cell) for cell in row])
-
-
-def _text(cell: Any) -> str:
-    return repr(cell) if isinstance(cell, float) else str(cell)
