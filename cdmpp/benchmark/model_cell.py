@@ -25,7 +25,7 @@ from cdmpp.training.run import new_model
 from cdmpp.training.run_folder import part_sizes, write_predictions
 from cdmpp.training.uncertainty.calibration import (
     INTERVAL_METRICS,
-    Calibration,
+    LatencyCalibration,
     add_interval_metrics,
     calibrate,
 )
@@ -101,7 +101,7 @@ def judge_model(
     test: Samples,
     cell_dir: Path,
     watch: Stopwatch,
-    calibration: Calibration | None = None,
+    calibration: LatencyCalibration | None = None,
 ) -> dict[str, Any]:
     """Returns the entries of cell.json on a trained model; writes predictions.parquet."""
     prediction = Stopwatch()
@@ -116,7 +116,7 @@ def judge_model(
 
 
 def add_intervals(
-    metrics: dict[str, Any], test: Samples, predicted_s: FloatArray, calibration: Calibration
+    metrics: dict[str, Any], test: Samples, predicted_s: FloatArray, calibration: LatencyCalibration
 ) -> None:
     """Adds coverage and width of the calibrated intervals to what `judge_everywhere` returned.
 

@@ -27,8 +27,8 @@ class Estimates:
 
     Attributes:
         latency_s: float64 [N], seconds.
-        mean_s: float64 [N], what a sum over programs adds up (`Calibration.mean_ratio`); latency_s
-            where the model has no calibration.
+        mean_s: float64 [N], what a sum over programs adds up (`LatencyCalibration.mean_ratio`);
+            latency_s where the model has no calibration.
         low_s: float64 [N], lower end of the interval; NaN where the model has no calibration.
         high_s: float64 [N], upper end.
         is_far: bool [N], whether the program is unlike every training task; None where the model

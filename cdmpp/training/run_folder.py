@@ -21,7 +21,7 @@ from cdmpp.machine import versions
 from cdmpp.models.base import CostModel
 from cdmpp.models.registry import model_class
 from cdmpp.training.machine_code.model import FOLDER as MACHINE_CODE_FOLDER
-from cdmpp.training.uncertainty.calibration import Calibration, calibrate
+from cdmpp.training.uncertainty.calibration import LatencyCalibration, calibrate
 from cdmpp.training.uncertainty.strangers import TrainingTasks
 
 MODEL_FORMAT = 1
@@ -50,7 +50,7 @@ class ModelCard:
     devices: tuple[DeviceSpec, ...]
     training_tasks: frozenset[str]
     versions: dict[str, str]
-    calibration: Calibration | None = None
+    calibration: LatencyCalibration | None = None
 
     @classmethod
     def of(cls, kind: str, train: Samples, split: dict[str, Any]) -> ModelCard:
@@ -223,7 +223,7 @@ def load_model(directory: Path) -> tuple[CostModel, ModelCard]:
             devices=tuple(DeviceSpec(**spec) for spec in value["devices"]),
             training_tasks=frozenset(value["training_tasks"]),
             versions=value["versions"],
-            calibration=Calibration(**calibration) if calibration else None,
+            calibration=LatencyCalibration(**calibration) if calibration else None,
         )
         model = model_class(card.kind).load(Path(directory), value["state"])
     except (KeyError, TypeError, AttributeError) as error:

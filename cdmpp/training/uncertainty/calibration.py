@@ -21,7 +21,7 @@ INTERVAL_METRICS = ("interval_coverage", "interval_log_width")
 
 
 @dataclass(frozen=True)
-class Calibration:
+class LatencyCalibration:
     """Half widths of intervals on the log of latency: [latency / exp(h), latency x exp(h)].
 
     Attributes:
@@ -79,7 +79,7 @@ class Calibration:
 
 def calibrate(
     samples: Samples, predicted_s: FloatArray, *, coverage: float = DEFAULT_COVERAGE
-) -> Calibration | None:
+) -> LatencyCalibration | None:
     """Returns intervals from predictions of measured tasks that the model was not fitted to.
 
     The error of a program is |log(predicted) - log(measured)|. Errors are divided by the scale of
@@ -125,7 +125,7 @@ def calibrate(
     names = [str(name) for name in kinds]
     present = np.unique(samples.device).tolist()
     ratios = {device: _mean_ratio(samples, predicted_s, device) for device in present}
-    return Calibration(
+    return LatencyCalibration(
         coverage=coverage,
         tasks=len(tasks),
         samples=len(samples),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cdmpp.training.uncertainty.calibration import (
-    Calibration,
+    LatencyCalibration,
     add_interval_metrics,
     calibrate,
     interval_metrics,
@@ -97,7 +97,9 @@ def test_too_few_tasks_give_no_interval():
 
 
 def test_unseen_groups_fall_back_to_their_parents():
-    calibration = Calibration(0.9, 10, 10, 0.9, 1.0, {"fast": 2.0}, {"dense": 3.0}, {"fast": {}})
+    calibration = LatencyCalibration(
+        0.9, 10, 10, 0.9, 1.0, {"fast": 2.0}, {"dense": 3.0}, {"fast": {}}
+    )
     samples = make_samples(2, 2)
     widths = dict(zip(samples.device.tolist(), calibration.half_width(samples), strict=True))
     assert widths == {0: 2.0, 1: 3.0}
@@ -119,7 +121,7 @@ def test_it_is_json_and_back():
     samples, predicted_s = with_errors(12, seed=0)
     calibration = calibrate(samples, predicted_s)
     assert calibration is not None
-    assert Calibration(**json.loads(json.dumps(asdict(calibration)))) == calibration
+    assert LatencyCalibration(**json.loads(json.dumps(asdict(calibration)))) == calibration
 
 
 def test_metrics_without_intervals_are_none():
