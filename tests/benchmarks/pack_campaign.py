@@ -25,13 +25,13 @@ from cdmpp.datasets.extraction.extracted import PACKED_CAMPAIGN
 from cdmpp.datasets.extraction.machine_code import MachineCode, read_machine_code
 from cdmpp.errors import UsageError
 from cdmpp.files.atomic import make_folder, write_atomic
+from cdmpp.processes.campaign import CAMPAIGN_FILE, JOURNAL_FILE, read_campaign
 from cdmpp.training.machine_code.cold_memory import (
     KernelInNetwork,
     read_in_network,
     write_in_network,
 )
-from tvm_helper.measure.journal import CAMPAIGN_FILE, JOURNAL_FILE, TASKS_FOLDER, read_journal
-from tvm_helper.measure.tables import read_campaign
+from tvm_helper.measure.journal import TASKS_FOLDER, read_journal
 from tvm_helper.search.folder_files import SEARCH_FILE, read_search
 
 #: Tasks and traces repeat each other over a hundred megabytes.
@@ -87,7 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _settings(folder: Path) -> dict[str, Any]:
     """Returns what a campaign's file says of it, or would if the search were one."""
     if not (folder / SEARCH_FILE).is_file():
-        return read_campaign(folder)
+        return read_campaign(folder, "cdmpp measure")
     search = read_search(folder)
     known = {"device", "target", "target_kind", "threads", "timing"}
     fixed = {name: value for name, value in search["fixed"].items() if name in known}

@@ -18,7 +18,7 @@ from cdmpp.errors import DeviceError, UsageError
 from cdmpp.files.atomic import make_folder, write_text
 from tvm_helper.device_add.benchmarks import Benchmarks, run_benchmarks
 from tvm_helper.device_add.options import DeviceAddOptions
-from tvm_helper.measure.options import MeasureOptions
+from tvm_helper.measure.options import TrialOptions
 from tvm_helper.measure.target import MeasureTarget, measure_target
 
 DEVICES_FOLDER = "devices"
@@ -100,7 +100,7 @@ def _told(options: DeviceAddOptions, root: Path) -> DeviceSpec:
     from tvm_helper.compat import tvm
 
     target = measure_target(
-        MeasureOptions(device=options.name, target=options.target, threads=spec.threads)
+        TrialOptions(device=options.name, target=options.target, threads=spec.threads)
     )
     if target.kind != "llvm":
         raise UsageError(
@@ -146,5 +146,5 @@ def _target(options: DeviceAddOptions, spec: DeviceSpec, folder: Path | None) ->
             from tvm_helper.programs.target import device_target
 
             text = str(device_target(spec))
-    asked = MeasureOptions(device=options.name, target=text, threads=spec.threads)
+    asked = TrialOptions(device=options.name, target=text, threads=spec.threads)
     return measure_target(asked, [folder] if folder else [])

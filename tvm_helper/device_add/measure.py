@@ -10,7 +10,8 @@ from typing import Any
 
 from cdmpp.errors import DataError, DeviceError
 from cdmpp.machine import allowed_cpus
-from tvm_helper.measure.campaign import REFERENCE_TASK, Campaign, MeasureProgress
+from cdmpp.processes.campaign import CampaignProgress, OnProgress
+from tvm_helper.measure.campaign import Campaign
 from tvm_helper.measure.journal import read_journal
 from tvm_helper.measure.options import MeasureOptions, TimingOptions
 from tvm_helper.measure.sources import MeasuredTask, campaign_tasks
@@ -61,11 +62,6 @@ def replayed_tasks(
     return [found[name] for name in names]
 
 
-def reference_task() -> MeasuredTask:
-    """Returns the task that is timed before every batch."""
-    return campaign_tasks(MeasureOptions(sample=(REFERENCE_TASK,)), None)[0]
-
-
 def measure_until(
     folder: Path,
     options: MeasureOptions,
@@ -75,7 +71,7 @@ def measure_until(
     is_over: Callable[[], bool],
     reference: MeasuredTask | None,
     command: Sequence[str] = WORKER_COMMAND,
-    on_progress: Callable[[MeasureProgress], None] | None = None,
+    on_progress: OnProgress | None = None,
 ) -> int:
     """Measures until `is_over` and writes the dataset; returns how many programs ran without a
     failure.
@@ -88,7 +84,7 @@ def measure_until(
         CdmppError: as `Campaign.run`; DeviceError too when nothing was measured in the time.
     """
 
-    def watch(progress: MeasureProgress) -> None:
+    def watch(progress: CampaignProgress) -> None:
         if on_progress is not None:
             on_progress(progress)
         if is_over():

@@ -20,11 +20,11 @@ from cdmpp.datasets.tenset.folder import default_dataset_dir, find_devices
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.devices.write_file import device_file_text
 from cdmpp.errors import DataError, DeviceError
-from cdmpp.files.atomic import make_folder, read_json, remove_abandoned, write_json, write_text
-from cdmpp.files.journal import folder_lock
+from cdmpp.files.atomic import make_folder, read_json, write_json, write_text
 from cdmpp.machine import machine, versions
 from cdmpp.nn.loop.progress import TrainProgress
 from cdmpp.pretrained import model_folder
+from cdmpp.processes.campaign import CampaignProgress, campaign_folder
 from cdmpp.training.estimates import load_trained
 from cdmpp.training.finetune.run import FINE_TUNED
 from cdmpp.training.run import ORACLE, RunResult, claim_run_folder
@@ -48,13 +48,12 @@ from tvm_helper.device_add.fit import (
 from tvm_helper.device_add.measure import (
     measure_options,
     measure_until,
-    reference_task,
     replayed_tasks,
 )
 from tvm_helper.device_add.options import DeviceAddOptions
 from tvm_helper.device_add.plan import AddPlan, make_plan
-from tvm_helper.measure.campaign import MeasureProgress
 from tvm_helper.measure.doctor import folder_report
+from tvm_helper.measure.sources import reference_task
 from tvm_helper.measure.target import MeasureTarget
 from tvm_helper.measure.trials import WORKER_COMMAND
 
@@ -117,9 +116,7 @@ def add_device(
     show = on_progress or _ignore
     find_devices(Path(options.dataset) if options.dataset else default_dataset_dir())
     model, card = load_model(model_folder(options.from_run))
-    make_folder(folder, what="run folder")
-    with folder_lock(folder):
-        remove_abandoned(folder)
+    with campaign_folder(folder, what="run folder"):
         if (folder / _CONFIG_FILE).is_file():
             claim_run_folder(folder, dump_text(options))
         clock = Clock(folder, time.monotonic() if began is None else began)
@@ -213,7 +210,7 @@ def _measure(
     )  # fmt: skip
     until = options.measure_until_s
 
-    def watch(progress: MeasureProgress) -> None:
+    def watch(progress: CampaignProgress) -> None:
         left = max(0.0, until - clock.spent_s()) / 60
         failed = f", {progress.failed} failed" if progress.failed else ""
         clock.note()

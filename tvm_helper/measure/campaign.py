@@ -6,13 +6,11 @@ is in the journal before the next one is touched, so that a killed campaign goes
 
 from __future__ import annotations
 
-import contextlib
-import json
 import logging
-import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -23,34 +21,39 @@ from cdmpp.config import to_dict
 from cdmpp.datasets.extraction.extract import ExtractReport
 from cdmpp.datasets.extraction.machine_code import MachineCode, known_columns
 from cdmpp.errors import CdmppError, DataError, DeviceError
-from cdmpp.files.atomic import make_folder, remove_abandoned, write_json
-from cdmpp.files.journal import folder_lock
+from cdmpp.files.atomic import make_folder
 from cdmpp.pretrained import model_folder
-from cdmpp.processes.worker import Answer, Worker, ask_all
-from cdmpp.timing.stats import timer
-from tvm_helper.measure.failures import (
-    INSTANTIATION,
+from cdmpp.processes.campaign import (
+    CampaignProgress,
+    Clock,
+    OnProgress,
     SameFailures,
-    failure_code,
-    program_failure,
+    campaign_folder,
+    settle,
+    show_nothing,
 )
+from cdmpp.timing.stats import timer
+from tvm_helper.measure.failures import failure_name
 from tvm_helper.measure.health import machine, snapshot
-from tvm_helper.measure.journal import (
-    CAMPAIGN_FILE,
-    TASKS_FOLDER,
-    Journal,
-    check_unchanged,
-    disk_full,
-    says_disk_is_full,
-)
+from tvm_helper.measure.journal import COMMAND, TASKS_FOLDER, Journal, says_disk_is_full
 from tvm_helper.measure.options import MeasureOptions, rpc_address
-from tvm_helper.measure.sources import MeasuredTask, campaign_tasks
-from tvm_helper.measure.tables import failures_by_kind, read_campaign, write_tables
+from tvm_helper.measure.sources import (
+    REFERENCE_TASK,
+    MeasuredTask,
+    campaign_tasks,
+    reference_task,
+)
+from tvm_helper.measure.tables import failures_by_kind, write_tables
 from tvm_helper.measure.target import MeasureTarget, measure_target
-from tvm_helper.measure.trials import LEAST_FREE_BYTES, WORKER_COMMAND
+from tvm_helper.measure.trials import (
+    LEAST_FREE_BYTES,
+    WORKER_COMMAND,
+    DiskFullError,
+    Outcome,
+    TrialRunner,
+)
 
-#: Named, so that every campaign on any machine has the same one.
-REFERENCE_TASK = "matmul:m=192,n=192,k=192"
+_REFERENCE = "reference"
 #: What must be the same when a campaign is continued.
 _FIXED = ("device", "target", "threads", "rpc", "timing")
 #: Batches between two writes of the table of machine code. What a kill takes of it,
@@ -58,17 +61,6 @@ _FIXED = ("device", "target", "threads", "rpc", "timing")
 _CODE_BATCHES = 8
 
 _log = logging.getLogger("cdmpp")
-
-
-@dataclass(frozen=True)
-class MeasureProgress:
-    """How far a campaign is. `seconds_left` is None while nothing is known."""
-
-    stage: str
-    done: int
-    total: int
-    failed: int
-    seconds_left: float | None
 
 
 @dataclass(frozen=True)
@@ -125,7 +117,7 @@ def run_campaign(
     folder: Path,
     *,
     device_folders: Sequence[Path] = (),
-    on_progress: Callable[[MeasureProgress], None] | None = None,
+    on_progress: OnProgress | None = None,
 ) -> MeasureReport:
     """Measures what the options ask for into a folder; continues what is there.
 
@@ -148,9 +140,8 @@ def run_campaign(
     target = measure_target(options, device_folders)
     if options.choose_from > 1:
         _check_model(options)
-    tasks = campaign_tasks(options, target.tvm_target(), _of_networks(on_progress or _ignore))
-    reference = campaign_tasks(MeasureOptions(sample=(REFERENCE_TASK,)), None)[0]
-    campaign = Campaign(options, folder, tasks, target, reference=reference)
+    tasks = campaign_tasks(options, target.tvm_target(), _of_networks(on_progress or show_nothing))
+    campaign = Campaign(options, folder, tasks, target, reference=reference_task())
     return campaign.run(on_progress)
 
 
@@ -185,55 +176,41 @@ class Campaign:
         self._reference = reference
         self._command = command
         self._least_free_bytes = least_free_bytes
-        self._reference_artifact: tuple[Path, list[Any]] | None = None
         self._failures = SameFailures(
             options.stop_after_failures, f", or look closer: cdmpp doctor {self._folder}"
         )
 
-    def run(self, on_progress: Callable[[MeasureProgress], None] | None = None) -> MeasureReport:
+    def run(self, on_progress: OnProgress | None = None) -> MeasureReport:
         """Measures what is missing and writes the tables.
 
         Raises:
             CdmppError: see `run_campaign`. What was measured is in the journal, and in the tables
                 unless they could not be written.
         """
-        make_folder(self._folder, what="measuring campaign")
-        with folder_lock(self._folder):
-            remove_abandoned(self._folder)
+        with campaign_folder(self._folder, what="measuring campaign"):
             self._settle()
-            self._journal = Journal(self._folder)
-            try:
+            with Journal(self._folder) as self._journal:
                 before = self._journal.measured_count
-                self._code = self._known_code()
                 try:
-                    with self._workers():
-                        try:
-                            self._measure(on_progress or _ignore)
-                        finally:
-                            self._save_code()
+                    self._measure(on_progress or show_nothing)
+                except DiskFullError:
+                    raise self._journal.disk_full() from None
                 except DeviceError as error:
                     self._tables_despite(error)
                     raise
                 return self._report(before)
-            finally:
-                self._journal.close()
 
     # What is there already.
 
     def _settle(self) -> None:
         """Writes what the campaign is, or checks that it is the one in the folder."""
         values = {
-            **self._target.to_json(), "rpc": self._options.rpc,
+            **self._target.to_json(),
+            "rpc": self._options.rpc,
             "timing": to_dict(self._options.timing),
-        }  # fmt: skip
-        path = self._folder / CAMPAIGN_FILE
-        if path.is_file():
-            old = read_campaign(self._folder)
-            check_unchanged(self._folder, "campaign", old, {n: values[n] for n in _FIXED})
-            values["machine"] = old.get("machine")
-        else:
-            values["machine"] = machine()
-        write_json(path, {**values, "options": to_dict(self._options)})
+            "options": to_dict(self._options),
+        }
+        settle(self._folder, values, fixed=_FIXED, machine=machine, command=COMMAND)
         folder = make_folder(self._folder / TASKS_FOLDER, what="tasks of the campaign")
         for task in [*self._tasks, *([self._reference] if self._reference else [])]:
             task.save(folder)
@@ -245,102 +222,95 @@ class Campaign:
         except CdmppError as second:
             _log.warning("the tables were not written (%s), after: %s", second, error)
 
-    # Workers.
-
-    @contextlib.contextmanager
-    def _workers(self) -> Iterator[None]:
-        self._scratch = make_folder(self._folder / f"build.{_pid()}.tmp", what="built programs")
-        options = self._options
-        threads = self._target.threads
-        count = {} if threads is None else {"TVM_NUM_THREADS": str(threads)}
-
-        def worker(name: str, environment: dict[str, str]) -> Worker:
-            return Worker(
-                self._command, self._scratch / f"{name}.log",
-                queue_timeout_s=options.queue_timeout_s,
-                environment={"OMP_NUM_THREADS": "1", **environment},
-            )  # fmt: skip
-
-        self._builders = [worker(f"build-{number}", {}) for number in range(options.build_jobs)]
-        self._runner = worker("run", count)
-        try:
-            yield
-        finally:
-            for one in (*self._builders, self._runner):
-                one.stop()
-            shutil.rmtree(self._scratch, ignore_errors=True)
-
     # The work.
 
-    def _measure(self, show: Callable[[MeasureProgress], None]) -> None:
-        self._draw(show)
-        jobs = self._missing()
+    def _measure(self, show: OnProgress) -> None:
+        options = self._options
+        code: dict[str, NDArray[np.float32]] = {}
+        if options.machine_code:
+            code = known_columns(self._folder, self._target.text)
+        with TrialRunner(
+            options,
+            self._target,
+            self._folder,
+            rpc=options.rpc,
+            command=self._command,
+            least_free_bytes=self._least_free_bytes,
+        ) as self._trials:
+            try:
+                self._draw(show)
+                jobs = self._missing()
+                if jobs:
+                    self._measure_jobs(jobs, code, show)
+            finally:
+                self._save(code)
+
+    def _measure_jobs(
+        self, jobs: Sequence[_Job], code: dict[str, NDArray[np.float32]], show: OnProgress
+    ) -> None:
+        size = self._options.batch
         total = self._journal.measured_count + len(jobs)
-        if not jobs:
-            return
-        self._build_reference()
-        clock = _Clock(len(jobs))
-        for start in range(0, len(jobs), self._options.batch):
-            self._check_space()
-            self._append_health()
-            if start % (_CODE_BATCHES * self._options.batch) == 0:
-                self._save_code()
-            batch = jobs[start : start + self._options.batch]
-            built: list[tuple[_Job, dict[str, Any], float]] = []
+        reference = self._built_reference()
+        clock = Clock(len(jobs))
+        for start in range(0, len(jobs), size):
+            self._append_health(reference)
+            if start % (_CODE_BATCHES * size) == 0:
+                self._save(code)
+            batch = {job.program_id: job for job in jobs[start : start + size]}
             show(self._progress("building", total, clock))
-            requests = [self._build_request(job) for job in batch]
-            building = timer("build a batch")
-            building.start()
-            answers = ask_all(
-                self._builders, requests, timeout_s=self._options.build_timeout_s
-            )  # fmt: skip
-            for number, answer in answers:
-                if answer.outcome == "done":
-                    built.append((batch[number], answer.value, answer.elapsed_s))
-                else:
-                    self._fail(batch[number], answer, is_build=True)
-                    clock.add(1)
-            building.stop()
-            for job, program, build_s in built:
-                self._time(job, program, build_s)
-                clock.add(1)
+            built: list[tuple[_Job, Outcome]] = []
+            with timer("build a batch"):
+                for name, outcome in self._trials.build(
+                    {name: self._program(job.task, job.schedule) for name, job in batch.items()}
+                ):
+                    if outcome.error_code:
+                        self._note(batch[name], outcome, build_s=outcome.seconds, run_s=0.0)
+                        clock.add()
+                    else:
+                        built.append((batch[name], outcome))
+            for job, program in built:
+                with timer("time a program"):
+                    outcome = self._trials.run(job.program_id, program.arguments)
+                self._note(job, outcome, build_s=program.seconds, run_s=outcome.seconds)
+                if program.machine_code and not outcome.error_code:
+                    code[job.program_id] = np.array(program.machine_code, np.float32)
+                clock.add()
                 show(self._progress("timing", total, clock))
 
     @timer("draw programs")
-    def _draw(self, show: Callable[[MeasureProgress], None]) -> None:
+    def _draw(self, show: OnProgress) -> None:
         """Draws the programs of the tasks that have none yet."""
         options, count = self._options, self._per_task()
         drawn = {entry["task"] for entry in self._drawn()}
         missing = [task for task in self._tasks if task.key not in drawn]
-        show(MeasureProgress("drawing", len(self._tasks) - len(missing), len(self._tasks), 0, None))
-        for number, task in enumerate(missing, start=1 + len(self._tasks) - len(missing)):
-            entry: dict[str, Any] = {
-                "kind": "drawn", "task": task.key, "count": count, "seed": options.seed,
-                "choose_from": options.choose_from, "error": None, "error_code": 0, "programs": [],
-            }  # fmt: skip
+        there = len(self._tasks) - len(missing)
+        show(CampaignProgress("drawing", there, len(self._tasks)))
+        wanted = {"count": count, "seed": options.seed, "choose_from": options.choose_from}
+        model: dict[str, Any] = {}
+        if options.choose_from > 1:
+            model = {"device": options.device, "model": str(model_folder(options.model))}
+        for number, task in enumerate(missing, start=there + 1):
             if task.programs is not None:
-                entry["programs"] = [
+                programs = tuple(
                     {"program_id": identity, "schedule": steps}
                     for identity, steps in task.programs[:count]
-                ]
+                )
+                outcome = Outcome(0, "", 0.0, programs)
             else:
-                request = {
-                    "op": "draw", "task": self._task_file(task), "target": self._target.options,
-                    "count": count, "seed": options.seed, "scratch": str(self._scratch),
-                    "choose_from": options.choose_from,
-                }  # fmt: skip
-                if options.choose_from > 1:
-                    request |= {"device": options.device, "model": str(model_folder(options.model))}
-                answer = self._builders[0].ask(request, timeout_s=self._options.draw_timeout_s)
-                if answer.outcome == "done":
-                    entry["programs"] = answer.value["programs"]
-                elif says_disk_is_full(answer.text):
-                    raise disk_full(self._folder, self._journal.measured_count)
-                else:
-                    entry["error_code"] = failure_code(answer, died=INSTANTIATION)
-                    entry["error"] = answer.text
-            self._journal.append(entry)
-            show(MeasureProgress("drawing", number, len(self._tasks), 0, None))
+                outcome = self._trials.draw(
+                    self._task_file(task), timeout_s=options.draw_timeout_s, **wanted, **model
+                )
+            self._journal.append(
+                {
+                    "kind": "drawn",
+                    "task": task.key,
+                    **wanted,
+                    "error": outcome.error or None,
+                    "error_code": outcome.error_code,
+                    "programs": outcome.programs,
+                }
+            )
+            show(CampaignProgress("drawing", number, len(self._tasks)))
 
     def _drawn(self) -> list[dict[str, Any]]:
         """Returns what was drawn as it is wanted now."""
@@ -348,9 +318,8 @@ class Campaign:
         wanted = (self._per_task(), options.seed, options.choose_from)
         return [
             entry
-            for entry in self._journal.entries
-            if entry["kind"] == "drawn"
-            and (entry["count"], entry["seed"], entry.get("choose_from", 1)) == wanted
+            for entry in self._journal.of_kind("drawn")
+            if (entry["count"], entry["seed"], entry.get("choose_from", 1)) == wanted
         ]
 
     def _per_task(self) -> int:
@@ -359,144 +328,81 @@ class Campaign:
 
     def _missing(self) -> list[_Job]:
         """Returns what is to be measured: the first program of every task, then the second, ..."""
-        done = {e["program_id"] for e in self._journal.entries if e["kind"] == "measured"}
+        done = {entry["program_id"] for entry in self._journal.of_kind("measured")}
         wanted = {task.key: task for task in self._tasks}
         columns = [
             [_Job(wanted[entry["task"]], **program) for program in entry["programs"]]
             for entry in self._drawn()
             if entry["task"] in wanted
         ]
-        longest = max(map(len, columns), default=0)
-        jobs = [column[row] for row in range(longest) for column in columns if row < len(column)]
+        jobs = [job for row in zip_longest(*columns) for job in row if job is not None]
         if self._options.most_programs:
             jobs = jobs[: self._options.most_programs]
         return [job for job in jobs if job.program_id not in done]
 
-    @timer("time a program")
-    def _time(self, job: _Job, program: dict[str, Any], build_s: float) -> None:
-        artifact = self._artifact(job)
-        request = self._run_request(artifact, program["arguments"])
-        answer = self._runner.ask(request, timeout_s=self._options.run_timeout_s)
-        artifact.unlink(missing_ok=True)
-        if answer.outcome != "done":
-            self._fail(job, answer, is_build=False, build_s=build_s)
-            return
-        self._append(job, error_code=0, error=None, costs_s=answer.value["costs_s"],
-                     build_s=build_s, run_s=answer.elapsed_s)  # fmt: skip
-        if "machine_code" in program:
-            self._code[job.program_id] = np.array(program["machine_code"], np.float32)
-        self._failures.add(0, "")
-
-    def _fail(self, job: _Job, answer: Answer, *, is_build: bool, build_s: float = 0.0) -> None:
-        """Notes a failure; raises when it is the last of too many of one kind."""
-        if says_disk_is_full(answer.text):
-            raise disk_full(self._folder, self._journal.measured_count)
-        code = program_failure(answer, is_build=is_build, target_kind=self._target.kind)
-        seconds = (answer.elapsed_s, 0.0) if is_build else (build_s, answer.elapsed_s)
-        self._append(job, error_code=code, error=answer.text, costs_s=[], build_s=seconds[0],
-                     run_s=seconds[1])  # fmt: skip
-        self._failures.add(code, answer.text)
-
-    def _append(self, job: _Job, **values: Any) -> None:
+    def _note(self, job: _Job, outcome: Outcome, *, build_s: float, run_s: float) -> None:
+        """Notes a program; raises when it is the last of too many failures of one kind."""
         self._journal.append(
-            {"kind": "measured", "program_id": job.program_id, "task": job.task.key,
-             "measured_at": int(time.time()), **values}
-        )  # fmt: skip
+            {
+                "kind": "measured",
+                "program_id": job.program_id,
+                "task": job.task.key,
+                "measured_at": int(time.time()),
+                "error_code": outcome.error_code,
+                "error": outcome.error or None,
+                "costs_s": outcome.costs_s,
+                "build_s": build_s,
+                "run_s": run_s,
+            }
+        )
+        self._failures.add(failure_name(outcome.error_code), outcome.error)
 
-    # Machine code.
-
-    def _known_code(self) -> dict[str, NDArray[np.float32]]:
-        """Returns what the table has already."""
-        if not self._options.machine_code:
-            return {}
-        return known_columns(self._folder, self._text)
-
-    def _save_code(self) -> None:
-        if self._code:
-            MachineCode(self._text, self._code).save(self._folder)
-
-    @property
-    def _text(self) -> str:
-        return str(self._target.to_json()["target"])
+    def _save(self, code: dict[str, NDArray[np.float32]]) -> None:
+        if code:
+            MachineCode(self._target.text, code).save(self._folder)
 
     # The reference program and the machine.
 
     @timer("build the reference")
-    def _build_reference(self) -> None:
+    def _built_reference(self) -> Outcome | None:
+        """Returns the reference program, built; None where there is none."""
         if self._reference is None:
-            return
-        file = self._task_file(self._reference)
-        common = {"task": file, "target": self._target.options}
-        request = {
-            **common, "op": "draw", "count": 1, "seed": 0, "choose_from": 1,
-            "scratch": str(self._scratch),
-        }  # fmt: skip
-        drawn = self._builders[0].ask(request, timeout_s=self._options.draw_timeout_s)
-        built = drawn
-        artifact = self._scratch / f"reference{self._suffix}"
-        if drawn.outcome == "done":
-            schedule = drawn.value["programs"][0]["schedule"]
-            request = {**common, "op": "build", "schedule": schedule, "artifact": str(artifact)}
-            built = self._builders[0].ask(request, timeout_s=self._options.build_timeout_s)
-        if built.outcome != "done":
-            if says_disk_is_full(built.text):
-                raise disk_full(self._folder, self._journal.measured_count)
+            return None
+        built = self._trials.build_one(
+            _REFERENCE, self._task_file(self._reference), timeout_s=self._options.draw_timeout_s
+        )
+        if built.error_code:
             raise DeviceError(
                 f"the reference program ({REFERENCE_TASK}) cannot be built for "
-                f"{self._target.options}: {built.text}; nothing was measured. Check the target, "
+                f"{self._target.options}: {built.error}; nothing was measured. Check the target, "
                 "then run the same command again"
             )
-        self._reference_artifact = (artifact, built.value["arguments"])
+        return built
 
-    def _append_health(self) -> None:
+    def _append_health(self, reference: Outcome | None) -> None:
         """Times the reference program and notes the load; its failure is noted, no more."""
         entry: dict[str, Any] = {"kind": "health", "at": int(time.time()), **snapshot()}
-        if self._reference_artifact is not None:
-            request = self._run_request(*self._reference_artifact)
-            answer = self._runner.ask(request, timeout_s=self._options.run_timeout_s)
-            entry["reference_costs_s"] = answer.value.get("costs_s")
-            entry["reference_error"] = answer.text or None
+        if reference is not None:
+            timed = self._trials.run(_REFERENCE, reference.arguments, is_kept=True)
+            entry["reference_costs_s"] = timed.costs_s or None
+            entry["reference_error"] = timed.error or None
         self._journal.append(entry)
 
-    def _check_space(self) -> None:
-        if shutil.disk_usage(self._folder).free < self._least_free_bytes:
-            raise disk_full(self._folder, self._journal.measured_count)
+    def _task_file(self, task: MeasuredTask) -> Path:
+        return (self._folder / TASKS_FOLDER / f"{task.key}.json").absolute()
 
-    # Requests.
+    def _program(self, task: MeasuredTask, schedule: Any) -> dict[str, Any]:
+        return {"task": str(self._task_file(task)), "schedule": schedule}
 
-    def _task_file(self, task: MeasuredTask) -> str:
-        return str((self._folder / TASKS_FOLDER / f"{task.key}.json").absolute())
-
-    @property
-    def _suffix(self) -> str:
-        return ".so" if self._options.rpc is None else ".tar"
-
-    def _artifact(self, job: _Job) -> Path:
-        return self._scratch / f"{job.program_id}{self._suffix}"
-
-    def _build_request(self, job: _Job) -> dict[str, Any]:
-        return {
-            "op": "build", "task": self._task_file(job.task), "schedule": job.schedule,
-            "target": self._target.options, "artifact": str(self._artifact(job).absolute()),
-            "machine_code": self._options.machine_code,
-        }  # fmt: skip
-
-    def _run_request(self, artifact: Path, arguments: list[Any]) -> dict[str, Any]:
-        return {
-            "op": "run", "artifact": str(artifact.absolute()), "arguments": arguments,
-            "target_kind": self._target.kind, "timing": to_dict(self._options.timing),
-            "rpc": self._options.rpc, "timeout_s": self._options.run_timeout_s,
-        }  # fmt: skip
-
-    def _progress(self, stage: str, total: int, clock: _Clock) -> MeasureProgress:
-        entries = self._journal.entries
-        failed = sum(e["kind"] == "measured" and e["error_code"] != 0 for e in entries)
-        done = self._journal.measured_count
-        return MeasureProgress(stage, done, total, failed, clock.seconds_left())
+    def _progress(self, stage: str, total: int, clock: Clock) -> CampaignProgress:
+        measured = self._journal.of_kind("measured")
+        failed = sum(entry["error_code"] != 0 for entry in measured)
+        return CampaignProgress(stage, len(measured), total, failed, clock.seconds_left())
 
     @timer("write tables")
     def _report(self, before: int) -> MeasureReport:
-        if not self._journal.measured_count:
+        measured = self._journal.of_kind("measured")
+        if not measured:
             texts = [e["error"] for e in self._journal.entries if e.get("error")]
             raise DeviceError(
                 "no program could be drawn or measured"
@@ -506,22 +412,23 @@ class Campaign:
             tables = write_tables(self._folder)
         except DataError as error:
             if says_disk_is_full(str(error)):
-                count = self._journal.measured_count
-                raise disk_full(self._folder, count) from None
+                raise self._journal.disk_full() from None
             raise
         names = {task.key: task.name for task in self._tasks}
-        drawn = [e for e in self._journal.entries if e["kind"] == "drawn" and e["error"]]
-        measured = [e for e in self._journal.entries if e["kind"] == "measured"]
         return MeasureReport(
             folder=self._folder,
             device=self._options.device,
-            target=json.dumps(self._target.options, sort_keys=True),
+            target=self._target.text,
             threads=self._target.threads,
             tasks=len({entry["task"] for entry in measured}),
             measured=len(measured),
             before=before,
             failures=failures_by_kind(measured),
-            draw_failures={names.get(e["task"], e["task"]): e["error"] for e in drawn},
+            draw_failures={
+                names.get(e["task"], e["task"]): e["error"]
+                for e in self._journal.of_kind("drawn")
+                if e["error"]
+            },
             tables=tables,
         )
 
@@ -533,29 +440,6 @@ class _Job:
     schedule: Any
 
 
-class _Clock:
-    """Estimates what is left from how long this run's programs took."""
-
-    def __init__(self, total: int) -> None:
-        self._start = time.monotonic()
-        self._total = total
-        self._done = 0
-
-    def add(self, count: int) -> None:
-        self._done += count
-
-    def seconds_left(self) -> float | None:
-        if not self._done:
-            return None
-        return (time.monotonic() - self._start) / self._done * (self._total - self._done)
-
-
-def _pid() -> int:
-    import os
-
-    return os.getpid()
-
-
 def _check_model(options: MeasureOptions) -> None:
     """Says what is wrong with the model before anything is drawn."""
     from cdmpp.training.asked_device import asked_device
@@ -564,9 +448,5 @@ def _check_model(options: MeasureOptions) -> None:
     asked_device(options.device, load_for_search(model_folder(options.model)).card)
 
 
-def _of_networks(show: Callable[[MeasureProgress], None]) -> Callable[[int, int], None]:
-    return lambda done, total: show(MeasureProgress("reading networks", done, total, 0, None))
-
-
-def _ignore(progress: MeasureProgress) -> None:
-    """Shows nothing."""
+def _of_networks(show: OnProgress) -> Callable[[int, int], None]:
+    return lambda done, total: show(CampaignProgress("reading networks", done, total))

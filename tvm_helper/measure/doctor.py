@@ -10,19 +10,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from cdmpp.config import to_dict
 from cdmpp.errors import DeviceError
 from cdmpp.machine import allowed_cpus
-from cdmpp.processes.worker import Worker
+from cdmpp.processes.campaign import read_campaign
 from cdmpp.text import percent_text
 from tvm_helper.measure import health as measure_health
-from tvm_helper.measure.journal import read_journal
-from tvm_helper.measure.options import TimingOptions
-from tvm_helper.measure.tables import failures_by_kind, read_campaign, read_task
+from tvm_helper.measure.journal import COMMAND, read_journal
+from tvm_helper.measure.options import TimingOptions, TrialOptions
+from tvm_helper.measure.sources import reference_task
+from tvm_helper.measure.tables import failures_by_kind, read_task
+from tvm_helper.measure.target import MeasureTarget
 from tvm_helper.measure.timing import relative_deviation
-from tvm_helper.measure.trials import WORKER_COMMAND
+from tvm_helper.measure.trials import Outcome, TrialRunner
 
-_START_TIMEOUT_S = 900.0
 _STEP_TIMEOUT_S = 300.0
 
 
@@ -32,7 +32,7 @@ def folder_report(folder: Path) -> dict[str, Any]:
     Raises:
         DataError: the folder holds no campaign, or its journal is damaged.
     """
-    settings = read_campaign(folder)
+    settings = read_campaign(folder, COMMAND)
     entries = read_journal(folder)
     measured = [entry for entry in entries if entry["kind"] == "measured"]
     health = [entry for entry in entries if entry["kind"] == "health"]
@@ -104,49 +104,34 @@ def live_report(
 def _live_rounds(
     place: Path, seconds: float, threads: int, show: Callable[[str], None]
 ) -> tuple[list[list[float]], list[dict[str, Any]]]:
-    from tvm_helper.measure.campaign import REFERENCE_TASK
-    from tvm_helper.measure.options import MeasureOptions
-    from tvm_helper.measure.sources import campaign_tasks
-
-    (task,) = campaign_tasks(MeasureOptions(sample=(REFERENCE_TASK,)), None)
+    task = reference_task()
     task.save(place)
-    worker = Worker(
-        WORKER_COMMAND, place / "worker.log", queue_timeout_s=_START_TIMEOUT_S,
-        environment={"TVM_NUM_THREADS": str(threads), "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
-
-    def ask(**request: Any) -> dict[str, Any]:
-        answer = worker.ask(request, timeout_s=_STEP_TIMEOUT_S)
-        if answer.outcome != "done":
-            raise DeviceError(
-                f"the reference program cannot be measured ({request['op']}: {answer.text}); "
-                "expected a working TVM on this CPU, try the tests: pytest -m tvm"
-            )
-        return answer.value
-
-    target = {"kind": "llvm", "mcpu": "core-avx2", "num-cores": threads}
-    common = {"task": str(place / f"{task.key}.json"), "target": target}
-    artifact = str(place / "reference.so")
     timing = TimingOptions(min_repeats=5, max_repeats=5, budget_s=seconds)
-    try:
-        drawn = ask(op="draw", count=1, seed=0, scratch=str(place), **common)["programs"][0][
-            "schedule"
-        ]
-        arguments = ask(op="build", schedule=drawn, artifact=artifact, **common)["arguments"]
-        rounds: list[list[float]] = []
-        health: list[dict[str, Any]] = []
+    options = TrialOptions(
+        timing=timing, build_timeout_s=_STEP_TIMEOUT_S, run_timeout_s=_STEP_TIMEOUT_S
+    )
+    target = {"kind": "llvm", "mcpu": "core-avx2", "num-cores": threads}
+    rounds: list[list[float]] = []
+    health: list[dict[str, Any]] = []
+    with TrialRunner(options, MeasureTarget("here", target, threads), place) as trials:
+        file = place / f"{task.key}.json"
+        built = _checked("build", trials.build_one("reference", file, timeout_s=_STEP_TIMEOUT_S))
         end = time.monotonic() + seconds
         while not rounds or time.monotonic() < end:
             show(f"timing it: {max(0.0, end - time.monotonic()):.0f} s left")
-            answer = ask(
-                op="run", artifact=artifact, arguments=arguments, target_kind="llvm",
-                timing=to_dict(timing), rpc=None, timeout_s=_STEP_TIMEOUT_S,
-            )  # fmt: skip
-            rounds.append(answer["costs_s"])
+            timed = _checked("run", trials.run("reference", built.arguments, is_kept=True))
+            rounds.append(list(timed.costs_s))
             health.append(measure_health.snapshot())
-        return rounds, health
-    finally:
-        worker.stop()
+    return rounds, health
+
+
+def _checked(step: str, outcome: Outcome) -> Outcome:
+    if outcome.error_code:
+        raise DeviceError(
+            f"the reference program cannot be measured ({step}: {outcome.error}); expected a "
+            "working TVM on this CPU, try the tests: pytest -m tvm"
+        )
+    return outcome
 
 
 def _report(

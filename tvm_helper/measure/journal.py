@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from cdmpp.errors import DataError, UsageError
+from cdmpp.errors import DataError
 from cdmpp.files.journal import NO_SPACE, LineJournal, read_lines
+from cdmpp.processes.campaign import JOURNAL_FILE
 
-JOURNAL_FILE = "journal.jsonl"
-CAMPAIGN_FILE = "campaign.json"
 TASKS_FOLDER = "tasks"
+#: What makes folders of such campaigns.
+COMMAND = "cdmpp measure"
 #: What a line of a campaign is about; `round` is a search's.
 KINDS = ("drawn", "measured", "health", "round")
 _NO_SPACE_TEXT = ("No space left on device", "Disk quota exceeded")
@@ -30,27 +30,6 @@ def says_disk_is_full(text: str) -> bool:
     return any(part in text for part in _NO_SPACE_TEXT)
 
 
-def check_unchanged(
-    folder: Path, what: str, there: Mapping[str, Any], now: Mapping[str, Any]
-) -> None:
-    """Checks that a campaign or search is continued with the settings that it began with.
-
-    Args:
-        there: the settings in the folder.
-        now: those that must not differ.
-
-    Raises:
-        UsageError: some do.
-    """
-    changed = [name for name in now if there.get(name) != now[name]]
-    if changed:
-        listed = ", ".join(f"{name}: {there.get(name)} there, {now[name]} now" for name in changed)
-        raise UsageError(
-            f"{folder} holds a {what} with other settings ({listed[:400]}); use the same or choose "
-            "another --out"
-        )
-
-
 class Journal(LineJournal):
     """The lines of a campaign, in order; `kind` of each is one of `KINDS`.
 
@@ -65,14 +44,22 @@ class Journal(LineJournal):
         super().__init__(Path(folder) / JOURNAL_FILE)
         self.entries = _of_known_kinds(self.path, self.entries)
 
+    def of_kind(self, kind: str) -> list[dict[str, Any]]:
+        """Returns the lines of a kind."""
+        return [entry for entry in self.entries if entry["kind"] == kind]
+
     @property
     def measured_count(self) -> int:
         """Programs that are done, failed ones included."""
         return sum(entry["kind"] == "measured" for entry in self.entries)
 
+    def disk_full(self) -> DataError:
+        """Returns the error of a disk that is full."""
+        return disk_full(self.path.parent, self.measured_count)
+
     def _failure(self, error: OSError) -> DataError:
         if error.errno in NO_SPACE:
-            return disk_full(self.path, self.measured_count)
+            return self.disk_full()
         return super()._failure(error)
 
 

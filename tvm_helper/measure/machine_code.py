@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,10 +10,10 @@ from typing import Any
 from cdmpp.datasets.extraction.machine_code import MachineCode, known_columns
 from cdmpp.errors import ReplayError
 from cdmpp.features.machine_code import machine_code_columns
+from cdmpp.processes.campaign import CampaignProgress, Clock, OnProgress, read_campaign
 from tvm_helper.compat import Target
-from tvm_helper.measure.campaign import MeasureProgress
-from tvm_helper.measure.journal import TASKS_FOLDER, read_journal
-from tvm_helper.measure.tables import read_campaign, read_task
+from tvm_helper.measure.journal import COMMAND, TASKS_FOLDER, read_journal
+from tvm_helper.measure.tables import read_task
 from tvm_helper.measure.worker import scheduled_module
 from tvm_helper.programs.machine_code import assembly_of
 
@@ -30,9 +28,7 @@ class _Program:
     schedule: Any
 
 
-def write_machine_code(
-    folder: Path, *, on_progress: Callable[[MeasureProgress], None] | None = None
-) -> MachineCode:
+def write_machine_code(folder: Path, *, on_progress: OnProgress | None = None) -> MachineCode:
     """Compiles the programs of a campaign once more and writes their table; goes on where it was.
 
     A program that does not compile is left out.
@@ -45,7 +41,7 @@ def write_machine_code(
     known = known_columns(folder, target_text)
     columns = {one.program_id: known[one.program_id] for one in programs if one.program_id in known}
     missing = [one for one in programs if one.program_id not in columns]
-    target, failed, start = Target(json.loads(target_text)), 0, time.monotonic()
+    target, failed, clock = Target(json.loads(target_text)), 0, Clock(len(missing))
     for number, one in enumerate(missing, 1):
         read_task(folder, one.task)  # says which file is missing
         try:
@@ -53,12 +49,12 @@ def write_machine_code(
             columns[one.program_id] = machine_code_columns(assembly_of(module, target))
         except ReplayError:
             failed += 1
+        clock.add()
         if number % _STEP == 0:
             MachineCode(target_text, columns).save(folder)
         if on_progress is not None:
-            left = (time.monotonic() - start) / number * (len(missing) - number)
-            done = len(programs) - len(missing) + number
-            on_progress(MeasureProgress("compiling", done, len(programs), failed, left))
+            done, left = len(programs) - len(missing) + number, clock.seconds_left()
+            on_progress(CampaignProgress("compiling", done, len(programs), failed, left))
     table = MachineCode(target_text, columns)
     table.save(folder)
     return table
@@ -69,7 +65,7 @@ def _programs(folder: Path) -> tuple[str, list[_Program]]:
 
     Programs that failed are none: some take a compiler hours.
     """
-    target = str(read_campaign(folder)["target"])
+    target = str(read_campaign(folder, COMMAND)["target"])
     entries = read_journal(folder)
     done = {
         entry["program_id"]

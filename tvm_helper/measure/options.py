@@ -30,13 +30,63 @@ class TimingOptions:
 
 
 @dataclass(frozen=True)
-class MeasureOptions:
+class TrialOptions:
+    """How programs are built and timed, in a campaign or in a search.
+
+    Attributes:
+        device: label of what measures.
+        target: TVM's target as JSON or as a tag; None = it follows from the device's numbers.
+        threads: threads a program may use on a CPU; None = those of the label.
+        seed: what is drawn follows from it.
+        machine_code: whether the columns of what the compiler made of the programs are kept too.
+        build_jobs: processes that build. Nothing is built while a program is timed.
+        build_timeout_s: seconds in which a program has to be built.
+        run_timeout_s: seconds in which it has to be timed.
+        queue_timeout_s: seconds in which a worker or a remote device has to be free. It is never
+            part of the other ones.
+        timing: when a program has been timed enough.
+    """
+
+    device: str = ""
+    target: str | None = None
+    threads: int | None = None
+    seed: int = 0
+    machine_code: bool = False
+    build_jobs: int = 1
+    build_timeout_s: float = 60.0
+    run_timeout_s: float = 60.0
+    queue_timeout_s: float = 900.0
+    timing: TimingOptions = field(default_factory=TimingOptions)
+
+    def check_trials(self, *timeouts: str) -> None:
+        """Checks these options and the named time-outs.
+
+        Raises:
+            UsageError: no device, or a number that makes no sense.
+        """
+        if not self.device:
+            raise UsageError(
+                "no device label; give --device LABEL, one that `cdmpp device list` names or a new "
+                "one with --target and --threads"
+            )
+        if self.build_jobs < 1:
+            raise UsageError(f"build_jobs must be at least 1, got {self.build_jobs}")
+        for name in ("build_timeout_s", "run_timeout_s", "queue_timeout_s", *timeouts):
+            if not getattr(self, name) > 0:
+                raise UsageError(f"{name} must be more than 0 seconds, got {getattr(self, name)}")
+        timing = self.timing
+        if not 1 <= timing.min_repeats <= timing.max_repeats:
+            raise UsageError(
+                "expected 1 <= timing.min_repeats <= timing.max_repeats, got "
+                f"{timing.min_repeats} and {timing.max_repeats}"
+            )
+
+
+@dataclass(frozen=True)
+class MeasureOptions(TrialOptions):
     """A campaign.
 
     Attributes:
-        device: label of what is measured.
-        target: TVM's target as JSON or as a tag; None = it follows from the device's numbers.
-        threads: threads a program may use on a CPU; None = those of the label.
         sample: tasks whose MetaSchedule space is sampled: names (`measure --list-tasks`) or Python
             files.
         replay: folders in Tenset's layout whose programs are measured.
@@ -47,27 +97,16 @@ class MeasureOptions:
         most_tasks: tasks in all, drawn by a hash; 0 = no bound.
         per_task: programs of each task.
         most_programs: programs in all, evenly over the tasks; 0 = no bound.
-        seed: what is drawn follows from it.
         choose_from: schedules that are drawn for each that is kept: those that the model predicts
             to be the fastest. 1 = random ones.
         model: what chooses: a run folder, or a packaged model.
-        machine_code: whether the columns of what the compiler made of the programs are kept too.
-        build_jobs: processes that build. Nothing is built while a program is timed.
         batch: programs that are built before they are timed.
         draw_timeout_s: seconds in which a task's schedules have to be drawn.
-        build_timeout_s: seconds in which a program has to be built.
-        run_timeout_s: seconds in which it has to be timed.
-        queue_timeout_s: seconds in which a worker or a remote device has to be free. It is never
-            part of the other three.
         stop_after_failures: consecutive failures of one kind after which the campaign stops; 0 =
             never.
         rpc: `HOST:PORT:KEY` of TVM's RPC tracker; None = this machine.
-        timing: when a program has been timed enough.
     """
 
-    device: str = ""
-    target: str | None = None
-    threads: int | None = None
     sample: tuple[str, ...] = ()
     replay: tuple[str, ...] = ()
     replay_devices: tuple[str, ...] = ()
@@ -77,19 +116,12 @@ class MeasureOptions:
     most_tasks: int = 0
     per_task: int = 64
     most_programs: int = 0
-    seed: int = 0
     choose_from: int = 1
     model: str = "pretrained"
-    machine_code: bool = False
-    build_jobs: int = 1
     batch: int = 16
     draw_timeout_s: float = 900.0
-    build_timeout_s: float = 60.0
-    run_timeout_s: float = 60.0
-    queue_timeout_s: float = 900.0
     stop_after_failures: int = 20
     rpc: str | None = None
-    timing: TimingOptions = field(default_factory=TimingOptions)
 
     def check(self) -> None:
         """Checks what can be checked without a device.
@@ -97,31 +129,18 @@ class MeasureOptions:
         Raises:
             UsageError: no device, nothing to measure, or a number that makes no sense.
         """
-        if not self.device:
-            raise UsageError(
-                "no device label; give --device LABEL, one that `cdmpp device list` names or a new "
-                "one with --target and --threads"
-            )
+        self.check_trials("draw_timeout_s")
         if not (self.sample or self.replay or self.network or self.tasks_of):
             raise UsageError(
                 "nothing to measure; give --sample TASK (cdmpp measure --list-tasks), --replay "
                 "DATASET, --network FILE or --tasks-of CAMPAIGN"
             )
-        for name in ("per_task", "choose_from", "build_jobs", "batch"):
+        for name in ("per_task", "choose_from", "batch"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} must be at least 1, got {getattr(self, name)}")
         for name in ("most_programs", "most_tasks", "least_flops"):
             if getattr(self, name) < 0:
                 raise UsageError(f"{name} must be at least 0, got {getattr(self, name)}")
-        for name in ("draw_timeout_s", "build_timeout_s", "run_timeout_s", "queue_timeout_s"):
-            if not getattr(self, name) > 0:
-                raise UsageError(f"{name} must be more than 0 seconds, got {getattr(self, name)}")
-        timing = self.timing
-        if not 1 <= timing.min_repeats <= timing.max_repeats:
-            raise UsageError(
-                "expected 1 <= timing.min_repeats <= timing.max_repeats, got "
-                f"{timing.min_repeats} and {timing.max_repeats}"
-            )
 
 
 def rpc_address(text: str) -> tuple[str, int, str]:

@@ -20,6 +20,8 @@ from cdmpp.files.atomic import write_json
 from cdmpp.records import MeasureRecord, Source, program_id_of_text
 from tvm_helper.measure.options import MeasureOptions
 
+#: Named, so that every campaign on any machine has the same one.
+REFERENCE_TASK = "matmul:m=192,n=192,k=192"
 _KEY_LENGTH = 16
 
 
@@ -69,6 +71,11 @@ class MeasuredTask:
                     "networks": [list(pair) for pair in self.networks], **self.content,
                 },
             )  # fmt: skip
+
+
+def reference_task() -> MeasuredTask:
+    """Returns the task of which one program is timed before every batch."""
+    return campaign_tasks(MeasureOptions(sample=(REFERENCE_TASK,)), None)[0]
 
 
 def campaign_tasks(
@@ -148,10 +155,11 @@ def _of_network(path: Path, target: Any) -> Iterator[MeasuredTask]:
 
 
 def _of_campaign(folder: Path) -> Iterator[MeasuredTask]:
-    from tvm_helper.measure.journal import read_journal
-    from tvm_helper.measure.tables import read_campaign, read_task
+    from cdmpp.processes.campaign import read_campaign
+    from tvm_helper.measure.journal import COMMAND, read_journal
+    from tvm_helper.measure.tables import read_task
 
-    read_campaign(folder)  # says what is wrong where there is none
+    read_campaign(folder, COMMAND)  # says what is wrong where there is none
     drawn = dict.fromkeys(e["task"] for e in read_journal(folder) if e["kind"] == "drawn")
     for key in drawn:
         task = read_task(folder, key)

@@ -23,8 +23,9 @@ from cdmpp.datasets.extraction.shard import (
 from cdmpp.datasets.metaschedule.databases import Workload, parse_tuning_record
 from cdmpp.errors import DataError, ReplayError
 from cdmpp.features.compact_ast import CompactAst
-from cdmpp.records import MeasureRecord, TensetTask, program_id
-from tvm_helper.measure.journal import CAMPAIGN_FILE, TASKS_FOLDER, read_journal
+from cdmpp.processes.campaign import read_campaign
+from cdmpp.records import ERROR_CODE_NAMES, MeasureRecord, TensetTask, program_id
+from tvm_helper.measure.journal import COMMAND, TASKS_FOLDER, read_journal
 
 #: Programs of one shard: what is featurised again when a campaign has gone on.
 SHARD_PROGRAMS = 256
@@ -39,7 +40,7 @@ def write_tables(
         DataError: there is no campaign, or a file cannot be read or written.
     """
     folder = Path(folder)
-    settings = read_campaign(folder)
+    settings = read_campaign(folder, COMMAND)
     measured = _measured(folder)
     if not measured:
         raise DataError(
@@ -62,25 +63,6 @@ def write_tables(
     )  # fmt: skip
 
 
-def read_campaign(folder: Path) -> dict[str, Any]:
-    """Returns what a campaign's folder says of it: device, target, threads, options.
-
-    Raises:
-        DataError: it holds no campaign.
-    """
-    path = Path(folder) / CAMPAIGN_FILE
-    try:
-        value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(value["device"], str):
-            raise ValueError("`device` is no text")
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DataError(
-            f"{folder}: no measuring campaign ({error}); expected the --out folder of "
-            "`cdmpp measure`"
-        ) from None
-    return value
-
-
 def _measured(folder: Path) -> list[dict[str, Any]]:
     return [entry for entry in read_journal(folder) if entry["kind"] == "measured"]
 
@@ -91,7 +73,7 @@ def build_measured_shard(plan: ShardPlan, folder: Path, start: int, key: str) ->
     Raises:
         DataError: a file cannot be read or written.
     """
-    settings = read_campaign(folder)
+    settings = read_campaign(folder, COMMAND)
     entries = _measured(folder)[start : start + SHARD_PROGRAMS]
     schedules = {
         drawn["program_id"]: drawn["schedule"]
@@ -211,8 +193,6 @@ def _module(text: str) -> Any:
 
 def failures_by_kind(entries: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Returns for each kind of failure its code, name, count and first text, most first."""
-    from cdmpp.records import ERROR_CODE_NAMES
-
     kinds: dict[int, dict[str, Any]] = {}
     for entry in entries:
         code = entry.get("error_code", 0)

@@ -10,7 +10,7 @@ from typing import Any
 
 from cdmpp.devices.registry import find_device, get_device
 from cdmpp.errors import UsageError
-from tvm_helper.measure.options import MeasureOptions
+from tvm_helper.measure.options import TrialOptions
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,11 @@ class MeasureTarget:
         """Kind of the target, such as `llvm` or `cuda`."""
         return str(self.options["kind"])
 
+    @property
+    def text(self) -> str:
+        """The target as JSON."""
+        return json.dumps(dict(self.options), sort_keys=True)
+
     def tvm_target(self) -> Any:
         """Returns it as TVM's object."""
         from tvm_helper.compat import Target
@@ -41,12 +46,14 @@ class MeasureTarget:
     def to_json(self) -> dict[str, Any]:
         """Returns what a campaign's file says of it."""
         return {
-            "device": self.device, "target": json.dumps(dict(self.options), sort_keys=True),
-            "target_kind": self.kind, "threads": self.threads,
-        }  # fmt: skip
+            "device": self.device,
+            "target": self.text,
+            "target_kind": self.kind,
+            "threads": self.threads,
+        }
 
 
-def measure_target(options: MeasureOptions, folders: Sequence[Path] = ()) -> MeasureTarget:
+def measure_target(options: TrialOptions, folders: Sequence[Path] = ()) -> MeasureTarget:
     """Returns what a campaign compiles for.
 
     A known label brings its own target and threads; what is given otherwise must agree with it.

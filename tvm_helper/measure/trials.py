@@ -1,41 +1,45 @@
-"""Builds and times the candidates of a search in worker processes that may die."""
+"""Draws, builds and times programs in worker processes that may die."""
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from cdmpp.config import to_dict
 from cdmpp.errors import DataError
 from cdmpp.files.atomic import make_folder
 from cdmpp.processes.worker import Answer, Worker, ask_all
-from tvm_helper.compat import tvm
-from tvm_helper.measure.failures import program_failure
+from tvm_helper.measure.failures import Stage, failure_code
 from tvm_helper.measure.journal import says_disk_is_full
+from tvm_helper.measure.options import TrialOptions
 from tvm_helper.measure.target import MeasureTarget
-from tvm_helper.search.options import SearchOptions
 
 #: What has to be free on the disk before a batch is built.
 LEAST_FREE_BYTES = 64 << 20
 WORKER_COMMAND = (sys.executable, "-m", "tvm_helper.measure.worker")
 
 
-class DiskFullError(Exception):
+class DiskFullError(DataError):
     """There is no space to build or to time; no program's fault."""
+
+    def __init__(self) -> None:
+        super().__init__("the disk is full; free some space and run the same command again")
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of building or timing a program.
+    """What became of drawing, building or timing programs.
 
     Attributes:
         error_code: as `cdmpp.records.ERROR_CODE_NAMES`, 0 = it went well.
         error: text of the failure, empty where it went well.
         seconds: how long it took.
+        programs: of a task: drawn ones, `program_id` and `schedule` of each.
         arguments: of a built program: types and shapes.
         costs_s: of a timed program.
         machine_code: of a built program, where it is asked for: the columns of its code.
@@ -44,18 +48,20 @@ class Outcome:
     error_code: int
     error: str
     seconds: float
+    programs: tuple[dict[str, Any], ...] = ()
     arguments: tuple[Any, ...] = ()
     costs_s: tuple[float, ...] = ()
     machine_code: tuple[float, ...] = ()
 
 
 class TrialRunner:
-    """Worker processes that build, and one that runs.
+    """Worker processes that draw and build, and one that runs; they end with the `with` block.
 
     Args:
         options: time-outs and timing.
         target: what is compiled for.
-        folder: where built programs lie for a while; made, and removed by `close`.
+        folder: of the campaign or search: built programs lie in it for a while.
+        rpc: `HOST:PORT:KEY` of TVM's RPC tracker; None = programs run on this machine.
         command: what workers run.
         least_free_bytes: below this the disk counts as full.
 
@@ -65,16 +71,19 @@ class TrialRunner:
 
     def __init__(
         self,
-        options: SearchOptions,
+        options: TrialOptions,
         target: MeasureTarget,
         folder: Path,
         *,
+        rpc: str | None = None,
         command: Sequence[str] = WORKER_COMMAND,
         least_free_bytes: int = LEAST_FREE_BYTES,
     ) -> None:
         self._options = options
         self._target = target
-        self._folder = make_folder(folder, what="built programs").absolute()
+        self._rpc = rpc
+        scratch = folder / f"build.{os.getpid()}.tmp"
+        self._folder = make_folder(scratch, what="built programs").absolute()
         self._least_free_bytes = least_free_bytes
         threads = target.threads
         count = {} if threads is None else {"TVM_NUM_THREADS": str(threads)}
@@ -85,16 +94,45 @@ class TrialRunner:
 
     def _worker(self, command: Sequence[str], name: str, environment: dict[str, str]) -> Worker:
         return Worker(
-            command, self._folder / f"{name}.log", queue_timeout_s=self._options.queue_timeout_s,
+            command,
+            self._folder / f"{name}.log",
+            queue_timeout_s=self._options.queue_timeout_s,
             environment={"OMP_NUM_THREADS": "1", **environment},
-        )  # fmt: skip
+        )
 
-    def artifact(self, name: str) -> Path:
-        """Returns where the program of that name is built."""
-        return self._folder / f"{name}.so"
+    def draw(self, task: Path, *, timeout_s: float, **values: Any) -> Outcome:
+        """Draws programs of a task.
 
-    def build(self, modules: dict[str, Any]) -> Iterator[tuple[str, Outcome]]:
-        """Builds scheduled modules, by name; yields (name, outcome) as they come.
+        Args:
+            task: the task's file.
+            values: of the request, see `tvm_helper.measure.worker`.
+
+        Raises:
+            DiskFullError: there is no space.
+            DeviceError: a worker cannot be started.
+        """
+        request = {
+            **values,
+            "op": "draw",
+            "task": str(task),
+            "target": dict(self._target.options),
+            "scratch": str(self._folder),
+        }
+        return self._outcome(self._builders[0].ask(request, timeout_s=timeout_s), "draw")
+
+    def of_modules(self, modules: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+        """Returns scheduled modules, by name, as programs to build.
+
+        Raises:
+            DiskFullError: there is no space.
+        """
+        return {name: {"module": self._written(name, one)} for name, one in modules.items()}
+
+    def build(self, programs: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, Outcome]]:
+        """Builds programs; yields (name, outcome) as they come.
+
+        Args:
+            programs: by name: `task` and `schedule`, or `module`, see `tvm_helper.measure.worker`.
 
         Raises:
             DiskFullError: there is no space.
@@ -102,35 +140,70 @@ class TrialRunner:
         """
         if shutil.disk_usage(self._folder).free < self._least_free_bytes:
             raise DiskFullError
-        requests = [self._build_request(name, module) for name, module in modules.items()]
-        names = list(modules)
+        common = {
+            "op": "build",
+            "target": dict(self._target.options),
+            "machine_code": self._options.machine_code,
+        }
+        requests = [
+            {**common, **program, "artifact": str(self._artifact(name))}
+            for name, program in programs.items()
+        ]
+        names = list(programs)
         timeout_s = self._options.build_timeout_s
         for number, answer in ask_all(self._builders, requests, timeout_s=timeout_s):
-            yield names[number], self._outcome(answer, is_build=True)
+            yield names[number], self._outcome(answer, "build")
 
-    def run(self, name: str, arguments: Sequence[Any]) -> Outcome:
-        """Times a built program and removes it.
+    def build_one(self, name: str, task: Path, *, timeout_s: float) -> Outcome:
+        """Draws one program of a task, the same every time, and builds it under a name; returns
+        what became of it.
 
         Raises:
             DiskFullError: there is no space.
-            DeviceError: the worker cannot be started.
+            DeviceError: a worker cannot be started.
+        """
+        drawn = self.draw(task, timeout_s=timeout_s, count=1, seed=0, choose_from=1)
+        if drawn.error_code:
+            return drawn
+        program = {"task": str(task), "schedule": drawn.programs[0]["schedule"]}
+        ((_, built),) = self.build({name: {**program, "machine_code": False}})
+        return built
+
+    def run(self, name: str, arguments: Sequence[Any], *, is_kept: bool = False) -> Outcome:
+        """Times a built program and removes it, unless it is kept.
+
+        Raises:
+            DiskFullError: there is no space.
+            DeviceError: the worker cannot be started, or a remote device is not free.
         """
         request = {
-            "op": "run", "artifact": str(self.artifact(name)), "arguments": list(arguments),
-            "target_kind": self._target.kind, "timing": to_dict(self._options.timing), "rpc": None,
+            "op": "run",
+            "artifact": str(self._artifact(name)),
+            "arguments": list(arguments),
+            "target_kind": self._target.kind,
+            "timing": to_dict(self._options.timing),
+            "rpc": self._rpc,
             "timeout_s": self._options.run_timeout_s,
-        }  # fmt: skip
+        }
         answer = self._runner.ask(request, timeout_s=self._options.run_timeout_s)
-        self.artifact(name).unlink(missing_ok=True)
-        return self._outcome(answer, is_build=False)
+        if not is_kept:
+            self._artifact(name).unlink(missing_ok=True)
+        return self._outcome(answer, "run")
 
-    def close(self) -> None:
-        """Ends the workers and removes the folder."""
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *details: object) -> None:
         for one in (*self._builders, self._runner):
             one.stop()
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _build_request(self, name: str, module: Any) -> dict[str, Any]:
+    def _artifact(self, name: str) -> Path:
+        return self._folder / f"{name}{'.so' if self._rpc is None else '.tar'}"
+
+    def _written(self, name: str, module: Any) -> str:
+        from tvm_helper.compat import tvm
+
         path = self._folder / f"{name}.json"
         try:
             path.write_text(str(tvm.ir.save_json(module)), encoding="utf-8")
@@ -138,19 +211,14 @@ class TrialRunner:
             if says_disk_is_full(str(error)):
                 raise DiskFullError from None
             raise DataError(f"{path}: cannot write ({error.strerror})") from None
-        return {
-            "op": "build", "module": str(path), "target": dict(self._target.options),
-            "artifact": str(self.artifact(name)), "machine_code": self._options.machine_code,
-        }  # fmt: skip
+        return str(path)
 
-    def _outcome(self, answer: Answer, *, is_build: bool) -> Outcome:
+    def _outcome(self, answer: Answer, stage: Stage) -> Outcome:
         if answer.outcome == "done":
-            return Outcome(
-                0, "", answer.elapsed_s, tuple(answer.value.get("arguments", ())),
-                tuple(answer.value.get("costs_s", ())),
-                tuple(answer.value.get("machine_code", ())),
-            )  # fmt: skip
+            names = ("programs", "arguments", "costs_s", "machine_code")
+            found = {name: tuple(answer.value.get(name, ())) for name in names}
+            return Outcome(0, "", answer.elapsed_s, **found)
         if says_disk_is_full(answer.text):
             raise DiskFullError
-        code = program_failure(answer, is_build=is_build, target_kind=self._target.kind)
+        code = failure_code(answer, stage=stage, target_kind=self._target.kind)
         return Outcome(code, answer.text, answer.elapsed_s)

@@ -100,6 +100,7 @@ def _build(request: dict[str, Any], begin: Begin) -> dict[str, Any]:
     """
     from tvm_helper.compat import Target, tvm
     from tvm_helper.programs.build import arguments_of, runnable
+    from tvm_helper.programs.machine_code import assembly
 
     begin()
     target = Target(request["target"])
@@ -120,8 +121,7 @@ def _build(request: dict[str, Any], begin: Begin) -> dict[str, Any]:
         raise ProgramError(code, error_text(error)) from None
     answer: dict[str, Any] = {"arguments": arguments_of(module)}
     if request.get("machine_code"):
-        text = str(executable.mod.inspect_source("asm"))
-        answer["machine_code"] = [float(value) for value in machine_code_columns(text)]
+        answer["machine_code"] = machine_code_columns(assembly(executable)).tolist()
     return answer
 
 

@@ -17,11 +17,15 @@ def assembly_of(module: Any, target: Target) -> str:
         ReplayError: it does not compile for the target.
     """
     try:
-        executable = tvm.compile(runnable(module), target=target)
-        return str(executable.mod.inspect_source("asm"))
+        return assembly(tvm.compile(runnable(module), target=target))
     except Exception as error:  # TVM raises whatever its passes do
         text = (str(error).strip().splitlines() or [type(error).__name__])[-1][:160]
         raise ReplayError(f"it does not compile for {target.kind.name} ({text})") from None
+
+
+def assembly(executable: Any) -> str:
+    """Returns the assembly of what TVM has compiled."""
+    return str(executable.mod.inspect_source("asm"))
 
 
 def is_target(target: Target, text: str) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 from cdmpp.errors import DataError, DeviceError
 from cdmpp.files.atomic import make_folder, write_json, write_text
 from cdmpp.processes.worker import Answer, Worker
-from tvm_helper.measure.journal import TASKS_FOLDER, disk_full, says_disk_is_full
+from tvm_helper.measure.journal import TASKS_FOLDER, says_disk_is_full
 from tvm_helper.measure.target import MeasureTarget
 from tvm_helper.programs.schedule_of_trace import schedule_of
 from tvm_helper.search.folder_files import FINAL_FILE, MODULE_FILE, SCHEDULES_FOLDER
@@ -173,7 +173,7 @@ class _Final:
     def _ask(self, request: dict[str, Any]) -> Answer:
         answer = self._worker.ask(request, timeout_s=self._options.final_timeout_s)
         if says_disk_is_full(answer.text):
-            raise disk_full(self._store.folder, self._store.journal.measured_count)
+            raise self._store.journal.disk_full()
         return answer
 
     def _task(self, task: SearchTask, trace: Any) -> dict[str, Any]:

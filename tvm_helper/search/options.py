@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from cdmpp.errors import UsageError
-from tvm_helper.measure.options import MeasureOptions, TimingOptions
+from tvm_helper.measure.options import TrialOptions
 
 SearchCostModel = Literal["cdmpp", "xgb", "random"]
 #: Trials of a round where there are enough of them for that.
@@ -14,13 +14,10 @@ MOST_PER_ROUND = 16
 
 
 @dataclass(frozen=True)
-class SearchOptions:
+class SearchOptions(TrialOptions):
     """A search.
 
     Attributes:
-        device: label of what measures.
-        target: TVM's target as JSON or as a tag; None = it follows from the device's numbers.
-        threads: threads a program may use on a CPU; None = those of the label.
         task: tasks: names (`measure --list-tasks`) or Python files with programs.
         network: an ONNX or torch.export file, instead of tasks.
         cost_model: what chooses the candidates: ours, TVM's XGB model, or chance.
@@ -31,27 +28,17 @@ class SearchOptions:
         trials: measured programs in all, failed ones included.
         trials_per_round: programs that a task gets at a time; 0 = so many that every task gets two
             rounds, at most 16.
-        seed: what is drawn follows from it.
         minutes: wall time of the search in this run; 0 = no bound.
         stop_early: whether the search follows its own advice to stop.
         stop_gain: gain below which a task counts as settled (0.02 = 2 %).
         population: candidates that TVM evolves for a round.
-        build_jobs: processes that build. Nothing is built while a program is timed.
         search_threads: threads that draw and score candidates; 0 = the CPUs that may be used.
-        build_timeout_s: seconds in which a program has to be built.
-        run_timeout_s: seconds in which it has to be timed.
-        queue_timeout_s: seconds in which a worker has to be ready.
         final_timeout_s: seconds in which the final module has to be compiled.
         stop_after_failures: consecutive failures of one kind after which the search stops; 0 =
             never.
         final_repeats: timings of the final module, in turn with those of the untuned one.
-        machine_code: whether the columns of what the compiler made of the programs are kept too.
-        timing: when a trial has been timed enough.
     """
 
-    device: str = ""
-    target: str | None = None
-    threads: int | None = None
     task: tuple[str, ...] = ()
     network: str | None = None
     cost_model: SearchCostModel = "cdmpp"
@@ -60,21 +47,14 @@ class SearchOptions:
     safety_net: bool = True
     trials: int = 64
     trials_per_round: int = 0
-    seed: int = 0
     minutes: float = 0.0
     stop_early: bool = False
     stop_gain: float = 0.02
     population: int = 512
-    build_jobs: int = 1
     search_threads: int = 0
-    build_timeout_s: float = 60.0
-    run_timeout_s: float = 60.0
-    queue_timeout_s: float = 900.0
     final_timeout_s: float = 900.0
     stop_after_failures: int = 50
     final_repeats: int = 10
-    machine_code: bool = False
-    timing: TimingOptions = field(default_factory=TimingOptions)
 
     def check(self) -> None:
         """Checks what can be checked without a device.
@@ -82,26 +62,19 @@ class SearchOptions:
         Raises:
             UsageError: no device, nothing to search, or a number that makes no sense.
         """
-        if not self.device:
-            raise UsageError(
-                "no device label; give --device LABEL, one that `cdmpp device list` names or a new "
-                "one with --target and --threads"
-            )
+        self.check_trials("final_timeout_s")
         if bool(self.task) == (self.network is not None):
             got = "got both" if self.task else "got neither"
             raise UsageError(
                 f"what is to be searched? {got}; give --task KIND:SIZE=N,... (cdmpp measure "
                 "--list-tasks) or a Python file, or --network FILE"
             )
-        for name in ("trials", "population", "build_jobs", "final_repeats"):
+        for name in ("trials", "population", "final_repeats"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} must be at least 1, got {getattr(self, name)}")
         for name in ("finetune_every", "trials_per_round", "search_threads", "minutes", "seed"):
             if not getattr(self, name) >= 0:
                 raise UsageError(f"{name} must be 0 or more, got {getattr(self, name)}")
-        for name in ("build_timeout_s", "run_timeout_s", "queue_timeout_s", "final_timeout_s"):
-            if not getattr(self, name) > 0:
-                raise UsageError(f"{name} must be more than 0 seconds, got {getattr(self, name)}")
         if not 0 < self.stop_gain < 1:
             raise UsageError(
                 f"stop_gain must be between 0 and 1 (0.02 = 2 %), got {self.stop_gain}"
@@ -111,16 +84,6 @@ class SearchOptions:
                 f"finetune_every is of the cost model cdmpp, got {self.cost_model}; leave it out "
                 "or use --cost-model cdmpp"
             )
-        self.measuring().check()
-
-    def measuring(self) -> MeasureOptions:
-        """Returns the part that measuring shares."""
-        return MeasureOptions(
-            device=self.device, target=self.target, threads=self.threads, sample=("search",),
-            seed=self.seed, build_jobs=self.build_jobs, build_timeout_s=self.build_timeout_s,
-            run_timeout_s=self.run_timeout_s, queue_timeout_s=self.queue_timeout_s,
-            machine_code=self.machine_code, timing=self.timing,
-        )  # fmt: skip
 
     def round_size(self, tasks: int) -> int:
         """Returns the programs that a task gets at a time."""

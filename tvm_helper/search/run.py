@@ -17,6 +17,7 @@ from tvm.s_tir import meta_schedule
 from cdmpp.config import to_dict
 from cdmpp.errors import CdmppError, DataError
 from cdmpp.files.atomic import sha256_file, write_json
+from cdmpp.processes.campaign import show_nothing
 from cdmpp.training.estimates import TrainedModel
 from tvm_helper.compat import import_tensor_intrinsics
 from tvm_helper.measure.health import machine
@@ -95,7 +96,7 @@ def plan_search(options: SearchOptions, *, device_folders: Sequence[Path] = ()) 
         DeviceError: an unknown device.
     """
     options.check()
-    target = measure_target(options.measuring(), device_folders)
+    target = measure_target(options, device_folders)
     import_tensor_intrinsics()  # before TVM does it, at its own pace
     tvm_target = target.tvm_target()
     unknown: dict[str, int] = {}
@@ -134,20 +135,16 @@ def run_search(
         DeviceError: a worker cannot be started, or all trials fail.
     """
     folder = Path(folder)
-    show = on_progress or _ignore
+    show = on_progress or show_nothing
     tvm_target = plan.target.tvm_target()
     with open_store(folder, plan.tasks, tvm_target, plan.settings()) as store:
         before = store.journal.measured_count
-        runner = TrialRunner(
-            plan.options, plan.target, folder / f"build.{os.getpid()}.tmp", command=command,
-            least_free_bytes=least_free_bytes,
-        )  # fmt: skip
-        try:
+        with TrialRunner(
+            plan.options, plan.target, folder, command=command, least_free_bytes=least_free_bytes
+        ) as runner:
             reason = "finished"
             if before < plan.options.trials:
                 reason = _search(plan, store, runner, tvm_target, show)
-        finally:
-            runner.close()
         final = read_final(folder)
         if final is None or final["trials"] != store.journal.measured_count:
             _check_measured(store)
@@ -253,7 +250,3 @@ def _check_measured(store: SearchStore) -> None:
         f"{store.folder}: no program could be measured ({said or 'none was proposed'}); there is "
         "no schedule to save. Mend the program, or use another --out with other time-outs"
     )
-
-
-def _ignore(progress: SearchProgress) -> None:
-    """Shows nothing."""

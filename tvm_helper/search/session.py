@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from tvm.s_tir import meta_schedule
 from tvm.s_tir.meta_schedule.utils import shash2hex
 
-from tvm_helper.measure.failures import SameFailures
-from tvm_helper.measure.journal import disk_full
+from cdmpp.processes.campaign import SameFailures
+from tvm_helper.measure.failures import failure_name
 from tvm_helper.measure.trials import DiskFullError, Outcome, TrialRunner
 from tvm_helper.search.expected_gain import (
     WINDOW,
@@ -254,7 +254,7 @@ class SearchSession:
         if fresh:
             self._show(self.progress("building"))
             with self.clock("build"), self._workers():
-                for name, outcome in self._runner.build(fresh):
+                for name, outcome in self._runner.build(self._runner.of_modules(fresh)):
                     current.built[int(name.partition("-")[2])] = outcome
             for place, outcome in sorted(current.built.items()):
                 if outcome.error_code and current.entries[place] is None:
@@ -410,7 +410,7 @@ class SearchSession:
         entry["program_id"] = self._store.add(state.task.key, current.candidates[place], entry)
         state.add(entry, current.candidates[place])
         state.gain = Gain(trend(state.latencies_s), state.gain.predicted)
-        self._failures.add(outcome.error_code, outcome.error)
+        self._failures.add(failure_name(outcome.error_code), outcome.error)
         return entry
 
     def _current(self) -> _Round:
@@ -434,7 +434,7 @@ class SearchSession:
         try:
             yield
         except DiskFullError:
-            raise disk_full(self._store.folder, self.trials) from None
+            raise self._store.journal.disk_full() from None
         finally:
             self._is_waiting = False
 

@@ -21,14 +21,12 @@ from tvm.s_tir import meta_schedule
 from cdmpp.datasets.extraction.machine_code import MachineCode, known_columns
 from cdmpp.datasets.metaschedule.databases import RECORD_FILE, WORKLOAD_FILE
 from cdmpp.errors import DataError
-from cdmpp.files.atomic import make_folder, remove_abandoned, write_json
-from cdmpp.files.journal import folder_lock
+from cdmpp.files.atomic import make_folder, write_json
+from cdmpp.processes.campaign import campaign_folder, check_unchanged
 from cdmpp.records import program_id
 from tvm_helper.measure.journal import (
     TASKS_FOLDER,
     Journal,
-    check_unchanged,
-    disk_full,
     says_disk_is_full,
 )
 from tvm_helper.search.folder_files import SEARCH_FILE, read_search
@@ -74,7 +72,7 @@ class SearchStore:
             raise
         except Exception as error:  # TVM raises whatever its reader does
             if _is_full(folder, error):
-                raise disk_full(folder, self.journal.measured_count) from None
+                raise self.journal.disk_full() from None
             raise DataError(
                 f"{folder}: the database cannot be read ({type(error).__name__}); remove "
                 f"{WORKLOAD_FILE} and {RECORD_FILE} there, they are made anew from the journal"
@@ -109,7 +107,7 @@ class SearchStore:
             self.database.commit_tuning_record(record)
             line = _line_at(path, before)
             if line is None:
-                raise disk_full(self.folder, self.journal.measured_count)
+                raise self.journal.disk_full()
             _sync(path)
             identity = program_id(
                 "metaschedule", self._tasks[key].task.workload_key, line[1][0],
@@ -123,7 +121,7 @@ class SearchStore:
             if isinstance(error, DataError):
                 raise
             if says_disk_is_full(str(error)) or isinstance(error, OSError):
-                raise disk_full(self.folder, self.journal.measured_count) from None
+                raise self.journal.disk_full() from None
             raise
         return identity
 
@@ -189,7 +187,7 @@ class SearchStore:
                 os.fsync(stream.fileno())
         except OSError as error:
             if says_disk_is_full(str(error)):
-                raise disk_full(self.folder, self.journal.measured_count) from None
+                raise self.journal.disk_full() from None
             raise DataError(f"{path}: cannot write ({error.strerror})") from None
 
 
@@ -210,9 +208,7 @@ def open_store(
         UsageError: another search holds the folder, or one with other settings is in it.
         DataError: a file cannot be read or written.
     """
-    make_folder(folder, what="search")
-    with folder_lock(folder):
-        remove_abandoned(folder)
+    with campaign_folder(folder, what="search"):
         _settle(folder, settings)
         tasks_folder = make_folder(folder / TASKS_FOLDER, what="tasks of the search")
         for task in tasks:

@@ -9,8 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,20 +19,27 @@ from cdmpp.config import to_dict
 from cdmpp.devices.registry import get_device
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DeviceError, UsageError
-from cdmpp.files.atomic import make_folder, remove_abandoned, write_json
-from cdmpp.files.journal import LineJournal, folder_lock
+from cdmpp.files.journal import LineJournal
 from cdmpp.machine import caches, check_threads, measuring_machine, thread_environment
 from cdmpp.networks.architectures.generator import GeneratedNetwork, generate
 from cdmpp.networks.architectures.spec import ArchitectureSpec
 from cdmpp.networks.campaign.options import NetworksConfig
 from cdmpp.networks.campaign.tables import (
-    CAMPAIGN_FILE,
-    JOURNAL_FILE,
+    COMMAND,
     TablesReport,
-    read_campaign,
     write_tables,
 )
 from cdmpp.networks.graph.mode import Mode
+from cdmpp.processes.campaign import (
+    JOURNAL_FILE,
+    CampaignProgress,
+    Clock,
+    OnProgress,
+    SameFailures,
+    campaign_folder,
+    settle,
+    show_nothing,
+)
 from cdmpp.processes.worker import Worker
 
 _LOG_FILE = "worker.log"
@@ -46,17 +52,6 @@ _SECONDS_TO_START = 300.0
 _SECONDS_TO_ANSWER = 30.0
 #: Every part of a sample may take its time-out.
 _MOST_PARTS = 2
-
-
-@dataclass(frozen=True)
-class NetworksProgress:
-    """How far a campaign is. `seconds_left` is None while nothing is known."""
-
-    stage: str
-    done: int
-    total: int
-    failed: int
-    seconds_left: float | None
 
 
 @dataclass(frozen=True)
@@ -113,7 +108,7 @@ def measure_networks(
     folder: Path,
     *,
     device_folders: Sequence[Path] = (),
-    on_progress: Callable[[NetworksProgress], None] | None = None,
+    on_progress: OnProgress | None = None,
     worker_command: Sequence[str] = WORKER_COMMAND,
 ) -> NetworksReport:
     """Measures what the configuration asks for into a folder; continues what is there.
@@ -133,9 +128,8 @@ def measure_networks(
     """
     config.check()
     device = _device(config, device_folders)
-    folder = make_folder(Path(folder), what="measuring campaign")
-    with folder_lock(folder):
-        remove_abandoned(folder)
+    show = on_progress or show_nothing
+    with campaign_folder(Path(folder), what="measuring campaign") as folder:
         environment = thread_environment(device.threads or 1, device.simd_bits)
         worker = Worker(
             worker_command, folder / _LOG_FILE, queue_timeout_s=_SECONDS_TO_START,
@@ -143,12 +137,11 @@ def measure_networks(
         )  # fmt: skip
         with LineJournal(folder / JOURNAL_FILE) as journal, worker:
             _settle(config, folder, device, worker)
-            campaign = _Campaign(config, journal, worker, device, on_progress or _ignore)
+            campaign = _Campaign(config, journal, worker, device, show)
             before = campaign.sample_count
             rate = campaign.run()
         (folder / _LOG_FILE).unlink(missing_ok=True)
-        if on_progress:
-            on_progress(NetworksProgress("writing tables", 0, 1, 0, None))
+        show(CampaignProgress("writing tables", 0, 1))
         return NetworksReport(write_tables(folder), before, rate)
 
 
@@ -188,14 +181,16 @@ class _Campaign:
         journal: LineJournal,
         worker: Worker,
         device: DeviceSpec,
-        show: Callable[[NetworksProgress], None],
+        show: OnProgress,
     ) -> None:
         self._config = config
         self._journal = journal
         self._worker = worker
         self._device = device
         self._show = show
-        self._failures = 0
+        self._failures = SameFailures(
+            config.stop_after_failures, ", or give --set stop_after_failures=0"
+        )
 
     @property
     def sample_count(self) -> int:
@@ -207,28 +202,21 @@ class _Campaign:
         samples = campaign_samples(self._config, self._networks())
         done = {_key(entry) for entry in self._journal.entries if entry["kind"] == "sample"}
         missing = [sample for sample in samples if sample.key not in done]
-        started = time.monotonic()
-        for number, sample in enumerate(missing):
-            rate = (time.monotonic() - started) / number if number else None
-            left = None if rate is None else rate * (len(missing) - number)
-            finished = len(samples) - len(missing) + number
-            self._show(
-                NetworksProgress("measuring", finished, len(samples), self._failed_count, left)
-            )
+        clock = Clock(len(missing))
+        for finished, sample in enumerate(missing, start=len(samples) - len(missing)):
+            self._progress(finished, len(samples), clock)
             self._measure(sample)
-        if not missing:
-            return None
-        self._show(
-            NetworksProgress("measuring", len(samples), len(samples), self._failed_count, 0.0)
-        )
-        return (time.monotonic() - started) / len(missing)
+            clock.add()
+        if missing:
+            self._progress(len(samples), len(samples), clock)
+        return clock.seconds_each()
 
-    @property
-    def _failed_count(self) -> int:
-        return sum(
+    def _progress(self, done: int, total: int, clock: Clock) -> None:
+        failed = sum(
             entry["kind"] == "sample" and entry["outcome"] != "ok"
             for entry in self._journal.entries
         )
+        self._show(CampaignProgress("measuring", done, total, failed, clock.seconds_left()))
 
     def _networks(self) -> list[GeneratedNetwork]:
         """Returns the architectures; those of an earlier run are in the journal."""
@@ -251,7 +239,7 @@ class _Campaign:
                     {"kind": "network", "spec": json.loads(network.spec.to_text()),
                      "batches": network.batches, "flops": network.flops}
                 )  # fmt: skip
-            self._show(NetworksProgress("drawing", number + 1, config.architectures, 0, None))
+            self._show(CampaignProgress("drawing", number + 1, config.architectures))
         return known
 
     def _measure(self, sample: Sample) -> None:
@@ -277,12 +265,8 @@ class _Campaign:
              "round": number, "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
              **answer}
         )  # fmt: skip
-        self._failures = self._failures + 1 if answer["outcome"] in ("crashed", "timeout") else 0
-        if config.stop_after_failures and self._failures >= config.stop_after_failures:
-            raise DeviceError(
-                f"stopped after {self._failures} failures in a row; the last: {answer['note']}. "
-                "Mend it and run the same command again, or give --set stop_after_failures=0"
-            )
+        is_broken = answer["outcome"] in ("crashed", "timeout")
+        self._failures.add("crashed or timed out" if is_broken else "", answer.get("note", ""))
 
 
 def _device(config: NetworksConfig, folders: Sequence[Path]) -> DeviceSpec:
@@ -323,24 +307,14 @@ def _settle(config: NetworksConfig, folder: Path, device: DeviceSpec, worker: Wo
         "device": device.name, "threads": device.threads if device.kind == "cpu" else None,
         "torch_version": worker.facts["torch_version"],
     }  # fmt: skip
-    path = folder / CAMPAIGN_FILE
-    if path.is_file():
-        old = read_campaign(folder)
-        changed = [name for name in _FIXED if old.get(name) != values[name]]
-        if changed:
-            raise UsageError(
-                f"{folder} holds a campaign with another {', '.join(changed)}; use the same "
-                "options or choose another --out"
-            )
-        values["machine"] = old.get("machine")
-    else:
-        values["machine"] = {**measuring_machine(), "caches": caches() or None, "gpu": gpu}
-    write_json(path, json.loads(json.dumps(values)))
+    settle(
+        folder,
+        values,
+        fixed=_FIXED,
+        machine=lambda: {**measuring_machine(), "caches": caches() or None, "gpu": gpu},
+        command=COMMAND,
+    )
 
 
 def _key(entry: dict[str, Any]) -> tuple[str, int, str, int]:
     return entry["architecture"], entry["batch"], entry["mode"], entry["round"]
-
-
-def _ignore(progress: NetworksProgress) -> None:
-    """Shows nothing."""

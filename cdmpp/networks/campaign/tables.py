@@ -22,9 +22,9 @@ from cdmpp.networks.campaign.machine_speed import SpeedCorrection, fit_correctio
 from cdmpp.networks.dataset.rows import GraphRow, LabelRow
 from cdmpp.networks.dataset.store import write_dataset
 from cdmpp.networks.graph.mode import MODES
+from cdmpp.processes.campaign import JOURNAL_FILE, read_campaign
 
-CAMPAIGN_FILE = "campaign.json"
-JOURNAL_FILE = "journal.jsonl"
+COMMAND = "cdmpp networks measure"
 SOURCE = "generated"
 #: Share of the core's time below which a sample of one thread was disturbed.
 _LEAST_SHARE = 0.9
@@ -79,27 +79,6 @@ class TablesReport:
         return {**asdict(self), "folder": str(self.folder)}
 
 
-def read_campaign(folder: Path) -> dict[str, Any]:
-    """Returns what a campaign is.
-
-    Raises:
-        DataError: there is none, or the file is damaged.
-    """
-    path = Path(folder) / CAMPAIGN_FILE
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise DataError(
-            f"{folder}: no campaign ({CAMPAIGN_FILE} is missing); begin one with cdmpp networks "
-            "measure --out"
-        ) from None
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path}: cannot read ({error}); begin anew in another folder") from None
-    if not isinstance(value, dict):
-        raise DataError(f"{path}: got no JSON object; begin anew in another folder")
-    return value
-
-
 def write_tables(folder: Path) -> TablesReport:
     """Writes the data set of what a campaign has measured so far.
 
@@ -107,7 +86,7 @@ def write_tables(folder: Path) -> TablesReport:
         DataError: no campaign, nothing measured, or a file that cannot be read or written.
     """
     folder = Path(folder)
-    campaign = read_campaign(folder)
+    campaign = read_campaign(folder, COMMAND)
     entries = read_lines(folder / JOURNAL_FILE)
     measured = _rounds(entries, has_one_thread=campaign["threads"] == 1)
     correction = _correction(measured)
@@ -136,7 +115,7 @@ def write_tables(folder: Path) -> TablesReport:
             labels.append(_label(row, sample, campaign))
     repeatability = as_timed if correction is None else _repeatability(measured)
     note = {
-        "command": "cdmpp networks measure",
+        "command": COMMAND,
         "config": {name: value for name, value in campaign.items() if name != "machine"},
         "machine": campaign.get("machine"), "repeatability": repeatability,
         "speed_correction": None if correction is None else correction.to_json(),

@@ -19,6 +19,7 @@ from cdmpp.datasets.read_report import ReadReport
 from cdmpp.datasets.tenset.record_file import read_records
 from cdmpp.errors import DataError, DeviceError, UsageError
 from cdmpp.files.journal import folder_lock
+from cdmpp.processes.campaign import CampaignProgress
 from cdmpp.processes.serve import first_error_text
 from cdmpp.processes.worker import Worker
 from cdmpp.records import ERROR_CODE_NAMES, program_id_of_text
@@ -33,7 +34,6 @@ from tests.tvm_helper.measure.campaigns import (
     replayed_tasks,
     small_dataset,
 )
-from tvm_helper.measure.campaign import MeasureProgress
 from tvm_helper.measure.journal import Journal, read_journal
 from tvm_helper.measure.tables import write_tables
 
@@ -78,7 +78,7 @@ def wait_for(condition: Any, what: str) -> None:
 
 
 def test_a_replayed_campaign_is_a_dataset_with_the_programs_of_the_records(tmp_path: Path) -> None:
-    steps: list[MeasureProgress] = []
+    steps: list[CampaignProgress] = []
     report = campaign(tmp_path / "out").run(steps.append)
     original = {
         program_id_of_text("tenset", record.workload_key, record.schedule, record.target_kind)
