@@ -98,7 +98,7 @@ def test_doctor_refuses_a_folder_without_campaign(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["doctor", str(tmp_path)]) == 3
-    assert "no measuring campaign" in capsys.readouterr().err
+    assert "no campaign at" in capsys.readouterr().err
 
 
 def campaign_folder(folder: Path, references: list[float], spread: float) -> Path:

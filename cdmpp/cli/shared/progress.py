@@ -6,36 +6,17 @@ import contextlib
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from cdmpp.nn.loop.progress import RunProgress, TrainProgress
+from cdmpp.processes.campaign import CampaignProgress
 
 #: Shows what is being done, how much of it is done, of how much (None = unknown), and a note.
 Show = Callable[[str, int, int | None, str], None]
 
 _SECONDS_BETWEEN_LINES = 10.0
-
-
-class CampaignProgress(Protocol):
-    """How far a campaign is; `seconds_left` is None while nothing is known."""
-
-    @property
-    def stage(self) -> str: ...
-
-    @property
-    def done(self) -> int: ...
-
-    @property
-    def total(self) -> int: ...
-
-    @property
-    def failed(self) -> int: ...
-
-    @property
-    def seconds_left(self) -> float | None: ...
 
 
 @contextlib.contextmanager
