@@ -141,7 +141,7 @@ def test_a_campaign_keeps_the_code_of_what_it_builds(tmp_path: Path) -> None:
 
 def test_a_folder_without_a_campaign(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["measure", "--machine-code", "--out", str(tmp_path)]) == 3
-    assert "no measuring campaign" in capsys.readouterr().err
+    assert "no campaign at" in capsys.readouterr().err
 
 
 def test_a_dataset_without_machine_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
