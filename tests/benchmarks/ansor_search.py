@@ -24,7 +24,7 @@ import numpy as np
 import tvm
 from tvm import auto_scheduler
 
-from cdmpp.files.atomic import write_atomic
+from cdmpp.files.atomic import write_text
 from cdmpp.metrics import spearman
 from tests.ansor.ansor_tasks import DEVICE, TARGET, conv2d_task, matmul_task, search
 from tests.benchmarks.ansor_search_page import page
@@ -74,14 +74,10 @@ def main() -> int:
     }  # fmt: skip
     text = json.dumps(result, indent=1) + "\n"
     args.out.mkdir(parents=True, exist_ok=True)
-    write_atomic(args.out / "ansor.json", lambda path: _write(path, text))
-    write_atomic(args.out / "ansor.md", lambda path: _write(path, page(result)))
+    write_text(args.out / "ansor.json", text)
+    write_text(args.out / "ansor.md", page(result))
     print(args.out / "ansor.md")
     return 0
-
-
-def _write(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8")
 
 
 def _changed(args: argparse.Namespace) -> str:
@@ -130,7 +126,7 @@ def _run(args: argparse.Namespace, task: str, method: str, seed: int) -> dict[st
     if isinstance(model, CdmppPythonModel):
         result["usage"] = model.usage.to_json()
         model.close()
-    write_atomic(done, lambda path: _write(path, json.dumps(result)))
+    write_text(done, json.dumps(result))
     best = f"best {1e6 * min(costs):.1f} us"
     print(f"{task} | {method} | seed {seed}: {best} in {seconds:.0f} s", flush=True)
     return result

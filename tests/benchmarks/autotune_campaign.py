@@ -16,7 +16,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
@@ -24,8 +24,9 @@ from typing import Any
 
 import numpy as np
 
-from cdmpp.files.atomic import make_folder, write_atomic, write_json
+from cdmpp.files.atomic import make_folder, write_json, write_text
 from cdmpp.machine import commit, machine
+from cdmpp.text import TIDY_COLUMNS, csv_text
 from tests.paths import ROOT
 
 _CONFIG = "configs/autotune/tenset-cpu.yaml"
@@ -112,8 +113,8 @@ def report(args: argparse.Namespace) -> int:
         raise SystemExit(f"{args.finished} has no finished study; run the step run first")
     make_folder(args.results, what="results")
     text = "\n".join([*_head(), *_budget(found), *_pruning(found), *_trees(found)]) + "\n"
-    write_atomic(args.results / "autotune.md", lambda path: _write(path, text))
-    write_atomic(args.results / "autotune.csv", lambda path: _write(path, _csv(found)))
+    write_text(args.results / "autotune.md", text)
+    write_text(args.results / "autotune.csv", csv_text(TIDY_COLUMNS, _rows(found)))
     write_json(args.results / "autotune.json", {
         "command": "make bench-autotune",
         "commits": sorted({str(value["commit"]) for value in found.values()}),
@@ -218,8 +219,7 @@ def _facts(value: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value[name] for name in names}
 
 
-def _csv(found: Mapping[tuple[str, int], Mapping[str, Any]]) -> str:
-    lines = ["suite,dataset,split,device,group,model,seed,metric,value,n"]
+def _rows(found: Mapping[tuple[str, int], Mapping[str, Any]]) -> Iterator[tuple[Any, ...]]:
     for (group, seed), value in sorted(found.items()):
         model = value["best"]["model"]
         numbers = {
@@ -229,16 +229,10 @@ def _csv(found: Mapping[tuple[str, int], Mapping[str, Any]]) -> str:
             "steps": value["steps"],
             "test_mape": value["test"]["mape"] if value["test"] else None,
         }
-        lines += [
-            f"autotune,tenset-cpu,task,all,{group},{model},{seed},{metric},{number},{value['trials']}"
-            for metric, number in numbers.items()
-            if number is not None
-        ]
-    return "\n".join(lines) + "\n"
-
-
-def _write(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8")
+        place = ("autotune", "tenset-cpu", "task", "all", group, model, seed)
+        for metric, number in numbers.items():
+            if number is not None:
+                yield *place, metric, number, value["trials"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

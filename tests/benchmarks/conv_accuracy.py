@@ -11,12 +11,10 @@ Writes conv.csv (tidy), conv.json (where from) and conv.md to --out.
 from __future__ import annotations
 
 import argparse
-import csv
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,16 +34,14 @@ from cdmpp.analytic.conv.layers.table import LayerTable, device_rows, read_layer
 from cdmpp.analytic.conv.seer.judging import time_errors
 from cdmpp.analytic.conv.seer.splits import family_split, octave_split
 from cdmpp.analytic.conv.shapes import FloatArray, IntArray
-from cdmpp.files.atomic import sha256_file, write_atomic, write_json
+from cdmpp.files.atomic import sha256_file, write_json, write_text
+from cdmpp.text import TIDY_COLUMNS, csv_text, markdown_table
 from tests.paths import ROOT
 
 LAYERS = ROOT.parent / "shared" / "data" / "neusight" / "train" / "conv.csv.gz"
 COMMAND = "make bench-conv"
 SUITE, DATASET = "conv", "neusight-conv"
 PUBLISHED_RMSPE = 0.1471
-COLUMNS = (
-    "suite", "dataset", "split", "device", "group", "model", "seed", "metric", "value", "n",
-)  # fmt: skip
 #: Judged on times as measured, and with the fitted drift taken out of them.
 MEASURED, CORRECTED = "measured", "without-drift"
 OURS, CLOSED = "closed form + trees", "closed form"
@@ -239,9 +235,7 @@ def markdown(rows: list[tuple[Any, ...]], drift: list[list[str]]) -> str:
     text += [
         "## The drift of the measuring", "",
         "Least and median layer time (ms) of each tenth of a device's rows, in their order.", "",
-        "| device | | " + " | ".join(str(i + 1) for i in range(10)) + " |",
-        "|:--|:--|" + "--:|" * 10,
-        *("| " + " | ".join(line) + " |" for line in drift), "",
+        markdown_table(["device", "", *(str(i + 1) for i in range(10))], drift, "llr"), "",
     ]  # fmt: skip
     return "\n".join(text)
 
@@ -279,12 +273,18 @@ def _cell(values: list[float]) -> str:
 def _table(
     rows: list[tuple[Any, ...]], split: str, group: str, devices: list[str], metric: str, title: str
 ) -> list[str]:
-    lines = [f"| {title} (%) | " + " | ".join(devices) + " |", "|:--|" + "--:|" * len(devices)]
-    for model in LINES:
-        cells = [_cell(_values(rows, split, group, device, model, metric)) for device in devices]
-        if any(cell != "-" for cell in cells):
-            lines.append(f"| {model} | " + " | ".join(cells) + " |")
-    return [*lines, ""]
+    def values(model: str, device: str) -> list[float]:
+        return _values(rows, split, group, device, model, metric)
+
+    return _by_device(f"{title} (%)", devices, values)
+
+
+def _by_device(
+    title: str, devices: list[str], values: Callable[[str, str], list[float]]
+) -> list[str]:
+    lines = [[model, *(_cell(values(model, device)) for device in devices)] for model in LINES]
+    kept = [line for line in lines if any(cell != "-" for cell in line[1:])]
+    return [markdown_table([title, *devices], kept, "lr"), ""]
 
 
 def _verdict(rows: list[tuple[Any, ...]], split: str, devices: list[str]) -> list[str]:
@@ -306,31 +306,10 @@ def _verdict(rows: list[tuple[Any, ...]], split: str, devices: list[str]) -> lis
 def _left_out(
     rows: list[tuple[Any, ...]], devices: list[str], group: str, metric: str, title: str
 ) -> list[str]:
-    lines = [
-        f"| {title} (%), times {group} | " + " | ".join(devices) + " |",
-        "|:--|" + "--:|" * len(devices),
-    ]
-    for model in LINES:
-        cells = [
-            _cell(_values(rows, f"device:{device}", group, device, model, metric))
-            for device in devices
-        ]
-        if any(cell != "-" for cell in cells):
-            lines.append(f"| {model} | " + " | ".join(cells) + " |")
-    return [*lines, ""]
+    def values(model: str, device: str) -> list[float]:
+        return _values(rows, f"device:{device}", group, device, model, metric)
 
-
-def write_csv(path: Path, rows: list[tuple[Any, ...]]) -> None:
-    """Writes the tidy rows."""
-    with path.open("w", newline="", encoding="utf-8") as stream:
-        writer = csv.writer(stream, lineterminator="\n")
-        writer.writerow(COLUMNS)
-        writer.writerows(rows)
-
-
-def write_text(path: Path, text: str) -> None:
-    """Writes a page."""
-    path.write_text(text, encoding="utf-8")
+    return _by_device(f"{title} (%), times {group}", devices, values)
 
 
 def main() -> int:
@@ -349,8 +328,8 @@ def main() -> int:
     for part in run(table, seeds):
         # Written after every part: what is finished can be read while the rest runs.
         rows += part
-        write_atomic(args.out / "conv.csv", partial(write_csv, rows=rows))
-        write_atomic(args.out / "conv.md", partial(write_text, text=markdown(rows, drift)))
+        write_text(args.out / "conv.csv", csv_text(TIDY_COLUMNS, rows))
+        write_text(args.out / "conv.md", markdown(rows, drift))
         print(f"{time.process_time():.0f} CPU s: {part[0][2]} seed {part[0][6]}", file=sys.stderr)
     write_json(
         args.out / "conv.json",

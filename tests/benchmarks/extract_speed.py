@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from cdmpp.files.atomic import write_text
 from tests.paths import ROOT
 
 SHIPPED = ROOT / "data" / "tenset-cpu"
@@ -295,7 +296,7 @@ def main() -> None:
     if args.phases:
         print(json.dumps(phases_here(*args.phases)))
         return
-    from cdmpp.files.atomic import write_atomic, write_json
+    from cdmpp.files.atomic import write_json
     from cdmpp.machine import commit, machine, versions
     from tests.benchmarks.extract_text import FULL_RECORDS, outcomes_text, report_text
     from tvm_helper.native import native_library
@@ -333,12 +334,8 @@ def main() -> None:
     if "ansor-gpu" in rows:
         pages["ansor-gpu.md"] = outcomes_text(result, rows["ansor-gpu"])
     for name, text in pages.items():
-        write_atomic(args.out / name, lambda path, text=text: _write(path, text))  # type: ignore[misc]
+        write_text(args.out / name, text)
         print(text)
-
-
-def _write(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ import numpy as np
 from tvm.s_tir import meta_schedule
 
 from cdmpp.errors import CdmppError, DataError
-from cdmpp.files.atomic import write_atomic
+from cdmpp.files.atomic import write_text
 from tvm_helper.compat import Schedule, installed_versions
 from tvm_helper.native.modules import MODULE_PHASES, NativeModules
 from tvm_helper.programs.sampling import WORKLOADS, TargetKind, sample_schedules, sample_target
@@ -189,10 +189,6 @@ def report(results: Sequence[ModuleSpeed], *, command: str, programs: int, round
     return "\n".join(lines) + "\n"
 
 
-def _write(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8")
-
-
 def _target_name(target: TargetKind) -> str:
     return "T4" if target == "cuda" else target
 
@@ -220,7 +216,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ]  # fmt: skip
         command = f"python -m tests.benchmarks.module_speed --out {options.out}"
         text = report(results, command=command, programs=options.programs, rounds=options.rounds)
-        write_atomic(options.out, lambda path: _write(path, text))
+        write_text(options.out, text)
     except CdmppError as error:
         print(error, file=sys.stderr)
         return error.exit_code

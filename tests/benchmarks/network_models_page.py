@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Iterable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from cdmpp.errors import DataError
-from cdmpp.files.atomic import make_folder, write_atomic, write_json
+from cdmpp.files.atomic import make_folder, write_json, write_text
 from cdmpp.machine import commit, machine, versions
 from cdmpp.metrics import mean_and_interval
 from cdmpp.networks.dataset.samples import TARGETS, assemble
@@ -19,13 +17,11 @@ from cdmpp.networks.evaluate import METRICS, noise_floor
 from cdmpp.networks.graph.mode import MODES
 from cdmpp.networks.models.base import DEFAULT_MODEL, MODELS
 from cdmpp.networks.run import data_hash
+from cdmpp.text import tidy_csv
 from tests.benchmarks.network_models import OUTSIDE, OUTSIDE_FILE
 
 COMMAND = "make bench-network-models"
 SUITE, DATASET = "networks", "networks-cpu"
-COLUMNS = (
-    "suite", "dataset", "split", "device", "group", "model", "seed", "metric", "value", "n",
-)  # fmt: skip
 _TITLES = {
     "infer_time_s": "Time of an inference", "train_time_s": "Time of a training step",
     "infer_memory_bytes": "Peak memory of inference",
@@ -50,10 +46,8 @@ def write_report(data: NetworkData, cells: Path, out: Path, *, speed: dict[str, 
     tuning = json.loads(tuned.read_text()) if tuned.exists() else []
     device = ",".join(sorted({label.device for label in data.labels}))
     make_folder(out, what="results")
-    rows = list(_tidy(found, device))
-    write_atomic(out / "networks.csv", partial(_write_csv, rows=rows))
-    text = markdown(found, data, outside, tuning, speed)
-    write_atomic(out / "networks.md", partial(_write_text, text=text))
+    write_text(out / "networks.csv", tidy_csv(_tidy(found, device)))
+    write_text(out / "networks.md", markdown(found, data, outside, tuning, speed))
     write_json(
         out / "networks.json",
         {
@@ -393,16 +387,5 @@ def _tidy(cells: list[dict[str, Any]], device: str) -> Iterable[tuple[Any, ...]]
                 if metric != "n" and numbers[metric] is not None:
                     yield (
                         SUITE, DATASET, cell["split"]["kind"], device, target, cell["model"],
-                        cell["seed"], metric, f"{numbers[metric]:.6g}", numbers["n"],
+                        cell["seed"], metric, numbers[metric], numbers["n"],
                     )  # fmt: skip
-
-
-def _write_csv(path: Path, rows: list[tuple[Any, ...]]) -> None:
-    with path.open("w", newline="", encoding="utf-8") as stream:
-        writer = csv.writer(stream, lineterminator="\n")
-        writer.writerow(COLUMNS)
-        writer.writerows(rows)
-
-
-def _write_text(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8")

@@ -9,7 +9,6 @@ and .json to --out.
 from __future__ import annotations
 
 import argparse
-import csv
 import hashlib
 import json
 import statistics
@@ -18,10 +17,13 @@ import sys
 import tempfile
 import time
 import timeit
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from cdmpp.files.atomic import write_text
 from cdmpp.machine import commit, machine, versions
+from cdmpp.text import tidy_csv
 from cdmpp.timing.stats import enable_timers, timer
 from tests.paths import ROOT
 
@@ -29,9 +31,6 @@ COMMAND = "python tests/benchmarks/profile_trace_speed.py"
 EVENTS = 1_000_000
 LIMIT_S, LIMIT_BYTES, LIMIT_TIMER_NS = 20.0, 1 << 30, 200.0
 _NAMES = ("aten::add", "aten::mm", "aten::conv2d", "aten::relu", "aten::empty")
-_COLUMNS = (
-    "suite", "dataset", "split", "device", "group", "model", "seed", "metric", "value", "n",
-)  # fmt: skip
 _READ = """
 import json, resource, sys, time
 wall, cpu = time.perf_counter(), time.process_time()
@@ -123,24 +122,17 @@ def main() -> int:
     }  # fmt: skip
     (chosen.out / "profiling.json").write_text(json.dumps(result, indent=1) + "\n")
     (chosen.out / "profiling.md").write_text(_page(result))
-    _write_csv(chosen.out / "profiling.csv", result)
+    write_text(chosen.out / "profiling.csv", tidy_csv(_rows(result)))
     return 0
 
 
-def _write_csv(path: Path, result: dict[str, Any]) -> None:
-    with path.open("w", newline="", encoding="utf-8") as out:
-        writer = csv.writer(out, lineterminator="\n")
-        writer.writerow(_COLUMNS)
-        for number, one in enumerate(result["rounds"]):
-            for metric in ("wall_s", "cpu_s", "bytes"):
-                writer.writerow(
-                    ["profiling", "made-up trace", "-", "this-machine", "read", "-", number, metric,
-                     one[metric], int(one["events"])]
-                )  # fmt: skip
-        writer.writerow(
-            ["profiling", "-", "-", "this-machine", "timer off", "-", 0, "cpu_ns",
-             result["idle_timer_ns"], 1]
-        )  # fmt: skip
+def _rows(result: dict[str, Any]) -> Iterator[tuple[Any, ...]]:
+    place = ("profiling", "made-up trace", "-", "this-machine", "read", "-")
+    for number, one in enumerate(result["rounds"]):
+        for metric in ("wall_s", "cpu_s", "bytes"):
+            yield *place, number, metric, one[metric], int(one["events"])
+    timer = ("profiling", "-", "-", "this-machine", "timer off", "-", 0, "cpu_ns")
+    yield *timer, result["idle_timer_ns"], 1
 
 
 def _page(result: dict[str, Any]) -> str:

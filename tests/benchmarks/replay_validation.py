@@ -14,8 +14,6 @@ are a second schedule.
 from __future__ import annotations
 
 import argparse
-import csv
-import io
 import json
 import subprocess
 import sys
@@ -27,14 +25,15 @@ from typing import Any
 
 import numpy as np
 import torch
-
 from cdmpp.cli.replay.costs import measured_times, measured_values
-from cdmpp.files.atomic import make_folder, write_atomic, write_json
+
+from cdmpp.files.atomic import make_folder, write_atomic, write_json, write_text
 from cdmpp.machine import commit, machine, versions
 from cdmpp.replay.calibration import fitted_gap_s
 from cdmpp.replay.costs import gather_costs
 from cdmpp.replay.engine import ReplayOptions, replay
 from cdmpp.replay.summary import replay_costs
+from cdmpp.text import tidy_csv
 from tests.benchmarks.example_networks import REPLAYED, Network, short_operators
 from tvm_helper.predict.predictor import Predictor
 from tvm_helper.programs.target import device_target
@@ -227,18 +226,15 @@ def _means(rows: list[dict[str, Any]], which: str) -> str:
 
 def table(rows: list[dict[str, Any]], args: argparse.Namespace) -> str:
     """Returns the tidy CSV."""
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(
-        ["suite", "dataset", "split", "device", "group", "model", "seed", "metric", "value", "n"]
-    )
     metrics = ("total_s", "predicted_s", "low_s", "high_s", "error", "replay_error",
                "predicted_sum_error", "gap_s")  # fmt: skip
-    for row in rows:
-        for metric in metrics:
-            writer.writerow(["replay", row["network"], row["schedule"], args.device, "network",
-                             args.model, 0, metric, row[metric], row["operators"]])  # fmt: skip
-    return stream.getvalue()
+    lines = (
+        ("replay", row["network"], row["schedule"], args.device, "network", args.model, 0, metric,
+         row[metric], row["operators"])
+        for row in rows
+        for metric in metrics
+    )  # fmt: skip
+    return tidy_csv(lines)
 
 
 def _in_order(rows: dict[tuple[str, str], dict[str, Any]]) -> list[dict[str, Any]]:
@@ -260,12 +256,8 @@ def _write_all(rows: list[dict[str, Any]], args: argparse.Namespace) -> None:
         "command": "make bench-replay", "device": args.device, "model": args.model,
         "commit": commit(), "machine": machine(), "versions": versions(), "rows": rows,
     })  # fmt: skip
-    write_atomic(args.out / "replay.md", partial(_write, page(rows, args)))
-    write_atomic(args.out / "replay.csv", partial(_write, table(rows, args)))
-
-
-def _write(text: str, path: Path) -> None:
-    path.write_text(text, encoding="utf-8")
+    write_text(args.out / "replay.md", page(rows, args))
+    write_text(args.out / "replay.csv", table(rows, args))
 
 
 def _save(program: Any, path: Path) -> None:

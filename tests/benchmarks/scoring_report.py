@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import os
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from cdmpp.files.atomic import make_folder, write_atomic, write_json
+from cdmpp.files.atomic import make_folder, write_json, write_text
 from cdmpp.machine import commit, machine
+from cdmpp.report.page import Page, Section, page_markdown
+from cdmpp.report.tables import plain_table
+from cdmpp.text import percent_text, tidy_csv
 from cdmpp.training.estimates import TrainedModel
 from tvm_helper.compat import installed_versions
 
 if TYPE_CHECKING:
     from tests.benchmarks.scoring_speed import ScoringSpeed
-
-_COLUMNS = (
-    "suite", "dataset", "split", "device", "group", "model", "seed", "metric", "value", "n",
-)  # fmt: skip
 
 
 def write_results(
@@ -37,12 +33,9 @@ def write_results(
         DataError: a file cannot be written.
     """
     make_folder(out_dir, what="results")
-    texts = {
-        "scoring.md": _markdown(results, trained, command, candidates),
-        "scoring.csv": _csv(results, candidates),
-    }
-    for name, text in texts.items():
-        write_atomic(out_dir / name, partial(_write, text))
+    page = _page(results, trained, command, candidates)
+    write_text(out_dir / "scoring.md", page_markdown(page))
+    write_text(out_dir / "scoring.csv", tidy_csv(_rows(results, candidates)))
     origin = {
         "command": command,
         "commit": commit(),
@@ -55,46 +48,43 @@ def write_results(
     write_json(out_dir / "scoring.json", origin)
 
 
-def _markdown(
+def _page(
     results: Sequence[ScoringSpeed], trained: TrainedModel, command: str, candidates: int
-) -> str:
+) -> Page:
     load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
-    facts = ", ".join(f"{name} {value}" for name, value in machine().items())
-    lines = [
-        "# Scoring throughput",
-        "",
-        f"`{command}` (`make bench-scoring`)",
-        "",
-        f"{facts}; load average {load} when the last figure was taken.",
-        f"Candidates scored through TVM's own interface (`CostModel.predict`: lowering, features, "
-        f"model), one process on one core, {candidates} random MetaSchedule",
-        f"schedules a row, the best of some rounds, both sides in turn. Ours is a "
-        f"`{trained.card.kind}`; TVM's `XGBModel` is trained on {candidates} results first.",
-        "Goal: 3 times on the matmul for llvm, 10 times on conv2d (llvm and T4).",
-        "",
-        "| target | workload | leaves | ours, candidates/s (clock) | per CPU second | XGBModel, "
-        "candidates/s (clock) | per CPU second | ratio (CPU) | of our time in the model |",
-        "|---" * 9 + "|",
-    ]
+    titles = (
+        "target", "workload", "leaves", "ours, candidates/s (clock)", "per CPU second",
+        "XGBModel, candidates/s (clock)", "per CPU second", "ratio (CPU)",
+        "of our time in the model",
+    )  # fmt: skip
+    rows = []
     for found in results:
         speeds = (found.own_per_s, found.own_per_cpu_s, found.peer_per_s, found.peer_per_cpu_s)
-        cells = " | ".join(f"{speed:,.0f}" for speed in speeds)
-        lines.append(
-            f"| {_target(found)} | {found.workload} | {found.leaves:.1f} | {cells} | "
-            f"**{found.ratio:.1f}** | {100 * found.model_share:.0f} % |"
-        )
-    lines += [
-        "",
-        "A column per CPU second stands beside each on the clock because machines are shared. What "
-        "is not in the model is lowering, walking and the leaf columns.",
-    ]
-    return "\n".join(lines) + "\n"
+        target = "T4" if found.target == "cuda" else found.target
+        rows.append(
+            [target, found.workload, f"{found.leaves:.1f}", *(f"{speed:,.0f}" for speed in speeds),
+             f"**{found.ratio:.1f}**", percent_text(found.model_share, 0)]
+        )  # fmt: skip
+    note = (
+        "Candidates scored through TVM's own interface (`CostModel.predict`: lowering, features, "
+        f"model), one process on one core, {candidates} random MetaSchedule schedules a row, the "
+        f"best of some rounds, both sides in turn. Ours is a `{trained.card.kind}`; TVM's "
+        f"`XGBModel` is trained on {candidates} results first."
+    )
+    return Page(
+        title="Scoring throughput",
+        lead="Goal: 3 times on the matmul for llvm, 10 times on conv2d (llvm and T4).",
+        sections=[Section("Candidates per second", note, tables=[plain_table(titles, rows)])],
+        notes=[
+            "A column per CPU second stands beside each on the clock because machines are shared. "
+            "What is not in the model is lowering, walking and the leaf columns."
+        ],
+        command=command,
+        facts=[*machine().items(), ("load average when the last figure was taken", load)],
+    )
 
 
-def _csv(results: Sequence[ScoringSpeed], candidates: int) -> str:
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(_COLUMNS)
+def _rows(results: Sequence[ScoringSpeed], candidates: int) -> Iterator[tuple[Any, ...]]:
     for found in results:
         values = [
             ("cdmpp", "candidates_per_s", found.own_per_s),
@@ -104,16 +94,7 @@ def _csv(results: Sequence[ScoringSpeed], candidates: int) -> str:
             ("tvm-xgb", "candidates_per_cpu_s", found.peer_per_cpu_s),
             ("cdmpp", "ratio_to_tvm_xgb", found.ratio),
         ]
+        group = f"{found.target}-{found.workload}"
         for model, metric, value in values:
-            group = f"{found.target}-{found.workload}"
-            row = ("scoring", "metaschedule-samples", "none", "all", group, model, 0, metric)
-            writer.writerow([*row, f"{value:.6g}", candidates])
-    return stream.getvalue()
-
-
-def _target(found: ScoringSpeed) -> str:
-    return "T4" if found.target == "cuda" else found.target
-
-
-def _write(text: str, path: Path) -> None:
-    path.write_text(text, encoding="utf-8")
+            place = ("scoring", "metaschedule-samples", "none", "all", group)
+            yield *place, model, 0, metric, value, candidates

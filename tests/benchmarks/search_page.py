@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from cdmpp.files.atomic import make_folder, write_atomic, write_json
+from cdmpp.files.atomic import make_folder, write_json, write_text
+from cdmpp.text import tidy_csv
 
 Results = Mapping[tuple[str, str, int], Mapping[str, Any]]
 #: A median over repeats says which of two programs is faster to within about this share.
@@ -45,8 +43,8 @@ def write_page(
     make_folder(out, what="results")
     best = best_times(timed)
     some = next(iter(found.values()))
-    write_atomic(out / "search.md", partial(_write, _markdown(found, timed, best, tasks, methods)))
-    write_atomic(out / "search.csv", partial(_write, _csv(found, timed, best, str(some["device"]))))
+    write_text(out / "search.md", _markdown(found, timed, best, tasks, methods))
+    write_text(out / "search.csv", _csv(found, timed, best, str(some["device"])))
     commits = sorted({str(result["commit"]) for result in found.values()})
     models = sorted({str(result["model"]) for result in found.values() if result["model"]})
     write_json(out / "search.json", {
@@ -274,22 +272,16 @@ def _csv(
     best: Mapping[tuple[str, str, int, int], float],
     device: str,
 ) -> str:
-    text = io.StringIO()
-    rows = csv.writer(text, lineterminator="\n")
-    rows.writerow(
-        ["suite", "dataset", "split", "device", "group", "model", "seed", "metric", "value", "n"]
-    )
+    rows: list[list[Any]] = []
     for (task, method, seed, trials), value in sorted(best.items()):
         n = len(timed[task]["seconds"]["untuned"])
-        rows.writerow(
-            ["search", "", "", device, task, method, seed, f"best_s_at_{trials}", f"{value:.9g}", n]
-        )
+        rows.append(["search", "", "", device, task, method, seed, f"best_s_at_{trials}", value, n])
     for (task, method, seed), result in sorted(found.items()):
         n = len(result["latency_s"])
         for metric in ("wall_s", "cost_model_s"):
-            seconds = f"{result[metric]:.4g}"
-            rows.writerow(["search", "", "", device, task, method, seed, metric, seconds, n])
-    return text.getvalue()
+            value = result[metric]
+            rows.append(["search", "", "", device, task, method, seed, metric, value, n])
+    return tidy_csv(rows)
 
 
 def _plot(
@@ -340,7 +332,3 @@ def _plot(
 def _curve(latency_s: Sequence[float | None]) -> Any:
     values = np.array([np.nan if value is None else value for value in latency_s], float)
     return np.fmin.accumulate(values)
-
-
-def _write(text: str, path: Path) -> None:
-    path.write_text(text, encoding="utf-8")

@@ -11,8 +11,9 @@ from cdmpp.errors import DataError
 from cdmpp.networks import packaged
 from cdmpp.networks.dataset.store import read_dataset, write_dataset
 from cdmpp.networks.run import NetworkRun, train_run
+from cdmpp.text import TIDY_COLUMNS
 from tests.benchmarks.network_models import OUTSIDE_FILE, fit_cells, speed, variants
-from tests.benchmarks.network_models_page import COLUMNS, write_report
+from tests.benchmarks.network_models_page import write_report
 from tests.networks.synthetic import DEVICE, QUICK, data
 
 KINDS = ["residual", "operator-linear", "roofline"]
@@ -64,7 +65,7 @@ def test_the_page_says_what_the_cells_say(made, monkeypatch):
     assert "| squeezenet" in text
     with (folder / "out" / "networks.csv").open() as stream:
         table = list(csv.reader(stream))
-    assert tuple(table[0]) == COLUMNS
+    assert tuple(table[0]) == TIDY_COLUMNS
     assert {row[2] for row in table[1:]} == {"architecture", "random"}
     about = json.loads((folder / "out" / "networks.json").read_text())
     assert about["speed_ms"]["fx"] > 0
