@@ -158,7 +158,7 @@ def _noise_lines(note: dict[str, Any]) -> list[str]:
     correction, timed = note.get("speed_correction"), note.get("repeatability_as_timed")
     if correction:
         exponents = ", ".join(
-            f"{name} {value:.2f}" for name, value in correction["exponents"].items()
+            f"{name} {value:.2f}" for name, value in sorted(correction["exponents"].items())
         )
         lines += [
             "Times are at the usual speed of the machine: small fixed works are timed beside every "
