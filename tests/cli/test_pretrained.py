@@ -28,7 +28,7 @@ def packaged(dataset, tmp_path_factory):
         "--run", str(parent / "run"), "--out", str(parent / "models"), *QUICK,
     ]  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("cdmpp.datasets.tenset.folder.default_dataset_dir", lambda: dataset)
+        patch.setattr("tvm_helper.extract.default_dataset_dir", lambda: dataset)
         assert main(arguments) == 0
     return parent
 
