@@ -239,3 +239,9 @@ def imports_any(path: Path, names: tuple[str, ...]) -> bool:
 def docstring(path: Path) -> str:
     """Returns the first paragraph of a module's docstring."""
     return (ast.get_docstring(ast.parse(path.read_text("utf-8"))) or "").split("\n\n")[0]
+
+
+def public_classes(path: Path) -> list[str]:
+    """Returns the names of a module's public classes."""
+    body = ast.parse(path.read_text("utf-8")).body
+    return [n.name for n in body if isinstance(n, ast.ClassDef) and not n.name.startswith("_")]

@@ -77,3 +77,11 @@ def test_what_needs_no_tvm_loads_without_it(place):
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_one_name_is_one_class():
+    places: dict[str, list[str]] = {}
+    for name, path in house.modules().items():
+        for class_name in house.public_classes(path):
+            places.setdefault(class_name, []).append(name)
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
-from cdmpp.analytic.kernels.predictor import Predictor
+from cdmpp.analytic.kernels.predictor import KernelPredictor
 from cdmpp.analytic.kernels.work import work_of
 from cdmpp.devices.occupancy import device_occupancy_limits, occupancy
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DeviceError
 from cdmpp.profiling.merge import group_rows, join_rows
-from cdmpp.profiling.schema import DEVICE_KINDS, Kind, Profile, Row
+from cdmpp.profiling.schema import DEVICE_KINDS, Kind, Profile, ProfileRow
 
 Bound = Literal["memory-bound", "compute-bound", "latency-bound"]
 Block = Literal["device", "operators", "api", "ranges"]
@@ -89,7 +89,7 @@ def explain(
         device: None = rates only, no shares of peaks, occupancy or predictions.
         by_shape: a line for every launch configuration and shape.
     """
-    predictor = None if device is None else Predictor(device)
+    predictor = None if device is None else KernelPredictor(device)
     groups = [(join_rows(rows), rows) for rows in group_rows(profile.rows, by_shape=by_shape)]
     sums: dict[Block, float] = {}
     for whole, _ in groups:
@@ -127,11 +127,11 @@ def bound_of(
 
 
 def _line(
-    whole: Row,
-    rows: Sequence[Row],
+    whole: ProfileRow,
+    rows: Sequence[ProfileRow],
     block_s: float,
     device: DeviceSpec | None,
-    predictor: Predictor | None,
+    predictor: KernelPredictor | None,
 ) -> Explained:
     moved, flop, dtype = _amounts(rows)
     seconds = whole.total_s
@@ -158,7 +158,7 @@ def _line(
     )  # fmt: skip
 
 
-def _amounts(rows: Sequence[Row]) -> tuple[float | None, float | None, str]:
+def _amounts(rows: Sequence[ProfileRow]) -> tuple[float | None, float | None, str]:
     """Returns (bytes, operations, type of data) of all calls: as measured, else from the shapes;
     None where a row has neither.
     """
@@ -180,7 +180,7 @@ def _amounts(rows: Sequence[Row]) -> tuple[float | None, float | None, str]:
 
 
 def _occupancy(
-    rows: Sequence[Row], device: DeviceSpec | None
+    rows: Sequence[ProfileRow], device: DeviceSpec | None
 ) -> tuple[float | None, tuple[str, ...]]:
     if device is None or device.kind != "gpu":
         return None, ()
@@ -204,7 +204,7 @@ def _occupancy(
 
 
 def _predicted(
-    rows: Sequence[Row], predictor: Predictor | None
+    rows: Sequence[ProfileRow], predictor: KernelPredictor | None
 ) -> tuple[float | None, tuple[str, ...]]:
     """Returns (mean seconds of a call, models); None unless every call can be predicted."""
     total, calls, models = 0.0, 0, dict[str, None]()
@@ -219,7 +219,7 @@ def _predicted(
     return (total / calls, tuple(models)) if calls else (None, ())
 
 
-def _shape_text(row: Row) -> str | None:
+def _shape_text(row: ProfileRow) -> str | None:
     if row.call is None or not row.call.shapes:
         return None
     return " ".join("x".join(map(str, shape)) for shape in row.call.shapes if shape) or None

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from cdmpp.profiling.schema import Events, Profile, Row
+from cdmpp.profiling.schema import Events, Profile, ProfileRow
 
 
 def merge_profiles(profiles: Sequence[Profile]) -> Profile:
@@ -36,7 +36,7 @@ def merge_profiles(profiles: Sequence[Profile]) -> Profile:
     )  # fmt: skip
 
 
-def join_rows(rows: Sequence[Row]) -> Row:
+def join_rows(rows: Sequence[ProfileRow]) -> ProfileRow:
     """Returns one row for several of one name; what differs between them becomes None.
 
     Bytes and operations are kept only where every row has them.
@@ -66,13 +66,13 @@ def join_rows(rows: Sequence[Row]) -> Row:
     )
 
 
-def group_rows(rows: Sequence[Row], *, by_shape: bool = False) -> list[list[Row]]:
+def group_rows(rows: Sequence[ProfileRow], *, by_shape: bool = False) -> list[list[ProfileRow]]:
     """Returns the rows of one kind and name together.
 
     Args:
         by_shape: also apart by launch and shapes.
     """
-    groups: dict[Hashable, list[Row]] = {}
+    groups: dict[Hashable, list[ProfileRow]] = {}
     for row in rows:
         key: Hashable = (row.kind, row.name, row.launch, row.call) if by_shape else (
             row.kind, row.name,
@@ -81,10 +81,10 @@ def group_rows(rows: Sequence[Row], *, by_shape: bool = False) -> list[list[Row]
     return list(groups.values())
 
 
-def _merged_rows(profiles: Sequence[Profile]) -> tuple[tuple[Row, ...], list[list[int]]]:
+def _merged_rows(profiles: Sequence[Profile]) -> tuple[tuple[ProfileRow, ...], list[list[int]]]:
     """Returns (rows, for each profile the place of each of its rows)."""
     places: dict[Hashable, int] = {}
-    found: list[list[Row]] = []
+    found: list[list[ProfileRow]] = []
     place_of: list[list[int]] = []
     for profile in profiles:
         own = []
@@ -99,7 +99,7 @@ def _merged_rows(profiles: Sequence[Profile]) -> tuple[tuple[Row, ...], list[lis
     joined = [join_rows(rows) for rows in found]
     counters = {row.name: row for row in joined if _is_counter(row)}
     timed = {row.name for row in joined if not _is_counter(row) and row.kind == "kernel"}
-    kept: list[Row] = []
+    kept: list[ProfileRow] = []
     new_place: dict[int, int] = {}
     for place, row in enumerate(joined):
         if _is_counter(row) and row.name in timed:
@@ -112,11 +112,11 @@ def _merged_rows(profiles: Sequence[Profile]) -> tuple[tuple[Row, ...], list[lis
     return tuple(kept), mapped
 
 
-def _is_counter(row: Row) -> bool:
+def _is_counter(row: ProfileRow) -> bool:
     return row.total_s == 0.0 and bool(row.metrics)
 
 
-def _with_counters(row: Row, counter: Row) -> Row:
+def _with_counters(row: ProfileRow, counter: ProfileRow) -> ProfileRow:
     """Returns a row with the operations and bytes a call of a row of counters."""
     share = row.calls / counter.calls if counter.calls else 0.0
     moved, flop = row.moved_bytes, row.flop

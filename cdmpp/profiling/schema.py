@@ -42,7 +42,7 @@ class Launch:
 
 
 @dataclass(frozen=True)
-class Row:
+class ProfileRow:
     """Everything of one kind and name (and launch and call, where the profile tells them).
 
     Attributes:
@@ -128,7 +128,7 @@ class Profile:
 
     source: str
     format: str
-    rows: tuple[Row, ...]
+    rows: tuple[ProfileRow, ...]
     events: Events | None = None
     device_name: str | None = None
     epoch_s: float | None = None

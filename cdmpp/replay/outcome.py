@@ -13,7 +13,7 @@ from cdmpp.replay.costs import CostSource, GivenTimes, LinkTimes, Source, gather
 from cdmpp.replay.engine import ReplayOptions
 from cdmpp.replay.graph import OperatorGraph
 from cdmpp.replay.kernels import KernelCosts
-from cdmpp.replay.summary import Outcome, replay_costs
+from cdmpp.replay.summary import ReplayOutcome, replay_costs
 from cdmpp.replay.transfers import Links
 
 
@@ -26,7 +26,7 @@ def replay_graph(
     times: Mapping[str, float] | None = None,
     scales: Mapping[str, float] | None = None,
     graph_source: Source = "given",
-) -> Outcome:
+) -> ReplayOutcome:
     """Returns the replay of a graph.
 
     Args:

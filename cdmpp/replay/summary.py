@@ -14,7 +14,7 @@ from cdmpp.replay.what_if import scaled_times
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ReplayOutcome:
     """A replayed network with its interval.
 
     Attributes:
@@ -48,7 +48,7 @@ def replay_costs(
     device: str = "",
     schedule: str = "",
     scales: Mapping[str, float] | None = None,
-) -> Outcome:
+) -> ReplayOutcome:
     """Returns the replay of a graph with costs: expected, both ends of the interval, every draw.
 
     Raises:
@@ -57,7 +57,7 @@ def replay_costs(
     """
     graph, times = costs.graph, costs.times_s
     scales = dict(scales or {})
-    return Outcome(
+    return ReplayOutcome(
         device=device,
         schedule=schedule,
         costs=costs,
@@ -75,7 +75,7 @@ def replay_costs(
     )
 
 
-def outcome_values(outcome: Outcome) -> dict[str, Any]:
+def outcome_values(outcome: ReplayOutcome) -> dict[str, Any]:
     """Returns an outcome as plain values; seconds."""
     run, graph = outcome.expected, outcome.costs.graph
     return {
@@ -109,7 +109,7 @@ def outcome_values(outcome: Outcome) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def by_kind(outcome: Outcome) -> list[dict[str, Any]]:
+def by_kind(outcome: ReplayOutcome) -> list[dict[str, Any]]:
     """Returns the kinds of operators with calls, seconds, interval and sources, dearest first."""
     rows: dict[str, dict[str, Any]] = {}
     for one, cost in zip(outcome.costs.graph.operators, outcome.costs.costs, strict=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 
 from cdmpp.replay.engine import Replay
-from cdmpp.replay.summary import Outcome, by_kind
+from cdmpp.replay.summary import ReplayOutcome, by_kind
 from cdmpp.report.page import Page, Section
 from cdmpp.report.tables import plain_table
 from cdmpp.text import interval_text, percent_text, seconds_text
@@ -16,7 +16,7 @@ _NARROWEST = 0.4
 _COLOURS = ("#0b6e99", "#d9730d", "#448361", "#9065b0", "#c14c8a", "#cb912f", "#d44c47", "#787774")
 
 
-def timeline_page(outcome: Outcome) -> Page:
+def timeline_page(outcome: ReplayOutcome) -> Page:
     """Returns the page: total, timeline, kinds of operators, critical path, uncovered operators."""
     graph, run, uncovered = outcome.costs.graph, outcome.expected, outcome.costs.uncovered
     kinds = by_kind(outcome)

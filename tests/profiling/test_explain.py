@@ -9,7 +9,7 @@ from cdmpp.analytic.embedding.devices import kernel_device
 from cdmpp.analytic.embedding.gpu import estimate
 from cdmpp.analytic.embedding.shapes import EmbeddingShape
 from cdmpp.analytic.kernels.call import Call
-from cdmpp.analytic.kernels.predictor import Predictor
+from cdmpp.analytic.kernels.predictor import KernelPredictor
 from cdmpp.analytic.kernels.work import work_of
 from cdmpp.analytic.operators.model import OperatorModel, known_hardware, packaged_model_path
 from cdmpp.analytic.operators.operators import make_operators
@@ -18,14 +18,14 @@ from cdmpp.devices.registry import get_device
 from cdmpp.profiling.compare import compare, holm
 from cdmpp.profiling.explain import bound_of, explain
 from cdmpp.profiling.merge import merge_profiles
-from cdmpp.profiling.schema import Events, Launch, Profile, Row
+from cdmpp.profiling.schema import Events, Launch, Profile, ProfileRow
 from cdmpp.profiling.utilisation import union_s, utilisation
 
 FLOAT2 = ("float", "float")
 
 
 def row(name="k", *, kind="kernel", calls=1, total_s=1.0, **more):
-    return Row(kind=kind, name=name, short_name=name, calls=calls, total_s=total_s, **more)
+    return ProfileRow(kind=kind, name=name, short_name=name, calls=calls, total_s=total_s, **more)
 
 
 def profile(*rows, events=None, **more):
@@ -159,7 +159,7 @@ def test_shapes_of_one_name_are_one_line_or_several():
 
 
 def test_predictions_are_those_of_our_models():
-    gpu = Predictor(get_device("v100"))
+    gpu = KernelPredictor(get_device("v100"))
     gemm = work_of(Call("aten::mm", ((512, 256), (256, 128)), FLOAT2))
     model = OperatorModel.load(packaged_model_path())
     sizes = {"batch": [1.0], "m": [512.0], "n": [128.0], "k": [256.0]}
@@ -188,14 +188,14 @@ def test_predictions_are_those_of_our_models():
 def test_without_a_model_the_roofline_answers():
     cpu = get_device("xeon-avx2-1c")
     work = work_of(Call("aten::mm", ((512, 256), (256, 128)), FLOAT2))
-    found = Predictor(cpu).predict(work)
+    found = KernelPredictor(cpu).predict(work)
     limits = (
         work.flop / cpu.peak_fp32_flop_per_s, work.moved_bytes / cpu.mem_bandwidth_bytes_per_s,
     )  # fmt: skip
     assert (found.seconds, found.model) == (max(limits), "roofline")
     half = work_of(Call("aten::mm", ((512, 256), (256, 128)), ("c10::Half", "c10::Half")))
-    assert Predictor(get_device("t4")).predict(half).model == "roofline"
-    assert Predictor(get_device("hl-100")).predict(work) is None
+    assert KernelPredictor(get_device("t4")).predict(half).model == "roofline"
+    assert KernelPredictor(get_device("hl-100")).predict(work) is None
 
 
 def test_line_has_the_mean_prediction_of_its_calls():
@@ -204,7 +204,7 @@ def test_line_has_the_mean_prediction_of_its_calls():
         row("mm", kind="cpu_op", calls=calls, call=Call("aten::mm", ((64, 64), (64, n)), FLOAT2))
         for calls, n in ((1, 64), (3, 4096))
     ]
-    each = [Predictor(device).predict(work_of(item.call)).seconds for item in rows]
+    each = [KernelPredictor(device).predict(work_of(item.call)).seconds for item in rows]
     line = explain(profile(*rows), device)[0]
     assert line.predicted_s == pytest.approx((each[0] + 3 * each[1]) / 4)
     unknown = row("mm", kind="cpu_op")

@@ -19,7 +19,7 @@ import pytest
 from cdmpp.cli.main import main
 from cdmpp.errors import DeviceError, UsageError
 from cdmpp.profiling.nvml import Nvml
-from cdmpp.profiling.schema import Events, Profile, Row
+from cdmpp.profiling.schema import Events, Profile, ProfileRow
 from cdmpp.profiling.text import spark
 from cdmpp.profiling.timeline import timeline_data, write_timeline
 from cdmpp.profiling.watch import watch
@@ -154,7 +154,9 @@ def test_the_page_holds_the_events_and_no_foreign_markup(tmp_path, capsys):
 
 
 def nested_profile():
-    rows = tuple(Row(kind="cpu_op", name=n, short_name=n, calls=1, total_s=1.0) for n in "abc")
+    rows = tuple(
+        ProfileRow(kind="cpu_op", name=n, short_name=n, calls=1, total_s=1.0) for n in "abc"
+    )
     start, duration = np.array([0.0, 1.0, 2.0, 5.0]), np.array([4.0, 2.0, 0.5, 1.0])
     numbers = np.array([0, 1, 2, 0])
     return Profile("x", "test", rows, Events(start, duration, np.zeros(4, int), numbers, ("l",)))

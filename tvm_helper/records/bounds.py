@@ -13,7 +13,14 @@ from typing import TypeAlias
 from cdmpp.errors import ReplayError
 from cdmpp.features.program.expr import Buffer, Expr
 from cdmpp.features.program.simplify import ONE, ZERO, Linear, Simplifier, constant
-from tvm_helper.records.state import THREAD_KINDS, Fuse, Iterator, Rebase, Split, Stage
+from tvm_helper.records.state import (
+    THREAD_KINDS,
+    FuseRelation,
+    Iterator,
+    RebaseRelation,
+    SplitRelation,
+    Stage,
+)
 
 #: (minimum, extent).
 Range: TypeAlias = tuple[Linear, Linear]
@@ -34,11 +41,11 @@ def derived_iterators(stage: Stage) -> list[Iterator]:
     """Returns all iterators of a stage: root ones, then derived ones, oldest first."""
     found = dict.fromkeys(stage.root)
     for relation in stage.relations:
-        if isinstance(relation, Split):
+        if isinstance(relation, SplitRelation):
             found.update(dict.fromkeys((relation.outer, relation.inner)))
-        elif isinstance(relation, Fuse):
+        elif isinstance(relation, FuseRelation):
             found.setdefault(relation.fused)
-        elif isinstance(relation, Rebase):
+        elif isinstance(relation, RebaseRelation):
             found.setdefault(relation.rebased)
         else:
             found.setdefault(relation.iterator)
@@ -222,7 +229,7 @@ class BoundInference:
     def _pass_down(self, stage: Stage) -> None:
         bound = _derives_thread(stage)
         for relation in stage.relations:
-            if isinstance(relation, Split):
+            if isinstance(relation, SplitRelation):
                 parent = self.ranges[relation.parent][1]
                 length = relation.factor if relation.factor is not None else relation.nparts
                 assert length is not None
@@ -234,13 +241,13 @@ class BoundInference:
                 self.ranges[given] = (ZERO, self._split_extent(parent, length, bound[given]))
                 self.ranges[other] = (ZERO, self._ceil_div(parent, length))
                 changed = [relation.outer, relation.inner]
-            elif isinstance(relation, Fuse):
+            elif isinstance(relation, FuseRelation):
                 extent = self._product(
                     self.ranges[relation.outer][1], self.ranges[relation.inner][1]
                 )
                 self.ranges[relation.fused] = (ZERO, extent)
                 changed = [relation.fused]
-            elif isinstance(relation, Rebase):
+            elif isinstance(relation, RebaseRelation):
                 self.ranges[relation.rebased] = (ZERO, self.ranges[relation.parent][1])
                 changed = [relation.rebased]
             else:
@@ -270,11 +277,11 @@ class BoundInference:
 
     def _pass_up_domain(self, stage: Stage, state: dict[Iterator, Interval]) -> None:
         for relation in reversed(stage.relations):
-            if isinstance(relation, Split):
+            if isinstance(relation, SplitRelation):
                 state[relation.parent] = self._split_domain(relation, state)
-            elif isinstance(relation, Fuse):
+            elif isinstance(relation, FuseRelation):
                 self._fuse_domain(relation, state)
-            elif isinstance(relation, Rebase):
+            elif isinstance(relation, RebaseRelation):
                 state[relation.parent] = self._shift(
                     state[relation.rebased], self.ranges[relation.parent][0]
                 )
@@ -287,7 +294,7 @@ class BoundInference:
     def _matches(self, interval: Interval, iterator: Iterator) -> bool:
         return interval == self._interval(iterator)
 
-    def _split_domain(self, split: Split, state: dict[Iterator, Interval]) -> Interval:
+    def _split_domain(self, split: SplitRelation, state: dict[Iterator, Interval]) -> Interval:
         outer, inner = state[split.outer], state[split.inner]
         if self._matches(outer, split.outer) and self._matches(inner, split.inner):
             return self._interval(split.parent)
@@ -301,7 +308,7 @@ class BoundInference:
             ends.append(self.simplifier.add(total, offset))
         return ends[0], ends[1]
 
-    def _fuse_domain(self, fuse: Fuse, state: dict[Iterator, Interval]) -> None:
+    def _fuse_domain(self, fuse: FuseRelation, state: dict[Iterator, Interval]) -> None:
         fused = state[fuse.fused]
         if self._matches(fused, fuse.fused):
             state[fuse.outer] = self._interval(fuse.outer)
@@ -423,10 +430,10 @@ def _derives_thread(stage: Stage) -> dict[Iterator, bool]:
     """Returns for every iterator whether a thread binding was made out of it."""
     state = {iterator: iterator.kind in THREAD_KINDS for iterator in stage.leaf}
     for relation in reversed(stage.relations):
-        if isinstance(relation, Split):
+        if isinstance(relation, SplitRelation):
             state[relation.parent] = state[relation.inner] or state[relation.outer]
-        elif isinstance(relation, Fuse):
+        elif isinstance(relation, FuseRelation):
             state[relation.inner] = state[relation.outer] = state[relation.fused]
-        elif isinstance(relation, Rebase):
+        elif isinstance(relation, RebaseRelation):
             state[relation.parent] = state[relation.rebased]
     return state

@@ -29,11 +29,11 @@ from tvm_helper.records.bounds import BoundInference, Range, derived_iterators, 
 from tvm_helper.records.dag import Dag, Reduction
 from tvm_helper.records.state import (
     THREAD_KINDS,
-    Fuse,
+    FuseRelation,
     Iterator,
-    Rebase,
+    RebaseRelation,
     ScheduleState,
-    Split,
+    SplitRelation,
     Stage,
 )
 
@@ -113,7 +113,7 @@ def _rebase(stage: Stage) -> None:
             rebased = Iterator(
                 root.name + ".0", root.is_reduction, None, root.kind, dict(root.pragmas)
             )
-            stage.relations.append(Rebase(root, rebased))
+            stage.relations.append(RebaseRelation(root, rebased))
             stage.leaf[stage.leaf.index(root)] = rebased
 
 
@@ -127,11 +127,11 @@ def _remap_attachments(stages: list[Stage]) -> None:
             current = stage.attach_iterator
             if current in stage.attach_stage.leaf:
                 break
-            if isinstance(relation, Fuse) and current is relation.inner:
+            if isinstance(relation, FuseRelation) and current is relation.inner:
                 stage.attach_iterator = relation.fused
-            elif isinstance(relation, Split) and current is relation.parent:
+            elif isinstance(relation, SplitRelation) and current is relation.parent:
                 stage.attach_iterator = relation.inner
-            elif isinstance(relation, Rebase) and current is relation.parent:
+            elif isinstance(relation, RebaseRelation) and current is relation.parent:
                 stage.attach_iterator = relation.rebased
 
 
@@ -295,18 +295,18 @@ class _Emitter:
 
     def _pass_up_index(self, stage: Stage, values: dict[Iterator, Expr]) -> None:
         for relation in reversed(stage.relations):
-            if isinstance(relation, Split):
+            if isinstance(relation, SplitRelation):
                 factor = self._simplifier.to_expr(self._ranges[relation.inner][1])
                 outer = Expr("mul", "int32", (values[relation.outer], factor))
                 value = Expr("add", "int32", (values[relation.inner], outer))
                 values[relation.parent] = self._with_minimum(relation.parent, value)
-            elif isinstance(relation, Fuse):
+            elif isinstance(relation, FuseRelation):
                 factor = self._simplifier.to_expr(self._ranges[relation.inner][1])
                 args = (values[relation.fused], factor)
                 outer, inner = (Expr(op, "int32", args) for op in ("floordiv", "floormod"))
                 values[relation.outer] = self._with_minimum(relation.outer, outer)
                 values[relation.inner] = self._with_minimum(relation.inner, inner)
-            elif isinstance(relation, Rebase):
+            elif isinstance(relation, RebaseRelation):
                 values[relation.parent] = self._with_minimum(
                     relation.parent, values[relation.rebased]
                 )
@@ -356,7 +356,7 @@ class _Emitter:
     def _overshooting(self, stage: Stage) -> dict[Iterator, bool]:
         state = dict.fromkeys(stage.leaf, False)
         for relation in reversed(stage.relations):
-            if isinstance(relation, Split):
+            if isinstance(relation, SplitRelation):
                 outer, inner = self._ranges[relation.outer][1], self._ranges[relation.inner][1]
                 exact = False
                 if inner.is_constant:
@@ -366,9 +366,9 @@ class _Emitter:
                     product = self._simplifier.scale(inner, outer.constant)
                     exact = product == self._ranges[relation.parent][1]
                 state[relation.parent] = state[relation.outer] or state[relation.inner] or not exact
-            elif isinstance(relation, Fuse):
+            elif isinstance(relation, FuseRelation):
                 state[relation.outer] = state[relation.inner] = state[relation.fused]
-            elif isinstance(relation, Rebase):
+            elif isinstance(relation, RebaseRelation):
                 state[relation.parent] = state[relation.rebased]
         return state
 
@@ -397,12 +397,12 @@ def _reduction_flags(stage: Stage) -> dict[Iterator, int]:
     """Returns for every iterator 1 = made of spatial axes, 2 = of reduction axes, 3 = of both."""
     flags = {i: 2 if i.is_reduction else 1 for i in stage.root}
     for relation in stage.relations:
-        if isinstance(relation, Split):
+        if isinstance(relation, SplitRelation):
             for part in (relation.outer, relation.inner):
                 flags[part] = flags.get(part, 0) | flags[relation.parent]
-        elif isinstance(relation, Fuse):
+        elif isinstance(relation, FuseRelation):
             flags[relation.fused] = flags[relation.outer] | flags[relation.inner]
-        elif isinstance(relation, Rebase):
+        elif isinstance(relation, RebaseRelation):
             flags[relation.rebased] = flags[relation.parent]
         else:
             flags[relation.iterator] = 0

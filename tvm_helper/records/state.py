@@ -57,7 +57,7 @@ class Iterator:
 
 
 @dataclass(frozen=True, eq=False)
-class Split:
+class SplitRelation:
     """parent = outer * extent(inner) + inner; exactly one of factor (inner length) and nparts is
     set.
     """
@@ -70,7 +70,7 @@ class Split:
 
 
 @dataclass(frozen=True, eq=False)
-class Fuse:
+class FuseRelation:
     """outer = fused // extent(inner), inner = fused % extent(inner)."""
 
     outer: Iterator
@@ -79,7 +79,7 @@ class Fuse:
 
 
 @dataclass(frozen=True, eq=False)
-class Rebase:
+class RebaseRelation:
     """parent = rebased + minimum(parent)."""
 
     parent: Iterator
@@ -87,13 +87,13 @@ class Rebase:
 
 
 @dataclass(frozen=True, eq=False)
-class Singleton:
+class SingletonRelation:
     """An iterator of extent 1 that comes from nothing (a fusion of no iterators)."""
 
     iterator: Iterator
 
 
-Relation = Split | Fuse | Rebase | Singleton
+Relation = SplitRelation | FuseRelation | RebaseRelation | SingletonRelation
 
 
 @dataclass(eq=False)
@@ -209,7 +209,7 @@ class ScheduleState:
         indices = step[2]
         if not indices:
             single = Iterator(self._unique("singleton"), False)
-            stage.relations.append(Singleton(single))
+            stage.relations.append(SingletonRelation(single))
             stage.leaf.insert(0, single)
             return
         fused = self._iterator(stage, indices[0])
@@ -219,7 +219,7 @@ class ScheduleState:
                 raise ReplayError("fused iterators are not neighbours", str(step))
             name = self._unique(f"{fused.name}.{inner.name}.fused")
             result = Iterator(name, fused.is_reduction and inner.is_reduction)
-            stage.relations.append(Fuse(fused, inner, result))
+            stage.relations.append(FuseRelation(fused, inner, result))
             fused = result
         stage.leaf[indices[0] : indices[-1] + 1] = [fused]
 
@@ -246,11 +246,11 @@ class ScheduleState:
             outer = Iterator(self._unique(current.name + ".outer"), current.is_reduction)
             inner = Iterator(self._unique(current.name + ".inner"), current.is_reduction)
             if inner_to_outer:
-                stage.relations.append(Split(current, outer, inner, length, None))
+                stage.relations.append(SplitRelation(current, outer, inner, length, None))
                 parts.insert(0, inner)
                 current = outer
             else:
-                stage.relations.append(Split(current, outer, inner, None, length))
+                stage.relations.append(SplitRelation(current, outer, inner, None, length))
                 parts.append(outer)
                 current = inner
         parts = [current, *parts] if inner_to_outer else [*parts, current]
@@ -410,14 +410,14 @@ def _related(stage: Stage, iterator: Iterator) -> set[Iterator]:
     """Returns the iterators that share a root with `iterator`, roots and derived ones."""
     related = {iterator}
     for relation in reversed(stage.relations):
-        if isinstance(relation, Split) and related & {relation.outer, relation.inner}:
+        if isinstance(relation, SplitRelation) and related & {relation.outer, relation.inner}:
             related.add(relation.parent)
-        elif isinstance(relation, Fuse) and relation.fused in related:
+        elif isinstance(relation, FuseRelation) and relation.fused in related:
             related |= {relation.outer, relation.inner}
     for relation in stage.relations:
-        if isinstance(relation, Split) and relation.parent in related:
+        if isinstance(relation, SplitRelation) and relation.parent in related:
             related |= {relation.outer, relation.inner}
-        elif isinstance(relation, Fuse) and related & {relation.outer, relation.inner}:
+        elif isinstance(relation, FuseRelation) and related & {relation.outer, relation.inner}:
             related.add(relation.fused)
     return related
 
@@ -433,23 +433,23 @@ def _factor_reduction(
     extent: dict[Iterator, int] = {i: i.domain[1] for i in stage.root if i.domain is not None}
     touched = _related(stage, factored)
     for relation in stage.relations:
-        if isinstance(relation, Split):
+        if isinstance(relation, SplitRelation):
             whole = extent[relation.parent]
             length = relation.factor or -(-whole // (relation.nparts or 1))
             if whole % length and relation.parent in touched:
                 raise ReplayError("rfactor of a split with a remainder", op.name)
             extent[relation.inner], extent[relation.outer] = length, -(-whole // length)
-        elif isinstance(relation, Fuse):
+        elif isinstance(relation, FuseRelation):
             extent[relation.fused] = extent[relation.outer] * extent[relation.inner]
         else:
             raise ReplayError("rfactor after an empty fusion", op.name)
     value: dict[Iterator, Expr] = {i: int_var(i.name) for i in stage.leaf}
     for relation in reversed(stage.relations):
-        if isinstance(relation, Split):
+        if isinstance(relation, SplitRelation):
             factor = int_const(extent[relation.inner])
             scaled = Expr("mul", "int32", (value[relation.outer], factor))
             value[relation.parent] = Expr("add", "int32", (value[relation.inner], scaled))
-        elif isinstance(relation, Fuse):
+        elif isinstance(relation, FuseRelation):
             args = (value[relation.fused], int_const(extent[relation.inner]))
             value[relation.outer] = Expr("floordiv", "int32", args)
             value[relation.inner] = Expr("floormod", "int32", args)

@@ -21,7 +21,7 @@ from tvm_helper.compat import Schedule, Target, import_tensor_intrinsics, s_tir
 from tvm_helper.predict.predictor import Predictor
 from tvm_helper.programs.network_tasks import NetworkTask
 from tvm_helper.programs.sampling import valid_schedules
-from tvm_helper.replay.graph import NetworkGraph
+from tvm_helper.replay.graph import KernelGraph
 
 ScheduleKind = Literal["first-valid", "database", "draws"]
 #: Beyond this TVM's database means that the program failed.
@@ -93,7 +93,7 @@ class ChosenSchedule:
 
 
 def choose_schedules(
-    network: NetworkGraph, target: Target, choice: ScheduleChoice
+    network: KernelGraph, target: Target, choice: ScheduleChoice
 ) -> dict[str, ChosenSchedule]:
     """Returns the programs of each task by its key.
 
@@ -140,7 +140,7 @@ class ProgramCosts(CostSource):
     def __init__(
         self,
         predictor: Predictor,
-        network: NetworkGraph,
+        network: KernelGraph,
         chosen: Mapping[str, ChosenSchedule],
         device: DeviceSpec,
     ) -> None:

@@ -34,7 +34,7 @@ _TABLE_READERS = frozenset({"take", "gather", "gather_elements", "gather_nd"})
 
 
 @dataclass(frozen=True)
-class NetworkGraph:
+class KernelGraph:
     """A network with what is known of its kernels.
 
     Attributes:
@@ -52,7 +52,7 @@ class NetworkGraph:
         return next((one for one in self.tasks.tasks if one.workload_key == key), None)
 
 
-def read_network_graph(path: Path, target: Target, *, device: str = "") -> NetworkGraph:
+def read_network_graph(path: Path, target: Target, *, device: str = "") -> KernelGraph:
     """Reads a network.
 
     Args:
@@ -72,7 +72,7 @@ def read_network_graph(path: Path, target: Target, *, device: str = "") -> Netwo
 
 def network_graph(
     module: Any, target: Target, *, name: str, source: str = "", device: str = ""
-) -> NetworkGraph:
+) -> KernelGraph:
     """Returns the graph of a relax module; see `read_network_graph`.
 
     Reshapes that the compiled network does without (they become views) are no operators; what
@@ -88,7 +88,7 @@ def network_graph(
     graph = OperatorGraph(
         name=name, operators=operators, devices={DEVICE: device} if device else {}, source=source
     )
-    return NetworkGraph(graph, tasks, fused)
+    return KernelGraph(graph, tasks, fused)
 
 
 class _Walker:

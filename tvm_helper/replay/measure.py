@@ -24,7 +24,7 @@ from tvm_helper.programs.build import (
     random_tensors,
 )
 from tvm_helper.replay.costs import ChosenSchedule
-from tvm_helper.replay.graph import NetworkGraph
+from tvm_helper.replay.graph import KernelGraph
 
 #: Each turn places everything in memory anew: where it lies decides which cache lines displace each
 #: other, and would otherwise be one draw for the whole network and one for its kernels.
@@ -107,7 +107,7 @@ class MeasuredNetwork:
 
 
 def measure_network(
-    network: NetworkGraph,
+    network: KernelGraph,
     chosen: Mapping[str, ChosenSchedule],
     target: Target,
     *,
@@ -158,7 +158,7 @@ def measure_network(
 
 
 def _compiled(
-    network: NetworkGraph, chosen: Mapping[str, ChosenSchedule], target: Target, library: Path
+    network: KernelGraph, chosen: Mapping[str, ChosenSchedule], target: Target, library: Path
 ) -> _Whole:
     scheduled = [
         (task.module, chosen[task.workload_key].schedules[0])
@@ -199,7 +199,7 @@ def _placed(whole: _Whole, *, is_alone: bool) -> Callable[[], float]:
 
 
 def _kernels(
-    network: NetworkGraph,
+    network: KernelGraph,
     chosen: Mapping[str, ChosenSchedule],
     target: Target,
     scratch: Path,
@@ -230,7 +230,7 @@ def _kernels(
     return kernels, unmeasured
 
 
-def _calls(network: NetworkGraph, kernels: Mapping[str, _Kernel]) -> list[_Call]:
+def _calls(network: KernelGraph, kernels: Mapping[str, _Kernel]) -> list[_Call]:
     """Returns the network's calls in order, in memory of their own.
 
     What has the shape of a kernel's output counts as an activation: these use the same memory again

@@ -10,7 +10,7 @@ from typing import Any
 from cdmpp.replay.calibration import fitted_gap_s, write_gap
 from cdmpp.replay.costs import GivenTimes, GraphCosts, gather_costs
 from cdmpp.replay.engine import ReplayOptions, replay
-from cdmpp.replay.summary import Outcome, replay_costs
+from cdmpp.replay.summary import ReplayOutcome, replay_costs
 from tvm_helper.predict.predictor import Predictor
 from tvm_helper.programs.network_tasks import load_network
 from tvm_helper.programs.target import device_target
@@ -29,7 +29,7 @@ def replay_network(
     scales: Mapping[str, float] | None = None,
     is_measured: bool = False,
     gap_file: Path | None = None,
-) -> list[Outcome]:
+) -> list[ReplayOutcome]:
     """Returns the replay of a network on each device of a predictor.
 
     Args:
@@ -66,7 +66,7 @@ def replay_network(
     return found
 
 
-def measured_values(outcome: Outcome, timed: MeasuredNetwork) -> dict[str, Any]:
+def measured_values(outcome: ReplayOutcome, timed: MeasuredNetwork) -> dict[str, Any]:
     """Returns predicted beside measured as plain values."""
     graph, costs = outcome.costs.graph, outcome.costs
     measured_s = measured_times(costs, timed)
@@ -112,7 +112,7 @@ def _breakdown(costs: GraphCosts, timed: MeasuredNetwork) -> list[dict[str, Any]
     )
 
 
-def _calibrate(path: Path, outcome: Outcome, timed: MeasuredNetwork) -> None:
+def _calibrate(path: Path, outcome: ReplayOutcome, timed: MeasuredNetwork) -> None:
     graph = outcome.costs.graph
     options = replace(outcome.expected.options, gap_s=0.0)
     run = replay(graph, measured_times(outcome.costs, timed), options=options)

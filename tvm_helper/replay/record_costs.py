@@ -20,7 +20,7 @@ from cdmpp.records import MeasureRecord, TensetTask, normalise_workload_key
 from cdmpp.replay.costs import CostSource, GivenTimes, OperatorCost, gather_costs
 from cdmpp.replay.engine import ReplayOptions
 from cdmpp.replay.graph import OperatorGraph
-from cdmpp.replay.summary import Outcome, replay_costs
+from cdmpp.replay.summary import ReplayOutcome, replay_costs
 from cdmpp.replay.tenset_network import DEVICE, read_tenset_network
 from cdmpp.training.asked_device import asked_device
 from cdmpp.training.estimates import TrainedModel
@@ -77,7 +77,7 @@ def replay_records(
     records_of: str | None = None,
     times: Mapping[str, float] | None = None,
     scales: Mapping[str, float] | None = None,
-) -> Outcome:
+) -> ReplayOutcome:
     """Returns the replay of a network of Tenset's from records of its tasks.
 
     Args:

@@ -18,12 +18,12 @@ from tvm_helper.records.dag import Dag, DagOp
 from tvm_helper.records.regions import Interval, needed_regions
 from tvm_helper.records.state import (
     THREAD_KINDS,
-    Fuse,
+    FuseRelation,
     Iterator,
-    Rebase,
+    RebaseRelation,
+    Relation,
     ScheduleState,
-    Singleton,
-    Split,
+    SplitRelation,
     Stage,
 )
 from tvm_helper.tir.prim_func import TensorGraph, narrow_blocks
@@ -130,12 +130,12 @@ class _Replay:
         to_threads = _becomes_thread(stage)
         live = list(stage.root)
         for relation in stage.relations:
-            if isinstance(relation, Split):
+            if isinstance(relation, SplitRelation):
                 parts = self._split(relation, to_threads)
                 at = live.index(relation.parent)
                 live[at : at + 1] = [relation.outer, relation.inner]
                 self._loops[relation.outer], self._loops[relation.inner] = parts
-            elif isinstance(relation, Fuse):
+            elif isinstance(relation, FuseRelation):
                 live = self._reorder(live, _present_order(stage.leaf, live, made_by))
                 at = live.index(relation.outer)
                 if live[at : at + 2] != [relation.outer, relation.inner]:
@@ -143,7 +143,7 @@ class _Replay:
                 pair = (self._loops[relation.outer], self._loops[relation.inner])
                 self._loops[relation.fused] = self._do("fuse", *pair)
                 live[at : at + 2] = [relation.fused]
-            elif isinstance(relation, Rebase):
+            elif isinstance(relation, RebaseRelation):
                 self._loops[relation.rebased] = self._loops[relation.parent]
                 live[live.index(relation.parent)] = relation.rebased
             else:
@@ -151,7 +151,7 @@ class _Replay:
                 live.insert(0, relation.iterator)
         self._reorder(live, stage.leaf)
 
-    def _split(self, relation: Split, to_threads: set[Iterator]) -> list[Any]:
+    def _split(self, relation: SplitRelation, to_threads: set[Iterator]) -> list[Any]:
         """Splits a loop; a part of given length never exceeds the loop unless it is a thread."""
         loop = self._loops[relation.parent]
         extent = getattr(self._schedule.get(loop).extent, "value", None)
@@ -205,15 +205,17 @@ def _call(primitive: str, function: Callable[..., Any], *args: Any, **options: A
         raise ReplayError(f"TVM refuses {primitive}", detail[:200]) from error
 
 
-def _made_by(stage: Stage) -> dict[Iterator, Split | Fuse | Rebase | Singleton]:
+def _made_by(
+    stage: Stage,
+) -> dict[Iterator, Relation]:
     """Returns the relation that each derived iterator of a stage came from."""
-    made: dict[Iterator, Split | Fuse | Rebase | Singleton] = {}
+    made: dict[Iterator, Relation] = {}
     for relation in stage.relations:
-        if isinstance(relation, Split):
+        if isinstance(relation, SplitRelation):
             made[relation.outer] = made[relation.inner] = relation
-        elif isinstance(relation, Fuse):
+        elif isinstance(relation, FuseRelation):
             made[relation.fused] = relation
-        elif isinstance(relation, Rebase):
+        elif isinstance(relation, RebaseRelation):
             made[relation.rebased] = relation
         else:
             made[relation.iterator] = relation
@@ -224,20 +226,22 @@ def _becomes_thread(stage: Stage) -> set[Iterator]:
     """Returns the iterators that are bound to threads or that a thread binding was made out of."""
     found = {iterator for iterator in stage.leaf if iterator.kind in THREAD_KINDS}
     for relation in reversed(stage.relations):
-        if isinstance(relation, Split):
+        if isinstance(relation, SplitRelation):
             if relation.outer in found or relation.inner in found:
                 found.add(relation.parent)
-        elif isinstance(relation, Fuse) and relation.fused in found:
+        elif isinstance(relation, FuseRelation) and relation.fused in found:
             found.update((relation.outer, relation.inner))
-        elif isinstance(relation, Rebase) and relation.rebased in found:
+        elif isinstance(relation, RebaseRelation) and relation.rebased in found:
             found.add(relation.parent)
     return found
 
 
-def _parents(relation: Split | Fuse | Rebase | Singleton | None) -> list[Iterator]:
-    if isinstance(relation, Fuse):
+def _parents(
+    relation: Relation | None,
+) -> list[Iterator]:
+    if isinstance(relation, FuseRelation):
         return [relation.outer, relation.inner]
-    if isinstance(relation, Split | Rebase):
+    if isinstance(relation, SplitRelation | RebaseRelation):
         return [relation.parent]
     return []
 
@@ -273,11 +277,13 @@ def _present(stage: Stage | None, iterator: Iterator | None) -> Iterator:
     assert iterator is not None
     while iterator not in stage.leaf:
         for relation in stage.relations:
-            if isinstance(relation, Fuse) and iterator in (relation.outer, relation.inner):
+            if isinstance(relation, FuseRelation) and iterator in (relation.outer, relation.inner):
                 iterator = relation.fused
                 break
-            if isinstance(relation, Split | Rebase) and iterator is relation.parent:
-                iterator = relation.inner if isinstance(relation, Split) else relation.rebased
+            if isinstance(relation, SplitRelation | RebaseRelation) and iterator is relation.parent:
+                iterator = (
+                    relation.inner if isinstance(relation, SplitRelation) else relation.rebased
+                )
                 break
         else:
             raise ReplayError("stage attached to a loop that is gone", stage.op.name)

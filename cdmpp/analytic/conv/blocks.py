@@ -23,7 +23,7 @@ _FFT_TILE = 32
 
 
 @dataclass(frozen=True)
-class Launch:
+class BlockLaunch:
     """How a kernel fills a device.
 
     Attributes:
@@ -100,14 +100,14 @@ def launch(
     shapes: ConvShapes,
     device: DeviceSpec,
     arithmetic: BlockArithmetic = "corrected",
-) -> Launch:
+) -> BlockLaunch:
     """Returns the launch of a variant's main kernel for these shapes.
 
     Raises:
         DeviceError: as `resident_blocks`.
     """
     resident = np.full(len(shapes), resident_blocks(variant, device), np.int64)
-    return Launch(launched_blocks(variant, shapes, arithmetic), resident)
+    return BlockLaunch(launched_blocks(variant, shapes, arithmetic), resident)
 
 
 def fft_tiles(shapes: ConvShapes) -> IntArray:

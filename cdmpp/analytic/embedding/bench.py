@@ -33,7 +33,7 @@ _SPREAD_GOAL = 0.04
 
 
 @dataclass(frozen=True)
-class Timing:
+class LookupTiming:
     """The time of one call.
 
     Attributes:
@@ -49,7 +49,7 @@ class Timing:
     clock: Literal["thread-cpu", "wall"]
 
 
-def time_calls(call: Callable[[int], object], budget_s: float) -> Timing:
+def time_calls(call: Callable[[int], object], budget_s: float) -> LookupTiming:
     """Times a function until the spread is small, 30 calls are done, or the budget is used up.
 
     One thread is timed by its processor time, which leaves out the moments in which another process
@@ -76,7 +76,7 @@ def time_calls(call: Callable[[int], object], budget_s: float) -> Timing:
         low, quartile, median = np.quantile(taken, (0.1, 0.25, 0.5))
         spread = float((median - low) / quartile)
         if spread <= _SPREAD_GOAL or len(taken) >= _MOST_CALLS or sum(taken) > budget_s:
-            return Timing(
+            return LookupTiming(
                 float(quartile), spread, len(taken), "thread-cpu" if is_single else "wall"
             )
 
@@ -103,7 +103,7 @@ class EmbeddingBench:
         zipf_exponent: float,
         seed: int,
         budget_s: float,
-    ) -> Timing:
+    ) -> LookupTiming:
         """Times one pass over all tables, table after table.
 
         `backward-sgd` makes the sparse gradient of each table and adds it to the table;

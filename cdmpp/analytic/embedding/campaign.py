@@ -87,7 +87,7 @@ class CampaignRow:
 
 
 @dataclass(frozen=True)
-class Campaign:
+class LookupCampaign:
     """A folder of measurements on one machine.
 
     Attributes:
@@ -177,7 +177,7 @@ def measure_campaign(
     return run_campaign(points, folder / ROWS_FILE, budget_s=budget_s, on_row=on_row)
 
 
-def read_folder(folder: Path) -> Campaign:
+def read_folder(folder: Path) -> LookupCampaign:
     """Returns what `measure_campaign` wrote.
 
     Raises:
@@ -188,7 +188,7 @@ def read_folder(folder: Path) -> Campaign:
     try:
         facts = json.loads(path.read_text("utf-8"))
         sweep = MemorySweep(**facts["memory_sweep"])
-        return Campaign(rows, CpuCaches(**facts["caches"]), sweep, facts)
+        return LookupCampaign(rows, CpuCaches(**facts["caches"]), sweep, facts)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(
             f"{path}: cannot read the machine's facts ({error}); make them: "

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from cdmpp.analytic.embedding.campaign import Campaign, CampaignRow, best_of_rounds
+from cdmpp.analytic.embedding.campaign import CampaignRow, LookupCampaign, best_of_rounds
 from cdmpp.analytic.embedding.cpu import CountedWork, CpuCaches, CpuConstants, CpuPoint, fit_cpu
 from cdmpp.analytic.embedding.cpu_probe import MemorySweep
 from cdmpp.analytic.embedding.devices import KernelDevice
@@ -115,7 +115,7 @@ def split_points(points: Sequence[CpuPoint], split: Split, seed: int) -> tuple[I
     return training, test
 
 
-def fit_campaign(campaign: Campaign) -> CpuConstants:
+def fit_campaign(campaign: LookupCampaign) -> CpuConstants:
     """Returns the costs of a campaign's machine, fitted to the fastest round of every point.
 
     Raises:
@@ -128,7 +128,7 @@ def fit_campaign(campaign: Campaign) -> CpuConstants:
 
 
 def judge_campaign(
-    campaign: Campaign, splits: Iterable[tuple[Split, int]]
+    campaign: LookupCampaign, splits: Iterable[tuple[Split, int]]
 ) -> tuple[int, list[Judgement]]:
     """Returns the number of points and every line's predictions, split by split.
 

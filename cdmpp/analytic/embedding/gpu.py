@@ -62,7 +62,7 @@ class KernelOptions:
 
 
 @dataclass(frozen=True)
-class KernelEstimate:
+class LookupEstimate:
     """What a kernel moves and how long it takes.
 
     Attributes:
@@ -91,7 +91,7 @@ def estimate(
     which: Pass = "forward",
     *,
     options: KernelOptions | None = None,
-) -> KernelEstimate:
+) -> LookupEstimate:
     """Returns traffic and time of one kernel.
 
     Raises:
@@ -178,7 +178,7 @@ def small_row_factor(width: int) -> float:
 
 def _uncached(
     shape: EmbeddingShape, device: KernelDevice, which: Pass, options: KernelOptions
-) -> KernelEstimate:
+) -> LookupEstimate:
     if options.version == "curve":
         options = replace(options, table_offset_bytes=64)
     traffic = float(shape.batch * shape.tables * warp_bytes(shape, which, options))
@@ -188,13 +188,13 @@ def _uncached(
         dram_s = traffic / device.dram_bytes_per_s
     return _limited(
         {"dram": dram_s, "compute": multiply_adds(shape, which, options) / device.flop_per_s},
-        KernelEstimate(0.0, "dram", traffic, 0.0, multiply_adds(shape, which, options), 0.0, 1, 0),
+        LookupEstimate(0.0, "dram", traffic, 0.0, multiply_adds(shape, which, options), 0.0, 1, 0),
     )
 
 
 def _resident(
     shape: EmbeddingShape, device: KernelDevice, which: Pass, options: KernelOptions
-) -> KernelEstimate:
+) -> LookupEstimate:
     """All rows of a bag, or none, come from the L2; flat bandwidths."""
     at_once = -(-device.core_count * shape.rows_per_block // shape.batch)
     if not options.reproduces_defects:
@@ -221,13 +221,13 @@ def _resident(
             "l2": l2 / device.l2_bytes_per_s,
             "compute": work / device.flop_per_s,
         },
-        KernelEstimate(0.0, "dram", dram, l2, work, hit_rate, at_once, cached_rows),
+        LookupEstimate(0.0, "dram", dram, l2, work, hit_rate, at_once, cached_rows),
     )
 
 
 def _cold_start(
     shape: EmbeddingShape, device: KernelDevice, options: KernelOptions
-) -> KernelEstimate:
+) -> LookupEstimate:
     at_once, cached_rows = _cold_start_cache(shape, device, options)
     requests = shape.batch * shape.lookups
     hit_rate = cold_start_hit_rate(shape.rows, cached_rows, requests)
@@ -235,7 +235,7 @@ def _cold_start(
     factor = small_row_factor(shape.width)
     return _limited(
         {"dram": factor * device.dram_time_s(dram), "l2": factor * l2 / device.l2_bytes_per_s},
-        KernelEstimate(0.0, "dram", dram, l2, 0, hit_rate, at_once, cached_rows),
+        LookupEstimate(0.0, "dram", dram, l2, 0, hit_rate, at_once, cached_rows),
     )
 
 
@@ -259,7 +259,7 @@ def _hit_traffic(shape: EmbeddingShape, hit_rate: float) -> tuple[float, float]:
 
 def _lru(
     shape: EmbeddingShape, device: KernelDevice, which: Pass, options: KernelOptions
-) -> KernelEstimate:
+) -> LookupEstimate:
     """Rows hit as in an LRU cache; everything passes the L2, misses and streams also the DRAM."""
     warps = FBGEMM_FORWARD_WARPS if options.is_fbgemm else shape.rows_per_block
     at_once = min(-(-device.core_count * warps // shape.batch), shape.tables)
@@ -287,7 +287,7 @@ def _lru(
             "l2": l2 / device.l2_bytes_per_s / options.l2_share,
             "compute": work / device.flop_per_s,
         },
-        KernelEstimate(
+        LookupEstimate(
             0.0, "dram", dram, l2, work, hit_rate, at_once, int(capacity // shape.row_bytes)
         ),
         launch_s=options.launch_s,
@@ -295,8 +295,8 @@ def _lru(
 
 
 def _limited(
-    times_s: dict[Limit, float], found: KernelEstimate, *, launch_s: float = 0.0
-) -> KernelEstimate:
+    times_s: dict[Limit, float], found: LookupEstimate, *, launch_s: float = 0.0
+) -> LookupEstimate:
     limit = max(times_s, key=lambda name: times_s[name])
     busy_s = times_s[limit]
     return replace(

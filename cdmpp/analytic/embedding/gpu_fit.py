@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from cdmpp.analytic.embedding.cache_hits import zipf_popularity
 from cdmpp.analytic.embedding.cpu import CpuPoint
 from cdmpp.analytic.embedding.devices import KernelDevice
-from cdmpp.analytic.embedding.gpu import KernelEstimate, KernelOptions, estimate
+from cdmpp.analytic.embedding.gpu import KernelOptions, LookupEstimate, estimate
 from cdmpp.errors import DataError
 
 FloatArray = NDArray[np.float64]
@@ -51,7 +51,7 @@ def predict_gpu(
     return np.array(found, np.float64)
 
 
-def estimate_point(point: CpuPoint, device: KernelDevice, options: KernelOptions) -> KernelEstimate:
+def estimate_point(point: CpuPoint, device: KernelDevice, options: KernelOptions) -> LookupEstimate:
     """Returns traffic and time of one point on a GPU; its access counts in the version `lru` only.
 
     Raises:

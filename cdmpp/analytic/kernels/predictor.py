@@ -16,22 +16,22 @@ ROOFLINE = "roofline"
 
 
 @dataclass(frozen=True)
-class Prediction:
+class KernelPrediction:
     """Seconds of one call and the model that says so; a roofline is a lower bound."""
 
     seconds: float
     model: str
 
 
-class Predictor:
+class KernelPredictor:
     """Predicts operators on one device; answers are kept."""
 
     def __init__(self, device: DeviceSpec) -> None:
         self.device = device
         self._times = KernelTimes(device)
-        self._known: dict[Work, Prediction | None] = {}
+        self._known: dict[Work, KernelPrediction | None] = {}
 
-    def predict(self, work: Work) -> Prediction | None:
+    def predict(self, work: Work) -> KernelPrediction | None:
         """Returns the time of one call: by the model of the operator on an NVIDIA GPU in fp32,
         else the roofline; None = the registry knows too little of the device.
         """
@@ -47,16 +47,16 @@ class Predictor:
             return None
         return self.device.peak_fp32_flop_per_s if dtype == "float" else None
 
-    def _roofline(self, work: Work) -> Prediction | None:
+    def _roofline(self, work: Work) -> KernelPrediction | None:
         peak, bandwidth = self.peak_flop_per_s(work.dtype), self.device.mem_bandwidth_bytes_per_s
         limits = []
         if peak:
             limits.append(work.flop / peak)
         if bandwidth:
             limits.append(work.moved_bytes / bandwidth)
-        return Prediction(max(limits), ROOFLINE) if limits else None
+        return KernelPrediction(max(limits), ROOFLINE) if limits else None
 
-    def _model(self, work: Work) -> Prediction | None:
+    def _model(self, work: Work) -> KernelPrediction | None:
         if self.device.kind != "gpu" or self.device.vendor != "NVIDIA" or work.dtype != "float":
             return None
         try:
@@ -64,11 +64,15 @@ class Predictor:
                 shapes = _conv_shapes(work)
                 if shapes is None:
                     return None
-                return Prediction(float(self._times.convolutions_s(shapes)[0]), "convolution model")
+                return KernelPrediction(
+                    float(self._times.convolutions_s(shapes)[0]), "convolution model"
+                )
             if work.kind == "embedding":
                 lookup = EmbeddingShape(**dict(work.sizes))
-                return Prediction(self._times.embedding_s(lookup), "embedding model")
-            return Prediction(self._times.operator_s(work.name, dict(work.sizes)), "operator model")
+                return KernelPrediction(self._times.embedding_s(lookup), "embedding model")
+            return KernelPrediction(
+                self._times.operator_s(work.name, dict(work.sizes)), "operator model"
+            )
         except CdmppError:
             return None  # a shape or device beyond the model: the roofline answers
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from cdmpp.benchmark.leaderboard.board import Board, Seeds, family_scores, model_scores
 from cdmpp.benchmark.leaderboard.matrix import matrix_table
-from cdmpp.benchmark.leaderboard.verdict import Finding
+from cdmpp.benchmark.leaderboard.verdict import Verdict
 from cdmpp.benchmark.plan import REFERENCES
 from cdmpp.metrics import mean_and_interval
 from cdmpp.report.page import Section
@@ -51,7 +51,7 @@ class Difference:
         return f"{sign}{format_value(abs(self.mean), unit)}{spread} ({self.seeds})"
 
 
-def paired_section(board: Board) -> tuple[Section, list[Finding]]:
+def paired_section(board: Board) -> tuple[Section, list[Verdict]]:
     """Returns the section with the differences of every variant, and what follows from them."""
     subject = board.suite.subject
     by_split, left_out = _by_split(board), _left_out(board)
@@ -176,7 +176,7 @@ def _finding(
     subject: str,
     by_split: Mapping[str, Mapping[str, Seeds]],
     left_out: Mapping[str, Mapping[str, Seeds]],
-) -> Finding:
+) -> Verdict:
     """Returns whether a variant gains MAPE beyond the interval on every data set by its split, and
     where it gains on left-out devices.
     """
@@ -198,4 +198,4 @@ def _finding(
         f"{sum(gained.values())} of {len(gained)}"
         f"{'; on every split by task or network' if is_met else ''}."
     )
-    return Finding(text, is_met, values)
+    return Verdict(text, is_met, values)

@@ -17,7 +17,7 @@ from cdmpp.benchmark.leaderboard.board import (
 )
 from cdmpp.benchmark.leaderboard.matrix import matrix_table
 from cdmpp.benchmark.leaderboard.plots import Estimate, budget_curves, line_bars
-from cdmpp.benchmark.leaderboard.verdict import Finding
+from cdmpp.benchmark.leaderboard.verdict import Verdict
 from cdmpp.benchmark.options import BUDGET_SUFFIX, FINETUNE
 from cdmpp.benchmark.plan import REFERENCES
 from cdmpp.metrics import mean_and_interval
@@ -40,7 +40,7 @@ def overall_section(board: Board) -> Section:
     return Section("All data sets", "The sections below have every metric.", tables=[table])
 
 
-def model_section(board: Board, scores: ModelScores, findings: Sequence[Finding]) -> Section:
+def model_section(board: Board, scores: ModelScores, findings: Sequence[Verdict]) -> Section:
     """Returns the section of a data set and split of a cross-model suite."""
     title = f"{scores.dataset}, by {scores.split}"
     tables = [
@@ -72,7 +72,7 @@ def model_section(board: Board, scores: ModelScores, findings: Sequence[Finding]
     )
 
 
-def family_section(board: Board, scores: FamilyScores, findings: Sequence[Finding]) -> Section:
+def family_section(board: Board, scores: FamilyScores, findings: Sequence[Verdict]) -> Section:
     """Returns the section of a family of a cross-device suite."""
     family = scores.family
     lines = list(scores.results)

@@ -24,7 +24,7 @@ _METRICS = (
 
 
 @dataclass(frozen=True)
-class Finding:
+class Verdict:
     """One comparison.
 
     Attributes:
@@ -42,7 +42,7 @@ class Finding:
         return asdict(self)
 
 
-def peer_findings(board: Board, scores: ModelScores) -> list[Finding]:
+def peer_findings(board: Board, scores: ModelScores) -> list[Verdict]:
     """Compares the subject with the best peer of each metric, then says where a peer is ahead.
 
     Peers are all lines but the references, other variants of the subject's kind and those that the
@@ -53,7 +53,7 @@ def peer_findings(board: Board, scores: ModelScores) -> list[Finding]:
     kinds = {cell.line: cell.kind for cell in board.cells}
     means = scores.device("mean")
     if subject not in means:
-        return [Finding(f"{subject} has no result here.", None, {})]
+        return [Verdict(f"{subject} has no result here.", None, {})]
     peers = [
         name
         for name in means
@@ -70,14 +70,14 @@ def peer_findings(board: Board, scores: ModelScores) -> list[Finding]:
 
 def transfer_findings(
     scores: FamilyScores, goals: SuiteGoals, methods: Sequence[str]
-) -> list[Finding]:
+) -> list[Verdict]:
     """Compares fine-tuning at the headline budgets with its baselines, and the samplers."""
     tuned = next((method for method in methods if method.startswith(FINETUNE)), None)
     if tuned is None:
-        return [Finding("The suite has no method that fine-tunes.", None, {})]
+        return [Verdict("The suite has no method that fine-tunes.", None, {})]
     possible = scores.targets_with(None)
     if not possible:
-        return [Finding("No target has enough tasks for a budget.", None, {})]
+        return [Verdict("No target has enough tasks for a budget.", None, {})]
     targets = scores.finished_targets(tuned)
     if not targets:
         return []
@@ -99,19 +99,19 @@ def transfer_findings(
             text = f"{finding.text} It is ahead on {len(wins)} of {len(targets)} targets"
             behind = [t for t in targets if t not in wins]
             text += f", not on {', '.join(behind)}." if behind else "."
-            found.append(Finding(text, finding.is_met, {**finding.values, "behind": behind}))
+            found.append(Verdict(text, finding.is_met, {**finding.values, "behind": behind}))
     found += _sampler_findings(
         tuned, methods, lambda line: scores.mean_over_targets(line, None, targets)
     )
     text = f"Budgets of this verdict (tasks): {budgets}."
     waiting = [target for target in possible if target not in targets]
     text += f" Not run yet: {', '.join(waiting)}." if waiting else ""
-    return [*found, Finding(text, None, {"waiting": waiting})]
+    return [*found, Verdict(text, None, {"waiting": waiting})]
 
 
 def overall_transfer_findings(
     families: Sequence[FamilyScores], goals: SuiteGoals, methods: Sequence[str]
-) -> list[Finding]:
+) -> list[Verdict]:
     """Compares fine-tuning with its baselines over the left-out devices of all families, each
     (family, device) counting the same.
     """
@@ -146,7 +146,7 @@ def overall_transfer_findings(
 
 def _sampler_findings(
     tuned: str, methods: Sequence[str], means: Callable[[str], Seeds]
-) -> list[Finding]:
+) -> list[Verdict]:
     found = []
     ours = means(tuned)
     for other in methods:
@@ -159,7 +159,7 @@ def _sampler_findings(
         mean, half = mean_and_interval([ours[s]["mape"] - theirs[s]["mape"] for s in common])
         values = {"ours": tuned, "other": other, "difference": mean, "half": half}
         found.append(
-            Finding(
+            Verdict(
                 f"Samplers at one budget, {len(common)} draws: {tuned} "
                 f"{_mean_text(ours, 'mape', common)} MAPE, {other} "
                 f"{_mean_text(theirs, 'mape', common)}; difference {_points(mean, half)}, "
@@ -180,7 +180,7 @@ def _against_best(
     is_low: bool,
     title: str,
     goal: float | None,
-) -> Finding:
+) -> Verdict:
     ours, theirs = means[subject], means[best]
     if goal is not None:
         finding = _ratio(subject, f"the best peer {best}", ours, theirs, goal, "mean over devices")
@@ -196,7 +196,7 @@ def _against_best(
         f"the best peer {best} with {_mean_text(theirs, metric, common, unit)}; difference "
         f"{difference}, {_certainty(mean, half)}."
     )
-    return Finding(
+    return Verdict(
         text, is_ahead, {"metric": metric, "peer": best, "difference": mean, "half": half}
     )
 
@@ -208,7 +208,7 @@ def _ratio(
     theirs: Seeds,
     goal: float | None,
     what: str,
-) -> Finding | None:
+) -> Verdict | None:
     common = _common(ours, theirs, "mape")
     if not common:
         return None
@@ -224,10 +224,10 @@ def _ratio(
         f"{format_value(other, 'percent')} of {rival}: ratio {ratio:.2f}{judged}."
     )
     values = {"subject": subject, "rival": rival, "mape": mine, "rival_mape": other}
-    return Finding(text, is_met, {**values, "ratio": ratio, "goal": goal, "seeds": len(common)})
+    return Verdict(text, is_met, {**values, "ratio": ratio, "goal": goal, "seeds": len(common)})
 
 
-def _where_behind(subject: str, peers: Sequence[str], scores: ModelScores) -> list[Finding]:
+def _where_behind(subject: str, peers: Sequence[str], scores: ModelScores) -> list[Verdict]:
     """Returns one sentence a place (device, operator kind, latency decade) with a better peer."""
     places = {label: scores.device(label) for label in ["all", *scores.devices()]}
     for prefix in ("operator:", "latency:"):
@@ -251,9 +251,9 @@ def _where_behind(subject: str, peers: Sequence[str], scores: ModelScores) -> li
                 )
         if parts:
             found.append(
-                Finding(f"A peer is ahead on {place}: {'; '.join(parts)}.", None, {"place": place})
+                Verdict(f"A peer is ahead on {place}: {'; '.join(parts)}.", None, {"place": place})
             )
-    return found or [Finding("No peer is ahead on any device or group.", None, {})]
+    return found or [Verdict("No peer is ahead on any device or group.", None, {})]
 
 
 def _best_peer(

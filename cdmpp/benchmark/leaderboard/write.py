@@ -11,7 +11,7 @@ from cdmpp.benchmark.leaderboard.paired import paired_section
 from cdmpp.benchmark.leaderboard.rows import tidy_rows
 from cdmpp.benchmark.leaderboard.sections import family_section, model_section, overall_section
 from cdmpp.benchmark.leaderboard.verdict import (
-    Finding,
+    Verdict,
     overall_transfer_findings,
     peer_findings,
     transfer_findings,
@@ -73,13 +73,13 @@ class Leaderboard:
 
     board: Board
     page: Page
-    findings: dict[str, list[Finding]]
+    findings: dict[str, list[Verdict]]
 
 
 def leaderboard(board: Board) -> Leaderboard:
     """Returns the page of a board; whatever is missing is said on it."""
     sections: list[Section] = []
-    findings: dict[str, list[Finding]] = {}
+    findings: dict[str, list[Verdict]] = {}
     suite = board.suite
     if suite.protocol == "cross-model":
         for scores in model_scores(board):

@@ -10,7 +10,7 @@ from typing import Any
 
 from cdmpp.files.atomic import make_folder, write_json, write_text
 from cdmpp.replay.graph_file import write_graph
-from cdmpp.replay.summary import Outcome, outcome_values
+from cdmpp.replay.summary import ReplayOutcome, outcome_values
 from cdmpp.replay.timeline import write_chrome_trace
 from cdmpp.replay.traces.iteration_walk import Walk
 from cdmpp.replay.traces.op_statistics import OperatorStatistics, cleaned
@@ -21,7 +21,7 @@ from cdmpp.text import aligned, interval_text, percent_text, seconds_text
 _KINDS, _CHAIN, _UNCOVERED = 12, 8, 8
 
 
-def show_outcomes(found: Sequence[Outcome], folder: Path | None, *, as_json: bool) -> None:
+def show_outcomes(found: Sequence[ReplayOutcome], folder: Path | None, *, as_json: bool) -> None:
     """Prints replays, and writes them where there is a folder."""
     values = [outcome_values(outcome) for outcome in found]
     if folder is not None:
@@ -85,7 +85,7 @@ def _walk_values(found: Walk, version: str, ranks: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _write(folder: Path, found: Sequence[Outcome], values: list[dict[str, Any]]) -> None:
+def _write(folder: Path, found: Sequence[ReplayOutcome], values: list[dict[str, Any]]) -> None:
     make_folder(folder, what="results of the replay")
     write_json(folder / "replay.json", values)
     for number, outcome in enumerate(found):
@@ -101,7 +101,7 @@ def _write(folder: Path, found: Sequence[Outcome], values: list[dict[str, Any]])
         write_text(folder / f"timeline{suffix}.html", page_html(timeline_page(outcome)))
 
 
-def _print_outcome(outcome: Outcome, values: dict[str, Any]) -> None:
+def _print_outcome(outcome: ReplayOutcome, values: dict[str, Any]) -> None:
     """Prints the total, what it consists of, and what is not covered."""
     heading = values["name"] + (f" on {values['device']}" if values["device"] else "")
     total = interval_text(values["total_s"], values["low_s"], values["high_s"])

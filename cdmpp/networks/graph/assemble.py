@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from cdmpp.errors import DataError
 from cdmpp.networks.graph.graph import ARGUMENTS, MEMORY, NetworkGraph
-from cdmpp.networks.graph.operator import CHANNELS_SECOND, Operator, describe, layout
+from cdmpp.networks.graph.operator import CHANNELS_SECOND, OperatorCall, describe, layout
 
 _ARGUMENT_PLACE = {name: place for place, name in enumerate(ARGUMENTS)}
 
@@ -34,7 +34,9 @@ class Assembler:
     _scopes: list[tuple[str, ...]] = field(default_factory=list)
     _until: dict[int, int] = field(default_factory=dict)
 
-    def add(self, operator: Operator, sources: Iterable[int], scopes: Iterable[str] = ()) -> int:
+    def add(
+        self, operator: OperatorCall, sources: Iterable[int], scopes: Iterable[str] = ()
+    ) -> int:
         """Appends an operator that reads what the nodes `sources` made; returns its number.
 
         Args:
@@ -96,7 +98,7 @@ class Assembler:
         return np.array(pairs, dtype=np.int64).reshape(-1, 2)
 
 
-def _memory_row(operator: Operator, batch: int) -> list[float]:
+def _memory_row(operator: OperatorCall, batch: int) -> list[float]:
     """Returns the columns of `MEMORY`; channels, width and height are of the first tensor."""
     weights = sum(info.size for info in operator.weights)
     inputs = sum(info.size for info in operator.inputs)

@@ -15,7 +15,7 @@ from torch import fx, nn
 
 from cdmpp.networks.graph.assemble import Assembler
 from cdmpp.networks.graph.fx_shapes import function_shape, module_shape
-from cdmpp.networks.graph.operator import Operator, TensorInfo, parts_of
+from cdmpp.networks.graph.operator import OperatorCall, TensorInfo, parts_of
 from cdmpp.networks.graph.torch_names import (
     call_options,
     function_name,
@@ -216,7 +216,7 @@ class ShapeTracer(fx.Tracer):
             self._origins[node] = origins
             self.operators[node] = origins[-1:]
             return
-        described = Operator(counted, tuple(inputs), tuple(weights), tuple(outputs), options)
+        described = OperatorCall(counted, tuple(inputs), tuple(weights), tuple(outputs), options)
         last = origins
         added: list[int] = []
         for part in parts_of(described):

@@ -34,7 +34,7 @@ class TensorInfo:
 
 
 @dataclass(frozen=True)
-class Operator:
+class OperatorCall:
     """One operator call.
 
     Attributes:
@@ -67,7 +67,7 @@ class Described:
     flops: float
 
 
-def describe(operator: Operator) -> Described:
+def describe(operator: OperatorCall) -> Described:
     """Returns kind, arguments and operations of an operator.
 
     A name that is not in the tables keeps its own name as kind and counts one operation an element.
@@ -79,7 +79,7 @@ def describe(operator: Operator) -> Described:
     return Described(kind_name(operator.name), {}, flops)
 
 
-def parts_of(operator: Operator) -> list[Operator]:
+def parts_of(operator: OperatorCall) -> list[OperatorCall]:
     """Returns the operators that a module runs one after the other: itself, mostly.
 
     `nn.MultiheadAttention` on one sequence is a projection, the attention and a projection.
@@ -101,9 +101,9 @@ def parts_of(operator: Operator) -> list[Operator]:
     wide = TensorInfo((tokens, batch, 3 * width), size)
     flat = TensorInfo((tokens * batch, width), size)
     return [
-        Operator("linear", (sequence,), tuple(into), (wide,)),
-        Operator("scaled_dot_product_attention", (head, head, head), (), (head,)),
-        Operator("linear", (flat,), tuple(out_of), (flat,)),
+        OperatorCall("linear", (sequence,), tuple(into), (wide,)),
+        OperatorCall("scaled_dot_product_attention", (head, head, head), (), (head,)),
+        OperatorCall("linear", (flat,), tuple(out_of), (flat,)),
     ]
 
 
@@ -156,15 +156,15 @@ def mean_side(value: Any, *, rank: int = 2) -> float:
     return math.prod(sides) ** (1 / len(sides))
 
 
-def _output_count(operator: Operator) -> int:
+def _output_count(operator: OperatorCall) -> int:
     return sum(info.count for info in operator.outputs)
 
 
-def _input_count(operator: Operator) -> int:
+def _input_count(operator: OperatorCall) -> int:
     return sum(info.count for info in operator.inputs)
 
 
-def _convolution(operator: Operator) -> Described:
+def _convolution(operator: OperatorCall) -> Described:
     weight = operator.weights[0] if operator.weights else operator.inputs[1]
     kernel = weight.shape[2:]
     has_bias = len(operator.weights) > 1
@@ -184,7 +184,7 @@ def _convolution(operator: Operator) -> Described:
     return Described("Conv", arguments, out * (2.0 * per_output + has_bias))
 
 
-def _transposed(operator: Operator) -> Described:
+def _transposed(operator: OperatorCall) -> Described:
     weight = operator.weights[0] if operator.weights else operator.inputs[1]
     per_input = weight.shape[1] * math.prod(weight.shape[2:])
     has_bias = len(operator.weights) > 1
@@ -192,7 +192,7 @@ def _transposed(operator: Operator) -> Described:
     return Described("ConvTranspose", {}, flops)
 
 
-def _linear(operator: Operator) -> Described:
+def _linear(operator: OperatorCall) -> Described:
     """`linear`, or a product with one matrix of weights."""
     out = operator.outputs[0]
     columns = out.shape[-1] if out.shape else 1
@@ -206,13 +206,13 @@ def _linear(operator: Operator) -> Described:
     return Described("Gemm", arguments, out.count * (2.0 * depth + has_bias))
 
 
-def _product(operator: Operator) -> Described:
+def _product(operator: OperatorCall) -> Described:
     """A product of two activations."""
     depth = operator.inputs[0].shape[-1] if operator.inputs and operator.inputs[0].shape else 1
     return Described("MatMul", {}, 2.0 * depth * _output_count(operator))
 
 
-def _einsum(operator: Operator) -> Described:
+def _einsum(operator: OperatorCall) -> Described:
     """Every combination of the equation's letters is one multiply-add."""
     operands = str(operator.options.get("equation", "")).replace(" ", "").split("->")[0].split(",")
     tensors = (*operator.inputs, *operator.weights)
@@ -224,8 +224,8 @@ def _einsum(operator: Operator) -> Described:
     return Described("MatMul", {}, 2.0 * math.prod(sizes.values()))
 
 
-def _pool(kind: str) -> Callable[[Operator], Described]:
-    def describe_pool(operator: Operator) -> Described:
+def _pool(kind: str) -> Callable[[OperatorCall], Described]:
+    def describe_pool(operator: OperatorCall) -> Described:
         options = operator.options
         kernel = options.get("kernel_size", 1)
         stride = options.get("stride")
@@ -242,8 +242,8 @@ def _pool(kind: str) -> Callable[[Operator], Described]:
     return describe_pool
 
 
-def _adaptive_pool(kind: str) -> Callable[[Operator], Described]:
-    def describe_pool(operator: Operator) -> Described:
+def _adaptive_pool(kind: str) -> Callable[[OperatorCall], Described]:
+    def describe_pool(operator: OperatorCall) -> Described:
         before, after = operator.inputs[0].shape, operator.outputs[0].shape
         flops = float(_input_count(operator))
         rank = int(operator.name[-2])
@@ -259,11 +259,11 @@ def _adaptive_pool(kind: str) -> Callable[[Operator], Described]:
     return describe_pool
 
 
-def _global_mean(operator: Operator) -> Described:
+def _global_mean(operator: OperatorCall) -> Described:
     return Described("GlobalAveragePool", {}, float(_input_count(operator)))
 
 
-def _attention(operator: Operator) -> Described:
+def _attention(operator: OperatorCall) -> Described:
     """Scores, softmax and weighted sum of `scaled_dot_product_attention`."""
     query = operator.inputs[0].shape
     key = operator.inputs[min(1, len(operator.inputs) - 1)].shape  # one tensor may be all three
@@ -272,7 +272,7 @@ def _attention(operator: Operator) -> Described:
     return Described("ScaledDotProductAttention", {}, flops)
 
 
-def _multi_head(operator: Operator) -> Described:
+def _multi_head(operator: OperatorCall) -> Described:
     """`nn.MultiheadAttention`: four projections and the attention itself."""
     batch, tokens, width = _sequence(operator, 0)
     _, key_tokens, _ = _sequence(operator, min(1, len(operator.inputs) - 1))
@@ -284,7 +284,7 @@ def _multi_head(operator: Operator) -> Described:
     )
 
 
-def _sequence(operator: Operator, place: int) -> tuple[int, int, int]:
+def _sequence(operator: OperatorCall, place: int) -> tuple[int, int, int]:
     shape = operator.inputs[place].shape
     if len(shape) == 2:
         return 1, shape[0], shape[1]
@@ -293,21 +293,21 @@ def _sequence(operator: Operator, place: int) -> tuple[int, int, int]:
     return shape[1], shape[0], shape[2]
 
 
-def _recurrent(operator: Operator) -> Described:
+def _recurrent(operator: OperatorCall) -> Described:
     """Every weight is used once a token."""
     tokens = operator.inputs[0].count // operator.inputs[0].shape[-1]
     flops = 2.0 * tokens * sum(weight.count for weight in operator.weights)
     return Described(kind_name(operator.name), {}, flops)
 
 
-def _fixed(kind: str, per_output: float) -> Callable[[Operator], Described]:
-    def describe_fixed(operator: Operator) -> Described:
+def _fixed(kind: str, per_output: float) -> Callable[[OperatorCall], Described]:
+    def describe_fixed(operator: OperatorCall) -> Described:
         return Described(kind, {}, per_output * _output_count(operator))
 
     return describe_fixed
 
 
-def _addmm(operator: Operator) -> Described:
+def _addmm(operator: OperatorCall) -> Described:
     # (bias, input, weight): the bias is a weight, or an activation of the same shape as the output
     if len(operator.inputs) == 1:
         return _linear(operator)
@@ -326,7 +326,7 @@ _PER_ELEMENT = {
     "gather": 0.0, "index_select": 0.0,
 }  # fmt: skip
 
-_KNOWN: dict[str, Callable[[Operator], Described]] = {
+_KNOWN: dict[str, Callable[[OperatorCall], Described]] = {
     **{f"conv{rank}d": _convolution for rank in (1, 2, 3)},
     "convolution": _convolution,
     **{f"conv_transpose{rank}d": _transposed for rank in (1, 2, 3)},

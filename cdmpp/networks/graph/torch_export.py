@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from cdmpp.errors import DataError
 from cdmpp.networks.graph.assemble import Assembler
 from cdmpp.networks.graph.graph import NetworkGraph
-from cdmpp.networks.graph.operator import Operator, TensorInfo
+from cdmpp.networks.graph.operator import OperatorCall, TensorInfo
 from cdmpp.networks.graph.torch_names import call_options, function_name, refine
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def _add(
         origins[node] = came_from
         return
     options = call_options(name, node.args, node.kwargs)
-    operator = Operator(counted, inputs, read, tuple(outputs), options)
+    operator = OperatorCall(counted, inputs, read, tuple(outputs), options)
     origins[node] = (assembler.add(operator, came_from, node.meta.get("nn_module_stack", ())),)
 
 

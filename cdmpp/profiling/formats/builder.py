@@ -9,7 +9,7 @@ import numpy as np
 
 from cdmpp.analytic.kernels.call import Call
 from cdmpp.profiling.formats.names import short_name
-from cdmpp.profiling.schema import Events, FloatArray, IntArray, Kind, Launch, Row
+from cdmpp.profiling.schema import Events, FloatArray, IntArray, Kind, Launch, ProfileRow
 
 #: Kinds whose events nest in one another on a lane; their rows get a time of their own.
 _NESTING = frozenset({"cpu_op", "range", "python"})
@@ -93,7 +93,7 @@ class EventBuilder:
         group = self._rows[self._row[event]]
         self._row[event] = self.row(group.kind, group.name, group.launch, call)
 
-    def finish(self, *, units_per_s: float) -> tuple[tuple[Row, ...], Events]:
+    def finish(self, *, units_per_s: float) -> tuple[tuple[ProfileRow, ...], Events]:
         """Returns (rows, events) with the clock at 0 where the first event starts.
 
         Args:
@@ -108,7 +108,7 @@ class EventBuilder:
         lane, row = lane[counted], row[counted]
         order = np.argsort(row, kind="stable")
         bounds = np.searchsorted(row[order], np.arange(len(self._rows) + 1))
-        rows: list[Row] = []
+        rows: list[ProfileRow] = []
         number = np.zeros(len(self._rows), np.int64)
         for index, group in enumerate(self._rows):
             chosen = order[bounds[index] : bounds[index + 1]]
@@ -117,7 +117,7 @@ class EventBuilder:
             number[index] = len(rows)
             samples = duration[chosen] / units_per_s
             rows.append(
-                Row(
+                ProfileRow(
                     kind=group.kind,
                     name=group.name,
                     short_name=short_name(group.name),

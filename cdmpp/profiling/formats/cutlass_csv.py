@@ -13,7 +13,7 @@ from cdmpp.analytic.kernels.call import Call
 from cdmpp.errors import DataError
 from cdmpp.files.open_text import bad_line, csv_rows
 from cdmpp.profiling.formats.units import number
-from cdmpp.profiling.schema import Profile, Row
+from cdmpp.profiling.schema import Profile, ProfileRow
 
 FORMAT = "CUTLASS profiler (CSV)"
 _MS_PER_S = 1e3
@@ -61,9 +61,9 @@ def read_cutlass_csv(path: Path, text: str) -> Profile:
     return Profile(str(path), FORMAT, tuple(rows), notes=notes)
 
 
-def _row(value: dict[str, str], runtime_s: float) -> Row:
+def _row(value: dict[str, str], runtime_s: float) -> ProfileRow:
     flop, moved = (number(value[key]) if value.get(key) else None for key in ("Flops", "Bytes"))
-    return Row(
+    return ProfileRow(
         kind="kernel", name=value["Operation"], short_name=value["Operation"], calls=1,
         total_s=runtime_s, min_s=runtime_s, max_s=runtime_s, samples_s=np.array([runtime_s]),
         moved_bytes=moved, flop=flop, call=_call(value),

@@ -11,7 +11,7 @@ from cdmpp.errors import DataError
 from cdmpp.files.open_text import bad_line, csv_rows
 from cdmpp.profiling.formats.names import short_name
 from cdmpp.profiling.formats.units import number, seconds, size_bytes
-from cdmpp.profiling.schema import Launch, Profile, Row
+from cdmpp.profiling.schema import Launch, Profile, ProfileRow
 
 FORMAT = "ncu raw page (CSV)"
 _NAME, _TIME = "Kernel Name", "gpu__time_duration.sum"
@@ -66,7 +66,9 @@ def read_ncu_raw(path: Path, text: str) -> Profile:
     return Profile(str(path), FORMAT, rows)
 
 
-def _row(name: str, launch: Launch, values: list[dict[str, str]], units: dict[str, str]) -> Row:
+def _row(
+    name: str, launch: Launch, values: list[dict[str, str]], units: dict[str, str]
+) -> ProfileRow:
     import numpy as np
 
     samples = np.array([seconds(value[_TIME], units[_TIME]) for value in values])
@@ -78,7 +80,7 @@ def _row(name: str, launch: Launch, values: list[dict[str, str]], units: dict[st
         known = [value for value in numbers if value is not None]
         if known:
             metrics[metric] = sum(known) / len(known)
-    return Row(
+    return ProfileRow(
         kind="kernel", name=name, short_name=short_name(name), calls=len(samples),
         total_s=float(samples.sum()), min_s=float(samples.min()), max_s=float(samples.max()),
         samples_s=samples, launch=launch, flop=_flop(values), moved_bytes=_moved(values, units),

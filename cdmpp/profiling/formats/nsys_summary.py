@@ -12,7 +12,7 @@ from cdmpp.errors import DataError
 from cdmpp.files.open_text import bad_line, csv_rows
 from cdmpp.profiling.formats.summary_rows import summary_notes, summary_row
 from cdmpp.profiling.formats.units import number, seconds
-from cdmpp.profiling.schema import Kind, Profile, Row
+from cdmpp.profiling.schema import Kind, Profile, ProfileRow
 
 FORMAT = "nsys summary (CSV)"
 _TOTAL = re.compile(r"^Total Time(?: \((\w+)\))?$")
@@ -35,9 +35,9 @@ def read_nsys_summary(path: Path, text: str) -> Profile:
     Raises:
         DataError: a line that is no row, or no row at all.
     """
-    rows: list[Row] = []
+    rows: list[ProfileRow] = []
     notes: list[str] = []
-    block: list[tuple[Row, float]] = []
+    block: list[tuple[ProfileRow, float]] = []
     columns: tuple[dict[str, int], dict[str, str], Kind] | None = None
     table = ""
     for index, cells in enumerate(_rows_of(text)):
@@ -60,14 +60,16 @@ def read_nsys_summary(path: Path, text: str) -> Profile:
     return Profile(str(path), FORMAT, tuple(rows), notes=tuple(notes))
 
 
-def _close(table: str, block: list[tuple[Row, float]], rows: list[Row], notes: list[str]) -> None:
+def _close(
+    table: str, block: list[tuple[ProfileRow, float]], rows: list[ProfileRow], notes: list[str]
+) -> None:
     notes += summary_notes(table, [row for row, _ in block], [mean for _, mean in block])
     rows += [row for row, _ in block]
 
 
 def _row(
     cells: list[str], columns: dict[str, int], units: dict[str, str], kind: Kind
-) -> tuple[Row, float]:
+) -> tuple[ProfileRow, float]:
     name = cells[columns["name"]]
     value = {key: seconds(cells[columns[key]], units[key]) for key in _PATTERNS}
     if kind == "memcpy" and "memset" in name.lower():

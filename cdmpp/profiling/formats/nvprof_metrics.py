@@ -12,7 +12,7 @@ from cdmpp.errors import DataError
 from cdmpp.files.open_text import bad_line, csv_rows
 from cdmpp.profiling.formats.names import short_name
 from cdmpp.profiling.formats.units import split_unit
-from cdmpp.profiling.schema import Profile, Row
+from cdmpp.profiling.schema import Profile, ProfileRow
 
 FORMAT = "nvprof metrics"
 _SECTOR_BYTES = 32
@@ -96,7 +96,7 @@ def _read_csv(path: Path, text: str) -> tuple[str | None, _Kernels]:
     return device, kernels
 
 
-def _row(name: str, calls: int, metrics: dict[str, float | str]) -> Row:
+def _row(name: str, calls: int, metrics: dict[str, float | str]) -> ProfileRow:
     numbers = {key: value for key, value in metrics.items() if isinstance(value, float)}
     flop = [numbers[key] for key in _FLOP if key in numbers]
     moved = None
@@ -105,7 +105,7 @@ def _row(name: str, calls: int, metrics: dict[str, float | str]) -> Row:
     elif {"dram_read_transactions", "dram_write_transactions"} <= set(numbers):
         moved = numbers["dram_read_transactions"] + numbers["dram_write_transactions"]
         moved *= _SECTOR_BYTES
-    return Row(
+    return ProfileRow(
         kind="kernel", name=name, short_name=short_name(name), calls=calls, total_s=0.0,
         moved_bytes=None if moved is None else moved * calls,
         flop=sum(flop) * calls if flop else None, metrics=metrics,

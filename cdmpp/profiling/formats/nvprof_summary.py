@@ -12,7 +12,7 @@ from cdmpp.errors import DataError
 from cdmpp.files.open_text import bad_line, csv_rows
 from cdmpp.profiling.formats.summary_rows import device_kind, summary_notes, summary_row
 from cdmpp.profiling.formats.units import number, seconds
-from cdmpp.profiling.schema import Kind, Profile, Row
+from cdmpp.profiling.schema import Kind, Profile, ProfileRow
 
 FORMAT = "nvprof summary"
 _BANNER = re.compile(r"^==\d+==\s*(.*)$")
@@ -39,7 +39,7 @@ def read_nvprof_summary(path: Path, text: str) -> Profile:
         DataError: a line that is no row, or no row at all.
     """
     lines = text.splitlines()
-    blocks: dict[str, list[tuple[Row, float]]] = {}
+    blocks: dict[str, list[tuple[ProfileRow, float]]] = {}
     block, notes, is_table = "Profiling result", [], False
     for index, line in enumerate(lines):
         banner = _BANNER.match(line)
@@ -79,7 +79,7 @@ def read_nvprof_summary_csv(path: Path, text: str) -> Profile:
     Raises:
         DataError: a line that is no row, or no row at all.
     """
-    blocks: dict[str, list[tuple[Row, float]]] = {}
+    blocks: dict[str, list[tuple[ProfileRow, float]]] = {}
     notes: list[str] = []
     block, columns, units = "Profiling result", dict[str, int](), dict[str, str]()
     for index, cells in enumerate(_safe_rows(text)):
@@ -116,7 +116,7 @@ def read_nvprof_summary_csv(path: Path, text: str) -> Profile:
 
 
 def _profile(
-    path: Path, name: str, blocks: dict[str, list[tuple[Row, float]]], notes: list[str]
+    path: Path, name: str, blocks: dict[str, list[tuple[ProfileRow, float]]], notes: list[str]
 ) -> Profile:
     if not any(blocks.values()):
         raise DataError(
@@ -129,7 +129,7 @@ def _profile(
     return Profile(str(path), name, rows, notes=tuple(notes))
 
 
-def _row(block: str, found: re.Match[str]) -> tuple[Row, float]:
+def _row(block: str, found: re.Match[str]) -> tuple[ProfileRow, float]:
     percent, total, calls, mean, low, high, name = found.groups()
     row = summary_row(
         _kind(block, name), name, int(calls), total_s=seconds(total), min_s=seconds(low),

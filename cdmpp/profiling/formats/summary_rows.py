@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cdmpp.profiling.formats.names import short_name
-from cdmpp.profiling.schema import Kind, Row
+from cdmpp.profiling.schema import Kind, ProfileRow
 
 _PERCENT_SLACK_A_ROW = 0.1
 # Tools print five digits, so calls times the mean is off by that much.
@@ -24,15 +24,15 @@ def device_kind(name: str) -> Kind:
 
 def summary_row(
     kind: Kind, name: str, calls: int, *, total_s: float, min_s: float, max_s: float, percent: float
-) -> Row:
+) -> ProfileRow:
     """Returns a row of which only sums are known."""
-    return Row(
+    return ProfileRow(
         kind=kind, name=name, short_name=short_name(name), calls=calls, total_s=total_s,
         min_s=min_s, max_s=max_s, percent=percent,
     )  # fmt: skip
 
 
-def summary_notes(block: str, rows: Sequence[Row], mean_s: Sequence[float]) -> list[str]:
+def summary_notes(block: str, rows: Sequence[ProfileRow], mean_s: Sequence[float]) -> list[str]:
     """Returns what in a block does not add up.
 
     Args:

@@ -22,7 +22,7 @@ _VIEWS = frozenset({
 
 
 @dataclass(frozen=True)
-class Launch:
+class HostLaunch:
     """A call that puts something on a device; times in µs.
 
     Attributes:
@@ -67,7 +67,7 @@ class HostOperator:
     end_us: float
     thread: str
     shapes: str
-    launches: tuple[Launch, ...]
+    launches: tuple[HostLaunch, ...]
     nested_us: tuple[float, ...]
     syncs_us: tuple[tuple[float, float], ...] = ()
 
@@ -162,15 +162,15 @@ def _within(columns: EventColumns, places: list[int], start: float, end: float) 
     return places[first:last]
 
 
-def _launch(trace: TraceEvents, place: int, kernels: dict[int, int]) -> Launch:
+def _launch(trace: TraceEvents, place: int, kernels: dict[int, int]) -> HostLaunch:
     columns, text = trace.launches, trace.names.texts
     call, start = text[columns.name[place]], columns.start_us[place]
     duration = columns.duration_us[place]
     kernel = kernels.get(columns.link[place])
     if kernel is None:
-        return Launch(call, start, duration)
+        return HostLaunch(call, start, duration)
     ran = trace.kernels
-    return Launch(
+    return HostLaunch(
         call, start, duration, text[ran.name[kernel]], text[ran.detail[kernel]],
         ran.start_us[kernel], ran.duration_us[kernel],
     )  # fmt: skip

@@ -9,7 +9,7 @@ import numpy as np
 
 from cdmpp.errors import DataError
 from cdmpp.replay.graph import COMMUNICATION, Collective, Operator, OperatorGraph
-from cdmpp.replay.traces.host_operators import HostOperator, Launch
+from cdmpp.replay.traces.host_operators import HostLaunch, HostOperator
 from cdmpp.replay.traces.iteration_walk import WalkedKernel, WalkedOperator
 
 _US = 1e-6
@@ -28,7 +28,7 @@ class _Piece:
     name: str
     kind: str
     seconds: float
-    launch: Launch | None = None
+    launch: HostLaunch | None = None
     waits: bool = False
 
 
@@ -85,7 +85,7 @@ def graph_of_iteration(
 
 def _pieces(one: HostOperator, clock: float) -> list[_Piece]:
     """Returns the host time of an operator, from the end of the one before on."""
-    cuts: list[tuple[float, float, Launch | None]] = [
+    cuts: list[tuple[float, float, HostLaunch | None]] = [
         (launch.start_us, launch.start_us + launch.duration_us, launch) for launch in one.launches
     ]
     cuts += [(start, end, None) for start, end in one.syncs_us]

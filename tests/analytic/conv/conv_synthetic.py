@@ -16,7 +16,7 @@ from cdmpp.analytic.conv.algorithms import (
     precomp_variant_names,
     variants_of,
 )
-from cdmpp.analytic.conv.blocks import Launch, fft_tiles, launched_blocks, resident_blocks
+from cdmpp.analytic.conv.blocks import BlockLaunch, fft_tiles, launched_blocks, resident_blocks
 from cdmpp.analytic.conv.seer.table import ConvTable, KernelType
 from cdmpp.analytic.conv.shapes import ConvShapes
 from cdmpp.devices.registry import get_device
@@ -57,7 +57,7 @@ def layers() -> ConvShapes:
 class Truth:
     """What a kernel really does for some layers."""
 
-    launch: Launch
+    launch: BlockLaunch
     instructions: np.ndarray
     reads: np.ndarray
     writes: np.ndarray
@@ -69,7 +69,7 @@ def kernel_truth(variant: ConvVariant, shapes: ConvShapes) -> Truth:
     """Returns counters, types and times of a variant, each by a rule that a small tree can hold."""
     number = [v.name for a in ConvAlgorithm for v in variants_of(a)].index(variant.name) + 1
     blocks = launched_blocks(variant, shapes)
-    launch = Launch(blocks, np.full(len(shapes), resident_blocks(variant, DEVICE)))
+    launch = BlockLaunch(blocks, np.full(len(shapes), resident_blocks(variant, DEVICE)))
     cin = shapes.in_channels
     steps = shapes.reduction if variant.family == "gemm" else np.ceil(cin / 8)
     instructions = 900.0 * steps + 40.0 * number

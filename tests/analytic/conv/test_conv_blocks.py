@@ -15,7 +15,7 @@ from cdmpp.analytic.conv.algorithms import (
     to_cudnn,
 )
 from cdmpp.analytic.conv.blocks import (
-    Launch,
+    BlockLaunch,
     fft_tiles,
     launch,
     launched_blocks,
@@ -69,7 +69,7 @@ def test_tiles_of_fft() -> None:
 
 
 def test_a_full_last_wave_is_filled() -> None:
-    found = Launch(np.array([60, 61]), np.array([60, 60]))
+    found = BlockLaunch(np.array([60, 61]), np.array([60, 60]))
     assert found.waves.tolist() == [1, 2]
     assert found.last_fill.tolist() == [1.0, 1 / 60]
 

@@ -31,7 +31,7 @@ from tvm_helper.predict.answers import Prediction
 from tvm_helper.programs.sampling import valid_schedules
 from tvm_helper.programs.target import device_target
 from tvm_helper.replay.costs import ProgramCosts, ScheduleChoice, choose_schedules
-from tvm_helper.replay.graph import DEVICE, NetworkGraph, read_network_graph
+from tvm_helper.replay.graph import DEVICE, KernelGraph, read_network_graph
 from tvm_helper.replay.measure import _calls, _deeper, _Kernel, measure_network
 from tvm_helper.replay.outcome import measured_values, replay_network
 
@@ -67,11 +67,11 @@ def network_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def network(network_file: Path) -> NetworkGraph:
+def network(network_file: Path) -> KernelGraph:
     return read_network_graph(network_file, TARGET, device=SPEC.name)
 
 
-def test_edges_follow_the_data_through_reshapes(network: NetworkGraph) -> None:
+def test_edges_follow_the_data_through_reshapes(network: KernelGraph) -> None:
     operators = network.graph.operators
     convolutions = [one for one in operators if "conv2d" in one.kind]
     assert len(convolutions) == 2
@@ -85,7 +85,7 @@ def test_edges_follow_the_data_through_reshapes(network: NetworkGraph) -> None:
     assert run.longest_path_s == len(operators) - 1
 
 
-def test_calls_agree_with_the_weights_of_the_tasks(network: NetworkGraph) -> None:
+def test_calls_agree_with_the_weights_of_the_tasks(network: KernelGraph) -> None:
     calls: dict[str, int] = {}
     for one in network.graph.operators:
         calls[one.task] = calls.get(one.task, 0) + 1
@@ -131,7 +131,7 @@ class FakePredictor:
         return Prediction(task.name, task.operator, device.name, None, seconds, seconds / 2, 1.0)
 
 
-def test_draws_make_a_distribution_and_the_unknown_a_bound(network: NetworkGraph) -> None:
+def test_draws_make_a_distribution_and_the_unknown_a_bound(network: KernelGraph) -> None:
     chosen = choose_schedules(network, TARGET, ScheduleChoice("draws", draws=3))
     assert all(len(one.schedules) == 3 for one in chosen.values())
     predictor: Any = FakePredictor()
@@ -149,7 +149,7 @@ def test_draws_make_a_distribution_and_the_unknown_a_bound(network: NetworkGraph
     assert outcome.low_s < outcome.expected.total_s < outcome.high_s
 
 
-def test_the_database_gives_its_fastest_program(network: NetworkGraph, tmp_path: Path) -> None:
+def test_the_database_gives_its_fastest_program(network: KernelGraph, tmp_path: Path) -> None:
     database = meta_schedule.database.JSONDatabase(work_dir=str(tmp_path))
     task = next(one for one in network.tasks.tasks if "conv2d" in one.operator)
     schedules = list(valid_schedules(task.module["main"], TARGET, seed=5, tries=40))
@@ -192,7 +192,7 @@ class MeanPredictor:
         )  # fmt: skip
 
 
-def test_a_program_chosen_by_its_measured_time_costs_what_is_likely(network: NetworkGraph) -> None:
+def test_a_program_chosen_by_its_measured_time_costs_what_is_likely(network: KernelGraph) -> None:
     key = network.tasks.tasks[0].workload_key
     chosen = dict(choose_schedules(network, TARGET, ScheduleChoice()))
     chosen[key] = replace(chosen[key], fastest_of=5)
@@ -204,7 +204,7 @@ def test_a_program_chosen_by_its_measured_time_costs_what_is_likely(network: Net
     assert predictor.fastest_of == {task: 5 if task == key else 0 for task in by_task}
 
 
-def test_arguments_come_from_memory(network: NetworkGraph) -> None:
+def test_arguments_come_from_memory(network: KernelGraph) -> None:
     chosen = choose_schedules(network, TARGET, ScheduleChoice("draws", draws=2))
     predictor: Any = MeanPredictor()
     warm = ProgramCosts(predictor, network, chosen, SPEC).costs(network.graph)
@@ -222,7 +222,7 @@ def test_arguments_come_from_memory(network: NetworkGraph) -> None:
     assert {cost.latency_s for cost in short.values()} == {3e-6}
 
 
-def test_bad_databases(network: NetworkGraph, tmp_path: Path) -> None:
+def test_bad_databases(network: KernelGraph, tmp_path: Path) -> None:
     choice = ScheduleChoice("database", database=tmp_path)
     with pytest.raises(DataError, match=r"no database_workload.json and no database_tuning"):
         choose_schedules(network, TARGET, choice)
@@ -264,7 +264,7 @@ def test_other_schedules_are_refused(text: str) -> None:
 
 
 @pytest.mark.slow
-def test_predicted_beside_measured(network: NetworkGraph) -> None:
+def test_predicted_beside_measured(network: KernelGraph) -> None:
     chosen = choose_schedules(network, TARGET, ScheduleChoice())
     timed = measure_network(network, chosen, TARGET, turns=1)
     assert len(timed.costs_s) == 2

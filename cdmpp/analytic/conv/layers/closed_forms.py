@@ -17,7 +17,7 @@ from cdmpp.analytic.conv.algorithms import (
     find_variant,
     nonfused_tile,
 )
-from cdmpp.analytic.conv.blocks import Launch, fft_tiles, launch
+from cdmpp.analytic.conv.blocks import BlockLaunch, fft_tiles, launch
 from cdmpp.analytic.conv.shapes import ConvShapes, FloatArray
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DeviceError
@@ -156,7 +156,7 @@ def roofline_ms(shapes: ConvShapes, device: DeviceSpec) -> FloatArray:
     ) * np.float64(_MS)
 
 
-def _deepest(started: Launch, cores: int) -> FloatArray:
+def _deepest(started: BlockLaunch, cores: int) -> FloatArray:
     """Returns float64 [R], blocks of the last wave on the multiprocessor that has most of them."""
     last = started.blocks - (started.waves - 1) * started.resident
     return np.ceil(last / cores)

@@ -18,7 +18,12 @@ from cdmpp.analytic.conv.algorithms import (
     precomp_variant_names,
     variants_of,
 )
-from cdmpp.analytic.conv.blocks import BlockArithmetic, Launch, launched_blocks, resident_blocks
+from cdmpp.analytic.conv.blocks import (
+    BlockArithmetic,
+    BlockLaunch,
+    launched_blocks,
+    resident_blocks,
+)
 from cdmpp.analytic.conv.least_squares import LinearFit
 from cdmpp.analytic.conv.seer.polynomials import (
     FftModel,
@@ -203,10 +208,10 @@ class SeerModel:
         """
         write_json(path, self.to_json())
 
-    def launch(self, name: str, shapes: ConvShapes) -> Launch:
+    def launch(self, name: str, shapes: ConvShapes) -> BlockLaunch:
         """Returns the launch of a variant on the model's device."""
         blocks = launched_blocks(find_variant(name), shapes, self.arithmetic)
-        return Launch(blocks, np.full(len(shapes), self.resident[name], np.int64))
+        return BlockLaunch(blocks, np.full(len(shapes), self.resident[name], np.int64))
 
     def _kernel(self, name: str, shapes: ConvShapes) -> tuple[FloatArray, IntArray]:
         """Returns (milliseconds with the helper kernels, types)."""

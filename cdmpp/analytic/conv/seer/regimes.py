@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from cdmpp.analytic.conv.blocks import Launch
+from cdmpp.analytic.conv.blocks import BlockLaunch
 from cdmpp.analytic.conv.least_squares import LinearFit, relative_fit
 from cdmpp.analytic.conv.seer.counters import Counters
 from cdmpp.analytic.conv.seer.table import KernelType
@@ -37,7 +37,7 @@ class RegimeTimes:
     fits: dict[KernelType, LinearFit]
     pooled: tuple[KernelType, ...]
 
-    def predict(self, kernel_type: IntArray, counters: Counters, launch: Launch) -> FloatArray:
+    def predict(self, kernel_type: IntArray, counters: Counters, launch: BlockLaunch) -> FloatArray:
         """Returns float64 [R], milliseconds."""
         time_ms = np.zeros(len(kernel_type))
         for kind, fit in self.fits.items():
@@ -74,7 +74,7 @@ class SmoothTimes:
     row_count: int
     names: tuple[str, ...] = _SMOOTH_NAMES
 
-    def predict(self, kernel_type: IntArray, counters: Counters, launch: Launch) -> FloatArray:
+    def predict(self, kernel_type: IntArray, counters: Counters, launch: BlockLaunch) -> FloatArray:
         """Returns float64 [R], milliseconds; the type is not needed."""
         del kernel_type
         return self.predict_columns(_smooth_columns(counters, launch))
@@ -119,7 +119,7 @@ def time_model_from_json(value: Mapping[str, Any]) -> TimeModel:
 
 
 def regime_columns(
-    kind: KernelType, counters: Counters, launch: Launch
+    kind: KernelType, counters: Counters, launch: BlockLaunch
 ) -> tuple[FloatArray, tuple[str, ...]]:
     """Returns (float64 [R, C], names): what the time of a type is a sum of.
 
@@ -151,7 +151,7 @@ def regime_columns(
 
 
 def fit_regimes(
-    kernel_type: IntArray, counters: Counters, launch: Launch, time_ms: FloatArray
+    kernel_type: IntArray, counters: Counters, launch: BlockLaunch, time_ms: FloatArray
 ) -> RegimeTimes:
     """Returns the coefficients of every type.
 
@@ -173,7 +173,7 @@ def fit_regimes(
     return RegimeTimes(fits, tuple(pooled))
 
 
-def fit_smooth(counters: Counters, launch: Launch, time_ms: FloatArray) -> SmoothTimes:
+def fit_smooth(counters: Counters, launch: BlockLaunch, time_ms: FloatArray) -> SmoothTimes:
     """Returns the smooth form with the least relative error; its power is fitted too.
 
     Raises:
@@ -220,7 +220,7 @@ def fit_smooth_columns(columns: FloatArray, time_ms: FloatArray) -> SmoothTimes:
     return SmoothTimes(coefficients, power, float(np.sqrt(np.mean(error**2))), len(time_ms))
 
 
-def _smooth_columns(counters: Counters, launch: Launch) -> FloatArray:
+def _smooth_columns(counters: Counters, launch: BlockLaunch) -> FloatArray:
     waves = launch.waves.astype(np.float64)
     blocks = launch.blocks.astype(np.float64)
     return np.stack(
@@ -246,5 +246,5 @@ def _smooth_ms(coefficients: FloatArray, power: float, columns: FloatArray) -> F
     return np.asarray(larger * joined + parts[:, 4], np.float64)
 
 
-def _take(launch: Launch, rows: IntArray) -> Launch:
-    return Launch(launch.blocks[rows], launch.resident[rows])
+def _take(launch: BlockLaunch, rows: IntArray) -> BlockLaunch:
+    return BlockLaunch(launch.blocks[rows], launch.resident[rows])

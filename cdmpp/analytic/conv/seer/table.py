@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cdmpp.analytic.conv.algorithms import ALGORITHM_COUNT
-from cdmpp.analytic.conv.blocks import Launch
+from cdmpp.analytic.conv.blocks import BlockLaunch
 from cdmpp.analytic.conv.shapes import (
     ConvShapes,
     FloatArray,
@@ -80,9 +80,9 @@ class ConvTable:
         return replace(self, shapes=self.shapes.take(rows), **columns)
 
     @property
-    def launch(self) -> Launch:
+    def launch(self) -> BlockLaunch:
         """The measured launch of every row; rows must have blocks and resident blocks."""
-        return Launch(self.blocks.astype(np.int64), self.resident.astype(np.int64))
+        return BlockLaunch(self.blocks.astype(np.int64), self.resident.astype(np.int64))
 
     @property
     def is_counted(self) -> NDArray[np.bool_]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from cdmpp.analytic.conv.algorithms import ConvVariant, find_variant
-from cdmpp.analytic.conv.blocks import Launch
+from cdmpp.analytic.conv.blocks import BlockLaunch
 from cdmpp.analytic.conv.seer.counters import (
     CounterModel,
     Counters,
@@ -32,7 +32,7 @@ _TYPE_FEATURES = ("in_channels", "in_width", "out_channels", "out_width", "kerne
 
 
 @dataclass(frozen=True)
-class KernelEstimate:
+class AlgorithmEstimate:
     """What a variant is predicted to do for each layer.
 
     Attributes:
@@ -64,11 +64,11 @@ class VariantModel:
     times: TimeModel
     row_count: int
 
-    def predict(self, shapes: ConvShapes, launch: Launch) -> KernelEstimate:
+    def predict(self, shapes: ConvShapes, launch: BlockLaunch) -> AlgorithmEstimate:
         """Returns the estimate of every layer for a known launch."""
         counters = self.counters.predict(self.variant, shapes, launch.blocks)
         kernel_type = self.types.predict(_type_features(shapes, launch.blocks)).astype(np.int64)
-        return KernelEstimate(
+        return AlgorithmEstimate(
             self.times.predict(kernel_type, counters, launch), kernel_type, counters
         )
 
