@@ -11,7 +11,7 @@ from cdmpp.files.atomic import read_json, write_json
 CLOCK_FILE = "clock.json"
 
 
-class Clock:
+class StepClock:
     """Seconds that were spent, those of earlier runs included, and notes that outlive a kill."""
 
     def __init__(self, folder: Path, began: float) -> None:
@@ -56,7 +56,7 @@ class Clock:
 class Part:
     """A part of the time that is running."""
 
-    def __init__(self, clock: Clock, name: str) -> None:
+    def __init__(self, clock: StepClock, name: str) -> None:
         self._clock, self._name = clock, name
 
     def __enter__(self) -> None:

@@ -31,7 +31,7 @@ from cdmpp.training.run import ORACLE, RunResult, claim_run_folder
 from cdmpp.training.run_folder import load_model, run_metrics, split_facts, write_predictions
 from cdmpp.training.uncertainty.calibration import add_interval_metrics
 from tvm_helper.device_add.benchmarks import run_benchmarks
-from tvm_helper.device_add.clock import Clock
+from tvm_helper.device_add.clock import StepClock
 from tvm_helper.device_add.curve import KNEE_RULE, budgets, curve_rows, judged, knee
 from tvm_helper.device_add.describe import DEVICES_FOLDER, RunBenchmarks, described
 from tvm_helper.device_add.fit import (
@@ -119,7 +119,7 @@ def add_device(
     with campaign_folder(folder, what="run folder"):
         if (folder / _CONFIG_FILE).is_file():
             claim_run_folder(folder, dump_text(options))
-        clock = Clock(folder, time.monotonic() if began is None else began)
+        clock = StepClock(folder, time.monotonic() if began is None else began)
         if (folder / CURVE_FILE).is_file():
             return None, read_curve(folder)
         show("probing the device", "")
@@ -170,7 +170,7 @@ def _plan(
     folder: Path,
     card: Any,
     target: MeasureTarget,
-    clock: Clock,
+    clock: StepClock,
     show: AddProgress,
 ) -> AddPlan:
     path = folder / _PLAN_FILE
@@ -191,7 +191,7 @@ def _measure(
     plan: AddPlan,
     spec: DeviceSpec,
     target: MeasureTarget,
-    clock: Clock,
+    clock: StepClock,
     show: AddProgress,
     site: Site,
 ) -> None:
@@ -245,7 +245,7 @@ def _of_names(samples: Samples, names: Sequence[str]) -> tuple[Samples, NDArray[
 
 
 def _fit(
-    fits: Fits, options: DeviceAddOptions, clock: Clock, show: AddProgress
+    fits: Fits, options: DeviceAddOptions, clock: StepClock, show: AddProgress
 ) -> tuple[dict[tuple[str, int], FloatArray], dict[tuple[str, int], dict[str, Any]]]:
     """Fits the final model, then the points of the curve until the time is over."""
     points: dict[tuple[str, int], FloatArray] = {(PRETRAINED, 0): zero_shot(fits)}
@@ -295,7 +295,7 @@ def _finish(
     target: MeasureTarget,
     points: dict[tuple[str, int], FloatArray],
     details: dict[tuple[str, int], dict[str, Any]],
-    clock: Clock,
+    clock: StepClock,
 ) -> tuple[RunResult, dict[str, Any]]:
     """Judges once, writes metrics.json, predictions.parquet and curve.json."""
     folder, test, most = fits.folder, fits.test, len(fits.order)

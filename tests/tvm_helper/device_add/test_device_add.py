@@ -32,7 +32,7 @@ from tvm_helper.device_add.benchmarks import (
     check_plausible,
     run_benchmarks,
 )
-from tvm_helper.device_add.clock import Clock
+from tvm_helper.device_add.clock import StepClock
 from tvm_helper.device_add.curve import budgets, judged, knee
 from tvm_helper.device_add.describe import with_measured
 from tvm_helper.device_add.options import DeviceAddOptions, task_counts
@@ -88,14 +88,14 @@ def test_tasks_are_shared_out(seconds: float, available: int) -> None:
 
 
 def test_the_clock_goes_on_where_a_killed_run_stopped(tmp_path: Path) -> None:
-    first = Clock(tmp_path, time.monotonic() - 100)
+    first = StepClock(tmp_path, time.monotonic() - 100)
     first.note(steps=40)
-    again = Clock(tmp_path, time.monotonic())
+    again = StepClock(tmp_path, time.monotonic())
     assert 100 <= again.spent_s() < 160
     assert again.notes["steps"] == 40
     with again.part("fit"):
         pass
-    assert set(Clock(tmp_path, time.monotonic()).seconds()) == {"fit", "total"}
+    assert set(StepClock(tmp_path, time.monotonic()).seconds()) == {"fit", "total"}
 
 
 # The choice.
