@@ -11,6 +11,7 @@ import pytest
 
 from tests.paths import ROOT
 
+COSTLY = ("slow", "training")
 _SKIPS_WITHOUT_TVM = re.compile(r'^(\w+ = )?pytest\.importorskip\("tvm"', re.MULTILINE)
 
 
@@ -21,14 +22,16 @@ def _needs_tvm(path: Path) -> bool:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks what needs TVM or trains a model; puts the files with most slow tests first."""
+    """Marks what needs TVM or trains a model; puts the files with most costly tests first."""
     for item in items:
         if _needs_tvm(item.path):
             item.add_marker("tvm")
         if "trained" in getattr(item, "fixturenames", ()):
             item.add_marker("training")
-    slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
-    items.sort(key=lambda item: -slow[item.path])
+    costly = Counter(
+        item.path for item in items for name in COSTLY if item.get_closest_marker(name)
+    )
+    items.sort(key=lambda item: -costly[item.path])
 
 
 @pytest.fixture(scope="session")

@@ -83,6 +83,7 @@ def reasons(study) -> list[str]:
     return [trial.user_attrs.get(REASON, "") for trial in study.get_trials()]
 
 
+@pytest.mark.slow
 def test_a_study_begins_with_its_settings_and_does_all_trials(finished):
     study, _ = finished
     trials = study.get_trials()
@@ -342,6 +343,7 @@ def test_a_url_of_a_storage_that_fails_under_load_is_refused(tmp_path):
         run_study(OPTIONS, SOURCE, f"sqlite:///{tmp_path}/study.db")
 
 
+@pytest.mark.slow
 def test_the_command_tunes_trains_and_reports(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("cdmpp.cli.autotune.load_samples", load)
     monkeypatch.setattr("cdmpp.cli.autotune.extracted", lambda *args, **kwargs: Path("unused"))

@@ -136,6 +136,7 @@ def test_predictions_that_no_metric_is_defined_on_fail_the_cell(tmp_path, monkey
     assert "not positive finite" in results["synthetic-task-s0-roofline"].reason
 
 
+@pytest.mark.slow
 def test_processes_give_what_one_process_gives(tmp_path):
     here = run(CROSS_MODEL, tmp_path / "here")
     there = run(CROSS_MODEL, tmp_path / "there", jobs=2)
@@ -151,6 +152,7 @@ def load_or_die(folder: Path) -> Samples:
     return load_synthetic(folder)
 
 
+@pytest.mark.slow
 def test_a_process_that_dies_loses_only_its_cell(tmp_path):
     suite = replace(CROSS_MODEL, seeds=(0,), models=(SuiteModel("gbdt"),))
     facts = dataset_facts(load_synthetic(Path()))
@@ -202,6 +204,7 @@ def test_budgets_above_half_of_the_tasks_are_left_out():
     assert headline_budget(suite, facts, "tiny") == 0
 
 
+@pytest.mark.slow
 def test_cross_device_cells_run(tmp_path):
     results = run(CROSS_DEVICE, tmp_path)
     assert {r.status for r in results.values()} == {"ok"}, [r.reason for r in results.values()]

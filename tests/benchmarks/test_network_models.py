@@ -16,6 +16,8 @@ from tests.benchmarks.network_models import OUTSIDE_FILE, fit_cells, speed, vari
 from tests.benchmarks.network_models_page import write_report
 from tests.networks.synthetic import DEVICE, QUICK, data
 
+pytestmark = pytest.mark.training
+
 KINDS = ["residual", "operator-linear", "roofline"]
 
 

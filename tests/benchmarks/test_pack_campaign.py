@@ -23,6 +23,7 @@ pytestmark = pytest.mark.tvm
 OTHER = "matmul:m=16,n=48,k=32"
 
 
+@pytest.mark.slow
 def test_searches_become_one_dataset(tmp_path: Path) -> None:
     first, second, packed = tmp_path / "first", tmp_path / "second", tmp_path / "packed"
     search(first, trials=4, machine_code=True)

@@ -65,6 +65,7 @@ def test_gpu_table_is_evaluated_with_plots(tmp_path, capsys):
     assert (tmp_path / "plots" / "predicted.svg").read_text().startswith("<svg")
 
 
+@pytest.mark.slow
 def test_measures_fits_and_predicts(tmp_path, capsys):
     folder = tmp_path / "campaign"
     folder.mkdir()

@@ -12,6 +12,8 @@ from cdmpp.cli.main import main
 from cdmpp.errors import UsageError
 from tests.cli.conftest import DEVICES, QUICK, json_of
 
+pytestmark = pytest.mark.training
+
 QUICK_TUNING = [
     "--set", "finetune.steps=6",
     "--set", "finetune.validate_every=3",

@@ -35,6 +35,7 @@ def arguments(suite_file, dataset, cache, folder) -> list[str]:
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_suite_runs_resumes_and_reports(suite_file, dataset, cache, tmp_path, capsys):
     command = arguments(suite_file, dataset, cache, tmp_path)
     assert main([*command, "--cells", "*-s0-*"]) == 0

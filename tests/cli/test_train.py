@@ -16,6 +16,8 @@ from cdmpp.training.run_folder import load_model
 from tests.cli.conftest import DEVICES, QUICK, json_of
 from tests.nn.loop.test_distributed import torchrun
 
+pytestmark = pytest.mark.training
+
 
 def test_run_folder_is_complete(trained):
     names = {path.name for path in trained.iterdir()}

@@ -35,6 +35,7 @@ def test_they_load_without_an_extraction(
     assert len(np.unique(samples.programs.task_id)) == tasks
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "programs", "tasks"),
     [
@@ -73,6 +74,7 @@ def test_the_fastest_searched_programs_were_timed_in_their_networks() -> None:
     assert all(one.latency_s > 0 and one.argument_bytes > 0 for one in kernels)
 
 
+@pytest.mark.slow
 @pytest.mark.tvm
 def test_tables_come_from_a_packed_campaign(tmp_path: Path) -> None:
     pytest.importorskip("tvm", reason="apache-tvm is not installed")

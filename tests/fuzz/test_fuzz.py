@@ -55,6 +55,7 @@ def test_mutated_lines(lines: list[str], tmp_path: Path) -> None:
     assert len(outcome.rejected) > 10
 
 
+@pytest.mark.slow
 @needs_tvm_helper
 def test_mutated_lines_in_the_native_code(lines: list[str], tasks: TaskIndex) -> None:
     if native_library() is None:

@@ -20,6 +20,8 @@ from cdmpp.nn.options import LoopOptions, NetOptions
 from tests.models.contract import CostModelContract
 from tests.models.synthetic import make_samples, split_by_task
 
+pytestmark = pytest.mark.training
+
 SMALL = TransformerOptions(
     network=NetOptions(hidden=32, layers=1, heads=2, feed_forward=32, head_hidden=32),
     loop=LoopOptions(epochs=3, programs_per_batch=8),

@@ -21,6 +21,8 @@ from cdmpp.networks.packaged import CARD, model_folder, package_run
 from cdmpp.networks.run import NetworkRun, data_hash, evaluate_run, load_run, train_run
 from tests.networks.synthetic import DEVICE, data, samples
 
+pytestmark = pytest.mark.training
+
 LINEAR = NetworkRun(model="operator-linear")
 
 

@@ -131,6 +131,7 @@ def test_closed_forms_find_times_and_algorithms() -> None:
     assert np.isfinite(other.min(axis=1)).all()
 
 
+@pytest.mark.slow
 def test_the_model_sees_through_the_drift(tmp_path: Path) -> None:
     table = made_up_layers(drift_ms=2.0)
     train, test = (table.take(side) for side in family_split(table.shapes, seed=0))

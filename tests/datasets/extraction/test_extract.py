@@ -265,6 +265,7 @@ _SCRIPT = """
 """
 
 
+@pytest.mark.slow
 def test_kill_9_in_the_middle_loses_nothing(tiny_dataset: Path, tmp_path: Path) -> None:
     script = tmp_path / "run.py"
     script.write_text(textwrap.dedent(_SCRIPT))

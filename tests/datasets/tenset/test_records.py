@@ -131,6 +131,7 @@ def test_a_bad_line_has_a_reason(text: str, reason: str) -> None:
     assert caught.value.reason == reason
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(position=st.integers(0, 10_000), character=st.characters(codec="utf-8"))
 def test_a_damaged_line_is_read_or_named(position: int, character: str) -> None:

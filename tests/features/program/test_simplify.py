@@ -73,6 +73,7 @@ def test_index_keeps_its_value_and_bounds_hold(expr: Expr, values: list[dict[str
         assert low <= expected <= high
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None)
 @given(comparisons, comparisons, st.lists(points, min_size=1, max_size=6))
 def test_condition_keeps_its_value(first: Expr, second: Expr, values: list[dict[str, int]]) -> None:

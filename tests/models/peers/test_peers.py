@@ -25,6 +25,8 @@ from cdmpp.nn.options import CdmppPaperOptions, LoopOptions
 from tests.models.contract import CostModelContract
 from tests.models.synthetic import make_samples, split_by_task
 
+pytestmark = pytest.mark.training
+
 LOOP = LoopOptions(epochs=3, programs_per_batch=8, learning_rate=1e-3)
 
 

@@ -129,6 +129,7 @@ def test_spaces_that_make_no_sense(change: dict[str, object], text: str) -> None
         replace(SMALL, **change).check()
 
 
+@pytest.mark.slow
 def test_modules_run_and_every_weight_is_trained() -> None:
     torch = pytest.importorskip("torch", reason="torch is not installed")
     from cdmpp.networks.architectures.build import build_module, make_inputs

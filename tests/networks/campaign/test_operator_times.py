@@ -140,6 +140,7 @@ def test_the_output_is_the_networks():
         torch.testing.assert_close(seen[-1], network(inputs))
 
 
+@pytest.mark.slow
 def test_a_model_learns_from_operators_what_networks_do_not_tell():
     """All networks have equal parts of two kinds; only the operators tell which one is slow."""
     whole = samples()
@@ -168,6 +169,7 @@ def test_a_model_learns_from_operators_what_networks_do_not_tell():
     assert errors[1] < 0.7 * errors[0]
 
 
+@pytest.mark.slow
 def test_operators_that_were_not_measured_do_not_count():
     whole = samples()
     parts = np.array_split(np.arange(len(whole)), 3)

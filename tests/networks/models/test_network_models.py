@@ -16,6 +16,8 @@ from cdmpp.networks.models.base import MODELS, new_model
 from tests.networks.graph.example_graphs import renumbered
 from tests.networks.synthetic import QUICK, data, samples
 
+pytestmark = pytest.mark.training
+
 
 def parts() -> tuple[NetworkSamples, NetworkSamples, NetworkSamples]:
     """Returns training, validation and test part."""

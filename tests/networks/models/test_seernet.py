@@ -18,6 +18,8 @@ from cdmpp.networks.models.batch import (
 from cdmpp.networks.models.pcgrad import pcgrad_backward, reconcile
 from cdmpp.networks.models.seernet_net import SeerNet
 
+pytestmark = pytest.mark.training
+
 
 def _tensors(seed: int, nodes: int, links: list[tuple[int, int]]) -> GraphTensors:
     generator = torch.Generator().manual_seed(seed)

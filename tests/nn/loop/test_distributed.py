@@ -24,6 +24,8 @@ from tests.nn.loop.distributed_child import OPTIONS, main
 from tests.nn.loop.test_loop import Line
 from tests.paths import ROOT
 
+pytestmark = pytest.mark.training
+
 REPOSITORY = ROOT
 
 

@@ -20,6 +20,8 @@ from tests.nn.loop.resume_child import OPTIONS
 from tests.nn.loop.resume_child import main as train_to_the_end
 from tests.paths import ROOT
 
+pytestmark = pytest.mark.training
+
 REPOSITORY = ROOT
 
 

@@ -18,6 +18,8 @@ from cdmpp.training.finetune.adapt import Adapted, adapt, comparable
 from cdmpp.training.finetune.options import FinetuneOptions
 from tests.models.synthetic import make_samples
 
+pytestmark = pytest.mark.training
+
 OPTIONS = FinetuneOptions(what="adapters", steps=20, validate_every=10, learning_rate=5e-3)
 
 

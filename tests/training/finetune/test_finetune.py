@@ -22,6 +22,8 @@ from cdmpp.training.finetune.options import FinetuneOptions
 from cdmpp.training.finetune.tuning_trainee import select_parameters
 from tests.models.synthetic import VECTOR_LENGTH, make_samples
 
+pytestmark = pytest.mark.training
+
 QUICK = FinetuneOptions(
     what="adapters", steps=40, validate_every=10, learning_rate=5e-3, learning_rate_all=5e-3
 )

@@ -15,6 +15,8 @@ from cdmpp.errors import DataError
 from cdmpp.features.machine_code import MACHINE_CODE_NAMES
 from cdmpp.training.machine_code.model import FOLDER, CodeModel, CodeRows
 
+pytestmark = pytest.mark.training
+
 _COLUMNS = 40
 _SCHEMA = {"leaf": 1, "leaf_extra": 3}
 _TARGET = '{"kind": "llvm", "mcpu": "skylake-avx512"}'

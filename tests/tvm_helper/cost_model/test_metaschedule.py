@@ -229,6 +229,7 @@ def test_where_we_rank_better_xgb_has_no_say(run_folder: Path) -> None:
     assert model.net.peer_share == 0.0
 
 
+@pytest.mark.slow
 def test_saved_and_loaded_through_tvm_it_goes_on(run_folder: Path, tmp_path: Path) -> None:
     batch = Batch(matmul(64), 32)
     batch.seconds = 1e-10 / batch.seconds

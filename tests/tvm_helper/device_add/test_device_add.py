@@ -232,6 +232,7 @@ def test_measured_rates_have_sources_and_the_driver_does_not_overrule() -> None:
     assert spec.sources["core_count"] == "driver, by TVM's runtime"
 
 
+@pytest.mark.slow
 @pytest.mark.tvm
 def test_the_micro_benchmarks_run_on_this_cpu() -> None:
     target = {"kind": "llvm", "mcpu": "core-avx2"}
@@ -326,6 +327,7 @@ def test_page_table_and_plot(
     assert curve_svg(curve).startswith("<svg")
 
 
+@pytest.mark.slow
 def test_after_a_kill_the_same_command_goes_on(setting: Path) -> None:
     folder = setting / "runs" / "killed"
     environment = {

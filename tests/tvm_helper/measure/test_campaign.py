@@ -152,6 +152,7 @@ def test_build_faults_on_two_builders(tmp_path: Path, monkeypatch: pytest.Monkey
     assert found == {one: {ids[0]: 2, ids[4]: 8}.get(one, 0) for one in ids}
 
 
+@pytest.mark.slow
 def test_waiting_for_a_device_is_not_part_of_the_run_timeout(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -199,6 +200,7 @@ def test_failures_of_two_kinds_in_turn_do_not_stop_it(
     assert [kind["count"] for kind in report.failures] == [6, 6]
 
 
+@pytest.mark.slow
 def test_a_killed_campaign_leaves_no_worker_and_goes_on_where_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -75,6 +75,7 @@ def test_targets_are_compared_by_what_they_say() -> None:
     assert not is_target(WIDE, '{"kind": "llvm", "mcpu": "core-avx2", "num-cores": 1}')
 
 
+@pytest.mark.slow
 def test_a_campaigns_table_is_completed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -114,6 +115,7 @@ def test_a_campaigns_table_is_completed(
     assert machine_code.write_machine_code(out).columns == {}
 
 
+@pytest.mark.slow
 def test_a_campaign_keeps_the_code_of_what_it_builds(tmp_path: Path) -> None:
     out = tmp_path / "out"
     words = ["measure", "--out", str(out), "--device", "epyc-avx2-1c", "--per-task", "2",

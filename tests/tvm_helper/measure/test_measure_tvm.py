@@ -84,6 +84,7 @@ def by_task(out: Path) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
+@pytest.mark.slow
 def test_programs_that_crash_or_hang_cost_themselves_only(out: Path) -> None:
     found = by_task(out)
     crashed, hung = found.pop("mine.py:crashes"), found.pop("mine.py:hangs")
@@ -174,6 +175,7 @@ def test_tasks_of_a_network_carry_its_name_and_weights(tmp_path: Path) -> None:
     assert tasks[0].operator.startswith("dense")
 
 
+@pytest.mark.slow
 def test_a_model_chooses_what_is_measured(tmp_path: Path) -> None:
     task, device = "matmul:m=24,n=40,k=56", "epyc-avx2-1c"
     common = MeasureOptions(

@@ -180,6 +180,7 @@ def test_no_measured_program_is_no_module(tmp_path: Path, monkeypatch: pytest.Mo
         search(tmp_path / "out", trials=4)
 
 
+@pytest.mark.slow
 def test_kill_9_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "out"
     monkeypatch.setenv("CDMPP_FAKE", json.dumps({"pause": "0.7"}))
@@ -240,6 +241,7 @@ def test_another_search_does_not_fit_the_folder(tmp_path: Path) -> None:
         search(tmp_path / "out", trials=4, task=("softmax:m=16,n=32",))
 
 
+@pytest.mark.slow
 def test_a_full_disk(tmp_path: Path) -> None:
     disk, keep = tmp_path / "disk", tmp_path / "keep"
     disk.mkdir()
@@ -302,6 +304,7 @@ def test_tasks_come_by_their_expected_share() -> None:
     assert isinstance(found.options, SearchOptions)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", ["drawing", "measuring"])
 def test_an_interrupt_keeps_what_was_measured(
     stage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -53,6 +53,7 @@ def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return train_into(tmp_path_factory.mktemp("search") / "run")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cost_model", ["cdmpp", "xgb", "random"])
 def test_a_search_with_every_cost_model(
     cost_model: str, run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -90,6 +91,7 @@ def result_of_matmul(module: Path, symbol: str) -> float:
     return float(np.abs(tensors[2].numpy() - a @ b).max() / (a @ b).max())
 
 
+@pytest.mark.slow
 def test_programs_that_crash_or_hang_cost_themselves_only(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -111,6 +113,7 @@ def test_programs_that_crash_or_hang_cost_themselves_only(
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_network_of_two_layers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     import torch
     from tvm import relax

@@ -242,6 +242,7 @@ def test_the_reference_moves_between_rounds_only(records: tuple[TensetTask, list
     assert scorer.core.usage.tunings == 0
 
 
+@pytest.mark.slow
 def test_tuned_weights_are_kept_if_better_saved_and_loaded(
     records: tuple[TensetTask, list[str]], tmp_path: Path
 ) -> None:
@@ -313,6 +314,7 @@ def test_a_model_that_dies_is_one_clear_error(client: AnsorClient) -> None:
         client.ask("save", path="nowhere")
 
 
+@pytest.mark.slow
 def test_trouble_at_the_start_has_its_own_class(tmp_path: Path) -> None:
     with pytest.raises(DeviceError, match=f"did you mean '{DEVICE}'"):
         AnsorClient([OPTIONS[0], "--device=epyc-avx2-1"], python=Path(sys.executable))
