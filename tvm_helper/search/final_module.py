@@ -23,7 +23,6 @@ from tvm_helper.search.store import SearchStore
 from tvm_helper.search.tasks import SearchTask
 
 FINAL_COMMAND = (sys.executable, "-m", "tvm_helper.search.worker")
-_MAIN = "main"
 
 
 def make_final(

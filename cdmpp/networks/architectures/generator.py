@@ -22,7 +22,6 @@ from cdmpp.networks.architectures.spec import (
 )
 
 _STYLES: tuple[Style, ...] = ("plain", "inception", "residual", "dense", "separable")
-_HALVINGS: tuple[Halving, ...] = ("first-conv", "last-conv", "max-pool", "average-pool")
 _CHANNEL_STEP = 8
 #: Draws of one architecture after which the search space counts as too narrow.
 _MOST_DRAWS = 1000
