@@ -63,14 +63,14 @@ bench: $(STAMP) ## run the benchmarks
 	$(BIN)/python -m pytest tests/benchmarks --benchmark-only -o addopts=--import-mode=importlib
 
 bench-extract: $(STAMP) ## time extraction and write docs/results/extract-speed.*
-	$(BIN)/python tests/benchmarks/extract_speed.py
+	$(BIN)/python -m tests.benchmarks.extract_speed
 
 bench-autotune: $(STAMP) ## studies of the auto-tuner beside random search (4 CPU hours, resumable): docs/results/autotune.*
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.autotune_campaign run
 	$(BIN)/python -m tests.benchmarks.autotune_campaign report
 
 bench-conv: $(STAMP) ## judge the convolution model on NeuSight's layers and write docs/results/conv.*
-	OMP_NUM_THREADS=1 $(BIN)/python tests/benchmarks/conv_accuracy.py
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.conv_accuracy
 
 bench-embedding: $(STAMP) ## judge the embedding models on data/embedding-cpu and write docs/results/embedding.*
 	$(BIN)/cdmpp analytic embedding report --data data/embedding-cpu --out docs/results
@@ -139,7 +139,7 @@ priors: $(STAMP) ## what an analytic model inside the transformer is worth: docs
 	$(BIN)/python scripts/benchmark.py --suite priors --jobs $(JOBS) $(if $(wildcard $(ANSOR_GPU)/manifest.json),--data ansor-gpu=$(ANSOR_GPU))
 
 bench-models: $(STAMP) ## time training and prediction of all models and write docs/results/model-speed.*
-	OMP_NUM_THREADS=1 $(BIN)/python tests/benchmarks/model_speed.py
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.model_speed
 
 report: $(STAMP) ## train three seeds and write docs/results/by-task.*
 	$(BIN)/python scripts/benchmark.py --suite by-task --seeds 0,1,2 --out docs/results

@@ -245,3 +245,44 @@ def public_classes(path: Path) -> list[str]:
     """Returns the names of a module's public classes."""
     body = ast.parse(path.read_text("utf-8")).body
     return [n.name for n in body if isinstance(n, ast.ClassDef) and not n.name.startswith("_")]
+
+
+def unresolved_imports() -> list[str]:
+    """Returns what tests, benchmarks and scripts import from the product or the tests by a name
+    that is not there: much of it runs only by hand.
+    """
+    others = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+        for folder in ("tests", "scripts")
+        for path in (ROOT / folder).rglob("*.py")
+    }
+    known = {**modules(), **others}
+    folders = {".".join(path.parent.relative_to(ROOT).parts) for path in known.values()}
+    trees = {name: ast.parse(path.read_text("utf-8")) for name, path in known.items()}
+    names = {name: _names_bound(tree) for name, tree in trees.items()}
+    found = []
+    for source in others:
+        for node in ast.walk(trees[source]):
+            if not isinstance(node, ast.ImportFrom) or not node.module:
+                continue
+            if node.module.split(".")[0] in (*PACKAGES, "tests"):
+                wanted = [(f"{node.module}.{alias.name}", alias.name) for alias in node.names]
+                found += [
+                    f"{source} -> {full}"
+                    for full, name in wanted
+                    if full not in known and full not in folders
+                    if name not in names.get(node.module, ())
+                ]
+    return found
+
+
+def _names_bound(tree: ast.AST) -> set[str]:
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        elif isinstance(node, ast.alias):
+            names.add((node.asname or node.name).split(".")[0])
+    return names

@@ -38,6 +38,10 @@ def test_no_folder_is_crowded():
     assert house.crowded() == {}
 
 
+def test_what_runs_only_by_hand_finds_what_it_imports():
+    assert house.unresolved_imports() == []
+
+
 def test_cdmpp_imports_no_tvm():
     names = ("tvm", "tvm_ffi")
     found = [

@@ -1,4 +1,4 @@
-"""Accuracy of the convolution model on measured layers: `python tests/benchmarks/conv_accuracy.py`.
+"""Accuracy of the convolution model on measured layers: `python -m tests.benchmarks.conv_accuracy`.
 
 Reads NeuSight's table of 3x3 convolutions on five GPUs. Splits: `family` (held-out values of
 channels and width), `octave` (held-out blocks of shapes), `device:LABEL` (fitted on the other

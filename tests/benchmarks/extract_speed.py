@@ -1,4 +1,4 @@
-"""Times extraction from record lines to Parquet: `python tests/benchmarks/extract_speed.py`.
+"""Times extraction from record lines to Parquet: `python -m tests.benchmarks.extract_speed`.
 
 Three kinds of data: llvm convolutions (shipped records, each also with other unroll pragmas, so
 that a task has some 160 programs; full Tenset has thousands), the shipped dataset and, where it
@@ -252,8 +252,8 @@ def _featurise(
 
 
 def in_child(*arguments: str) -> dict[str, Any]:
-    """Runs this file on its own and returns the JSON value that it prints."""
-    command = [sys.executable, str(Path(__file__)), *arguments]
+    """Runs this module on its own and returns the JSON value that it prints."""
+    command = [sys.executable, "-m", "tests.benchmarks.extract_speed", *arguments]
     done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT)
     value: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return value

@@ -1,5 +1,5 @@
 """Times training and prediction of the cost models, on one thread, in rounds that take turns:
-`python tests/benchmarks/model_speed.py`.
+`python -m tests.benchmarks.model_speed`.
 
 Everything is process CPU time: samples a second of the optimiser's steps (one sample is one
 program on one device, batches are made in that time too), and predictions a second of `predict` on

@@ -1,5 +1,5 @@
 """Times reading a trace of a million events, and a timer that is off:
-`python tests/benchmarks/profile_trace_speed.py`.
+`python -m tests.benchmarks.profile_trace_speed`.
 
 The trace is made up in the form that torch.profiler writes (an operator with shapes and a kernel
 with its launch, in turns). Each round reads it in a process of its own. Writes profiling.md, .csv
@@ -27,7 +27,7 @@ from cdmpp.text import tidy_csv
 from cdmpp.timing.stats import enable_timers, timer
 from tests.paths import ROOT
 
-COMMAND = "python tests/benchmarks/profile_trace_speed.py"
+COMMAND = "python -m tests.benchmarks.profile_trace_speed"
 EVENTS = 1_000_000
 LIMIT_S, LIMIT_BYTES, LIMIT_TIMER_NS = 20.0, 1 << 30, 200.0
 _NAMES = ("aten::add", "aten::mm", "aten::conv2d", "aten::relu", "aten::empty")

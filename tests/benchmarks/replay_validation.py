@@ -25,7 +25,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from cdmpp.cli.replay.costs import measured_times, measured_values
 
 from cdmpp.files.atomic import make_folder, write_atomic, write_json, write_text
 from cdmpp.machine import commit, machine, versions
@@ -40,6 +39,7 @@ from tvm_helper.programs.target import device_target
 from tvm_helper.replay.costs import ProgramCosts, ScheduleChoice, choose_schedules
 from tvm_helper.replay.graph import DEVICE, read_network_graph
 from tvm_helper.replay.measure import MeasuredNetwork, measure_network
+from tvm_helper.replay.outcome import measured_times, measured_values
 
 #: Candidates that TVM evolves for a round of a search: its 512 take most of the time on one core.
 _POPULATION = 128

@@ -1,6 +1,6 @@
 """Throws mutated record lines, task pickles and computations at the readers.
 
-    python tests/fuzz/fuzz_readers.py --lines 100000 --pickles 1000
+    python -m tests.fuzz.fuzz_readers --lines 100000 --pickles 1000
 
 Anything but a value or a `DataError` is a crash; a case that takes longer than the bound is a hang.
 Ends with 1 when there was either, or when a pickle reached a global that is not on the list.

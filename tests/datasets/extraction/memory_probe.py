@@ -1,6 +1,6 @@
 """Peak memory of extraction as the data grow.
 
-`python tests/datasets/extraction/memory_probe.py --help`.
+`python -m tests.datasets.extraction.memory_probe --help`.
 
 Data of any size are made from the shipped records: more devices (the same programs again), more
 programs (an unroll pragma of another depth makes another program of the same task), more files
@@ -101,10 +101,11 @@ def measure(
         dataset = Path(folder) / "dataset"
         make_dataset(dataset, axis=axis, scale=scale, files=files, device=device)
         command = [
-            sys.executable, str(Path(__file__)), "--child", str(dataset), str(Path(folder) / "out"),
+            sys.executable, "-m", "tests.datasets.extraction.memory_probe",
+            "--child", str(dataset), str(Path(folder) / "out"),
             "--jobs", str(jobs), *(["--real"] if is_real else []),
         ]  # fmt: skip
-        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT)
     value: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return value
 
