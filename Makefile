@@ -16,7 +16,7 @@ DEVICE_DATA = $(if $(wildcard $(AUTOTVM)/manifest.json),--data autotvm=$(AUTOTVM
 SUITE_DATA = $(DEVICE_DATA) $(if $(wildcard $(ANSOR_GPU)/manifest.json),--data ansor-gpu=$(ANSOR_GPU))
 export OMP_NUM_THREADS ?= 2
 
-.PHONY: bench-autotune ablation priors bench-embedding bench-models bench-scoring tune-peers tables pretrained leaderboard bench-extract bench-conv bench-operators bench-search bench-replay legacy-env ansor-test bench-ansor help venv demo test check lines structure lint format bench golden report clean
+.PHONY: bench-autotune ablation priors bench-embedding bench-models bench-scoring tune-peers tables pretrained leaderboard bench-extract bench-conv bench-operators bench-search bench-replay legacy-env ansor-test bench-ansor help venv demo test check exhaustive lines structure lint format bench golden report clean
 
 help:
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -42,7 +42,10 @@ test: $(STAMP) ## run all tests, TEST_JOBS at a time (default: the cores; 9 minu
 	$(PYTEST) $(TEST_ARGS)
 
 check: lint ## ruff, mypy and the quick tests: no TVM, no training (2 minutes)
-	$(PYTEST) -m "not slow and not training and not tvm" $(TEST_ARGS)
+	$(PYTEST) -m "not exhaustive and not slow and not training and not tvm" $(TEST_ARGS)
+
+exhaustive: $(STAMP) ## the tests that make test samples, on everything (10 minutes)
+	$(PYTEST) -m exhaustive $(TEST_ARGS)
 
 lines: $(STAMP) ## count the lines of the product, package by package
 	@$(BIN)/python -m tests.code_structure lines

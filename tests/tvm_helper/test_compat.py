@@ -56,3 +56,12 @@ def test_tensor_intrinsics_load_with_the_cheap_stack() -> None:
         "assert inspect.stack is before"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_tvm_comes_without_torch_which_may_come_later() -> None:
+    code = (
+        "import sys; from tvm_helper.compat import tvm; assert 'torch' not in sys.modules;"
+        "import torch, numpy; t = tvm.runtime.tensor(torch.ones(3).numpy());"
+        "assert t.numpy().sum() == 3"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

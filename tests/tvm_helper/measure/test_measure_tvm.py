@@ -69,7 +69,7 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     words = [
         "measure", "--out", str(place / "out"), "--device", "epyc-avx2-1c", "--per-task", "2",
         "--sample", NAMED, str(place / "mine.py"), "--replay", str(small_dataset(place / "tenset")),
-        "--set", "run_timeout_s=5", "--set", "build_timeout_s=300", "--set", "timing.budget_s=1",
+        "--set", "run_timeout_s=2", "--set", "build_timeout_s=300", "--set", "timing.budget_s=0.5",
         "--json", "-q",
     ]  # fmt: skip
     assert main(words) == 0
@@ -89,7 +89,7 @@ def test_programs_that_crash_or_hang_cost_themselves_only(out: Path) -> None:
     found = by_task(out)
     crashed, hung = found.pop("mine.py:crashes"), found.pop("mine.py:hangs")
     assert {(e["error_code"], e["error"]) for e in crashed} == {(4, "killed by SIGABRT")}
-    assert {(e["error_code"], e["error"]) for e in hung} == {(7, "killed after 5 s")}
+    assert {(e["error_code"], e["error"]) for e in hung} == {(7, "killed after 2 s")}
     assert len(found) == 1 + len(FILES)
     for name, entries in found.items():
         assert [entry["error_code"] for entry in entries] == [0] * len(entries), name

@@ -24,7 +24,7 @@ def plan(**values: Any) -> SearchPlan:
     """A small search by chance, of which nothing is predicted."""
     defaults: dict[str, Any] = {
         "device": "epyc-avx2-2c", "task": (TASK,), "cost_model": "random", "trials": 8,
-        "trials_per_round": 4, "population": 64, "model": "no-such-model", "search_threads": 1,
+        "trials_per_round": 4, "population": 32, "model": "no-such-model", "search_threads": 1,
         "run_timeout_s": 20.0, "build_timeout_s": 20.0, "queue_timeout_s": 300.0,
         "timing": TimingOptions(max_repeats=5),
     }  # fmt: skip
@@ -62,7 +62,7 @@ def interrupted(folder: Path, stage: str) -> None:
             timers.append(threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)))
             timers[0].start()
 
-    population = 600 if stage == "drawing" else 64
+    population = 300 if stage == "drawing" else 32
     try:
         run_search(
             plan(population=population, run_timeout_s=600.0), folder, on_progress=show,

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.tvm
 
 TASK = "matmul:m=32,n=32,k=32"
 SMALL = [
-    "--device", "epyc-avx2-1c", "--trials-per-round", "4", "--set", "population=64", "--set",
+    "--device", "epyc-avx2-1c", "--trials-per-round", "4", "--set", "population=32", "--set",
     "search_threads=1", "--set", "timing.max_repeats=3", "--set", "queue_timeout_s=600", "--set",
     "build_timeout_s=600", "--set", "final_repeats=3",
 ]  # fmt: skip
@@ -98,14 +98,14 @@ def test_programs_that_crash_or_hang_cost_themselves_only(
     (tmp_path / "mine.py").write_text(USER_FILE, encoding="utf-8")
     summary = searched(
         tmp_path / "out", capsys, "--task", str(tmp_path / "mine.py"), "--trials", "6",
-        "--cost-model", "random", "--set", "run_timeout_s=5", "--trials-per-round", "2",
+        "--cost-model", "random", "--set", "run_timeout_s=2", "--trials-per-round", "2",
         "--model", "none",
     )  # fmt: skip
     names = {task["name"]: task for task in summary["tasks"]}
     assert names["mine.py:good"]["best_s"] > 0
     assert names["mine.py:good"]["tuned_s"] > 0
     found = {kind["name"]: kind["first_text"] for kind in summary["failures"]}
-    assert found["run timeout"] == "killed after 5 s"
+    assert found["run timeout"] == "killed after 2 s"
     assert found["runtime error (device)"] == "killed by SIGABRT"
     assert names["mine.py:crashes"]["tuned_s"] is None
     assert set(summary["untuned_tasks"]) == {
