@@ -6,7 +6,7 @@ import ast
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 from tests.paths import ROOT
@@ -43,6 +43,12 @@ class Arrow:
         return f"{self.source} -> {self.target}"
 
 
+@cache
+def tree_of(path: Path) -> ast.Module:
+    """Returns the parsed source."""
+    return ast.parse(path.read_text("utf-8"))
+
+
 @lru_cache(maxsize=1)
 def modules() -> dict[str, Path]:
     """Returns the product's modules by dotted name; a package stands for its `__init__`."""
@@ -59,7 +65,7 @@ def arrows() -> tuple[Arrow, ...]:
     """Returns every import of one module of the product by another."""
     found = set()
     for name, path in modules().items():
-        for target, is_typing in _imports(ast.parse(path.read_text("utf-8"))):
+        for target, is_typing in _imports(tree_of(path)):
             if target != name:
                 found.add(Arrow(name, target, is_typing))
     return tuple(sorted(found, key=lambda arrow: (arrow.source, arrow.target, arrow.is_typing)))
@@ -213,7 +219,7 @@ def namespace_breaches() -> list[str]:
     for name, path in modules().items():
         if not name.startswith("cdmpp.cli"):
             continue
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        for node in ast.walk(tree_of(path)):
             if isinstance(node, ast.FunctionDef) and not node.name.startswith("run"):
                 taken = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
                 kinds = [ast.unparse(a.annotation) for a in taken if a.annotation is not None]
@@ -224,7 +230,7 @@ def namespace_breaches() -> list[str]:
 
 def imports_any(path: Path, names: tuple[str, ...]) -> bool:
     """Whether a module imports one of these top-level packages, for whatever."""
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Import):
             found = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -238,12 +244,12 @@ def imports_any(path: Path, names: tuple[str, ...]) -> bool:
 
 def docstring(path: Path) -> str:
     """Returns the first paragraph of a module's docstring."""
-    return (ast.get_docstring(ast.parse(path.read_text("utf-8"))) or "").split("\n\n")[0]
+    return (ast.get_docstring(tree_of(path)) or "").split("\n\n")[0]
 
 
 def public_classes(path: Path) -> list[str]:
     """Returns the names of a module's public classes."""
-    body = ast.parse(path.read_text("utf-8")).body
+    body = tree_of(path).body
     return [n.name for n in body if isinstance(n, ast.ClassDef) and not n.name.startswith("_")]
 
 
@@ -258,7 +264,7 @@ def unresolved_imports() -> list[str]:
     }
     known = {**modules(), **others}
     folders = {".".join(path.parent.relative_to(ROOT).parts) for path in known.values()}
-    trees = {name: ast.parse(path.read_text("utf-8")) for name, path in known.items()}
+    trees = {name: tree_of(path) for name, path in known.items()}
     names = {name: _names_bound(tree) for name, tree in trees.items()}
     found = []
     for source in others:
