@@ -12,7 +12,8 @@ import sys
 import types
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from importlib import metadata
+from importlib import import_module, metadata
+from importlib.util import find_spec, module_from_spec
 
 from cdmpp.errors import UsageError
 
@@ -80,6 +81,7 @@ tir_passes = tirx.transform
 Sequential = tvm.transform.Sequential
 
 _INTRINSICS = "tvm.s_tir.tensor_intrin"
+_CPU_INTRINSICS = ("x86", "arm_cpu", "riscv_cpu")
 
 
 def llvm_target(*, mcpu: str = "core-avx2", num_cores: int | None = None) -> Target:
@@ -95,16 +97,25 @@ def llvm_target(*, mcpu: str = "core-avx2", num_cores: int | None = None) -> Tar
     return Target(options)
 
 
-def import_tensor_intrinsics() -> None:
-    """Imports TVM's tensor intrinsics quickly.
+def import_tensor_intrinsics(target_kind: str | None = None) -> None:
+    """Imports TVM's tensor intrinsics quickly: all, or for `llvm` those of CPUs, a fifth of them.
 
     TVM asks `inspect.stack()` for the call stack once for each of about 250 intrinsics, which reads
     source files all over and takes half a minute; a frame walk without context lines takes seconds.
     """
-    if _INTRINSICS in sys.modules:
-        return
+    package = sys.modules.get(_INTRINSICS)
+    if package is None:
+        spec = find_spec(_INTRINSICS)
+        assert spec is not None
+        package = s_tir.tensor_intrin = sys.modules[_INTRINSICS] = module_from_spec(spec)
+    if package.__spec__ is None or package.__spec__.loader is None or hasattr(package, "cuda"):
+        return  # a stub, or all is here
     with _cheap_inspect_stack():
-        __import__(_INTRINSICS)
+        if target_kind == "llvm":
+            for name in _CPU_INTRINSICS:
+                import_module(f"{_INTRINSICS}.{name}")
+        else:
+            package.__spec__.loader.exec_module(package)
 
 
 def stub_tensor_intrinsics() -> None:

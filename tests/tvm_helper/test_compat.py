@@ -65,3 +65,14 @@ def test_tvm_comes_without_torch_which_may_come_later() -> None:
         "assert t.numpy().sum() == 3"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.slow
+def test_intrinsics_of_cpus_come_alone_and_the_others_later() -> None:
+    code = (
+        "import sys; from tvm_helper.compat import import_tensor_intrinsics as load;"
+        "from tvm.s_tir import TensorIntrin; load('llvm'); TensorIntrin.get('dot_16x4_vnni');"
+        "import tvm.s_tir.tensor_intrin as found; assert not hasattr(found, 'cuda'); load();"
+        "TensorIntrin.get('wmma_sync_16x16x16_f16f16f32'); assert found.cuda"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -146,7 +146,8 @@ def _tune(
     if isinstance(chosen, CdmppCostModel):
         # Here, because what is raised inside TVM arrives as a RuntimeError.
         chosen.check_target(target if isinstance(target, Target) else Target(target))
-    import_tensor_intrinsics()  # before TVM does it, at its own pace
+    kind = target.kind.name if isinstance(target, Target) else None
+    import_tensor_intrinsics(kind)  # before TVM does it, at its own pace
     _drop_unnamed_handlers()
     if "builder" not in options:
         options["builder"] = local_builder()

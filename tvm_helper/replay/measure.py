@@ -126,7 +126,7 @@ def measure_network(
             f"--measure runs the network on this machine's CPU, the target is {target.kind.name}; "
             "choose the label of this CPU with --device (`cdmpp device list`)"
         )
-    import_tensor_intrinsics()
+    import_tensor_intrinsics(target.kind.name)
     is_alone = _is_one_thread(target)
     kernel_costs_s: dict[str, list[list[float]]] = {}
     costs_s: list[float] = []

@@ -97,8 +97,8 @@ def plan_search(options: SearchOptions, *, device_folders: Sequence[Path] = ()) 
     """
     options.check()
     target = measure_target(options, device_folders)
-    import_tensor_intrinsics()  # before TVM does it, at its own pace
     tvm_target = target.tvm_target()
+    import_tensor_intrinsics(tvm_target.kind.name)  # before TVM does it, at its own pace
     unknown: dict[str, int] = {}
     if options.network is not None:
         tasks, unknown = tasks_of_network(Path(options.network), tvm_target)

@@ -21,7 +21,7 @@ def main() -> None:
 def _prepare() -> None:
     from tvm_helper.compat import import_tensor_intrinsics
 
-    import_tensor_intrinsics()  # a schedule may use one
+    import_tensor_intrinsics("llvm")  # a schedule may use one
 
 
 def _compile_tasks(request: dict[str, Any], begin: Begin) -> dict[str, Any]:
