@@ -1,4 +1,4 @@
-"""`cdmpp roofline`: what bounds a program or an operator on a device."""
+"""`cdmpp roofline`: what a program or an operator takes at the least, and what bounds it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from cdmpp.cli.analytic.operator import gpu_labels, parse_shape
 from cdmpp.cli.shared.options import add_data_options, add_output_options, labels_of
 from cdmpp.cli.shared.samples import samples_of
 from cdmpp.errors import UsageError
-
-_MS_PER_S = 1e3
+from cdmpp.text import seconds_text
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -49,12 +48,15 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(rows))
         return 0
     for row in rows:
-        print(f"{row['device']}: {row['seconds'] * _MS_PER_S:.4g} ms at the least; {row['why']}")
+        print(
+            f"{row['device']}: {seconds_text(row['least_s'])} at the least ({row['least_why']})\n"
+            f"  roofline    {seconds_text(row['seconds']):>14}, an estimate; {row['why']}"
+        )
         for name, seconds in row["levels"].items():
-            shown = "unknown" if seconds is None else f"{seconds * _MS_PER_S:.4g} ms"
+            shown = "unknown" if seconds is None else seconds_text(seconds)
             print(f"  {name:12}{shown:>14}")
         if "fitted_s" in row:
-            print(f"  with the fitted efficiency {row['fitted_s'] * _MS_PER_S:.4g} ms")
+            print(f"  with the fitted efficiency {seconds_text(row['fitted_s'])}")
         for leaf in row.get("leaves", []):
             times = ", ".join(
                 f"{name[:-2]} {'unknown' if leaf[name] is None else format(leaf[name], '.3g')}"

@@ -18,7 +18,7 @@ DeviceKind = Literal["gpu", "cpu", "accelerator"]
 #: Kinds of devices.
 DEVICE_KINDS = ("gpu", "cpu", "accelerator")
 _TEXT_FIELDS = frozenset({"vendor", "architecture", "compute_capability"})
-_REAL_SUFFIXES = ("_hz", "_per_s")
+_REAL_SUFFIXES = ("_hz", "_s")
 _ALIASES = "aliases"
 
 
@@ -154,7 +154,9 @@ def _to_spec(label: str, values: dict[str, Any], path: Path) -> DeviceSpec:
 
 
 def _typed(name: str, value: Any, where: str) -> str | int | float:
-    """Returns the value as text, a positive float (rates) or a positive int (counts and sizes)."""
+    """Returns the value as text, a positive float (rates, times) or a positive int (counts,
+    sizes).
+    """
     if name in _TEXT_FIELDS:
         return str(value)
     try:

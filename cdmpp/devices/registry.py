@@ -87,6 +87,14 @@ def get_device(name: str, folders: Iterable[Path] = ()) -> DeviceSpec:
     return spec
 
 
+def as_described_now(spec: DeviceSpec) -> DeviceSpec:
+    """Returns what the registry says of a device that was described earlier, such as in a trained
+    model; the device itself where the registry has no such label of its kind.
+    """
+    known = load_registry().get(spec.name)
+    return spec if known is None or known.kind != spec.kind else known
+
+
 def unknown_device(label: str, target_kind: str) -> tuple[DeviceSpec, str]:
     """Returns (a DeviceSpec without values, a warning) for a label that is not in the registry.
 

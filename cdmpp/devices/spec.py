@@ -17,6 +17,8 @@ class DeviceSpec:
         peak_*_flop_per_s: arithmetic peak of the label as used (its threads, its instruction set).
         simd_bits: vector width of a CPU label; `warp_size` is its GPU counterpart.
         threads: software threads used by the label.
+        launch_s: smallest time of a kernel, seconds; no input of any model (not in the device
+            vector), only a floor of what is predicted.
         sources: field name -> where the value is from.
     """
 
@@ -41,4 +43,5 @@ class DeviceSpec:
     warp_size: int | None = None
     threads: int | None = None
     compute_capability: str | None = None
+    launch_s: float | None = None
     sources: dict[str, str] = field(default_factory=dict)

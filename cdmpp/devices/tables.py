@@ -42,6 +42,7 @@ _COLUMNS = {
         *_MEMORY_COLUMNS,
         _Column("shared (KiB)", "shared_mem_bytes_per_core", 1024),
         _Column("registers", "registers_per_core"),
+        _Column("kernel (µs)", "launch_s", 1e-6),
     ),
     "cpu": (
         _Column("architecture", "architecture"),
@@ -110,7 +111,9 @@ def devices_markdown(
         "Peaks are those of the label as it is used (its threads, its instruction set, its clock); "
         "`tensor` = fp16 products with fp32 sums, dense. L1, shared memory and registers (of 4 "
         "bytes) are per core, the L2 of a GPU and every L3 per chip, the L2 of a CPU per core. "
-        "Where a GPU has L1 and shared memory in one array, L1 is the size of both.\n\n"
+        "Where a GPU has L1 and shared memory in one array, L1 is the size of both. `kernel` = the "
+        "smallest time of a kernel (`launch_s`): nothing is predicted below it; where it is not "
+        "known, 1 µs (`docs/bounds.md`).\n\n"
         "A device of your own: a YAML file like those in `cdmpp/devices`, tried out with "
         "`cdmpp device show --device-spec FILE`; or let `cdmpp device add` describe and measure "
         "the machine it runs on.\n",

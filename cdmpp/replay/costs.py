@@ -1,4 +1,4 @@
-"""What an operator costs: sources that know it, and a roofline bound where none does."""
+"""What an operator costs: sources that know it, and a roofline estimate where none does."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from cdmpp.analytic.roofline.floor import least_kernel_s
 from cdmpp.analytic.roofline.programs import bound_s
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError, DeviceError, UsageError
@@ -190,15 +191,23 @@ def gather_costs(
 def bound(one: Operator, device: DeviceSpec, reason: str) -> OperatorCost:
     """Returns the roofline of an operator as its cost, up to that over `LEAST_SHARE`.
 
-    Without operations and bytes a nominal call stands in, a share of it below and above.
+    Without operations and bytes a nominal call stands in, a share of it below and above. Nothing
+    takes less than the smallest kernel of the device.
     """
+    least_s = least_kernel_s(device)
     if not one.flop and not one.bytes:
+        call_s = max(NOMINAL_CALL_S, least_s)
         return OperatorCost(
-            NOMINAL_CALL_S, LEAST_SHARE * NOMINAL_CALL_S, NOMINAL_CALL_S / LEAST_SHARE, "bound",
+            call_s, max(LEAST_SHARE * call_s, least_s), call_s / LEAST_SHARE, "bound",
             f"{reason}; neither its operations nor its bytes are known, a call of "
-            f"{NOMINAL_CALL_S * 1e6:.0f} µs stands in",
+            f"{call_s * 1e6:.2g} µs stands in",
         )  # fmt: skip
     seconds = float(bound_s(device, one.flop or 0.0, one.bytes or 0.0))
+    if seconds < least_s:
+        return OperatorCost(
+            least_s, least_s, least_s / LEAST_SHARE, "bound",
+            f"{reason}; the smallest kernel of {device.name}",
+        )  # fmt: skip
     unknown = [
         name
         for name, value in (("peak", device.peak_fp32_flop_per_s),
@@ -209,7 +218,7 @@ def bound(one: Operator, device: DeviceSpec, reason: str) -> OperatorCost:
         f"; {' and '.join(unknown)} of {device.name} unknown, nominal taken" if unknown else ""
     )
     return OperatorCost(
-        seconds, seconds, seconds / LEAST_SHARE, "bound", f"{reason}; roofline bound{assumed}"
+        seconds, seconds, seconds / LEAST_SHARE, "bound", f"{reason}; roofline estimate{assumed}"
     )
 
 

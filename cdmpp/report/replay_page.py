@@ -42,7 +42,7 @@ def timeline_page(outcome: ReplayOutcome) -> Page:
         )  # fmt: skip
     schedules = f"; schedules: {outcome.schedule}" if outcome.schedule else ""
     warning = (
-        f"{len(uncovered)} operators have no model: a roofline bound stands in for each, and "
+        f"{len(uncovered)} operators have no model: a roofline estimate stands in for each, and "
         "widens the interval."
     )
     return Page(

@@ -8,7 +8,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from cdmpp.analytic.roofline.floor import sample_floor_s
 from cdmpp.datasets.samples import Samples
+from cdmpp.devices.registry import as_described_now
 from cdmpp.models.base import CostModel
 from cdmpp.models.parts.checks import check_schema
 from cdmpp.training.machine_code.model import CodeModel, CodeRows
@@ -23,7 +25,7 @@ STRANGE_FACTOR = 2.0
 
 @dataclass(frozen=True)
 class Estimates:
-    """Predictions of N samples.
+    """Predictions of N samples; none below what the program takes at the least on its device.
 
     Attributes:
         latency_s: float64 [N], seconds.
@@ -96,13 +98,14 @@ class TrainedModel:
         strange = found.out_of_distribution
         factor = 1.0 if strange is None else np.where(strange, STRANGE_FACTOR, 1.0)
         half_width = factor * calibration.half_width
-        latency_s = np.exp(log_s)
+        floor_s = self._floor_s(samples)
+        latency_s = np.maximum(np.exp(log_s), floor_s)
         return replace(
             found,
             latency_s=latency_s,
             mean_s=latency_s,
-            low_s=np.exp(log_s - half_width),
-            high_s=np.exp(log_s + half_width),
+            low_s=np.maximum(np.exp(log_s - half_width), floor_s),
+            high_s=latency_s * np.exp(half_width),
         )
 
     def estimate(self, samples: Samples, *, latency_s: FloatArray | None = None) -> Estimates:
@@ -116,6 +119,8 @@ class TrainedModel:
             latency_s: float64 [N], the model's predictions, if there are some already.
         """
         predicted_s = self.model.predict(samples) if latency_s is None else latency_s
+        floor_s = self._floor_s(samples)
+        predicted_s = np.maximum(predicted_s, floor_s)
         trained = {spec.name for spec in self.card.devices}
         is_new = np.array([spec.name not in trained for spec in samples.devices], bool)
         is_new_device = is_new[samples.device]
@@ -131,7 +136,8 @@ class TrainedModel:
             half_width = np.where(
                 is_strange, STRANGE_FACTOR * calibration.widest, calibration.half_width(samples)
             )
-        low_s, high_s = predicted_s * np.exp(-half_width), predicted_s * np.exp(half_width)
+        low_s = np.maximum(predicted_s * np.exp(-half_width), floor_s)
+        high_s = predicted_s * np.exp(half_width)
         return Estimates(
             latency_s=predicted_s,
             mean_s=np.fmax(np.fmin(mean_s, high_s), low_s),
@@ -141,6 +147,16 @@ class TrainedModel:
             is_new_device=is_new_device,
             nearest=familiarity.nearest if familiarity else None,
         )
+
+    def _floor_s(self, samples: Samples) -> FloatArray:
+        """Returns float64 [N], what each takes at the least; what the registry says of the model's
+        devices wins over what they were trained with.
+        """
+        trained = {spec.name for spec in self.card.devices}
+        devices = tuple(
+            as_described_now(spec) if spec.name in trained else spec for spec in samples.devices
+        )
+        return sample_floor_s(samples, devices)
 
 
 def load_trained(directory: Path, *, with_code: bool = False) -> TrainedModel:

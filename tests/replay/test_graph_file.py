@@ -150,9 +150,12 @@ def test_a_bound_is_never_nothing_and_widens_the_interval() -> None:
     assert work.latency_s == 1e12 / device.peak_fp32_flop_per_s
     assert work.high_s == work.latency_s / LEAST_SHARE
     blind = bound(Operator("a"), device, "no model")
-    assert blind.latency_s == NOMINAL_CALL_S
+    assert blind.latency_s == device.launch_s > NOMINAL_CALL_S
     assert blind.low_s > 0
     assert "neither its operations nor its bytes" in blind.reason
+    reshape = bound(Operator("a", bytes=7784.0), device, "no model")  # took 8.65 ns
+    assert reshape.low_s == reshape.latency_s == device.launch_s
+    assert "smallest kernel of v100" in reshape.reason
     graph = OperatorGraph("n", (Operator("a", time_s=1.0), Operator("b", bytes=9e11)))
     costs = gather_costs(graph, [GivenTimes()], {"device": device})
     assert [one.id for one, _ in costs.uncovered] == ["b"]

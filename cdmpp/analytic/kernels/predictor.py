@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cdmpp.analytic.conv.shapes import ConvShapes
 from cdmpp.analytic.embedding.shapes import EmbeddingShape
 from cdmpp.analytic.kernels.times import KernelTimes
 from cdmpp.analytic.kernels.work import Work
+from cdmpp.analytic.roofline.floor import least_kernel_s
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import CdmppError
 
@@ -17,7 +18,11 @@ ROOFLINE = "roofline"
 
 @dataclass(frozen=True)
 class KernelPrediction:
-    """Seconds of one call and the model that says so; a roofline is a lower bound."""
+    """Seconds of one call and the model that says so; none below the device's smallest kernel.
+
+    A roofline is what its least work would take at peak, without any efficiency: an estimate that
+    most calls exceed.
+    """
 
     seconds: float
     model: str
@@ -36,7 +41,10 @@ class KernelPredictor:
         else the roofline; None = the registry knows too little of the device.
         """
         if work not in self._known:
-            self._known[work] = self._model(work) or self._roofline(work)
+            found = self._model(work) or self._roofline(work)
+            self._known[work] = found and replace(
+                found, seconds=max(found.seconds, least_kernel_s(self.device))
+            )
         return self._known[work]
 
     def peak_flop_per_s(self, dtype: str) -> float | None:

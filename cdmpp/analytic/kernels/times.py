@@ -18,6 +18,7 @@ from cdmpp.analytic.kernels.data_movement import MOVEMENTS, element_wise_operato
 from cdmpp.analytic.operators.device import Hardware, hardware
 from cdmpp.analytic.operators.model import OperatorModel, packaged_model_path
 from cdmpp.analytic.operators.operators import make_operators
+from cdmpp.analytic.roofline.floor import least_kernel_s
 from cdmpp.devices.registry import load_registry
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError, UsageError
@@ -40,7 +41,8 @@ _BATCH_NORM_TENSORS = 3
 
 ELEMENT_BYTES = 4
 
-#: A kernel without work, where the device's own is not known, seconds.
+#: What a kernel without work is taken to need where it was not measured on the device, seconds; an
+#: estimate, the floor is `least_kernel_s`.
 NOMINAL_KERNEL_S = 2e-6
 
 
@@ -84,14 +86,14 @@ class KernelTimes:
 
     def latency_s(self, call: KernelCall) -> float:
         """Returns the seconds of a kernel by name; a closed form takes at least what moving
-        nothing takes.
+        nothing takes, and none less than the device's smallest kernel.
 
         Raises:
             UsageError: no model has that name.
             DataError: a size is missing.
         """
         try:
-            return self._named_s(call.kernel, call.sizes)
+            return max(self._named_s(call.kernel, call.sizes), least_kernel_s(self.device))
         except (KeyError, TypeError) as error:
             raise DataError(
                 f"kernel {call.kernel!r}: a size is missing ({error}); got "
@@ -108,7 +110,7 @@ class KernelTimes:
         found = self._operator_model.predict(
             operators, np.array([self.device.name]), self._hardware, context="queued"
         )
-        return float(found[0])
+        return max(float(found[0]), least_kernel_s(self.device))
 
     def convolutions_s(self, shapes: ConvShapes) -> NDArray[np.float64]:
         """Returns float64 [N], seconds of convolutions by the fastest algorithm."""

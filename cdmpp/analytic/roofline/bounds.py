@@ -1,4 +1,4 @@
-"""What bounds an operator or a program on devices, level by level, as plain values."""
+"""What an operator or a program takes at the least, and what its roofline goes into, as values."""
 
 from __future__ import annotations
 
@@ -10,17 +10,24 @@ import numpy as np
 
 from cdmpp.analytic.operators.model import OperatorModel, known_hardware, packaged_model_path
 from cdmpp.analytic.operators.operators import make_operators
+from cdmpp.analytic.roofline.floor import (
+    floor_on,
+    least_work_of_operators,
+    least_work_of_program,
+)
 from cdmpp.analytic.roofline.levels import ProgramBound, program_bound
 from cdmpp.analytic.roofline.operators import operator_bound
 from cdmpp.datasets.samples import Samples
+from cdmpp.devices.registry import get_device
 from cdmpp.errors import DataError
 
 
 def operator_bounds(
     kind: str, sizes: Mapping[str, float], labels: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Returns for each GPU the least seconds of an operator, why, the seconds of each level, and
-    the seconds with the fitted efficiency (`fitted_s`).
+    """Returns for each GPU what an operator takes at the least (`least_s`, `least_why`), its
+    roofline (`seconds`), why, the seconds of each level, and the seconds with the fitted efficiency
+    (`fitted_s`).
 
     Raises:
         DataError: no such operator, or a size is missing.
@@ -36,10 +43,14 @@ def operator_bounds(
     for index, label in enumerate(labels):
         launch_s = model.launch_s(label, known[label])
         bound = operator_bound(operators, index, known[label], launch_s=launch_s)
+        least = least_work_of_operators(operators[np.array([index])])
+        floor = floor_on(get_device(label), least)
         levels = {"compute": bound.compute_s, "dram": bound.dram_s, "l2": bound.l2_s}
         rows.append(
             {
                 "device": label,
+                "least_s": float(floor.seconds[0]),
+                "least_why": floor.why(0),
                 "seconds": bound.seconds,
                 "why": bound.sentence(),
                 "levels": {**levels, "launch": bound.launch_s},
@@ -50,8 +61,9 @@ def operator_bounds(
 
 
 def program_bounds(samples: Samples, program: str) -> list[dict[str, Any]]:
-    """Returns for each device of the samples the least seconds of a program, why, the seconds of
-    each level (None = unknown) and of each leaf.
+    """Returns for each device of the samples what a program takes at the least (`least_s`,
+    `least_why`), its roofline leaf by leaf (`seconds`), why, the seconds of each level (None =
+    unknown) and of each leaf.
 
     Args:
         program: how the program's id begins.
@@ -68,6 +80,7 @@ def program_bounds(samples: Samples, program: str) -> list[dict[str, Any]]:
         )
     start, stop = (int(value) for value in programs.leaf_offset[found[0] : found[0] + 2])
     leaves = np.asarray(programs.leaf_features[start:stop])
+    least = least_work_of_program(leaves, np.asarray(programs.leaf_extra[start:stop]))
     model = OperatorModel.load(packaged_model_path())
     rows = []
     for spec in samples.devices:
@@ -75,10 +88,13 @@ def program_bounds(samples: Samples, program: str) -> list[dict[str, Any]]:
         if spec.kind == "gpu":
             launch_s = model.launch_s(spec.name, known_hardware([spec.name])[spec.name])
         bound = program_bound(leaves, spec, launch_s=launch_s)
+        floor = floor_on(spec, least)
         rows.append(
             {
                 "program_id": str(programs.program_id[found[0]]),
                 "device": spec.name,
+                "least_s": float(floor.seconds[0]),
+                "least_why": floor.why(0),
                 "seconds": bound.seconds,
                 "why": bound.sentence(),
                 "levels": _levels(bound),

@@ -1,4 +1,8 @@
-"""Why a program takes its time: compute, each memory level and the launch, leaf by leaf."""
+"""The roofline of a program leaf by leaf: compute, each memory level and the launch.
+
+An estimate of what an untuned program waits for: leaves that share data or overlap take less.
+`cdmpp.analytic.roofline.floor` has the true lower bound.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,7 @@ _LINE_BYTES = 64.0
 
 @dataclass(frozen=True)
 class LeafBound:
-    """The least time of one leaf, by what bounds it; seconds.
+    """The roofline of one leaf, by what bounds it; seconds.
 
     Attributes:
         compute_s: operations at the arithmetic peak.
@@ -44,7 +48,7 @@ class LeafBound:
 
 @dataclass(frozen=True)
 class ProgramBound:
-    """The least time of a program: its launch and its leaves, one after another.
+    """The roofline of a program: its launch and its leaves, one after another.
 
     Attributes:
         device: label.
@@ -84,7 +88,7 @@ class ProgramBound:
 def program_bound(
     leaf_features: NDArray[np.float32], device: DeviceSpec, *, launch_s: float = 0.0
 ) -> ProgramBound:
-    """Returns the least time of one program on a device.
+    """Returns the roofline of one program on a device.
 
     Traffic below a cache: an access whose reuse distance exceeds the cache fetches its lines every
     time, any other one only the distinct lines. An unknown cache holds nothing.

@@ -15,7 +15,7 @@ _BYTES = 4.0
 
 @dataclass(frozen=True)
 class OperatorBound:
-    """The least time of one operator by what bounds it, seconds.
+    """The roofline of one operator by what bounds it, seconds; data in caches take less.
 
     Attributes:
         compute_s: operations at the fp32 peak.

@@ -88,7 +88,9 @@ def device_rates(device: DeviceSpec) -> tuple[float, float]:
 
 
 def bound_s(device: DeviceSpec, flop: ArrayLike, moved_bytes: ArrayLike) -> FloatArray:
-    """Returns the least seconds on a device: the larger of operations / peak, bytes / bandwidth."""
+    """Returns the roofline on a device, seconds: the larger of operations / peak and bytes /
+    bandwidth; `cdmpp.analytic.roofline.floor` has what is taken at the least.
+    """
     flop_per_s, bytes_per_s = device_rates(device)
     return np.maximum(np.asarray(flop) / flop_per_s, np.asarray(moved_bytes) / bytes_per_s)
 

@@ -51,7 +51,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "Reads a network (.onnx, .pt2), tasks of Tenset's network_info, a graph of operators "
         "(.json, .yaml), traces of torch.profiler or ExecutionTraceObserver, or a training "
         "preset; gives every operator a time, and replays them on the queues of their devices. "
-        "An operator that no model covers gets a roofline bound, is listed and widens the "
+        "An operator that no model covers gets a roofline estimate, is listed and widens the "
         "interval."
     )
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="see docs/replay.md")

@@ -158,9 +158,11 @@ def _print_outcome(outcome: ReplayOutcome, values: dict[str, Any]) -> None:
         print(f"\n{count} operators: {remark}")
     uncovered = values["uncovered"]
     if uncovered:
-        print(f"\nno model covers {len(uncovered)} operators; a bound stands in for each:")
+        print(
+            f"\nno model covers {len(uncovered)} operators; a roofline estimate stands in for each:"
+        )
         _print_rows(
-            ["operator", "at least", "at most", "why"],
+            ["operator", "estimate", "up to", "why"],
             [[row["name"], seconds_text(row["bound_s"]), seconds_text(row["high_s"]),
               row["reason"]] for row in uncovered[:_UNCOVERED]],
         )  # fmt: skip

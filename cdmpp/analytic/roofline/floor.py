@@ -1,0 +1,301 @@
+"""What a program takes at the least on a device: a true lower bound, by what sets it.
+
+`cdmpp.analytic.roofline.programs` has the roofline, which is an estimate: it adds up the traffic of
+every leaf. What counts here is only what no schedule, cache or compiler can save.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cdmpp.analytic.operators.operators import Operators, is_matmul
+from cdmpp.datasets.samples import ProgramArrays, Samples
+from cdmpp.devices.spec import DeviceSpec
+from cdmpp.features.added_columns import LEAF_EXTRA_NAMES
+from cdmpp.features.schema import ACCESS_SLOT_COUNT, LEAF_FEATURE_NAMES
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+#: What can set a floor, in the order of `Floor.terms`.
+FloorTerm = Literal["launch", "compute", "dram", "l2"]
+FLOOR_TERMS: tuple[FloorTerm, ...] = get_args(FloorTerm)
+_WORDS: dict[FloorTerm, str] = {
+    "launch": "its smallest kernels", "compute": "its operations at peak",
+    "dram": "its bytes at the memory bandwidth", "l2": "its bytes at the L2 bandwidth",
+}  # fmt: skip
+
+#: No kernel of a GPU of which `launch_s` is unknown takes less, seconds. Source: the fastest of
+#: 128,000 matrix products on eight GPUs up to the B300 takes 1.5 us (ai-dynamo/aiconfigurator); an
+#: empty kernel behind others 1.8 us on a V100 (ReFrame's gpu_kernel_latency).
+LEAST_KERNEL_S = 1.0e-6
+#: No program that is called on the host takes less, seconds: one load from the first cache, four
+#: cycles or more (optimization manuals of Intel, AMD and Arm), below 6.5 GHz.
+LEAST_CALL_S = 0.6e-9
+#: Peaks of CPUs are at the nominal clock; the highest of any core stands for what it may reach.
+#: Source: specifications of the CPUs described here, at most 3.5 over 2.3 GHz (Xeon E5-2673 v4).
+CPU_CLOCK_RATIO = 1.6
+#: A measured `c = a + b` counts three arrays where four may move, and reads alone may be faster.
+CPU_BANDWIDTH_RATIO = 1.5
+#: A window that skips elements takes at least this share of an input (strides of 2 by 2).
+_STRIDED_SHARE = 0.25
+#: Features hold log2 in float32.
+_ROUNDING = 1.0 - 1.0e-5
+
+_SLOTS = range(ACCESS_SLOT_COUNT)
+
+
+def _leaf(*names: str) -> list[int]:
+    return [LEAF_FEATURE_NAMES.index(name) for name in names]
+
+
+def _extra(*names: str) -> list[int]:
+    return [LEAF_EXTRA_NAMES.index(name) for name in names]
+
+
+_PRODUCTS, _SUMS = _leaf("float_mul"), _leaf("float_addsub")
+_UNIQUE = _leaf(*(f"B{slot}.unique_bytes" for slot in _SLOTS))
+_TOUCHED = _leaf(*(f"B{slot}.bytes" for slot in _SLOTS))
+_READ = _leaf(*(f"B{slot}.acc_type.kRead" for slot in _SLOTS))
+_PARAMETER = _extra(*(f"alloc.B{slot}.is_parameter" for slot in _SLOTS))
+_STORE_BYTES = _extra("dtype.store.bytes")
+_STORED = _extra("alloc.store.bytes")
+_GUARDS = _extra("condition.depth")
+_KERNELS, _INPUT_BYTES = _extra("program.kernels"), _extra("program.input_bytes")
+
+
+@dataclass(frozen=True)
+class LeastWork:
+    """What P programs must do on any device, float64 [P] each.
+
+    Attributes:
+        wide_flop: sums and products whose results have 4 bytes or more.
+        narrow_flop: the others (fp16, bfloat16: other pipes may do them).
+        bytes: inputs that are read and outputs that are written, each once.
+        kernels: kernels on a GPU, at least 1.
+    """
+
+    wide_flop: FloatArray
+    narrow_flop: FloatArray
+    bytes: FloatArray
+    kernels: FloatArray
+
+
+@dataclass(frozen=True)
+class Floor:
+    """What P programs take at the least on one device.
+
+    Attributes:
+        terms: float64 [P, 4], seconds by what sets them (`FLOOR_TERMS`); NaN where a rate of the
+            device is not known. They may overlap: the largest is the floor.
+    """
+
+    terms: FloatArray
+
+    @property
+    def seconds(self) -> FloatArray:
+        """float64 [P], above 0 and finite."""
+        return np.asarray(np.nanmax(self.terms, axis=1), np.float64)
+
+    def why(self, program: int) -> str:
+        """Returns what sets the floor of one program, e.g. `its operations at peak`."""
+        return _WORDS[FLOOR_TERMS[int(np.nanargmax(self.terms[program]))]]
+
+
+def least_work(programs: ProgramArrays, rows: IntArray) -> LeastWork:
+    """Returns the least work of programs.
+
+    - Operations: only sums and products, which no compiler drops; none of a leaf under a condition,
+      whose iterations may not all run.
+    - Output: what the last leaf writes, not more than its buffer.
+    - Inputs: the distinct bytes of every parameter that is read, not more than its accesses and in
+      all not more than the parameters have. Accesses of equal size in different leaves are taken
+      for the same parameter. Where more is spanned than a product of so many terms can need (Loomis
+      and Whitney 1949: a product of I terms with operands A, B and C has I^2 <= |A| |B| |C|), the
+      window may skip, and a quarter counts.
+
+    Args:
+        rows: int64 [P], rows of `programs`.
+    """
+    first, last = programs.leaf_offset[rows], programs.leaf_offset[rows + 1]
+    count = last - first
+    owner = np.repeat(np.arange(len(rows)), count)
+    starts = np.concatenate([[0], np.cumsum(count)[:-1]]).astype(np.int64) if len(rows) else first
+    leaves = np.repeat(first - starts, count) + np.arange(count.sum())
+    return _least_work(
+        np.asarray(programs.leaf_features[leaves], np.float64),
+        np.asarray(programs.leaf_extra[leaves], np.float64),
+        owner,
+        len(rows),
+    )
+
+
+def least_work_of_program(
+    leaf_features: NDArray[np.float32], leaf_extra: NDArray[np.float32]
+) -> LeastWork:
+    """Returns the least work of one program (P = 1), see `least_work`."""
+    owner = np.zeros(len(leaf_features), np.int64)
+    return _least_work(
+        np.asarray(leaf_features, np.float64), np.asarray(leaf_extra, np.float64), owner, 1
+    )
+
+
+def least_work_of_operators(operators: Operators) -> LeastWork:
+    """Returns the least work of framework operators in fp32, one kernel each: every tensor once,
+    and the operations of matrix products (without TF32; no library has a faster algorithm in use).
+    """
+    flop = np.where(is_matmul(operators.kind), operators.flop, 0.0)
+    return LeastWork(flop, np.zeros(len(flop)), operators.bytes, np.ones(len(flop)))
+
+
+def floor_on(device: DeviceSpec, work: LeastWork) -> Floor:
+    """Returns what programs take at the least on a device.
+
+    A GPU needs its smallest kernel for every kernel. What lies beyond the last cache, which may be
+    warm, moves at the memory bandwidth. An unknown rate or cache sets no floor.
+    """
+    unknown = np.full(len(work.bytes), np.nan)
+    terms = [_launch_s(device, work), _compute_s(device, work)]
+    cache, ratio = _last_cache(device), 1.0 if device.kind == "gpu" else CPU_BANDWIDTH_RATIO
+    if cache is None or not device.mem_bandwidth_bytes_per_s:
+        terms.append(unknown)
+    else:
+        beyond = np.maximum(work.bytes - cache, 0.0)
+        terms.append(beyond / (ratio * device.mem_bandwidth_bytes_per_s))
+    l2 = device.l2_bandwidth_bytes_per_s if device.kind == "gpu" else None
+    terms.append(work.bytes / l2 if l2 else unknown)
+    return Floor(np.stack(terms, axis=1))
+
+
+def sample_floor_s(samples: Samples, devices: tuple[DeviceSpec, ...] | None = None) -> FloatArray:
+    """Returns float64 [N], the floor of every sample, seconds; measured latencies are not read.
+
+    Args:
+        devices: descriptions that take the place of `samples.devices`.
+    """
+    rows, place = np.unique(samples.program, return_inverse=True)
+    work = least_work(samples.programs, rows)
+    floor_s = np.zeros(len(samples))
+    for index, spec in enumerate(devices or samples.devices):
+        here = samples.device == index
+        if here.any():
+            floor_s[here] = floor_on(spec, work).seconds[place[here]]
+    return floor_s
+
+
+def least_kernel_s(device: DeviceSpec) -> float:
+    """Returns seconds that no kernel of a GPU, and no call on another device, goes below."""
+    if device.kind != "gpu":
+        return device.launch_s or LEAST_CALL_S
+    return device.launch_s or LEAST_KERNEL_S
+
+
+def _launch_s(device: DeviceSpec, work: LeastWork) -> FloatArray:
+    kernels = work.kernels if device.kind == "gpu" else np.ones(len(work.kernels))
+    return kernels * least_kernel_s(device)
+
+
+def _compute_s(device: DeviceSpec, work: LeastWork) -> FloatArray:
+    ratio = CPU_CLOCK_RATIO if device.kind == "cpu" else 1.0
+    wide = device.peak_fp32_flop_per_s
+    halves = [device.peak_fp16_flop_per_s, device.peak_tensor_flop_per_s]
+    narrow = max((rate for rate in halves if rate), default=None)
+    if wide is None and narrow is None:
+        return np.full(len(work.bytes), np.nan)
+    seconds = np.zeros(len(work.bytes))
+    if wide:
+        seconds = seconds + work.wide_flop / (ratio * wide)
+    if narrow:
+        fastest = max(narrow, wide or 0.0)
+        seconds = np.maximum(seconds, work.narrow_flop / (ratio * fastest))
+    return np.asarray(seconds, np.float64)
+
+
+def _last_cache(device: DeviceSpec) -> float | None:
+    """Returns the bytes that may be in caches before a program starts; None where the last level is
+    not known.
+    """
+    if device.kind == "gpu":
+        return None if device.l2_bytes is None else float(device.l2_bytes)
+    if device.l3_bytes is None:
+        return None
+    return float(device.l3_bytes + (device.l2_bytes or 0) * (device.core_count or 1))
+
+
+def _least_work(leaf: FloatArray, extra: FloatArray, owner: IntArray, count: int) -> LeastWork:
+    if extra.shape[1] != len(LEAF_EXTRA_NAMES):  # nothing is sure without the added columns
+        return LeastWork(np.zeros(count), np.zeros(count), np.zeros(count), np.ones(count))
+    products, sums = (_undo_log(leaf[:, column[0]]) for column in (_PRODUCTS, _SUMS))
+    is_sure = extra[:, _GUARDS[0]] <= 0
+    flop = np.where(is_sure, products + sums, 0.0)
+    is_wide = _undo_log(extra[:, _STORE_BYTES[0]]) > 3.5
+    outputs, inputs, kernels = np.zeros(count), np.zeros(count), np.ones(count)
+    if len(owner):
+        final = np.flatnonzero(np.diff(owner, append=count))
+        written = np.where(leaf[:, _READ] > 0, 0.0, _undo_log(leaf[:, _UNIQUE])).max(axis=1)
+        stored = _undo_log(extra[:, _STORED[0]])
+        outputs[owner[final]] = np.where(stored > 0, np.minimum(written, stored), written)[final]
+        kernels[owner[final]] = np.maximum(np.rint(_undo_log(extra[final, _KERNELS[0]])), 1.0)
+        terms = np.zeros(count)
+        np.maximum.at(terms, owner, products)
+        most = np.zeros(count)
+        most[owner[final]] = _undo_log(extra[final, _INPUT_BYTES[0]])
+        inputs = np.minimum(_input_bytes(leaf, extra, owner, terms, outputs), most)
+    wide = np.asarray(np.bincount(owner, np.where(is_wide, flop, 0.0), count), np.float64)
+    narrow = np.asarray(np.bincount(owner, np.where(is_wide, 0.0, flop), count), np.float64)
+    return LeastWork(
+        wide_flop=_ROUNDING * wide,
+        narrow_flop=_ROUNDING * narrow,
+        bytes=_ROUNDING * (inputs + outputs),
+        kernels=kernels,
+    )
+
+
+def _input_bytes(
+    leaf: FloatArray, extra: FloatArray, owner: IntArray, terms: FloatArray, outputs: FloatArray
+) -> FloatArray:
+    """Returns float64 [P], distinct bytes of the parameters that programs read.
+
+    Args:
+        owner: int64 [L], program of each leaf.
+        terms: float64 [P], products of the program's largest leaf.
+        outputs: float64 [P], bytes that it writes.
+    """
+    is_input = (leaf[:, _READ] > 0) & (extra[:, _PARAMETER] > 0)
+    size = np.minimum(_undo_log(leaf[:, _UNIQUE]), _undo_log(leaf[:, _TOUCHED]))
+    at, _ = np.nonzero(is_input)
+    total = np.zeros(len(terms))
+    if not len(at):
+        return total
+    order = np.lexsort((at, size[is_input], owner[at]))
+    at, sizes = at[order], size[is_input][order]
+    # How often a size occurs in one leaf, then the most over leaves: (program, size) -> parameters.
+    is_pair = np.concatenate([[True], (np.diff(owner[at]) != 0) | (np.diff(sizes) != 0)])
+    leaf_starts = np.flatnonzero(is_pair | np.concatenate([[True], np.diff(at) != 0]))
+    times = np.diff(leaf_starts, append=len(at))
+    parameters = np.maximum.reduceat(times, np.flatnonzero(is_pair[leaf_starts]))
+    program, bytes_of = owner[at][is_pair], sizes[is_pair]
+    largest = np.zeros(len(terms))
+    np.maximum.at(largest, program, bytes_of)
+    # Element sizes cancel as far as all three have the same.
+    other = np.where(bytes_of < largest[program], largest[program], _second(program, bytes_of))
+    needed = 64.0 * terms[program] ** 2 / np.maximum(other * outputs[program], 1.0)
+    skips = (terms[program] > 0) & (bytes_of > 1.01 * needed)
+    np.add.at(total, program, parameters * bytes_of * np.where(skips, _STRIDED_SHARE, 1.0))
+    return total
+
+
+def _second(program: IntArray, bytes_of: FloatArray) -> FloatArray:
+    """Returns for each entry the next smaller size of its program (its own where there is none);
+    entries are sorted by program, then size.
+    """
+    before = np.concatenate([bytes_of[:1], bytes_of[:-1]])
+    is_first = np.concatenate([[True], program[1:] != program[:-1]])
+    return np.where(is_first, bytes_of, before)
+
+
+def _undo_log(values: FloatArray) -> FloatArray:
+    return np.asarray(np.exp2(values) - 1.0, np.float64)
