@@ -16,7 +16,7 @@ DEVICE_DATA = $(if $(wildcard $(AUTOTVM)/manifest.json),--data autotvm=$(AUTOTVM
 SUITE_DATA = $(DEVICE_DATA) $(if $(wildcard $(ANSOR_GPU)/manifest.json),--data ansor-gpu=$(ANSOR_GPU))
 export OMP_NUM_THREADS ?= 2
 
-.PHONY: bench-autotune ablation priors bench-embedding bench-models bench-scoring tune-peers tables pretrained leaderboard bench-extract bench-conv bench-operators bench-search bench-replay legacy-env ansor-test bench-ansor help venv demo test check exhaustive lines structure lint format bench golden report clean
+.PHONY: bench-autotune ablation priors bench-embedding bench-models bench-scoring tune-peers tables pretrained leaderboard bench-extract bench-conv bench-operators bench-bounds bench-search bench-replay legacy-env ansor-test bench-ansor help venv demo test check exhaustive lines structure lint format bench golden report clean
 
 help:
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -80,6 +80,11 @@ bench-embedding: $(STAMP) ## judge the embedding models on data/embedding-cpu an
 
 bench-operators: $(STAMP) ## judge the operator model beside recorded peers and write docs/results/operators.*
 	OMP_NUM_THREADS=1 $(BIN)/cdmpp analytic operator evaluate --data $(NEUSIGHT) --out docs/results
+
+BOUND_DATA = $(EXTRACTED) $(PACKED:%=cache/%) cache/tenset-cpu $(ANSOR_GPU)
+bench-bounds: $(STAMP) $(TABLES) ## put lower bounds beside every measurement and write docs/results/bounds.md (ANSOR_GPU=DIR)
+	$(BIN)/cdmpp dataset extract --out cache/tenset-cpu
+	$(BIN)/python -m tests.benchmarks.bounds $(foreach d,$(BOUND_DATA),--data $(notdir $(d))=$(d)) --operators $(NEUSIGHT)
 
 bench-modules: $(STAMP) ## measure featurising modules in TVM's hands, beside TVM's own extractor
 	$(BIN)/python -m tests.benchmarks.module_speed --out docs/results/module-speed.md

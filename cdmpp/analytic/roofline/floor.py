@@ -45,26 +45,33 @@ _STRIDED_SHARE = 0.25
 #: Features hold log2 in float32.
 _ROUNDING = 1.0 - 1.0e-5
 
-_SLOTS = range(ACCESS_SLOT_COUNT)
+
+def _of_slots(name: str) -> list[str]:
+    return [name.replace("B.", f"B{slot}.") for slot in range(ACCESS_SLOT_COUNT)]
 
 
-def _leaf(*names: str) -> list[int]:
-    return [LEAF_FEATURE_NAMES.index(name) for name in names]
-
-
-def _extra(*names: str) -> list[int]:
-    return [LEAF_EXTRA_NAMES.index(name) for name in names]
-
-
-_PRODUCTS, _SUMS = _leaf("float_mul"), _leaf("float_addsub")
-_UNIQUE = _leaf(*(f"B{slot}.unique_bytes" for slot in _SLOTS))
-_TOUCHED = _leaf(*(f"B{slot}.bytes" for slot in _SLOTS))
-_READ = _leaf(*(f"B{slot}.acc_type.kRead" for slot in _SLOTS))
-_PARAMETER = _extra(*(f"alloc.B{slot}.is_parameter" for slot in _SLOTS))
-_STORE_BYTES = _extra("dtype.store.bytes")
-_STORED = _extra("alloc.store.bytes")
-_GUARDS = _extra("condition.depth")
-_KERNELS, _INPUT_BYTES = _extra("program.kernels"), _extra("program.input_bytes")
+# The columns that are looked at, and where they are among these.
+_LEAF_COLUMNS = [
+    LEAF_FEATURE_NAMES.index(name)
+    for name in (
+        "float_mul", "float_addsub", *_of_slots("B.unique_bytes"), *_of_slots("B.bytes"),
+        *_of_slots("B.acc_type.kRead"), *_of_slots("B.acc_type.kWrite"),
+    )
+]  # fmt: skip
+_PRODUCTS, _SUMS, _FIRST_SLOT = 0, 1, 2
+_UNIQUE, _TOUCHED, _READ, _WRITE = (
+    slice(_FIRST_SLOT + part * ACCESS_SLOT_COUNT, _FIRST_SLOT + (part + 1) * ACCESS_SLOT_COUNT)
+    for part in range(4)
+)
+_EXTRA_COLUMNS = [
+    LEAF_EXTRA_NAMES.index(name)
+    for name in (
+        "dtype.store.bytes", "alloc.store.bytes", "condition.depth", "program.kernels",
+        "program.input_bytes", *_of_slots("alloc.B.is_parameter"),
+    )
+]  # fmt: skip
+_STORE_BYTES, _STORED, _GUARDS, _KERNELS, _INPUT_BYTES = range(5)
+_PARAMETER = slice(5, 5 + ACCESS_SLOT_COUNT)
 
 
 @dataclass(frozen=True)
@@ -108,8 +115,9 @@ class Floor:
 def least_work(programs: ProgramArrays, rows: IntArray) -> LeastWork:
     """Returns the least work of programs.
 
-    - Operations: only sums and products, which no compiler drops; none of a leaf under a condition,
-      whose iterations may not all run.
+    - Operations: only sums and products, and those that make a value again that was there before
+      are not counted, since a compiler may drop them; none of a leaf under a condition, whose
+      iterations may not all run.
     - Output: what the last leaf writes, not more than its buffer.
     - Inputs: the distinct bytes of every parameter that is read, not more than its accesses and in
       all not more than the parameters have. Accesses of equal size in different leaves are taken
@@ -125,22 +133,15 @@ def least_work(programs: ProgramArrays, rows: IntArray) -> LeastWork:
     owner = np.repeat(np.arange(len(rows)), count)
     starts = np.concatenate([[0], np.cumsum(count)[:-1]]).astype(np.int64) if len(rows) else first
     leaves = np.repeat(first - starts, count) + np.arange(count.sum())
-    return _least_work(
-        np.asarray(programs.leaf_features[leaves], np.float64),
-        np.asarray(programs.leaf_extra[leaves], np.float64),
-        owner,
-        len(rows),
-    )
+    return _least_work(programs.leaf_features, programs.leaf_extra, leaves, owner, len(rows))
 
 
 def least_work_of_program(
     leaf_features: NDArray[np.float32], leaf_extra: NDArray[np.float32]
 ) -> LeastWork:
     """Returns the least work of one program (P = 1), see `least_work`."""
-    owner = np.zeros(len(leaf_features), np.int64)
-    return _least_work(
-        np.asarray(leaf_features, np.float64), np.asarray(leaf_extra, np.float64), owner, 1
-    )
+    leaves = np.arange(len(leaf_features))
+    return _least_work(leaf_features, leaf_extra, leaves, np.zeros_like(leaves), 1)
 
 
 def least_work_of_operators(operators: Operators) -> LeastWork:
@@ -225,24 +226,39 @@ def _last_cache(device: DeviceSpec) -> float | None:
     return float(device.l3_bytes + (device.l2_bytes or 0) * (device.core_count or 1))
 
 
-def _least_work(leaf: FloatArray, extra: FloatArray, owner: IntArray, count: int) -> LeastWork:
-    if extra.shape[1] != len(LEAF_EXTRA_NAMES):  # nothing is sure without the added columns
+def _least_work(
+    leaf_features: NDArray[np.float32],
+    leaf_extra: NDArray[np.float32],
+    leaves: IntArray,
+    owner: IntArray,
+    count: int,
+) -> LeastWork:
+    """Returns the least work of P programs.
+
+    Args:
+        leaves: int64 [L], rows of both arrays, programs one after another.
+        owner: int64 [L], program of each leaf.
+        count: P.
+    """
+    if leaf_extra.shape[1] != len(LEAF_EXTRA_NAMES):  # nothing is sure without the added columns
         return LeastWork(np.zeros(count), np.zeros(count), np.zeros(count), np.ones(count))
-    products, sums = (_undo_log(leaf[:, column[0]]) for column in (_PRODUCTS, _SUMS))
-    is_sure = extra[:, _GUARDS[0]] <= 0
-    flop = np.where(is_sure, products + sums, 0.0)
-    is_wide = _undo_log(extra[:, _STORE_BYTES[0]]) > 3.5
+    leaf = np.asarray(leaf_features[leaves[:, None], _LEAF_COLUMNS], np.float64)
+    extra = np.asarray(leaf_extra[leaves[:, None], _EXTRA_COLUMNS], np.float64)
+    products, sums = _undo_log(leaf[:, _PRODUCTS]), _undo_log(leaf[:, _SUMS])
+    written = np.where(leaf[:, _READ] > 0, 0.0, _undo_log(leaf[:, _UNIQUE])).max(axis=1)
+    is_sure = extra[:, _GUARDS] <= 0
+    flop = np.where(is_sure, products + sums, 0.0) / _repeats(leaf, extra, owner, written)
+    is_wide = _undo_log(extra[:, _STORE_BYTES]) > 3.5
     outputs, inputs, kernels = np.zeros(count), np.zeros(count), np.ones(count)
     if len(owner):
         final = np.flatnonzero(np.diff(owner, append=count))
-        written = np.where(leaf[:, _READ] > 0, 0.0, _undo_log(leaf[:, _UNIQUE])).max(axis=1)
-        stored = _undo_log(extra[:, _STORED[0]])
+        stored = _undo_log(extra[:, _STORED])
         outputs[owner[final]] = np.where(stored > 0, np.minimum(written, stored), written)[final]
-        kernels[owner[final]] = np.maximum(np.rint(_undo_log(extra[final, _KERNELS[0]])), 1.0)
+        kernels[owner[final]] = np.maximum(np.rint(_undo_log(extra[final, _KERNELS])), 1.0)
         terms = np.zeros(count)
         np.maximum.at(terms, owner, products)
         most = np.zeros(count)
-        most[owner[final]] = _undo_log(extra[final, _INPUT_BYTES[0]])
+        most[owner[final]] = _undo_log(extra[final, _INPUT_BYTES])
         inputs = np.minimum(_input_bytes(leaf, extra, owner, terms, outputs), most)
     wide = np.asarray(np.bincount(owner, np.where(is_wide, flop, 0.0), count), np.float64)
     narrow = np.asarray(np.bincount(owner, np.where(is_wide, 0.0, flop), count), np.float64)
@@ -252,6 +268,30 @@ def _least_work(leaf: FloatArray, extra: FloatArray, owner: IntArray, count: int
         bytes=_ROUNDING * (inputs + outputs),
         kernels=kernels,
     )
+
+
+def _repeats(
+    leaf: FloatArray, extra: FloatArray, owner: IntArray, written: FloatArray
+) -> FloatArray:
+    """Returns float64 [L], how often each leaf makes the same values; infinite where that is not
+    known.
+
+    A leaf that only writes does so as often as it touches what it writes. One that adds up does so
+    as often as its buffer is set to its first value, by another leaf.
+    """
+    is_setting = (leaf[:, _WRITE] > 0).any(axis=1)
+    touched = np.where(leaf[:, _READ] > 0, 0.0, _undo_log(leaf[:, _TOUCHED])).max(axis=1)
+    times = np.where(is_setting, touched / np.maximum(written, 1.0), 0.0)
+    order = np.lexsort((written, extra[:, _STORED], owner))
+    is_new = np.zeros(len(owner), bool)
+    for values in (written, extra[:, _STORED], owner):
+        is_new[1:] |= np.diff(values[order]) != 0
+    buffer = np.empty(len(owner), np.int64)
+    buffer[order] = np.cumsum(is_new)
+    most = np.zeros(len(owner))
+    np.maximum.at(most, buffer, times)
+    found = np.where(is_setting, times, most[buffer])
+    return np.where(found > 0, np.maximum(found, 1.0), np.inf)
 
 
 def _input_bytes(
