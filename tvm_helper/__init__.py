@@ -1,7 +1,8 @@
 """Everything that needs TVM: reading records and modules, measuring, searching, the plug-ins.
 
 These names are for other code; each loads its module when it is asked for: `Predictor`,
-`CdmppCostModel`, `tune_tir` and `tune_relax` with today's TVM, `CdmppPythonModel` with Ansor's.
+`NetworkQuestion`, `network_answers`, `CdmppCostModel`, `tune_tir` and `tune_relax` with today's
+TVM, `CdmppPythonModel` with Ansor's.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from typing import Any
 _PLACES = {
     "CdmppCostModel": "cost_model.metaschedule",
     "CdmppPythonModel": "cost_model.ansor.model",
+    "NetworkQuestion": "replay.ways",
     "Predictor": "predict.predictor",
+    "network_answers": "replay.ways",
     "tune_relax": "cost_model.tune",
     "tune_tir": "cost_model.tune",
 }

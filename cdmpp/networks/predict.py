@@ -196,11 +196,14 @@ class NetworkPredictor:
     def predict(
         self,
         graphs: Sequence[NetworkGraph],
-        devices: Sequence[str] = (),
+        devices: Sequence[str | DeviceSpec] = (),
         *,
         memory_limit_bytes: float | None = None,
     ) -> list[TorchPrediction]:
         """Returns the predictions of every graph, device and mode, in this order.
+
+        Args:
+            devices: labels, or hardware; none = those that the model was trained on.
 
         Raises:
             DeviceError: an unknown device.
@@ -245,19 +248,16 @@ class NetworkPredictor:
         self.prediction_s = time.perf_counter() - start
         return result
 
-    def _specs(self, labels: Sequence[str]) -> list[DeviceSpec]:
+    def _specs(self, devices: Sequence[str | DeviceSpec]) -> list[DeviceSpec]:
         trained = {spec.name: spec for spec in self.trained.devices}
-        if not labels:
+        if not devices:
             return list(trained.values())
-        return [
-            trained[label] if label in trained else _as_trained(get_device(label), trained)
-            for label in dict.fromkeys(labels)
-        ]
-
-
-def _as_trained(spec: DeviceSpec, trained: dict[str, DeviceSpec]) -> DeviceSpec:
-    """Returns the trained device where an alias names one."""
-    return trained.get(spec.name, spec)
+        found = []
+        for device in devices:
+            if isinstance(device, str):
+                device = trained.get(device) or get_device(device)
+            found.append(trained.get(device.name, device))
+        return list({spec.name: spec for spec in found}.values())
 
 
 def _known(value: float) -> float | None:

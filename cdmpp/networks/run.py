@@ -181,6 +181,14 @@ def save_trained(trained: TrainedNetworks, directory: Path) -> None:
     )
 
 
+def is_networks_run(directory: Path) -> bool:
+    """Returns whether a folder holds a model of whole networks, not one of tensor programs."""
+    path = Path(directory) / MODEL_FILE
+    return (
+        path.is_file() and read_json(path, what="model", hint=_HINT).get("format") == MODEL_FORMAT
+    )
+
+
 def load_run(directory: Path) -> TrainedNetworks:
     """Returns the model of a run folder or of a packaged model.
 

@@ -1,4 +1,4 @@
-"""What a prediction of programs and networks consists of."""
+"""What a prediction of a program consists of."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from cdmpp.models.assemble import AskedProgram
 from cdmpp.training.estimates import Estimates
 from cdmpp.training.uncertainty.strangers import NearTask
 
-if TYPE_CHECKING:  # these import TVM, which records do without
+if TYPE_CHECKING:  # it imports TVM, which records do without
     from tvm_helper.predict.explanation import Explanation
-    from tvm_helper.programs.network_tasks import NetworkTask
 
 
 @dataclass(frozen=True)
@@ -80,66 +79,3 @@ def estimated(asked: AskedProgram, found: Estimates, place: int = 0, *, name: st
 
 def _number(value: float) -> float | None:
     return None if math.isnan(value) else float(value)
-
-
-@dataclass(frozen=True)
-class Total:
-    """A network on a device: the sum over its tasks of weight x mean latency.
-
-    Attributes:
-        device: label.
-        latency_s: seconds of what could be predicted; None when nothing could.
-        low_s: sum of the lower ends, as if all tasks erred alike; None without calibration.
-        high_s: sum of the upper ends.
-        missing: names of what is not in the sum.
-    """
-
-    device: str
-    latency_s: float | None
-    low_s: float | None
-    high_s: float | None
-    missing: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class NetworkPrediction:
-    """A network on some devices.
-
-    Attributes:
-        schedule: which programs were predicted, in words.
-        tasks: (task, one prediction a device), most calls first.
-        unknown: name -> calls of operators that did not become tensor programs.
-        devices: labels.
-    """
-
-    schedule: str
-    tasks: tuple[tuple[NetworkTask, tuple[Prediction, ...]], ...]
-    unknown: dict[str, int]
-    devices: tuple[str, ...]
-
-    def totals(self) -> tuple[Total, ...]:
-        """Returns one total a device."""
-        return tuple(self._total(place, device) for place, device in enumerate(self.devices))
-
-    def _total(self, place: int, device: str) -> Total:
-        found = [
-            (task.weight, predictions[place])
-            for task, predictions in self.tasks
-            if predictions[place].latency_s is not None
-        ]
-        missing = [
-            predictions[place].name
-            for _, predictions in self.tasks
-            if predictions[place].latency_s is None
-        ]
-        latency_s = sum(weight * (one.mean_s or 0.0) for weight, one in found)
-        has_interval = all(one.low_s is not None for _, one in found)
-        low_s = sum(weight * (one.low_s or 0.0) for weight, one in found)
-        high_s = sum(weight * (one.high_s or 0.0) for weight, one in found)
-        return Total(
-            device=device,
-            latency_s=latency_s if found else None,
-            low_s=low_s if found and has_interval else None,
-            high_s=high_s if found and has_interval else None,
-            missing=(*missing, *sorted(self.unknown)),
-        )

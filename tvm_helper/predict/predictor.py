@@ -1,11 +1,10 @@
-"""Latencies of a user's own programs and networks, without records and without running them.
+"""Latencies of a user's own programs, without records and without running them.
 
 from tvm_helper.predict.predictor import Predictor
 
 predictor = Predictor("runs/demo", ["epyc-avx2-2c", "xeon-avx2-2c"])
-network = predictor.network("resnet18.onnx")
-for total in network.totals():
-    print(total.device, total.latency_s, total.low_s, total.high_s, total.missing)
+for one in predictor.programs("my_kernel.py"):
+    print(one.name, one.device, one.latency_s, one.low_s, one.high_s)
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from cdmpp.devices.spec import DeviceSpec
-from cdmpp.errors import CdmppError, ReplayError, UsageError
+from cdmpp.errors import ReplayError, UsageError
 from cdmpp.features.compact_ast import CompactAst
 from cdmpp.features.gpu_limits import GpuLimits
 from cdmpp.features.machine_code import machine_code_columns
@@ -28,19 +27,15 @@ from cdmpp.training.asked_device import asked_device, asked_devices
 from cdmpp.training.estimates import TrainedModel, load_trained
 from cdmpp.training.machine_code.model import LEAST_MEASURED
 from tvm_helper.compat import Schedule, Target
-from tvm_helper.predict.answers import NetworkPrediction, Prediction, estimated
+from tvm_helper.predict.answers import Prediction, estimated
 from tvm_helper.predict.explanation import explain
 from tvm_helper.programs.machine_code import assembly_of, is_target
-from tvm_helper.programs.network_tasks import NetworkTask, load_network, network_tasks
+from tvm_helper.programs.network_tasks import NetworkTask
 from tvm_helper.programs.operator_name import operator_of
 from tvm_helper.programs.program_file import NamedProgram, is_scheduled, read_programs
-from tvm_helper.programs.sampling import first_valid_schedule
 from tvm_helper.programs.target import device_target
 from tvm_helper.tir.features import featurise_modules, module_limits
 from tvm_helper.tir.loop_tree import loop_tree_from_tir
-
-#: What is predicted of a network, in words.
-UNTUNED = "the first valid MetaSchedule sample of each task, seed {seed}"
 
 
 @dataclass
@@ -59,7 +54,7 @@ class _Question:
 
 
 class Predictor:
-    """A trained model that is asked about programs and networks.
+    """A trained model that is asked about programs and kernels of networks.
 
     Args:
         model: a run folder, `pretrained`, or a loaded model.
@@ -139,43 +134,6 @@ class Predictor:
                 answers += self._answer([question])
         return answers
 
-    def network(self, source: Path | str | Any, *, seed: int = 0) -> NetworkPrediction:
-        """Returns the predictions of every task of a network on every device.
-
-        Args:
-            source: an ONNX file, a saved `torch.export` program, or a relax module.
-            seed: of the schedules: the first valid sample of each task's MetaSchedule space.
-
-        Raises:
-            DataError: the network cannot be read or imported.
-            DeviceError: TVM has no target for a device.
-        """
-        module = load_network(Path(source)) if isinstance(source, Path | str) else source
-        tasks: dict[str, NetworkTask] = {}
-        unknown: dict[str, int] = {}
-        answers: dict[tuple[str, int], Prediction] = {}
-        for target, places in self._targets():
-            found = network_tasks(module, target)
-            unknown = {name: max(count, unknown.get(name, 0))
-                       for name, count in {**unknown, **found.unknown}.items()}  # fmt: skip
-            for task in found.tasks:
-                tasks.setdefault(task.workload_key, task)
-                schedule, reason = _sampled(task, target, seed)
-                for place in places:
-                    device = self.devices[place]
-                    answers[task.workload_key, place] = (
-                        _unanswered(task.name, task.operator, device, reason)
-                        if schedule is None
-                        else self._answer([_scheduled_question(task, schedule, device, target)])[0]
-                    )
-        ordered = sorted(tasks.values(), key=lambda task: (-task.weight, task.name))
-        return NetworkPrediction(
-            schedule=UNTUNED.format(seed=seed),
-            tasks=tuple((task, self._given(answers, task)) for task in ordered),
-            unknown=unknown,
-            devices=tuple(device.name for device in self.devices),
-        )  # fmt: skip
-
     def scheduled(
         self,
         task: NetworkTask,
@@ -197,25 +155,6 @@ class Predictor:
         question = _scheduled_question(task, schedule, device, device_target(device))
         is_fastest = fastest_of >= LEAST_MEASURED
         return self._answer([replace(question, is_fastest=is_fastest)])[0]
-
-    def _targets(self) -> list[tuple[Target, list[int]]]:
-        """Returns every different target with the places of its devices."""
-        groups: dict[str, tuple[Target, list[int]]] = {}
-        for place, device in enumerate(self.devices):
-            target = device_target(device)
-            groups.setdefault(str(target), (target, []))[1].append(place)
-        return list(groups.values())
-
-    def _given(
-        self, answers: dict[tuple[str, int], Prediction], task: NetworkTask
-    ) -> tuple[Prediction, ...]:
-        """Returns the answers, one a device."""
-        reason = "not a task of the network on this target"
-        return tuple(
-            answers.get((task.workload_key, place))
-            or _unanswered(task.name, task.operator, device, reason)
-            for place, device in enumerate(self.devices)
-        )
 
     def _answer(self, questions: Sequence[_Question]) -> list[Prediction]:
         answers = []
@@ -282,14 +221,26 @@ def new_predictor(
     trained = load_trained(model_folder(model), with_code=compiles)
     devices = asked_devices(labels, descriptions, trained.card)
     predictor = Predictor(trained, devices, compiles=compiles)
-    if must_compile and not any(map(predictor.reads_code_of, devices)):
-        names = ", ".join(device.name for device in devices)
-        can = "of no device" if trained.code is None else f"of {trained.code.device}"
-        raise UsageError(
-            f"--machine-code: {model} reads the machine code {can}, not of {names}; leave it out, "
-            "or train one that does with `cdmpp train-code`"
-        )
+    if must_compile:
+        check_reads_code(predictor)
     return predictor
+
+
+def check_reads_code(predictor: Predictor) -> None:
+    """Checks that a model reads the machine code of one of the devices.
+
+    Raises:
+        UsageError: of none of them.
+    """
+    if any(map(predictor.reads_code_of, predictor.devices)):
+        return
+    code = predictor.trained.code
+    names = ", ".join(device.name for device in predictor.devices)
+    can = "of no device" if code is None else f"of {code.device}"
+    raise UsageError(
+        f"--machine-code: the model reads the machine code {can}, not of {names}; leave it out, "
+        "or train one that does with `cdmpp train-code`"
+    )
 
 
 def _look_at(module: Any) -> tuple[str, bool, bool]:
@@ -311,21 +262,6 @@ def _misfit(is_gpu: bool, device: DeviceSpec) -> str | None:
     if not is_gpu and device.kind == "gpu":
         return f"it has no thread bindings, {device.name} is a GPU; schedule it for one"
     return None
-
-
-def _sampled(task: NetworkTask, target: Target, seed: int) -> tuple[Schedule | None, str]:
-    """Returns the first valid sample, or why there is none."""
-    try:
-        schedule = first_valid_schedule(task.module["main"], target, seed=seed)
-    except CdmppError as error:
-        return None, str(error)
-    except Exception as error:  # TVM raises whatever its schedule rules do
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        return (
-            None,
-            f"cannot be scheduled ({type(error).__name__}: {lines[-1][:120] if lines else ''})",
-        )
-    return schedule, "none of its random schedules is valid for the target"
 
 
 def _scheduled_question(

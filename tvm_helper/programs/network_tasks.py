@@ -156,25 +156,66 @@ def _from_onnx(path: Path) -> Any:
 
 
 def _from_torch(path: Path) -> Any:
+    return network_of_program(read_exported(path), str(path))
+
+
+def read_exported(path: Path) -> Any:
+    """Returns the program that torch.export.save wrote.
+
+    Raises:
+        DataError: it is none.
+    """
     import torch
-    from tvm.relax.frontend.torch import from_exported_program
 
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            program = torch.export.load(path)
+            return torch.export.load(path)
     except Exception as error:  # torch raises its own kinds
         raise DataError(
             f"{path} is no exported program ({_last_line(error)}); expected what torch.export.save "
             "has written"
         ) from None
+
+
+def network_of_module(module: Any, inputs: Sequence[Any], name: str) -> Any:
+    """Returns the relax module of a torch module; it is followed, not run.
+
+    Args:
+        inputs: tensors, batch first.
+
+    Raises:
+        DataError: torch.export cannot follow it, or TVM cannot import it.
+    """
+    import torch
+
+    try:
+        with warnings.catch_warnings(), torch.no_grad():
+            warnings.simplefilter("ignore")
+            program = torch.export.export(module.eval(), tuple(inputs))
+    except Exception as error:  # whatever the module's own code raises
+        raise DataError(
+            f"{name}: cannot follow the module with torch.export ({_last_line(error)}); check the "
+            "input shapes (without the batch)"
+        ) from None
+    return network_of_program(program, name)
+
+
+def network_of_program(program: Any, name: str) -> Any:
+    """Returns the relax module of an exported program.
+
+    Raises:
+        DataError: TVM cannot import it.
+    """
+    from tvm.relax.frontend.torch import from_exported_program
+
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of torch about its own decompositions
             return from_exported_program(program, keep_params_as_input=False)
     except Exception as error:  # TVM raises whatever its importer does, and names the operator
         raise DataError(
-            f"{path}: TVM cannot import the program ({_last_line(error)}); export it with "
+            f"{name}: TVM cannot import the program ({_last_line(error)}); export it with "
             "operators that relax knows"
         ) from None
 

@@ -18,6 +18,7 @@ from cdmpp.replay.costs import CostSource, OperatorCost
 from cdmpp.replay.graph import OperatorGraph
 from cdmpp.training.machine_code.cold_memory import LEAST_S
 from tvm_helper.compat import Schedule, Target, import_tensor_intrinsics, s_tir
+from tvm_helper.predict.answers import Prediction
 from tvm_helper.predict.predictor import Predictor
 from tvm_helper.programs.network_tasks import NetworkTask
 from tvm_helper.programs.sampling import valid_schedules
@@ -135,6 +136,9 @@ class ProgramCosts(CostSource):
         network: whose kernels are asked about.
         chosen: their programs.
         device: hardware.
+
+    Attributes:
+        predictions: task key -> what the model says of its (first) program, taken alone.
     """
 
     def __init__(
@@ -147,6 +151,7 @@ class ProgramCosts(CostSource):
         self._predictor, self._network = predictor, network
         self._chosen, self._device = chosen, device
         self._reasons: dict[str, str] = {}
+        self.predictions: dict[str, Prediction] = {}
 
     def costs(self, graph: OperatorGraph) -> dict[str, OperatorCost]:
         """Returns operator id -> cost of the kernels that the model can judge."""
@@ -180,6 +185,7 @@ class ProgramCosts(CostSource):
             answer = self._predictor.scheduled(
                 task, schedule, self._device, fastest_of=chosen.fastest_of
             )
+            self.predictions.setdefault(key, answer)
             if answer.latency_s is None:
                 return answer.reason or "the model cannot judge it"
             # The mean counts in that some programs are far slower than they look. The fastest of

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from cdmpp.devices.spec import DeviceSpec
 from cdmpp.replay.calibration import fitted_gap_s, write_gap
 from cdmpp.replay.costs import GivenTimes, GraphCosts, gather_costs
 from cdmpp.replay.engine import ReplayOptions, replay
 from cdmpp.replay.summary import ReplayOutcome, replay_costs
+from tvm_helper.predict.answers import Prediction
 from tvm_helper.predict.predictor import Predictor
 from tvm_helper.programs.network_tasks import load_network
 from tvm_helper.programs.target import device_target
-from tvm_helper.replay.costs import ProgramCosts, ScheduleChoice, choose_schedules
-from tvm_helper.replay.graph import DEVICE, network_graph
+from tvm_helper.replay.costs import (
+    ChosenSchedule,
+    ProgramCosts,
+    ScheduleChoice,
+    choose_schedules,
+)
+from tvm_helper.replay.graph import DEVICE, KernelGraph, network_graph
 from tvm_helper.replay.measure import MeasuredNetwork, measure_network
 
 
@@ -47,23 +54,56 @@ def replay_network(
     module = load_network(path)
     found = []
     for device in predictor.devices:
-        target = device_target(device)
-        network = network_graph(
-            module, target, name=path.stem, source=str(path), device=device.name
+        known = network_costs(
+            module, device, predictor, choice, name=path.stem, source=str(path), times=times
         )
-        chosen = choose_schedules(network, target, choice)
-        programs = ProgramCosts(predictor, network, chosen, device)
-        costs = gather_costs(network.graph, [GivenTimes(times), programs], {DEVICE: device})
-        is_compiled = predictor.reads_code_of(device, of_fastest=choice.kind == "database")
-        schedule = choice.text + (", compiled" if is_compiled else "")
-        outcome = replay_costs(costs, options, device=device.name, schedule=schedule, scales=scales)
+        outcome = replay_costs(
+            known.costs, options, device=device.name, schedule=known.schedule, scales=scales
+        )
         if is_measured:
-            timed = measure_network(network, chosen, target)
+            timed = measure_network(known.network, known.chosen, device_target(device))
             outcome = replace(outcome, measured=measured_values(outcome, timed))
             if gap_file is not None:
                 _calibrate(gap_file, outcome, timed)
         found.append(outcome)
     return found
+
+
+@dataclass(frozen=True)
+class NetworkCosts:
+    """A network's kernels with what they cost on a device.
+
+    Attributes:
+        schedule: which programs they are, in words.
+        predictions: task key -> what the model says of its program, taken alone.
+    """
+
+    network: KernelGraph
+    chosen: Mapping[str, ChosenSchedule]
+    costs: GraphCosts
+    schedule: str
+    predictions: Mapping[str, Prediction]
+
+
+def network_costs(
+    module: Any,
+    device: DeviceSpec,
+    predictor: Predictor,
+    choice: ScheduleChoice,
+    *,
+    name: str,
+    source: str = "",
+    times: Mapping[str, float] | None = None,
+) -> NetworkCosts:
+    """Returns what the kernels of a relax module cost; see `replay_network`."""
+    target = device_target(device)
+    network = network_graph(module, target, name=name, source=source, device=device.name)
+    chosen = choose_schedules(network, target, choice)
+    programs = ProgramCosts(predictor, network, chosen, device)
+    costs = gather_costs(network.graph, [GivenTimes(times), programs], {DEVICE: device})
+    is_compiled = predictor.reads_code_of(device, of_fastest=choice.kind == "database")
+    schedule = choice.text + (", compiled" if is_compiled else "")
+    return NetworkCosts(network, chosen, costs, schedule, programs.predictions)
 
 
 def measured_values(outcome: ReplayOutcome, timed: MeasuredNetwork) -> dict[str, Any]:

@@ -5,16 +5,18 @@ and of networks.
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 
 from cdmpp.cli.predict.network import predict_network
-from cdmpp.cli.predict.program import predict_program
 from cdmpp.cli.predict.records import predict_record_file
 from cdmpp.cli.shared.options import add_output_options, labels_of
 from cdmpp.errors import UsageError
+from tvm_helper.replay.ways import WAYS, NetworkQuestion
 
 _DEFAULT_INPUT = "3x224x224"
 _TORCH_OPTIONS = ("batch", "input", "memory", "export")
+_NETWORK_OPTIONS = ("way", "database", "no_machine_code")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -22,14 +24,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Predicts every program of a Tenset record file (measured or not) and prints the "
         "latencies, best first, beside the measured one when the record has it; or the tensor "
-        "programs of a Python file; or a whole network, task by task, with the first valid "
-        "MetaSchedule sample of each task (seed 0) as its schedule. Nothing is measured."
+        "programs of a Python file; or a whole network: a line for each way of running it, as TVM "
+        "compiles it (untuned: the first valid MetaSchedule sample of each task, seed 0; tuned: a "
+        "database) and as torch runs it. Nothing is measured."
     )
     parser.add_argument(
         "--model",
         type=Path,
+        default=Path("pretrained"),
         metavar="RUN",
-        help="run folder, or pretrained (the default with --torch; else it must be given)",
+        help="run folder, of a cost model or of a model of whole networks (default: pretrained)",
     )
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument(
@@ -50,8 +54,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     source.add_argument(
         "--torch",
         metavar="MODULE:FACTORY",
-        help="function that makes a torch network: time, memory and utilisation, infer and train; "
-        "its module is imported",
+        help="function that makes a torch network; its module is imported",
     )
     parser.add_argument(
         "--network-info",
@@ -63,24 +66,45 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--device",
         action="append",
         metavar="LABEL",
-        help="device to predict for (default: that of each record); programs and networks take "
-        "several, side by side",
+        help="device to predict for; several side by side (default: that of each record, of the "
+        "model's only device, or of the networks that were measured)",
     )
     parser.add_argument(
         "--device-spec",
         action="append",
         type=Path,
         metavar="YAML",
-        help="hardware that nobody measured, described as in cdmpp/devices (programs and networks)",
+        help="hardware that nobody measured, described as in cdmpp/devices",
     )
     parser.add_argument(
         "--machine-code",
         action="store_true",
-        help="compile the programs, half a second each, where the model can read their machine "
-        "code: it errs less (programs and networks)",
+        help="programs: compile them, half a second each, where the model can read their machine "
+        "code: it errs less; networks: it is an error where it cannot",
     )
+    _add_network_options(parser)
     _add_torch_options(parser)
     add_output_options(parser)
+
+
+def _add_network_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("options of --network and --torch")
+    group.add_argument(
+        "--way",
+        action="append",
+        choices=tuple(WAYS),
+        help="way of running that is asked about; repeat it (default: all that there are)",
+    )
+    group.add_argument(
+        "--database",
+        type=Path,
+        metavar="DIR",
+        help="MetaSchedule database, such as the folder of `cdmpp search --network FILE`: adds "
+        "tvm-tuned",
+    )
+    group.add_argument(
+        "--no-machine-code", action="store_true", help="do not compile the network's kernels"
+    )
 
 
 def _add_torch_options(parser: argparse.ArgumentParser) -> None:
@@ -107,50 +131,50 @@ def _add_torch_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Runs the command; returns the exit code."""
-    if args.machine_code and args.program is None and args.network is None:
-        raise UsageError("--machine-code compiles what --program or --network names; give one")
+    given = [name for name in _TORCH_OPTIONS if getattr(args, name)]
+    if given and args.torch is None:
+        raise UsageError(f"--{given[0]} goes with --torch MODULE:FACTORY only; leave it out")
+    is_network = args.torch is not None or args.network is not None
+    given = [name for name in _NETWORK_OPTIONS if getattr(args, name)]
+    if given and not is_network:
+        name = given[0].replace("_", "-")
+        raise UsageError(f"--{name} goes with --network or --torch only; leave it out")
+    if args.machine_code and args.records is not None:
+        raise UsageError("--machine-code compiles programs and networks; leave it out")
     output = {"as_json": args.json, "is_quiet": args.quiet}
     labels, descriptions = labels_of(args.device), args.device_spec or []
-    if args.torch is not None:
-        if descriptions:
-            raise UsageError(
-                "--torch takes devices by label, got --device-spec; expected --device LABEL"
-            )
-        from cdmpp.cli.predict.torch import predict_torch  # torch takes seconds
-
-        predict_torch(
-            args.torch, str(args.model or "pretrained"), labels, batches=args.batch or "1",
-            inputs=args.input or [_DEFAULT_INPUT], memory=args.memory,
-            method="export" if args.export else "fx", **output,
-        )  # fmt: skip
-        return 0
-    given = [name for name in _TORCH_OPTIONS if getattr(args, name)]
-    if given:
-        raise UsageError(f"--{given[0]} goes with --torch MODULE:FACTORY only; leave it out")
-    if args.model is None:
-        raise UsageError(
-            "no --model; expected a run folder that `cdmpp train` wrote, or pretrained"
-        )
     if args.records is not None:
-        named = [*(args.device or ()), *map(str, descriptions)]
-        if len(named) > 1 or descriptions:
-            raise UsageError(
-                "the programs of records are predicted for one device that has a label, got "
-                f"{', '.join(named)}; expected one --device"
-            )
         predict_record_file(
-            args.records, args.model, device=named[0] if named else None,
+            args.records, args.model, labels=labels, descriptions=descriptions,
             network_info=args.network_info, **output,
         )  # fmt: skip
         return 0
-    from tvm_helper.predict.predictor import new_predictor  # TVM takes a second
-
-    predictor = new_predictor(
-        args.model, labels, descriptions,
-        compiles=args.machine_code, must_compile=args.machine_code,
-    )  # fmt: skip
     if args.program is not None:
+        from cdmpp.cli.predict.program import predict_program
+        from tvm_helper.predict.predictor import new_predictor  # TVM takes a second
+
+        predictor = new_predictor(
+            args.model, labels, descriptions,
+            compiles=args.machine_code, must_compile=args.machine_code,
+        )  # fmt: skip
         predict_program(args.program, predictor, **output)
+        return 0
+    question = NetworkQuestion(
+        args.network or Path(), str(args.network or args.torch), ways=args.way or (),
+        labels=labels, descriptions=descriptions, model=str(args.model), database=args.database,
+        compiles=not args.no_machine_code, must_compile=args.machine_code,
+    )  # fmt: skip
+    if args.torch is not None:
+        from cdmpp.cli.predict.torch import parse_batches, parse_inputs, parse_memory
+        from cdmpp.networks.graph.factory import load_factory
+
+        shapes, dtypes = parse_inputs(args.input or [_DEFAULT_INPUT])
+        question = replace(
+            question, source=load_factory(args.torch), batches=parse_batches(args.batch or "1"),
+            shapes=shapes, dtypes=dtypes, method="export" if args.export else "fx",
+            memory_limit_bytes=None if args.memory is None else parse_memory(args.memory),
+        )  # fmt: skip
     else:
-        predict_network(args.network, predictor, **output)
+        question = replace(question, name=args.network.stem, batches=(None,))
+    predict_network(question, **output)
     return 0

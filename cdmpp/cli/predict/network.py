@@ -1,122 +1,152 @@
-"""`cdmpp predict --network FILE`: a network's tasks and their sum, device by device."""
+"""`cdmpp predict` of a network: a line for each way of running it, device by device."""
 
 from __future__ import annotations
 
 import json
-from pathlib import Path
+import math
+import sys
+from collections.abc import Iterable, Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from cdmpp.cli.predict.text import cell, print_notes, program_row
+from cdmpp.cli.predict.text import program_row
 from cdmpp.errors import DataError
-from cdmpp.text import aligned, interval_text, percent_text
-from tvm_helper.predict.answers import NetworkPrediction, Total
+from cdmpp.text import aligned, interval_text, percent_text, seconds_text
+from tvm_helper.replay.ways import (
+    WAYS,
+    KernelAnswer,
+    NetworkAnswer,
+    NetworkQuestion,
+    network_answers,
+)
 
-if TYPE_CHECKING:  # it imports TVM
-    from tvm_helper.predict.predictor import Predictor
+if TYPE_CHECKING:  # it imports torch
+    from cdmpp.networks.predict import Estimate
+
+_KERNELS = 8
+_MEMORY_KEYS = (
+    "memory_bytes", "memory_low_bytes", "memory_high_bytes", "utilisation", "utilisation_low",
+    "utilisation_high", "memory_limit_bytes", "fits",
+)  # fmt: skip
 
 
-def predict_network(path: Path, predictor: Predictor, *, as_json: bool, is_quiet: bool) -> None:
-    """Prints the latencies of a network's tasks, and their sum.
+def predict_network(question: NetworkQuestion, *, as_json: bool, is_quiet: bool) -> None:
+    """Prints what a network takes.
 
     Raises:
-        DataError: none of them can be predicted.
+        DataError: no way of running it can be predicted.
     """
-    found = predictor.network(path)
-    if all(total.latency_s is None for total in found.totals()):
-        missing = ", ".join(found.totals()[0].missing)
-        raise DataError(
-            f"no task of {path} can be predicted: {missing}; expected operators that TVM "
-            "turns into tensor programs of constant shape"
-        )
+
+    def tell(step: str) -> None:
+        print(f"cdmpp: {step} ...", file=sys.stderr)
+
+    try:
+        found = network_answers(question, **({} if is_quiet else {"on_step": tell}))
+    except DataError as error:
+        raise DataError(str(error).replace("method='export'", "--export")) from error
     if as_json:
-        print(json.dumps(_rows(found), allow_nan=False))
+        print(json.dumps([_row(one) for one in found], allow_nan=False))
         return
-    _print(found)
-    if not is_quiet:
-        every = [one for _, predictions in found.tasks for one in predictions]
-        print_notes(every, predictor.trained.card)
+    for number, (place, group) in enumerate(groupby(found, lambda one: (one.device, one.batch))):
+        print("\n" if number else "", end="")
+        _print_place(*place, list(group))
 
 
-def _rows(found: NetworkPrediction) -> list[dict[str, Any]]:
-    """Returns one row a task and device, one an unknown operator, and a `total` a device."""
-    rows: list[dict[str, Any]] = []
-    for task, predictions in found.tasks:
-        own = {"task": task.name, "weight": task.weight, "shapes": list(task.shapes)}
-        rows += [
-            {
-                **program_row(prediction),
-                **own,
-                "mean_s": prediction.mean_s,
-                "schedule": found.schedule,
-            }
-            for prediction in predictions
-        ]
-    for name, calls in sorted(found.unknown.items()):
-        rows += [
-            {**_no_program(device), "task": name, "weight": calls, "reason": "unknown operator"}
-            for device in found.devices
-        ]
-    for total in found.totals():
-        rows.append(
-            {
-                **_no_program(total.device),
-                "task": "total",
-                "weight": None,
-                "latency_s": total.latency_s,
-                "low_s": total.low_s,
-                "high_s": total.high_s,
-                "missing": list(total.missing),
-                "schedule": found.schedule,
-            }
-        )
-    return rows
+def _row(one: NetworkAnswer) -> dict[str, Any]:
+    return {
+        "network": one.network, "batch": one.batch, "way": one.way, "mode": one.mode,
+        "device": one.device, "program_id": None, "latency_s": one.latency_s, "low_s": one.low_s,
+        "high_s": one.high_s, "measured_s": None, "out_of_distribution": bool(one.reasons),
+        "reasons": list(one.reasons), "schedule": one.schedule or None,
+        "kernels": [_kernel_row(kernel) for kernel in one.kernels],
+        **({} if one.eager is None else
+           {key: value for key, value in one.eager.to_json().items() if key in _MEMORY_KEYS}),
+    }  # fmt: skip
 
 
-def _no_program(device: str) -> dict[str, Any]:
-    values = ("program_id", "latency_s", "low_s", "high_s", "measured_s", "out_of_distribution")
-    return {**dict.fromkeys(values), "device": device, "reason": None}
+def _kernel_row(one: KernelAnswer) -> dict[str, Any]:
+    alone = {} if one.prediction is None else program_row(one.prediction)
+    return alone | {
+        "name": one.name, "calls": one.calls, "shapes": list(one.shapes),
+        "in_network_s": one.in_network_s, "reason": one.reason or None,
+    }  # fmt: skip
 
 
-def _print(found: NetworkPrediction) -> None:
-    print(f"schedule: {found.schedule}\n")
+def _print_place(device: str, batch: int | None, found: Sequence[NetworkAnswer]) -> None:
+    size = "" if batch is None else f", batch {batch}"
+    print(f"{found[0].network} on {device}{size}, predicted without running it\n")
     rows = [
         [
-            str(task.weight),
-            task.name,
-            task.operator,
-            " ".join(task.shapes),
-            *(cell(one) for one in predictions),
+            WAYS[one.way],
+            one.mode,
+            interval_text(one.latency_s, one.low_s, one.high_s) + (" !" if one.reasons else ""),
         ]
-        for task, predictions in found.tasks
+        for one in found
     ]
-    rows += [
-        [str(calls), name, "unknown operator", "", *("?" for _ in found.devices)]
-        for name, calls in sorted(found.unknown.items())
-    ]
-    totals = found.totals()
-    rows.append(["", "total", "", "", *(_total(total) for total in totals)])
-    print(aligned([["calls", "task", "operator", "shapes", *found.devices], *rows]))
-    for total in totals:
-        if total.missing:
-            print(
-                f"\nthe total on {total.device} is only what could be predicted; it leaves out "
-                f"{', '.join(total.missing)}"
-            )
-    print()
-    for place, total in enumerate(totals):
-        if total.latency_s is None:
-            continue
-        task, predictions = max(
-            found.tasks, key=lambda pair: pair[0].weight * (pair[1][place].mean_s or 0.0)
-        )
-        one = predictions[place]
-        assert one.latency_s is not None
-        assert one.mean_s is not None
-        share = task.weight * one.mean_s / total.latency_s
-        why = f": {one.explanation.text(one.latency_s)}" if one.explanation else ""
-        print(f"{total.device}: {percent_text(share, 0)} is {task.name}{why}")
+    print(aligned([["", "mode", "time of an iteration"], *rows]))
+    _print_memory(found)
+    for one in found:
+        if one.kernels:
+            _print_kernels(one)
+    _print_reasons(found)
 
 
-def _total(total: Total) -> str:
-    text = interval_text(total.latency_s, total.low_s, total.high_s)
-    return f"at least {text}" if total.missing and total.latency_s is not None else text
+def _print_memory(found: Iterable[NetworkAnswer]) -> None:
+    known = [one.eager for one in found if one.eager is not None]
+    if not known:
+        return
+    rows = [
+        [
+            one.mode,
+            _bytes(one.memory_bytes),
+            percent_text(one.utilisation.value, 0, none="?"),
+            "?" if one.memory_limit_bytes is None
+            else "not sure" if one.fits is None else ("yes" if one.fits else "no"),
+        ]
+        for one in known
+    ]  # fmt: skip
+    limit = known[0].memory_limit_bytes
+    into = "fits" if limit is None else f"fits into {_size(limit)}"
+    print("\n" + aligned([["eager torch", "peak memory", "utilisation", into], *rows]))
+
+
+def _print_kernels(one: NetworkAnswer) -> None:
+    whole_s = sum(kernel.calls * kernel.in_network_s for kernel in one.kernels) or 1.0
+    rows = [
+        [
+            str(kernel.calls),
+            kernel.name[:40],
+            seconds_text(kernel.in_network_s),
+            percent_text(kernel.calls * kernel.in_network_s / whole_s, 0),
+        ]
+        for kernel in one.kernels[:_KERNELS]
+    ]
+    print(f"\n{WAYS[one.way]}: {one.schedule}")
+    print(aligned([["calls", "kernel", "time of one", "share"], *rows]))
+    if len(one.kernels) > _KERNELS:
+        print(f"and {len(one.kernels) - _KERNELS} more kernels (--json has all)")
+    dearest = one.kernels[0]
+    if dearest.prediction is not None and dearest.prediction.explanation is not None:
+        print(f"{dearest.name}: {dearest.prediction.explanation.text(dearest.in_network_s)}")
+
+
+def _print_reasons(found: Iterable[NetworkAnswer]) -> None:
+    marked = {(one.way, one.latency_s is None, one.reasons) for one in found if one.reasons}
+    for way, is_missing, reasons in sorted(marked):
+        print(f"\n{'? no answer' if is_missing else '! a guess'} {WAYS[way]}:")
+        for reason in reasons:
+            print(f"  {reason}")
+
+
+def _bytes(found: Estimate) -> str:
+    if found.value is None:
+        return "?"
+    if found.low is None or found.high is None:
+        return _size(found.value)
+    return f"{_size(found.value)} [{_size(found.low)}, {_size(found.high)}]"
+
+
+def _size(value: float) -> str:
+    power = min(4, max(0, int(math.log(max(value, 1.0), 1024))))
+    unit = ("B", "KiB", "MiB", "GiB", "TiB")[power]
+    return f"{value / 1024**power:.3g} {unit}"

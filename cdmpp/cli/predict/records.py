@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from cdmpp.cli.predict.text import print_notes, row
-from cdmpp.errors import DataError
+from cdmpp.errors import DataError, UsageError
 from cdmpp.pretrained import model_folder
 from cdmpp.text import aligned, interval_text, seconds_text
 from cdmpp.training.estimates import load_trained
@@ -20,7 +21,8 @@ def predict_record_file(
     path: Path,
     model: Path,
     *,
-    device: str | None,
+    labels: Sequence[str],
+    descriptions: Sequence[Path],
     network_info: Path | None,
     as_json: bool,
     is_quiet: bool,
@@ -30,7 +32,14 @@ def predict_record_file(
     Raises:
         DataError: none of them can be predicted.
     """
+    named = [*labels, *map(str, descriptions)]
+    if len(named) > 1 or descriptions:
+        raise UsageError(
+            "the programs of records are predicted for one device that has a label, got "
+            f"{', '.join(named)}; expected one --device"
+        )
     trained = load_trained(model_folder(model))
+    device = named[0] if named else None
     found = predict_records(trained, path, device=device, network_info=network_info)
     for warning in found.warnings:
         print(f"cdmpp: warning: {warning}", file=sys.stderr)

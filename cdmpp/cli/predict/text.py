@@ -35,6 +35,7 @@ def program_row(one: Prediction) -> dict[str, Any]:
         **row(one),
         "name": one.name,
         "operator": one.operator,
+        "mean_s": one.mean_s,
         "is_scheduled": one.is_scheduled,
         "is_new_device": one.is_new_device,
         "reason": one.reason,

@@ -70,6 +70,25 @@ def torch_graph(
         return follow(module, inputs, batch, name)
 
 
+def example_inputs(
+    module_or_factory: nn.Module | Callable[[], nn.Module],
+    input_shapes: Sequence[tuple[int, ...]],
+    batch: int,
+    dtypes: Sequence[torch.dtype] | None = None,
+) -> tuple[nn.Module, list[torch.Tensor]]:
+    """Returns the module with its weights, and inputs of zeros; see `torch_graph`."""
+    import torch
+
+    is_made = isinstance(module_or_factory, torch.nn.Module)
+    module: Any = module_or_factory if is_made else module_or_factory()
+    if dtypes is None:
+        dtypes = _default_dtypes(module, input_shapes)
+    return module, [
+        torch.zeros((batch, *shape), dtype=dtype)
+        for shape, dtype in zip(input_shapes, dtypes, strict=True)
+    ]
+
+
 def _follow_fx(
     module: nn.Module, inputs: list[torch.Tensor], batch: int, name: str
 ) -> NetworkGraph:
