@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from cdmpp.devices.spec import DeviceSpec
 from cdmpp.models.assemble import AskedProgram
 from cdmpp.training.estimates import Estimates
 from cdmpp.training.uncertainty.strangers import NearTask
@@ -57,6 +58,19 @@ class Prediction:
     def out_of_distribution(self) -> bool | None:
         """Whether program or device is strange to the model; None where that is not known."""
         return True if self.is_new_device else self.is_far
+
+
+def misfit(device: DeviceSpec, *, is_gpu: bool) -> str | None:
+    """Returns why a device cannot run a program, None where it can.
+
+    Args:
+        is_gpu: whether the program is a GPU kernel.
+    """
+    if is_gpu and device.kind != "gpu":
+        return f"it has GPU threads, {device.name} is a {device.kind}"
+    if not is_gpu and device.kind == "gpu":
+        return f"it has no thread bindings, {device.name} is a GPU; schedule it for one"
+    return None
 
 
 def estimated(asked: AskedProgram, found: Estimates, place: int = 0, *, name: str) -> Prediction:

@@ -27,7 +27,7 @@ from cdmpp.training.asked_device import asked_device, asked_devices
 from cdmpp.training.estimates import TrainedModel, load_trained
 from cdmpp.training.machine_code.model import LEAST_MEASURED
 from tvm_helper.compat import Schedule, Target
-from tvm_helper.predict.answers import Prediction, estimated
+from tvm_helper.predict.answers import Prediction, estimated, misfit
 from tvm_helper.predict.explanation import explain
 from tvm_helper.programs.machine_code import assembly_of, is_target
 from tvm_helper.programs.network_tasks import NetworkTask
@@ -122,7 +122,7 @@ class Predictor:
             operator, has_schedule, is_gpu = _look_at(program.module)
             for device in self.devices:
                 target = device_target(device)
-                reason = _misfit(is_gpu, device)
+                reason = misfit(device, is_gpu=is_gpu)
                 if reason is not None:
                     answers.append(_unanswered(program.name, operator, device, reason))
                     continue
@@ -254,14 +254,6 @@ def _look_at(module: Any) -> tuple[str, bool, bool]:
     except Exception:  # TVM raises whatever its checks do; the features say why
         return operator, True, False
     return operator, is_scheduled(tree), tree.is_gpu
-
-
-def _misfit(is_gpu: bool, device: DeviceSpec) -> str | None:
-    if is_gpu and device.kind != "gpu":
-        return f"it has GPU threads, {device.name} is a {device.kind}"
-    if not is_gpu and device.kind == "gpu":
-        return f"it has no thread bindings, {device.name} is a GPU; schedule it for one"
-    return None
 
 
 def _scheduled_question(

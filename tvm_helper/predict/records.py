@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from cdmpp.datasets.read_report import ReadReport
@@ -13,16 +13,18 @@ from cdmpp.datasets.tenset.json_graph import JsonGraph
 from cdmpp.datasets.tenset.operator_name import operator_name
 from cdmpp.datasets.tenset.record_file import read_records
 from cdmpp.datasets.tenset.task_index import load_tasks
-from cdmpp.devices.registry import find_device, unknown_device
+from cdmpp.devices.device_file import nearest
+from cdmpp.devices.registry import find_device, load_registry
 from cdmpp.devices.spec import DeviceSpec
-from cdmpp.errors import ReplayError, UsageError
+from cdmpp.errors import DeviceError, ReplayError
 from cdmpp.models.assemble import AskedProgram, assemble_samples
-from cdmpp.records import MeasureRecord, TensetTask, program_id_of_text
+from cdmpp.records import GPU_TARGET_KINDS, MeasureRecord, TensetTask, program_id_of_text
 from cdmpp.text import short_task
+from cdmpp.training.asked_device import asked_device
 from cdmpp.training.estimates import TrainedModel
 from cdmpp.training.run_folder import ModelCard
 from tvm_helper.featurise import featurise_records
-from tvm_helper.predict.answers import Prediction, estimated
+from tvm_helper.predict.answers import Prediction, estimated, misfit
 
 
 @dataclass(frozen=True)
@@ -33,13 +35,11 @@ class RecordPredictions:
         programs: those that can be predicted, fastest first.
         report: what was read.
         failures: why others cannot be predicted -> how many.
-        warnings: what was assumed of devices that nobody knows.
     """
 
     programs: tuple[Prediction, ...]
     report: ReadReport
     failures: Mapping[str, int]
-    warnings: tuple[str, ...]
 
 
 def predict_records(
@@ -58,14 +58,14 @@ def predict_records(
 
     Raises:
         DataError: the file or the tasks cannot be read.
-        UsageError: the device of a record is not known, and the model has several.
+        DeviceError: the asked device is not known; or that of a record, and the model has several.
     """
+    devices = _Devices(trained.card, device)
     report = ReadReport()
     groups: dict[tuple[str, str], list[MeasureRecord]] = {}
     for record in read_records(path, report, keep_unmeasured=True):
         groups.setdefault((record.workload_key, record.target_kind), []).append(record)
     tasks = load_tasks(network_info or _network_info(path)) if groups else None
-    devices = _Devices(trained.card, device)
     failures: Counter[str] = Counter()
     asked: list[AskedProgram] = []
     for (workload_key, target_kind), records in groups.items():
@@ -79,14 +79,14 @@ def predict_records(
             else:
                 asked.append(program)
     if not asked:
-        return RecordPredictions((), report, failures, ())
+        return RecordPredictions((), report, failures)
     found = trained.estimate(assemble_samples(asked))
     programs = [
         estimated(program, found, place, name=short_task(program.task, program.operator))
         for place, program in enumerate(asked)
     ]
     programs.sort(key=lambda one: one.latency_s or 0.0)
-    return RecordPredictions(tuple(programs), report, failures, tuple(devices.warnings))
+    return RecordPredictions(tuple(programs), report, failures)
 
 
 def record_programs(
@@ -94,14 +94,22 @@ def record_programs(
     records: Sequence[MeasureRecord],
     device_of: Callable[[MeasureRecord], DeviceSpec],
 ) -> list[AskedProgram | str]:
-    """Returns the program of each record of a task, or why it cannot be predicted.
+    """Returns the program of each record of a task, or why it cannot be predicted; those come first
+    that no device of theirs can run.
 
     Args:
         device_of: the hardware to predict a record for.
     """
     operator = operator_name(JsonGraph(task.dag_json))
     found: list[AskedProgram | str] = []
-    for record, ast in zip(records, featurise_records(task, records), strict=True):
+    fitting: list[MeasureRecord] = []
+    for record in records:
+        reason = misfit(device_of(record), is_gpu=record.target_kind in GPU_TARGET_KINDS)
+        if reason is None:
+            fitting.append(record)
+        else:
+            found.append(reason)
+    for record, ast in zip(fitting, featurise_records(task, fitting), strict=True):
         if isinstance(ast, ReplayError):
             found.append(ast.reason)
             continue
@@ -130,29 +138,28 @@ class _Devices:
     """
 
     def __init__(self, card: ModelCard, asked: str | None) -> None:
-        self._trained = {spec.name: spec for spec in card.devices}
+        self._card = card
         self._asked = asked
         self._specs: dict[str, DeviceSpec] = {}
-        self.warnings: list[str] = []
+        if asked is not None:  # an unknown one is refused before anything is read
+            self._specs[asked] = asked_device(asked, card)
 
     def of(self, record: MeasureRecord) -> DeviceSpec:
         label = self._asked or self._label(record.device)
         if label not in self._specs:
-            found = self._trained.get(label) or find_device(label)
-            if found is None:
-                found, warning = unknown_device(label, record.target_kind)
-                self.warnings.append(warning)
-            self._specs[label] = replace(found, name=label)
+            self._specs[label] = asked_device(label, self._card)
         return self._specs[label]
 
     def _label(self, label: str) -> str:
-        if label in self._trained or find_device(label) is not None:
+        trained = [spec.name for spec in self._card.devices]
+        if label in trained or find_device(label) is not None:
             return label
-        if len(self._trained) == 1:
-            return next(iter(self._trained))
-        raise UsageError(
-            f"the record's device {label!r} is not known; choose one with --device LABEL; the "
-            f"model was trained on {', '.join(self._trained)}"
+        if len(trained) == 1:
+            return trained[0]
+        near = nearest(label, {*trained, *load_registry()})
+        raise DeviceError(
+            f"unknown device {label!r} of a record{near}; choose one with --device LABEL; the "
+            f"model was trained on {', '.join(trained)}"
         )
 
 

@@ -41,8 +41,6 @@ def predict_record_file(
     trained = load_trained(model_folder(model))
     device = named[0] if named else None
     found = predict_records(trained, path, device=device, network_info=network_info)
-    for warning in found.warnings:
-        print(f"cdmpp: warning: {warning}", file=sys.stderr)
     if not is_quiet:
         if found.report.skipped_total:
             print(f"cdmpp: {found.report.summary()}", file=sys.stderr)
@@ -85,4 +83,4 @@ def _print(programs: tuple[Prediction, ...]) -> None:
             *(measured if has_measured else []), *([one.device] if has_devices else []),
             one.program_id[:12] + (" !" if one.out_of_distribution else ""),
         ])  # fmt: skip
-    print(aligned(rows, "rlrrl" if has_measured else "rl"))
+    print(aligned(rows, "rlrrl" if has_measured else "rl", key=-1))

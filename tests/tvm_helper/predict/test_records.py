@@ -11,11 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cdmpp.cli.main import main
 from cdmpp.datasets.samples import Samples
 from cdmpp.datasets.tenset.folder import default_dataset_dir
-from cdmpp.errors import UsageError
+from cdmpp.errors import DeviceError
 from cdmpp.pretrained import model_folder
 from cdmpp.training.estimates import TrainedModel, load_trained
+from tests.paths import shared
 from tvm_helper.predict.records import predict_records
 
 DEVICE, OTHER = "epyc-avx2-1c", "xeon-avx2-1c"
@@ -58,14 +60,48 @@ def test_the_fastest_comes_first(trained: TrainedModel, records: Path) -> None:
         assert one.low_s is one.high_s is one.is_far is None
     assert found.report.records == COUNT
     assert found.failures == {}
-    assert found.warnings == ()
 
 
 def test_another_device_has_no_measurement(trained: TrainedModel, records: Path) -> None:
     found = predict_records(trained, records, device=OTHER)
     assert {(one.device, one.measured_s) for one in found.programs} == {(OTHER, None)}
-    (warning,) = predict_records(trained, records, device="my-board").warnings
-    assert "my-board" in warning
+
+
+def test_a_record_of_a_cpu_has_no_latency_on_a_gpu(
+    trained: TrainedModel, records: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Was a confident latency of a program that no GPU runs."""
+    found = predict_records(trained, records, device="v100")
+    reason = "it has no thread bindings, v100 is a GPU; schedule it for one"
+    assert (found.programs, found.failures) == ((), {reason: COUNT})
+    words = ["predict", "--model", "pretrained", "--records", str(records), "--device", "v100"]
+    assert main([*words, "-q"]) == 3
+    assert reason in capsys.readouterr().err
+
+
+def test_a_record_of_a_gpu_has_no_latency_on_a_cpu(trained: TrainedModel, tmp_path: Path) -> None:
+    folder = shared("ansor-gpu")
+    source = sorted(path for path in (folder / "measure_records").rglob("*") if path.is_file())[0]
+    content = source.read_bytes()
+    text = (gzip.decompress(content) if source.suffix == ".gz" else content).decode()
+    records = tmp_path / "some.json"
+    records.write_text("\n".join(text.splitlines()[:COUNT]) + "\n")
+    info = folder / "network_info"
+    found = predict_records(trained, records, device=DEVICE, network_info=info)
+    assert (found.programs, found.failures) == (
+        (), {f"it has GPU threads, {DEVICE} is a cpu": COUNT}
+    )  # fmt: skip
+
+
+def test_an_unknown_device_is_refused(
+    trained: TrainedModel, records: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Was a latency of hardware without a single known value, and a warning."""
+    with pytest.raises(DeviceError, match="unknown device 'epyc-avx2-1d', did you mean"):
+        predict_records(trained, records, device="epyc-avx2-1d")
+    words = ["predict", "--model", "pretrained", "--records", str(records), "--device", "v10O"]
+    assert main([*words, "-q"]) == 4
+    assert "did you mean 'v100'?" in capsys.readouterr().err
 
 
 def test_failures_are_counted(trained: TrainedModel, records: Path, tmp_path: Path) -> None:
@@ -103,7 +139,7 @@ def test_a_device_that_cannot_be_told_is_asked_for(
     for line in lines:
         line["i"][0][1] = "llvm"  # instead of a target that names the device
     elsewhere.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    with pytest.raises(UsageError, match="'some-box' is not known"):
+    with pytest.raises(DeviceError, match="unknown device 'some-box' of a record"):
         predict_records(trained, elsewhere)
     card = replace(trained.card, devices=trained.card.devices[:1])
     found = predict_records(replace(trained, card=card), elsewhere)
