@@ -21,7 +21,7 @@ from tvm_helper.measure.options import MeasureOptions
 from tvm_helper.measure.tables import write_tables
 
 #: Options of the command that are fields of `MeasureOptions`.
-_SINGLE = ("device", "target", "threads", "per_task", "most_programs", "seed", "rpc")
+_SINGLE = ("device", "target", "threads", "force", "per_task", "most_programs", "seed", "rpc")
 _REPEATED = ("sample", "replay", "replay_devices", "network", "tasks_of")
 
 

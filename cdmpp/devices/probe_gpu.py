@@ -17,8 +17,11 @@ _ARCHITECTURES = {
 _TIMEOUT_S = 30
 
 
-def nvidia_smi() -> str:
+def nvidia_smi(*, hint: str = "leave --target out to add this machine's CPU") -> str:
     """Returns what nvidia-smi says of the first GPU, one line.
+
+    Args:
+        hint: what to do where there is none.
 
     Raises:
         DeviceError: it is not there, or fails.
@@ -35,14 +38,12 @@ def nvidia_smi() -> str:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise DeviceError(
-            f"nvidia-smi cannot be run ({error}), so no GPU can be described; expected an NVIDIA "
-            "driver. Leave --target out to add this machine's CPU"
+            f"no NVIDIA GPU can be described here: nvidia-smi cannot be run ({error}); {hint}"
         ) from None
     if done.returncode != 0 or not done.stdout.strip():
         text = (done.stdout.strip() or done.stderr.strip()).splitlines() or ["it says nothing"]
         raise DeviceError(
-            f"nvidia-smi fails ({text[-1][:160]}); expected an NVIDIA GPU. Leave --target out to "
-            "add this machine's CPU"
+            f"no NVIDIA GPU can be described here: nvidia-smi fails ({text[-1][:160]}); {hint}"
         )
     return done.stdout.strip().splitlines()[0]
 

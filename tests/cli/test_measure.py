@@ -69,13 +69,16 @@ def test_the_shipped_campaigns_tasks_exist() -> None:
         (["--device", "epyc-avx2-1c"], 2, "nothing to measure"),
         (["--sample", "matmul"], 2, "no device label"),
         (["--sample", "matmul", "--device", "nowhere"], 4, "unknown device 'nowhere'"),
-        (["--sample", "conv9d", "--device", "epyc-avx2-1c"], 2, "unknown task 'conv9d'"),
-        (["--sample", "dense:z=3", "--device", "epyc-avx2-1c"], 2, "cannot use 'z=3'"),
+        (["--sample", "conv9d", "--device", "epyc-avx2-1c", "--force"], 2, "unknown task 'conv9d'"),
+        (["--sample", "dense:z=3", "--device", "epyc-avx2-1c", "--force"], 2, "cannot use 'z=3'"),
         (["--sample", "matmul", "--device", "epyc-avx2-1c", "--threads", "4"], 2, "4 threads"),
         (["--sample", "matmul", "--device", "x", "--target", "nonsense"], 2, "none of TVM's"),
         (["--sample", "matmul", "--device", "epyc-avx2-1c", "--rpc", "h"], 2, "HOST:PORT:KEY"),
-        (["--replay", "nowhere", "--device", "epyc-avx2-1c"], 3, "nowhere"),
-        (["--network", "no.onnx", "--device", "epyc-avx2-1c"], 3, "no.onnx"),
+        (["--replay", "nowhere", "--device", "epyc-avx2-1c", "--force"], 3, "nowhere"),
+        (["--sample", "matmul", "--device", "i7-3770"], 4, "does not describe this machine"),
+        (["--sample", "matmul", "--device", "v10O"], 4, "did you mean 'v100'?"),
+        (["--sample", "matmul", "--device", "mi50"], 4, "TVM finds no such GPU"),
+        (["--network", "no.onnx", "--device", "epyc-avx2-1c", "--force"], 3, "no.onnx"),
     ],
 )
 def test_refusals(
@@ -87,6 +90,17 @@ def test_refusals(
     assert text in said
     assert len(said.strip().splitlines()) == 1
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.tvm
+def test_doctor_times_this_machine_now(capsys: pytest.CaptureFixture[str]) -> None:
+    """Was a KeyError: 'choose_from' of the worker."""
+    pytest.importorskip("tvm", reason="apache-tvm is not installed")
+    words = ["doctor", "--live", "--seconds", "0.5", "--threads", "1", "--json"]
+    assert main(words) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["noise_floor"]["n"] > 0
+    assert report["threads"] == 1
 
 
 def test_out_is_needed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,7 +16,7 @@ from tests.paths import ROOT
 from tvm_helper.measure.journal import Journal
 from tvm_helper.search.options import SearchOptions
 
-DEVICE = ["--device", "epyc-avx2-1c"]
+DEVICE = ["--device", "epyc-avx2-1c", "--force"]
 
 
 def parsed(*words: str) -> dict[str, Any]:
@@ -45,6 +45,9 @@ def test_the_command_wins_over_set_wins_over_the_file(tmp_path: Path) -> None:
         (["--task", "matmul"], 2, "no device label"),
         (["--task", "matmul", "--network", "x.onnx", *DEVICE], 2, "got both"),
         (["--task", "matmul", "--device", "nowhere"], 4, "unknown device 'nowhere'"),
+        (["--task", "matmul", "--device", "i7-3770"], 4, "does not describe this machine"),
+        (["--task", "matmul", "--device", "v10O"], 4, "did you mean 'v100'?"),
+        (["--task", "matmul", "--device", "mi50", "--force"], 4, "TVM finds no such GPU"),
         (["--task", "conv9d", *DEVICE], 2, "unknown task 'conv9d'"),
         (["--task", "dense:z=3", *DEVICE], 2, "cannot use 'z=3'"),
         (["--task", "none.py", *DEVICE], 3, "none.py"),

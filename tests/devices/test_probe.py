@@ -187,7 +187,7 @@ def test_without_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
         raise FileNotFoundError("nvidia-smi")
 
     monkeypatch.setattr(probe_gpu.subprocess, "run", fail)
-    with pytest.raises(DeviceError, match="Leave --target out"):
+    with pytest.raises(DeviceError, match="leave --target out"):
         nvidia_smi()
     broken = subprocess.CompletedProcess([], 9, stdout="", stderr="driver/library mismatch")
     monkeypatch.setattr(probe_gpu.subprocess, "run", lambda *_, **__: broken)

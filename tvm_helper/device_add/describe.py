@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -13,20 +12,23 @@ from cdmpp.devices.probe import probe_cpu, usable_cpus
 from cdmpp.devices.probe_gpu import check_not_known, nvidia_smi, probe_nvidia
 from cdmpp.devices.registry import get_device
 from cdmpp.devices.spec import DeviceSpec
+from cdmpp.devices.this_machine import check_is_here
 from cdmpp.devices.write_file import device_file_text
 from cdmpp.errors import DeviceError, UsageError
 from cdmpp.files.atomic import make_folder, write_text
 from tvm_helper.device_add.benchmarks import Benchmarks, run_benchmarks
 from tvm_helper.device_add.options import DeviceAddOptions
 from tvm_helper.measure.options import TrialOptions
-from tvm_helper.measure.target import MeasureTarget, measure_target
+from tvm_helper.measure.target import (
+    MeasureTarget,
+    check_present,
+    code_bits,
+    measure_target,
+    target_text,
+)
 
 DEVICES_FOLDER = "devices"
 RunBenchmarks = Callable[[DeviceSpec, Mapping[str, Any]], Benchmarks]
-_X86_BASELINE = "x86-64-v2"
-_NARROW_BITS = 128
-#: Feature of an LLVM target -> width in bits of its float32 code, widest first.
-_WIDTHS = (("avx512vl", 512), ("avx2", 256))
 
 
 def described(
@@ -55,9 +57,11 @@ def described(
     if options.use_known:
         spec = _known(options, root)
         target = _target(options, spec, None)
+        check_present(options.name, target.tvm_target())
     else:
         spec = _told(options, root)
         target = _target(options, spec, None)
+        check_present(options.name, target.tvm_target())
         spec = with_measured(spec, benchmarks(spec, target.options))
     write_text(
         path, device_file_text(spec, comment=f"Probed by `cdmpp device add {options.name}`.")
@@ -97,8 +101,6 @@ def _told(options: DeviceAddOptions, root: Path) -> DeviceSpec:
     spec = probe_cpu(options.name, threads=options.threads, root=root)
     if options.target is None:
         return spec
-    from tvm_helper.compat import tvm
-
     target = measure_target(
         TrialOptions(device=options.name, target=options.target, threads=spec.threads)
     )
@@ -107,9 +109,7 @@ def _told(options: DeviceAddOptions, root: Path) -> DeviceSpec:
             f"--target {options.target!r} is of kind {target.kind}; expected llvm (this CPU) or "
             "cuda (this machine's GPU)"
         )
-    has_feature = tvm.get_global_func("target.target_has_feature")
-    widths = (bits for flag, bits in _WIDTHS if has_feature(flag, target.tvm_target()))
-    bits = next(widths, _NARROW_BITS)
+    bits = code_bits(target.tvm_target())
     if spec.simd_bits is not None and bits > spec.simd_bits:
         raise UsageError(
             f"--target {options.target!r} makes code of {bits} bits, the processor has "
@@ -120,8 +120,14 @@ def _told(options: DeviceAddOptions, root: Path) -> DeviceSpec:
 
 
 def _known(options: DeviceAddOptions, root: Path) -> DeviceSpec:
-    """Returns the description of a known label, called as it was asked for."""
+    """Returns the description of a known label, called as it was asked for.
+
+    Raises:
+        DeviceError: it is not that of this machine, and nobody insists.
+    """
     spec = replace(get_device(options.name), name=options.name)
+    if not options.force:
+        check_is_here(spec, root=root)
     if spec.kind != "cpu":
         return spec
     usable = usable_cpus(root)
@@ -134,17 +140,6 @@ def _known(options: DeviceAddOptions, root: Path) -> DeviceSpec:
 
 
 def _target(options: DeviceAddOptions, spec: DeviceSpec, folder: Path | None) -> MeasureTarget:
-    text = options.target
-    if text is None:
-        if (
-            spec.kind == "cpu"
-            and spec.vendor in ("AMD", "Intel")
-            and (spec.simd_bits == _NARROW_BITS)
-        ):
-            text = json.dumps({"kind": "llvm", "mcpu": _X86_BASELINE})
-        else:
-            from tvm_helper.programs.target import device_target
-
-            text = str(device_target(spec))
+    text = options.target or target_text(spec)
     asked = TrialOptions(device=options.name, target=text, threads=spec.threads)
     return measure_target(asked, [folder] if folder else [])

@@ -33,6 +33,7 @@ class DeviceAddOptions:
         dataset: folder in Tenset's layout whose programs are measured.
         from_run: model to start from.
         use_known: whether `name` is a known label whose description is used instead of a probe.
+        force: with `use_known`: whether the description need not be that of this machine.
         per_task: most programs of one task.
         seed: decides the choice of tasks and programs, and the training.
     """
@@ -44,6 +45,7 @@ class DeviceAddOptions:
     dataset: str = ""
     from_run: str = "pretrained"
     use_known: bool = False
+    force: bool = False
     per_task: int = 12
     seed: int = 0
 

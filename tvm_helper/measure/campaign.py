@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from cdmpp.config import to_dict
 from cdmpp.datasets.extraction.extract import ExtractReport
 from cdmpp.datasets.extraction.machine_code import MachineCode, known_columns
+from cdmpp.devices.registry import find_device
 from cdmpp.errors import CdmppError, DataError, DeviceError
 from cdmpp.files.atomic import make_folder
 from cdmpp.pretrained import model_folder
@@ -44,7 +45,7 @@ from tvm_helper.measure.sources import (
     reference_task,
 )
 from tvm_helper.measure.tables import failures_by_kind, write_tables
-from tvm_helper.measure.target import MeasureTarget, measure_target
+from tvm_helper.measure.target import MeasureTarget, check_machine, measure_target
 from tvm_helper.measure.trials import (
     LEAST_FREE_BYTES,
     WORKER_COMMAND,
@@ -130,14 +131,17 @@ def run_campaign(
     Raises:
         UsageError: options that make no sense or are not those of the campaign in the folder, or
             another campaign holds the folder.
-        DeviceError: everything fails, a worker cannot be started, a device is not free, or the
-            model that chooses does not know it.
+        DeviceError: the label is not of this machine, everything fails, a worker cannot be
+            started, a device is not free, or the model that chooses does not know it.
         DataError: a file cannot be read or written, also for want of space.
     """
     options.check()
     if options.rpc is not None:
         rpc_address(options.rpc)
     target = measure_target(options, device_folders)
+    if options.rpc is None:
+        spec = find_device(options.device, device_folders)
+        check_machine(options.device, target.tvm_target(), spec, is_forced=options.force)
     if options.choose_from > 1:
         _check_model(options)
     tasks = campaign_tasks(options, target.tvm_target(), _of_networks(on_progress or show_nothing))

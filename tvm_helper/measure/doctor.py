@@ -19,7 +19,7 @@ from tvm_helper.measure.journal import COMMAND, read_journal
 from tvm_helper.measure.options import TimingOptions, TrialOptions
 from tvm_helper.measure.sources import reference_task
 from tvm_helper.measure.tables import failures_by_kind, read_task
-from tvm_helper.measure.target import MeasureTarget
+from tvm_helper.measure.target import MeasureTarget, this_cpu
 from tvm_helper.measure.timing import relative_deviation
 from tvm_helper.measure.trials import Outcome, TrialRunner
 
@@ -83,26 +83,25 @@ def live_report(
 
     Args:
         seconds: how long; the start of TVM and the build come on top.
-        threads: of the program; None = as many as there are CPUs to use.
+        threads: of the program; None = one a core that may be used.
         on_progress: called with what is being done.
 
     Raises:
         DeviceError: the program cannot be built or run.
     """
     show = on_progress or (lambda text: None)
-    cpus = allowed_cpus()
-    threads = threads or cpus or 1
+    target = this_cpu(threads)
     with tempfile.TemporaryDirectory(prefix="cdmpp-doctor-") as place:
         show("building the reference program")
-        rounds, health = _live_rounds(Path(place), seconds, threads, show)
+        rounds, health = _live_rounds(Path(place), seconds, target, show)
     return _report(
-        costs=rounds, references=[min(costs) for costs in rounds], health=health, threads=threads,
-        cpus=cpus, host=measure_health.machine(),
+        costs=rounds, references=[min(costs) for costs in rounds], health=health,
+        threads=target.threads, cpus=allowed_cpus(), host=measure_health.machine(),
     )  # fmt: skip
 
 
 def _live_rounds(
-    place: Path, seconds: float, threads: int, show: Callable[[str], None]
+    place: Path, seconds: float, target: MeasureTarget, show: Callable[[str], None]
 ) -> tuple[list[list[float]], list[dict[str, Any]]]:
     task = reference_task()
     task.save(place)
@@ -110,10 +109,9 @@ def _live_rounds(
     options = TrialOptions(
         timing=timing, build_timeout_s=_STEP_TIMEOUT_S, run_timeout_s=_STEP_TIMEOUT_S
     )
-    target = {"kind": "llvm", "mcpu": "core-avx2", "num-cores": threads}
     rounds: list[list[float]] = []
     health: list[dict[str, Any]] = []
-    with TrialRunner(options, MeasureTarget("here", target, threads), place) as trials:
+    with TrialRunner(options, target, place) as trials:
         file = place / f"{task.key}.json"
         built = _checked("build", trials.build_one("reference", file, timeout_s=_STEP_TIMEOUT_S))
         end = time.monotonic() + seconds

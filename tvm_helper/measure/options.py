@@ -38,6 +38,7 @@ class TrialOptions:
         target: TVM's target as JSON or as a tag; None = it follows from the device's numbers.
         threads: threads a program may use on a CPU; None = those of the label.
         seed: what is drawn follows from it.
+        force: whether a label whose description is not that of this machine is measured under.
         machine_code: whether the columns of what the compiler made of the programs are kept too.
         build_jobs: processes that build. Nothing is built while a program is timed.
         build_timeout_s: seconds in which a program has to be built.
@@ -51,6 +52,7 @@ class TrialOptions:
     target: str | None = None
     threads: int | None = None
     seed: int = 0
+    force: bool = False
     machine_code: bool = False
     build_jobs: int = 1
     build_timeout_s: float = 60.0

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from cdmpp.devices.probe import probe_cpu
 from cdmpp.devices.registry import find_device, get_device
-from cdmpp.errors import UsageError
+from cdmpp.devices.spec import DeviceSpec
+from cdmpp.devices.this_machine import check_is_here
+from cdmpp.errors import DeviceError, UsageError
+from cdmpp.machine import allowed_cpus
 from tvm_helper.measure.options import TrialOptions
+
+_X86_BASELINE, _NARROW_BITS = "x86-64-v2", 128
+#: Feature of an LLVM target -> width in bits of its float32 code, widest first.
+_WIDTHS = (("avx512vl", 512), ("avx2", 256))
 
 
 @dataclass(frozen=True)
@@ -101,6 +109,86 @@ def measure_target(options: TrialOptions, folders: Sequence[Path] = ()) -> Measu
             )
     values["num-cores"] = threads
     return MeasureTarget(options.device, values, int(threads))
+
+
+def target_text(spec: DeviceSpec) -> str:
+    """Returns TVM's target for a device that was probed, as JSON: that of its label, but code that
+    an x86 without AVX2 runs too.
+
+    Raises:
+        DeviceError: TVM has no target for such hardware.
+    """
+    if spec.kind == "cpu" and spec.vendor in ("AMD", "Intel") and spec.simd_bits == _NARROW_BITS:
+        return json.dumps({"kind": "llvm", "mcpu": _X86_BASELINE})
+    from tvm_helper.programs.target import device_target
+
+    return str(device_target(spec))
+
+
+def this_cpu(threads: int | None = None) -> MeasureTarget:
+    """Returns this machine's CPU with all that it can, whatever labels there are.
+
+    Args:
+        threads: of a program; None = as many as there are CPUs to use.
+
+    Raises:
+        DeviceError: nothing is told of the CPU.
+    """
+    spec = replace(probe_cpu("this-cpu"), threads=threads or allowed_cpus() or 1)
+    options = TrialOptions(device=spec.name, target=target_text(spec), threads=spec.threads)
+    return measure_target(options)
+
+
+def check_machine(
+    label: str, target: Any, spec: DeviceSpec | None, *, is_forced: bool = False
+) -> None:
+    """Checks, before anything is built, that this machine is the device that is to be measured.
+
+    Args:
+        label: of the device.
+        target: TVM's.
+        spec: what the label stands for; None = it is a new one.
+        is_forced: whether another device of the target's kind will do.
+
+    Raises:
+        DeviceError: there is no GPU for the target, or the label is another device's.
+    """
+    check_present(label, target)
+    if is_forced:
+        return
+    if spec is not None:
+        check_is_here(spec)
+    if target.kind.name == "llvm":
+        bits, here = code_bits(target), probe_cpu("here").simd_bits
+        if here is not None and bits > here:
+            raise DeviceError(
+                f"{label} is compiled to instructions of {bits} bits, this CPU has {here}; "
+                "choose another label or --target, or insist with --force"
+            )
+
+
+def check_present(label: str, target: Any) -> None:
+    """Checks that there is a GPU here for a target of one; arguments as of `check_machine`.
+
+    Raises:
+        DeviceError: TVM finds none.
+    """
+    from tvm_helper.compat import tvm
+
+    kind = str(target.kind.name)
+    if kind != "llvm" and not tvm.device(kind).exist:
+        raise DeviceError(
+            f"{label} is compiled for {kind}, and TVM finds no such GPU on this "
+            "machine; run this where the GPU is, or choose the label of this machine's CPU"
+        )
+
+
+def code_bits(target: Any) -> int:
+    """Returns the width in bits of the float32 code of an LLVM target."""
+    from tvm_helper.compat import tvm
+
+    has_feature = tvm.get_global_func("target.target_has_feature")
+    return next((bits for flag, bits in _WIDTHS if has_feature(flag, target)), _NARROW_BITS)
 
 
 def _plain(value: Any) -> Any:

@@ -12,6 +12,7 @@ from cdmpp.replay.calibration import fitted_gap_s, write_gap
 from cdmpp.replay.costs import GivenTimes, GraphCosts, gather_costs
 from cdmpp.replay.engine import ReplayOptions, replay
 from cdmpp.replay.summary import ReplayOutcome, replay_costs
+from tvm_helper.measure.target import check_machine
 from tvm_helper.predict.answers import Prediction
 from tvm_helper.predict.predictor import Predictor
 from tvm_helper.programs.network_tasks import load_network
@@ -35,6 +36,7 @@ def replay_network(
     times: Mapping[str, float] | None = None,
     scales: Mapping[str, float] | None = None,
     is_measured: bool = False,
+    is_forced: bool = False,
     gap_file: Path | None = None,
 ) -> list[ReplayOutcome]:
     """Returns the replay of a network on each device of a predictor.
@@ -45,12 +47,16 @@ def replay_network(
         times: seconds of operators by id, name, task or kind; they win over the model.
         scales: factors of `replay_costs`.
         is_measured: whether the network is compiled and timed on this machine too.
+        is_forced: whether devices whose description is not this machine's are measured too.
         gap_file: where the gap that makes the replay of measured operators right is written.
 
     Raises:
         DataError: the network or a database of schedules cannot be read.
         UsageError: a time or factor fits no operator.
+        DeviceError: a network is to be measured on what this machine is not.
     """
+    for device in predictor.devices if is_measured else ():
+        check_machine(device.name, device_target(device), device, is_forced=is_forced)
     module = load_network(path)
     found = []
     for device in predictor.devices:

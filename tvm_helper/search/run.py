@@ -15,6 +15,7 @@ import numpy as np
 from tvm.s_tir import meta_schedule
 
 from cdmpp.config import to_dict
+from cdmpp.devices.registry import find_device
 from cdmpp.errors import CdmppError, DataError
 from cdmpp.files.atomic import sha256_file, write_json
 from cdmpp.processes.campaign import show_nothing
@@ -22,7 +23,7 @@ from cdmpp.training.estimates import TrainedModel
 from tvm_helper.compat import import_tensor_intrinsics
 from tvm_helper.measure.health import machine
 from tvm_helper.measure.tables import failures_by_kind
-from tvm_helper.measure.target import MeasureTarget, measure_target
+from tvm_helper.measure.target import MeasureTarget, check_machine, measure_target
 from tvm_helper.measure.trials import LEAST_FREE_BYTES, WORKER_COMMAND, TrialRunner
 from tvm_helper.search.final_module import FINAL_COMMAND, make_final
 from tvm_helper.search.folder_files import FINAL_FILE, SUMMARY_FILE, read_final
@@ -93,10 +94,12 @@ def plan_search(options: SearchOptions, *, device_folders: Sequence[Path] = ()) 
     Raises:
         UsageError: options that make no sense, or an unknown task.
         DataError: a file cannot be read, there is no model, or no task has a schedule.
-        DeviceError: an unknown device.
+        DeviceError: an unknown device, or none that this machine is.
     """
     options.check()
     target = measure_target(options, device_folders)
+    spec = find_device(options.device, device_folders)
+    check_machine(options.device, target.tvm_target(), spec, is_forced=options.force)
     tvm_target = target.tvm_target()
     import_tensor_intrinsics(tvm_target.kind.name)  # before TVM does it, at its own pace
     unknown: dict[str, int] = {}

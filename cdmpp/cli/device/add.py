@@ -7,7 +7,7 @@ import json
 import time
 from pathlib import Path
 
-from cdmpp.cli.shared.options import add_output_options, command_line
+from cdmpp.cli.shared.options import add_force_option, add_output_options, command_line
 from cdmpp.cli.shared.progress import progress
 from cdmpp.cli.shared.samples import samples_of
 from cdmpp.devices.of_run import run_spec
@@ -46,6 +46,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="NAME is a known label: use its description instead of a probe",
     )
+    add_force_option(parser)
     parser.add_argument(
         "--from",
         dest="from_run",
@@ -95,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
     options = DeviceAddOptions(
         name=args.name, minutes=args.minutes, threads=args.threads, target=args.target,
         dataset=str(args.dataset) if args.dataset else "", from_run=args.from_run,
-        use_known=args.spec, per_task=args.per_task, seed=args.seed,
+        use_known=args.spec, force=args.force, per_task=args.per_task, seed=args.seed,
     )  # fmt: skip
     options.check()
     folder = args.out or run_folder(options)

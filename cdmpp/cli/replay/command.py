@@ -9,7 +9,7 @@ from pathlib import Path
 
 from cdmpp.analytic.kernels.times import KernelTimes
 from cdmpp.cli.replay.output import show_outcomes, show_statistics, show_walk
-from cdmpp.cli.shared.options import add_output_options, labels_of
+from cdmpp.cli.shared.options import add_force_option, add_output_options, labels_of
 from cdmpp.devices.registry import get_device
 from cdmpp.errors import UsageError
 from cdmpp.pretrained import model_folder
@@ -110,6 +110,7 @@ def _add_cost_options(parser: argparse.ArgumentParser) -> None:
         "--measure", action="store_true",
         help="compile and time the same network on this machine's CPU, and print both side by side",
     )  # fmt: skip
+    add_force_option(costs)
 
 
 def _add_engine_options(parser: argparse.ArgumentParser) -> None:
@@ -200,7 +201,7 @@ def run(args: argparse.Namespace) -> int:
         )
         outcomes = replay_network(
             path, predictor, choice, options, times=times, scales=scales,
-            is_measured=args.measure, gap_file=args.calibrate_gap,
+            is_measured=args.measure, is_forced=args.force, gap_file=args.calibrate_gap,
         )  # fmt: skip
     elif kind == "tenset":
         records = RecordChoice.of(args.schedule or "best", args.seed)

@@ -31,8 +31,8 @@ from tvm_helper.search.summary import search_summary
 
 _ROWS = 20
 #: Options of the command that are fields of `SearchOptions`.
-_SINGLE = ("device", "target", "threads", "network", "cost_model", "model", "finetune_every",
-           "trials", "trials_per_round", "seed", "minutes")  # fmt: skip
+_SINGLE = ("device", "target", "threads", "force", "network", "cost_model", "model",
+           "finetune_every", "trials", "trials_per_round", "seed", "minutes")  # fmt: skip
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -82,7 +82,7 @@ def add_config_options(parser: argparse.ArgumentParser, *, config: str, setting:
 
 
 def add_target_options(parser: argparse._ActionsContainer) -> None:
-    """Adds --device, --target, --threads and --devices: what programs run on."""
+    """Adds --device, --target, --threads, --devices and --force: what programs run on."""
     parser.add_argument("--device", metavar="LABEL", help="label of the device, see `device list`")
     parser.add_argument(
         "--target", metavar="TEXT", help="TVM's target, JSON or tag (default: follows from LABEL)"
@@ -91,6 +91,15 @@ def add_target_options(parser: argparse._ActionsContainer) -> None:
         "--threads", type=int, metavar="N", help="threads on a CPU (default: those of LABEL)"
     )
     add_devices_option(parser)
+    add_force_option(parser)
+
+
+def add_force_option(parser: argparse._ActionsContainer) -> None:
+    """Adds --force: measuring under a label whose description is not this machine's."""
+    parser.add_argument(
+        "--force", action="store_true", default=None,
+        help="measure although the label's description is not that of this machine",
+    )  # fmt: skip
 
 
 def add_devices_option(parser: argparse._ActionsContainer) -> None:

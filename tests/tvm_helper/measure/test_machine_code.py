@@ -80,7 +80,7 @@ def test_a_campaigns_table_is_completed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
-    words = ["measure", "--out", str(out), "--device", "epyc-avx2-1c", "--per-task", "3",
+    words = ["measure", "--out", str(out), "--device", "epyc-avx2-1c", "--force", "--per-task", "3",
              "--sample", "matmul:m=16,n=16,k=16", "--set", "timing.budget_s=0.2", "-q"]  # fmt: skip
     assert main(words) == 0
     capsys.readouterr()
@@ -118,7 +118,7 @@ def test_a_campaigns_table_is_completed(
 @pytest.mark.slow
 def test_a_campaign_keeps_the_code_of_what_it_builds(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    words = ["measure", "--out", str(out), "--device", "epyc-avx2-1c", "--per-task", "2",
+    words = ["measure", "--out", str(out), "--device", "epyc-avx2-1c", "--force", "--per-task", "2",
              "--sample", "matmul:m=16,n=16,k=16", "--set", "timing.budget_s=0.2",
              "--set", "machine_code=true", "-q"]  # fmt: skip
     assert main(words) == 0

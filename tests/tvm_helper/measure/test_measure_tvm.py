@@ -67,8 +67,9 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("campaign")
     (place / "mine.py").write_text(USER_FILE, encoding="utf-8")
     words = [
-        "measure", "--out", str(place / "out"), "--device", "epyc-avx2-1c", "--per-task", "2",
-        "--sample", NAMED, str(place / "mine.py"), "--replay", str(small_dataset(place / "tenset")),
+        "measure", "--out", str(place / "out"), "--device", "epyc-avx2-1c", "--force",
+        "--per-task", "2", "--sample", NAMED, str(place / "mine.py"), "--replay",
+        str(small_dataset(place / "tenset")),
         "--set", "run_timeout_s=2", "--set", "build_timeout_s=300", "--set", "timing.budget_s=0.5",
         "--json", "-q",
     ]  # fmt: skip
@@ -179,7 +180,10 @@ def test_tasks_of_a_network_carry_its_name_and_weights(tmp_path: Path) -> None:
 def test_a_model_chooses_what_is_measured(tmp_path: Path) -> None:
     task, device = "matmul:m=24,n=40,k=56", "epyc-avx2-1c"
     common = MeasureOptions(
-        device=device, sample=(task,), timing=TimingOptions(min_repeats=1, budget_s=0.05)
+        device=device,
+        force=True,
+        sample=(task,),
+        timing=TimingOptions(min_repeats=1, budget_s=0.05),
     )
     run_campaign(replace(common, per_task=8), tmp_path / "random")
     again = replace(common, sample=(), tasks_of=(str(tmp_path / "random"),), least_flops=1e5)
@@ -195,7 +199,7 @@ def test_a_model_chooses_what_is_measured(tmp_path: Path) -> None:
 def test_tasks_of_a_campaign_are_bounded(tmp_path: Path) -> None:
     names = ("matmul:m=8,n=8,k=8", "matmul:m=8,n=8,k=16", "matmul:m=8,n=8,k=32")
     first = MeasureOptions(
-        device="epyc-avx2-1c", sample=names, per_task=1,
+        device="epyc-avx2-1c", force=True, sample=names, per_task=1,
         timing=TimingOptions(min_repeats=1, budget_s=0.05),
     )  # fmt: skip
     run_campaign(first, tmp_path / "first")
@@ -219,7 +223,11 @@ def test_machine_code_is_that_of_cpus(tmp_path: Path) -> None:
 
 def test_a_model_that_is_not_there_is_named_before_anything_is_drawn(tmp_path: Path) -> None:
     options = MeasureOptions(
-        device="epyc-avx2-1c", sample=("matmul",), choose_from=2, model=str(tmp_path / "none")
+        device="epyc-avx2-1c",
+        force=True,
+        sample=("matmul",),
+        choose_from=2,
+        model=str(tmp_path / "none"),
     )
     with pytest.raises(DataError, match="none"):
         run_campaign(options, tmp_path / "out")

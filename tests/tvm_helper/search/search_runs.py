@@ -23,7 +23,8 @@ TASK = "matmul:m=32,n=32,k=32"
 def plan(**values: Any) -> SearchPlan:
     """A small search by chance, of which nothing is predicted."""
     defaults: dict[str, Any] = {
-        "device": "epyc-avx2-2c", "task": (TASK,), "cost_model": "random", "trials": 8,
+        "device": "epyc-avx2-2c", "force": True, "task": (TASK,), "cost_model": "random",
+        "trials": 8,
         "trials_per_round": 4, "population": 32, "model": "no-such-model", "search_threads": 1,
         "run_timeout_s": 20.0, "build_timeout_s": 20.0, "queue_timeout_s": 300.0,
         "timing": TimingOptions(max_repeats=5),

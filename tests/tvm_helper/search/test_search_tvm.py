@@ -21,9 +21,9 @@ pytestmark = pytest.mark.tvm
 
 TASK = "matmul:m=32,n=32,k=32"
 SMALL = [
-    "--device", "epyc-avx2-1c", "--trials-per-round", "4", "--set", "population=32", "--set",
-    "search_threads=1", "--set", "timing.max_repeats=3", "--set", "queue_timeout_s=600", "--set",
-    "build_timeout_s=600", "--set", "final_repeats=3",
+    "--device", "epyc-avx2-1c", "--force", "--trials-per-round", "4", "--set", "population=32",
+    "--set", "search_threads=1", "--set", "timing.max_repeats=3", "--set", "queue_timeout_s=600",
+    "--set", "build_timeout_s=600", "--set", "final_repeats=3",
 ]  # fmt: skip
 USER_FILE = '''
 from tvm import te, tirx
