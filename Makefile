@@ -122,8 +122,8 @@ cache/data/%/manifest.json: data/%/campaign.tar.xz $$(wildcard data/$$*/machine_
 tables: $(TABLES) ## extract the campaigns that data/ keeps packed, into cache/data
 
 pretrained: $(STAMP) $(TABLES) ## train and package the model behind --model pretrained (AUTOTVM=DIR ANSOR_GPU=DIR)
-	$(BIN)/python scripts/pretrain.py --config configs/train/pretrained.yaml $(foreach d,$(EXTRACTED) $(CAMPAIGNS:%=cache/%) $(AUTOTVM) $(ANSOR_GPU),--data $(d))
-	$(BIN)/cdmpp train-code --model pretrained $(foreach d,$(CAMPAIGNS),$(if $(wildcard $(d)/machine_code.parquet),--data cache/$(d))) $(SEARCHED:%=--searched cache/%)
+	$(BIN)/python scripts/pretrain.py --package --config configs/train/pretrained.yaml $(foreach d,$(EXTRACTED) $(CAMPAIGNS:%=cache/%) $(AUTOTVM) $(ANSOR_GPU),--data $(d))
+	$(BIN)/cdmpp train-code --model pretrained --package $(foreach d,$(CAMPAIGNS),$(if $(wildcard $(d)/machine_code.parquet),--data cache/$(d))) $(SEARCHED:%=--searched cache/%)
 
 NETWORKS ?= data/networks-cpu
 # SeerNet as published (width 256, 500 epochs) takes hours a training on one core.

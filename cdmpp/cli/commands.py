@@ -54,11 +54,6 @@ COMMANDS = (
     ),
     Command("train", "train a cost model and judge it on tasks it has not seen", "train"),
     Command(
-        "train-code",
-        "teach a trained model to read the machine code of compiled programs",
-        "train_code",
-    ),
-    Command(
         "finetune",
         "adapt a trained model to a new device or network with a few measured tasks",
         "finetune",
@@ -70,11 +65,6 @@ COMMANDS = (
     ),
     Command("evaluate", "judge a trained model on measured programs", "evaluate"),
     Command("predict", "predict the latency of programs, best first", "predict.command"),
-    Command(
-        "benchmark",
-        "train and judge every model with several seeds, write tables",
-        "benchmark",
-    ),
     Command("measure", "build and time programs on a device", "measure"),
     Command("search", "find fast schedules of tasks or of a network", "search.command"),
     Command(
@@ -224,8 +214,22 @@ COMMANDS = (
             ),
         ),
     ),
+)
+
+#: What those need who maintain cdmpp, apart in the help.
+MAINTAINERS_COMMANDS = (
+    Command(
+        "benchmark",
+        "train and judge every model with several seeds",
+        "benchmark",
+    ),
     Command("golden", "compare replayed records with the original TVM's results", "golden"),
     Command("pretrain", "train and package the model behind `--model pretrained`", "pretrain"),
+    Command(
+        "train-code",
+        "teach a trained model to read machine code",
+        "train_code",
+    ),
 )
 
 
@@ -242,15 +246,20 @@ class CommandParser(argparse.ArgumentParser):
         return super().parse_known_args(args, namespace)
 
 
-def add_commands(parser: CommandParser, commands: Sequence[Command], dest: str) -> None:
+def add_commands(
+    parser: CommandParser, commands: Sequence[Command], dest: str, others: Sequence[Command] = ()
+) -> None:
     """Adds a table of commands to a parser.
 
     Args:
         dest: attribute that gets the typed name.
+        others: commands that the list of the help leaves out.
     """
     parts = parser.add_subparsers(dest=dest, required=True, metavar="COMMAND")
     for command in commands:
         parts.add_parser(command.name, help=command.help).command = command
+    for command in others:  # without a help they are in no list but the epilogue's
+        parts.add_parser(command.name).command = command
 
 
 def _fill(parser: CommandParser, command: Command) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
 
 from cdmpp import __version__
-from cdmpp.cli.commands import COMMANDS, CommandParser, add_commands
+from cdmpp.cli.commands import COMMANDS, MAINTAINERS_COMMANDS, CommandParser, add_commands
 from cdmpp.errors import CdmppError
 
 _EXIT_INTERRUPTED = 130
@@ -46,15 +47,18 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def build_parser() -> CommandParser:
     """Returns the parser with every command; imports none."""
+    maintainers = "\n".join(f"    {one.name:13}{one.help}" for one in MAINTAINERS_COMMANDS)
     parser = CommandParser(
         prog="cdmpp",
         description="Predict how long a tensor program takes on a device, without running it.",
-        epilog="`cdmpp COMMAND --help` explains a command.",
+        epilog=f"for those who maintain cdmpp:\n{maintainers}\n\n"
+        "`cdmpp COMMAND --help` explains a command.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"cdmpp {__version__}")
     parser.add_argument("-v", "--verbose", action="count", default=0, help="say more")
     parser.add_argument("-q", "--quiet", action="store_true", help="no progress")
-    add_commands(parser, COMMANDS, "command")
+    add_commands(parser, COMMANDS, "command", MAINTAINERS_COMMANDS)
     return parser
 
 

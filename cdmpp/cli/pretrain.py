@@ -1,4 +1,4 @@
-"""`cdmpp pretrain`: trains the model that comes with the package and packages it."""
+"""`cdmpp pretrain`: trains a model such as comes with the package; packages it where asked."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `cdmpp pretrain`."""
     parser.description = (
         "Trains on the shipped dataset and on extracted datasets that are named, as far as their "
-        "licence lets weights be shipped, judges the model on tasks that it has not seen, and "
-        "packages it with its card."
+        "licence lets weights be shipped, and judges the model on tasks that it has not seen. The "
+        "result is a run folder; with --package or --out it is packaged, with its card."
     )
     parser.add_argument(
         "--data",
@@ -52,9 +52,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--run", type=Path, metavar="RUN", dest="run_dir", help="run folder (default: runs/NAME)"
     )
-    parser.add_argument(
-        "--out", type=Path, metavar="DIR", help="folder of packaged models (default: the package's)"
-    )
+    place = parser.add_mutually_exclusive_group()
+    place.add_argument(
+        "--package", action="store_true",
+        help="replace the model of the installed package, behind `--model pretrained`",
+    )  # fmt: skip
+    place.add_argument("--out", type=Path, metavar="DIR", help="package it into this folder")
     parser.add_argument("--cache", type=Path, metavar="DIR", default=Path("cache"),
                         help="where extracted data are kept (default: ./cache)")  # fmt: skip
     parser.add_argument("--jobs", type=int, metavar="N", help="processes that extract")
@@ -82,7 +85,13 @@ def run(args: argparse.Namespace) -> int:
     with training_progress(is_quiet=args.json or args.quiet) as progress:
         result = train_run(options, samples, run_dir, on_progress=progress)
     write_run_report(result, command=command_line())
-    out = args.out or package_folder("cdmpp.pretrained")
+    out = package_folder("cdmpp.pretrained") if args.package else args.out
+    if out is None:
+        if args.json:
+            print(json.dumps({"run": str(run_dir), **result.metrics}, allow_nan=False))
+        else:
+            print(f"model {run_dir}, trained on {', '.join(labels)}; nothing was packaged")
+        return 0
     folder = package_run(run_dir, out, samples, name=args.name, command=command_line())
     if args.json:
         print(json.dumps({"folder": str(folder), **read_card(folder)}, allow_nan=False))

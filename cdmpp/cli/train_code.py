@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cdmpp.cli.shared.options import add_output_options
-from cdmpp.pretrained import model_folder
+from cdmpp.pretrained import own_model_folder
 from cdmpp.training.machine_code.model import CodeCalibration, CodeErrors
 from cdmpp.training.train_code import train_code
 
@@ -24,7 +24,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--model", type=Path, required=True, metavar="RUN",
-        help="run folder or `pretrained`, trained on these datasets among others",
+        help="run folder, trained on these datasets among others; with --package `pretrained`",
+    )  # fmt: skip
+    parser.add_argument(
+        "--package", action="store_true",
+        help="the model may be that of the installed package, which is changed",
     )  # fmt: skip
     parser.add_argument(
         "--data", type=Path, action="append", required=True, metavar="DIR",
@@ -44,9 +48,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Runs the command; returns the exit code."""
-    code = train_code(
-        model_folder(args.model), args.data, cache_dir=args.cache, searched=args.searched
-    )
+    folder = own_model_folder(args.model, is_package=args.package)
+    code = train_code(folder, args.data, cache_dir=args.cache, searched=args.searched)
     assert code.errors is not None
     if args.json:
         values: dict[str, Any] = {

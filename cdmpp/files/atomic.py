@@ -27,11 +27,28 @@ def make_folder(path: Path, *, what: str) -> Path:
         probe.write_bytes(b"")
         probe.unlink()
     except OSError as error:
-        raise DataError(
-            f"{path}: cannot write the {what} there ({error.strerror or error}); "
-            "choose a folder that can be written, or free the disk"
-        ) from None
+        raise _cannot_write(path, what, error.strerror or str(error)) from None
     return path
+
+
+def check_folder(path: Path, *, what: str) -> None:
+    """Checks that `make_folder` may make a folder, and makes nothing.
+
+    Raises:
+        DataError: what is there already cannot be written, or is no folder.
+    """
+    there = next(place for place in (path, *path.absolute().parents) if place.exists())
+    if not there.is_dir():
+        raise _cannot_write(path, what, f"{there} is no folder")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise _cannot_write(path, what, "permission denied")
+
+
+def _cannot_write(path: Path, what: str, why: str) -> DataError:
+    return DataError(
+        f"{path}: cannot write the {what} there ({why}); choose a folder that can be written, or "
+        "free the disk"
+    )
 
 
 def write_atomic(path: Path, write: Callable[[Path], None]) -> None:
@@ -98,10 +115,13 @@ def write_columns(path: Path, columns: Mapping[str, Any]) -> None:
 
 @contextlib.contextmanager
 def replaced_folder(folder: Path, *, what: str) -> Iterator[Path]:
-    """Gives an empty folder to fill, which at the end of the block replaces `folder` in one step.
+    """Gives an empty folder to fill, which at the end of the block replaces `folder`.
+
+    The old one stays until the new one is in its place, as `folder.PID.old` for that moment, and is
+    back where the new one cannot be put there.
 
     Raises:
-        DataError: nothing can be written beside `folder`.
+        DataError: nothing can be written beside `folder`, or it cannot be replaced.
     """
     make_folder(folder.parent, what=what)
     temporary = folder.with_name(f"{folder.name}.{os.getpid()}.tmp")
@@ -109,10 +129,25 @@ def replaced_folder(folder: Path, *, what: str) -> Iterator[Path]:
     temporary.mkdir()
     try:
         yield temporary
-        shutil.rmtree(folder, ignore_errors=True)
-        os.replace(temporary, folder)
+        _put_in_place(temporary, folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _put_in_place(new: Path, folder: Path) -> None:
+    old = folder.with_name(f"{folder.name}.{os.getpid()}.old")
+    had = folder.exists()
+    try:
+        if had:
+            os.replace(folder, old)
+        os.replace(new, folder)
+    except OSError as error:
+        if old.exists():
+            os.replace(old, folder)
+        raise DataError(
+            f"{folder}: cannot be replaced ({error.strerror or error}); it is as it was"
+        ) from None
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def read_json(path: Path, *, what: str, hint: str, format: str | int | None = None) -> Any:

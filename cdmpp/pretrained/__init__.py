@@ -8,7 +8,8 @@ from cdmpp.errors import UsageError
 from cdmpp.files.places import package_folder
 
 DEFAULT = "default"
-_WORD = "pretrained"
+#: What `--model` says where the packaged model is meant.
+PRETRAINED = "pretrained"
 
 
 def find_pretrained(name: str = DEFAULT, *, parent: Path | None = None) -> Path:
@@ -31,6 +32,23 @@ def find_pretrained(name: str = DEFAULT, *, parent: Path | None = None) -> Path:
     return parent / name
 
 
+def own_model_folder(model: Path | str, *, is_package: bool = False) -> Path:
+    """Returns the folder of a model that is to be changed.
+
+    Args:
+        is_package: whether it may be the installed package's.
+
+    Raises:
+        UsageError: it is, and it may not be; or there is no packaged model of that name.
+    """
+    if not is_package and str(model).partition(":")[0] == PRETRAINED:
+        raise UsageError(
+            f"--model {model} is a part of the installed package; give a run folder of your own, "
+            "or --package to write into the package"
+        )
+    return model_folder(model)
+
+
 def model_folder(model: Path | str) -> Path:
     """Returns the folder that `--model` means: `pretrained`, `pretrained:NAME` or a run folder.
 
@@ -40,6 +58,6 @@ def model_folder(model: Path | str) -> Path:
         UsageError: there is no packaged model of that name.
     """
     word, colon, name = str(model).partition(":")
-    if word != _WORD:
+    if word != PRETRAINED:
         return Path(model)
     return find_pretrained(name if colon else DEFAULT)

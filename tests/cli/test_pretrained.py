@@ -39,6 +39,34 @@ def installed(packaged, monkeypatch):
     monkeypatch.setattr(cdmpp.pretrained, "package_folder", lambda name: packaged / "models")
 
 
+def test_without_package_the_installed_weights_stay(dataset, tmp_path, monkeypatch, capsys):
+    """Was: `cdmpp pretrain` replaced them, with no question and no copy."""
+    monkeypatch.setattr("tvm_helper.extract.default_dataset_dir", lambda: dataset)
+    monkeypatch.chdir(tmp_path)
+    parent = package_folder("cdmpp.pretrained")
+    before = {path: path.stat().st_mtime_ns for path in parent.rglob("*") if path.is_file()}
+    assert main(["pretrain", "--jobs", "1", "-q", *QUICK]) == 0
+    assert "nothing was packaged" in capsys.readouterr().out
+    assert (tmp_path / "runs" / "pretrained-default" / "model.json").is_file()
+    after = {path: path.stat().st_mtime_ns for path in parent.rglob("*") if path.is_file()}
+    assert after == before
+
+
+def test_with_package_they_are_replaced(packaged, dataset, tmp_path, monkeypatch):
+    monkeypatch.setattr("tvm_helper.extract.default_dataset_dir", lambda: dataset)
+    monkeypatch.setattr("cdmpp.cli.pretrain.package_folder", lambda name: tmp_path / "package")
+    arguments = ["--cache", str(packaged / "cache"), "--run", str(tmp_path / "run")]
+    assert main(["pretrain", "--package", "--jobs", "1", "-q", *arguments, *QUICK]) == 0
+    assert set(read_card(tmp_path / "package" / "default")["devices"]) == set(DEVICES)
+
+
+def test_train_code_changes_the_package_only_where_asked(capsys, tmp_path):
+    words = ["train-code", "--model", "pretrained", "--data", str(tmp_path / "none")]
+    assert main(words) == 2
+    assert "--package to write into the package" in capsys.readouterr().err
+    assert main([*words, "--package"]) == 3
+
+
 def test_card_says_what_it_is_trained_on_and_how_good_it_is(packaged):
     card = read_card(packaged / "models" / "default")
     metrics = json.loads((packaged / "run" / "metrics.json").read_text())

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
 import pytest
 
-from cdmpp.cli.commands import COMMANDS
+from cdmpp.cli.commands import COMMANDS, MAINTAINERS_COMMANDS
 from cdmpp.cli.main import main
 from tests.paths import ROOT
 
@@ -46,12 +47,18 @@ def test_help_names_every_command_and_imports_none():
         "print('LOADED', *[name for name in sys.modules if name.startswith('cdmpp.cli.')])"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=REPOSITORY
-    )
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True,
+        cwd=REPOSITORY, env={**os.environ, "COLUMNS": "80"},
+    )  # fmt: skip
     text, loaded = done.stdout.split("LOADED")
     assert set(loaded.split()) == {"cdmpp.cli.main", "cdmpp.cli.commands"}
+    users, _, maintainers = text.partition("for those who maintain cdmpp:")
     for command in COMMANDS:
-        assert f"\n    {command.name} " in text
+        assert f"\n    {command.name} " in users
+    for command in MAINTAINERS_COMMANDS:
+        assert f"\n    {command.name} " in maintainers
+    assert {"pretrain", "golden", "train-code"} <= {one.name for one in MAINTAINERS_COMMANDS}
+    assert max(map(len, text.splitlines())) <= 80
 
 
 def paths(commands, before=()):
@@ -60,7 +67,7 @@ def paths(commands, before=()):
         yield from paths(command.parts, (*before, command.name))
 
 
-@pytest.mark.parametrize("words", list(paths(COMMANDS)), ids=" ".join)
+@pytest.mark.parametrize("words", list(paths((*COMMANDS, *MAINTAINERS_COMMANDS))), ids=" ".join)
 def test_every_command_of_the_table_explains_itself(words, capsys):
     with pytest.raises(SystemExit):
         main([*words, "--help"])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as parquet
@@ -22,6 +24,28 @@ def test_a_folder_is_replaced_whole_or_stays(tmp_path):
     with pytest.raises(FileNotFoundError), replaced_folder(folder, what="model") as new:
         (new / "missing" / "third").write_text("third")
     assert [path.name for path in tmp_path.rglob("*")] == ["model", "second"]
+
+
+def test_the_old_folder_is_back_where_the_new_one_cannot_be_put(tmp_path, monkeypatch):
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "first").write_text("first")
+    replace, seen = os.replace, []
+
+    def failing(source, target):
+        if Path(source).name.endswith(".tmp"):
+            seen.extend(path.name for path in tmp_path.rglob("first"))
+            raise OSError("disk gone")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", failing)
+    with (
+        pytest.raises(DataError, match=r"disk gone.*it is as it was"),
+        replaced_folder(folder, what="model") as new,
+    ):
+        (new / "second").write_text("second")
+    assert seen == ["first"], "a copy of the old while the new is put in place"
+    assert [path.name for path in tmp_path.rglob("*")] == ["model", "first"]
 
 
 def test_columns_come_back_and_what_is_no_number_is_null(tmp_path):

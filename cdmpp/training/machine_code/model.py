@@ -21,7 +21,7 @@ from cdmpp.datasets.samples import Samples
 from cdmpp.errors import DataError
 from cdmpp.features.added_columns import LEAF_EXTRA_NAMES
 from cdmpp.features.machine_code import MACHINE_CODE_NAMES, MACHINE_CODE_SCHEMA_VERSION
-from cdmpp.files.atomic import make_folder, read_json, write_json
+from cdmpp.files.atomic import read_json, replaced_folder, write_json
 from cdmpp.files.boosted_trees import grow_trees, load_booster, save_booster, tree_rows
 from cdmpp.models.parts.pooling import pooled_features
 
@@ -273,10 +273,6 @@ class CodeModel:
         Raises:
             DataError: they cannot be written.
         """
-        folder = Path(directory) / FOLDER
-        make_folder(folder, what="model of machine code")
-        save_booster(self._booster, folder / _TREES)
-        self._net.save(folder / _NET)
         facts = {
             "format": FORMAT,
             "device": self.device,
@@ -289,7 +285,10 @@ class CodeModel:
             "fastest_test": _plain(self.fastest_errors),
             "cold_s_per_byte": self.cold_s_per_byte,
         }
-        write_json(folder / _FACTS, facts)
+        with replaced_folder(Path(directory) / FOLDER, what="model of machine code") as folder:
+            save_booster(self._booster, folder / _TREES)
+            self._net.save(folder / _NET)
+            write_json(folder / _FACTS, facts)
 
     @classmethod
     def load(cls, directory: Path) -> CodeModel | None:
