@@ -24,6 +24,7 @@ from cdmpp.cli.shared.samples import extracted, given_data
 from cdmpp.config import load_config
 from cdmpp.errors import UsageError
 from cdmpp.files.atomic import make_folder
+from cdmpp.models.registry import MODEL_CLASSES
 from cdmpp.training.options import TrainOptions
 
 #: Suites of one --dataset, a model and its baselines.
@@ -50,7 +51,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--seeds", metavar="N,N,...", help="seeds (default: 0,1,2, or those of the YAML file)"
     )
     parser.add_argument(
-        "--model", metavar="KIND", help="transformer (default), gbdt, roofline or constant"
+        "--model", metavar="KIND", help=f"{', '.join(MODEL_CLASSES)} (default: transformer)"
     )
     add_data_options(parser)
     add_training_options(parser)

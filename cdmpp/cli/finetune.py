@@ -16,11 +16,12 @@ from cdmpp.cli.shared.options import (
 from cdmpp.cli.shared.progress import training_progress
 from cdmpp.cli.shared.samples import given_data, samples_of
 from cdmpp.cli.shared.tables import print_metric_tables
-from cdmpp.config import load_config
+from cdmpp.config import dump_text, load_config
 from cdmpp.errors import UsageError
 from cdmpp.pretrained import model_folder
 from cdmpp.report.run_report import run_tables, write_run_report
 from cdmpp.training.finetune.run import Budget, FinetuneRunOptions, finetune_run, run_name
+from cdmpp.training.run import check_run_folder
 from cdmpp.training.run_folder import load_model
 
 
@@ -79,11 +80,12 @@ def run(args: argparse.Namespace) -> int:
         )
     # A wrong folder is told before anything is extracted.
     load_model(model_folder(options.from_run))
+    run_dir = args.out or Path("runs") / run_name(options)
+    check_run_folder(run_dir, dump_text(options))
     samples = samples_of(
         options.dataset, options.devices, cache_dir=args.cache, network_info=args.network_info,
         jobs=args.jobs, is_quiet=args.json or args.quiet,
     )  # fmt: skip
-    run_dir = args.out or Path("runs") / run_name(options)
     with training_progress(is_quiet=args.json or args.quiet) as progress:
         result, budget = finetune_run(options, samples, run_dir, on_progress=progress)
     report = write_run_report(result, command=command_line())

@@ -17,10 +17,11 @@ from cdmpp.cli.shared.progress import training_progress
 from cdmpp.cli.shared.samples import given_data, samples_of
 from cdmpp.cli.shared.tables import print_metric_tables
 from cdmpp.config import load_config
+from cdmpp.models.registry import MODEL_CLASSES
 from cdmpp.nn.loop.distributed import first_then_others, is_first, process_group
 from cdmpp.report.run_report import interval_sentence, run_tables, write_run_report
 from cdmpp.training.options import TrainOptions, run_name, trained_on
-from cdmpp.training.run import assist_run, train_run
+from cdmpp.training.run import assist_run, check_run, train_run
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -32,7 +33,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     add_data_options(parser)
     parser.add_argument(
-        "--model", metavar="KIND", help="transformer (default), gbdt, roofline or constant"
+        "--model", metavar="KIND", help=f"{', '.join(MODEL_CLASSES)} (default: transformer)"
     )
     parser.add_argument(
         "--split",
@@ -63,6 +64,7 @@ def run(args: argparse.Namespace) -> int:
     if args.device_type:
         options = trained_on(options, args.device_type)
     run_dir = args.out or Path("runs") / run_name(options)
+    check_run(options, run_dir)
     with process_group(args.device_type or "cpu"):
         samples = first_then_others(
             lambda: samples_of(

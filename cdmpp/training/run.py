@@ -15,7 +15,7 @@ from cdmpp.datasets.judge import judge_in_detail, oracle_task_median
 from cdmpp.datasets.samples import Samples
 from cdmpp.datasets.splits import Split, split
 from cdmpp.errors import UsageError
-from cdmpp.files.atomic import make_folder, write_json, write_text
+from cdmpp.files.atomic import check_folder, make_folder, write_json, write_text
 from cdmpp.models.base import CostModel
 from cdmpp.models.registry import model_class
 from cdmpp.nn.loop.progress import RunProgress, TrainProgress
@@ -167,15 +167,42 @@ def split_samples(options: TrainOptions, samples: Samples) -> Split:
     )
 
 
+def check_run(options: TrainOptions, run_dir: Path) -> None:
+    """Checks what needs no data, before any are extracted: kinds of models, and the run folder.
+
+    Raises:
+        UsageError: an unknown kind, or the folder holds another run.
+        DataError: the folder cannot be written.
+    """
+    for kind in (options.model, *options.baselines):
+        model_class(kind)
+    check_run_folder(run_dir, dump_text(options))
+
+
+def check_run_folder(run_dir: Path, config: str) -> None:
+    """Checks that a run folder can be made, or holds a run of the same options; makes nothing.
+
+    Raises:
+        UsageError: it holds another run.
+        DataError: it cannot be written.
+    """
+    check_folder(run_dir, what="run folder")
+    _check_claim(run_dir, config)
+
+
 def claim_run_folder(run_dir: Path, config: str) -> None:
     """Writes config.yaml, or checks that the one that is there says the same."""
+    _check_claim(run_dir, config)
+    write_text(run_dir / "config.yaml", config)
+
+
+def _check_claim(run_dir: Path, config: str) -> None:
     path = run_dir / "config.yaml"
     if path.exists() and path.read_text("utf-8") != config:
         raise UsageError(
             f"{run_dir} holds a run with other options (see {path}); choose another folder with "
             f"--out, or remove {run_dir}"
         )
-    write_text(path, config)
 
 
 @timer("fit a model")

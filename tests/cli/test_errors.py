@@ -7,6 +7,7 @@ import json
 import pytest
 
 from cdmpp.cli.main import main
+from cdmpp.models.registry import MODEL_CLASSES
 from tests.cli.conftest import QUICK
 
 
@@ -67,13 +68,32 @@ def test_unknown_option_names_the_nearest(capsys):
     assert "transformer.loop.epochs" in text
 
 
-def test_unknown_model_names_the_nearest(capsys, dataset, cache, tmp_path):
+def no_extraction(*arguments, **named):
+    raise AssertionError("extracted before the options were looked at")
+
+
+def test_unknown_model_names_the_nearest(capsys, dataset, cache, tmp_path, monkeypatch):
+    """Was noticed after minutes of extracting."""
+    monkeypatch.setattr("cdmpp.cli.shared.samples.extracted_folder", no_extraction)
     arguments = ["--dataset", str(dataset), "--cache", str(cache), "-q", "--jobs", "1"]
     out = ["--out", str(tmp_path / "run")]
     assert "gbdt" in fails(capsys, 2, "train", *arguments, *out, "--model", "gbtd")
+    assert not (tmp_path / "run").exists()
+    baselines = ["--set", "baselines=[gbtd]"]
+    assert "gbdt" in fails(capsys, 2, "train", *arguments, *out, *baselines)
 
 
-def test_unwritable_run_folder(capsys, dataset, cache, tmp_path):
+def test_train_help_names_every_kind_of_model(capsys):
+    """Was 4 of 11."""
+    with pytest.raises(SystemExit):
+        main(["train", "--help"])
+    said = capsys.readouterr().out
+    for kind in MODEL_CLASSES:
+        assert kind in said
+
+
+def test_unwritable_run_folder(capsys, dataset, cache, tmp_path, monkeypatch):
+    monkeypatch.setattr("cdmpp.cli.shared.samples.extracted_folder", no_extraction)
     (tmp_path / "file").write_text("")
     arguments = ["--dataset", str(dataset), "--cache", str(cache), "-q", "--jobs", "1"]
     out = ["--out", str(tmp_path / "file" / "run")]
