@@ -9,12 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdmpp.analytic.conv.layers.model import load_layers_model
+from cdmpp.analytic.conv.layers.model import load_layers_model, packaged_layers_path
 from cdmpp.analytic.conv.shapes import ConvShapes
 from cdmpp.analytic.embedding.devices import from_spec
 from cdmpp.analytic.embedding.gpu import estimate
 from cdmpp.analytic.embedding.shapes import EmbeddingShape
-from cdmpp.analytic.kernels.times import packaged_conv_model_path
 from cdmpp.analytic.prior import PRIOR_SOURCES, prior_times
 from cdmpp.analytic.recognise import ConvLoops, conv_shape, recognise
 from cdmpp.analytic.roofline.programs import leaf_work, roofline_s
@@ -193,7 +192,7 @@ def test_each_program_gets_its_model_where_the_device_has_one():
         "neither a convolution nor a lookup": 2,
         "not a GPU": 3,
     }
-    closed = load_layers_model(packaged_conv_model_path()).closed
+    closed = load_layers_model(packaged_layers_path()).closed
     time_ms = closed.predict(recognise(programs, np.array([0])).conv[0], get_device("t4"))[0]
     assert np.exp(found.log_s[0]) == pytest.approx(time_ms.min() / 1e3)
     assert np.exp(found.log_s[1]) == pytest.approx(

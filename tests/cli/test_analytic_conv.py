@@ -28,6 +28,15 @@ def run(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
     return captured.out if code == 0 else captured.err
 
 
+@pytest.mark.parametrize("words", [(), ("--model", "pretrained")])
+def test_the_packaged_model_answers(words: tuple[str, ...], capsys: pytest.CaptureFixture) -> None:
+    """Was: no seer model at pretrained."""
+    said = run(capsys, "predict", *words, *LAYER, "--device", "t4", "--json")
+    assert json.loads(said)["total_ms"] > 0
+    unknown = run(capsys, "pick", *words, *LAYER, "--device", "v10O", code=4)
+    assert "did you mean 'v100'?" in unknown
+
+
 @pytest.fixture(scope="module")
 def workbooks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("workbooks")

@@ -6,21 +6,28 @@ from pathlib import Path
 
 import numpy as np
 
-from cdmpp.analytic.conv.layers.model import LayerModel, LayerPrediction, load_layers_model
+from cdmpp.analytic.conv.layers.model import (
+    LayerModel,
+    LayerPrediction,
+    load_layers_model,
+    packaged_layers_path,
+)
 from cdmpp.analytic.conv.layers.table import NO_ALGORITHM, LayerTable
 from cdmpp.analytic.conv.seer.model import SeerModel, load_seer, type_name
 from cdmpp.analytic.conv.shapes import ConvShapes, IntArray
 from cdmpp.devices.registry import get_device
 from cdmpp.errors import UsageError
+from cdmpp.pretrained import PRETRAINED
 
 
-def load_model(path: Path) -> SeerModel | LayerModel:
-    """Returns the model of a file (kernels) or a folder (layers).
+def load_model(path: Path | str) -> SeerModel | LayerModel:
+    """Returns the model of a file (kernels) or a folder (layers); `pretrained` is the packaged one.
 
     Raises:
         DataError: there is none, or of another version.
     """
-    return load_layers_model(path) if Path(path).is_dir() else load_seer(path)
+    path = packaged_layers_path() if str(path) == PRETRAINED else Path(path)
+    return load_layers_model(path) if path.is_dir() else load_seer(path)
 
 
 def predict_layers(

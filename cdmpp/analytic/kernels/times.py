@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,7 +21,6 @@ from cdmpp.analytic.roofline.floor import least_kernel_s
 from cdmpp.devices.registry import load_registry
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError, UsageError
-from cdmpp.files.places import package_folder
 
 if TYPE_CHECKING:
     from cdmpp.analytic.conv.layers.closed_form_model import LatentModel
@@ -62,11 +60,6 @@ class KernelCall:
 def kernel_names() -> tuple[str, ...]:
     """Returns the names of all kernels that have a model."""
     return ("gemm", *_ROW_WISE, "batch-norm", *_EMBEDDINGS, *MOVEMENTS, *element_wise_operators())
-
-
-def packaged_conv_model_path() -> Path:
-    """Returns the folder of the convolution model that comes with the package."""
-    return package_folder("cdmpp.pretrained") / "conv"
 
 
 class KernelTimes:
@@ -155,9 +148,9 @@ class KernelTimes:
 
     @cached_property
     def _conv_model(self) -> LatentModel:
-        from cdmpp.analytic.conv.layers.model import load_layers_model
+        from cdmpp.analytic.conv.layers.model import load_layers_model, packaged_layers_path
 
-        return load_layers_model(packaged_conv_model_path()).closed
+        return load_layers_model(packaged_layers_path()).closed
 
     @cached_property
     def _as_fitted(self) -> DeviceSpec:

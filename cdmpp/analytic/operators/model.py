@@ -23,6 +23,7 @@ from cdmpp.analytic.operators.operators import Operators, is_matmul
 from cdmpp.analytic.operators.tables import OperatorTable
 from cdmpp.errors import DataError, UsageError
 from cdmpp.files.places import package_folder
+from cdmpp.pretrained import PRETRAINED
 
 FloatArray = NDArray[np.float64]
 #: `isolated`: one call that waits for the host, as a microbenchmark times it. `queued`: behind
@@ -313,6 +314,15 @@ def _rounded(values: FloatArray) -> list[float]:
 def packaged_model_path() -> Path:
     """Returns where the model is that comes with the package."""
     return package_folder("cdmpp.pretrained") / "operators" / "operators.json"
+
+
+def load_operator_model(path: Path | str) -> OperatorModel:
+    """Returns the model of a file; `pretrained` is the one that comes with the package.
+
+    Raises:
+        DataError: there is none, or of another version.
+    """
+    return OperatorModel.load(packaged_model_path() if str(path) == PRETRAINED else Path(path))
 
 
 def known_hardware(labels: Sequence[str]) -> dict[str, Hardware]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from cdmpp.analytic.conv.shapes import ConvShapes
 from cdmpp.errors import UsageError
+from cdmpp.pretrained import PRETRAINED
 
 LAYER_HELP = "BATCH,CIN,WIDTH,COUT,KERNEL[,STRIDE[,PADDING]]"
 
@@ -15,8 +16,9 @@ LAYER_HELP = "BATCH,CIN,WIDTH,COUT,KERNEL[,STRIDE[,PADDING]]"
 def add_model_option(parser: argparse.ArgumentParser) -> None:
     """Adds --model."""
     parser.add_argument(
-        "--model", type=Path, required=True, metavar="PATH", help="what `fit` wrote"
-    )
+        "--model", type=Path, default=Path(PRETRAINED), metavar="PATH",
+        help="what `fit` wrote (default: pretrained, the packaged model of layers on NVIDIA GPUs)",
+    )  # fmt: skip
 
 
 def parse_layers(texts: Sequence[str]) -> ConvShapes:

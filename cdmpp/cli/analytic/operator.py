@@ -11,17 +11,17 @@ from pathlib import Path
 import numpy as np
 
 from cdmpp.analytic.operators.evaluate import evaluate
-from cdmpp.analytic.operators.model import OperatorModel, known_hardware, packaged_model_path
+from cdmpp.analytic.operators.model import known_hardware, load_operator_model
 from cdmpp.analytic.operators.operators import make_operators
 from cdmpp.analytic.operators.training import FitOptions, fit_model, read_training_tables
 from cdmpp.cli.shared.options import add_output_options, command_line, labels_of, parse_seeds
 from cdmpp.devices.registry import get_device
 from cdmpp.errors import UsageError
 from cdmpp.machine import versions
+from cdmpp.pretrained import PRETRAINED
 from cdmpp.report.operator_results import results_page, write_results
 from cdmpp.report.page import page_markdown
-
-_MS_PER_S = 1e3
+from cdmpp.text import seconds_text
 
 
 def add_fit_options(parser: argparse.ArgumentParser) -> None:
@@ -86,7 +86,7 @@ def run_fit(args: argparse.Namespace) -> int:
 
 def run_evaluate(args: argparse.Namespace) -> int:
     """Runs `cdmpp analytic operator evaluate`; returns the exit code."""
-    scores = evaluate(OperatorModel.load(args.model or packaged_model_path()), args.data)
+    scores = evaluate(load_operator_model(args.model), args.data)
     if args.out is not None:
         write_results(scores, args.out, command=command_line(), data=args.data)
     if args.json:
@@ -101,7 +101,7 @@ def run_evaluate(args: argparse.Namespace) -> int:
 
 def run_predict(args: argparse.Namespace) -> int:
     """Runs `cdmpp analytic operator predict`; returns the exit code."""
-    model = OperatorModel.load(args.model or packaged_model_path())
+    model = load_operator_model(args.model)
     labels = gpu_labels(args.device)
     operators = make_operators(
         [args.op] * len(labels),
@@ -126,7 +126,7 @@ def run_predict(args: argparse.Namespace) -> int:
         return 0
     for row in rows:
         note = "" if row["device_was_measured"] else "   (no measurements: from devices like it)"
-        print(f"{row['device']:14}{float(seconds[rows.index(row)]) * _MS_PER_S:12.6g} ms{note}")
+        print(f"{row['device']:14}{seconds_text(row['latency_s']):>10}{note}")
     return 0
 
 
@@ -157,5 +157,6 @@ def gpu_labels(values: Iterable[str]) -> list[str]:
 
 def _add_model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--model", type=Path, metavar="JSON", help="a fitted model (default: the packaged one)"
-    )
+        "--model", type=Path, default=Path(PRETRAINED), metavar="JSON",
+        help="a fitted model (default: pretrained, the packaged one)",
+    )  # fmt: skip

@@ -17,6 +17,7 @@ from cdmpp.analytic.conv.shapes import FloatArray, IntArray
 from cdmpp.config import from_dict
 from cdmpp.files.atomic import make_folder, read_json, write_bytes, write_json
 from cdmpp.files.boosted_trees import grow_trees, load_booster, tree_rows
+from cdmpp.files.places import package_folder
 
 FORMAT = "cdmpp-conv-layers/1"
 _MODEL_FILE = "conv.json"
@@ -241,6 +242,11 @@ def boost(
         parameters |= {"objective": "multi:softprob", "num_class": class_count}
         rounds = options.algorithm_rounds
     return grow_trees(parameters, tree_rows(features, target), trees=rounds)
+
+
+def packaged_layers_path() -> Path:
+    """Returns the folder of the model of layers that comes with the package."""
+    return package_folder("cdmpp.pretrained") / "conv"
 
 
 def load_layers_model(folder: Path) -> LayerModel:
