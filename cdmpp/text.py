@@ -5,10 +5,18 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Iterable, Sequence
+import shutil
+import textwrap
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
+
+#: Puts colour on a cell: row (0 = titles), column, padded text.
+Paint = Callable[[int, int, str], str]
+_GAP = "  "
+#: Tables that one may become before its rows turn into lines.
+_MOST_PARTS = 3
 
 #: Columns of every results file: one value a row.
 TIDY_COLUMNS = (
@@ -56,22 +64,86 @@ def shortened(text: str, width: int) -> str:
     return text if len(text) <= width else f"{text[: width - 3]}..."
 
 
-def aligned(rows: Sequence[Sequence[str]], sides: str = "l") -> str:
-    """Returns rows of cells as columns of plain text, as wide as they have to be.
+def aligned(
+    rows: Sequence[Sequence[str]],
+    sides: str = "l",
+    *,
+    key: int = 0,
+    width: int | None = None,
+    paint: Paint | None = None,
+) -> str:
+    """Returns rows of cells as columns of plain text, no line wider than the terminal.
+
+    Columns that do not fit go below the others, beside the key again. Where that makes more than
+    three tables of one, every row turns into lines: its key, and below it titles and cells.
 
     Args:
-        rows: the titles too.
+        rows: the titles first.
         sides: `l` (left) or `r` (right) for each column, the last for all that follow.
+        key: the column that names a row.
+        width: characters of a line; None = the terminal's, 80 where there is none.
+        paint: puts colour on a padded cell.
     """
+    width = shutil.get_terminal_size().columns if width is None else width
+    key %= len(rows[0])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    parts = _parts(widths, key, width)
+    if parts is None:
+        return _as_lines(rows, key, width)
     sides = sides.ljust(len(widths), sides[-1])
-    return "\n".join(
-        "  ".join(
-            cell.ljust(width) if side == "l" else cell.rjust(width)
-            for cell, width, side in zip(row, widths, sides, strict=False)
-        ).rstrip()
-        for row in rows
+    return "\n\n".join(
+        "\n".join(_line(number, row, part, widths, sides, paint) for number, row in enumerate(rows))
+        for part in parts
     )
+
+
+def _parts(widths: Sequence[int], key: int, width: int) -> list[list[int]] | None:
+    """Returns the columns of each table that fits, the key in all; None where there are too many,
+    or one is too wide.
+    """
+    if sum(widths) + len(_GAP) * (len(widths) - 1) <= width:
+        return [list(range(len(widths)))]
+    parts: list[list[int]] = []
+    left = 0
+    for column, size in enumerate(widths):
+        needed = size + len(_GAP)
+        if column == key:
+            continue
+        if needed > left or not parts:
+            parts.append([key])
+            left = width - widths[key]
+        parts[-1].append(column)
+        left -= needed
+        if left < 0:
+            return None
+    return parts if len(parts) <= _MOST_PARTS else None
+
+
+def _line(
+    number: int, row: Sequence[str], part: Sequence[int], widths: Sequence[int], sides: str,
+    paint: Paint | None,
+) -> str:  # fmt: skip
+    texts = [row[c].ljust(widths[c]) if sides[c] == "l" else row[c].rjust(widths[c]) for c in part]
+    texts[-1] = texts[-1].rstrip()
+    if paint is not None:
+        texts = [paint(number, column, text) for column, text in zip(part, texts, strict=True)]
+    return _GAP.join(texts).rstrip()
+
+
+def _as_lines(rows: Sequence[Sequence[str]], key: int, width: int) -> str:
+    titles, *others = rows
+    found = []
+    for row in others:
+        cells = ", ".join(
+            f"{title} {cell}".strip()
+            for column, (title, cell) in enumerate(zip(titles, row, strict=True))
+            if column != key and cell
+        )
+        found += textwrap.wrap(row[key] or "-", width)
+        found += textwrap.wrap(
+            cells, width, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False
+        )
+    return "\n".join(found)
 
 
 def markdown_table(titles: Sequence[str], rows: Iterable[Sequence[str]], sides: str = "") -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cdmpp.text import (
     TIDY_COLUMNS,
@@ -54,6 +56,63 @@ def test_columns_are_aligned_as_asked():
     assert aligned(rows) == "name  n    time\na     100  1 ms"
     assert aligned(rows, "lr") == "name    n  time\na     100  1 ms"
     assert aligned([["a", "b"], ["100", "c"]], "rl") == "  a  b\n100  c"
+
+
+WIDE = [["name", *(f"column {n}" for n in range(8))],
+        *([name, *(f"{n}.123 ms" for n in range(8))] for name in ("first", "second"))]  # fmt: skip
+
+
+def test_what_does_not_fit_goes_below_beside_the_key():
+    assert aligned(WIDE, "lr", width=40) == (
+        "name    column 0  column 1  column 2\n"
+        "first   0.123 ms  1.123 ms  2.123 ms\n"
+        "second  0.123 ms  1.123 ms  2.123 ms\n\n"
+        "name    column 3  column 4  column 5\n"
+        "first   3.123 ms  4.123 ms  5.123 ms\n"
+        "second  3.123 ms  4.123 ms  5.123 ms\n\n"
+        "name    column 6  column 7\n"
+        "first   6.123 ms  7.123 ms\n"
+        "second  6.123 ms  7.123 ms"
+    )
+
+
+def test_rows_turn_into_lines_where_columns_do_not_help():
+    rows = [["calls", "task", "shapes"], ["3", "conv2d", "1x64x56x56 " * 9], ["1", "x" * 50, ""]]
+    assert aligned(rows, key=1, width=40) == (
+        "conv2d\n"
+        "  calls 3, shapes 1x64x56x56 1x64x56x56\n"
+        "    1x64x56x56 1x64x56x56 1x64x56x56\n"
+        "    1x64x56x56 1x64x56x56 1x64x56x56\n"
+        "    1x64x56x56\n"
+        f"{'x' * 40}\n{'x' * 10}\n"
+        "  calls 1"
+    )
+
+
+@given(
+    st.integers(1, 20).flatmap(
+        lambda columns: st.lists(
+            st.lists(st.text("ab µ-", max_size=30), min_size=columns, max_size=columns),
+            min_size=2, max_size=5,
+        )
+    ),
+    st.integers(20, 120),
+)  # fmt: skip
+def test_no_line_is_wider_than_asked(rows, width):
+    assert max(map(len, aligned(rows, "lr", width=width).splitlines()), default=0) <= width
+
+
+def test_the_terminal_decides(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    assert len(aligned(WIDE).splitlines()) == 3
+    monkeypatch.setenv("COLUMNS", "80")
+    assert max(map(len, aligned(WIDE).splitlines())) <= 80
+
+
+def test_colour_does_not_move_columns():
+    plain = aligned(WIDE, "lr", width=40)
+    painted = aligned(WIDE, "lr", width=40, paint=lambda row, column, text: f"<{text}>")
+    assert painted.replace("<", "").replace(">", "") == plain
 
 
 def test_markdown_keeps_bars_inside_their_cell():

@@ -6,13 +6,11 @@ import argparse
 import json
 from pathlib import Path
 
-from rich.console import Console
-
 from cdmpp.cli.shared.options import add_output_options, labels_of, parse_seeds
 from cdmpp.cli.shared.samples import extraction_progress
 from cdmpp.datasets.audit.audit import audit
-from cdmpp.datasets.audit.stats import dataset_stats, stats_table
-from cdmpp.datasets.audit.text import audit_table
+from cdmpp.datasets.audit.stats import dataset_stats, stats_text
+from cdmpp.datasets.audit.text import audit_text
 from cdmpp.datasets.export import export
 from cdmpp.datasets.extraction.merge import merge
 from cdmpp.datasets.metaschedule.export import export_databases
@@ -182,7 +180,7 @@ def run_stats(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(stats))
     else:
-        Console(highlight=False).print(stats_table(stats))
+        print(stats_text(stats))
     return 0
 
 
@@ -193,7 +191,7 @@ def run_audit(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(report))
     else:
-        Console(highlight=False).print(audit_table(report))
+        print(audit_text(report))
     has_errors = any(finding["severity"] == "error" for finding in report["findings"])
     return EXIT_DATA if args.strict and has_errors else 0
 

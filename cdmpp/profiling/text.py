@@ -143,7 +143,7 @@ _HEADER = [
 
 
 def _table(rows: Sequence[Sequence[str]]) -> str:
-    return aligned(rows, "r" * (len(rows[0]) - 1) + "l")
+    return aligned(rows, "r" * (len(rows[0]) - 1) + "l", key=-1)
 
 
 def _cells(line: Explained) -> list[str]:

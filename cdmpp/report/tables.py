@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cdmpp.metrics import mean_and_interval
-from cdmpp.text import aligned, percent_text, seconds_text
+from cdmpp.text import Paint, aligned, percent_text, seconds_text
 
 
 @dataclass(frozen=True)
@@ -150,10 +150,14 @@ def format_value(value: float | None, unit: str) -> str:
     return seconds_text(value) if unit == "seconds" else f"{value:.3f}"
 
 
-def text_table(table: Table) -> str:
-    """Returns the table as aligned plain text, without intervals."""
+def text_table(table: Table, *, paint: Paint | None = None) -> str:
+    """Returns the table as aligned plain text, without intervals.
+
+    Args:
+        paint: as of `aligned`.
+    """
     rows = [[row.name, *(cell.text for cell in row.cells)] for row in table.rows]
-    return aligned([table.header, *rows], "lr")
+    return aligned([table.header, *rows], "lr", paint=paint)
 
 
 def _is_best(value: float | None, rivals: Sequence[float | None], better: str | None) -> bool:

@@ -55,7 +55,12 @@ def run_json(capsys, *words):
     return json.loads(capsys.readouterr().out)
 
 
-def test_table(tmp_path, capsys):
+def test_table(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["profile", str(trace(tmp_path))]) == 0
+    table = capsys.readouterr().out.partition("share: of the block")[0]
+    assert max(map(len, table.splitlines())) <= 80
+    monkeypatch.setenv("COLUMNS", "300")
     assert main(["profile", str(trace(tmp_path))]) == 0
     out = capsys.readouterr().out
     assert "on t4" in out
@@ -97,7 +102,8 @@ def test_several_files_and_top(tmp_path, capsys):
     assert "and 3 more with 60.0 % of the time" in capsys.readouterr().out
 
 
-def test_compare(tmp_path, capsys):
+def test_compare(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "300")
     before, after = trace(tmp_path, "a.json"), trace(tmp_path, "b.json", slow=1.5)
     assert main(["profile", str(before), "--compare", str(after)]) == 0
     out = capsys.readouterr().out

@@ -9,14 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
 from cdmpp.cli.shared.options import add_output_options
 from cdmpp.errors import UsageError
 from cdmpp.networks.dataset.published import PUBLISHED_DEVICE, convert_published, export_published
 from cdmpp.networks.dataset.statistics import ROWS, dataset_rows, network_statistics
 from cdmpp.networks.dataset.store import MANIFEST
+from cdmpp.text import aligned
 
 #: Graphs between two lines of progress.
 _PROGRESS_STEP = 5000
@@ -105,9 +103,8 @@ def run_statistics(args: argparse.Namespace) -> int:
 
 
 def _print_statistics(numbers: dict[str, Any]) -> None:
-    console = Console(highlight=False)
     batches = ", ".join(f"{batch}: {count}" for batch, count in numbers["batches"].items())
-    console.print(
+    print(
         f"{numbers['graphs']} graphs of {numbers['architectures']} architectures; "
         f"graphs by batch: {batches}"
     )
@@ -116,13 +113,10 @@ def _print_statistics(numbers: dict[str, Any]) -> None:
         outcomes = ", ".join(f"{name}: {count}" for name, count in about["outcomes"].items())
         tables.append((f"{device} ({about['labels']} labels, {outcomes})", about["columns"]))
     for title, columns in tables:
-        table = Table(title=title, title_justify="left")
-        table.add_column("")
-        for name in columns:
-            table.add_column(name.replace("_", " "), justify="right")
+        rows = [["", *(name.replace("_", " ") for name in columns)]]
         for row in ("n", *ROWS):
-            table.add_row(row, *(_shown(column[row]) for column in columns.values()))
-        console.print(table)
+            rows.append([row, *(_shown(column[row]) for column in columns.values())])
+        print(f"\n{title}\n{aligned(rows, 'lr')}")
 
 
 def _shown(value: float) -> str:

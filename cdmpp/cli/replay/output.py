@@ -198,8 +198,9 @@ def _print_measured(measured: dict[str, Any]) -> None:
           seconds_text(row["measured_s"]),
           "-" if row["error"] is None else f"{100 * row['error']:+.0f} %",
           row["reason"] or ""] for row in measured["breakdown"]],
+        key=1,
     )  # fmt: skip
 
 
-def _print_rows(titles: list[str], rows: list[list[str]]) -> None:
-    print(aligned([titles, *rows]))
+def _print_rows(titles: list[str], rows: list[list[str]], *, key: int = 0) -> None:
+    print(aligned([titles, *rows], key=key))

@@ -84,7 +84,7 @@ def _table(tasks: Sequence[dict[str, Any]], *, is_network: bool) -> str:
         ]
         for task in tasks
     ]  # fmt: skip
-    return aligned([headings, *rows])
+    return aligned([headings, *rows], key=1)
 
 
 def _cell(timing: dict[str, Any], which: str) -> str:
@@ -112,7 +112,7 @@ def plan_text(plan: SearchPlan) -> str:
         for task, value in zip(tasks, seconds, strict=True)
     ]  # fmt: skip
     headings = ["calls", "task", "operator", "shapes", "predicted, untuned", "share"]
-    lines = [aligned([headings, *rows])]
+    lines = [aligned([headings, *rows], key=1)]
     lines += [f"not searched: {name}: {why}" for name, why in plan.left_out.items()]
     lines += [f"no tensor program: {name} ({calls} calls)" for name, calls in plan.unknown.items()]
     if plan.model_note:

@@ -1,4 +1,4 @@
-"""Tables on stdout; those of metrics with rich on a terminal."""
+"""Tables of metrics on stdout, with colour on a terminal."""
 
 from __future__ import annotations
 
@@ -7,24 +7,25 @@ from collections.abc import Iterable
 
 from cdmpp.report.tables import Table, text_table
 
-_STYLES = {"model": "bold", "oracle": "italic dim", "baseline": ""}
+_DIM, _BOLD, _ITALIC, _CYAN, _PLAIN = "\033[2m", "\033[1m", "\033[3m", "\033[36m", "\033[0m"
+_STYLES = {"model": _BOLD, "oracle": _ITALIC}
 
 
 def print_metric_tables(tables: Iterable[Table]) -> None:
     """Prints tables, one below the other."""
-    if not sys.stdout.isatty():
-        for table in tables:
-            print(f"{table.title}\n{text_table(table)}\n")
-        return
-    from rich.console import Console
-    from rich.table import Table as RichTable
-
-    console = Console()
     for table in tables:
-        shown = RichTable(title=table.title, title_justify="left", header_style="dim")
-        for place, title in enumerate(table.header):
-            shown.add_column(title, justify="right" if place else "left")
-        for row in table.rows:
-            cells = [f"[cyan]{cell.text}[/]" if cell.best else cell.text for cell in row.cells]
-            shown.add_row(row.name, *cells, style=_STYLES[row.role])
-        console.print(shown)
+        print(f"{table.title}\n{_painted(table) if sys.stdout.isatty() else text_table(table)}\n")
+
+
+def _painted(table: Table) -> str:
+    """Returns a table with its titles dim, the model bold, the best values coloured."""
+
+    def paint(row: int, column: int, text: str) -> str:
+        if not row:
+            return f"{_DIM}{text}{_PLAIN}"
+        line = table.rows[row - 1]
+        is_best = column > 0 and line.cells[column - 1].best
+        style = _STYLES.get(line.role, "") + (_CYAN if is_best else "")
+        return f"{style}{text}{_PLAIN}" if style else text
+
+    return text_table(table, paint=paint)

@@ -17,7 +17,7 @@ from cdmpp.datasets.tenset.folder import (
     read_records,
 )
 from cdmpp.errors import DataError
-from cdmpp.text import seconds_text
+from cdmpp.text import aligned, seconds_text
 
 
 class _DeviceCounter:
@@ -133,21 +133,14 @@ def _short(identity: str) -> bytes:
     return bytes.fromhex(identity[:16])
 
 
-def stats_table(stats: dict[str, Any]) -> Any:
-    """Returns what `dataset_stats` gave as a rich group: a table by device and closing lines."""
-    from rich.console import Group
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(title=f"dataset ({stats['layout']})")
-    table.add_column("device")
-    for name in ("tasks", "records", "failed", "5 %", "median", "95 %"):
-        table.add_column(name, justify="right")
+def stats_text(stats: dict[str, Any]) -> str:
+    """Returns what `dataset_stats` gave as text: a table by device and closing lines."""
+    rows = [["device", "tasks", "records", "failed", "5 %", "median", "95 %"]]
     for label, row in stats["devices"].items():
         latencies = (row["latency_p05_s"], row["latency_median_s"], row["latency_p95_s"])
         counts = (row["tasks"], row["records"], row["failed"])
-        table.add_row(label, *map(str, counts), *(seconds_text(value) for value in latencies))
-    lines: list[str] = []
+        rows.append([label, *map(str, counts), *(seconds_text(value) for value in latencies)])
+    lines = [f"dataset ({stats['layout']})", aligned(rows, "lr"), ""]
     if "programs" in stats:
         leaves = stats["leaves"]
         lines.append(
@@ -164,4 +157,4 @@ def stats_table(stats: dict[str, Any]) -> Any:
         lines.append("operators: " + ", ".join(f"{name} {count}" for name, count in names))
         lines.append(f"data hash {stats['data_hash']}")
     lines.append(ReadReport.from_json(stats["read"]).summary())
-    return Group(table, Text("\n".join(lines)))
+    return "\n".join(lines)

@@ -4,39 +4,31 @@ from __future__ import annotations
 
 from typing import Any
 
-from cdmpp.text import percent_text
+from cdmpp.text import aligned, percent_text
 
 _MARKS = {"error": "ERROR", "warning": "warning", "note": "note"}
 
 
-def audit_table(report: dict[str, Any]) -> Any:
-    """Returns what `cdmpp.datasets.audit.audit.audit` gave as a rich group of tables and lines."""
-    from rich.console import Group
-    from rich.text import Text
-
+def audit_text(report: dict[str, Any]) -> str:
+    """Returns what `cdmpp.datasets.audit.audit.audit` gave as tables and lines."""
     head = (
         f"{report['programs']} programs of {report['tasks']} tasks, "
         f"{report['measurements']} measurements ({report['layout']})"
     )
-    return Group(
-        Text(head), _noise_table(report), _split_table(report), Text("\n".join(_lines(report)))
+    return "\n".join(
+        [head, "", _noise_table(report), "", _split_table(report), "", *_lines(report)]
     )
 
 
-def _noise_table(report: dict[str, Any]) -> Any:
-    from rich.table import Table
-
-    table = Table(title="noise floor: spread of the repeats of one record (std / mean)")
-    table.add_column("device")
-    for name in (
-        "records", "with repeats", "median", "90 %", "max/min 90 %", "outliers", "re-measured",
-        "differing", "above peak",
-    ):  # fmt: skip
-        table.add_column(name, justify="right")
+def _noise_table(report: dict[str, Any]) -> str:
+    rows = [
+        ["device", "records", "with repeats", "median", "90 %", "max/min 90 %", "outliers",
+         "re-measured", "differing", "above peak"]
+    ]  # fmt: skip
     for label, device in report["devices"].items():
         noise, repeated = device["noise"], device["repeated"]
         above = device["units"]["above_peak"]
-        table.add_row(
+        rows.append([
             label,
             str(noise["records"]),
             str(noise["with_repeats"]),
@@ -47,32 +39,29 @@ def _noise_table(report: dict[str, Any]) -> Any:
             str(repeated["programs"]),
             str(repeated["differing"]),
             "-" if above is None else str(above),
-        )
-    return table
+        ])  # fmt: skip
+    title = "noise floor: spread of the repeats of one record (std / mean)"
+    return f"{title}\n{aligned(rows, 'lr')}"
 
 
-def _split_table(report: dict[str, Any]) -> Any:
-    from rich.table import Table
-
-    table = Table(title="what is in two parts of a split")
-    for name in ("split", "seed"):
-        table.add_column(name)
-    for name in ("train", "validation", "test", "tasks", "programs", "test features seen"):
-        table.add_column(name, justify="right")
+def _split_table(report: dict[str, Any]) -> str:
+    rows = [
+        ["split", "seed", "train", "validation", "test", "tasks", "programs", "test features seen"]
+    ]
     for entry in report["splits"]:
         if "impossible" in entry:
-            table.add_row(entry["kind"], str(entry["seed"]), "not possible")
+            rows.append([entry["kind"], str(entry["seed"]), "not possible", *[""] * 5])
             continue
         seen = entry["test_samples_seen_in_training"]
-        table.add_row(
+        rows.append([
             entry["kind"] + (" (leaks)" if entry["leaks"] else ""),
             str(entry["seed"]),
             *(str(entry["sizes"][part]) for part in ("train", "validation", "test")),
             str(entry["tasks_in_two_parts"]),
             str(entry["programs_in_two_parts"]),
             "-" if seen is None else str(seen),
-        )
-    return table
+        ])  # fmt: skip
+    return f"what is in two parts of a split\n{aligned(rows, 'lr')}"
 
 
 def _lines(report: dict[str, Any]) -> list[str]:

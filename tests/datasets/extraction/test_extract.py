@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from cdmpp.datasets.audit.stats import dataset_stats, stats_table
+from cdmpp.datasets.audit.stats import dataset_stats, stats_text
 from cdmpp.datasets.cache import load_samples
 from cdmpp.datasets.extraction.extract import ExtractProgress, extract
 from cdmpp.datasets.extraction.extracted import MANIFEST, read_manifest, read_table
@@ -426,7 +426,7 @@ def test_rejected_programs_with_features_are_samples(
     assert len(samples) == 24
     stats = dataset_stats(tmp_path / "out")
     assert (stats["programs"], stats["featurised"], stats["valid"]) == (18, 12, 6)
-    text = "\n".join(str(part) for part in stats_table(stats).renderables)
+    text = stats_text(stats)
     assert "6 valid; 6 with features are rejected by the original toolchain" in text
 
 
