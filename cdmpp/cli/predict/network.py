@@ -122,7 +122,7 @@ def _print_kernels(one: NetworkAnswer) -> None:
         for kernel in one.kernels[:_KERNELS]
     ]
     print(f"\n{WAYS[one.way]}: {one.schedule}")
-    print(aligned([["calls", "kernel", "time of one", "share"], *rows]))
+    print(aligned([["calls", "kernel", "time of one", "share"], *rows], key=1))
     if len(one.kernels) > _KERNELS:
         print(f"and {len(one.kernels) - _KERNELS} more kernels (--json has all)")
     dearest = one.kernels[0]
