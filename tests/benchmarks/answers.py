@@ -1,0 +1,105 @@
+"""Every answer that `cdmpp predict` gives of the replayed networks: one page, no two answers to one
+question. `python -m tests.benchmarks.answers` (resumable); writes answers.json and answers.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from cdmpp.files.atomic import make_folder, write_json, write_text
+from cdmpp.machine import commit, machine, versions
+from cdmpp.text import interval_text, markdown_table, percent_text
+from tests.benchmarks.example_networks import REPLAYED
+from tests.benchmarks.replay_validation import exported
+from tests.paths import ROOT
+from tvm_helper.replay.ways import WAYS, NetworkAnswer, NetworkQuestion, network_answers
+
+#: A CPU and a GPU that were trained on, and a GPU that nobody measured.
+DEVICES = ("epyc-avx512-1c", "v100", "h100")
+
+
+def main() -> int:
+    """Writes the files; returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--networks", nargs="+", choices=REPLAYED, default=list(REPLAYED))
+    parser.add_argument("--devices", nargs="+", default=list(DEVICES))
+    parser.add_argument("--work", type=Path, default=Path("runs/replay"))
+    parser.add_argument("--out", type=Path, default=Path("docs/results"))
+    args = parser.parse_args()
+    make_folder(args.work, what="networks")
+    make_folder(args.out, what="results")
+    kept = args.out / "answers.json"
+    rows = json.loads(kept.read_text("utf-8"))["rows"] if kept.is_file() else []
+    replayed = json.loads((ROOT / "docs" / "results" / "replay.json").read_text("utf-8"))
+    for name in args.networks:
+        path = exported(f"{name}-b1", partial(REPLAYED[name], 1), args.work)
+        for device in args.devices:
+            if any((row["network"], row["device"]) == (name, device) for row in rows):
+                continue
+            question = NetworkQuestion(path, name, labels=(device,), batches=(None,))
+            rows += [_row(one, replayed) for one in network_answers(question)]
+            print(f"{name} on {device}", file=sys.stderr, flush=True)
+            write_json(kept, {
+                "command": "python -m tests.benchmarks.answers", "commit": commit(),
+                "machine": machine(), "versions": versions(), "rows": rows,
+            })  # fmt: skip
+    write_text(args.out / "answers.md", page(rows))
+    return 0
+
+
+def _row(one: NetworkAnswer, replayed: dict[str, Any]) -> dict[str, Any]:
+    measured = None
+    if one.way == "tvm-untuned" and one.device == replayed["device"]:
+        measured = next(
+            (row["total_s"] for row in replayed["rows"]
+             if (row["network"], row["schedule"]) == (f"{one.network}-b1", "first-valid")), None,
+        )  # fmt: skip
+    return {
+        "network": one.network, "device": one.device, "way": one.way, "mode": one.mode,
+        "latency_s": one.latency_s, "low_s": one.low_s, "high_s": one.high_s,
+        "measured_s": measured, "reasons": list(one.reasons),
+    }  # fmt: skip
+
+
+def page(rows: list[dict[str, Any]]) -> str:
+    """Returns the Markdown page."""
+    lines = [
+        "# One question, one answer", "",
+        "`python -m tests.benchmarks.answers`: what `cdmpp predict --network` says of eight "
+        "networks (batch 1, random weights) with the shipped models. *Measured* is the compiled "
+        "network on that CPU ([replay](replay.md)). `!` marks a guess; below, why.", "",
+    ]  # fmt: skip
+    for device in dict.fromkeys(row["device"] for row in rows):
+        own = [row for row in rows if row["device"] == device]
+        lines += [f"## {device}", ""]
+        lines.append(
+            markdown_table(
+                ["network", "way of running", "mode", "answer", "measured", "error"],
+                [_cells(row) for row in own],
+            )
+        )
+        reasons = dict.fromkeys(
+            f"{WAYS[row['way']]}, {row['network']}: {reason}"
+            for row in own if row["mode"] == "infer" for reason in row["reasons"]
+        )  # fmt: skip
+        lines += ["", *(f"- {reason}" for reason in reasons), ""]
+    return "\n".join(lines)
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    measured = row["measured_s"]
+    error = None if not measured else row["latency_s"] / measured - 1
+    answer = interval_text(row["latency_s"], row["low_s"], row["high_s"])
+    return [
+        row["network"], WAYS[row["way"]], row["mode"], answer + (" !" if row["reasons"] else ""),
+        interval_text(measured) if measured else "", "" if error is None else percent_text(error),
+    ]  # fmt: skip
+
+
+if __name__ == "__main__":
+    sys.exit(main())
