@@ -71,11 +71,18 @@ def test_roofline_of_a_program(
     from cdmpp.datasets.cache import load_samples
 
     (extracted,) = [path.parent for path in tmp_path.rglob("manifest.json")]
-    program = str(load_samples(extracted, None).programs.program_id[0])
+    samples = load_samples(extracted, None)
+    program = str(samples.programs.program_id[0])
     rows = run_json(capsys, *words, "--program", program)
     assert [row["program_id"] for row in rows] == [program] * len(rows)
+    labels = [spec.name for spec in samples.devices]
     for row in rows:
         assert "% of the time is" in str(row["why"])
+        one = (samples.program == 0) & (samples.device == labels.index(str(row["device"])))
+        assert all(row["least_s"] <= 1.05 * samples.latency_s[one])
+    assert main([*words, "--program", program]) == 0
+    text = capsys.readouterr().out
+    assert text.count("at the least") == len(rows) == text.count("an estimate")
 
 
 @pytest.mark.slow

@@ -17,6 +17,9 @@ from cdmpp.analytic.kernels.data_movement import (
     transpose_s,
     tril_s,
 )
+from cdmpp.analytic.kernels.times import KernelCall, KernelTimes, kernel_names
+from cdmpp.analytic.roofline.floor import least_kernel_s
+from cdmpp.devices.registry import load_registry
 from cdmpp.errors import DataError, DeviceError
 
 V100 = measured_devices()["v100"]
@@ -92,3 +95,18 @@ def test_a_benchmark_table_without_times_is_refused(tmp_path):
     path.write_text("kernel_name,batch_size\nbatched_embedding,1\n")
     with pytest.raises(DataError, match="needs kernel_name and kernel_runtime"):
         read_kernel_table(path)
+
+
+def test_no_kernel_takes_less_than_the_smallest_one_of_its_gpu() -> None:
+    sizes = dict.fromkeys(("elements", "bytes", "batch", "m", "n", "k", "rows", "cols"), 1.0)
+    sizes |= {"diagonal": 0.0, "tables": 1.0, "lookups": 1.0, "width": 1.0}
+    for spec in load_registry().values():
+        times = KernelTimes(spec)
+        for kernel in kernel_names() if spec.kind == "gpu" else ():
+            try:
+                seconds = times.latency_s(KernelCall(kernel, sizes))
+            except DeviceError:
+                continue  # the registry knows too little of the device
+            except DataError:
+                continue  # another kernel's sizes
+            assert seconds >= least_kernel_s(spec)

@@ -1,0 +1,105 @@
+"""Estimates of a trained model have a floor: physics wins over any model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cdmpp.analytic.roofline.floor import sample_floor_s
+from cdmpp.datasets.samples import Samples
+from cdmpp.devices.registry import get_device
+from cdmpp.devices.spec import DeviceSpec
+from cdmpp.models.base import CostModel
+from cdmpp.training.estimates import TrainedModel
+from cdmpp.training.run_folder import ModelCard
+from cdmpp.training.uncertainty.calibration import calibrate
+from tests.models.synthetic import make_samples
+
+
+class Fixed(CostModel):
+    """Says the same of everything."""
+
+    kind = "fixed"
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def fit(self, train, validation, *, seed, run_dir=None, on_progress=None):
+        raise NotImplementedError
+
+    def predict(self, samples: Samples):
+        return np.full(len(samples), self.seconds)
+
+    def save(self, directory):
+        raise NotImplementedError
+
+    @classmethod
+    def load(cls, directory, state):
+        raise NotImplementedError
+
+
+def trained(seconds: float, devices: tuple[DeviceSpec, ...]) -> TrainedModel:
+    samples = make_samples(20, 3)
+    card = ModelCard(
+        kind="fixed", feature_schema={}, data_hash="", split={}, devices=devices,
+        training_tasks=frozenset(), versions={},
+        calibration=calibrate(samples, samples.latency_s * 1.3),
+    )  # fmt: skip
+    return TrainedModel(Fixed(seconds), card, None)
+
+
+def on(device: DeviceSpec) -> Samples:
+    samples = make_samples(2, 2)
+    return replace(samples, devices=(device,), device=np.zeros_like(samples.device))
+
+
+def test_no_gpu_kernel_is_predicted_below_the_smallest_one() -> None:
+    """A reshape on a V100 was said to take 8.65 ns."""
+    v100 = get_device("v100")
+    found = trained(8.65e-9, (v100,)).estimate(on(v100))
+    assert set(found.latency_s) == {v100.launch_s}
+    assert np.all(found.low_s == v100.launch_s)
+    assert np.all(found.high_s > found.latency_s)
+    assert np.all((found.low_s <= found.mean_s) & (found.mean_s <= found.high_s))
+
+
+def test_a_model_that_was_trained_before_there_was_a_floor_has_one() -> None:
+    v100 = get_device("v100")
+    before = replace(v100, launch_s=None)
+    assert set(trained(1e-12, (before,)).estimate(on(before)).latency_s) == {v100.launch_s}
+
+
+def test_what_lies_above_the_floor_stays_as_it_is() -> None:
+    v100 = get_device("v100")
+    found = trained(1e-3, (v100,)).estimate(on(v100))
+    assert set(found.latency_s) == {1e-3}
+    calibration = trained(1e-3, (v100,)).card.calibration
+    assert calibration is not None
+    half_width = np.log(found.high_s / found.latency_s)
+    assert found.low_s == pytest.approx(found.latency_s * np.exp(-half_width))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.floats(1e-300, 1e6),
+    st.builds(
+        DeviceSpec, name=st.just("any"), kind=st.sampled_from(["gpu", "cpu", "accelerator"]),
+        peak_fp32_flop_per_s=st.none() | st.floats(1e3, 1e18),
+        mem_bandwidth_bytes_per_s=st.none() | st.floats(1e3, 1e18),
+        l2_bytes=st.none() | st.integers(1, 1 << 40), launch_s=st.none() | st.floats(1e-9, 1e-2),
+    ),
+)  # fmt: skip
+def test_any_device_has_possible_latencies(seconds: float, device: DeviceSpec) -> None:
+    samples = on(device)
+    found = trained(seconds, ()).estimate(samples)
+    floor_s = sample_floor_s(samples)
+    for values in (found.latency_s, found.mean_s, found.low_s, found.high_s):
+        assert np.all(np.isfinite(values))
+        assert np.all(values >= floor_s)
+        assert np.all(values > 0)
+    assert np.all(found.low_s <= found.latency_s)
+    assert np.all(found.latency_s <= found.high_s)
