@@ -46,13 +46,13 @@ def predict_records(
     trained: TrainedModel,
     path: Path,
     *,
-    device: str | None = None,
+    devices: Sequence[DeviceSpec | str] = (),
     network_info: Path | None = None,
 ) -> RecordPredictions:
     """Returns the predictions of a record file's programs.
 
     Args:
-        device: label to predict for; None = that of each record.
+        devices: hardware or labels to predict for; none = that of each record.
         network_info: folder of the tasks; None = that of the dataset that the file is in, else the
             shipped one.
 
@@ -60,7 +60,10 @@ def predict_records(
         DataError: the file or the tasks cannot be read.
         DeviceError: the asked device is not known; or that of a record, and the model has several.
     """
-    devices = _Devices(trained.card, device)
+    places = [
+        _Device(trained.card, asked_device(one, trained.card) if isinstance(one, str) else one)
+        for one in devices
+    ] or [_Device(trained.card, None)]
     report = ReadReport()
     groups: dict[tuple[str, str], list[MeasureRecord]] = {}
     for record in read_records(path, report, keep_unmeasured=True):
@@ -73,11 +76,12 @@ def predict_records(
         if task is None:
             failures["its task is not in network_info"] += len(records)
             continue
-        for program in record_programs(task, records, devices.of):
-            if isinstance(program, str):
-                failures[program] += 1
-            else:
-                asked.append(program)
+        for place in places:
+            for program in record_programs(task, records, place.of):
+                if isinstance(program, str):
+                    failures[program] += 1
+                else:
+                    asked.append(program)
     if not asked:
         return RecordPredictions((), report, failures)
     found = trained.estimate(assemble_samples(asked))
@@ -132,20 +136,20 @@ def record_programs(
     return found
 
 
-class _Devices:
+class _Device:
     """The hardware of records: the asked device, else that of the record where it is known, else
     the model's only one.
     """
 
-    def __init__(self, card: ModelCard, asked: str | None) -> None:
+    def __init__(self, card: ModelCard, asked: DeviceSpec | None) -> None:
         self._card = card
         self._asked = asked
         self._specs: dict[str, DeviceSpec] = {}
-        if asked is not None:  # an unknown one is refused before anything is read
-            self._specs[asked] = asked_device(asked, card)
 
     def of(self, record: MeasureRecord) -> DeviceSpec:
-        label = self._asked or self._label(record.device)
+        if self._asked is not None:
+            return self._asked
+        label = self._label(record.device)
         if label not in self._specs:
             self._specs[label] = asked_device(label, self._card)
         return self._specs[label]

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from cdmpp.cli.predict.text import print_notes, row
-from cdmpp.errors import DataError, UsageError
+from cdmpp.errors import DataError
 from cdmpp.pretrained import model_folder
 from cdmpp.text import aligned, interval_text, seconds_text
+from cdmpp.training.asked_device import asked_devices
 from cdmpp.training.estimates import load_trained
 from tvm_helper.predict.answers import Prediction
 from tvm_helper.predict.records import predict_records
@@ -32,15 +33,10 @@ def predict_record_file(
     Raises:
         DataError: none of them can be predicted.
     """
-    named = [*labels, *map(str, descriptions)]
-    if len(named) > 1 or descriptions:
-        raise UsageError(
-            "the programs of records are predicted for one device that has a label, got "
-            f"{', '.join(named)}; expected one --device"
-        )
     trained = load_trained(model_folder(model))
-    device = named[0] if named else None
-    found = predict_records(trained, path, device=device, network_info=network_info)
+    is_named = bool(labels or descriptions)
+    devices = asked_devices(labels, descriptions, trained.card) if is_named else ()
+    found = predict_records(trained, path, devices=devices, network_info=network_info)
     if not is_quiet:
         if found.report.skipped_total:
             print(f"cdmpp: {found.report.summary()}", file=sys.stderr)

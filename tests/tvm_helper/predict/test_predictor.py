@@ -214,19 +214,6 @@ def test_a_network_side_by_side(
     assert "softmax" in text
 
 
-def test_records_take_one_device_only(
-    run_folder: Path, spec_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    record = tmp_path / "records.json"
-    line = {"i": [["[\"key\"]", "llvm", [2, 64, 64, 0, 0, 0, 0, 0], "", 0, []], [[], []]],
-            "r": [[0.001], 0, 1.0, 0], "v": "v0.6"}  # fmt: skip
-    record.write_text(json.dumps(line) + "\n")
-    arguments = ["predict", "--model", str(run_folder), "--records", str(record)]
-    assert main([*arguments, "--device", DEVICE, "--device", "t4"]) == 2
-    assert "one device" in capsys.readouterr().err
-    assert main([*arguments, "--device-spec", str(spec_file)]) == 2
-
-
 def test_a_missing_file_is_named(run_folder: Path) -> None:
     with pytest.raises(DataError, match="no such file"):
         Predictor(run_folder, [DEVICE]).programs("missing.py")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -63,15 +64,34 @@ def test_the_fastest_comes_first(trained: TrainedModel, records: Path) -> None:
 
 
 def test_another_device_has_no_measurement(trained: TrainedModel, records: Path) -> None:
-    found = predict_records(trained, records, device=OTHER)
+    found = predict_records(trained, records, devices=[OTHER])
     assert {(one.device, one.measured_s) for one in found.programs} == {(OTHER, None)}
+
+
+def test_several_devices_side_by_side(
+    records: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    board = tmp_path / "my.yaml"
+    board.write_text(
+        "common: {kind: cpu}\ndevices:\n  my-board:\n"
+        "    peak_fp32_flop_per_s: {value: 1.0e11, source: the data sheet}\n"
+        "    mem_bandwidth_bytes_per_s: {value: 2.0e10, source: the data sheet}\n"
+    )
+    words = ["predict", "--records", str(records), "--device", f"{DEVICE},xeon-avx2-1c"]
+    assert main([*words, "--device-spec", str(board), "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    found = Counter(row["device"] for row in rows)
+    assert found == {DEVICE: COUNT, "xeon-avx2-1c": COUNT, "my-board": COUNT}
+    assert {row["device"] for row in rows if row["measured_s"]} == {DEVICE}
+    assert main(words) == 0
+    assert "xeon-avx2-1c" in capsys.readouterr().out
 
 
 def test_a_record_of_a_cpu_has_no_latency_on_a_gpu(
     trained: TrainedModel, records: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Was a confident latency of a program that no GPU runs."""
-    found = predict_records(trained, records, device="v100")
+    found = predict_records(trained, records, devices=["v100"])
     reason = "it has no thread bindings, v100 is a GPU; schedule it for one"
     assert (found.programs, found.failures) == ((), {reason: COUNT})
     words = ["predict", "--model", "pretrained", "--records", str(records), "--device", "v100"]
@@ -87,7 +107,7 @@ def test_a_record_of_a_gpu_has_no_latency_on_a_cpu(trained: TrainedModel, tmp_pa
     records = tmp_path / "some.json"
     records.write_text("\n".join(text.splitlines()[:COUNT]) + "\n")
     info = folder / "network_info"
-    found = predict_records(trained, records, device=DEVICE, network_info=info)
+    found = predict_records(trained, records, devices=[DEVICE], network_info=info)
     assert (found.programs, found.failures) == (
         (), {f"it has GPU threads, {DEVICE} is a cpu": COUNT}
     )  # fmt: skip
@@ -98,7 +118,7 @@ def test_an_unknown_device_is_refused(
 ) -> None:
     """Was a latency of hardware without a single known value, and a warning."""
     with pytest.raises(DeviceError, match="unknown device 'epyc-avx2-1d', did you mean"):
-        predict_records(trained, records, device="epyc-avx2-1d")
+        predict_records(trained, records, devices=["epyc-avx2-1d"])
     words = ["predict", "--model", "pretrained", "--records", str(records), "--device", "v10O"]
     assert main([*words, "-q"]) == 4
     assert "did you mean 'v100'?" in capsys.readouterr().err
@@ -110,7 +130,7 @@ def test_failures_are_counted(trained: TrainedModel, records: Path, tmp_path: Pa
     unknown["i"][0][0] = '["0123456789abcdef0123456789abcdef", 1, 2]'
     mixed = tmp_path / "mixed.json"
     mixed.write_text(f"{lines[0]}\n{json.dumps(unknown)}\n")
-    found = predict_records(trained, mixed, device=DEVICE)
+    found = predict_records(trained, mixed, devices=[DEVICE])
     assert len(found.programs) == 1
     assert found.failures == {"its task is not in network_info": 1}
     mixed.write_text(json.dumps(unknown))
