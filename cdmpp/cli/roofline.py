@@ -59,8 +59,8 @@ def run(args: argparse.Namespace) -> int:
             print(f"  with the fitted efficiency {seconds_text(row['fitted_s'])}")
         for leaf in row.get("leaves", []):
             times = ", ".join(
-                f"{name[:-2]} {'unknown' if leaf[name] is None else format(leaf[name], '.3g')}"
+                f"{name[:-2]} {seconds_text(leaf[name], none='unknown')}"
                 for name in ("compute_s", "dram_s", "l2_s")
             )
-            print(f"  leaf {leaf['leaf']:<4} {leaf['level']:8} (seconds: {times})")
+            print(f"  leaf {leaf['leaf']:<4} {leaf['level']:8} ({times})")
     return 0

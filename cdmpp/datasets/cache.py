@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from cdmpp.datasets.extraction.extracted import read_manifest, read_table
 from cdmpp.datasets.samples import ProgramArrays, Samples
-from cdmpp.devices.registry import resolve_devices
+from cdmpp.devices.registry import check_known, resolve_devices
 from cdmpp.errors import DataError
 from cdmpp.features.compact_ast import LEAF_FEATURE_COUNT
 from cdmpp.files.atomic import make_folder, remove_abandoned, write_json
@@ -61,6 +61,7 @@ def load_samples(
 
     Raises:
         DataError: no complete dataset, a label without measurements there, or no usable sample.
+        DeviceError: nobody knows a label.
     """
     extracted_dir = Path(extracted_dir)
     manifest = read_manifest(extracted_dir)
@@ -111,6 +112,7 @@ def _select(
     wanted = sorted(known) if devices is None else sorted(set(devices))
     missing = [label for label in wanted if label not in known]
     if missing:
+        check_known(missing[0], known)
         raise DataError(
             f"no usable measurement of device {missing[0]!r} in the extracted dataset; devices "
             f"found: {', '.join(known) or 'none'}; extract it first: "

@@ -95,6 +95,21 @@ def as_described_now(spec: DeviceSpec) -> DeviceSpec:
     return spec if known is None or known.kind != spec.kind else known
 
 
+def check_known(name: str, others: Iterable[str] = ()) -> None:
+    """Checks that a name is a label or alias, or one of `others`: labels of a user's data.
+
+    Raises:
+        DeviceError: it is none; names the nearest one.
+    """
+    others = list(others)
+    if name not in others and find_device(name) is None:
+        near = nearest(name, [*others, *load_registry(), *load_aliases()])
+        found = f"; there are {', '.join(sorted(others))}" if others else ""
+        raise DeviceError(
+            f"unknown device {name!r}{near}{found}; see cdmpp device list for all that are known"
+        )
+
+
 def unknown_device(label: str, target_kind: str) -> tuple[DeviceSpec, str]:
     """Returns (a DeviceSpec without values, a warning) for a label that is not in the registry.
 

@@ -26,6 +26,13 @@ def test_device_without_data_says_what_to_do_next(capsys):
         assert word in text
 
 
+@pytest.mark.parametrize("command", ["train", "finetune --from pretrained", "benchmark"])
+def test_an_unknown_device_is_refused_the_same_way(capsys, command):
+    """Was exit 3, and how to get records of a device that does not exist."""
+    said = fails(capsys, 4, *command.split(), "--device", "epyc-avx2-1d")
+    assert "unknown device 'epyc-avx2-1d', did you mean 'epyc-avx2-1c'?" in said
+
+
 def test_missing_dataset(capsys, tmp_path):
     fails(capsys, 3, "train", "--dataset", str(tmp_path / "absent"), "--device", "t4")
 

@@ -33,9 +33,10 @@ class Gain:
 
     @property
     def expected(self) -> float | None:
-        """The larger one of what is known; None while nothing is."""
-        known = [value for value in (self.trend, self.predicted) if value is not None]
-        return max(known, default=None)
+        """The larger one of the two; None while there is no trend: a model's word on candidates
+        that nothing measured has borne out yet is no expectation.
+        """
+        return None if self.trend is None else max(self.trend, self.predicted or 0.0)
 
 
 def trend(latencies_s: Sequence[float], *, window: int = WINDOW) -> float | None:

@@ -18,7 +18,7 @@ from cdmpp.analytic.conv.seer.model import type_name
 from cdmpp.analytic.conv.shapes import ConvShapes, IntArray
 from cdmpp.cli.analytic.conv import LAYER_HELP, add_model_option, parse_layers
 from cdmpp.cli.shared.options import add_output_options
-from cdmpp.text import aligned, percent_text
+from cdmpp.text import aligned, percent_text, seconds_text
 
 
 def add_predict_options(parser: argparse.ArgumentParser) -> None:
@@ -58,16 +58,16 @@ def run_predict(args: argparse.Namespace) -> int:
         total = float((time_ms * count).sum())
         print(json.dumps({"layers": rows, "total_ms": total, "by_limit": shares}))
         return 0
-    lines = [["layer", "count", "time (ms)", "algorithm", "limit"]]
+    lines = [["layer", "count", "time", "algorithm", "limit"]]
     for row in range(len(shapes)):
         lines.append(
             [
-                _layer_text(shapes, row), str(count[row]), f"{time_ms[row]:.4g}",
+                _layer_text(shapes, row), str(count[row]), _time(time_ms[row]),
                 _algorithm_name(algorithm[row]), type_name(int(kind[row])),
             ]
         )  # fmt: skip
     print(aligned(lines, "lr"))
-    print(f"all: {(time_ms * count).sum():.4g} ms")
+    print(f"all: {_time((time_ms * count).sum())}")
     for name, share in shares.items():
         print(
             f"{name}: {percent_text(share['layer_share'], 2)} of the layers, "
@@ -98,8 +98,8 @@ def run_pick(args: argparse.Namespace) -> int:
         print(json.dumps(rows))
         return 0
     for row, value in enumerate(rows):
-        times = ", ".join(f"{name} {ms:.4g}" for name, ms in value["time_ms"].items())
-        print(f"{_layer_text(shapes, row)}: {value['pick']}  (ms: {times})")
+        times = ", ".join(f"{name} {_time(ms)}" for name, ms in value["time_ms"].items())
+        print(f"{_layer_text(shapes, row)}: {value['pick']}  ({times})")
     return 0
 
 
@@ -118,6 +118,10 @@ def _layer_text(shapes: ConvShapes, row: int) -> str:
         f"{value['batch']}x{value['in_channels']}x{value['in_width']}² -> {value['out_channels']}, "
         f"{value['kernel']}x{value['kernel']}/{value['stride']}"
     )
+
+
+def _time(ms: float) -> str:
+    return seconds_text(1e-3 * float(ms), digits=4)
 
 
 def _algorithm_name(number: Any) -> str:

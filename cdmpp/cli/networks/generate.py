@@ -46,7 +46,7 @@ def networks_config(values: Mapping[str, Any]) -> NetworksConfig:
     Raises:
         UsageError: an unknown setting, or a value that makes no sense.
     """
-    given = {name: values.get(name) for name in ("architectures", "seed", "device")}
+    given = {name: values.get(name) for name in ("architectures", "seed", "device", "force")}
     config = load_config(NetworksConfig, values["config"], overrides=values["set"], given=given)
     config.check()
     return config

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from cdmpp.cli.networks.generate import add_drawing_options, networks_config
-from cdmpp.cli.shared.options import add_devices_option, add_output_options
+from cdmpp.cli.shared.options import add_devices_option, add_force_option, add_output_options
 from cdmpp.cli.shared.progress import campaign_progress
 from cdmpp.networks.campaign.run import measure_networks
 from cdmpp.networks.campaign.tables import write_tables
@@ -24,6 +24,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--device", metavar="LABEL", help="of this machine, see `device list`")
     add_devices_option(parser)
+    add_force_option(parser)
     add_drawing_options(parser)
     parser.add_argument(
         "--tables-only",

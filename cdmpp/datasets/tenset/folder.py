@@ -10,6 +10,7 @@ from pathlib import Path
 from cdmpp.datasets.read_report import ReadReport
 from cdmpp.datasets.tenset.record_file import read_records
 from cdmpp.datasets.tenset.task_index import TaskIndex, load_tasks
+from cdmpp.devices.registry import check_known
 from cdmpp.errors import DataError
 from cdmpp.files.places import shipped_places
 from cdmpp.records import MeasureRecord, TensetTask
@@ -76,9 +77,12 @@ def find_device_files(dataset_dir: Path, device: str) -> list[Path]:
     Raises:
         DataError: the dataset or the device is missing; lists what is there and says how to get
             Tenset.
+        DeviceError: nobody knows the device.
     """
     devices = find_devices(dataset_dir)
     if device not in devices:
+        if devices:
+            check_known(device, devices)
         found = ", ".join(devices) or "none"
         raise DataError(
             f"no measure records of device {device!r} in {Path(dataset_dir) / 'measure_records'}; "

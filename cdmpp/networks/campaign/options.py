@@ -20,6 +20,7 @@ class NetworksConfig:
         seed: of the drawing.
         space: what is drawn.
         device: label of the device that measures; None = to be given on the command line.
+        force: whether its description need not be that of this machine.
         modes: `infer`, `train` or both.
         timing: how long a sample is timed.
         again: samples that are measured a second time at the end (more than there are = all), by
@@ -34,6 +35,7 @@ class NetworksConfig:
     seed: int = 0
     space: SearchSpace = field(default_factory=SearchSpace)
     device: str | None = None
+    force: bool = False
     modes: tuple[Mode, ...] = MODES
     timing: NetworkTiming = field(default_factory=NetworkTiming)
     again: int = 0

@@ -18,6 +18,7 @@ from typing import Any
 from cdmpp.config import to_dict
 from cdmpp.devices.registry import get_device
 from cdmpp.devices.spec import DeviceSpec
+from cdmpp.devices.this_machine import check_is_here
 from cdmpp.errors import DeviceError, UsageError
 from cdmpp.files.journal import LineJournal
 from cdmpp.machine import caches, check_threads, measuring_machine, thread_environment
@@ -276,6 +277,8 @@ def _device(config: NetworksConfig, folders: Sequence[Path]) -> DeviceSpec:
             "with cdmpp device add"
         )
     device = get_device(config.device, folders)
+    if not config.force:
+        check_is_here(device)
     if device.kind not in ("cpu", "gpu"):
         raise UsageError(
             f"{device.name} is of kind {device.kind}, expected a cpu or gpu that torch runs on"

@@ -43,7 +43,7 @@ SPACE = SearchSpace(
     mlp_share=1.0, sequence_width=(8, 64), sequence_depth=(1, 3), batches=(1, 4, 16),
     batches_per_architecture=(1, 3),
 )  # fmt: skip
-CONFIG = NetworksConfig(architectures=6, space=SPACE, device=DEVICE, again=3)
+CONFIG = NetworksConfig(architectures=6, space=SPACE, device=DEVICE, force=True, again=3)
 FAKE = (sys.executable, str(Path(__file__).with_name("fake_worker.py")))
 
 
@@ -203,6 +203,11 @@ def test_another_campaign_in_the_folder_is_refused(
         monkeypatch.setenv("FAKE_TORCH", "2.0")
     with pytest.raises(UsageError, match=rf"other settings \({change}"):
         run(other, tmp_path)
+
+
+def test_the_label_of_another_machine_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DeviceError, match="i7-3770 does not describe this machine"):
+        run(replace(CONFIG, device="i7-3770", force=False), tmp_path)
 
 
 @pytest.mark.parametrize(

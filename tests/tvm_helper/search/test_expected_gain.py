@@ -75,9 +75,12 @@ def test_scores_that_were_too_hopeful_are_taken_back() -> None:
     assert found == 0.0
 
 
-def test_before_the_first_window_the_prediction_is_all_that_is_expected() -> None:
-    assert Gain(None, 0.0).expected == 0.0
+def test_before_the_first_window_no_gain_is_announced() -> None:
+    """Was the model's prediction, after four programs."""
+    assert Gain(None, 0.4).expected is None
     assert Gain(None, None).expected is None
+    assert Gain(0.1, None).expected == 0.1
+    assert Gain(0.1, 0.4).expected == 0.4
 
 
 def test_too_few_scores_predict_nothing() -> None:
