@@ -81,8 +81,8 @@ bench-embedding: $(STAMP) ## judge the embedding models on data/embedding-cpu an
 bench-operators: $(STAMP) ## judge the operator model beside recorded peers and write docs/results/operators.*
 	OMP_NUM_THREADS=1 $(BIN)/cdmpp analytic operator evaluate --data $(NEUSIGHT) --out docs/results
 
-BOUND_DATA = $(EXTRACTED) $(PACKED:%=cache/%) cache/tenset-cpu $(ANSOR_GPU)
-bench-bounds: $(STAMP) $(TABLES) ## put lower bounds beside every measurement and write docs/results/bounds.md (ANSOR_GPU=DIR)
+BOUND_DATA = $(EXTRACTED) $(PACKED:%=cache/%) cache/tenset-cpu $(ANSOR_GPU) $(AUTOTVM)
+bench-bounds: $(STAMP) $(TABLES) ## put lower bounds beside every measurement and write docs/results/bounds.md (ANSOR_GPU=DIR AUTOTVM=DIR)
 	$(BIN)/cdmpp dataset extract --out cache/tenset-cpu
 	$(BIN)/python -m tests.benchmarks.bounds $(foreach d,$(BOUND_DATA),--data $(notdir $(d))=$(d)) --operators $(NEUSIGHT)
 
