@@ -30,10 +30,10 @@ cdmpp device show my-laptop --run runs/device-my-laptop
    90 % of what measuring gains in median error is reached.
 
 The same command again continues after a kill; the minutes count on. A label that is known is
-refused; `--spec` says that this machine is that device. A machine that is used by others gives a
-noisy model: `cdmpp doctor runs/device-NAME/measurements` tells. `cdmpp device curve` prints the
-table again. A GPU is described, but the shipped programs are for CPUs: give `--dataset` with
-records for it.
+refused; `--spec` says that this machine is that device, which is checked (`--force` insists). A
+machine that is used by others gives a noisy model: `cdmpp doctor runs/device-NAME/measurements`
+tells. `cdmpp device curve` prints the table again. A GPU is described, but the shipped programs are
+for CPUs: give `--dataset` with records for it.
 
 `docs/results/device-add.md` has a real run.
 """

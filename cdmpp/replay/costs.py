@@ -14,6 +14,7 @@ from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError, DeviceError, UsageError
 from cdmpp.replay.graph import Operator, OperatorGraph
 from cdmpp.replay.transfers import Links, transfer_s
+from cdmpp.text import seconds_text
 
 Source = Literal["given", "measured", "model", "records", "analytic", "link", "bound"]
 
@@ -200,7 +201,7 @@ def bound(one: Operator, device: DeviceSpec, reason: str) -> OperatorCost:
         return OperatorCost(
             call_s, max(LEAST_SHARE * call_s, least_s), call_s / LEAST_SHARE, "bound",
             f"{reason}; neither its operations nor its bytes are known, a call of "
-            f"{call_s * 1e6:.2g} µs stands in",
+            f"{seconds_text(call_s)} stands in",
         )  # fmt: skip
     seconds = float(bound_s(device, one.flop or 0.0, one.bytes or 0.0))
     if seconds < least_s:

@@ -199,7 +199,13 @@ def test_drawn_records_cost_what_is_to_be_expected_and_the_fastest_what_is_likel
         (["{trace}", "--walk", "head", "--overheads", "{tmp}/keys.json"], "format None", 3),
         (["{tenset}"], "choose a device", 2),
         (["{tenset}", "--device", "xeon-avx2-1c", "--schedule", "worst"], "best or draws:N", 2),
-        (["{tenset}", "--device", "t4", "--recorded"], "no measure records of device 't4'", 3),
+        (["{tenset}", "--device", "e5-2673", "--recorded"], "no measure records of device", 3),
+        (
+            ["{tenset}", "--device", "v100", "--records-of", "xeon-avx2-1c"],
+            "it has no thread bindings, v100 is a GPU",
+            3,
+        ),
+        (["{tenset}", "--device", "v10O"], "did you mean 'v100'?", 4),
     ],
 )
 def test_bad_calls(

@@ -418,6 +418,13 @@ class Campaign:
             if says_disk_is_full(str(error)):
                 raise self._journal.disk_full() from None
             raise
+        failures = failures_by_kind(measured)
+        if all(entry["error_code"] for entry in measured):
+            raise DeviceError(
+                f"{self._folder}: none of {len(measured)} programs could be measured; most often: "
+                f"{failures[0]['name']}: {failures[0]['first_text']}. Look closer: cdmpp doctor "
+                f"{self._folder}"
+            )
         names = {task.key: task.name for task in self._tasks}
         return MeasureReport(
             folder=self._folder,
@@ -427,7 +434,7 @@ class Campaign:
             tasks=len({entry["task"] for entry in measured}),
             measured=len(measured),
             before=before,
-            failures=failures_by_kind(measured),
+            failures=failures,
             draw_failures={
                 names.get(e["task"], e["task"]): e["error"]
                 for e in self._journal.of_kind("drawn")

@@ -16,7 +16,7 @@ from cdmpp.devices.registry import get_device
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError, UsageError
 from cdmpp.models.assemble import assemble_samples
-from cdmpp.records import MeasureRecord, TensetTask, normalise_workload_key
+from cdmpp.records import GPU_TARGET_KINDS, MeasureRecord, TensetTask, normalise_workload_key
 from cdmpp.replay.costs import CostSource, GivenTimes, OperatorCost, gather_costs
 from cdmpp.replay.engine import ReplayOptions
 from cdmpp.replay.graph import OperatorGraph
@@ -24,6 +24,7 @@ from cdmpp.replay.summary import ReplayOutcome, replay_costs
 from cdmpp.replay.tenset_network import DEVICE, read_tenset_network
 from cdmpp.training.asked_device import asked_device
 from cdmpp.training.estimates import TrainedModel
+from tvm_helper.predict.answers import misfit
 from tvm_helper.predict.records import record_programs
 
 RecordKind = Literal["best", "draws"]
@@ -90,12 +91,20 @@ def replay_records(
         scales: factors of `replay_costs`.
 
     Raises:
-        DataError: the network cannot be read, or there are no records of its tasks.
+        DataError: the network cannot be read, there are no records of its tasks, or the device
+            runs no such programs.
         DeviceError: the device is not known.
         UsageError: a time or factor fits no operator.
     """
     network = read_tenset_network(path)
     spec = get_device(label) if trained is None else asked_device(label, trained.card)
+    for kind in {task.target_kind for task in network.tasks.values()}:
+        reason = misfit(spec, is_gpu=kind in GPU_TARGET_KINDS)
+        if reason is not None:
+            raise DataError(
+                f"no program of {path.name} can be predicted ({reason}); expected tasks of the "
+                "kind that the device runs"
+            )
     records_of = records_of or label
     records = RecordCosts(
         dataset or network.folder.parent, records_of, network.tasks, choice,

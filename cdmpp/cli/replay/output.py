@@ -16,9 +16,10 @@ from cdmpp.replay.traces.iteration_walk import Walk
 from cdmpp.replay.traces.op_statistics import OperatorStatistics, cleaned
 from cdmpp.report.page import page_html
 from cdmpp.report.replay_page import timeline_page
-from cdmpp.text import aligned, interval_text, percent_text, seconds_text
+from cdmpp.text import aligned, interval_text, percent_text, seconds_text, shortened
 
 _KINDS, _CHAIN, _UNCOVERED = 12, 8, 8
+_KIND_WIDTH = 40
 
 
 def show_outcomes(found: Sequence[ReplayOutcome], folder: Path | None, *, as_json: bool) -> None:
@@ -119,7 +120,7 @@ def _print_outcome(outcome: ReplayOutcome, values: dict[str, Any]) -> None:
     print()
     _print_rows(
         ["kind", "calls", "time", "share", "source"],
-        [[row["kind"], str(row["calls"]), seconds_text(row["time_s"]),
+        [[shortened(row["kind"], _KIND_WIDTH), str(row["calls"]), seconds_text(row["time_s"]),
           percent_text(row["share"]), ", ".join(row["sources"])]
          for row in values["by_kind"][:_KINDS]],
     )  # fmt: skip
