@@ -20,6 +20,7 @@ from cdmpp.config import dump_text, load_config
 from cdmpp.errors import UsageError
 from cdmpp.pretrained import model_folder
 from cdmpp.report.run_report import run_tables, write_run_report
+from cdmpp.training.finetune.choice import SAYS
 from cdmpp.training.finetune.run import Budget, FinetuneRunOptions, finetune_run, run_name
 from cdmpp.training.run import check_run_folder
 from cdmpp.training.run_folder import load_model
@@ -40,7 +41,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="run folder to start from, or pretrained",
     )
     parser.add_argument(
-        "--budget", metavar="Ntasks", help="how many tasks are learned from (default: 10tasks)"
+        "--budget",
+        metavar="Ntasks",
+        help="how many tasks are learned from (default: 10tasks), or all: the best model, judged "
+        "on parts of the budget held out in turn",
     )
     parser.add_argument(
         "--sampler",
@@ -96,27 +100,26 @@ def run(args: argparse.Namespace) -> int:
     _print_budget(budget, options)
     print(f"\ntest part, {result.metrics['split']['description']}\n")
     print_metric_tables(run_tables(result.metrics))
-    steps = ", ".join(f"{what} {count} steps" for what, count in result.metrics["steps"].items())
-    kept = {
-        "unchanged": "the model as it was: nothing was better on held-out tasks",
-        "shifted": "the model times one factor: tuning was not better on held-out tasks",
-        "tuned": f"the tuned model ({steps})",
-    }
-    print(f"kept    {kept[result.metrics['kept']]}\nmodel   {run_dir}\nreport  {report}")
+    metrics = result.metrics
+    steps = ", ".join(f"{what} {count} steps" for what, count in metrics["steps"].items())
+    kept = f"{SAYS[metrics['kept']]}{f' ({steps})' if steps else ''}: {metrics['why']}"
+    print(f"kept    {kept}\nmodel   {run_dir}\nreport  {report}")
     return 0
 
 
 def budget_tasks(text: str) -> int:
-    """Returns the number of tasks in a text such as `10tasks` or `10`.
+    """Returns the number of tasks in a text such as `10tasks` or `10`; 0 for `all`.
 
     Raises:
         UsageError: no such text, or less than one task.
     """
+    if text.strip() == "all":
+        return 0
     found = re.fullmatch(r"(\d+)(?:\s*tasks?)?", text.strip())
     if found is None or int(found[1]) < 1:
         raise UsageError(
             f"--budget is {text!r}, expected a number of tasks of at least 1, e.g. --budget "
-            "10tasks (for no task at all: cdmpp evaluate)"
+            "10tasks, or all (for no task at all: cdmpp evaluate)"
         )
     return int(found[1])
 

@@ -19,9 +19,11 @@ from cdmpp.cli.shared.tables import print_metric_tables
 from cdmpp.config import load_config
 from cdmpp.models.registry import MODEL_CLASSES
 from cdmpp.nn.loop.distributed import first_then_others, is_first, process_group
+from cdmpp.pretrained import find_pretrained
 from cdmpp.report.run_report import interval_sentence, run_tables, write_run_report
 from cdmpp.training.options import TrainOptions, run_name, trained_on
 from cdmpp.training.run import assist_run, check_run, train_run
+from cdmpp.training.start import start_sentence
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -42,6 +44,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--seed", type=int, metavar="N", help="of the split and the training")
     add_training_options(parser)
+    parser.add_argument(
+        "--from-nothing",
+        action="store_true",
+        help="do not start from the shipped model (a training on a handful of tasks does, where "
+        "held-out tasks say that it is better)",
+    )
     parser.add_argument(
         "--device-type",
         choices=("cpu", "cuda"),
@@ -76,7 +84,10 @@ def run(args: argparse.Namespace) -> int:
             assist_run(options, samples, run_dir)
             return 0
         with training_progress(is_quiet=args.json or args.quiet) as progress:
-            result = train_run(options, samples, run_dir, on_progress=progress)
+            result = train_run(
+                options, samples, run_dir, on_progress=progress,
+                shipped_dir=None if args.from_nothing else find_pretrained(),
+            )  # fmt: skip
     report = write_run_report(result, command=command_line())
     if args.json:
         values = {"run": str(run_dir), "report": str(report), **result.metrics}
@@ -85,5 +96,7 @@ def run(args: argparse.Namespace) -> int:
     print(f"test part, {result.metrics['split']['description']}\n")
     print_metric_tables(run_tables(result.metrics))
     print(f"intervals: {interval_sentence(result.metrics)}")
+    if "start" in result.metrics:
+        print(f"start   {start_sentence(result.metrics['start'])}")
     print(f"model   {run_dir}\nreport  {report}")
     return 0

@@ -23,6 +23,9 @@ MODEL_CLASSES = {
     "transformer": ("cdmpp.models.transformer", "TransformerCostModel"),
 }
 
+#: Likewise, kinds that are no training's: they are only saved and loaded.
+_MADE_CLASSES = {"adapted": ("cdmpp.models.adapted", "AdaptedCostModel")}
+
 
 def model_class(kind: str) -> type[CostModel]:
     """Returns the class registered under `kind`.
@@ -36,6 +39,18 @@ def model_class(kind: str) -> type[CostModel]:
         raise UsageError(
             f"unknown model {kind!r}; expected one of {', '.join(sorted(MODEL_CLASSES))}{guess}"
         )
-    module, name = MODEL_CLASSES[kind]
+    return _imported(*MODEL_CLASSES[kind])
+
+
+def saved_model_class(kind: str) -> type[CostModel]:
+    """Returns the class of a saved model, which may be of a kind that cannot be trained.
+
+    Raises:
+        UsageError: there is no such kind.
+    """
+    return _imported(*_MADE_CLASSES[kind]) if kind in _MADE_CLASSES else model_class(kind)
+
+
+def _imported(module: str, name: str) -> type[CostModel]:
     found: type[CostModel] = getattr(importlib.import_module(module), name)
     return found

@@ -8,6 +8,7 @@ from typing import Any
 from cdmpp.report.page import Page, Section
 from cdmpp.report.tables import plain_table
 from cdmpp.text import aligned, percent_text
+from cdmpp.training.finetune.choice import SAYS
 
 #: Start of a model in `curve.json` -> heading.
 STARTS = {
@@ -131,6 +132,10 @@ def _sentences(curve: Mapping[str, Any]) -> list[str]:
         f"{100 * oracle['median_ape']:.0f} %.",
         _knee_sentence(curve),
     ]
+    finals = [d for d in curve.get("details", []) if d["start"] == "pretrained" and "why" in d]
+    if finals:
+        final = max(finals, key=lambda detail: detail["tasks"])
+        found.append(f"Kept of the pre-trained start: {SAYS[final['kept']]} ({final['why']}).")
     interval = curve["interval"]
     if interval["coverage"] is not None:
         found.append(

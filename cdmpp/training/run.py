@@ -21,15 +21,19 @@ from cdmpp.models.registry import model_class
 from cdmpp.nn.loop.progress import RunProgress, TrainProgress
 from cdmpp.timing.stats import timer
 from cdmpp.training.estimates import TrainedModel
+from cdmpp.training.finetune.folds import joined
 from cdmpp.training.options import TrainOptions
 from cdmpp.training.run_folder import (
     ModelCard,
+    extended_card,
     run_metrics,
     save_trained,
     split_facts,
     write_predictions,
 )
+from cdmpp.training.start import choose_start
 from cdmpp.training.uncertainty.calibration import add_interval_metrics
+from cdmpp.training.uncertainty.strangers import TrainingTasks
 
 ORACLE = "oracle"
 
@@ -71,12 +75,17 @@ def train_run(
     run_dir: Path,
     *,
     on_progress: RunProgress | None = None,
+    shipped_dir: Path | None = None,
 ) -> RunResult:
     """Splits, trains the model and its baselines, judges them once on the test part and writes the
     run folder.
 
     All of the folder but the report (`cdmpp.report.run_report.write_run_report`). A run folder with
     checkpoints of the same options and data is continued.
+
+    Args:
+        shipped_dir: folder of a trained model, which a training on a handful of tasks starts from
+            where that is better (`cdmpp.training.start`); None = always from nothing.
 
     Raises:
         UsageError: the folder holds another run.
@@ -89,16 +98,39 @@ def train_run(
     train, validation, test = (
         samples.take(index) for index in (parts.train, parts.validation, parts.test)
     )
-    model, training_s = _fit(options.model, options, train, validation, run_dir, report)
-    validation_s = model.predict(validation)
-    card, tasks = save_trained(
-        model,
-        run_dir,
-        ModelCard.of(options.model, train, _split_facts(parts, options)),
-        train=train,
-        validation=validation,
-        validation_s=validation_s,
-    )
+    start, start_facts = None, None
+    started = time.perf_counter()
+    if shipped_dir is not None:
+        start, start_facts = choose_start(
+            lambda: new_model(options.model, options), options.model, shipped_dir, samples,
+            train, validation, seed=options.seed, run_dir=run_dir,
+            on_progress=lambda progress: report("choosing what to start from", progress),
+        )  # fmt: skip
+    if start is None:
+        model, training_s = _fit(options.model, options, train, validation, run_dir, report)
+        validation_s = model.predict(validation)
+        card, tasks = save_trained(
+            model,
+            run_dir,
+            ModelCard.of(options.model, train, _split_facts(parts, options)),
+            train=train,
+            validation=validation,
+            validation_s=validation_s,
+        )
+    else:
+        model, training_s = start.model, time.perf_counter() - started
+        validation_s = model.predict(validation)
+        assert shipped_dir is not None
+        learned = joined(train, validation)
+        card, tasks = save_trained(
+            model,
+            run_dir,
+            extended_card(start.card, model.kind, learned, _split_facts(parts, options)),
+            train=learned,
+            validation=start.held_out,
+            validation_s=start.held_out_s,
+            base_tasks=TrainingTasks.load(shipped_dir),
+        )
     predicted_s: dict[str, NDArray[np.float64]] = {}
     started = time.perf_counter()
     predicted_s[options.model] = model.predict(test)
@@ -134,6 +166,8 @@ def train_run(
     )
     if history:
         metrics["samples_per_s"] = float(np.mean([e["samples_per_s"] for e in history]))
+    if start_facts is not None:
+        metrics["start"] = start_facts
     if (prior := model.prior_facts()) is not None:
         metrics["prior"] = prior
     write_json(run_dir / "metrics.json", metrics)

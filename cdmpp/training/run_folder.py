@@ -19,7 +19,7 @@ from cdmpp.errors import DataError
 from cdmpp.files.atomic import read_json, write_columns, write_json
 from cdmpp.machine import versions
 from cdmpp.models.base import CostModel
-from cdmpp.models.registry import model_class
+from cdmpp.models.registry import saved_model_class
 from cdmpp.training.machine_code.model import FOLDER as MACHINE_CODE_FOLDER
 from cdmpp.training.uncertainty.calibration import LatencyCalibration, calibrate
 from cdmpp.training.uncertainty.strangers import TrainingTasks
@@ -64,6 +64,27 @@ class ModelCard:
             training_tasks=task_digests(train),
             versions=versions(),
         )
+
+
+def extended_card(card: ModelCard, kind: str, train: Samples, split: dict[str, Any]) -> ModelCard:
+    """Returns the card of a model that learned from these samples too, not calibrated yet.
+
+    Args:
+        card: of the model that it came from.
+        kind: of the new one.
+    """
+    used = [train.devices[index] for index in np.unique(train.device)]
+    known = {spec.name for spec in card.devices}
+    return replace(
+        card,
+        kind=kind,
+        data_hash=train.programs.data_hash,
+        split=split,
+        devices=(*card.devices, *(spec for spec in used if spec.name not in known)),
+        training_tasks=card.training_tasks | task_digests(train),
+        versions=versions(),
+        calibration=None,
+    )
 
 
 def split_facts(
@@ -225,7 +246,7 @@ def load_model(directory: Path) -> tuple[CostModel, ModelCard]:
             versions=value["versions"],
             calibration=LatencyCalibration(**calibration) if calibration else None,
         )
-        model = model_class(card.kind).load(Path(directory), value["state"])
+        model = saved_model_class(card.kind).load(Path(directory), value["state"])
     except (KeyError, TypeError, AttributeError) as error:
         raise DataError(f"{path} is damaged ({error!r}); {_HINT}") from error
     return model, card

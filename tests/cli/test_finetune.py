@@ -10,6 +10,7 @@ import pytest
 from cdmpp.cli.finetune import budget_tasks
 from cdmpp.cli.main import main
 from cdmpp.errors import UsageError
+from cdmpp.training.finetune.choice import KEPT
 from tests.cli.conftest import DEVICES, QUICK, json_of
 
 pytestmark = pytest.mark.training
@@ -45,8 +46,7 @@ def tuned(data, source, tmp_path_factory):
 
 def test_run_folder_is_complete(tuned):
     assert {path.name for path in tuned.iterdir()} >= {
-        "config.yaml", "metrics.json", "model.json", "model.safetensors", "predictions.parquet",
-        "report.html",
+        "config.yaml", "metrics.json", "model.json", "predictions.parquet", "report.html",
     }  # fmt: skip
 
 
@@ -98,8 +98,32 @@ def test_json_is_one_value(data, source, tmp_path, capsys):
     options = ["--from", str(source), "--device", DEVICES[1], "--budget", "2tasks", "--json"]
     assert main(["finetune", *data, *QUICK_TUNING, *options, "--out", str(tmp_path / "r")]) == 0
     values = json_of(capsys)
-    assert values["kept"] in ("unchanged", "shifted", "tuned")
+    assert values["kept"] in KEPT
+    assert set(values["held_out_error"]) == set(KEPT)
+    assert "held-out tasks" in values["why"]
     assert len(values["budget_tasks"]) == 2
+
+
+def test_all_tasks_make_the_best_model_and_judge_as_they_were_held_out(
+    data, source, tmp_path, capsys
+):
+    run = tmp_path / "r"
+    options = ["--from", str(source), "--device", DEVICES[1], "--budget", "all"]
+    assert main(["finetune", *data, *QUICK_TUNING, *options, "--out", str(run)]) == 0
+    printed = capsys.readouterr().out
+    assert "held out in 2 parts of the budget" in printed
+    metrics = json.loads((run / "metrics.json").read_text())
+    assert len(metrics["budget_tasks"]) == 14
+    assert metrics["parts"]["train"] == metrics["parts"]["test"]
+    assert set(metrics["test"]) == {"fine-tuned", "zero-shot", "one-factor", "oracle"}
+    code, error = fails([*data, *options, "--compare", "--out", str(tmp_path / "s")], capsys)
+    assert (code, "--budget all leaves none" in error) == (2, True)
+
+
+def test_what_is_kept_is_said(tuned, data, source, tmp_path, capsys):
+    options = ["--from", str(source), "--device", DEVICES[1], "--budget", "1task"]
+    assert main(["finetune", *data, *QUICK_TUNING, *options, "--out", str(tmp_path / "r")]) == 0
+    assert "kept    the model times one factor: one task" in capsys.readouterr().out
 
 
 def test_known_device_is_judged_on_unseen_tasks_only(data, source, tmp_path, capsys):
@@ -162,7 +186,7 @@ def test_trees_cannot_be_fine_tuned(data, tmp_path, capsys):
     assert "model kind 'gbdt' cannot be fine-tuned" in error
 
 
-@pytest.mark.parametrize(("text", "count"), [("10tasks", 10), ("3", 3), ("1task", 1)])
+@pytest.mark.parametrize(("text", "count"), [("10tasks", 10), ("3", 3), ("1task", 1), ("all", 0)])
 def test_budget_is_read(text, count):
     assert budget_tasks(text) == count
 

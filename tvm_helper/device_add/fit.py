@@ -21,7 +21,7 @@ from cdmpp.training.finetune.one_factor import as_device, fit_one_factor, with_d
 from cdmpp.training.finetune.options import FinetuneOptions
 from cdmpp.training.options import TrainOptions
 from cdmpp.training.run import new_model
-from cdmpp.training.run_folder import ModelCard, save_model, save_trained, task_digests
+from cdmpp.training.run_folder import ModelCard, extended_card, save_model, save_trained
 from cdmpp.training.uncertainty.strangers import TrainingTasks
 
 FloatArray = NDArray[np.float64]
@@ -157,11 +157,7 @@ def _adapt(
 
 
 def _detail(adapted: Adapted, steps: int) -> dict[str, Any]:
-    return {
-        "kept": adapted.kept, "steps": adapted.steps, "most_steps": steps,
-        "nearest": adapted.nearest,
-        "shares": None if adapted.shares is None else list(adapted.shares),
-    }  # fmt: skip
+    return {**adapted.facts, "most_steps": steps}
 
 
 def _once(
@@ -184,22 +180,14 @@ def _path(fits: Fits, start: str, count: int) -> Path:
 
 def _save(fits: Fits, adapted: Adapted, split: dict[str, Any], versions: dict[str, str]) -> None:
     """Writes weights, card and training tasks, intervals calibrated on what was held out."""
-    known = {spec.name for spec in fits.card.devices}
-    used = [fits.learn.devices[index] for index in np.unique(fits.learn.device)]
     card = replace(
-        fits.card,
-        kind=adapted.model.kind,
-        data_hash=fits.learn.programs.data_hash,
-        split=split,
-        devices=(*fits.card.devices, *(spec for spec in used if spec.name not in known)),
-        training_tasks=fits.card.training_tasks | task_digests(fits.learn),
-        versions=versions,
-        calibration=None,
+        extended_card(fits.card, adapted.model.kind, fits.learn, split), versions=versions
     )
-    if adapted.held_out is None or adapted.held_out_s is None:
+    if adapted.held_out is None:
         save_model(adapted.model, fits.folder, card)
         return
     save_trained(
         adapted.model, fits.folder, card, train=fits.learn, validation=adapted.held_out,
-        validation_s=adapted.held_out_s, base_tasks=TrainingTasks.load(fits.model_dir),
+        validation_s=adapted.held_out_s[adapted.choice.kept],
+        base_tasks=TrainingTasks.load(fits.model_dir),
     )  # fmt: skip

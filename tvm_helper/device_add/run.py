@@ -328,7 +328,7 @@ def _finish(
         lines,
         training_s=final["seconds"],
         predict_s=time.perf_counter() - started,
-    ) | {name: final[name] for name in ("kept", "steps", "nearest", "shares")}
+    ) | {name: final[name] for name in final if name not in ("seconds", "most_steps")}
     write_json(folder / "metrics.json", metrics)
     rows = curve_rows(test, budgets(most), points)
     errors = {row["tasks"]: row[PRETRAINED] and row[PRETRAINED]["median_ape"] for row in rows}

@@ -1,22 +1,26 @@
-"""Adapts all of a trained model to one new device: tunes what can be tuned, scales the rest."""
+"""Adapts all of a trained model to new devices, as far as held-out tasks say that it helps."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cdmpp.datasets.samples import Samples
 from cdmpp.devices.spec import DeviceSpec
-from cdmpp.errors import UsageError
+from cdmpp.models.adapted import AdaptedCostModel
 from cdmpp.models.base import CostModel
 from cdmpp.models.ensemble import EnsembleCostModel, StandIn
+from cdmpp.models.parts.checks import check_trainable
 from cdmpp.models.transformer import TransformerCostModel
 from cdmpp.nn.loop.progress import OnTrain
-from cdmpp.training.finetune.few_shot import Kept, finetune_in_detail
+from cdmpp.training.finetune.choice import Choice, Kept, choose, shrunken_factor
+from cdmpp.training.finetune.few_shot import try_tuning, tunable
 from cdmpp.training.finetune.folds import budget_folds
 from cdmpp.training.finetune.one_factor import as_device, fit_one_factor, with_devices
 from cdmpp.training.finetune.options import FinetuneOptions
@@ -26,6 +30,10 @@ FloatArray = NDArray[np.float64]
 
 #: The transformer's share in an ensemble is a multiple of one over this.
 _SHARE_STEPS = 10
+#: So many tasks are the fewest of which one can be held out.
+LEAST_TASKS = 2
+#: A full fit is centred already: what the least percentage error wants beyond that counts half.
+_FULL_FACTOR = 0.5
 
 
 @dataclass(frozen=True)
@@ -33,23 +41,33 @@ class Adapted:
     """A model adapted to a device.
 
     Attributes:
-        model: the new model.
-        kept: what of its tunable part is new.
-        steps: which weights were tuned -> steps of the optimiser.
+        model: the new model; the given one itself where nothing is better.
+        choice: what was kept, and why.
+        steps: which weights were tuned -> steps of the optimiser; empty where none were.
         nearest: known device by whose numbers the parts that cannot be tuned see the new one; None
-            where the whole model is tunable.
+            where the whole model is tunable, or none is used.
         shares: of the ensemble's parts; None likewise.
         held_out: the measured samples, each as it was held out; None where there are too few.
-        held_out_s: float64 [N], what models that had not seen them predicted; None likewise.
+        held_out_s: candidate -> float64 [N], what models that had not seen them predicted; empty
+            likewise.
     """
 
     model: CostModel
-    kept: Kept
+    choice: Choice
     steps: dict[str, int]
     nearest: str | None
     shares: tuple[float, ...] | None
     held_out: Samples | None
-    held_out_s: FloatArray | None
+    held_out_s: dict[Kept, FloatArray]
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What metrics.json says of it."""
+        return {
+            "kept": self.choice.kept, "why": self.choice.reason, "steps": self.steps,
+            "held_out_error": self.choice.errors, "nearest": self.nearest,
+            "shares": None if self.shares is None else list(self.shares),
+        }  # fmt: skip
 
 
 def adapt(
@@ -62,47 +80,176 @@ def adapt(
     run_dir: Path | None = None,
     on_progress: OnTrain | None = None,
 ) -> Adapted:
-    """Returns the model adapted to the device of some measured tasks.
-
-    The tunable part is fine-tuned (`finetune_in_detail`). The other parts of an ensemble take the
-    device for the known one that fits best, times one factor each. The transformer's share is the
-    one with the least error on held-out tasks, half way back to what it was; factors and shares are
-    judged on tasks that did not take part in them.
+    """Returns what is best for the devices of some measured tasks: the model as it was, with one
+    factor, a full fit, or half way to it (`cdmpp.training.finetune.choice` says how that is known).
 
     Args:
-        train: measured samples of one device.
+        train: measured samples.
         known: the devices that the model was trained on.
+        run_dir: where logs and checkpoints of the final tunings go.
 
     Raises:
-        UsageError: several devices, or a model that cannot be fine-tuned.
+        UsageError: a model that cannot be fine-tuned.
         DataError: no samples, or features of another schema version.
     """
-    options = options or FinetuneOptions()
-    devices = np.unique(train.device)
-    if len(devices) > 1:
-        raise UsageError(f"a model is adapted to one device at a time, got {len(devices)} devices")
-    tuned = finetune_in_detail(
-        model, train, train.take(np.zeros(0, np.int64)), options=options, seed=seed,
-        run_dir=run_dir, on_progress=on_progress,
-    )  # fmt: skip
-    if not isinstance(model, EnsembleCostModel) or not isinstance(
-        tuned.model, TransformerCostModel
-    ):
-        return Adapted(
-            tuned.model, tuned.kept, tuned.steps, None, None, tuned.held_out, tuned.held_out_s
-        )
-    label = train.devices[int(devices[0])].name
-    stand_in = _stand_in(model, train, known)
-    shares, held_out_s = model.shares, None
-    if tuned.held_out is not None and tuned.held_out_s is not None:
-        others = _held_out_others(model, train, known, options, seed)
-        parts = model.fenced(np.log(np.concatenate([tuned.held_out_s[None], others])))
-        shares = _shares(parts, model.shares, tuned.held_out.latency_s)
-        held_out_s = np.exp(np.asarray(shares) @ parts)
-    adapted = model.adapted(tuned.model, {label: stand_in}, shares=shares)
+    fits = TriedFits(model, train, known, options=options, seed=seed, on_progress=on_progress)
+    kept = fits.choice.kept
+    is_fit = kept in ("shrunken", "full")
     return Adapted(
-        adapted, tuned.kept, tuned.steps, stand_in.device.name, shares, tuned.held_out, held_out_s
+        fits.model(kept, run_dir),
+        fits.choice,
+        fits.steps if is_fit else {},
+        fits.nearest if is_fit else None,
+        fits.shares if is_fit else None,
+        fits.held_out,
+        fits.held_out_s,
     )
+
+
+class TriedFits:
+    """Every candidate of a budget, as it does on held-out parts of it.
+
+    The full fit: the tunable part is fine-tuned (`try_tuning`). The other parts of an ensemble take
+    the device for the known one that fits best, times one factor each. The transformer's share is
+    the one with the least error on held-out tasks, half way back to what it was; one factor for the
+    least percentage error on them, as far as so few tasks justify. With several devices the fit is
+    the tuned part alone. With one task there is no other to hold out, and nothing is tuned.
+
+    Attributes:
+        held_out: the budget, each program as it was held out; None without folds.
+        held_out_s: candidate -> float64 [N], predictions by models that had not seen the fold.
+        choice: the candidate to keep, and why.
+        steps: of the full fit, see `Adapted`; so are `nearest` and `shares`.
+    """
+
+    def __init__(
+        self,
+        model: CostModel,
+        train: Samples,
+        known: Sequence[DeviceSpec],
+        *,
+        options: FinetuneOptions | None = None,
+        seed: int,
+        on_progress: OnTrain | None = None,
+    ) -> None:
+        options = options or FinetuneOptions()
+        part = tunable(model, options)
+        assert isinstance(part, CostModel)
+        check_trainable(train)
+        self._base, self._train, self._known = model, train, known
+        self._folds = budget_folds(train, options.folds, seed=seed)
+        self._factor = _factor(model, train)
+        self._tuned: CostModel | None = None
+        self.steps: dict[str, int] = {}
+        self.nearest: str | None = None
+        self.shares: tuple[float, ...] | None = None
+        self.held_out: Samples | None = None
+        self.held_out_s: dict[Kept, FloatArray] = {}
+        if self._folds:
+            self._try_factor()
+        if len(np.unique(train.task_id)) < LEAST_TASKS:
+            self.choice = Choice("one_factor", {}, "one task: there is no other to try more on")
+            return
+        nothing = train.take(np.zeros(0, np.int64))
+        self._tried = try_tuning(
+            part, train, nothing, options=options, seed=seed, on_progress=on_progress
+        )
+        self._try_full()
+        assert self.held_out is not None
+        self.choice = choose(self.held_out_s, self.held_out.latency_s, self.held_out.task_id)
+
+    def model(self, kept: Kept, run_dir: Path | None = None) -> CostModel:
+        """Returns a candidate made of the whole budget; a fit only where `held_out_s` has it.
+
+        Args:
+            run_dir: where logs and checkpoints of the final tunings go.
+        """
+        if kept == "unchanged":
+            return self._base
+        share = {"one_factor": 0.0, "shrunken": 0.5, "full": 1.0}[kept]
+        if share and self._tuned is None:
+            self._tuned = self._tuned_model(run_dir)
+        full_factor = self._full_factor if share else 1.0
+        log_factor = (1.0 - share) * math.log(self._factor) + share * math.log(full_factor)
+        return AdaptedCostModel(
+            self._base,
+            self._tuned if share else None,
+            labels=self._labels(),
+            factor=math.exp(log_factor),
+            share=share,
+        )
+
+    def _try_factor(self) -> None:
+        rows = [np.flatnonzero(fold) for fold in self._folds]
+        self.held_out = self._train.take(np.concatenate(rows))
+        before = self._base.predict(self.held_out)
+        factors = [_factor(self._base, self._train.take(~fold)) for fold in self._folds]
+        per_row = np.repeat(factors, [len(fold) for fold in rows])
+        self.held_out_s = {"unchanged": before, "one_factor": per_row * before}
+
+    def _try_full(self) -> None:
+        assert self.held_out is not None
+        self.steps = self._tried.steps
+        full_s = self._tried.held_out_s["tuned"]
+        if self._has_others():
+            assert isinstance(self._base, EnsembleCostModel)
+            others = self._held_out_others(self._base)
+            parts = self._base.fenced(np.log(np.concatenate([full_s[None], others])))
+            self.shares = _shares(parts, self._base.shares, self.held_out.latency_s)
+            full_s = np.exp(np.asarray(self.shares) @ parts)
+            self._stand_in = _stand_in(self._base, self._train, self._known)
+            self.nearest = self._stand_in.device.name
+        self._full_factor, full_s = self._scaled(full_s)
+        self.held_out_s["shrunken"] = np.sqrt(self.held_out_s["one_factor"] * full_s)
+        self.held_out_s["full"] = full_s
+
+    def _tuned_model(self, run_dir: Path | None) -> CostModel:
+        tuned = self._tried.model("tuned", run_dir)
+        if not self._has_others():
+            return tuned
+        assert isinstance(self._base, EnsembleCostModel)
+        assert isinstance(tuned, TransformerCostModel)
+        assert self.shares is not None
+        (label,) = self._labels()
+        return self._base.adapted(tuned, {label: self._stand_in}, shares=self.shares)
+
+    def _has_others(self) -> bool:
+        """Whether parts beside the tuned one have a say in the full fit."""
+        return isinstance(self._base, EnsembleCostModel) and len(self._labels()) == 1
+
+    def _labels(self) -> frozenset[str]:
+        used = np.unique(self._train.device)
+        return frozenset(self._train.devices[int(index)].name for index in used)
+
+    def _scaled(self, predicted_s: FloatArray) -> tuple[float, FloatArray]:
+        """Returns the factor on held-out predictions, and these, each with the factor of the other
+        folds.
+        """
+        assert self.held_out is not None
+        measured_s, task = self.held_out.latency_s, self.held_out.task_id
+        fold = np.repeat(np.arange(len(self._folds)), [int(rows.sum()) for rows in self._folds])
+        scaled = predicted_s.copy()
+        for one in range(len(self._folds)):
+            rest = fold != one
+            factor = shrunken_factor(predicted_s[rest], measured_s[rest], task[rest])
+            scaled[~rest] *= factor**_FULL_FACTOR
+        return shrunken_factor(predicted_s, measured_s, task) ** _FULL_FACTOR, scaled
+
+    def _held_out_others(self, model: EnsembleCostModel) -> FloatArray:
+        """Returns float64 [2, N]: seconds by perceptron and trees, fold by fold as in fine-tuning,
+        with stand-ins fitted to the other folds.
+        """
+        found = []
+        for rows in self._folds:
+            stand_in = _stand_in(model, self._train.take(~rows), self._known)
+            held_out = with_devices(self._train.take(rows), self._known)
+            parts = model.parts_s(as_device(held_out, stand_in.device.name))[1:]
+            found.append(np.array(stand_in.factors)[:, None] * parts)
+        return np.concatenate(found, axis=1)
+
+
+def _factor(model: CostModel, samples: Samples) -> float:
+    return shrunken_factor(model.predict(samples), samples.latency_s, samples.task_id)
 
 
 def comparable(samples: Samples, known: Sequence[DeviceSpec]) -> tuple[str, ...]:
@@ -122,24 +269,6 @@ def _stand_in(model: EnsembleCostModel, train: Samples, known: Sequence[DeviceSp
     first, second = np.median(train.latency_s / parts, axis=1)
     device = next(spec for spec in known if spec.name == nearest)
     return StandIn(device, (float(first), float(second)))
-
-
-def _held_out_others(
-    model: EnsembleCostModel,
-    train: Samples,
-    known: Sequence[DeviceSpec],
-    options: FinetuneOptions,
-    seed: int,
-) -> FloatArray:
-    """Returns float64 [2, N]: seconds by perceptron and trees, fold by fold as in fine-tuning, with
-    stand-ins fitted to the other folds.
-    """
-    found = []
-    for rows in budget_folds(train, options.folds, seed=seed):
-        stand_in = _stand_in(model, train.take(~rows), known)
-        held_out = as_device(with_devices(train.take(rows), known), stand_in.device.name)
-        found.append(np.array(stand_in.factors)[:, None] * model.parts_s(held_out)[1:])
-    return np.concatenate(found, axis=1)
 
 
 def _shares(

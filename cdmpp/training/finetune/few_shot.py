@@ -24,6 +24,9 @@ Kept = Literal["unchanged", "shifted", "tuned"]
 
 FloatArray = NDArray[np.float64]
 
+#: No log of seconds is farther from 0.
+_FAR = 50.0
+
 
 @dataclass(frozen=True)
 class FinetuneResult:
@@ -104,15 +107,74 @@ def finetune_in_detail(
         UsageError: the model cannot be fine-tuned, or an option is out of range.
         DataError: no samples, or features of another schema version.
     """
+    tried = try_tuning(
+        model, train, validation, options=options, seed=seed, source=source,
+        on_progress=on_progress,
+    )  # fmt: skip
+    if tried.held_out is None:
+        return FinetuneResult(tried.model("shifted"), "shifted", {}, {}, None, None)
+    kept = min(get_args(Kept), key=lambda name: tried.errors[name])
+    return FinetuneResult(
+        model=tried.model(kept, run_dir),
+        kept=kept,
+        steps=tried.steps if kept == "tuned" else {},
+        held_out_error=tried.errors,
+        held_out=tried.held_out,
+        held_out_s=tried.held_out_s[kept],
+    )
+
+
+@dataclass(frozen=True)
+class TriedTuning:
+    """What tuning did for held-out parts of a budget; the models of all of it are made on demand.
+
+    Attributes:
+        held_out: the budget, each program as it was held out; None without held-out programs.
+        held_out_s: variant (see `FinetuneResult.held_out_error`) -> float64 [N], what models that
+            had not seen those programs predicted; empty likewise.
+        errors: likewise, their error.
+        steps: which weights are tuned -> steps of the optimiser.
+    """
+
+    held_out: Samples | None
+    held_out_s: dict[str, FloatArray]
+    errors: dict[str, float]
+    steps: dict[str, int]
+    _tuner: Tuner
+    _budget: Samples
+
+    def model(self, kept: Kept, run_dir: Path | None = None) -> CostModel:
+        """Returns the model of the whole budget; `tuned` only where there were held-out programs.
+
+        Args:
+            run_dir: where logs and checkpoints of the tunings go, a folder each.
+        """
+        if kept == "unchanged":
+            return _cost_model(self._tuner.unchanged())
+        if kept == "shifted":
+            return _cost_model(self._tuner.shifted(self._budget))
+        return _cost_model(self._tuner.tuned(self._budget, self.steps, run_dir))
+
+
+def try_tuning(
+    model: CostModel,
+    train: Samples,
+    validation: Samples,
+    *,
+    options: FinetuneOptions | None = None,
+    seed: int,
+    source: Samples | None = None,
+    on_progress: OnTrain | None = None,
+) -> TriedTuning:
+    """Returns what tuning does for held-out parts of a budget; arguments as of
+    `finetune_in_detail`.
+
+    Raises:
+        UsageError: the model cannot be fine-tuned, or an option is out of range.
+        DataError: no samples, or features of another schema version.
+    """
     options = options or FinetuneOptions()
-    _check(options)
-    model = model.tunable_part()
-    if not isinstance(model, Tunable):
-        raise UsageError(
-            f"model kind {model.kind!r} cannot be fine-tuned; expected a transformer: train "
-            "one with `cdmpp train --model transformer`, or train on the budget alone with "
-            "`cdmpp train`"
-        )
+    part = tunable(model, options)
     if options.replay > 0 and source is None:
         raise UsageError(
             "finetune: replay needs samples of the first training; expected finetune(..., source=) "
@@ -120,36 +182,40 @@ def finetune_in_detail(
         )
     budget = joined(train, validation)
     check_trainable(budget)
-    tuner = Tuner(model, budget, options, seed, source if options.replay else None, on_progress)
+    tuner = Tuner(part, budget, options, seed, source if options.replay else None, on_progress)
     folds = budget_folds(budget, options.folds, seed=seed)
     if not folds:
-        shifted = _cost_model(tuner.shifted(budget))
-        return FinetuneResult(shifted, "shifted", {}, {}, None, None)
+        return TriedTuning(None, {}, {}, {}, tuner, budget)
     trials = [tuner.trial(budget.take(~rows), budget.take(rows)) for rows in folds]
     held_out = budget.take(np.concatenate([np.flatnonzero(rows) for rows in folds]))
+    # Weights that flew away say anything: clipped, it is still wrong enough to be refused.
     predicted_s = {
-        name: np.exp(np.concatenate([trial[name] for trial in trials])) for name in trials[0]
+        name: np.exp(np.clip(np.concatenate([trial[name] for trial in trials]), -_FAR, _FAR))
+        for name in trials[0]
     }
     errors = {name: error(values, held_out.latency_s) for name, values in predicted_s.items()}
     steps = tuner.best_steps(errors)
     chosen = [predicted_s[look_name(what, count)] for what, count in steps.items()]
     predicted_s["tuned"] = np.exp(np.mean(np.log(chosen), axis=0))
     errors["tuned"] = error(predicted_s["tuned"], held_out.latency_s)
-    kept = min(get_args(Kept), key=lambda name: errors[name])
-    if kept == "unchanged":
-        adapted = model.tuning_copy()
-    elif kept == "shifted":
-        adapted = tuner.shifted(budget)
-    else:
-        adapted = tuner.tuned(budget, steps, run_dir)
-    return FinetuneResult(
-        model=_cost_model(adapted),
-        kept=kept,
-        steps=steps if kept == "tuned" else {},
-        held_out_error=errors,
-        held_out=held_out,
-        held_out_s=predicted_s[kept],
-    )
+    return TriedTuning(held_out, predicted_s, errors, steps, tuner, budget)
+
+
+def tunable(model: CostModel, options: FinetuneOptions) -> Tunable:
+    """Returns what of a model is tuned.
+
+    Raises:
+        UsageError: nothing of it can be, or an option is out of range.
+    """
+    _check(options)
+    part = model.tunable_part()
+    if not isinstance(part, Tunable):
+        raise UsageError(
+            f"model kind {part.kind!r} cannot be fine-tuned; expected a transformer: train "
+            "one with `cdmpp train --model transformer`, or train on the budget alone with "
+            "`cdmpp train`"
+        )
+    return part
 
 
 def _cost_model(model: Tunable) -> CostModel:

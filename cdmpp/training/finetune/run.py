@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,24 +18,24 @@ from cdmpp.datasets.sampling import SamplingMethod, choose_tasks, untouched_task
 from cdmpp.datasets.splits import network_family
 from cdmpp.errors import DataError, UsageError
 from cdmpp.files.atomic import make_folder, write_json
-from cdmpp.machine import versions
 from cdmpp.models.base import CostModel
 from cdmpp.nn.loop.progress import RunProgress
 from cdmpp.pretrained import model_folder
-from cdmpp.training.finetune.few_shot import FinetuneResult, finetune_in_detail
+from cdmpp.training.finetune.adapt import Adapted, adapt
+from cdmpp.training.finetune.few_shot import tunable
 from cdmpp.training.finetune.one_factor import as_device, fit_one_factor, with_devices
 from cdmpp.training.finetune.options import FinetuneOptions
 from cdmpp.training.options import TrainOptions, name_of
 from cdmpp.training.run import ORACLE, RunResult, claim_run_folder, new_model
 from cdmpp.training.run_folder import (
     ModelCard,
+    extended_card,
     load_model,
     run_metrics,
     save_model,
     save_trained,
     split_facts,
     task_digest,
-    task_digests,
     write_predictions,
 )
 from cdmpp.training.uncertainty.strangers import TrainingTasks
@@ -59,7 +59,8 @@ class FinetuneRunOptions:
         dataset: folder of the measurements; empty = the shipped default dataset.
         devices: labels of the devices to adapt to.
         network: adapt to the tasks of this network only; empty = all tasks.
-        budget: number of tasks that are learned from.
+        budget: number of tasks that are learned from; 0 = all of them, for the best model: it is
+            judged on parts of the budget that were held out in turn.
         sampler: how they are chosen.
         seed: decides the choice of tasks and the training.
         compare: whether models trained on the budget alone are judged too.
@@ -81,7 +82,7 @@ def run_name(options: FinetuneRunOptions) -> str:
     """Returns a folder name that is equal for equal options."""
     where = "+".join(options.devices) if len(options.devices) <= 2 else ""
     words = [Path(options.from_run).name, "to", where, network_family(options.network)]
-    return name_of([*words, f"{options.budget}tasks"], options)
+    return name_of([*words, f"{options.budget}tasks" if options.budget else "all"], options)
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,8 @@ class Budget:
     Attributes:
         tasks: int64, chosen tasks, best first.
         train: their samples.
-        test: samples of tasks that share no workload with them.
+        test: samples of tasks that share no workload with them; the budget's own where it is all
+            tasks: these judge as they were held out.
         left_out: tasks of the target that the model had been trained on with the same device; they
             neither train nor judge.
     """
@@ -123,12 +125,15 @@ def choose_budget(options: FinetuneRunOptions, samples: Samples, card: ModelCard
             "expected at least 2: one to learn from and one to judge; choose another --device or "
             "--network"
         )
+    if options.budget == 0:
+        return Budget(np.unique(target.task_id), target, target, left_out)
     most = workloads // 2
     if not 1 <= options.budget <= most:
         raise UsageError(
             f"a budget of {options.budget} tasks does not fit {workloads} different workloads: "
             f"expected 1 to {most} tasks, so that at least half of them judge the result, e.g. "
-            f"--budget {most}tasks (for no task at all: cdmpp evaluate --model {options.from_run})"
+            f"--budget {most}tasks (for the best model: --budget all; for no task at all: cdmpp "
+            f"evaluate --model {options.from_run})"
         )
     tasks = choose_tasks(target, options.budget, method=options.sampler, seed=options.seed)
     test = of_tasks(target, untouched_tasks(target, tasks))
@@ -154,19 +159,23 @@ def finetune_run(
         DataError: no model in `from_run`, features of another schema, or no task to judge with.
     """
     report = on_progress or (lambda what, progress: None)
-    loaded, card = load_model(model_folder(options.from_run))
-    model = loaded.tunable_part()
-    card, trained_on = replace(card, kind=model.kind), card.devices
+    model, card = load_model(model_folder(options.from_run))
+    trained_on = card.devices
+    if options.compare and options.budget == 0:
+        raise UsageError(
+            "--compare judges other models on tasks outside the budget, and --budget all leaves "
+            "none; expected one of the two, e.g. --budget 10tasks --compare"
+        )
     budget = choose_budget(options, samples, card)
+    tunable(model, options.finetune)
     zero_shot = model.predict(budget.test)  # refuses other features before anything is written
     make_folder(run_dir, what="run folder")
     claim_run_folder(run_dir, dump_text(options))
     started = time.perf_counter()
-    nothing = budget.train.take(np.zeros(0, np.int64))
-    result = finetune_in_detail(
+    result = adapt(
         model,
         budget.train,
-        nothing,
+        trained_on,
         options=options.finetune,
         seed=options.seed,
         run_dir=run_dir,
@@ -174,41 +183,48 @@ def finetune_run(
     )
     training_s = time.perf_counter() - started
     card = _save(result, run_dir, options, card, budget)
+    labels = tuple(spec.name for spec in trained_on)
+    nearest, factor = fit_one_factor(model, with_devices(budget.train, trained_on), labels)
     started = time.perf_counter()
-    predicted_s = {FINE_TUNED: result.model.predict(budget.test)}
+    if options.budget:
+        test = budget.test
+        predicted_s = {FINE_TUNED: result.model.predict(test)}
+        known = as_device(with_devices(test, trained_on), nearest)
+        predicted_s |= {ONE_FACTOR: factor * model.predict(known), ZERO_SHOT: zero_shot}
+    else:
+        assert result.held_out is not None
+        test, held_out_s = result.held_out, result.held_out_s
+        predicted_s = {
+            FINE_TUNED: held_out_s[result.choice.kept],
+            ONE_FACTOR: held_out_s["one_factor"],
+            ZERO_SHOT: held_out_s["unchanged"],
+        }
     predict_s = time.perf_counter() - started
     write_predictions(
         run_dir / "predictions.parquet",
         [
             ("train", budget.train, result.model.predict(budget.train)),
-            ("test", budget.test, predicted_s[FINE_TUNED]),
+            ("test", test, predicted_s[FINE_TUNED]),
         ],
     )
-    labels = tuple(spec.name for spec in trained_on)
-    nearest, factor = fit_one_factor(model, with_devices(budget.train, trained_on), labels)
-    test = with_devices(budget.test, trained_on)
-    predicted_s[ONE_FACTOR] = factor * model.predict(as_device(test, nearest))
-    predicted_s[ZERO_SHOT] = zero_shot
     if options.compare:
         report("training on the budget alone", None)
-        predicted_s |= _on_budget_alone(budget, model, card, options)
-    predicted_s[ORACLE] = oracle_task_median(budget.test)
+        predicted_s |= _on_budget_alone(budget, model.tunable_part(), options)
+    predicted_s[ORACLE] = oracle_task_median(test)
     metrics = run_metrics(
         FINE_TUNED,
         card,
-        {"train": budget.train, "test": budget.test},
-        {name: judge_in_detail(budget.test, s) for name, s in predicted_s.items()},
+        {"train": budget.train, "test": test},
+        {name: judge_in_detail(test, s) for name, s in predicted_s.items()},
         training_s=training_s,
         predict_s=predict_s,
     ) | {
         "budget_tasks": [str(budget.train.programs.tasks[task]) for task in budget.tasks],
-        "kept": result.kept,
-        "steps": result.steps,
-        "held_out_error": result.held_out_error,
+        **result.facts,
         "one_factor": {"nearest": nearest, "factor": factor},
     }
     write_json(run_dir / "metrics.json", metrics)
-    return RunResult(run_dir, metrics, budget.test, predicted_s, []), budget
+    return RunResult(run_dir, metrics, test, predicted_s, []), budget
 
 
 def _of_network(samples: Samples, network: str) -> Samples:
@@ -228,27 +244,16 @@ def _of_network(samples: Samples, network: str) -> Samples:
 
 
 def _save(
-    result: FinetuneResult,
+    result: Adapted,
     run_dir: Path,
     options: FinetuneRunOptions,
     card: ModelCard,
     budget: Budget,
 ) -> ModelCard:
     """Writes the adapted model and returns its card."""
-    used = [budget.train.devices[index] for index in np.unique(budget.train.device)]
-    known = {spec.name for spec in card.devices}
-    new = [spec for spec in used if spec.name not in known]
-    adapted = replace(
-        card,
-        data_hash=budget.train.programs.data_hash,
-        split=_split_facts(options, budget),
-        devices=(*card.devices, *new),
-        training_tasks=card.training_tasks | task_digests(budget.train),
-        versions=versions(),
-        calibration=None,
-    )
+    adapted = extended_card(card, result.model.kind, budget.train, _split_facts(options, budget))
     base_tasks = TrainingTasks.load(model_folder(options.from_run))
-    if result.held_out is None or result.held_out_s is None:
+    if result.held_out is None:
         save_model(result.model, run_dir, adapted)
         return adapted
     adapted, _ = save_trained(
@@ -257,21 +262,21 @@ def _save(
         adapted,
         train=budget.train,
         validation=result.held_out,
-        validation_s=result.held_out_s,
+        validation_s=result.held_out_s[result.choice.kept],
         base_tasks=base_tasks,
     )
     return adapted
 
 
 def _on_budget_alone(
-    budget: Budget, model: CostModel, card: ModelCard, options: FinetuneRunOptions
+    budget: Budget, model: CostModel, options: FinetuneRunOptions
 ) -> dict[str, FloatArray]:
     """Returns predictions of the test part by models that saw nothing but the budget."""
     train, validation = hold_out(budget.train, seed=options.seed)
     predicted_s = {}
     defaults = TrainOptions()
     for name, untrained in (
-        (SCRATCH, new_model(card.kind, defaults)),
+        (SCRATCH, new_model(model.kind, defaults)),
         (TREES, new_model("gbdt", defaults)),
     ):
         untrained.fit(train, validation, seed=options.seed)
@@ -283,6 +288,13 @@ def _split_facts(options: FinetuneRunOptions, budget: Budget) -> dict[str, Any]:
     devices = "+".join(options.devices) or "all devices"
     where = f"{devices}, network {options.network}" if options.network else devices
     left_out = f", {budget.left_out} tasks of the first training left out" * (budget.left_out > 0)
+    if options.budget == 0:
+        return split_facts(
+            "budget",
+            options.seed,
+            f"all {len(budget.tasks)} tasks of {where}, judged as they were held out in "
+            f"{options.finetune.folds} parts of the budget{left_out}",
+        )
     return split_facts(
         "budget",
         options.seed,

@@ -81,6 +81,10 @@ class Tuner:
             for what in self._whats
         }
 
+    def unchanged(self) -> Tunable:
+        """Returns a copy of the model as it was."""
+        return self._unchanged.tuning_copy()
+
     def shifted(self, budget: Samples) -> Tunable:
         """Returns a copy whose median error on the budget is zero."""
         model = self._model.tuning_copy()
@@ -88,16 +92,20 @@ class Tuner:
         return model
 
     def trial(self, train: Samples, held_out: Samples) -> dict[str, FloatArray]:
-        """Returns variant -> float64 [held-out sample], log of predicted seconds."""
+        """Returns variant -> float64 [held-out sample], log of predicted seconds.
+
+        The start too is chosen without the held-out samples.
+        """
+        start = _nearest_start(self._unchanged, train)
         trainee = self._trainee(train, held_out, "")
         network = self._unchanged.tuning_network()
         predicted = {"unchanged": trainee.predict_validation(network)}
-        network = self._model.tuning_copy().tuning_network()
+        network = start.tuning_copy().tuning_network()
         trainee.centre(network)
         predicted["shifted"] = trainee.predict_validation(network)
         for what in self._whats:
             trainee = self._trainee(train, held_out, what)
-            network = self._model.tuning_copy().tuning_network()
+            network = start.tuning_copy().tuning_network()
             trainee.centre(network)
             looks = self._tune(network, trainee, what, None, None, train)
             names = [look_name(what, steps) for steps in self._looks()]

@@ -1,0 +1,130 @@
+"""A model for some devices beside the model it came from: what `cdmpp finetune` keeps."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cdmpp.datasets.samples import Samples
+from cdmpp.errors import UsageError
+from cdmpp.files.atomic import make_folder
+from cdmpp.models.base import CostModel
+from cdmpp.models.parts.checks import state_value
+from cdmpp.nn.loop.progress import OnTrain
+
+FloatArray = NDArray[np.float64]
+
+_BASE_FOLDER, _TUNED_FOLDER = "base", "tuned"
+
+
+class AdaptedCostModel(CostModel):
+    """On the devices it was adapted to: log latency = (1 - share) base + share tuned + log factor.
+
+    On every other device it is the base, unchanged.
+
+    Attributes:
+        base: the model as it was.
+        tuned: a model fitted to the devices; None where share is 0.
+        labels: of the devices.
+        factor: on the seconds.
+        share: of the tuned model, 0 to 1.
+    """
+
+    kind: ClassVar[str] = "adapted"
+
+    def __init__(
+        self,
+        base: CostModel,
+        tuned: CostModel | None,
+        *,
+        labels: frozenset[str],
+        factor: float,
+        share: float,
+    ) -> None:
+        self.base = base
+        self.tuned = tuned
+        self.labels = labels
+        self.factor = factor
+        self.share = share if tuned is not None else 0.0
+
+    def fit(
+        self,
+        train: Samples,
+        validation: Samples,
+        *,
+        seed: int,
+        run_dir: Path | None = None,
+        on_progress: OnTrain | None = None,
+    ) -> None:
+        """Is not how such a model is made.
+
+        Raises:
+            UsageError: always.
+        """
+        raise UsageError(
+            "an adapted model is made by cdmpp finetune from a trained one, not by cdmpp train"
+        )
+
+    def predict(self, samples: Samples) -> FloatArray:
+        """Returns float64 [N], seconds."""
+        is_own = np.array([spec.name in self.labels for spec in samples.devices], bool)
+        rows = is_own[samples.device]
+        predicted_s = np.zeros(len(samples))
+        needs_base = np.flatnonzero(~rows | (self.share < 1.0))
+        predicted_s[needs_base] = self.base.predict(samples.take(needs_base))
+        if not rows.any():
+            return predicted_s
+        log_s = np.full(int(rows.sum()), math.log(self.factor))
+        if self.share < 1.0:
+            log_s += (1.0 - self.share) * np.log(predicted_s[rows])
+        if self.tuned is not None and self.share > 0.0:
+            log_s += self.share * np.log(self.tuned.predict(samples.take(rows)))
+        predicted_s[rows] = np.exp(log_s)
+        return predicted_s
+
+    def tunable_part(self) -> CostModel:
+        """Returns that of the tuned model, of the base where there is none."""
+        return (self.tuned or self.base).tunable_part()
+
+    def prior_facts(self) -> dict[str, Any] | None:
+        """Returns that of the base."""
+        return self.base.prior_facts()
+
+    def save(self, directory: Path) -> dict[str, Any]:
+        """Writes both models, a folder each, and returns the state."""
+        parts: dict[str, Any] = {}
+        for name, part in ((_BASE_FOLDER, self.base), (_TUNED_FOLDER, self.tuned)):
+            if part is not None:
+                make_folder(directory / name, what="part of the model")
+                parts[name] = {"kind": part.kind, "state": part.save(directory / name)}
+        return {
+            "parts": parts,
+            "labels": sorted(self.labels),
+            "factor": self.factor,
+            "share": self.share,
+        }
+
+    @classmethod
+    def load(cls, directory: Path, state: dict[str, Any]) -> AdaptedCostModel:
+        """Rebuilds the model.
+
+        Raises:
+            DataError: a file is missing or does not fit the state.
+        """
+        from cdmpp.models.registry import saved_model_class
+
+        parts = {
+            name: saved_model_class(part["kind"]).load(directory / name, part["state"])
+            for name, part in state_value(state, "parts").items()
+        }
+        return cls(
+            parts[_BASE_FOLDER],
+            parts.get(_TUNED_FOLDER),
+            labels=frozenset(state_value(state, "labels")),
+            factor=float(state_value(state, "factor")),
+            share=float(state_value(state, "share")),
+        )

@@ -1,0 +1,135 @@
+"""What a training on a handful of tasks starts from: from nothing, or from the shipped model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cdmpp.datasets.budget import hold_out
+from cdmpp.datasets.samples import Samples
+from cdmpp.models.base import CostModel
+from cdmpp.nn.loop.progress import OnTrain
+from cdmpp.nn.loop.shards import process_count
+from cdmpp.training.finetune.adapt import LEAST_TASKS, TriedFits
+from cdmpp.training.finetune.choice import SAYS, standard_error, task_errors
+from cdmpp.training.finetune.folds import budget_folds, joined
+from cdmpp.training.finetune.options import FinetuneOptions
+from cdmpp.training.run_folder import ModelCard, load_model, task_digest
+
+#: A training on more tasks than these always starts from nothing.
+HANDFUL = 30
+NOTHING = "nothing"
+#: Kinds that are trained from nothing where the shipped model is no better.
+STARTING_KINDS = ("transformer", "ensemble")
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class ShippedStart:
+    """A model that came of the shipped one, better on held-out tasks than one from nothing.
+
+    Attributes:
+        model: the model.
+        card: of the shipped model.
+        held_out: training and validation part, each sample as it was held out.
+        held_out_s: float64 [N], what models that had not seen its task predicted.
+    """
+
+    model: CostModel
+    card: ModelCard
+    held_out: Samples
+    held_out_s: FloatArray
+
+
+def may_start_from(card: ModelCard, samples: Samples) -> bool:
+    """Whether a shipped model can be compared on these samples: it reads their features, and no
+    task of theirs was in its training with the same device.
+    """
+    trained = {spec.name for spec in card.devices}
+    on_trained = np.array([spec.name in trained for spec in samples.devices], bool)
+    tasks = np.unique(samples.task_id[on_trained[samples.device]])
+    names = samples.programs.tasks
+    is_seen = any(task_digest(str(names[task])) in card.training_tasks for task in tasks)
+    return not is_seen and card.feature_schema == dict(samples.programs.feature_schema)
+
+
+def choose_start(
+    fresh: Callable[[], CostModel],
+    kind: str,
+    shipped_dir: Path,
+    samples: Samples,
+    train: Samples,
+    validation: Samples,
+    *,
+    options: FinetuneOptions | None = None,
+    seed: int,
+    run_dir: Path,
+    on_progress: OnTrain | None = None,
+) -> tuple[ShippedStart | None, dict[str, Any] | None]:
+    """Returns the start where it is not from nothing, and what metrics.json says of the choice;
+    None without a choice: more tasks than a handful, another kind of model, several processes, or a
+    shipped model that cannot be compared.
+
+    Held-out tasks of the training and the validation part decide. From nothing wins only where it
+    is better by more than a standard error. The test part is not looked at.
+
+    Args:
+        fresh: returns an untrained model.
+        kind: its kind.
+        samples: all samples of the run, the test part too: only names of tasks are read.
+        run_dir: where logs and checkpoints of a tuning go.
+    """
+    known = joined(train, validation)
+    count = len(np.unique(known.task_id))
+    if kind not in STARTING_KINDS or not LEAST_TASKS <= count <= HANDFUL or process_count() > 1:
+        return None, None
+    shipped, card = load_model(shipped_dir)
+    if not may_start_from(card, samples):
+        return None, None
+    options = options or FinetuneOptions()
+    fits = TriedFits(
+        shipped, known, card.devices, options=options, seed=seed, on_progress=on_progress
+    )
+    held_out, kept = fits.held_out, fits.choice.kept
+    assert held_out is not None
+    found = []
+    for rows in budget_folds(known, options.folds, seed=seed):
+        model = fresh()
+        model.fit(*hold_out(known.take(~rows), seed=seed), seed=seed, on_progress=on_progress)
+        found.append(model.predict(known.take(rows)))
+    measured_s, task = held_out.latency_s, held_out.task_id
+    scratch = task_errors(np.concatenate(found), measured_s, task)
+    own = task_errors(fits.held_out_s[kept], measured_s, task)
+    gain = own - scratch
+    is_fresh = bool(gain.mean() > standard_error(gain))
+    facts = {
+        "kept": NOTHING if is_fresh else kept,
+        "shipped": SAYS[kept],
+        "held_out_tasks": len(gain),
+        "held_out_error": {NOTHING: float(scratch.mean()), **fits.choice.errors},
+    }
+    if is_fresh:
+        return None, facts
+    model = fits.model(kept, run_dir)
+    return ShippedStart(model, card, held_out, fits.held_out_s[kept]), facts
+
+
+def start_sentence(facts: dict[str, Any]) -> str:
+    """Returns what was chosen, for a reader.
+
+    Args:
+        facts: see `choose_start`.
+    """
+    errors = facts["held_out_error"]
+    best = "nothing" if facts["kept"] == NOTHING else f"the shipped model: {facts['shipped']}"
+    listed = ", ".join(
+        f"{'from nothing' if name == NOTHING else SAYS[name]} {100 * value:.0f} %"
+        for name, value in errors.items()
+    )
+    return f"{best} ({facts['held_out_tasks']} held-out tasks: {listed})"
