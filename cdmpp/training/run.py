@@ -98,39 +98,9 @@ def train_run(
     train, validation, test = (
         samples.take(index) for index in (parts.train, parts.validation, parts.test)
     )
-    start, start_facts = None, None
-    started = time.perf_counter()
-    if shipped_dir is not None:
-        start, start_facts = choose_start(
-            lambda: new_model(options.model, options), options.model, shipped_dir, samples,
-            train, validation, seed=options.seed, run_dir=run_dir,
-            on_progress=lambda progress: report("choosing what to start from", progress),
-        )  # fmt: skip
-    if start is None:
-        model, training_s = _fit(options.model, options, train, validation, run_dir, report)
-        validation_s = model.predict(validation)
-        card, tasks = save_trained(
-            model,
-            run_dir,
-            ModelCard.of(options.model, train, _split_facts(parts, options)),
-            train=train,
-            validation=validation,
-            validation_s=validation_s,
-        )
-    else:
-        model, training_s = start.model, time.perf_counter() - started
-        validation_s = model.predict(validation)
-        assert shipped_dir is not None
-        learned = joined(train, validation)
-        card, tasks = save_trained(
-            model,
-            run_dir,
-            extended_card(start.card, model.kind, learned, _split_facts(parts, options)),
-            train=learned,
-            validation=start.held_out,
-            validation_s=start.held_out_s,
-            base_tasks=TrainingTasks.load(shipped_dir),
-        )
+    model, card, tasks, training_s, start_facts = _trained(
+        options, samples, parts, run_dir, report, shipped_dir
+    )
     predicted_s: dict[str, NDArray[np.float64]] = {}
     started = time.perf_counter()
     predicted_s[options.model] = model.predict(test)
@@ -139,7 +109,7 @@ def train_run(
         run_dir / "predictions.parquet",
         [
             ("train", train, model.predict(train)),
-            ("validation", validation, validation_s),
+            ("validation", validation, model.predict(validation)),
             ("test", test, predicted_s[options.model]),
         ],
     )
@@ -237,6 +207,50 @@ def _check_claim(run_dir: Path, config: str) -> None:
             f"{run_dir} holds a run with other options (see {path}); choose another folder with "
             f"--out, or remove {run_dir}"
         )
+
+
+def _trained(
+    options: TrainOptions,
+    samples: Samples,
+    parts: Split,
+    run_dir: Path,
+    report: RunProgress,
+    shipped_dir: Path | None,
+) -> tuple[CostModel, ModelCard, TrainingTasks, float, dict[str, Any] | None]:
+    """Returns the model of a run, written into its folder, with its card, where its training tasks
+    lie, the seconds it took, and what is known of its start (see `choose_start`).
+    """
+    train, validation = samples.take(parts.train), samples.take(parts.validation)
+    facts = _split_facts(parts, options)
+    start, start_facts = None, None
+    began = time.perf_counter()
+    if shipped_dir is not None:
+        start, start_facts = choose_start(
+            lambda: new_model(options.model, options), options.model, shipped_dir, samples,
+            train, validation, seed=options.seed, run_dir=run_dir,
+            on_progress=lambda progress: report("choosing what to start from", progress),
+        )  # fmt: skip
+    if start is None or shipped_dir is None:
+        model, training_s = _fit(options.model, options, train, validation, run_dir, report)
+        card, tasks = save_trained(
+            model,
+            run_dir,
+            ModelCard.of(options.model, train, facts),
+            train=train,
+            validation=validation,
+        )
+        return model, card, tasks, training_s, start_facts
+    learned = joined(train, validation)
+    card, tasks = save_trained(
+        start.model,
+        run_dir,
+        extended_card(start.card, start.model.kind, learned, facts),
+        train=learned,
+        validation=start.held_out,
+        validation_s=start.held_out_s,
+        base_tasks=TrainingTasks.load(shipped_dir),
+    )
+    return start.model, card, tasks, time.perf_counter() - began, start_facts
 
 
 @timer("fit a model")

@@ -108,11 +108,13 @@ def choose_start(
     own = task_errors(fits.held_out_s[kept], measured_s, task)
     gain = own - scratch
     is_fresh = bool(gain.mean() > standard_error(gain))
+    errors: dict[str, float] = {NOTHING: float(scratch.mean())}
+    errors.update((str(name), value) for name, value in fits.choice.errors.items())
     facts = {
         "kept": NOTHING if is_fresh else kept,
         "shipped": SAYS[kept],
         "held_out_tasks": len(gain),
-        "held_out_error": {NOTHING: float(scratch.mean()), **fits.choice.errors},
+        "held_out_error": errors,
     }
     if is_fresh:
         return None, facts
