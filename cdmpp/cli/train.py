@@ -21,9 +21,9 @@ from cdmpp.models.registry import MODEL_CLASSES
 from cdmpp.nn.loop.distributed import first_then_others, is_first, process_group
 from cdmpp.pretrained import find_pretrained
 from cdmpp.report.run_report import interval_sentence, run_tables, write_run_report
+from cdmpp.training.finetune.start import start_from, start_sentence
 from cdmpp.training.options import TrainOptions, run_name, trained_on
 from cdmpp.training.run import assist_run, check_run, train_run
-from cdmpp.training.start import start_sentence
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
         with training_progress(is_quiet=args.json or args.quiet) as progress:
             result = train_run(
                 options, samples, run_dir, on_progress=progress,
-                shipped_dir=None if args.from_nothing else find_pretrained(),
+                choose_start=None if args.from_nothing else start_from(find_pretrained(), options),
             )  # fmt: skip
     report = write_run_report(result, command=command_line())
     if args.json:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,9 @@ from cdmpp.errors import UsageError
 from cdmpp.files.atomic import check_folder, make_folder, write_json, write_text
 from cdmpp.models.base import CostModel
 from cdmpp.models.registry import model_class
-from cdmpp.nn.loop.progress import RunProgress, TrainProgress
+from cdmpp.nn.loop.progress import OnTrain, RunProgress, TrainProgress
 from cdmpp.timing.stats import timer
 from cdmpp.training.estimates import TrainedModel
-from cdmpp.training.finetune.folds import joined
 from cdmpp.training.options import TrainOptions
 from cdmpp.training.run_folder import (
     ModelCard,
@@ -31,7 +31,6 @@ from cdmpp.training.run_folder import (
     split_facts,
     write_predictions,
 )
-from cdmpp.training.start import choose_start
 from cdmpp.training.uncertainty.calibration import add_interval_metrics
 from cdmpp.training.uncertainty.strangers import TrainingTasks
 
@@ -57,6 +56,32 @@ class RunResult:
     history: list[dict[str, Any]]
 
 
+@dataclass(frozen=True)
+class OtherStart:
+    """A model that came of another one and is better on held-out tasks than one from nothing.
+
+    Attributes:
+        model: the model.
+        card: of the one that it came from.
+        base_tasks: likewise, its training tasks.
+        held_out: training and validation part, each sample as it was held out.
+        held_out_s: float64 [N], what models that had not seen its task predicted.
+    """
+
+    model: CostModel
+    card: ModelCard
+    base_tasks: TrainingTasks | None
+    held_out: Samples
+    held_out_s: NDArray[np.float64]
+
+
+#: (all samples, training part, validation part, run folder, progress) -> the start where it is not
+#: from nothing, and what metrics.json says of the choice, None without one.
+ChooseStart = Callable[
+    [Samples, Samples, Samples, Path, OnTrain], tuple[OtherStart | None, dict[str, Any] | None]
+]
+
+
 def new_model(kind: str, options: TrainOptions) -> CostModel:
     """Returns an untrained model of that kind with its part of the options: the field named after
     the kind, where there is one.
@@ -75,7 +100,7 @@ def train_run(
     run_dir: Path,
     *,
     on_progress: RunProgress | None = None,
-    shipped_dir: Path | None = None,
+    choose_start: ChooseStart | None = None,
 ) -> RunResult:
     """Splits, trains the model and its baselines, judges them once on the test part and writes the
     run folder.
@@ -84,8 +109,8 @@ def train_run(
     checkpoints of the same options and data is continued.
 
     Args:
-        shipped_dir: folder of a trained model, which a training on a handful of tasks starts from
-            where that is better (`cdmpp.training.start`); None = always from nothing.
+        choose_start: chooses what a training on a handful of tasks starts from
+            (`cdmpp.training.finetune.start`); None = always from nothing.
 
     Raises:
         UsageError: the folder holds another run.
@@ -99,7 +124,7 @@ def train_run(
         samples.take(index) for index in (parts.train, parts.validation, parts.test)
     )
     model, card, tasks, training_s, start_facts = _trained(
-        options, samples, parts, run_dir, report, shipped_dir
+        options, samples, parts, run_dir, report, choose_start
     )
     predicted_s: dict[str, NDArray[np.float64]] = {}
     started = time.perf_counter()
@@ -215,7 +240,7 @@ def _trained(
     parts: Split,
     run_dir: Path,
     report: RunProgress,
-    shipped_dir: Path | None,
+    choose_start: ChooseStart | None,
 ) -> tuple[CostModel, ModelCard, TrainingTasks, float, dict[str, Any] | None]:
     """Returns the model of a run, written into its folder, with its card, where its training tasks
     lie, the seconds it took, and what is known of its start (see `choose_start`).
@@ -224,13 +249,12 @@ def _trained(
     facts = _split_facts(parts, options)
     start, start_facts = None, None
     began = time.perf_counter()
-    if shipped_dir is not None:
+    if choose_start is not None:
         start, start_facts = choose_start(
-            lambda: new_model(options.model, options), options.model, shipped_dir, samples,
-            train, validation, seed=options.seed, run_dir=run_dir,
-            on_progress=lambda progress: report("choosing what to start from", progress),
+            samples, train, validation, run_dir,
+            lambda progress: report("choosing what to start from", progress),
         )  # fmt: skip
-    if start is None or shipped_dir is None:
+    if start is None:
         model, training_s = _fit(options.model, options, train, validation, run_dir, report)
         card, tasks = save_trained(
             model,
@@ -240,7 +264,7 @@ def _trained(
             validation=validation,
         )
         return model, card, tasks, training_s, start_facts
-    learned = joined(train, validation)
+    learned = samples.take(np.concatenate([parts.train, parts.validation]))
     card, tasks = save_trained(
         start.model,
         run_dir,
@@ -248,7 +272,7 @@ def _trained(
         train=learned,
         validation=start.held_out,
         validation_s=start.held_out_s,
-        base_tasks=TrainingTasks.load(shipped_dir),
+        base_tasks=start.base_tasks,
     )
     return start.model, card, tasks, time.perf_counter() - began, start_facts
 

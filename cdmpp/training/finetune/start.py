@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,10 @@ from cdmpp.training.finetune.adapt import LEAST_TASKS, TriedFits
 from cdmpp.training.finetune.choice import SAYS, standard_error, task_errors
 from cdmpp.training.finetune.folds import budget_folds, joined
 from cdmpp.training.finetune.options import FinetuneOptions
+from cdmpp.training.options import TrainOptions
+from cdmpp.training.run import ChooseStart, OtherStart, new_model
 from cdmpp.training.run_folder import ModelCard, load_model, task_digest
+from cdmpp.training.uncertainty.strangers import TrainingTasks
 
 #: A training on more tasks than these always starts from nothing.
 HANDFUL = 30
@@ -28,23 +30,6 @@ NOTHING = "nothing"
 STARTING_KINDS = ("transformer", "ensemble")
 
 FloatArray = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class ShippedStart:
-    """A model that came of the shipped one, better on held-out tasks than one from nothing.
-
-    Attributes:
-        model: the model.
-        card: of the shipped model.
-        held_out: training and validation part, each sample as it was held out.
-        held_out_s: float64 [N], what models that had not seen its task predicted.
-    """
-
-    model: CostModel
-    card: ModelCard
-    held_out: Samples
-    held_out_s: FloatArray
 
 
 def may_start_from(card: ModelCard, samples: Samples) -> bool:
@@ -71,7 +56,7 @@ def choose_start(
     seed: int,
     run_dir: Path,
     on_progress: OnTrain | None = None,
-) -> tuple[ShippedStart | None, dict[str, Any] | None]:
+) -> tuple[OtherStart | None, dict[str, Any] | None]:
     """Returns the start where it is not from nothing, and what metrics.json says of the choice;
     None without a choice: more tasks than a handful, another kind of model, several processes, or a
     shipped model that cannot be compared.
@@ -119,7 +104,22 @@ def choose_start(
     if is_fresh:
         return None, facts
     model = fits.model(kept, run_dir)
-    return ShippedStart(model, card, held_out, fits.held_out_s[kept]), facts
+    tasks = TrainingTasks.load(shipped_dir)
+    return OtherStart(model, card, tasks, held_out, fits.held_out_s[kept]), facts
+
+
+def start_from(shipped_dir: Path, options: TrainOptions) -> ChooseStart:
+    """Returns `choose_start` for a run of these options, as `train_run` takes it."""
+
+    def choose(
+        samples: Samples, train: Samples, validation: Samples, run_dir: Path, show: OnTrain
+    ) -> tuple[OtherStart | None, dict[str, Any] | None]:
+        return choose_start(
+            lambda: new_model(options.model, options), options.model, shipped_dir, samples,
+            train, validation, seed=options.seed, run_dir=run_dir, on_progress=show,
+        )  # fmt: skip
+
+    return choose
 
 
 def start_sentence(facts: dict[str, Any]) -> str:

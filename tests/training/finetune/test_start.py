@@ -15,10 +15,16 @@ from cdmpp.models.options import TransformerOptions
 from cdmpp.models.transformer import TransformerCostModel
 from cdmpp.nn.options import LoopOptions, NetOptions
 from cdmpp.training.finetune.options import FinetuneOptions
+from cdmpp.training.finetune.start import (
+    HANDFUL,
+    choose_start,
+    may_start_from,
+    start_from,
+    start_sentence,
+)
 from cdmpp.training.options import TrainOptions
 from cdmpp.training.run import train_run
 from cdmpp.training.run_folder import ModelCard, load_model, save_model, split_facts
-from cdmpp.training.start import HANDFUL, choose_start, may_start_from, start_sentence
 from tests.models.synthetic import make_samples
 
 pytestmark = pytest.mark.training
@@ -124,7 +130,9 @@ def test_a_run_of_a_handful_says_what_it_started_from_and_can_be_loaded(
     shipped: Path, handful: Samples, tmp_path: Path
 ) -> None:
     options = TrainOptions(transformer=POOR, baselines=("constant",), fractions=(0.6, 0.2, 0.2))
-    result = train_run(options, handful, tmp_path / "run", shipped_dir=shipped)
+    result = train_run(
+        options, handful, tmp_path / "run", choose_start=start_from(shipped, options)
+    )
     metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
     assert metrics["start"]["kept"] == result.metrics["start"]["kept"] != "nothing"
     model, card = load_model(tmp_path / "run")
