@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -21,6 +22,7 @@ from cdmpp.analytic.roofline.floor import least_kernel_s
 from cdmpp.devices.registry import load_registry
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError, UsageError
+from cdmpp.files.atomic import read_json
 
 if TYPE_CHECKING:
     from cdmpp.analytic.conv.layers.closed_form_model import LatentModel
@@ -62,6 +64,13 @@ def kernel_names() -> tuple[str, ...]:
     return ("gemm", *_ROW_WISE, "batch-norm", *_EMBEDDINGS, *MOVEMENTS, *element_wise_operators())
 
 
+def error_group(kernel: str) -> str:
+    """Returns the kernels that a kernel's error is judged with: `gemm`, `softmax`, `layer-norm`, or
+    `element-wise` for all that move or combine elements.
+    """
+    return kernel if kernel == "gemm" or kernel in _ROW_WISE else "element-wise"
+
+
 class KernelTimes:
     """Seconds of kernels on one GPU.
 
@@ -92,6 +101,20 @@ class KernelTimes:
                 f"kernel {call.kernel!r}: a size is missing ({error}); got "
                 f"{', '.join(call.sizes) or 'none'}"
             ) from None
+
+    def interval_s(self, call: KernelCall) -> tuple[float, float, float]:
+        """Returns (seconds, lower end, upper end) of a kernel by name; the ends hold 90 % of
+        measured kernels of its group (`log_errors` in the operator model's card), on GPUs that the
+        model was fitted on or on others.
+
+        Raises:
+            UsageError, DataError: as `latency_s`.
+        """
+        seconds = self.latency_s(call)
+        which = "seen" if self.device.name in self._operator_model.known else "unseen"
+        low, high = self._log_errors[error_group(call.kernel)][which]
+        low_s = max(seconds * math.exp(low), least_kernel_s(self.device))
+        return seconds, low_s, seconds * math.exp(high)
 
     def operator_s(self, kind: str, sizes: Mapping[str, float]) -> float:
         """Returns the seconds of a framework operator behind others in the queue.
@@ -145,6 +168,15 @@ class KernelTimes:
     @cached_property
     def _operator_model(self) -> OperatorModel:
         return OperatorModel.load(packaged_model_path())
+
+    @cached_property
+    def _log_errors(self) -> dict[str, dict[str, tuple[float, float]]]:
+        card = read_json(
+            packaged_model_path().with_name("card.json"), what="card of the operator model",
+            hint="install cdmpp again",
+        )  # fmt: skip
+        found: dict[str, dict[str, tuple[float, float]]] = card["log_errors"]
+        return found
 
     @cached_property
     def _conv_model(self) -> LatentModel:

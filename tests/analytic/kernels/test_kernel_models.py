@@ -19,7 +19,7 @@ from cdmpp.analytic.kernels.data_movement import (
 )
 from cdmpp.analytic.kernels.times import KernelCall, KernelTimes, kernel_names
 from cdmpp.analytic.roofline.floor import least_kernel_s
-from cdmpp.devices.registry import load_registry
+from cdmpp.devices.registry import get_device, load_registry
 from cdmpp.errors import DataError, DeviceError
 
 V100 = measured_devices()["v100"]
@@ -110,3 +110,18 @@ def test_no_kernel_takes_less_than_the_smallest_one_of_its_gpu() -> None:
             except DataError:
                 continue  # another kernel's sizes
             assert seconds >= least_kernel_s(spec)
+
+
+def test_analytic_kernels_carry_the_errors_of_their_validation() -> None:
+    """An interval used to read `7.90 ms [7.90, 7.90]`."""
+    calls = [
+        KernelCall("gemm", {"batch": 1, "m": 512, "n": 512, "k": 512}),
+        KernelCall("softmax", {"rows": 4096, "cols": 512}),
+        KernelCall("relu", {"elements": 1e6}),
+    ]
+    for label in ("v100-32gb", "h100"):  # fitted on, and not
+        times = KernelTimes(get_device(label))
+        for call in calls:
+            seconds, low_s, high_s = times.interval_s(call)
+            assert least_kernel_s(times.device) <= low_s < seconds < high_s < 20 * seconds
+            assert seconds == times.latency_s(call)
