@@ -27,8 +27,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "were in the model's training part: on those the errors are too good."
     )
     parser.add_argument(
-        "--model", type=Path, required=True, metavar="RUN", help="run folder, or pretrained"
-    )
+        "--model", type=Path, default=Path("pretrained"), metavar="RUN",
+        help="run folder (default: pretrained, the shipped model)",
+    )  # fmt: skip
     add_data_options(parser)
     add_output_options(parser)
 

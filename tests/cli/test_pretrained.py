@@ -95,8 +95,9 @@ def test_predict_and_evaluate_work_without_training(packaged, dataset, capsys):
         both.append(json_of(capsys))
     assert both[0] == both[1]
     arguments = ["--dataset", str(dataset), "--cache", str(packaged / "cache2"), "--jobs", "1"]
-    assert main(["evaluate", "--model", "pretrained:default", *arguments, "-q"]) == 0
-    assert "NOT held out" in capsys.readouterr().out
+    for model in (["--model", "pretrained:default"], []):
+        assert main(["evaluate", *model, *arguments, "-q"]) == 0
+        assert "NOT held out" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("installed")
