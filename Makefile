@@ -167,7 +167,7 @@ legacy-env: $(STAMP) ## build .venv-legacy: the old TVM, for AutoTVM logs and An
 
 ansor-test: $(STAMP) ## test our cost model inside the old TVM's Ansor (builds .venv-legacy)
 	$(BIN)/python -m tvm_helper.cost_model.ansor.setup
-	$(BIN)/python -m tvm_helper.cost_model.ansor.run -m pytest tests/ansor
+	$(BIN)/python -m tvm_helper.cost_model.ansor.run -m pytest -o addopts=--import-mode=importlib tests/ansor
 	$(BIN)/python -m pytest -m ansor tests/tvm_helper
 
 bench-ansor: $(STAMP) ## searches of Ansor under our model and its XGBModel: docs/results/ansor.* (ANSOR_ARGS="--seeds 1")
