@@ -152,7 +152,7 @@ def fails(arguments: list[str], capsys) -> tuple[int, str]:
         (["--budget", "-3"], 2, "at least 1"),
         (["--budget", "many"], 2, "'many'"),
         (["--budget", "13tasks"], 2, "does not fit 14 different workloads"),
-        (["--device", "no-such-device"], 3, "no-such-device"),
+        (["--device", "no-such-device"], 4, "no-such-device"),
         (["--network", "no-such-network"], 2, "unknown network 'no-such-network'"),
         (["--from", "no-such-run"], 3, "no trained model at no-such-run"),
         (["--set", "finetune.what=nothing"], 2, "nothing"),

@@ -32,7 +32,8 @@ def test_the_five_steps(tmp_path):
         front = {"python": [sys.executable], "cdmpp": [sys.executable, "-m", "cdmpp.cli.main"]}
         done = subprocess.run(
             [*front[words[0]], *words[1:]], cwd=tmp_path, capture_output=True, text=True,
-            timeout=300, check=True, env={"PYTHONPATH": str(GUIDE.parents[1]), "PATH": ""},
+            timeout=300, check=True,
+            env={"PYTHONPATH": str(GUIDE.parents[1]), "PATH": "", "COLUMNS": "200"},
         )  # fmt: skip
         shown.append(done.stdout)
     assert "rows" in shown[1]
