@@ -354,14 +354,18 @@ def _doubts(kernels: Sequence[KernelAnswer], device: str) -> tuple[str, ...]:
     far = [one for one in kernels if one.prediction is not None and one.prediction.is_far]
     if share(far) > _MOST_STRANGE:
         found.append(
-            f"{percent_text(share(far), 0)} of the time is {len(far)} kernels unlike all that the "
-            "model was trained on"
+            f"{percent_text(share(far), 0)} of the time is {_kernels_text(len(far))} unlike all "
+            "that the model was trained on"
         )
     bounds = [one for one in kernels if one.reason]
     if bounds:
         names = ", ".join(dict.fromkeys(one.name for one in bounds[:4]))
         found.append(
-            f"no model covers {len(bounds)} kernels ({names}): a roofline stands in, "
+            f"no model covers {_kernels_text(len(bounds))} ({names}): a roofline stands in, "
             f"{percent_text(share(bounds), 0)} of the time"
         )
     return tuple(found)
+
+
+def _kernels_text(count: int) -> str:
+    return f"{count} kernel{'' if count == 1 else 's'}"
