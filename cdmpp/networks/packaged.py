@@ -9,9 +9,8 @@ from cdmpp.errors import DataError
 from cdmpp.files.atomic import read_json, replaced_folder, write_json
 from cdmpp.files.places import package_folder
 from cdmpp.networks.run import MODEL_FILE, load_run, save_trained
+from cdmpp.pretrained import PRETRAINED
 
-#: Word for the packaged model where a run folder is expected.
-PRETRAINED = "pretrained"
 CARD = "card.json"
 #: The model lies one folder below its card, apart from the models of tensor programs.
 _MODEL = "model"

@@ -24,8 +24,8 @@ from cdmpp.networks.graph.mode import MODES, Mode
 from cdmpp.networks.graph.torch_graph import made_module, torch_graph
 from cdmpp.networks.packaged import model_folder
 from cdmpp.networks.run import TrainedNetworks, load_run
+from cdmpp.pretrained import PRETRAINED
 
-PRETRAINED = "pretrained"
 IMAGE = ((3, 224, 224),)
 
 

@@ -14,12 +14,10 @@ from tvm.s_tir import meta_schedule
 
 from cdmpp.errors import DataError
 from cdmpp.extras import require
+from cdmpp.networks.graph.network_file import EXPECTED, last_line, network_format, read_exported
 from tvm_helper.compat import Target, tvm
 from tvm_helper.programs.operator_name import operator_of
 
-#: File names of what can be read.
-ONNX_SUFFIXES = (".onnx",)
-TORCH_SUFFIXES = (".pt2",)
 #: Relax operators that compute nothing at run time.
 _FREE_OPERATORS = frozenset({
     "relax.call_tir", "relax.shape_of", "relax.memory.alloc_tensor", "relax.builtin.alloc_tensor",
@@ -70,14 +68,9 @@ def load_network(path: Path) -> Any:
             named).
         UsageError: the package that reads such files is not installed.
     """
-    suffix = path.suffix.lower()
-    if not path.is_file():
-        raise DataError(f"{path}: there is no such file; expected {_expected()}")
-    if suffix in ONNX_SUFFIXES:
+    if network_format(path) == "onnx":
         return _from_onnx(path)
-    if suffix in TORCH_SUFFIXES:
-        return _from_torch(path)
-    raise DataError(f"{path}: cannot tell what network this is; expected {_expected()}")
+    return network_of_program(read_exported(path), str(path))
 
 
 def fused_network(module: Any, target: Target) -> Any:
@@ -115,7 +108,7 @@ def network_tasks(module: Any, target: Target) -> NetworkTasks:
         extracted = meta_schedule.relax_integration.extract_tasks(fused, target=target)
     except Exception as error:  # TVM raises whatever its passes do
         raise DataError(
-            f"TVM cannot turn the network into tensor programs ({_last_line(error)}); expected "
+            f"TVM cannot turn the network into tensor programs ({last_line(error)}); expected "
             "static shapes and operators that relax can legalise"
         ) from None
     unknown = Counter(_unknown_operators(fused))
@@ -143,38 +136,15 @@ def _from_onnx(path: Path) -> Any:
         model = onnx.load(str(path))
     except Exception as error:  # protobuf and onnx raise their own kinds
         raise DataError(
-            f"{path} is no ONNX file ({_last_line(error)}); expected {_expected()}"
+            f"{path} is no ONNX file ({last_line(error)}); expected {EXPECTED}"
         ) from None
     try:
         return from_onnx(model, keep_params_in_input=False)
     except Exception as error:  # TVM raises whatever its importer does
         operators = sorted({node.op_type for node in model.graph.node})
         raise DataError(
-            f"{path}: TVM cannot import the network ({_last_line(error)}); its operators are "
+            f"{path}: TVM cannot import the network ({last_line(error)}); its operators are "
             f"{', '.join(operators)}"
-        ) from None
-
-
-def _from_torch(path: Path) -> Any:
-    return network_of_program(read_exported(path), str(path))
-
-
-def read_exported(path: Path) -> Any:
-    """Returns the program that torch.export.save wrote.
-
-    Raises:
-        DataError: it is none.
-    """
-    import torch
-
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return torch.export.load(path)
-    except Exception as error:  # torch raises its own kinds
-        raise DataError(
-            f"{path} is no exported program ({_last_line(error)}); expected what torch.export.save "
-            "has written"
         ) from None
 
 
@@ -195,7 +165,7 @@ def network_of_module(module: Any, inputs: Sequence[Any], name: str) -> Any:
             program = torch.export.export(module.eval(), tuple(inputs))
     except Exception as error:  # whatever the module's own code raises
         raise DataError(
-            f"{name}: cannot follow the module with torch.export ({_last_line(error)}); check the "
+            f"{name}: cannot follow the module with torch.export ({last_line(error)}); check the "
             "input shapes (without the batch)"
         ) from None
     return network_of_program(program, name)
@@ -215,7 +185,7 @@ def network_of_program(program: Any, name: str) -> Any:
             return from_exported_program(program, keep_params_as_input=False)
     except Exception as error:  # TVM raises whatever its importer does, and names the operator
         raise DataError(
-            f"{name}: TVM cannot import the program ({_last_line(error)}); export it with "
+            f"{name}: TVM cannot import the program ({last_line(error)}); export it with "
             "operators that relax knows"
         ) from None
 
@@ -259,12 +229,3 @@ def argument_shapes(module: Any) -> tuple[str, ...] | None:
         )
     except Exception:  # TVM's own checks of what a symbolic shape is
         return None
-
-
-def _last_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[-1][:160] if lines else ''}"
-
-
-def _expected() -> str:
-    return "an ONNX file (.onnx) or a program that torch.export.save wrote (.pt2)"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,10 +19,9 @@ from cdmpp.devices.registry import get_device
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError, DeviceError, UsageError
 from cdmpp.networks.graph.mode import Mode
+from cdmpp.networks.graph.network_file import network_format, read_exported
 from cdmpp.networks.graph.torch_graph import Method, example_inputs
-from cdmpp.networks.packaged import PRETRAINED
-from cdmpp.networks.run import is_networks_run
-from cdmpp.pretrained import model_folder
+from cdmpp.pretrained import PRETRAINED, model_folder
 from cdmpp.replay.costs import OperatorCost
 from cdmpp.replay.engine import ReplayOptions
 from cdmpp.replay.graph import Operator
@@ -158,6 +158,11 @@ def network_answers(
     eager = _eager_predictor(of_eager) if "torch-eager" in ways else None
     trained = load_trained(of_kernels, with_code=question.compiles) if ways[0] != _EAGER else None
     devices = _devices(question, eager, trained)
+
+    @cache
+    def module(batch: int | None) -> Any:
+        return _relax_module(question, batch)
+
     found: list[NetworkAnswer] = []
     for way in ways:
         on_step(f"{question.name} {WAYS[way]}")
@@ -167,7 +172,7 @@ def network_answers(
                 found += _eager_answers(question, eager, devices)
             else:
                 assert trained is not None
-                found += _compiled_answers(question, way, trained, devices, on_step)
+                found += _compiled_answers(question, way, trained, devices, module, on_step)
         except (DataError, _NoTvmError) as error:
             if len(ways) == 1:
                 raise
@@ -186,7 +191,7 @@ def network_answers(
 def _ways(question: NetworkQuestion) -> tuple[Way, ...]:
     if "tvm-tuned" in question.ways and question.database is None:
         raise UsageError("tuned programs are those of a database; expected --database DIR")
-    is_onnx = isinstance(question.source, Path) and question.source.suffix.lower() == ".onnx"
+    is_onnx = isinstance(question.source, Path) and network_format(question.source) == "onnx"
     if is_onnx and _EAGER in question.ways:
         raise UsageError(f"{question.source}: torch runs no ONNX file; expected .pt2 or --torch")
     if question.ways:
@@ -199,6 +204,8 @@ def _ways(question: NetworkQuestion) -> tuple[Way, ...]:
 
 def _models(model: Path | str) -> tuple[Path | str, Path]:
     """Returns the models of whole networks and of kernels: the named one, and a packaged one."""
+    from cdmpp.networks.run import is_networks_run  # it loads pyarrow
+
     if str(model) != PRETRAINED and is_networks_run(Path(model)):
         return model, model_folder(PRETRAINED)
     return PRETRAINED, model_folder(model)
@@ -263,8 +270,6 @@ def _torch_module(
 
 def _exported(path: Path) -> tuple[Any, list[Any]]:
     """Returns a saved program and the tensors that stand for its inputs."""
-    from tvm_helper.programs.network_tasks import read_exported
-
     program = read_exported(path)
     wanted = set(program.graph_signature.user_inputs)
     nodes = [node for node in program.graph.nodes if node.op == "placeholder"]
@@ -276,11 +281,16 @@ def _compiled_answers(
     way: Way,
     trained: TrainedModel,
     devices: Sequence[DeviceSpec],
+    module: Callable[[int | None], Any],
     on_step: Callable[[str], None],
 ) -> list[NetworkAnswer]:
+    """Returns the answers of one of TVM's ways.
+
+    Args:
+        module: batch -> relax module.
+    """
     try:
         from tvm_helper.predict.predictor import Predictor, check_reads_code
-        from tvm_helper.programs.network_tasks import load_network, network_of_module
         from tvm_helper.replay.costs import ScheduleChoice
         from tvm_helper.replay.outcome import network_costs
     except UsageError as error:  # no TVM, or another
@@ -292,17 +302,10 @@ def _compiled_answers(
     choice = ScheduleChoice("database" if is_tuned else "first-valid", database=question.database)
     found = []
     for batch in question.batches:
-        if isinstance(question.source, Path):
-            module = load_network(question.source)
-        else:
-            module = network_of_module(
-                *example_inputs(question.source, question.shapes, batch or 1, question.dtypes),
-                question.name,
-            )
         for device in devices:
             on_step(f"{question.name} {WAYS[way]}, kernels for {device.name}")
             try:
-                costs = network_costs(module, device, predictor, choice, name=question.name)
+                costs = network_costs(module(batch), device, predictor, choice, name=question.name)
             except DeviceError as error:  # TVM has no target for it
                 found.append(
                     NetworkAnswer(question.name, way, device.name, batch, reasons=(str(error),))
@@ -310,6 +313,15 @@ def _compiled_answers(
                 continue
             found.append(_compiled(question.name, way, device.name, batch, costs))
     return found
+
+
+def _relax_module(question: NetworkQuestion, batch: int | None) -> Any:
+    from tvm_helper.programs.network_tasks import load_network, network_of_module
+
+    if isinstance(question.source, Path):
+        return load_network(question.source)
+    inputs = example_inputs(question.source, question.shapes, batch or 1, question.dtypes)
+    return network_of_module(*inputs, question.name)
 
 
 def _compiled(

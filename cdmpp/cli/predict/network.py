@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from cdmpp.cli.predict.text import program_row
 from cdmpp.errors import DataError
-from cdmpp.text import aligned, interval_text, percent_text, seconds_text
+from cdmpp.text import aligned, interval_text, percent_text, seconds_text, shortened
 from tvm_helper.replay.ways import (
     WAYS,
     KernelAnswer,
@@ -115,7 +115,7 @@ def _print_kernels(one: NetworkAnswer) -> None:
     rows = [
         [
             str(kernel.calls),
-            kernel.name[:40],
+            shortened(kernel.name, 40),
             seconds_text(kernel.in_network_s),
             percent_text(kernel.calls * kernel.in_network_s / whole_s, 0),
         ]

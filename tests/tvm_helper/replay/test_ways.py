@@ -25,6 +25,8 @@ from tests.paths import ROOT
 from tests.tvm_helper.programs.test_network_tasks import onnx_file
 from tests.tvm_helper.replay.test_network import Branches
 from tests.tvm_helper.search.fixtures import train_into
+from tvm_helper.programs import network_tasks
+from tvm_helper.programs.network_tasks import load_network
 from tvm_helper.programs.sampling import valid_schedules
 from tvm_helper.programs.target import device_target
 from tvm_helper.replay.graph import read_network_graph
@@ -176,7 +178,40 @@ def test_what_tvm_cannot_import_has_a_line_that_says_so(run_folder: Path) -> Non
         network_answers(NetworkQuestion(**{**vars(question), "ways": ["tvm-untuned"]}))
 
 
-def test_without_tvm_torch_is_still_answered(tmp_path: Path) -> None:
+def test_a_missing_or_strange_file_is_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "net.txt").write_text("x")
+    (tmp_path / "torn.pt2").write_bytes(b"PK\x03\x04")
+    for name, said in (
+        ("no.pt2", "no such file"),
+        ("net.txt", "cannot tell"),
+        ("torn.pt2", "no exported"),
+    ):
+        assert main(["predict", "--network", str(tmp_path / name), "-q"]) == 3
+        captured = capsys.readouterr()
+        assert captured.out == ""
+        assert captured.err.count("\n") == 1
+        assert captured.err.count(said) == 1
+
+
+def test_a_network_is_read_once_for_both_ways_of_tvm(
+    run_folder: Path, network_file: Path, database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[Path] = []
+    monkeypatch.setattr(
+        network_tasks, "load_network", lambda path: (read.append(path), load_network(path))[1]
+    )
+    question = NetworkQuestion(
+        network_file, "branches", ways=["tvm-untuned", "tvm-tuned"], batches=(None,),
+        labels=(DEVICE,), model=run_folder, database=database,
+    )  # fmt: skip
+    assert len(network_answers(question)) == 2
+    assert read == [network_file]
+
+
+@pytest.mark.parametrize("form", ["factory", "file"])
+def test_without_tvm_torch_is_still_answered(form: str, network_file: Path, tmp_path: Path) -> None:
     (tmp_path / "net.py").write_text(FACTORY)
     code = (
         "import sys\nfrom importlib import metadata\n"
@@ -184,7 +219,9 @@ def test_without_tvm_torch_is_still_answered(tmp_path: Path) -> None:
         "metadata.version = version\n"
         "from cdmpp.cli.main import main\nsys.exit(main(sys.argv[1:]))\n"
     )
-    words = ["predict", "--torch", f"{tmp_path}/net.py:net", "--input", "3x8x8", "--json", "-q"]
+    factory = ["--torch", f"{tmp_path}/net.py:net", "--input", "3x8x8"]
+    source = factory if form == "factory" else ["--network", str(network_file)]
+    words = ["predict", *source, "--json", "-q"]
     done = subprocess.run(
         [sys.executable, "-c", code, *words], cwd=ROOT, capture_output=True, text=True, check=False
     )
