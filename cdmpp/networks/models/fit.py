@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from cdmpp.errors import NotFiniteError
 from cdmpp.networks.models.options import GraphFitOptions
+from cdmpp.nn.adam import AdamOptimiser, adamw, plain_adam
 
 #: Called after every epoch with its number, losses and learning rate.
 Progress = Callable[[dict[str, Any]], None]
@@ -62,8 +63,7 @@ def fit_network(
     for epoch in range(1, options.epochs + 1):
         if options.schedule == "cosine":
             rate = _cosine(options, epoch)
-        for group in optimiser.param_groups:
-            group["lr"] = rate
+        optimiser.learning_rate = rate
         network.train()
         total = 0.0
         for rows in _batches(rng.permutation(count), options.batch):
@@ -125,18 +125,10 @@ def _validate(network: nn.Module, trainee: GraphTrainee, epoch: int) -> float:
     return loss
 
 
-def _optimiser(network: nn.Module, options: GraphFitOptions) -> torch.optim.Optimizer:
+def _optimiser(network: nn.Module, options: GraphFitOptions) -> AdamOptimiser:
     if not options.weight_decay:
-        return torch.optim.Adam(network.parameters(), lr=options.learning_rate)
-    matrices = [parameter for parameter in network.parameters() if parameter.ndim > 1]
-    others = [parameter for parameter in network.parameters() if parameter.ndim <= 1]
-    return torch.optim.AdamW(
-        [
-            {"params": matrices, "weight_decay": options.weight_decay},
-            {"params": others, "weight_decay": 0.0},
-        ],
-        lr=options.learning_rate,
-    )
+        return plain_adam(network, options.learning_rate)
+    return adamw(network, options.learning_rate, options.weight_decay, is_fused=False)
 
 
 def _cosine(options: GraphFitOptions, epoch: int) -> float:

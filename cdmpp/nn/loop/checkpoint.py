@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import shutil
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 
 from cdmpp.errors import DataError, UsageError
 from cdmpp.files.atomic import read_json, write_json
+from cdmpp.nn.adam import AdamOptimiser
 
 CHECKPOINT_VERSION = 1
 _PREFIX = "step-"
@@ -30,7 +32,7 @@ class TrainingState:
         network: the weights being optimised.
         average: moving average of the weights.
         best: averaged weights with the lowest validation loss so far.
-        optimiser: AdamW over the network's parameters.
+        optimiser: over the network's parameters.
         step: steps done.
         best_loss: validation loss of `best`; None before the first validation.
         best_epoch: epoch of `best`, counted from 1; 0 before the first validation.
@@ -42,13 +44,23 @@ class TrainingState:
     network: nn.Module
     average: nn.Module
     best: dict[str, Tensor]
-    optimiser: torch.optim.Optimizer
+    optimiser: AdamOptimiser
     step: int
     best_loss: float | None
     best_epoch: int
     epoch_losses: list[float]
     history: list[dict[str, Any]]
     finished: bool
+
+    @cached_property
+    def weights(self) -> list[Tensor]:
+        """The parameters of `network`."""
+        return list(self.network.parameters())
+
+    @cached_property
+    def averaged(self) -> list[Tensor]:
+        """The parameters of `average`."""
+        return list(self.average.parameters())
 
 
 def save_checkpoint(folder: Path, state: TrainingState, *, fingerprint: str) -> Path:
@@ -62,7 +74,7 @@ def save_checkpoint(folder: Path, state: TrainingState, *, fingerprint: str) -> 
     for name, module in (("network", state.network), ("average", state.average)):
         tensors.update({f"{name}.{key}": value for key, value in module.state_dict().items()})
     tensors.update({f"best.{key}": value for key, value in state.best.items()})
-    for index, moments in state.optimiser.state_dict()["state"].items():
+    for index, moments in state.optimiser.moments.items():
         tensors.update({f"optimiser.{index}.{key}": value for key, value in moments.items()})
     name = f"{_PREFIX}{state.step:08d}"
     temporary = folder / f"{name}.{os.getpid()}.tmp"
@@ -150,6 +162,5 @@ def _restore(state: TrainingState, tensors: dict[str, Tensor]) -> None:
     for key, value in part("optimiser.").items():
         index, name = key.split(".", 1)
         moments.setdefault(int(index), {})[name] = value
-    groups = state.optimiser.state_dict()["param_groups"]
-    state.optimiser.load_state_dict({"state": moments, "param_groups": groups})
+    state.optimiser.load(moments)
     torch.set_rng_state(tensors["rng"])

@@ -258,8 +258,7 @@ def _step(
     forward: nn.Module,
 ) -> tuple[float, int]:
     """Does one step; `forward` computes what `state.network` computes, perhaps compiled."""
-    for group in state.optimiser.param_groups:
-        group["lr"] = rate
+    state.optimiser.learning_rate = rate
     if not state.network.training:
         state.network.train()
     is_narrow = options.precision == "bf16"
@@ -274,15 +273,14 @@ def _step(
         )
     state.optimiser.zero_grad()
     loss.backward()  # type: ignore[no-untyped-call]
-    current: list[Tensor] = list(state.network.parameters())
-    average_gradients(current)
-    nn.utils.clip_grad_norm_(current, options.gradient_clip, foreach=True)
+    average_gradients(state.weights)
+    nn.utils.clip_grad_norm_(state.weights, options.gradient_clip, foreach=True)
     state.optimiser.step()
     state.step += 1
     # The ramp lets the average forget the random start quickly.
     decay = min(options.average_decay, (1.0 + state.step) / (10.0 + state.step))
     with torch.no_grad():
-        torch._foreach_lerp_(list(state.average.parameters()), current, 1.0 - decay)
+        torch._foreach_lerp_(state.averaged, state.weights, 1.0 - decay)
         # Statistics of batch norms are averages already.
         for kept, own in zip(state.average.buffers(), state.network.buffers(), strict=True):
             kept.copy_(own)

@@ -6,9 +6,9 @@ import math
 import time
 from typing import Any
 
-import torch
 from torch import nn
 
+from cdmpp.nn.adam import AdamOptimiser, adamw, plain_adam
 from cdmpp.nn.options import LoopOptions
 
 
@@ -37,24 +37,11 @@ class CpuBudget:
         return self._before + time.process_time() - self._started
 
 
-def new_optimiser(network: nn.Module, options: LoopOptions) -> torch.optim.Optimizer:
+def new_optimiser(network: nn.Module, options: LoopOptions) -> AdamOptimiser:
     """Returns the optimiser of the options over all weights."""
     if options.optimiser == "adam":
-        return torch.optim.Adam(
-            network.parameters(),
-            lr=options.learning_rate,
-            weight_decay=options.weight_decay,
-        )
-    matrices = [p for p in network.parameters() if p.ndim >= 2]
-    others = [p for p in network.parameters() if p.ndim < 2]
-    return torch.optim.AdamW(
-        [
-            {"params": matrices, "weight_decay": options.weight_decay},
-            {"params": others, "weight_decay": 0.0},
-        ],
-        lr=options.learning_rate,
-        fused=True,
-    )
+        return plain_adam(network, options.learning_rate, options.weight_decay)
+    return adamw(network, options.learning_rate, options.weight_decay, is_fused=True)
 
 
 def learning_rate(options: LoopOptions, *, step: int, place: float, steps: int) -> float:

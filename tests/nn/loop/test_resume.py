@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -25,6 +26,14 @@ pytestmark = pytest.mark.training
 REPOSITORY = ROOT
 
 
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory) -> Path:
+    """A run that nothing interrupted."""
+    folder = tmp_path_factory.mktemp("reference")
+    train_to_the_end(folder)
+    return folder
+
+
 def start(run_dir: Path) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [sys.executable, str(Path(__file__).with_name("resume_child.py")), str(run_dir)],
@@ -33,8 +42,7 @@ def start(run_dir: Path) -> subprocess.Popen[bytes]:
     )
 
 
-def test_killed_training_resumes_bit_exact(tmp_path):
-    reference = tmp_path / "reference"
+def test_killed_training_resumes_bit_exact(reference, tmp_path):
     killed = tmp_path / "killed"
     child = start(killed)
     checkpoints = killed / "checkpoints"
@@ -48,9 +56,7 @@ def test_killed_training_resumes_bit_exact(tmp_path):
     assert stopped_at is not None
     assert not json.loads((stopped_at / "state.json").read_text())["finished"]
 
-    resumed = start(killed)
-    train_to_the_end(reference)
-    assert resumed.wait() == 0
+    assert start(killed).wait() == 0
     name = "model.safetensors"
     assert (killed / name).read_bytes() == (reference / name).read_bytes()
     histories = [
@@ -61,14 +67,13 @@ def test_killed_training_resumes_bit_exact(tmp_path):
         for folder in (killed, reference)
     ]
     assert histories[0] == histories[1]
-    assert len(histories[0]) == 8
+    assert len(histories[0]) == 5
 
 
-def test_checkpoints_in_the_middle_of_an_epoch_resume_bit_exact(tmp_path):
+def test_checkpoints_in_the_middle_of_an_epoch_resume_bit_exact(reference, tmp_path):
     """Stops by an exception after every few steps, so that every kind of checkpoint is resumed
     from.
     """
-    train_to_the_end(tmp_path / "reference")
 
     class StoppedError(Exception):
         pass
@@ -97,24 +102,23 @@ def test_checkpoints_in_the_middle_of_an_epoch_resume_bit_exact(tmp_path):
     model.save(folder)
     assert attempts == 6
     name = "model.safetensors"
-    assert (folder / name).read_bytes() == (tmp_path / "reference" / name).read_bytes()
+    assert (folder / name).read_bytes() == (reference / name).read_bytes()
 
 
-def test_checkpoints_of_another_configuration_are_refused(tmp_path):
-    train_to_the_end(tmp_path)
+def test_checkpoints_of_another_configuration_are_refused(reference):
     samples = make_samples(4, 4)
     with pytest.raises(UsageError, match="another configuration, seed or data set"):
-        TransformerCostModel(OPTIONS).fit(samples, samples, seed=5, run_dir=tmp_path)
+        TransformerCostModel(OPTIONS).fit(samples, samples, seed=5, run_dir=reference)
 
 
-def test_damaged_checkpoint_is_one_clear_error(tmp_path):
-    train_to_the_end(tmp_path)
-    checkpoint = latest_checkpoint(tmp_path / "checkpoints")
+def test_damaged_checkpoint_is_one_clear_error(reference, tmp_path):
+    run = shutil.copytree(reference, tmp_path / "run")
+    checkpoint = latest_checkpoint(run / "checkpoints")
     assert checkpoint is not None
     weights = checkpoint / "state.safetensors"
     weights.write_bytes(weights.read_bytes()[:100])
     with pytest.raises(DataError, match="to train from the start"):
-        train_to_the_end(tmp_path)
+        train_to_the_end(run)
 
 
 def test_unwritable_run_folder_is_one_clear_error(tmp_path):
