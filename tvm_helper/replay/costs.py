@@ -11,7 +11,11 @@ from typing import Any, Literal
 import numpy as np
 from tvm.s_tir import meta_schedule
 
-from cdmpp.datasets.metaschedule.databases import RECORD_FILE, WORKLOAD_FILE
+from cdmpp.datasets.metaschedule.databases import (
+    RECORD_FILE,
+    WORKLOAD_FILE,
+    check_database,
+)
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import CdmppError, DataError, UsageError
 from cdmpp.replay.costs import CostSource, OperatorCost
@@ -232,12 +236,7 @@ def _sampled(task: NetworkTask, target: Target, seed: int, count: int) -> Chosen
 def _database(folder: Path | None) -> Any:
     if folder is None:
         raise UsageError("no database given; expected --schedule database:DIR")
-    missing = [name for name in (WORKLOAD_FILE, RECORD_FILE) if not (folder / name).is_file()]
-    if missing:
-        raise DataError(
-            f"{folder}: no {' and no '.join(missing)}; expected a MetaSchedule database, such as "
-            "the folder of: cdmpp search --network FILE --out DIR"
-        )
+    check_database(folder)
     import_tensor_intrinsics()  # a trace may name one
     try:
         return meta_schedule.database.JSONDatabase(

@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from cdmpp.datasets.metaschedule.databases import check_database
 from cdmpp.devices.device_file import read_device_file
 from cdmpp.devices.registry import get_device
 from cdmpp.devices.spec import DeviceSpec
@@ -182,6 +183,9 @@ def network_answers(
                 for batch in question.batches
             ]
     if all(one.latency_s is None for one in found):
+        reasons = {one.reasons[0] for one in found}
+        if len(reasons) == 1:
+            raise DataError(reasons.pop())
         why = "; ".join(dict.fromkeys(f"{WAYS[one.way]}: {one.reasons[0]}" for one in found))
         raise DataError(f"{question.name} cannot be predicted ({why})")
     names = [device.name for device in devices]
@@ -191,6 +195,8 @@ def network_answers(
 def _ways(question: NetworkQuestion) -> tuple[Way, ...]:
     if "tvm-tuned" in question.ways and question.database is None:
         raise UsageError("tuned programs are those of a database; expected --database DIR")
+    if question.database is not None:
+        check_database(question.database)
     is_onnx = isinstance(question.source, Path) and network_format(question.source) == "onnx"
     if is_onnx and _EAGER in question.ways:
         raise UsageError(f"{question.source}: torch runs no ONNX file; expected .pt2 or --torch")

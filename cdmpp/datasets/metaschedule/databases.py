@@ -31,6 +31,20 @@ _TRACE_NESTING = 32
 _LENGTH_BYTES = 8
 
 
+def check_database(folder: Path) -> None:
+    """Checks that a folder has the two files of a database.
+
+    Raises:
+        DataError: one is missing.
+    """
+    missing = [name for name in (WORKLOAD_FILE, RECORD_FILE) if not (folder / name).is_file()]
+    if missing:
+        raise DataError(
+            f"{folder}: no {' and no '.join(missing)}; expected a MetaSchedule database, such as "
+            "the folder of: cdmpp search --network FILE --out DIR"
+        )
+
+
 @dataclass(frozen=True)
 class Workload:
     """A workload of the database: its key, and where its line is in the file."""

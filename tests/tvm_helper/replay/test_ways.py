@@ -158,6 +158,8 @@ def test_torch_runs_no_onnx_file(run_folder: Path, tmp_path: Path) -> None:
         network_answers(NetworkQuestion(path, "net", ways=["torch-eager"]))
     with pytest.raises(UsageError, match="--database"):
         network_answers(NetworkQuestion(path, "net", ways=["tvm-tuned"]))
+    with pytest.raises(DataError, match=r"no database_workload\.json and no .*cdmpp search"):
+        network_answers(NetworkQuestion(path, "net", database=tmp_path))
 
 
 class _Sorts(nn.Module):
