@@ -83,10 +83,12 @@ def test_tables_come_from_a_packed_campaign(tmp_path: Path) -> None:
     name = "metaschedule-cpu-chosen"
     with tarfile.open(ROOT / "data" / name / "campaign.tar.xz") as archive:
         archive.extractall(tmp_path / "out", filter="data")
-    few = [json.dumps(entry) for entry in _journal(name) if entry["kind"] == "measured"][:12]
-    drawn = [json.dumps(entry) for entry in _journal(name) if entry["kind"] == "drawn"]
     journal = tmp_path / "out" / "journal.jsonl"
-    journal.write_text("\n".join([*drawn, *few]) + "\n", encoding="utf-8")
+    entries = [json.loads(line) for line in journal.read_text("utf-8").splitlines()]
+    few = [entry for entry in entries if entry["kind"] == "measured"][:12]
+    tasks = {entry["task"] for entry in few}
+    drawn = [entry for entry in entries if entry["kind"] == "drawn" and entry["task"] in tasks]
+    journal.write_text("".join(f"{json.dumps(entry)}\n" for entry in [*drawn, *few]), "utf-8")
     write_tables(tmp_path / "out")
     samples = load_samples(tmp_path / "out", cache_dir=tmp_path / "cache")
     assert len(samples) == 12
