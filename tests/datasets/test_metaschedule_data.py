@@ -39,12 +39,12 @@ def test_they_load_without_an_extraction(
 @pytest.mark.parametrize(
     ("name", "programs", "tasks"),
     [
-        ("metaschedule-cpu-networks", 2172, 1193),
-        ("metaschedule-cpu-large", 1368, 761),
-        ("metaschedule-cpu-batched", 1245, 671),
-        ("metaschedule-cpu-many", 2144, 2144),
-        ("metaschedule-cpu-broad", 3558, 3558),
-        ("metaschedule-cpu-broad2", 4859, 4859),
+        pytest.param("metaschedule-cpu-networks", 2172, 1193, marks=pytest.mark.exhaustive),
+        pytest.param("metaschedule-cpu-large", 1368, 761, marks=pytest.mark.exhaustive),
+        pytest.param("metaschedule-cpu-batched", 1245, 671, marks=pytest.mark.exhaustive),
+        pytest.param("metaschedule-cpu-many", 2144, 2144, marks=pytest.mark.exhaustive),
+        pytest.param("metaschedule-cpu-broad", 3558, 3558, marks=pytest.mark.exhaustive),
+        pytest.param("metaschedule-cpu-broad2", 4859, 4859, marks=pytest.mark.exhaustive),
         ("metaschedule-cpu-chosen", 998, 499),
         ("metaschedule-cpu-searched", 5844, 195),
         ("metaschedule-cpu-wide", 2033, 174),

@@ -6,6 +6,7 @@ import ast
 import hashlib
 import inspect
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,9 @@ _PACKAGES = ("cdmpp", "tvm_helper")
 _ROWS = "cdmpp.datasets.extraction.shard"
 #: Sources in another language lie in this folder beside the modules that compile them.
 _SOURCES = "src"
+
+#: A module, and what is imported from it (nothing: itself); None for a string that may name one.
+_Mention = tuple[str, tuple[str, ...] | None]
 
 
 def code_hash(featurise: Callable[..., Any]) -> str:
@@ -50,31 +54,46 @@ def import_closure(roots: dict[str, Path]) -> dict[str, Path]:
         found[name] = path
         for source in (path.parent / _SOURCES).glob("*.[ch]*"):
             found[f"{name.rpartition('.')[0]}/{source.name}"] = source
-        tree = ast.parse(_read(path), filename=str(path))
-        waiting |= {module: _file_of(module) for module in _imports(tree) if module not in found}
+        modules = _imports(_read(path), str(path))
+        waiting |= {module: _file_of(module) for module in modules if module not in found}
     return found
 
 
-def _imports(node: ast.AST) -> Iterator[str]:
-    """Yields the names of our modules that the code below a node imports or starts."""
+def _imports(source: bytes, filename: str) -> Iterator[str]:
+    """Yields the names of our modules that a source imports or starts."""
+    for module, names in _mentions(source, filename):
+        if names is None:
+            if _find(module):
+                yield module
+            continue
+        inner = [f"{module}.{name}" for name in names]
+        modules = [name for name in inner if _find(name)]
+        yield from modules
+        if not inner or len(modules) < len(inner):
+            yield module
+
+
+@lru_cache(maxsize=1024)
+def _mentions(source: bytes, filename: str) -> tuple[_Mention, ...]:
+    """Returns what a source says of our modules; a process that extracts twice parses once."""
+    return tuple(_mentions_below(ast.parse(source, filename=filename)))
+
+
+def _mentions_below(node: ast.AST) -> Iterator[_Mention]:
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.Import):
-            yield from (alias.name for alias in child.names if _is_ours(alias.name))
+            yield from ((alias.name, ()) for alias in child.names if _is_ours(alias.name))
         elif isinstance(child, ast.ImportFrom) and child.module and _is_ours(child.module):
-            inner = [f"{child.module}.{alias.name}" for alias in child.names]
-            modules = [name for name in inner if _find(name)]
-            yield from modules
-            if len(modules) < len(inner):
-                yield child.module
+            yield child.module, tuple(alias.name for alias in child.names)
         elif isinstance(child, ast.Constant) and isinstance(child.value, str):
-            if _is_ours(child.value) and _find(child.value):
-                yield child.value
+            if _is_ours(child.value):
+                yield child.value, None
         elif not _is_for_type_checkers(child):
-            yield from _imports(child)
+            yield from _mentions_below(child)
 
 
 def _is_ours(module: str) -> bool:
-    return module.split(".")[0] in _PACKAGES
+    return module.partition(".")[0] in _PACKAGES
 
 
 def _is_for_type_checkers(node: ast.AST) -> bool:
