@@ -35,12 +35,19 @@ def seconds_text(seconds: float | None, *, digits: int = 3, none: str = "-") -> 
 
 
 def interval_text(
-    seconds: float | None, low_s: float | None = None, high_s: float | None = None
+    seconds: float | None,
+    low_s: float | None = None,
+    high_s: float | None = None,
+    *,
+    digits: int = 3,
 ) -> str:
     """Returns e.g. `1.83 ms [1.61, 2.09]`, all in the unit of the first; without the brackets where
     an end is None or NaN; `?` for None.
+
+    Args:
+        digits: of the first; its ends have three.
     """
-    text = seconds_text(seconds, none="?")
+    text = seconds_text(seconds, digits=digits, none="?")
     if not seconds or any(end is None or math.isnan(end) for end in (low_s, high_s)):
         return text
     scale, _ = _unit(seconds)

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cdmpp.analytic.conv.layers.model import packaged_layers_path
 from cdmpp.analytic.conv.layers.table import write_layers
 from cdmpp.analytic.conv.seer.table import PickTable
 from cdmpp.analytic.conv.seer.workbook import write_pick_workbook, write_workbook
@@ -35,6 +36,43 @@ def test_the_packaged_model_answers(words: tuple[str, ...], capsys: pytest.Captu
     assert json.loads(said)["total_ms"] > 0
     unknown = run(capsys, "pick", *words, *LAYER, "--device", "v10O", code=4)
     assert "did you mean 'v100'?" in unknown
+
+
+def test_a_layer_has_the_interval_of_the_validation(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("predict", *LAYER, "--layer", "32,64,56,128,1", "--device", "t4")
+    value = json.loads(run(capsys, *words, "--json"))
+    for one in value["layers"]:
+        assert one["low_ms"] < one["time_ms"] < one["high_ms"] < 2 * one["time_ms"]
+    assert [one["out_of_distribution"] for one in value["layers"]] == [False, True]
+    assert value["total_low_ms"] == pytest.approx(sum(one["low_ms"] for one in value["layers"]))
+    assert value["total_high_ms"] == pytest.approx(sum(one["high_ms"] for one in value["layers"]))
+    unseen = json.loads(run(capsys, *words[:-1], "h100", "--json"))
+    assert "h100 was not measured" in unseen["interval_source"]
+    seen, wide = value["layers"][0], unseen["layers"][0]
+    assert wide["high_ms"] / wide["low_ms"] > seen["high_ms"] / seen["low_ms"]
+    text = run(capsys, *words)
+    assert "interval from: 90 % of 4,109 layers on t4, channels or width held out" in text
+    assert "2.426 ms [2.13, 3.34]" in text
+    assert "no filter of its width and stride was measured" in text
+    picked = json.loads(run(capsys, "pick", *words[1:], "--json"))[0]
+    for name, time_ms in picked["time_ms"].items():
+        assert picked["low_ms"][name] < time_ms < picked["high_ms"][name]
+    assert "winograd 2.426 ms [2.08, 3.18]" in run(capsys, "pick", *words[1:])
+
+
+def test_a_model_without_validation_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old = json.loads((packaged_layers_path() / "conv.json").read_text("utf-8"))
+    del old["errors"]
+    (tmp_path / "conv.json").write_text(json.dumps(old))
+    words = ("predict", "--model", str(tmp_path), *LAYER, "--device", "t4")
+    text = run(capsys, *words)
+    assert "no interval: the model has no validation; fit it again with: cdmpp analytic" in text
+    assert "[" not in text
+    value = json.loads(run(capsys, *words, "--json"))
+    assert value["layers"][0]["low_ms"] is None is value["total_high_ms"]
+    assert value["interval_source"].startswith("the model has no validation")
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +117,11 @@ def test_kernels(workbooks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
     value = json.loads(run(capsys, "predict", "--model", model, "--network", "vgg19", "--json"))
     assert len(value["layers"]) == 9
     assert sum(share["time_share"] for share in value["by_limit"].values()) == pytest.approx(1.0)
+    assert all(one["low_ms"] <= one["time_ms"] <= one["high_ms"] for one in value["layers"])
     picked = json.loads(run(capsys, "pick", "--model", model, *LAYER, "--json"))[0]
+    assert "90 % of the kernels of an algorithm on titan-xp" in picked["interval_source"]
+    winograd = picked["low_ms"]["winograd"], picked["high_ms"]["winograd"]
+    assert winograd[0] < picked["time_ms"]["winograd"] < winograd[1]
     assert picked["pick"] == next(iter(picked["time_ms"]))
     assert "winograd" in picked["time_ms"]
     error = run(capsys, "predict", "--model", model, *LAYER, "--device", "t4", code=2)
@@ -100,8 +142,11 @@ def test_layers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert set(result["by_device"]) == {"t4", "v100"}
     assert result["by_device"]["t4"]["algorithm_accuracy"] > 0.7
     assert "algorithm right" in run(capsys, *words)
+    assert 0.8 <= result["by_device"]["t4"]["coverage"] <= 1
     text = run(capsys, "predict", "--model", model, *LAYER, "--device", "l4")
     assert "32x64x56² -> 128, 3x3/1" in text
+    assert "interval from: 90 % of" in text
+    assert "on t4, v100, each left out of a fit in turn, the widest of them; l4 was not" in text
     assert "no device" in run(capsys, "predict", "--model", model, *LAYER, code=2)
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from cdmpp.analytic.conv.algorithms import ConvAlgorithm
+from cdmpp.analytic.conv.errors import LAYER, UNSEEN
 from cdmpp.analytic.conv.layers.model import (
     LayerModel,
     LayerPrediction,
@@ -15,6 +19,7 @@ from cdmpp.analytic.conv.layers.model import (
 from cdmpp.analytic.conv.layers.table import NO_ALGORITHM, LayerTable
 from cdmpp.analytic.conv.seer.model import SeerModel, load_seer, type_name
 from cdmpp.analytic.conv.shapes import ConvShapes, IntArray
+from cdmpp.analytic.intervals import LEAST_ERRORS, Ends, Evidence, LogErrors, ends_of
 from cdmpp.devices.registry import get_device
 from cdmpp.errors import UsageError
 from cdmpp.pretrained import PRETRAINED
@@ -56,6 +61,103 @@ def predict_layers(
         np.zeros(size),
     )  # fmt: skip
     return model.predict(table)
+
+
+@dataclass(frozen=True)
+class LayerIntervals:
+    """Intervals of a `LayerPrediction`, milliseconds.
+
+    Attributes:
+        layer: of each layer's time.
+        closed: for each layer, algorithm -> that of its closed form.
+        is_unmeasured: for each layer, whether no filter of its width and stride was measured; its
+            interval is that of others.
+        evidence: where those of `layer` are from.
+        closed_evidence: where those of `closed` are from.
+    """
+
+    layer: list[Ends]
+    closed: list[dict[ConvAlgorithm, Ends]]
+    is_unmeasured: list[bool]
+    evidence: Evidence
+    closed_evidence: Evidence
+
+    def total_ms(self, count: IntArray) -> Ends:
+        """Returns both ends of the sum of all layers, as if all erred alike.
+
+        Args:
+            count: int64 [R], how often each layer occurs.
+        """
+        low_ms = high_ms = 0.0
+        for (low, high), times in zip(self.layer, count, strict=True):
+            if low is None or high is None:
+                return None, None
+            low_ms, high_ms = low_ms + low * int(times), high_ms + high * int(times)
+        return low_ms, high_ms
+
+
+def layer_intervals(
+    model: SeerModel | LayerModel, found: LayerPrediction, shapes: ConvShapes, device: str | None
+) -> LayerIntervals:
+    """Returns the intervals of what `predict_layers` said of these layers and this device.
+
+    A model of layers was judged on whole layers, one of kernels on each algorithm: its layers have
+    the interval of the algorithm picked.
+    """
+    label = model.device if isinstance(model, SeerModel) else get_device(device or "").name
+    errors = {} if model.errors is None else model.errors.of(label)
+    layer: list[Ends] = []
+    closed: list[dict[ConvAlgorithm, Ends]] = []
+    for time_ms, pick, closed_ms in zip(
+        found.time_ms, found.algorithm, found.closed_ms, strict=True
+    ):
+        own = errors.get(LAYER, errors.get(ConvAlgorithm(int(pick)).name))
+        layer.append(ends_of(own, float(time_ms)))
+        closed.append(
+            {
+                algorithm: ends_of(errors.get(algorithm.name), float(closed_ms[algorithm]))
+                for algorithm in ConvAlgorithm
+                if np.isfinite(closed_ms[algorithm])
+            }
+        )
+    measured = None if not errors or model.errors is None else model.errors
+    is_unmeasured = [False] * len(shapes) if measured is None else measured.is_unmeasured(shapes)
+    of_algorithm = f"the {'kernels' if isinstance(model, SeerModel) else 'layers'} of an algorithm"
+    of_layer = f"{errors[LAYER].count:,} layers" if LAYER in errors else of_algorithm
+    return LayerIntervals(
+        layer, closed, is_unmeasured, _evidence(model, errors, label, of_layer),
+        _evidence(model, errors, label, of_algorithm),
+    )  # fmt: skip
+
+
+def _evidence(
+    model: SeerModel | LayerModel, errors: Mapping[str, LogErrors], label: str, what: str
+) -> Evidence:
+    """Returns what intervals rest on.
+
+    Args:
+        errors: of the device.
+        what: was judged there.
+    """
+    again = "cdmpp analytic conv fit"
+    if model.errors is None:
+        return Evidence(f"the model has no validation; fit it again with: {again}", False)
+    known = sorted(set(model.errors.by_device) - {UNSEEN})
+    if not errors and known:
+        why = (
+            f"the model was fitted on {', '.join(known)} alone; add rows of other GPUs, and {again}"
+        )
+        return Evidence(f"{label} was not measured, and {why}", False)
+    if not errors:
+        why = f"fewer than {LEAST_ERRORS} rows could be held out of the fit"
+        return Evidence(f"{why}; add rows, and {again}", False)
+    if label not in known:
+        return Evidence(
+            f"90 % of {what} on {', '.join(known)}, each left out of a fit in turn, the widest of "
+            f"them; {label} was not measured",
+            True,
+        )
+    return Evidence(f"90 % of {what} on {label}, channels or width held out of the fit", True)
 
 
 def limit_shares(found: LayerPrediction, count: IntArray) -> dict[str, dict[str, float]]:

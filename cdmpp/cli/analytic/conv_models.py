@@ -10,13 +10,15 @@ from typing import Any
 import numpy as np
 
 from cdmpp.analytic.conv.layers.judging import judge_layers, split_layers
-from cdmpp.analytic.conv.layers.model import LayerOptions, fit_layers
+from cdmpp.analytic.conv.layers.model import LayerOptions
 from cdmpp.analytic.conv.layers.table import device_rows, read_layers
+from cdmpp.analytic.conv.layers.validation import fit_validated_layers
 from cdmpp.analytic.conv.predict import load_model
-from cdmpp.analytic.conv.seer.fitting import SeerOptions, fit_seer
+from cdmpp.analytic.conv.seer.fitting import SeerOptions
 from cdmpp.analytic.conv.seer.folder import ConvFolder, read_folder
 from cdmpp.analytic.conv.seer.judging import judge_folder, kernel_times
 from cdmpp.analytic.conv.seer.model import SeerModel
+from cdmpp.analytic.conv.seer.validation import fit_validated_seer
 from cdmpp.analytic.conv.shapes import FloatArray, IntArray
 from cdmpp.cli.analytic.conv import add_model_option
 from cdmpp.cli.shared.options import add_output_options
@@ -100,7 +102,8 @@ def run_fit(args: argparse.Namespace) -> int:
             )
         folder = _folder(args.tables, args.split, args.algo_convention, args.seed, args.no_check)
         train = folder.train
-        seer = fit_seer(train, get_device(args.device), SeerOptions(form=args.form))
+        options = SeerOptions(form=args.form)
+        seer = fit_validated_seer(train, get_device(args.device), options, seed=args.seed)
         seer.save(args.out)
         summary["device"] = seer.device
         summary["rows"] = {name: len(table) for name, table in train.items()}
@@ -110,8 +113,8 @@ def run_fit(args: argparse.Namespace) -> int:
         }
     else:
         table, _ = split_layers(read_layers(args.layers), _split(args.split), seed=args.seed)
-        options = LayerOptions(residual=args.residual, has_drift=not args.no_drift)
-        model = fit_layers(table, options, seed=args.seed)
+        layer_options = LayerOptions(residual=args.residual, has_drift=not args.no_drift)
+        model = fit_validated_layers(table, layer_options, seed=args.seed)
         model.save(args.out)
         summary["rows"] = {spec.name: len(rows) for spec, rows in device_rows(table)}
         summary["drift_ms"] = {
@@ -185,7 +188,8 @@ def _layers_text(result: dict[str, Any]) -> str:
     for label, value in result["by_device"].items():
         texts.append(
             f"{label}: algorithm right {percent_text(value['algorithm_accuracy'], 2)}, RMSPE "
-            f"without drift {percent_text(value['without_drift']['rmspe'], 2)}"
+            f"without drift {percent_text(value['without_drift']['rmspe'], 2)}, in their interval "
+            f"{percent_text(value['coverage'])}"
         )
     return "\n".join(texts)
 

@@ -13,12 +13,19 @@ import numpy as np
 from cdmpp.analytic.conv.algorithms import ConvAlgorithm
 from cdmpp.analytic.conv.collect.cudnn_collect import read_layer_list
 from cdmpp.analytic.conv.networks import NETWORKS, network_layers
-from cdmpp.analytic.conv.predict import limit_shares, load_model, predict_layers
+from cdmpp.analytic.conv.predict import (
+    LayerIntervals,
+    layer_intervals,
+    limit_shares,
+    load_model,
+    predict_layers,
+)
 from cdmpp.analytic.conv.seer.model import type_name
 from cdmpp.analytic.conv.shapes import ConvShapes, IntArray
+from cdmpp.analytic.intervals import Evidence
 from cdmpp.cli.analytic.conv import LAYER_HELP, add_model_option, parse_layers
 from cdmpp.cli.shared.options import add_output_options
-from cdmpp.text import aligned, percent_text, seconds_text
+from cdmpp.text import aligned, interval_text, percent_text
 
 
 def add_predict_options(parser: argparse.ArgumentParser) -> None:
@@ -41,66 +48,94 @@ add_pick_options = add_predict_options
 def run_predict(args: argparse.Namespace) -> int:
     """Runs `cdmpp analytic conv predict`; returns the exit code."""
     shapes, count = _asked(args.network, args.batch, args.list, args.layer)
-    found = predict_layers(load_model(args.model), shapes, args.device)
+    model = load_model(args.model)
+    found = predict_layers(model, shapes, args.device)
+    intervals = layer_intervals(model, found, shapes, args.device)
     time_ms, algorithm, kind = found.time_ms, found.algorithm, found.kernel_type
     shares = limit_shares(found, count)
+    total_ms, ends_ms = float((time_ms * count).sum()), intervals.total_ms(count)
     if args.json:
         rows = [
             {
                 **shapes.row(row),
                 "count": int(count[row]),
                 "time_ms": float(time_ms[row]),
+                "low_ms": intervals.layer[row][0],
+                "high_ms": intervals.layer[row][1],
+                "out_of_distribution": intervals.is_unmeasured[row],
                 "algorithm": _algorithm_name(algorithm[row]),
                 "limit": type_name(int(kind[row])),
             }
             for row in range(len(shapes))
         ]
-        total = float((time_ms * count).sum())
-        print(json.dumps({"layers": rows, "total_ms": total, "by_limit": shares}))
+        total = {"total_ms": total_ms, "total_low_ms": ends_ms[0], "total_high_ms": ends_ms[1]}
+        about = {"interval_source": intervals.evidence.source, "by_limit": shares}
+        print(json.dumps({"layers": rows, **total, **about}))
         return 0
     lines = [["layer", "count", "time", "algorithm", "limit"]]
     for row in range(len(shapes)):
         lines.append(
             [
-                _layer_text(shapes, row), str(count[row]), _time(time_ms[row]),
+                _layer_text(shapes, row), str(count[row]),
+                _time(time_ms[row], intervals.layer[row]) + _mark(intervals, row),
                 _algorithm_name(algorithm[row]), type_name(int(kind[row])),
             ]
         )  # fmt: skip
     print(aligned(lines, "lr"))
-    print(f"all: {_time((time_ms * count).sum())}")
+    print(f"all: {_time(total_ms, ends_ms)}")
     for name, share in shares.items():
         print(
             f"{name}: {percent_text(share['layer_share'], 2)} of the layers, "
             f"{percent_text(share['time_share'], 2)} of the time"
         )
+    _print_evidence(intervals.evidence, intervals)
     return 0
 
 
 def run_pick(args: argparse.Namespace) -> int:
     """Runs `cdmpp analytic conv pick`; returns the exit code."""
     shapes, _ = _asked(args.network, args.batch, args.list, args.layer)
-    found = predict_layers(load_model(args.model), shapes, args.device)
+    model = load_model(args.model)
+    found = predict_layers(model, shapes, args.device)
+    intervals = layer_intervals(model, found, shapes, args.device)
     algorithm, by_algorithm = found.algorithm, found.closed_ms
     rows: list[dict[str, Any]] = []
     for row in range(len(shapes)):
-        available = np.flatnonzero(np.isfinite(by_algorithm[row]))
-        order = available[np.argsort(by_algorithm[row, available], kind="stable")]
+        closed = intervals.closed[row]
+        order = sorted(closed, key=lambda number: by_algorithm[row, number])
         rows.append(
             {
                 **shapes.row(row),
                 "pick": _algorithm_name(algorithm[row]),
-                "time_ms": {
-                    _algorithm_name(number): float(by_algorithm[row, number]) for number in order
-                },
+                "time_ms": {_algorithm_name(n): float(by_algorithm[row, n]) for n in order},
+                "low_ms": {_algorithm_name(n): closed[n][0] for n in order},
+                "high_ms": {_algorithm_name(n): closed[n][1] for n in order},
+                "out_of_distribution": intervals.is_unmeasured[row],
+                "interval_source": intervals.closed_evidence.source,
             }
         )
     if args.json:
         print(json.dumps(rows))
         return 0
     for row, value in enumerate(rows):
-        times = ", ".join(f"{name} {_time(ms)}" for name, ms in value["time_ms"].items())
-        print(f"{_layer_text(shapes, row)}: {value['pick']}  ({times})")
+        times = ", ".join(
+            f"{name} {_time(ms, (value['low_ms'][name], value['high_ms'][name]))}"
+            for name, ms in value["time_ms"].items()
+        )
+        mark = _mark(intervals, row)
+        print(f"{_layer_text(shapes, row)}: {value['pick']}{mark}  ({times})")
+    _print_evidence(intervals.closed_evidence, intervals)
     return 0
+
+
+def _mark(intervals: LayerIntervals, row: int) -> str:
+    return " !" if intervals.is_unmeasured[row] else ""
+
+
+def _print_evidence(evidence: Evidence, intervals: LayerIntervals) -> None:
+    print(evidence.sentence)
+    if any(intervals.is_unmeasured):
+        print("! no filter of its width and stride was measured: the interval may be too narrow")
 
 
 def _asked(
@@ -120,8 +155,9 @@ def _layer_text(shapes: ConvShapes, row: int) -> str:
     )
 
 
-def _time(ms: float) -> str:
-    return seconds_text(1e-3 * float(ms), digits=4)
+def _time(ms: float, ends_ms: tuple[float | None, float | None]) -> str:
+    low_s, high_s = (None if end is None else 1e-3 * end for end in ends_ms)
+    return interval_text(1e-3 * float(ms), low_s, high_s, digits=4)
 
 
 def _algorithm_name(number: Any) -> str:

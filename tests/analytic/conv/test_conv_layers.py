@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 from cdmpp.analytic.conv.algorithms import ConvAlgorithm, find_variant
+from cdmpp.analytic.conv.errors import LAYER
 from cdmpp.analytic.conv.layers.closed_form_model import POOLED, fit_latent
 from cdmpp.analytic.conv.layers.closed_forms import fft_work, latent_work, roofline_ms
 from cdmpp.analytic.conv.layers.drift import Drift, fit_drift
+from cdmpp.analytic.conv.layers.judging import judge_layers
 from cdmpp.analytic.conv.layers.model import (
     BoostOptions,
     LayerOptions,
@@ -20,6 +22,7 @@ from cdmpp.analytic.conv.layers.model import (
     remove_drifts,
 )
 from cdmpp.analytic.conv.layers.table import LayerTable, read_layers, write_layers
+from cdmpp.analytic.conv.layers.validation import fit_validated_layers
 from cdmpp.analytic.conv.seer.judging import time_errors
 from cdmpp.analytic.conv.seer.splits import family_split
 from cdmpp.analytic.conv.shapes import ConvShapes
@@ -208,6 +211,34 @@ def test_the_published_table_is_read() -> None:
     # fastest of the first.
     tenths = np.array_split(t4.time_ms, 10)
     assert tenths[-1].min() > 4 * tenths[0].min()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_intervals_hold_nine_of_ten_layers_with_values_never_seen(seed: int) -> None:
+    table = read_layers(shared("neusight/train/conv.csv.gz"))
+    table = table.take(np.isin(table.device, (0, 3)))
+    train, test = (table.take(side) for side in family_split(table.shapes, seed=seed))
+    model = fit_validated_layers(train, LayerOptions(residual="none"), seed=seed)
+    found, _ = judge_layers(model, test)
+    assert model.errors is not None
+    for label in ("a100-80gb", "t4"):
+        assert 0.85 <= found["by_device"][label]["coverage"] <= 0.95
+        assert model.errors.of(label)[LAYER].low < 0 < model.errors.of(label)[LAYER].high
+
+
+def test_errors_come_back_and_few_rows_have_none(tmp_path: Path) -> None:
+    table = made_up_layers(drift_ms=0.0, rows=200)
+    model = fit_validated_layers(table, LayerOptions(residual="none"))
+    model.save(tmp_path)
+    assert load_layers_model(tmp_path).errors is not None
+    assert load_layers_model(tmp_path).errors.to_json() == model.errors.to_json()
+    one = table.take(np.flatnonzero(table.device == 0))
+    alone = fit_validated_layers(one, LayerOptions(residual="none"))
+    assert alone.errors.of("t4")
+    assert not alone.errors.of("v100")  # no GPU was left out: nothing is known of another
+    few = fit_validated_layers(one.take(np.arange(20)), LayerOptions(residual="none"))
+    assert not few.errors.of("t4")
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from cdmpp.analytic.conv.errors import LAYER
 from cdmpp.analytic.conv.layers.model import LayerModel, remove_drifts
 from cdmpp.analytic.conv.layers.table import LayerTable, device_rows
 from cdmpp.analytic.conv.seer.judging import time_errors
@@ -33,7 +34,11 @@ def split_layers(
 
 
 def judge_layers(model: LayerModel, table: LayerTable) -> tuple[dict[str, Any], FloatArray]:
-    """Returns the errors, all together and by device, and float64 [R] predicted milliseconds."""
+    """Returns the errors, all together and by device, and float64 [R] predicted milliseconds.
+
+    `coverage` of a device is the share of times without drift in their intervals; None = the model
+    has none.
+    """
     found = model.predict(table)
     predicted = found.time_ms + model.drift_ms(table)
     without = remove_drifts(table, model.drifts).time_ms
@@ -45,6 +50,17 @@ def judge_layers(model: LayerModel, table: LayerTable) -> tuple[dict[str, Any], 
             **asdict(time_errors(table.time_ms[rows], predicted[rows])),
             "without_drift": asdict(time_errors(without[rows], found.time_ms[rows])),
             "algorithm_accuracy": float(np.mean(is_right)) if len(known) else None,
+            "coverage": _coverage(model, spec.name, without[rows], found.time_ms[rows]),
         }
     errors = asdict(time_errors(table.time_ms, predicted))
     return {**errors, "by_device": by_device}, predicted
+
+
+def _coverage(
+    model: LayerModel, device: str, measured_ms: FloatArray, predicted_ms: FloatArray
+) -> float | None:
+    errors = None if model.errors is None else model.errors.of(device).get(LAYER)
+    if errors is None:
+        return None
+    found = np.log(measured_ms / predicted_ms)
+    return float(np.mean((errors.low <= found) & (found <= errors.high)))

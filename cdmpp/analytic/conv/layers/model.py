@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from cdmpp.analytic.conv.errors import ConvErrors
 from cdmpp.analytic.conv.layers.closed_form_model import LatentModel, fit_latent
 from cdmpp.analytic.conv.layers.closed_forms import roofline_ms
 from cdmpp.analytic.conv.layers.drift import Drift, fit_drift, no_drift
@@ -96,6 +97,7 @@ class LayerModel:
         algorithms: cuDNN's numbers in the order of the classifier's classes.
         time_trees: booster of the times, None without.
         algorithm_trees: booster of the algorithm, None without.
+        errors: of its validation; None = fitted without (`fit_validated_layers` is with).
     """
 
     options: LayerOptions
@@ -104,6 +106,7 @@ class LayerModel:
     algorithms: tuple[int, ...] = ()
     time_trees: Any = None
     algorithm_trees: Any = None
+    errors: ConvErrors | None = None
 
     def predict(self, table: LayerTable) -> LayerPrediction:
         """Returns the predictions for the shapes and devices of a table; its times are not read."""
@@ -148,6 +151,7 @@ class LayerModel:
                 "closed": self.closed.to_json(),
                 "drifts": {label: drift.to_json() for label, drift in self.drifts.items()},
                 "algorithms": list(self.algorithms),
+                **({} if self.errors is None else {"errors": self.errors.to_json()}),
             },
         )
 
@@ -264,6 +268,7 @@ def load_layers_model(folder: Path) -> LayerModel:
         closed=LatentModel.from_json(value["closed"]),
         drifts={label: Drift.from_json(drift) for label, drift in value["drifts"].items()},
         algorithms=tuple(value["algorithms"]),
+        errors=ConvErrors.from_json(value.get("errors")),
         time_trees=load_booster(folder / _TIME_FILE, hint=_HINT) if has_trees else None,
         algorithm_trees=load_booster(folder / _ALGORITHM_FILE, hint=_HINT) if has_trees else None,
     )

@@ -24,6 +24,7 @@ from cdmpp.analytic.conv.blocks import (
     launched_blocks,
     resident_blocks,
 )
+from cdmpp.analytic.conv.errors import ConvErrors
 from cdmpp.analytic.conv.least_squares import LinearFit
 from cdmpp.analytic.conv.seer.polynomials import (
     FftModel,
@@ -88,6 +89,7 @@ class SeerModel:
         fft_tiling_type: tree of its kernel type, None = unclassified.
         helpers: variant name, or `algo2` for all of GEMM -> polynomial of the helper kernels.
         arithmetic: of the blocks.
+        errors: of its validation; None = fitted without (`fit_validated_seer` is with).
     """
 
     device: str
@@ -99,6 +101,7 @@ class SeerModel:
     fft_tiling_type: SmallTree | None
     helpers: dict[str, LinearFit]
     arithmetic: BlockArithmetic = "corrected"
+    errors: ConvErrors | None = None
 
     def predict(self, shapes: ConvShapes) -> LayerEstimate:
         """Returns the time of every algorithm for every layer.
@@ -173,6 +176,7 @@ class SeerModel:
                 None if self.fft_tiling_type is None else self.fft_tiling_type.to_json()
             ),
             "helpers": {name: fit.to_json() for name, fit in self.helpers.items()},
+            **({} if self.errors is None else {"errors": self.errors.to_json()}),
         }
 
     @classmethod
@@ -198,6 +202,7 @@ class SeerModel:
             fft_tiling_type=None if kind is None else SmallTree.from_json(kind),
             helpers={name: LinearFit.from_json(fit) for name, fit in value["helpers"].items()},
             arithmetic=value["arithmetic"],
+            errors=ConvErrors.from_json(value.get("errors")),
         )
 
     def save(self, path: Path) -> None:

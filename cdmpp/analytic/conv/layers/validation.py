@@ -1,0 +1,67 @@
+"""A fit of measured layers together with its validation on layers and devices left out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from cdmpp.analytic.conv.algorithms import ConvAlgorithm
+from cdmpp.analytic.conv.errors import LAYER, ConvErrors, ErrorSamples, filters_of
+from cdmpp.analytic.conv.layers.model import LayerModel, LayerOptions, fit_layers, remove_drifts
+from cdmpp.analytic.conv.layers.table import LayerTable, device_rows
+from cdmpp.analytic.conv.seer.splits import family_split
+from cdmpp.errors import DataError
+
+#: Fits that leave rows out, at least; one a device where there are more.
+_LEAST_FITS = 3
+
+
+def fit_validated_layers(
+    table: LayerTable, options: LayerOptions | None = None, *, seed: int = 0
+) -> LayerModel:
+    """Returns the model of measured layers with the errors of its validation.
+
+    Raises:
+        DataError: as `fit_layers`.
+    """
+    model = fit_layers(table, options, seed=seed)
+    return replace(model, errors=held_out_errors(model, table, seed=seed))
+
+
+def held_out_errors(model: LayerModel, table: LayerTable, *, seed: int = 0) -> ConvErrors:
+    """Returns how far the model's like is off where it was not fitted.
+
+    As many fits as devices, three at least. Each leaves out values of channels and width
+    (`family_split`) and all rows of one device, and is judged on the layers with a value left out:
+    on that device they are `UNSEEN`, on the others a device of the fit. Times are those without the
+    drift that the model found. Rows that cannot be divided leave the errors unknown.
+
+    Args:
+        table: the rows that the model was fitted on.
+    """
+    clean = remove_drifts(table, model.drifts)
+    options = replace(model.options, has_drift=False)
+    labels = [spec.name for spec, _ in device_rows(table)]
+    samples = ErrorSamples()
+    for fold in range(max(_LEAST_FITS, len(labels))):
+        out = labels[fold % len(labels)] if len(labels) > 1 else None
+        is_out = np.array([spec.name == out for spec in table.devices])[table.device]
+        try:
+            train, test = family_split(table.shapes, seed=seed + fold)
+            fitted = fit_layers(clean.take(train & ~is_out), options, seed=seed)
+            _judge(fitted, clean.take(test), out, samples)
+        except DataError:  # too few values, or no layer of an algorithm left
+            continue
+    return ConvErrors(samples.by_device(), filters_of([table.shapes]))
+
+
+def _judge(fitted: LayerModel, judged: LayerTable, out: str | None, samples: ErrorSamples) -> None:
+    found = fitted.predict(judged)
+    for spec, rows in device_rows(judged):
+        is_seen, measured = spec.name != out, judged.time_ms[rows]
+        samples.add(spec.name, LAYER, measured, found.time_ms[rows], is_seen=is_seen)
+        for algorithm in ConvAlgorithm:
+            took = judged.algorithm[rows] == int(algorithm)
+            predicted = found.closed_ms[rows[took], int(algorithm)]
+            samples.add(spec.name, algorithm.name, measured[took], predicted, is_seen=is_seen)
