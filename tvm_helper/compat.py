@@ -6,16 +6,18 @@ that needs TVM imports it from here.
 
 from __future__ import annotations
 
-import inspect
-import linecache
 import sys
 import types
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from importlib import import_module, metadata
 from importlib.util import find_spec, module_from_spec
 
 from cdmpp.errors import UsageError
+from tvm_helper.quick_import import (
+    cheap_inspect_stack,
+    quick_import,
+    without_garbage_collection,
+)
 
 #: The versions that work together. Later builds of tvm-ffi crash this TVM when it saves JSON.
 REQUIRED_VERSIONS: Mapping[str, str] = types.MappingProxyType(
@@ -48,30 +50,15 @@ def check_versions(found: Mapping[str, str | None]) -> None:
         raise UsageError(f"Cannot use TVM: got {got}; expected {pins}. Run: pip install {pins}")
 
 
-@contextmanager
-def _without_torch() -> Iterator[None]:
-    """Within it there is no torch to be imported, if it is not loaded yet.
-
-    tvm-ffi loads torch wherever it is installed, to pass tensors to and fro, which nothing here
-    does: a worker that builds and runs programs would start in 3 s in place of 1.2.
-    """
-    if "torch" in sys.modules:
-        yield
-        return
-    sys.modules["torch"] = None  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        del sys.modules["torch"]
-
-
 check_versions(installed_versions())
 
-with _without_torch():
+with quick_import():
     import tvm
-    from tvm import s_tir, te, tirx
+    from tvm import relax, s_tir, te, tirx, topi
 from tvm.ir import Call, TensorLoad  # noqa: E402
-from tvm.s_tir import Schedule, ScheduleError  # noqa: E402
+from tvm.ir.utils import derived_object  # noqa: E402
+from tvm.s_tir import Schedule, ScheduleError, meta_schedule  # noqa: E402
+from tvm.s_tir.meta_schedule.utils import shash2hex  # noqa: E402
 from tvm.target import Target  # noqa: E402
 
 #: Module with the block-level passes (LowerInitBlock, CompactBufferAllocation, ...).
@@ -110,7 +97,7 @@ def import_tensor_intrinsics(target_kind: str | None = None) -> None:
         package = s_tir.tensor_intrin = sys.modules[_INTRINSICS] = module_from_spec(spec)
     if package.__spec__ is None or package.__spec__.loader is None or hasattr(package, "cuda"):
         return  # a stub, or all is here
-    with _cheap_inspect_stack():
+    with cheap_inspect_stack(), without_garbage_collection():
         if target_kind == "llvm":
             for name in _CPU_INTRINSICS:
                 import_module(f"{_INTRINSICS}.{name}")
@@ -129,34 +116,9 @@ def stub_tensor_intrinsics() -> None:
         s_tir.tensor_intrin = module
 
 
-@contextmanager
-def _cheap_inspect_stack() -> Iterator[None]:
-    def stack(context: int = 1) -> list[inspect.FrameInfo]:
-        del context
-        frame: types.FrameType | None = sys._getframe(1)
-        found = []
-        while frame is not None:
-            code = frame.f_code
-            line = linecache.getline(code.co_filename, frame.f_lineno)
-            lines, index = ([line], 0) if line else (None, None)
-            found.append(
-                inspect.FrameInfo(
-                    frame, code.co_filename, frame.f_lineno, code.co_name, lines, index
-                )
-            )
-            frame = frame.f_back
-        return found
-
-    original = inspect.stack
-    inspect.stack = stack
-    try:
-        yield
-    finally:
-        inspect.stack = original
-
-
 __all__ = [
     "REQUIRED_VERSIONS", "Call", "Schedule", "ScheduleError", "Sequential", "Target", "TensorLoad",
-    "block_passes", "check_versions", "import_tensor_intrinsics", "installed_versions",
-    "llvm_target", "s_tir", "stub_tensor_intrinsics", "te", "tir_passes", "tirx", "tvm",
+    "block_passes", "check_versions", "derived_object", "import_tensor_intrinsics",
+    "installed_versions", "llvm_target", "meta_schedule", "relax", "s_tir", "shash2hex",
+    "stub_tensor_intrinsics", "te", "tir_passes", "tirx", "topi", "tvm",
 ]  # fmt: skip

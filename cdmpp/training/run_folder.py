@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -226,6 +227,21 @@ def load_model(directory: Path) -> tuple[CostModel, ModelCard]:
     Raises:
         DataError: there is no complete model, or it was written by another version of this format.
     """
+    card, state = _read_card(directory)
+    with _damage_named(directory):
+        return saved_model_class(card.kind).load(Path(directory), state), card
+
+
+def read_card(directory: Path) -> ModelCard:
+    """Returns what is known of a run folder's model, which is not loaded.
+
+    Raises:
+        DataError: as `load_model`.
+    """
+    return _read_card(directory)[0]
+
+
+def _read_card(directory: Path) -> tuple[ModelCard, Any]:
     path = Path(directory) / "model.json"
     value = read_json(path, what="trained model", hint=_HINT, format=MODEL_FORMAT)
     got = value.get("device_vector_schema")
@@ -234,7 +250,7 @@ def load_model(directory: Path) -> tuple[CostModel, ModelCard]:
             f"{path} expects device vectors of version {got}, this version makes "
             f"{DEVICE_VECTOR_SCHEMA_VERSION}; train again with `cdmpp train`"
         )
-    try:
+    with _damage_named(directory):
         calibration = value.get("calibration")
         card = ModelCard(
             kind=value["kind"],
@@ -246,10 +262,16 @@ def load_model(directory: Path) -> tuple[CostModel, ModelCard]:
             versions=value["versions"],
             calibration=LatencyCalibration(**calibration) if calibration else None,
         )
-        model = saved_model_class(card.kind).load(Path(directory), value["state"])
+        return card, value["state"]
+
+
+@contextmanager
+def _damage_named(directory: Path) -> Iterator[None]:
+    try:
+        yield
     except (KeyError, TypeError, AttributeError) as error:
+        path = Path(directory) / "model.json"
         raise DataError(f"{path} is damaged ({error!r}); {_HINT}") from error
-    return model, card
 
 
 def write_predictions(path: Path, rows: list[tuple[str, Samples, NDArray[np.float64]]]) -> None:

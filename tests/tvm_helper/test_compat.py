@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
 import pytest
+
+from tests.paths import ROOT
 
 pytestmark = pytest.mark.tvm
 
@@ -47,32 +50,56 @@ def test_stub_spares_workers_the_tensor_intrinsics() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+def test_no_module_imports_tvm_past_the_quick_import() -> None:
+    of_the_old_tvm = {"legacy", "ansor"}
+    imports = re.compile(r"^(from|import) tvm\b", re.MULTILINE)
+    found = [
+        path.name
+        for path in (ROOT / "tvm_helper").rglob("*.py")
+        if not of_the_old_tvm & set(path.parts) and imports.search(path.read_text("utf-8"))
+    ]
+    assert found == ["compat.py"]
+
+
+#: What there is of TVM once it is imported: functions, operators, their printed names, modules. Of
+#: disco, which TVM does without, the slow import leaves two modules and a function.
+FACTS = (
+    "import hashlib; from tvm_ffi.registry import list_global_func_names as functions;"
+    "operators = sorted(map(str, tvm.ir.Op.list_op_names()));"
+    "printed = [str(tvm.ir.Op.get(o).get_attr('TScriptPrinterName')) for o in operators];"
+    "modules = [m for m in sys.modules if m.startswith('tvm') and m[:10] != 'tvm_helper'];"
+    "found = [[one for one in sorted(many) if 'disco' not in one]"
+    " for many in (functions(), operators, modules)] + [printed]; assert tvm.runtime.disco is None;"
+    "print([len(one) for one in found], hashlib.sha256(repr(found).encode()).hexdigest());"
+)
+
+
 @pytest.mark.slow
-def test_tensor_intrinsics_load_with_the_cheap_stack() -> None:
-    code = (
-        "import inspect; before = inspect.stack;"
-        "from tvm_helper.compat import import_tensor_intrinsics; import_tensor_intrinsics();"
-        "from tvm.s_tir import TensorIntrin; TensorIntrin.get('wmma_sync_16x16x16_f16f16f32');"
-        "assert inspect.stack is before"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
-
-
-def test_tvm_comes_without_torch_which_may_come_later() -> None:
-    code = (
+def test_the_quick_import_leaves_tvm_as_the_slow_one_does_and_torch_for_later() -> None:
+    slow = "import sys; sys.modules['torch'] = None; import tvm;" + FACTS
+    quick = (
         "import sys; from tvm_helper.compat import tvm; assert 'torch' not in sys.modules;"
+        + FACTS
+        + "import gc; assert gc.isenabled(); assert 'tvm.runtime.disco' not in sys.modules;"
+        "assert 'get_operator' not in repr(tvm.ir._ffi_api.GetOp);"
         "import torch, numpy; t = tvm.runtime.tensor(torch.ones(3).numpy());"
         "assert t.numpy().sum() == 3"
     )
-    subprocess.run([sys.executable, "-c", code], check=True)
+    said = [
+        subprocess.run([sys.executable, "-c", code], check=True, capture_output=True).stdout
+        for code in (slow, quick)
+    ]
+    assert said[0] == said[1]
 
 
 @pytest.mark.slow
 def test_intrinsics_of_cpus_come_alone_and_the_others_later() -> None:
     code = (
-        "import sys; from tvm_helper.compat import import_tensor_intrinsics as load;"
+        "import inspect; before = inspect.stack;"
+        "from tvm_helper.compat import import_tensor_intrinsics as load;"
         "from tvm.s_tir import TensorIntrin; load('llvm'); TensorIntrin.get('dot_16x4_vnni');"
         "import tvm.s_tir.tensor_intrin as found; assert not hasattr(found, 'cuda'); load();"
-        "TensorIntrin.get('wmma_sync_16x16x16_f16f16f32'); assert found.cuda"
+        "TensorIntrin.get('wmma_sync_16x16x16_f16f16f32'); assert found.cuda;"
+        "assert inspect.stack is before"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -22,17 +23,23 @@ from tvm_helper.records.lower import lower_record
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("every", [7, pytest.param(1, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize(
     ("name", "folder", "int_share"),
     [("llvm", "tenset-cpu", 0.999), ("cuda", "tenset-cuda", 0.97), ("gpu", "ansor-gpu", 0.98)],
 )
-def test_replay_equals_the_original(name: str, folder: str, int_share: float) -> None:
-    path = shared(f"golden/golden_{name}.jsonl.gz")
+def test_replay_equals_the_original(
+    name: str, folder: str, int_share: float, every: int, tmp_path: Path
+) -> None:
+    path = tmp_path / "lines.jsonl"
+    with gzip.open(shared(f"golden/golden_{name}.jsonl.gz"), "rt") as stream:
+        path.write_text("".join(itertools.islice(stream, 0, None, every)))
     counts = compare_golden([path], [shared(f"{folder}/network_info")]).counts
-    assert counts["lines"] > 900
+    assert counts["lines"] > 900 // every
     assert counts["replayed"] == counts["structure_equal"] == counts["lines"]
-    assert counts["float_ops_equal"] == counts["stores_matched"] > 3000
-    assert counts["int_ops_equal"] >= int_share * counts["stores_matched"]
+    assert counts["float_ops_equal"] == counts["stores_matched"] > 3000 // every
+    few = 2 if every > 1 else 0  # a sample may have more than its share
+    assert counts["int_ops_equal"] + few >= int_share * counts["stores_matched"]
     assert counts["compute_cells_equal"] >= 0.999 * counts["compute_cells"] > 0
     assert counts["buffer_cells_close"] >= 0.999 * counts["buffer_cells"] > 0
     assert counts["other_cells_close"] == counts["other_cells"] > 0

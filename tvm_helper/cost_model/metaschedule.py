@@ -9,13 +9,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tvm.ir.utils import derived_object
-from tvm.s_tir import meta_schedule
-from tvm.s_tir.meta_schedule.utils import shash2hex
 
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import UsageError
 from cdmpp.training.estimates import TrainedModel
+from tvm_helper.compat import derived_object, meta_schedule, shash2hex
 from tvm_helper.cost_model.module_scores import ModuleSamples, module_samples, predict_modules
 from tvm_helper.cost_model.safety_net import SafetyNet
 from tvm_helper.cost_model.scoring import SearchCore

@@ -7,12 +7,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from tvm.s_tir import meta_schedule
-
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import UsageError
 from cdmpp.training.estimates import TrainedModel
-from tvm_helper.compat import Target, import_tensor_intrinsics, stub_tensor_intrinsics
+from tvm_helper.compat import (
+    Target,
+    import_tensor_intrinsics,
+    meta_schedule,
+    stub_tensor_intrinsics,
+)
 from tvm_helper.cost_model.metaschedule import CdmppCostModel
 
 #: Names of TVM's own models, and ours.

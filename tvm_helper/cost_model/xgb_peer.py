@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tvm.s_tir import meta_schedule
-from tvm.s_tir.meta_schedule.cost_model.xgb_model import FeatureGroup
+
+from tvm_helper.compat import meta_schedule
 
 FloatArray = NDArray[np.float64]
 
@@ -81,7 +81,9 @@ class XgbPeer:
                 ends = np.cumsum(arrays[f"rows_{number}"])[:-1]
                 features = np.split(arrays[f"features_{number}"], ends)
                 costs = arrays[f"costs_{number}"]
-                self._model.data[name] = FeatureGroup(name, features, costs)
+                self._model.data[name] = meta_schedule.cost_model.xgb_model.FeatureGroup(
+                    name, features, costs
+                )
                 self._model.data_size += len(costs)
         self._model.last_train_size = state["last_train_size"]
         trees = directory / "trees.json"

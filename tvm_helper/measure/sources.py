@@ -204,7 +204,7 @@ def module_task(
 
 def workload_hash(module: Any) -> str:
     """Returns the hash by which a MetaSchedule database knows a module."""
-    from tvm.s_tir import meta_schedule
+    from tvm_helper.compat import meta_schedule
 
     return str(meta_schedule.database.Workload(module).as_json()[0])
 

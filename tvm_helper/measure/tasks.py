@@ -6,11 +6,9 @@ import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tvm import topi
-
 from cdmpp.devices.device_file import nearest
 from cdmpp.errors import UsageError
-from tvm_helper.compat import te
+from tvm_helper.compat import te, topi
 
 Sizes = Mapping[str, int]
 

@@ -214,7 +214,7 @@ def _database_traces(module: Any, target: Any, scratch: str) -> Iterator[Callabl
     The trace's own `as_json` writes layouts and truth values in another way, and the identity of a
     program follows from the text.
     """
-    from tvm.s_tir import meta_schedule
+    from tvm_helper.compat import meta_schedule
 
     database = meta_schedule.database
     with tempfile.TemporaryDirectory(dir=scratch) as folder:

@@ -306,6 +306,6 @@ def _unanswered(name: str, operator: str, device: DeviceSpec, reason: str) -> Pr
 
 
 def _structural_hash(module: Any) -> str:
-    from tvm.s_tir.meta_schedule.utils import shash2hex
+    from tvm_helper.compat import shash2hex
 
     return str(shash2hex(module))

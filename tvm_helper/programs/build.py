@@ -7,10 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tvm import relax
-from tvm.s_tir import meta_schedule
 
-from tvm_helper.compat import Target, block_passes, s_tir, tvm
+from tvm_helper.compat import Target, block_passes, meta_schedule, relax, s_tir, tvm
 from tvm_helper.programs.schedule_of_trace import schedule_of
 
 #: Type and shape of each argument.

@@ -9,13 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tvm import relax
-from tvm.s_tir import meta_schedule
-
 from cdmpp.errors import DataError
 from cdmpp.extras import require
 from cdmpp.networks.graph.network_file import EXPECTED, last_line, network_format, read_exported
-from tvm_helper.compat import Target, tvm
+from tvm_helper.compat import Target, meta_schedule, relax, tvm
 from tvm_helper.programs.operator_name import operator_of
 
 #: Relax operators that compute nothing at run time.

@@ -11,10 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal
 
-from tvm import topi
-from tvm.s_tir import meta_schedule
-
-from tvm_helper.compat import Schedule, Target, llvm_target, s_tir, te, tirx
+from tvm_helper.compat import Schedule, Target, llvm_target, meta_schedule, s_tir, te, tirx, topi
 
 TargetKind = Literal["llvm", "cuda"]
 _INTRINSICS = "tvm.s_tir.tensor_intrin"

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from tvm.s_tir import meta_schedule
 
 from cdmpp.datasets.metaschedule.databases import (
     RECORD_FILE,
@@ -21,7 +20,7 @@ from cdmpp.errors import CdmppError, DataError, UsageError
 from cdmpp.replay.costs import CostSource, OperatorCost
 from cdmpp.replay.graph import OperatorGraph
 from cdmpp.training.machine_code.cold_memory import LEAST_S
-from tvm_helper.compat import Schedule, Target, import_tensor_intrinsics, s_tir
+from tvm_helper.compat import Schedule, Target, import_tensor_intrinsics, meta_schedule, s_tir
 from tvm_helper.predict.answers import Prediction
 from tvm_helper.predict.predictor import Predictor
 from tvm_helper.programs.network_tasks import NetworkTask

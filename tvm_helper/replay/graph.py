@@ -8,12 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tvm import relax
-from tvm.s_tir import meta_schedule
-
 from cdmpp.errors import DataError
 from cdmpp.replay.graph import Operator, OperatorGraph
-from tvm_helper.compat import Target, tvm
+from tvm_helper.compat import Target, meta_schedule, relax, tvm
 from tvm_helper.programs.network_tasks import (
     NetworkTask,
     NetworkTasks,

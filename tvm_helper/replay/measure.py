@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-from tvm import relax
 
 from cdmpp.errors import DeviceError
-from tvm_helper.compat import Target, import_tensor_intrinsics, tvm
+from tvm_helper.compat import Target, import_tensor_intrinsics, relax, tvm
 from tvm_helper.programs.build import (
     Arguments,
     built,

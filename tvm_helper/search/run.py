@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tvm.s_tir import meta_schedule
 
 from cdmpp.config import to_dict
 from cdmpp.devices.registry import find_device
@@ -20,7 +19,8 @@ from cdmpp.errors import CdmppError, DataError
 from cdmpp.files.atomic import sha256_file, write_json
 from cdmpp.processes.campaign import show_nothing
 from cdmpp.training.estimates import TrainedModel
-from tvm_helper.compat import import_tensor_intrinsics
+from cdmpp.training.run_folder import read_card
+from tvm_helper.compat import import_tensor_intrinsics, meta_schedule
 from tvm_helper.measure.health import machine
 from tvm_helper.measure.tables import failures_by_kind
 from tvm_helper.measure.target import MeasureTarget, check_machine, measure_target
@@ -221,11 +221,13 @@ def _trained(options: SearchOptions) -> tuple[TrainedModel | None, str]:
     """Returns the model; None and why where another cost model can do without."""
     from cdmpp.pretrained import model_folder
     from cdmpp.training.asked_device import asked_device
-    from tvm_helper.cost_model.state_file import load_for_search
 
     try:
-        trained = load_for_search(model_folder(options.model))
-        asked_device(options.device, trained.card)
+        folder = model_folder(options.model)
+        asked_device(options.device, read_card(folder))
+        from tvm_helper.cost_model.state_file import load_for_search  # loads torch
+
+        trained = load_for_search(folder)
     except CdmppError as error:
         if options.cost_model == "cdmpp":
             raise

@@ -20,10 +20,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tvm.s_tir import meta_schedule
-from tvm.s_tir.meta_schedule.utils import shash2hex
 
 from cdmpp.processes.campaign import SameFailures
+from tvm_helper.compat import meta_schedule, shash2hex
 from tvm_helper.measure.failures import failure_name
 from tvm_helper.measure.trials import DiskFullError, Outcome, TrialRunner
 from tvm_helper.search.expected_gain import (

@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tvm.s_tir import meta_schedule
 
 from cdmpp.datasets.extraction.machine_code import MachineCode, known_columns
 from cdmpp.datasets.metaschedule.databases import RECORD_FILE, WORKLOAD_FILE
@@ -24,6 +23,7 @@ from cdmpp.errors import DataError
 from cdmpp.files.atomic import make_folder, write_json
 from cdmpp.processes.campaign import campaign_folder, check_unchanged
 from cdmpp.records import program_id
+from tvm_helper.compat import meta_schedule
 from tvm_helper.measure.journal import (
     TASKS_FOLDER,
     Journal,

@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tvm.ir.utils import derived_object
-from tvm.s_tir import meta_schedule
 
+from tvm_helper.compat import derived_object, meta_schedule
 from tvm_helper.search.session import SearchSession, runner_result
 
 FloatArray = NDArray[np.float64]

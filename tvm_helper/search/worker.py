@@ -57,9 +57,7 @@ def _compile_network(request: dict[str, Any], begin: Begin) -> dict[str, Any]:
 
 def _compare(request: dict[str, Any], begin: Begin) -> dict[str, Any]:
     """Times a function of several modules in turn; returns the costs, a list a module."""
-    from tvm import relax
-
-    from tvm_helper.compat import tvm
+    from tvm_helper.compat import relax, tvm
     from tvm_helper.programs.build import random_tensors
 
     begin()

@@ -10,7 +10,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-from cdmpp.features.machine_code import MACHINE_CODE_NAMES
 from cdmpp.processes.serve import ProgramError, serve
 
 PLAN: dict[str, str] = json.loads(os.environ.get("CDMPP_FAKE", "{}"))
@@ -43,6 +42,8 @@ def build(request: dict[str, Any], begin: Any) -> dict[str, Any]:
     Path(request["artifact"]).write_text(program, encoding="utf-8")
     answer: dict[str, Any] = {"arguments": [["float32", [2, 2]]]}
     if request.get("machine_code"):
+        from cdmpp.features.machine_code import MACHINE_CODE_NAMES  # starts numpy
+
         answer["machine_code"] = [1.0] * len(MACHINE_CODE_NAMES)
     return answer
 

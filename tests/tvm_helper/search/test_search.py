@@ -22,7 +22,7 @@ from cdmpp.datasets.extraction.machine_code import read_machine_code
 from cdmpp.errors import DataError, DeviceError, UsageError
 from cdmpp.files.journal import folder_lock
 from tests.tvm_helper.search.fake_worker import TUNED_S, UNTUNED_S
-from tests.tvm_helper.search.search_runs import plan, search
+from tests.tvm_helper.search.search_runs import interrupted, plan, search
 from tvm_helper.measure.journal import read_journal
 from tvm_helper.search import run as search_module
 from tvm_helper.search.options import SearchOptions
@@ -148,11 +148,11 @@ def test_failures_are_named_and_the_search_goes_on(
 ) -> None:
     plan_deeds(monkeypatch, t0_0="build-loop", t0_1="run-loop", t0_2="run-crash", t0_3="run-killed",
                t1_0="build-crash", t1_1="run-fail")  # fmt: skip
-    summary = search(tmp_path / "out", run_timeout_s=2.0, build_timeout_s=2.0)
+    summary = search(tmp_path / "out", run_timeout_s=1.0, build_timeout_s=1.0)
     found = {kind["name"]: (kind["count"], kind["first_text"]) for kind in summary["failures"]}
     assert found == {
-        "build timeout": (1, "killed after 2 s"),
-        "run timeout": (1, "killed after 2 s"),
+        "build timeout": (1, "killed after 1 s"),
+        "run timeout": (1, "killed after 1 s"),
         "runtime error (device)": (2, "killed by SIGSEGV"),
         "unknown error": (1, "killed by SIGKILL"),
         "compile error (host)": (1, "killed by SIGSEGV"),
@@ -304,19 +304,13 @@ def test_tasks_come_by_their_expected_share() -> None:
     assert isinstance(found.options, SearchOptions)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("stage", ["drawing", "measuring"])
 def test_an_interrupt_keeps_what_was_measured(
     stage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "out"
-    monkeypatch.setenv("CDMPP_FAKE", json.dumps({"pause": "0.2"}))
-    process = subprocess.Popen(
-        [sys.executable, "-m", RUNS, "interrupted", str(out), stage], cwd=ROOT, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
-    said, errors = process.communicate(timeout=600)
-    assert said.splitlines() == ["interrupted"], errors
+    plan_deeds(monkeypatch, pause="0.1")
+    assert interrupted(out, stage)
     kept = trials(out)
     assert 4 <= len(kept) < 8
     monkeypatch.setenv("CDMPP_FAKE", "{}")

@@ -9,7 +9,7 @@ import signal
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,10 +20,12 @@ from cdmpp.errors import DataError, DeviceError, UsageError
 from cdmpp.metrics import spearman
 from cdmpp.records import TensetTask, normalise_workload_key
 from tests.paths import ROOT
+from tvm_helper.cost_model import measured_programs
 from tvm_helper.cost_model.ansor import run as ansor_run
 from tvm_helper.cost_model.ansor import setup as ansor_setup
 from tvm_helper.cost_model.ansor.client import AnsorClient, find_python
 from tvm_helper.cost_model.ansor.scorer import INVALID_SCORE, AnsorScorer
+from tvm_helper.cost_model.measured_programs import SEARCH_TUNING
 from tvm_helper.legacy.environment import STAMP, LegacyEnvironment
 from tvm_helper.legacy.setup import _recipe
 
@@ -244,9 +246,11 @@ def test_the_reference_moves_between_rounds_only(records: tuple[TensetTask, list
 
 @pytest.mark.slow
 def test_tuned_weights_are_kept_if_better_saved_and_loaded(
-    records: tuple[TensetTask, list[str]], tmp_path: Path
+    records: tuple[TensetTask, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    task, lines = records
+    few = replace(SEARCH_TUNING, steps=16, validate_every=8, programs_per_batch=16)
+    monkeypatch.setattr(measured_programs, "SEARCH_TUNING", few)
+    task, lines = records[0], records[1][:16]
     scorer = scorer_for(task, finetune_every=12)
     before = scorer.predict("task", lines)
     # A machine on which everything is the other way round.
@@ -277,17 +281,12 @@ def test_wrong_tasks_are_refused(records: tuple[TensetTask, list[str]]) -> None:
 # The two processes.
 
 
-@pytest.fixture
-def client() -> Iterator[AnsorClient]:
-    made = AnsorClient(OPTIONS, python=Path(sys.executable))
-    yield made
-    made.close()
-
-
-def test_a_model_over_the_pipe_answers_like_one_here(
-    client: AnsorClient, records: tuple[TensetTask, list[str]], caplog: pytest.LogCaptureFixture
+@pytest.mark.slow
+def test_a_model_over_the_pipe_answers_like_one_here_until_it_dies(
+    records: tuple[TensetTask, list[str]], caplog: pytest.LogCaptureFixture
 ) -> None:
     task, lines = records
+    client = AnsorClient(OPTIONS, python=Path(sys.executable))
     client.ask("task", name="task", target=task.target, dag=task.dag_json)
     broken = json.loads(lines[0])
     broken["i"][1][1].append(["XYZ", 0])
@@ -302,9 +301,6 @@ def test_a_model_over_the_pipe_answers_like_one_here(
     with pytest.raises(DataError, match="was not added"):
         client.ask("predict", name="other", lines=lines)
     assert client.ask("predict", name="task", lines=lines[:1])["usage"]["predicted"] == 10
-
-
-def test_a_model_that_dies_is_one_clear_error(client: AnsorClient) -> None:
     assert client.pid is not None
     os.kill(client.pid, signal.SIGKILL)
     with pytest.raises(DataError, match="killed by SIGKILL"):
