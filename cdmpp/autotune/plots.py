@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from cdmpp.autotune.trial_rows import TrialRow, best_so_far, front
-from cdmpp.report.plots import COLOURS, new_figure, svg_text
+from cdmpp.report.plots import COLOURS, log_scale, new_figure, svg_text
 
 _PRUNED = "#9aa5b1"
 _MOST_BARS = 15
@@ -35,7 +35,7 @@ def history_plot(rows: Sequence[TrialRow], what: str) -> str:
     best = best_so_far(list(rows))
     if np.any(np.isfinite(best)):
         axes.step(spent, best, where="post", color=COLOURS[1], lw=2, label="best so far")
-    axes.set_yscale("log")
+    log_scale(axes, "y")
     axes.set_xlabel("CPU minutes of all trials")
     axes.set_ylabel(what)
     axes.legend(frameon=False, fontsize=8)
@@ -111,8 +111,7 @@ def front_plot(rows: Sequence[TrialRow], what: str) -> str:
         color=COLOURS[1],
         label="no other is better in both",
     )
-    axes.set_xscale("log")
-    axes.set_yscale("log")
+    log_scale(axes, "x", "y")
     axes.set_xlabel("prediction (µs a program and device, in a batch)")
     axes.set_ylabel(what)
     axes.legend(frameon=False, fontsize=8)

@@ -65,7 +65,7 @@ def curve_page(curve: Mapping[str, Any], *, command: str, plot: str | None = Non
 
 def curve_svg(curve: Mapping[str, Any]) -> str:
     """Returns a plot of the MAPE against the number of measured tasks, the knee marked."""
-    from cdmpp.report.plots import COLOURS, new_figure, svg_text
+    from cdmpp.report.plots import COLOURS, log_scale, new_figure, svg_text
 
     figure, axes = new_figure(5.6, 3.6)
     for (start, title), colour in zip(STARTS.items(), COLOURS, strict=False):
@@ -86,7 +86,7 @@ def curve_svg(curve: Mapping[str, Any]) -> str:
     axes.set_xscale("symlog", linthresh=1)
     axes.set_xticks(counts, [str(count) for count in counts])
     axes.set_xlim(0, counts[-1] * 1.1)
-    axes.set_yscale("log")
+    log_scale(axes, "y")
     axes.set_xlabel("measured tasks")
     axes.set_ylabel("MAPE on the judging tasks (%)")
     axes.legend(frameon=False, fontsize=8)

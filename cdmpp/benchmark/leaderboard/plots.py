@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from cdmpp.report.plots import COLOURS, new_figure, svg_text
+from cdmpp.report.plots import COLOURS, log_scale, new_figure, svg_text
 
 #: (mean, half width of the 95 % interval or None)
 Estimate = tuple[float, float | None]
@@ -104,7 +104,7 @@ def budget_curves(
             fontsize=7,
             color="#616e7c",
         )
-    axes.set_yscale("log")
+    log_scale(axes, "y")
     axes.set_xticks(list(places.values()), [ticks[budget] for budget in places])
     axes.set_xlabel("measured tasks of the new device")
     axes.set_ylabel("MAPE (%)")

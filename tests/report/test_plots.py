@@ -1,0 +1,32 @@
+"""Plots of the reports as SVG text."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from cdmpp.report.plots import error_by_latency, log_scale, new_figure, svg_text
+
+
+@pytest.mark.parametrize(
+    ("limits", "labels"),
+    [
+        ((1e-4, 1e-2), ["10⁻⁴", "10⁻³", "10⁻²"]),
+        ((1.0, 1000.0), ["1", "10", "100", "1000"]),
+        ((2e-5, 9e-5), ["2·10⁻⁵", "3·10⁻⁵", "4·10⁻⁵", "6·10⁻⁵"]),
+    ],
+)
+def test_labels_of_logarithmic_axes_are_plain_text(limits, labels):
+    figure, axes = new_figure(3, 3)
+    log_scale(axes, "x")
+    axes.set_xlim(*limits)
+    axes.set_yticks([])
+    text = svg_text(figure)
+    assert [label for label in labels if f">{label}</text>" not in text] == []
+    assert "mathdefault" not in text
+
+
+def test_the_same_data_gives_the_same_bytes():
+    measured_s = np.geomspace(1e-5, 1e-3, 40)
+    errors = {"transformer": np.linspace(0.01, 0.4, 40)}
+    assert error_by_latency(measured_s, errors) == error_by_latency(measured_s, errors)
