@@ -38,6 +38,40 @@ def test_predicts_the_published_number(capsys):
     assert "532.06 µs" in capsys.readouterr().out
 
 
+def test_a_gpu_formula_without_measurements_has_no_interval(capsys):
+    words = ("--preset", str(PRESETS / "dlrm-default.yaml"), "--device", "h100")
+    assert run("predict", *words, "--json") == 0
+    value = json.loads(capsys.readouterr().out)
+    assert value["low_s"] is None is value["high_s"]
+    assert "the error of lru is unknown" in value["interval_source"]
+    assert run("predict", *words) == 0
+    text = capsys.readouterr().out
+    assert "no interval: no measurement of these kernels on a GPU is at hand" in text
+
+
+def test_a_table_of_ones_own_makes_the_interval_of_a_gpu(tmp_path, capsys):
+    path = tmp_path / "bench.csv"
+    times = [400.0 + 10 * number for number in range(20)]  # predicted: 532 us
+    path.write_text(
+        "kernel_name,batch_size,num_embeddings,num_tables,bag_size,embedding_dim,rows_per_block,"
+        "kernel_runtime\n"
+        + "".join(f"batched_embedding,2048,1000000,8,100,64,4,{time}\n" for time in times)
+    )
+    words = ("--preset", str(PRESETS / "dlrm-default.yaml"), "--device", "v100-reference",
+             "--version", "resident", "--measured", str(path))  # fmt: skip
+    assert run("predict", *words, "--json") == 0
+    value = json.loads(capsys.readouterr().out)
+    assert value["low_s"] == pytest.approx(400e-6)
+    assert value["high_s"] == pytest.approx(590e-6)
+    assert value["interval_source"] == "90 % of 20 kernels of bench.csv on v100-reference"
+    assert run("predict", *words[:3], "h100", *words[4:], "--measured-on", "v100-reference") == 0
+    text = capsys.readouterr().out
+    assert "interval from: 90 % of 20 kernels of bench.csv on v100-reference; h100 was not" in text
+    path.write_text("\n".join(path.read_text().splitlines()[:5]) + "\n")
+    assert run("predict", *words) == 0
+    assert "no interval: 4 kernels of bench.csv are too few" in capsys.readouterr().out
+
+
 def test_missing_sizes_are_named(capsys):
     assert run("predict", "--batch", "8") == 2
     assert "--rows, --tables, --lookups, --width" in capsys.readouterr().err
@@ -81,9 +115,37 @@ def test_measures_fits_and_predicts(tmp_path, capsys):
     assert run("predict", *shape, "--constants", str(constants), "--json") == 0
     value = json.loads(capsys.readouterr().out)
     assert value["latency_s"] == pytest.approx(sum(value["parts_s"].values()))
+    assert value["low_s"] < value["latency_s"] < value["high_s"]
+    words = (*shape, "--constants", str(constants), "--pass", "backward-dense", "--json")
+    assert run("predict", *words) == 0
+    value = json.loads(capsys.readouterr().out)
+    assert value["low_s"] is None is value["high_s"]
+    assert "fewer than 19 measurements of backward-dense" in value["interval_source"]
     assert run("evaluate", "--data", str(folder), "--json") == 0
     lines_found = json.loads(capsys.readouterr().out)["lines"]
     assert lines_found["cpu"]["forward"]["gmae"] < lines_found["plain"]["forward"]["gmae"]
+
+
+@pytest.mark.slow
+def test_cpu_lookups_have_the_interval_of_the_validation(tmp_path, capsys):
+    constants = tmp_path / "constants.json"
+    assert run("fit", "--data", str(CAMPAIGN), "--out", str(constants), "--json") == 0
+    capsys.readouterr()
+    shape = ("--batch", "512", "--rows", "100000", "--tables", "4", "--lookups", "32",
+             "--width", "64", "--constants", str(constants))  # fmt: skip
+    assert run("predict", *shape, "--json") == 0
+    value = json.loads(capsys.readouterr().out)
+    assert value["low_s"] < value["latency_s"] < value["high_s"] < 3 * value["latency_s"]
+    assert run("predict", *shape) == 0
+    text = capsys.readouterr().out
+    assert "interval from: 90 % of 235 lookups (forward) on AMD EPYC, table sizes held" in text
+    assert text.splitlines()[0].startswith("1.77")
+    assert " ms [" in text.splitlines()[0]
+    old = json.loads(constants.read_text())
+    del old["errors"]
+    constants.write_text(json.dumps(old))
+    assert run("predict", *shape) == 0
+    assert "no interval: the constants have no validation; fit them" in capsys.readouterr().out
 
 
 def test_a_campaign_without_its_machine_says_how_to_make_one(tmp_path, capsys):

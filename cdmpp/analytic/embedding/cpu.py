@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from cdmpp.analytic.embedding.cache_hits import Popularity, TableVisits, zipf_popularity
 from cdmpp.analytic.embedding.shapes import EmbeddingShape, Pass
+from cdmpp.analytic.intervals import LogErrors
 from cdmpp.errors import DataError, UsageError
 from cdmpp.files.atomic import write_json
 
@@ -83,6 +84,7 @@ class CpuConstants:
         cost_s: pass -> {work: seconds a unit}; a work that is not named costs nothing.
         n: pass -> measurements it was fitted on.
         origin: machine, versions and file of the measurements.
+        errors: pass -> errors of the validation; None = there was none.
     """
 
     caches: CpuCaches
@@ -90,6 +92,7 @@ class CpuConstants:
     cost_s: dict[str, dict[str, float]]
     n: dict[str, int]
     origin: dict[str, Any]
+    errors: dict[str, LogErrors] | None = None
 
     def latency_s(
         self, points: Sequence[CpuPoint], *, counted: CountedWork | None = None
@@ -242,11 +245,13 @@ def read_constants(path: Path) -> CpuConstants:
         rest = {
             entry.name: value[entry.name]
             for entry in fields(CpuConstants)
-            if entry.name != "caches"
+            if entry.name not in ("caches", "errors")
         }
+        found = value.get("errors")  # absent in files of older versions
+        errors = None if found is None else {k: LogErrors(**own) for k, own in found.items()}
     except (KeyError, TypeError) as error:
         raise DataError(f"{path}: constants are incomplete ({error}); {hint}") from None
-    return CpuConstants(caches, **rest)
+    return CpuConstants(caches, **rest, errors=errors)
 
 
 def _private_misses(point: CpuPoint, caches: CpuCaches) -> dict[str, float]:

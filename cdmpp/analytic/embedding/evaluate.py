@@ -17,6 +17,7 @@ from cdmpp.analytic.embedding.devices import KernelDevice
 from cdmpp.analytic.embedding.errors import KernelErrors, kernel_errors
 from cdmpp.analytic.embedding.gpu import VERSIONS, KernelOptions
 from cdmpp.analytic.embedding.gpu_fit import calibrate, predict_gpu
+from cdmpp.analytic.embedding.intervals import with_errors
 from cdmpp.analytic.embedding.kernel_table import KernelTable
 from cdmpp.analytic.embedding.shapes import Pass
 from cdmpp.errors import DataError, UsageError
@@ -116,7 +117,8 @@ def split_points(points: Sequence[CpuPoint], split: Split, seed: int) -> tuple[I
 
 
 def fit_campaign(campaign: LookupCampaign) -> CpuConstants:
-    """Returns the costs of a campaign's machine, fitted to the fastest round of every point.
+    """Returns the costs of a campaign's machine, fitted to the fastest round of every point, with
+    the errors of their validation.
 
     Raises:
         DataError: as `fit_cpu`.
@@ -124,7 +126,9 @@ def fit_campaign(campaign: LookupCampaign) -> CpuConstants:
     points, measured_s = points_of(best_of_rounds(campaign.rows))
     machine = campaign.machine
     origin = {"machine": machine["processor"], "versions": machine["versions"]}
-    return fit_cpu(points, measured_s, campaign.caches, origin=origin)
+    counted = CountedWork(campaign.caches)
+    constants = fit_cpu(points, measured_s, campaign.caches, origin=origin, counted=counted)
+    return with_errors(constants, points, measured_s, counted=counted)
 
 
 def judge_campaign(

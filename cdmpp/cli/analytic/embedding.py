@@ -23,6 +23,7 @@ from cdmpp.analytic.embedding.errors import KernelErrors, kernel_errors
 from cdmpp.analytic.embedding.evaluate import fit_campaign, judge_campaign, predict_table
 from cdmpp.analytic.embedding.gpu import VERSIONS, KernelOptions
 from cdmpp.analytic.embedding.gpu_fit import estimate_point
+from cdmpp.analytic.embedding.intervals import cpu_evidence, gpu_evidence
 from cdmpp.analytic.embedding.kernel_table import read_kernel_table
 from cdmpp.analytic.embedding.shapes import (
     PASSES,
@@ -30,11 +31,12 @@ from cdmpp.analytic.embedding.shapes import (
     default_rows_per_block,
     load_preset,
 )
+from cdmpp.analytic.intervals import Evidence, LogErrors, ends_of
 from cdmpp.cli.shared.options import add_output_options, parse_seeds
 from cdmpp.errors import UsageError
 from cdmpp.files.atomic import make_folder, write_text
 from cdmpp.report.embedding_results import embedding_report, error_plots
-from cdmpp.text import seconds_text
+from cdmpp.text import interval_text, seconds_text
 
 _time = partial(seconds_text, digits=5)
 _SIZES = ("batch", "rows", "tables", "lookups", "width", "rows_per_block")
@@ -45,6 +47,13 @@ def add_predict_options(parser: argparse.ArgumentParser) -> None:
     _add_shape(parser)
     _add_kernel(parser)
     parser.add_argument("--constants", type=Path, metavar="JSON", help="of a CPU, made by `fit`")
+    parser.add_argument(
+        "--measured", type=Path, metavar="CSV",
+        help="a profiler's table of such kernels, same pass and access: makes an interval",
+    )  # fmt: skip
+    parser.add_argument(
+        "--measured-on", metavar="NAME", help="the GPU that ran them (default: that of --device)"
+    )
     add_output_options(parser)
 
 
@@ -98,12 +107,13 @@ def run_predict(args: argparse.Namespace) -> int:
         constants = read_constants(args.constants)
         parts = cpu_parts_s(point, constants)
         latency_s = float(constants.latency_s([point])[0])
+        errors, evidence = cpu_evidence(constants, args.which)
         if args.json:
-            value = {"pass": args.which, "latency_s": latency_s, "parts_s": parts}
-            print(json.dumps({**value, **asdict(shape), "zipf": args.zipf}))
+            value = {"pass": args.which, **_interval_row(latency_s, errors, evidence)}
+            print(json.dumps({**value, "parts_s": parts, **asdict(shape), "zipf": args.zipf}))
             return 0
         machine = constants.origin.get("machine", "a CPU")
-        print(f"{_time(latency_s)}  {args.which} on {machine}")
+        print(f"{_interval(latency_s, errors)}  {args.which} on {machine}\n{evidence.sentence}")
         for name, part in sorted(parts.items(), key=lambda item: -item[1]):
             print(f"  {100 * part / latency_s:5.1f} %  {name.replace('_', ' ')}")
         return 0
@@ -115,19 +125,33 @@ def run_predict(args: argparse.Namespace) -> int:
         uses_shared_memory=not args.no_shared_memory, reproduces_defects=args.reproduce_defects,
     )  # fmt: skip
     found = estimate_point(point, device, options)
+    measured = None if args.measured is None else read_kernel_table(args.measured)
+    measured_on = kernel_device(args.measured_on or args.device)
+    errors, evidence = gpu_evidence(measured, args.measured, measured_on, device, point, options)
     if args.json:
         about = {"device": device.name, "source": device.source, "pass": args.which}
-        print(json.dumps({**about, "version": args.version, **asdict(shape), **asdict(found)}))
+        value = {**about, "version": args.version, **asdict(shape), **asdict(found)}
+        print(json.dumps({**value, **_interval_row(found.latency_s, errors, evidence)}))
         return 0
     print(
-        f"{_time(found.latency_s)}  {args.which} on {device.name} ({args.version}), "
-        f"limited by {found.limit}\n"
+        f"{_interval(found.latency_s, errors)}  {args.which} on {device.name} ({args.version}), "
+        f"limited by {found.limit}\n{evidence.sentence}\n"
         f"  DRAM traffic {found.dram_bytes / 1e6:.3f} MB, "
         f"L2 traffic {found.l2_bytes / 1e6:.3f} MB\n"
         f"  hit rate {100 * found.hit_rate:.2f} %, {found.cached_rows} rows of a table fit into "
         f"its part of the L2\n  rates: {device.source}"
     )
     return 0
+
+
+def _interval(latency_s: float, errors: LogErrors | None) -> str:
+    return interval_text(latency_s, *ends_of(errors, latency_s), digits=5)
+
+
+def _interval_row(latency_s: float, errors: LogErrors | None, evidence: Evidence) -> dict[str, Any]:
+    low_s, high_s = ends_of(errors, latency_s)
+    ends = {"low_s": low_s, "high_s": high_s}
+    return {"latency_s": latency_s, **ends, "interval_source": evidence.source}
 
 
 def run_measure(args: argparse.Namespace) -> int:

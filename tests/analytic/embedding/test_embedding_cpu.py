@@ -12,11 +12,13 @@ from cdmpp.analytic.embedding.campaign import (
     best_of_rounds,
     campaign_points,
     read_campaign,
+    read_folder,
     round_spread,
     run_campaign,
     write_campaign,
 )
 from cdmpp.analytic.embedding.cpu import (
+    CountedWork,
     CpuCaches,
     CpuPoint,
     cpu_work,
@@ -29,8 +31,10 @@ from cdmpp.analytic.embedding.devices import measured_devices
 from cdmpp.analytic.embedding.evaluate import judge, points_of, split_points
 from cdmpp.analytic.embedding.gpu import KernelOptions
 from cdmpp.analytic.embedding.gpu_fit import calibrate, predict_gpu
+from cdmpp.analytic.embedding.intervals import with_errors
 from cdmpp.analytic.embedding.shapes import EmbeddingShape
 from cdmpp.errors import DataError, DeviceError, UsageError
+from tests.paths import ROOT
 
 CACHES = CpuCaches(32 << 10, 1 << 20, 32 << 20)
 SWEEP = MemorySweep([2**k for k in range(12, 29)], [2.0**k / 3e10 for k in range(12, 29)])
@@ -96,6 +100,12 @@ def test_constants_survive_the_file(tmp_path):
     path = tmp_path / "constants.json"
     write_constants(path, fitted)
     assert read_constants(path) == fitted
+    checked = with_errors(
+        fitted, points, np.linspace(1e-5, 1e-3, len(points)), counted=CountedWork(CACHES)
+    )
+    assert checked.cost_s == fitted.cost_s
+    write_constants(path, checked)
+    assert read_constants(path) == checked
     path.write_text(json.dumps({"schema": "other"}))
     with pytest.raises(DataError, match="schema 'other'"):
         read_constants(path)
@@ -147,6 +157,25 @@ def test_the_test_part_does_not_reach_the_fits():
     assert [entry.line for entry in first] == [entry.line for entry in second]
     for before, after in zip(first, second, strict=True):
         assert np.array_equal(before.predicted_s, after.predicted_s)
+
+
+@pytest.mark.slow
+def test_intervals_hold_nine_of_ten_lookups_of_tables_never_seen():
+    campaign = read_folder(ROOT / "data" / "embedding-cpu")
+    points, measured_s = points_of(best_of_rounds(campaign.rows))
+    counted = CountedWork(campaign.caches)
+    is_inside = []
+    for seed in range(3):
+        training, test = split_points(points, "table", seed)
+        known = [points[i] for i in training]
+        fitted = fit_cpu(known, measured_s[training], campaign.caches, counted=counted)
+        fitted = with_errors(fitted, known, measured_s[training], counted=counted)
+        predicted_s = fitted.latency_s([points[i] for i in test], counted=counted)
+        for i, error in zip(test, np.log(measured_s[test] / predicted_s), strict=True):
+            errors = fitted.errors[points[i].which]
+            assert errors.low <= 0 <= errors.high
+            is_inside.append(errors.low <= error <= errors.high)
+    assert 0.85 <= np.mean(is_inside) <= 0.95
 
 
 def test_campaign_is_measured_once_and_continued(tmp_path):

@@ -1,0 +1,116 @@
+"""How far the embedding models are off where they were not fitted: intervals of their times."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cdmpp.analytic.embedding.cpu import CountedWork, CpuConstants, CpuPoint, fit_cpu
+from cdmpp.analytic.embedding.devices import KernelDevice
+from cdmpp.analytic.embedding.gpu import KernelOptions
+from cdmpp.analytic.embedding.gpu_fit import predict_gpu
+from cdmpp.analytic.embedding.kernel_table import KernelTable
+from cdmpp.analytic.embedding.shapes import Pass
+from cdmpp.analytic.intervals import LEAST_ERRORS, Evidence, LogErrors
+
+FloatArray = NDArray[np.float64]
+
+_FOLDS = 5
+
+
+def with_errors(
+    constants: CpuConstants,
+    points: Sequence[CpuPoint],
+    measured_s: FloatArray,
+    *,
+    counted: CountedWork,
+    seed: int = 0,
+) -> CpuConstants:
+    """Returns constants with the errors of their validation, by pass.
+
+    Five fits, each without a fifth of the table sizes (rows, width), are judged on these. A pass
+    with fewer than 19 points has none.
+
+    Args:
+        points: that the constants were fitted on.
+        measured_s: float64 [N], seconds.
+        counted: work of these points.
+        seed: of the folds.
+    """
+    sizes = [(point.shape.rows, point.shape.width) for point in points]
+    names = sorted(set(sizes))
+    order = np.random.default_rng(seed).permutation(len(names))
+    fold_of = {names[place]: number % _FOLDS for number, place in enumerate(order)}
+    fold = [fold_of[size] for size in sizes]
+    found: dict[str, list[float]] = {}
+    for number in range(_FOLDS):
+        rest = [i for i, own in enumerate(fold) if own != number]
+        known = {points[i].which for i in rest}
+        judged = [i for i, own in enumerate(fold) if own == number and points[i].which in known]
+        if not judged:
+            continue
+        training = [points[i] for i in rest]
+        fitted = fit_cpu(training, measured_s[rest], constants.caches, counted=counted)
+        predicted_s = fitted.latency_s([points[i] for i in judged], counted=counted)
+        for i, error in zip(judged, np.log(measured_s[judged] / predicted_s), strict=True):
+            found.setdefault(points[i].which, []).append(float(error))
+    errors = {which: LogErrors.of(np.array(own)) for which, own in found.items()}
+    return replace(constants, errors={k: own for k, own in errors.items() if own is not None})
+
+
+def cpu_evidence(constants: CpuConstants, which: Pass) -> tuple[LogErrors | None, Evidence]:
+    """Returns the errors of a pass, None = unknown, and what they rest on."""
+    again = "cdmpp analytic embedding fit"
+    if constants.errors is None:
+        why = f"the constants have no validation; fit them again with: {again}"
+        return None, Evidence(why, False)
+    errors = constants.errors.get(which)
+    if errors is None:
+        why = f"fewer than {LEAST_ERRORS} measurements of {which}; measure more, and {again}"
+        return None, Evidence(why, False)
+    machine = constants.origin.get("machine", "the CPU")
+    source = f"90 % of {errors.count:,} lookups ({which}) on {machine}, table sizes held out"
+    return errors, Evidence(f"{source} of the fit", True)
+
+
+def gpu_evidence(
+    measured: KernelTable | None,
+    place: Path | None,
+    measured_on: KernelDevice,
+    asked: KernelDevice,
+    point: CpuPoint,
+    options: KernelOptions,
+) -> tuple[LogErrors | None, Evidence]:
+    """Returns the errors of the formulas on a benchmark's kernels, None = unknown, and what they
+    rest on. Nothing is fitted, so no kernel has to be held out.
+
+    Args:
+        measured: kernels of the pass and access that are asked; None = there are none.
+        place: their file.
+        measured_on: the GPU that ran them.
+        asked: the GPU that is asked about.
+
+    Raises:
+        DataError: the table has no shapes.
+    """
+    if measured is None:
+        return None, Evidence(
+            f"no measurement of these kernels on a GPU is at hand, so the error of "
+            f"{options.version} is unknown; give a profiler's table of yours: --measured CSV",
+            False,
+        )
+    points = [replace(point, shape=shape) for shape in measured.embedding_shapes()]
+    predicted_s = predict_gpu(points, measured_on, options)
+    errors = LogErrors.of(np.log(measured.latency_s / predicted_s))
+    name = "" if place is None else f" of {place.name}"
+    if errors is None:
+        why = f"{len(points)} kernels{name} are too few, expected at least {LEAST_ERRORS}"
+        return None, Evidence(why, False)
+    source = f"90 % of {errors.count:,} kernels{name} on {measured_on.name}"
+    if measured_on.name != asked.name:
+        source += f"; {asked.name} was not measured"
+    return errors, Evidence(source, True)
