@@ -12,7 +12,7 @@ Estimate = tuple[float, float | None]
 _SUBJECT = COLOURS[0]
 _PEER = "#9fb3c8"
 _REFERENCE = "#e4e7eb"
-#: Bars longer than this many times the median one are cut; the number is beside the name.
+#: Errors longer than this many times the median one are cut; the number is beside the name.
 _LONGEST = 4.0
 
 
@@ -29,29 +29,27 @@ def line_bars(
     Args:
         values: line -> estimate, in the order of the bars.
         label: of the axis.
-        is_percent: whether the values are fractions to be shown as percent.
+        is_percent: whether the values are errors, fractions to be shown as percent (very long bars
+            are cut); otherwise scores of at most 1.
     """
     scale = 100.0 if is_percent else 1.0
     figure, axes = new_figure(5.6, 0.6 + 0.3 * len(values))
     means = [scale * mean for mean, _ in values.values()]
-    limit = _LONGEST * sorted(means)[len(means) // 2]
+    limit = (_LONGEST * sorted(means)[len(means) // 2] or 1.0) if is_percent else 1.0
     ticks = []
     for place, (name, (mean, half)) in enumerate(values.items()):
         colour = _SUBJECT if name == subject else _REFERENCE if name in references else _PEER
-        shown = min(scale * mean, limit) if limit > 0 else scale * mean
-        axes.barh(place, shown, color=colour, height=0.7)
+        axes.barh(place, min(scale * mean, limit), color=colour, height=0.7)
         if half is not None and scale * mean <= limit:
             axes.errorbar(
                 scale * mean, place, xerr=scale * half, color="#1f2933", lw=1, capsize=2.5
             )
         text = f"{scale * mean:.1f} %" if is_percent else f"{mean:.3f}"
-        text = f"{scale * mean:.1f} %" if is_percent else f"{mean:.3f}"
         ticks.append(f"{name}  {text}")
     axes.set_yticks(range(len(ticks)), ticks)
     axes.invert_yaxis()
     axes.grid(False, axis="y")
-    if limit > 0:
-        axes.set_xlim(min(0.0, *means), min(axes.get_xlim()[1], 1.15 * limit))
+    axes.set_xlim(min(0.0, *means), min(axes.get_xlim()[1], 1.15 * limit) if is_percent else 1.0)
     axes.set_xlabel(label)
     return svg_text(figure)
 

@@ -220,7 +220,8 @@ def _bars(board: Board, scores: ModelScores) -> list[tuple[str, str]]:
                 label=label,
                 is_percent=is_percent,
             )
-            plots.append((f"{label}; 95 % interval over seeds. Very long bars are cut.", svg))
+            cut = " Very long bars are cut." if is_percent else ""
+            plots.append((f"{label}; 95 % interval over seeds.{cut}", svg))
     return plots
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from cdmpp.benchmark.cell_store import CellResult
 from cdmpp.benchmark.leaderboard.board import Board, family_scores, model_scores
+from cdmpp.benchmark.leaderboard.plots import line_bars
 from cdmpp.benchmark.leaderboard.rows import tidy_rows
 from cdmpp.benchmark.leaderboard.verdict import (
     overall_transfer_findings,
@@ -254,3 +255,14 @@ def test_fine_tuning_is_compared_at_the_headline_budget(tmp_path):
     assert [finding.is_met for finding in both] == [True, False, True]
     assert "all 4 left-out devices" in both[0].text
     write_leaderboard(leaderboard(board), tmp_path)
+
+
+def test_scores_are_never_cut_and_errors_are() -> None:
+    values = {"ours": (0.672, 0.1), "roofline": (0.001, 0.3), "constant": (0.0, None)}
+    found = [
+        line_bars(values, subject="ours", references=(), label="score", is_percent=is_percent)
+        for is_percent in (False, True)
+    ]
+    ends = [max(map(float, re.findall(r">(\d\.\d)<", svg))) for svg in found]
+    assert ends[0] == 1.0
+    assert ends[1] < 0.5
