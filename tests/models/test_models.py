@@ -124,7 +124,7 @@ def test_transformer_overfits_64_records():
     options = TransformerOptions(
         network=NetOptions(hidden=48, layers=1, heads=2, feed_forward=64, dropout=0.0),
         loop=LoopOptions(
-            epochs=150, programs_per_batch=16, learning_rate=3e-3, weight_decay=0.0, patience=150
+            epochs=50, programs_per_batch=16, learning_rate=5e-3, weight_decay=0.0, patience=50
         ),
     )
     model = TransformerCostModel(options)
@@ -137,7 +137,7 @@ def test_transformer_beats_constant_and_roofline_on_unseen_tasks():
     train, validation, test = split_by_task(make_samples(30, 8, seed=4))
     options = TransformerOptions(
         network=NetOptions(hidden=48, layers=1, heads=2, feed_forward=64),
-        loop=LoopOptions(epochs=25, programs_per_batch=16, learning_rate=3e-3),
+        loop=LoopOptions(epochs=10, programs_per_batch=16, learning_rate=5e-3),
     )
     errors = {}
     for model in (TransformerCostModel(options), ConstantCostModel(), RooflineCostModel()):

@@ -108,15 +108,21 @@ def choose_start(
     return OtherStart(model, card, tasks, held_out, fits.held_out_s[kept]), facts
 
 
-def start_from(shipped_dir: Path, options: TrainOptions) -> ChooseStart:
-    """Returns `choose_start` for a run of these options, as `train_run` takes it."""
+def start_from(
+    shipped_dir: Path, options: TrainOptions, *, tuning: FinetuneOptions | None = None
+) -> ChooseStart:
+    """Returns `choose_start` for a run of these options, as `train_run` takes it.
+
+    Args:
+        tuning: how the shipped model is tuned; None = as by default.
+    """
 
     def choose(
         samples: Samples, train: Samples, validation: Samples, run_dir: Path, show: OnTrain
     ) -> tuple[OtherStart | None, dict[str, Any] | None]:
         return choose_start(
             lambda: new_model(options.model, options), options.model, shipped_dir, samples,
-            train, validation, seed=options.seed, run_dir=run_dir, on_progress=show,
+            train, validation, options=tuning, seed=options.seed, run_dir=run_dir, on_progress=show,
         )  # fmt: skip
 
     return choose

@@ -24,7 +24,7 @@ from tests.models.synthetic import make_samples
 
 pytestmark = pytest.mark.training
 
-OPTIONS = FinetuneOptions(what="adapters", steps=20, validate_every=10, learning_rate=5e-3)
+OPTIONS = FinetuneOptions(what="adapters", steps=10, validate_every=10, learning_rate=1e-2, folds=2)
 
 
 def of_device(samples: Samples, device: int) -> Samples:
@@ -43,7 +43,7 @@ def samples() -> Samples:
 @pytest.fixture(scope="module")
 def base(samples: Samples) -> EnsembleCostModel:
     network = NetOptions(hidden=16, layers=1, heads=2, feed_forward=16, head_hidden=16)
-    loop = LoopOptions(epochs=15, programs_per_batch=16, learning_rate=5e-3)
+    loop = LoopOptions(epochs=10, programs_per_batch=16, learning_rate=1e-2)
     model = EnsembleCostModel(
         EnsembleOptions(
             TransformerOptions(network=network, loop=loop),
@@ -187,7 +187,7 @@ def test_the_given_model_stays_as_it_is(
 def test_a_model_of_one_piece_is_just_fine_tuned(
     base: EnsembleCostModel, samples: Samples, target: Samples
 ) -> None:
-    train = target.take(target.task_id < 4)
+    train = target.take(target.task_id < 10)
     result = adapt(base.transformer, train, [samples.devices[0]], options=OPTIONS, seed=0)
     assert (result.nearest, result.shares) == (None, None)
     assert isinstance(result.model, AdaptedCostModel)

@@ -31,10 +31,10 @@ pytestmark = pytest.mark.training
 
 NETWORK = NetOptions(hidden=16, layers=1, heads=2, feed_forward=16, head_hidden=16)
 SHIPPED = TransformerOptions(
-    network=NETWORK, loop=LoopOptions(epochs=30, programs_per_batch=16, learning_rate=5e-3)
+    network=NETWORK, loop=LoopOptions(epochs=10, programs_per_batch=16, learning_rate=1e-2)
 )
 POOR = TransformerOptions(network=NETWORK, loop=LoopOptions(epochs=1))
-OPTIONS = FinetuneOptions(what="adapters", steps=10, validate_every=10)
+OPTIONS = FinetuneOptions(what="adapters", steps=10, validate_every=10, folds=2)
 
 
 @pytest.fixture(scope="module")
@@ -130,9 +130,8 @@ def test_a_run_of_a_handful_says_what_it_started_from_and_can_be_loaded(
     shipped: Path, handful: Samples, tmp_path: Path
 ) -> None:
     options = TrainOptions(transformer=POOR, baselines=("constant",), fractions=(0.6, 0.2, 0.2))
-    result = train_run(
-        options, handful, tmp_path / "run", choose_start=start_from(shipped, options)
-    )
+    choose = start_from(shipped, options, tuning=OPTIONS)
+    result = train_run(options, handful, tmp_path / "run", choose_start=choose)
     metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
     assert metrics["start"]["kept"] == result.metrics["start"]["kept"] != "nothing"
     model, card = load_model(tmp_path / "run")
