@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, Literal
 
 import numpy as np
@@ -129,9 +128,11 @@ def _search(
     narrow = np.ascontiguousarray(columns, np.float32)
     folds = [(order != fold, order == fold) for fold in range(_FOLDS)]
 
-    @cache
-    def error_of(max_leaf_nodes: int, min_samples_leaf: int) -> float:
-        settings = {"max_leaf_nodes": max_leaf_nodes, "min_samples_leaf": min_samples_leaf}
+    def error(trial: Any) -> float:
+        settings = {
+            "max_leaf_nodes": trial.suggest_int("max_leaf_nodes", 2, options.max_splits + 1),
+            "min_samples_leaf": trial.suggest_int("min_samples_leaf", 1, largest_leaf, log=True),
+        }
         losses = []
         for train, test in folds:
             fitted = _estimator(kind, options.seed, settings)
@@ -140,12 +141,6 @@ def _search(
             wrong = found != target[test] if kind == "classifier" else (found - target[test]) ** 2
             losses.append(float(np.mean(wrong)))
         return float(np.mean(losses))
-
-    def error(trial: Any) -> float:
-        return error_of(
-            trial.suggest_int("max_leaf_nodes", 2, options.max_splits + 1),
-            trial.suggest_int("min_samples_leaf", 1, largest_leaf, log=True),
-        )
 
     verbosity = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
