@@ -20,6 +20,7 @@ from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import UsageError
 from cdmpp.networks.dataset.samples import TARGETS, unmeasured
 from cdmpp.networks.graph.graph import NetworkGraph
+from cdmpp.networks.graph.live_memory import least_seconds
 from cdmpp.networks.graph.mode import MODES, Mode
 from cdmpp.networks.graph.torch_graph import made_module, torch_graph
 from cdmpp.networks.packaged import model_folder
@@ -41,6 +42,11 @@ class Estimate:
     value: float | None
     low: float | None
     high: float | None
+
+    def at_least(self, floor: float) -> Estimate:
+        """Returns the estimate with nothing below a number."""
+        ends = (self.value, self.low, self.high)
+        return Estimate(*(None if end is None else max(end, floor) for end in ends))
 
 
 @dataclass(frozen=True)
@@ -229,6 +235,7 @@ class NetworkPredictor:
             spec = specs[device]
             limit = memory_limit_bytes or spec.mem_bytes
             reasons = self.trained.domain.reasons(samples.graphs[graph], spec.name)
+            floor_s = least_seconds(graphs[graph], spec)
             for mode in MODES:
                 memory = rows[row][f"{mode}_memory_bytes"]
                 result.append(
@@ -237,7 +244,7 @@ class NetworkPredictor:
                         batch=graphs[graph].batch,
                         device=spec.name,
                         mode=mode,
-                        time_s=rows[row][f"{mode}_time_s"],
+                        time_s=rows[row][f"{mode}_time_s"].at_least(floor_s),
                         memory_bytes=memory,
                         utilisation=rows[row][f"{mode}_utilisation"],
                         memory_limit_bytes=None if limit is None else float(limit),

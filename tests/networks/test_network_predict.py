@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import textwrap
+from dataclasses import replace
 
 import pytest
 import torch
 
 from cdmpp.cli.main import main
 from cdmpp.cli.predict.torch import parse_memory
+from cdmpp.devices.registry import get_device
 from cdmpp.errors import DataError, DeviceError, UsageError
 from cdmpp.networks.dataset.store import read_dataset, write_dataset
 from cdmpp.networks.graph.factory import load_factory
@@ -133,6 +135,16 @@ def test_on_the_edge_it_is_not_sure(folder):
     assert middle.high is not None
     found = predictor.predict(graphs, memory_limit_bytes=(middle.value + middle.high) / 2)
     assert found[0].fits is None
+
+
+def test_no_answer_is_below_what_the_kernels_take(folder):
+    slow = replace(get_device("t4"), name="slow", launch_s=60.0)
+    predictor = NetworkPredictor.load(folder / "run")
+    module = convolutions([8, 16], 3, has_branch=False)
+    graphs = predictor.graphs(module, [(3, 16, 16)], [1], name="net")
+    for one in predictor.predict(graphs, [slow]):
+        assert one.time_s.value >= 60.0
+        assert one.time_s.low is None or one.time_s.low >= 60.0
 
 
 def test_another_device_is_a_guess_without_interval(folder):

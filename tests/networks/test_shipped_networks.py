@@ -9,9 +9,10 @@ import pytest
 from torch import nn
 
 from cdmpp.config import load_config, to_dict
+from cdmpp.devices.registry import get_device
 from cdmpp.networks.campaign.options import NetworksConfig
 from cdmpp.networks.dataset.store import NetworkData, read_dataset
-from cdmpp.networks.graph.live_memory import live_memory
+from cdmpp.networks.graph.live_memory import least_seconds, live_memory
 from cdmpp.networks.graph.mode import MODES
 from cdmpp.networks.predict import NetworkPredictor
 from cdmpp.networks.run import data_hash
@@ -44,6 +45,14 @@ def test_it_is_of_the_shipped_configuration(data: NetworkData) -> None:
     noted = data.manifest["note"]["config"]
     for name in ("architectures", "seed", "device", "space", "timing", "most_memory_bytes"):
         assert noted[name] == config[name], name
+
+
+def test_no_measured_network_is_below_its_floor(data: NetworkData) -> None:
+    graphs, spec = data.by_id(), get_device("epyc-avx512-1c")
+    shares = [
+        least_seconds(graphs[label.graph_id].graph, spec) / label.time_s for label in data.labels
+    ]
+    assert 0.2 < max(shares) < 1.05
 
 
 def test_the_analytic_peak_is_what_torch_allocated(data: NetworkData) -> None:

@@ -14,6 +14,7 @@ from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError
 from cdmpp.networks.graph.graph import ARGUMENTS, MEMORY, NetworkGraph
 from cdmpp.networks.graph.live_memory import (
+    least_seconds,
     live_memory,
     operator_seconds,
     packed_bytes,
@@ -51,6 +52,16 @@ def test_rooflines_by_hand() -> None:
     gemm = 12.0 + max(20.0, 19.0) + 12.0
     relu = 10.0 + max(0.5, 15.0)
     assert operator_seconds(graph, DEVICE, "train").tolist() == [gemm, relu, 0.0]
+
+
+def test_the_floor_by_hand() -> None:
+    graph = _chain(("Conv", "Gemm", "Relu"), [30, 50, 50, 50], [400, 400, 0])
+    gpu = replace(DEVICE, kind="gpu", launch_s=2.0, l2_bytes=100)
+    assert least_seconds(graph, gpu) == pytest.approx(70.0), "800 - 100 bytes"
+    assert least_seconds(graph, replace(gpu, l2_bytes=800)) == pytest.approx(10.0), "1000 flops"
+    fast = replace(gpu, l2_bytes=800, peak_fp32_flop_per_s=1e9)
+    assert least_seconds(graph, fast) == pytest.approx(4.0), "two kernels"
+    assert 0 < least_seconds(graph, DeviceSpec("unknown", "gpu")) < 1e-4
 
 
 def test_a_device_without_numbers_is_refused() -> None:
