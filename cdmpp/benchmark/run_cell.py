@@ -7,7 +7,6 @@ from typing import Any
 
 from cdmpp.benchmark.model_cell import _run_model_cell
 from cdmpp.benchmark.plan import SuiteCell
-from cdmpp.benchmark.transfer_cell import run_transfer_cell
 from cdmpp.datasets.samples import Samples
 
 
@@ -24,5 +23,8 @@ def run_cell(cell: SuiteCell, samples: Samples, cell_dir: Path, runs_dir: Path) 
         CdmppError: the cell cannot be run.
     """
     if cell.split == "device":
+        # Here, as it brings torch: a process that grows trees has no use for it.
+        from cdmpp.benchmark.transfer_cell import run_transfer_cell
+
         return run_transfer_cell(cell, samples, cell_dir, runs_dir)
     return _run_model_cell(cell, samples, cell_dir)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -56,6 +58,13 @@ def load_synthetic(folder: Path) -> Samples:
     names = ["conv2d+add+relu", "dense", "max_pool", "softmax"]
     operator = np.array([names[t % 4] for t in samples.programs.task_id], object)
     return replace(samples, programs=replace(samples.programs, operator=operator))
+
+
+def load_or_die(folder: Path) -> Samples:
+    """Kills its process for one of the two data sets."""
+    if folder.name == "deadly":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return load_synthetic(folder)
 
 
 def plan(suite: SuiteOptions) -> list[SuiteCell]:

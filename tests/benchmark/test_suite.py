@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,13 +22,12 @@ from cdmpp.benchmark.plan import (
 from cdmpp.benchmark.run import SuiteProgress, run_cells, select_cells
 from cdmpp.config import dump_text
 from cdmpp.datasets.judge import judge_everywhere
-from cdmpp.datasets.samples import Samples
 from cdmpp.errors import DataError, NotApplicableError, UsageError
 from cdmpp.models.constant import ConstantCostModel
 from cdmpp.models.roofline import RooflineCostModel
 from cdmpp.training.finetune.one_factor import fit_one_factor
 from cdmpp.training.uncertainty.calibration import INTERVAL_METRICS, calibrate
-from tests.benchmark.suites import CROSS_DEVICE, CROSS_MODEL, load_synthetic, plan
+from tests.benchmark.suites import CROSS_DEVICE, CROSS_MODEL, load_or_die, load_synthetic, plan
 from tests.models.synthetic import FLOAT_ADD, make_samples
 
 FOLDERS = {"synthetic": Path("synthetic")}
@@ -143,13 +140,6 @@ def test_processes_give_what_one_process_gives(tmp_path):
     assert {k: r.value["metrics"] for k, r in here.items()} == {
         k: r.value["metrics"] for k, r in there.items()
     }
-
-
-def load_or_die(folder: Path) -> Samples:
-    """Kills its process for one of the two data sets."""
-    if folder.name == "deadly":
-        os.kill(os.getpid(), signal.SIGKILL)
-    return load_synthetic(folder)
 
 
 @pytest.mark.slow
