@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -45,11 +46,10 @@ def _compile_network(request: dict[str, Any], begin: Begin) -> dict[str, Any]:
     """Compiles a network with the schedules of its tasks; returns the arguments of `main`."""
     from tvm_helper.compat import Target
     from tvm_helper.programs.build import compiled_network, network_inputs
-    from tvm_helper.programs.network_tasks import fused_network, load_network
 
     begin()
     target = Target(request["target"])
-    fused = fused_network(load_network(Path(request["network"])), target)
+    fused = _fused(request["network"], json.dumps(request["target"]))
     scheduled = [(_module(task["file"]), _schedule(task, target)) for task in request["tasks"]]
     _export(lambda: compiled_network(fused, scheduled, target), request)
     return {"arguments": {"main": network_inputs(fused)}}
@@ -91,6 +91,15 @@ def _export(compiled: Callable[[], Any], request: dict[str, Any]) -> None:
         compiled().export_library(request["artifact"])
     except Exception as error:  # TVM and the linker raise whatever they do
         raise ProgramError(_COMPILE_HOST, error_text(error)) from None
+
+
+@lru_cache(maxsize=1)
+def _fused(path: str, target: str) -> Any:
+    """Returns the network in tensor programs; it is compiled twice, tuned and untuned."""
+    from tvm_helper.compat import Target
+    from tvm_helper.programs.network_tasks import fused_network, load_network
+
+    return fused_network(load_network(Path(path)), Target(json.loads(target)))
 
 
 def _schedule(task: dict[str, Any], target: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,17 @@ from tvm.s_tir import meta_schedule as ms
 
 from cdmpp.errors import DataError, DeviceError, UsageError
 from cdmpp.metrics import spearman
-from tests.tvm_helper.search.fixtures import DEVICE, matmul, measured_s, search, train_into
+from tests.tvm_helper.search.fixtures import (
+    DEVICE,
+    RunnerHere,
+    matmul,
+    measured_s,
+    search,
+    train_into,
+)
 from tvm_helper.compat import Target, te, tvm
+from tvm_helper.cost_model import measured_programs
+from tvm_helper.cost_model.measured_programs import SEARCH_TUNING
 from tvm_helper.cost_model.metaschedule import UNSUPPORTED_SCORE, CdmppCostModel
 from tvm_helper.cost_model.tune import local_builder, resolve_cost_model, tune_relax, tune_tir
 from tvm_helper.programs.sampling import sample_schedules, sample_target
@@ -29,6 +39,13 @@ pytestmark = pytest.mark.tvm
 @pytest.fixture(scope="session")
 def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return train_into(tmp_path_factory.mktemp("search") / "run")
+
+
+@pytest.fixture
+def brief_tuning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tunings that learn little."""
+    few = replace(SEARCH_TUNING, steps=8, validate_every=4, folds=2)
+    monkeypatch.setattr(measured_programs, "SEARCH_TUNING", few)
 
 
 class Batch:
@@ -103,13 +120,14 @@ def Reversed(run_folder: Path) -> Any:  # noqa: N802, a model like the others
     return model
 
 
+@pytest.mark.usefixtures("brief_tuning")
 def test_a_search_touches_no_global_random_state(run_folder: Path, tmp_path: Path) -> None:
     # The first search imports packages of others, some of which draw a number.
     first = CdmppCostModel(run_folder, DEVICE, finetune_every=8)
     search(matmul(32), tmp_path / "first", first, trials=16)
     before = random_states()
     model = CdmppCostModel(run_folder, DEVICE, finetune_every=8)
-    search(matmul(48), tmp_path / "second", model, trials=24)
+    search(matmul(48), tmp_path / "second", model, trials=16)
     assert model.usage.tunings > 0
     assert random_states() == before
 
@@ -229,7 +247,7 @@ def test_where_we_rank_better_xgb_has_no_say(run_folder: Path) -> None:
     assert model.net.peer_share == 0.0
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("brief_tuning")
 def test_saved_and_loaded_through_tvm_it_goes_on(run_folder: Path, tmp_path: Path) -> None:
     batch = Batch(matmul(64), 32)
     batch.seconds = 1e-10 / batch.seconds
@@ -358,11 +376,10 @@ def test_a_real_search_on_this_machine_with_the_real_builder(
     space = ms.space_generator.PostOrderApply(
         sch_rules="llvm", postprocs="llvm", mutator_probs="llvm"
     )
-    config = ms.runner.EvaluatorConfig(number=1, repeat=1, min_repeat_ms=1)
     database = tune_tir(
         matmul(64), sample_target("llvm"), tmp_path, 4, model=run_folder, device=DEVICE,
         num_trials_per_iter=4, num_tuning_cores=1, seed=1, space=space, builder=local_builder(),
-        runner=ms.runner.LocalRunner(evaluator_config=config),
+        runner=RunnerHere(),
         strategy=ms.search_strategy.EvolutionarySearch(population_size=16, genetic_num_iters=1),
     )  # fmt: skip
     records = database.get_all_tuning_records()

@@ -34,6 +34,11 @@ pytestmark = pytest.mark.tvm
 WIDE = Target({"kind": "llvm", "mcpu": "skylake-avx512", "num-cores": 1})
 
 
+@pytest.fixture(scope="module")
+def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return train_into(tmp_path_factory.mktemp("model") / "run")
+
+
 def scheduled(*, vectors: bool) -> Any:
     """A matrix product whose inner loop runs along the columns, or is as it was written."""
     schedule = s_tir.Schedule(matmul(32, 64, 48))
@@ -146,11 +151,12 @@ def test_a_folder_without_a_campaign(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "no campaign at" in capsys.readouterr().err
 
 
-def test_a_dataset_without_machine_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    train_into(tmp_path / "run")
+def test_a_dataset_without_machine_code(
+    run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     data = tmp_path / "data"
     data.mkdir()
-    words = ["train-code", "--model", str(tmp_path / "run"), "--data", str(data)]
+    words = ["train-code", "--model", str(run_folder), "--data", str(data)]
     assert main(words) == 3
     assert "cdmpp measure --machine-code" in capsys.readouterr().err
 
@@ -190,8 +196,8 @@ class _Constant:
         return np.full(len(columns), math.log(2e-3))
 
 
-def test_a_prediction_counts_in_the_code_of_its_own_target(tmp_path: Path) -> None:
-    trained = load_trained(train_into(tmp_path / "run"))
+def test_a_prediction_counts_in_the_code_of_its_own_target(run_folder: Path) -> None:
+    trained = load_trained(run_folder)
     spec = get_device(DEVICE)
     schema = dict(trained.model._schema)  # type: ignore[attr-defined]
     target = str(device_target(spec))
@@ -219,8 +225,8 @@ def test_a_prediction_counts_in_the_code_of_its_own_target(tmp_path: Path) -> No
     assert answer(trees).latency_s == alone.latency_s
 
 
-def test_the_fastest_of_many_is_judged_as_searches_have_taught(tmp_path: Path) -> None:
-    trained = load_trained(train_into(tmp_path / "run"))
+def test_the_fastest_of_many_is_judged_as_searches_have_taught(run_folder: Path) -> None:
+    trained = load_trained(run_folder)
     spec = get_device(DEVICE)
     same: Any = _Constant()
     code = CodeModel(

@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tvm.ir.utils import derived_object
-from tvm.s_tir import meta_schedule as ms
 
 from cdmpp.analytic.roofline.programs import leaf_work
 from cdmpp.devices.registry import load_registry
@@ -19,7 +17,9 @@ from cdmpp.models.options import TransformerOptions
 from cdmpp.models.transformer import TransformerCostModel
 from cdmpp.nn.options import LoopOptions, NetOptions
 from cdmpp.training.run_folder import ModelCard, save_trained, task_digests
-from tvm_helper.compat import import_tensor_intrinsics, te
+from tvm_helper.compat import derived_object, import_tensor_intrinsics, te, tvm
+from tvm_helper.compat import meta_schedule as ms
+from tvm_helper.programs.build import random_tensors
 from tvm_helper.programs.sampling import sample_schedules, sample_target
 from tvm_helper.tir.features import featurise_modules
 
@@ -81,7 +81,7 @@ def asked_programs() -> tuple[AskedProgram, ...]:
 
 def train_into(folder: Path) -> Path:
     """Writes a run folder with a small model of the invented machine; returns it."""
-    import_tensor_intrinsics()  # before TVM does it, at its own pace
+    import_tensor_intrinsics("llvm")  # before TVM does it, at its own pace
     samples = assemble_samples(asked_programs())
     is_validation = samples.task_id % 2 == 1
     train, validation = samples.take(~is_validation), samples.take(is_validation)
@@ -154,6 +154,21 @@ class InventedRunner(ms.runner.PyRunner):  # type: ignore[misc]
             else:
                 self.measured_s.append(seconds)
             futures.append(_Done(seconds))
+        return futures
+
+
+@derived_object
+class RunnerHere(ms.runner.PyRunner):  # type: ignore[misc]
+    """Times what a real builder built, once, in this process."""
+
+    def run(self, runner_inputs: list[Any]) -> list[Any]:
+        futures = []
+        for one in runner_inputs:
+            shapes = [(info.dtype, list(info.shape)) for info in one.args_info]
+            tensors = random_tensors(shapes, tvm.runtime.cpu(0))
+            module = tvm.runtime.load_module(str(one.artifact_path))
+            evaluator = module.time_evaluator("main", tvm.runtime.cpu(0), number=1)
+            futures.append(_Done(float(evaluator(*tensors).mean)))
         return futures
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gzip
+import itertools
 import json
 from typing import Any
 
@@ -71,7 +72,18 @@ def numbers_agree(dag: Dag, steps: list[Any]) -> bool:
     )
 
 
-@pytest.mark.parametrize("record", fixture_records(), ids=lambda record: record.name)
+#: Convolutions that take seconds; their steps occur in the other records too.
+COSTLY = {"T_relu-12b88b", "Conv2dOutput-12ce79", "T_tanh-484c95", "T_relu-ecec63"}
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        pytest.param(record, marks=[pytest.mark.exhaustive] if record.name in COSTLY else [])
+        for record in fixture_records()
+    ],
+    ids=lambda record: record.name,
+)
 def test_replay_computes_the_same_numbers(record: FixtureRecord) -> None:
     assert numbers_agree(record.dag, record.steps)
 
@@ -89,7 +101,8 @@ def test_replay_and_direct_lowering_agree(record: FixtureRecord) -> None:
 
 
 def test_every_step_code_of_the_cpu_occurs_in_the_records() -> None:
-    codes = {step[0] for record in fixture_records() for step in record.steps}
+    records = [record for record in fixture_records() if record.name not in COSTLY]
+    codes = {step[0] for record in records for step in record.steps}
     assert codes == {"AN", "FU", "PR", "RE", "SP", "FSP", "CA", "CI", "CR", "CHW", "RF"}
 
 
@@ -188,9 +201,9 @@ def test_sample_of_golden_records_has_the_originals_loops() -> None:
     checked = 0
     with gzip.open(GOLDEN, "rt") as file:
         next(file)
-        for number, line in enumerate(file):
+        for line in itertools.islice(file, 0, None, 30):
             data = json.loads(line)
-            if number % 10 or data.get("feature_error"):
+            if data.get("feature_error"):
                 continue
             task = tasks.find(data["workload_key"], "llvm")
             assert task is not None
@@ -203,4 +216,4 @@ def test_sample_of_golden_records_has_the_originals_loops() -> None:
             steps = (json.loads(record) if isinstance(record, str) else record)["i"][1][1]
             assert structure(loop_tree_of_schedule(replay(parse_dag(task.dag_json), steps))) == want
             checked += 1
-    assert checked > 80
+    assert checked > 25
