@@ -12,6 +12,7 @@ from typing import Any
 from cdmpp.errors import DataError
 from cdmpp.extras import require
 from cdmpp.networks.graph.network_file import EXPECTED, last_line, network_format, read_exported
+from cdmpp.processes.native_stderr import hidden_native_stderr
 from tvm_helper.compat import Target, meta_schedule, relax, tvm
 from tvm_helper.programs.operator_name import operator_of
 
@@ -57,6 +58,7 @@ class NetworkTasks:
     unknown: dict[str, int]
 
 
+@hidden_native_stderr()
 def load_network(path: Path) -> Any:
     """Returns the relax module of an ONNX file or of a saved `torch.export` program.
 
@@ -90,6 +92,7 @@ def fused_network(module: Any, target: Target) -> Any:
         return pipeline(module)
 
 
+@hidden_native_stderr()
 def network_tasks(module: Any, target: Target) -> NetworkTasks:
     """Returns the tasks of a network.
 
@@ -145,6 +148,7 @@ def _from_onnx(path: Path) -> Any:
         ) from None
 
 
+@hidden_native_stderr()
 def network_of_module(module: Any, inputs: Sequence[Any], name: str) -> Any:
     """Returns the relax module of a torch module; it is followed, not run.
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from cdmpp.devices.spec import DeviceSpec
+from cdmpp.processes.native_stderr import hidden_native_stderr
 from cdmpp.replay.calibration import fitted_gap_s, write_gap
 from cdmpp.replay.costs import GivenTimes, GraphCosts, gather_costs
 from cdmpp.replay.engine import ReplayOptions, replay
@@ -91,6 +92,7 @@ class NetworkCosts:
     predictions: Mapping[str, Prediction]
 
 
+@hidden_native_stderr()
 def network_costs(
     module: Any,
     device: DeviceSpec,

@@ -1,0 +1,45 @@
+"""What C and C++ libraries write to stderr, kept from the user."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_STDERR = 2
+
+
+@contextmanager
+def hidden_native_stderr() -> Iterator[None]:
+    """Hides what the process writes past Python to stderr; what Python writes there is shown.
+
+    For libraries that warn of the same thing once a kernel, of which no user can mend anything.
+    """
+    kept, shown = os.dup(_STDERR), sys.stderr
+    try:
+        is_native = shown.fileno() == _STDERR
+    except (AttributeError, ValueError, io.UnsupportedOperation):  # a test's, or closed
+        is_native = False
+    if is_native:
+        shown.flush()
+        sys.stderr = open(  # noqa: SIM115  # closed below
+            kept,
+            "w",
+            buffering=1,
+            encoding=shown.encoding,
+            errors="backslashreplace",
+            closefd=False,
+        )
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, _STDERR)
+    try:
+        yield
+    finally:
+        if is_native:
+            sys.stderr.close()
+            sys.stderr = shown
+        os.dup2(kept, _STDERR)
+        os.close(nowhere)
+        os.close(kept)
