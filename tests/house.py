@@ -265,7 +265,7 @@ def unresolved_imports() -> list[str]:
     known = {**modules(), **others}
     folders = {".".join(path.parent.relative_to(ROOT).parts) for path in known.values()}
     trees = {name: tree_of(path) for name, path in known.items()}
-    names = {name: _names_bound(tree) for name, tree in trees.items()}
+    names = cache(lambda name: _names_bound(trees[name]) if name in trees else set())
     found = []
     for source in others:
         for node in ast.walk(trees[source]):
@@ -277,7 +277,7 @@ def unresolved_imports() -> list[str]:
                     f"{source} -> {full}"
                     for full, name in wanted
                     if full not in known and full not in folders
-                    if name not in names.get(node.module, ())
+                    if name not in names(node.module)
                 ]
     return found
 

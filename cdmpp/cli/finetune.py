@@ -6,6 +6,7 @@ import argparse
 import json
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cdmpp.cli.shared.options import (
     add_data_options,
@@ -21,9 +22,11 @@ from cdmpp.errors import UsageError
 from cdmpp.pretrained import model_folder
 from cdmpp.report.run_report import run_tables, write_run_report
 from cdmpp.training.finetune.choice import SAYS
-from cdmpp.training.finetune.run import Budget, FinetuneRunOptions, finetune_run, run_name
 from cdmpp.training.run import check_run_folder
 from cdmpp.training.run_folder import load_model
+
+if TYPE_CHECKING:
+    from cdmpp.training.finetune.run import Budget, FinetuneRunOptions
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -69,6 +72,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Runs the command; returns the exit code."""
+    # Here, as it brings torch: --help answers without it.
+    from cdmpp.training.finetune.run import FinetuneRunOptions, finetune_run, run_name
+
     given = {
         **given_data(args.dataset, args.device),
         "from_run": str(args.from_run) if args.from_run else None,

@@ -18,10 +18,8 @@ from cdmpp.cli.shared.samples import given_data, samples_of
 from cdmpp.cli.shared.tables import print_metric_tables
 from cdmpp.config import load_config
 from cdmpp.models.registry import MODEL_CLASSES
-from cdmpp.nn.loop.distributed import first_then_others, is_first, process_group
 from cdmpp.pretrained import find_pretrained
 from cdmpp.report.run_report import interval_sentence, run_tables, write_run_report
-from cdmpp.training.finetune.start import start_from, start_sentence
 from cdmpp.training.options import TrainOptions, run_name, trained_on
 from cdmpp.training.run import assist_run, check_run, train_run
 
@@ -64,6 +62,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Runs the command; returns the exit code."""
+    # Here, as they bring torch: --help and a misspelt option answer without it.
+    from cdmpp.nn.loop.distributed import first_then_others, is_first, process_group
+    from cdmpp.training.finetune.start import start_from, start_sentence
+
     given = {
         **given_data(args.dataset, args.device),
         **{name: getattr(args, name) for name in ("model", "split", "seed")},

@@ -40,6 +40,12 @@ def test_nothing_heavy_is_loaded(statement):
     assert loaded_after(statement) == set()
 
 
+@pytest.mark.parametrize("command", ["train", "finetune"])
+def test_help_of_a_training_needs_no_torch(command):
+    statement = f"from cdmpp.cli.main import main; main(['{command}', '--help'])"
+    assert "torch" not in loaded_after(statement)
+
+
 def test_help_names_every_command_and_imports_none():
     program = (
         "import sys\nfrom cdmpp.cli.main import main\ntry:\n    main(['--help'])\n"
