@@ -236,8 +236,9 @@ def _database(folder: Path | None) -> Any:
     if folder is None:
         raise UsageError("no database given; expected --schedule database:DIR")
     check_database(folder)
-    import_tensor_intrinsics()  # a trace may name one
     try:
+        if "Tensorize" in (folder / RECORD_FILE).read_text(encoding="utf-8"):
+            import_tensor_intrinsics()  # a trace names one
         return meta_schedule.database.JSONDatabase(
             path_workload=str(folder / WORKLOAD_FILE), path_tuning_record=str(folder / RECORD_FILE)
         )

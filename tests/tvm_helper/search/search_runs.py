@@ -7,6 +7,8 @@ import shutil
 import signal
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,13 +37,20 @@ def plan(**values: Any) -> SearchPlan:
     return plan_search(SearchOptions(**{**defaults, **values}))
 
 
-def search(
-    folder: Path, *, least_free_bytes: int = 0, on_progress: Any = None, **values: Any
-) -> dict[str, Any]:
-    """Runs it; what TVM draws is evolved once, from a few programs."""
+@contextmanager
+def few_are_drawn() -> Iterator[None]:
+    """Within it TVM evolves what it draws once, from a few programs."""
     strategies = meta_schedule.search_strategy
     few = partial(strategies.EvolutionarySearch, init_min_unmeasured=8, genetic_num_iters=1)
     with patch.object(strategies, "EvolutionarySearch", few):
+        yield
+
+
+def search(
+    folder: Path, *, least_free_bytes: int = 0, on_progress: Any = None, **values: Any
+) -> dict[str, Any]:
+    """Runs it; little is drawn."""
+    with few_are_drawn():
         return run_search(
             plan(**values), folder, on_progress=on_progress, command=FAKE_WORKER,
             final_command=FAKE_WORKER, least_free_bytes=least_free_bytes,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from cdmpp.cli.main import main
 from cdmpp.datasets.extraction.machine_code import read_machine_code
 from cdmpp.features.machine_code import MACHINE_CODE_NAMES
 from tests.tvm_helper.search.fixtures import train_into
+from tests.tvm_helper.search.search_runs import few_are_drawn
 from tvm_helper.measure.journal import read_journal
 
 pytestmark = pytest.mark.tvm
@@ -46,6 +48,12 @@ def searched(out: Path, capsys: pytest.CaptureFixture[str], *words: str) -> dict
     assert main(["search", "--out", str(out), *SMALL, "--json", *words]) == 0
     summary: dict[str, Any] = json.loads(capsys.readouterr().out)
     return summary
+
+
+@pytest.fixture(autouse=True)
+def _few_are_drawn() -> Iterator[None]:
+    with few_are_drawn():
+        yield
 
 
 @pytest.fixture(scope="session")
