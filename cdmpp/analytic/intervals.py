@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+FloatArray = NDArray[np.float64]
+
 #: (lower end, upper end) of a value; None = unknown.
 Ends = tuple[float, float] | tuple[None, None]
+
+#: Name of the devices that a model was not fitted on.
+UNSEEN = "unseen"
 
 #: Share of held-out errors between the ends of an interval.
 COVERAGE = 0.9
@@ -35,7 +40,7 @@ class LogErrors:
     count: int
 
     @classmethod
-    def of(cls, errors: NDArray[np.float64]) -> LogErrors | None:
+    def of(cls, errors: FloatArray) -> LogErrors | None:
         """Returns the ends of errors (float64 [N]); None with fewer than `LEAST_ERRORS`.
 
         Source: split conformal prediction (Vovk, Gammerman and Shafer 2005): of N exchangeable
@@ -78,6 +83,84 @@ def ends_of(errors: LogErrors | None, value: float) -> Ends:
     return (None, None) if errors is None else errors.ends(value)
 
 
+#: Device label or `UNSEEN` -> what was judged -> its errors.
+DeviceErrors = dict[str, dict[str, LogErrors]]
+
+
+def errors_on(errors: DeviceErrors, device: str) -> Mapping[str, LogErrors]:
+    """Returns what was judged -> errors on a device; empty = unknown."""
+    return errors.get(device, errors.get(UNSEEN, {}))
+
+
+def errors_to_json(errors: DeviceErrors) -> dict[str, Any]:
+    """Returns a value for JSON."""
+    return {
+        label: {name: one.to_json() for name, one in own.items()} for label, own in errors.items()
+    }
+
+
+def errors_from_json(value: Mapping[str, Any]) -> DeviceErrors:
+    """Returns the errors of `errors_to_json`."""
+    return {
+        label: {name: LogErrors.from_json(one) for name, one in own.items()}
+        for label, own in value.items()
+    }
+
+
+class ErrorSamples:
+    """Errors log(measured / predicted), collected by device and by what they are of."""
+
+    def __init__(self) -> None:
+        self._seen: _Samples = {}
+        self._unseen: _Samples = {}
+
+    def add(
+        self, device: str, name: str, measured: FloatArray, predicted: FloatArray, *, is_seen: bool
+    ) -> None:
+        """Adds rows, float64 [R] both; those without a prediction (inf) are left out.
+
+        Args:
+            is_seen: whether other rows of the device were in the fit.
+        """
+        is_known = np.isfinite(predicted)
+        errors = np.log(measured[is_known] / predicted[is_known])
+        of_device = (self._seen if is_seen else self._unseen).setdefault(device, {})
+        of_device.setdefault(name, []).append(errors)
+
+    def by_device(self) -> DeviceErrors:
+        """Returns the errors of each device.
+
+        What has too few rows on a device of the fit has the errors of all these devices together.
+        `UNSEEN` has the widest ends of the devices that were left out: each errs in a way of its
+        own, and few say how the next one will.
+        """
+        parts = (*self._seen.values(), *self._unseen.values())
+        names = sorted({name for own in parts for name in own})
+        everywhere = {name: _errors(self._seen.values(), name) for name in names}
+        found = {
+            label: {name: _errors([own], name) or everywhere[name] for name in names}
+            for label, own in sorted(self._seen.items())
+        }
+        found[UNSEEN] = {
+            name: LogErrors.widest([_errors([own], name) for own in self._unseen.values()])
+            or _errors(self._unseen.values(), name)
+            for name in names
+        }
+        kept = {
+            label: {name: errors for name, errors in own.items() if errors is not None}
+            for label, own in found.items()
+        }
+        return {label: own for label, own in kept.items() if own}
+
+
+_Samples = dict[str, dict[str, list[FloatArray]]]
+
+
+def _errors(devices: Iterable[dict[str, list[FloatArray]]], name: str) -> LogErrors | None:
+    parts = [part for own in devices for part in own.get(name, [])]
+    return LogErrors.of(np.concatenate(parts)) if parts else None
+
+
 @dataclass(frozen=True)
 class Evidence:
     """What an interval rests on.
@@ -94,3 +177,37 @@ class Evidence:
     def sentence(self) -> str:
         """The line that a command prints below its times."""
         return f"{'interval from' if self.is_known else 'no interval'}: {self.source}"
+
+    @classmethod
+    def of_devices(cls, errors: DeviceErrors, device: str, what: str, held_out: str) -> Evidence:
+        """Returns the evidence of `errors_on`, where a device has some.
+
+        Args:
+            what: was judged.
+            held_out: of the fit, on the devices that it knows.
+        """
+        if device in errors:
+            return cls(f"90 % of {what} on {device}, {held_out} held out of the fit", True)
+        known = ", ".join(sorted(set(errors) - {UNSEEN}))
+        return cls(
+            f"90 % of {what} on {known}, each left out of a fit in turn, the widest of them; "
+            f"{device} was not measured",
+            True,
+        )
+
+    @classmethod
+    def missing(cls, errors: DeviceErrors | None, device: str, again: str) -> Evidence:
+        """Returns why `errors_on` says nothing of a device.
+
+        Args:
+            errors: None = the model was fitted without validation.
+            again: the command that fits it again.
+        """
+        if errors is None:
+            return cls(f"the model has no validation; fit it again with: {again}", False)
+        known = ", ".join(sorted(set(errors) - {UNSEEN, device}))
+        if known and device not in errors:
+            why = f"the model was fitted on {known} alone; add rows of other GPUs, and {again}"
+            return cls(f"{device} was not measured, and {why}", False)
+        why = f"fewer than {LEAST_ERRORS} rows could be held out of the fit"
+        return cls(f"{why}; add rows, and {again}", False)

@@ -10,7 +10,7 @@ from cdmpp.cli.analytic.operator import gpu_labels, parse_shape
 from cdmpp.cli.shared.options import add_data_options, add_output_options, labels_of
 from cdmpp.cli.shared.samples import samples_of
 from cdmpp.errors import UsageError
-from cdmpp.text import seconds_text
+from cdmpp.text import interval_text, seconds_text
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -56,7 +56,10 @@ def run(args: argparse.Namespace) -> int:
             shown = "unknown" if seconds is None else seconds_text(seconds)
             print(f"  {name:12}{shown:>14}")
         if "fitted_s" in row:
-            print(f"  with the fitted efficiency {seconds_text(row['fitted_s'])}")
+            fitted = interval_text(row["fitted_s"], row["fitted_low_s"], row["fitted_high_s"])
+            print(
+                f"  with the fitted efficiency {fitted}\n  interval from: {row['interval_source']}"
+            )
         for leaf in row.get("leaves", []):
             times = ", ".join(
                 f"{name[:-2]} {seconds_text(leaf[name], none='unknown')}"

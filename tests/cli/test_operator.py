@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from cdmpp.analytic.operators.model import packaged_model_path
 from cdmpp.cli.main import main
 from tests.paths import shared
 
@@ -28,6 +29,48 @@ def test_predict_names_devices_without_measurements(capsys: pytest.CaptureFixtur
     assert all(1e-6 < float(str(row["latency_s"])) < 1e-1 for row in rows)
     assert main([*words]) == 0
     assert "no measurements" in capsys.readouterr().out
+
+
+def test_predictions_have_the_interval_of_the_validation(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ("analytic", "operator", "predict", "--op", "softmax")
+    words += ("--shape", "rows=4096,cols=1024", "--device", "t4,h100")
+    seen, unseen = run_json(capsys, *words)
+    for row in (seen, unseen):
+        assert float(str(row["low_s"])) < float(str(row["latency_s"])) < float(str(row["high_s"]))
+        assert row["out_of_distribution"] is False
+    assert "calls of softmax on t4, shapes held out of the fit" in str(seen["interval_source"])
+    assert str(unseen["interval_source"]).endswith("h100 was not measured")
+    assert main([*words]) == 0
+    text = capsys.readouterr().out
+    assert text.count("  interval from: 90 % of") == 2
+    assert "]" in text.splitlines()[0]
+    (large,) = run_json(capsys, *words[:5], "--shape", "rows=65536,cols=1024", "--device", "t4")
+    assert large["out_of_distribution"] is True
+    assert "larger than those of a fit" in str(large["interval_source"])
+    (queued,) = run_json(capsys, *words[:-1], "t4", "--context", "queued")
+    assert "softmax operators inside whole models on GPUs of the fit" in str(
+        queued["interval_source"]
+    )
+
+
+def test_a_model_without_validation_says_so(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    old = json.loads(packaged_model_path().read_text("utf-8"))
+    del old["errors"]
+    path = tmp_path / "old.json"
+    path.write_text(json.dumps(old))
+    words = ("analytic", "operator", "predict", "--op", "ln", "--shape", "rows=4096,cols=1024")
+    words += ("--device", "t4", "--model", str(path))
+    (row,) = run_json(capsys, *words)
+    assert row["low_s"] is None is row["high_s"]
+    assert main([*words]) == 0
+    text = capsys.readouterr().out
+    assert "no interval: the model has no validation; fit it again with: cdmpp analytic" in text
+    (row,) = run_json(capsys, *words, "--context", "queued")
+    assert "was not judged on operators behind others" in str(row["interval_source"])
 
 
 @pytest.mark.parametrize(
@@ -54,7 +97,11 @@ def test_roofline_of_an_operator(capsys: pytest.CaptureFixture[str]) -> None:
     assert isinstance(levels, dict)
     assert levels["dram"] == pytest.approx(3 * 4 * 65536 * 1024 / 320e9)
     assert main(list(words)) == 0
-    assert "with the fitted efficiency" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert "with the fitted efficiency" in text
+    assert "interval from: 90 % of element-wise operators inside whole models" in text
+    fitted = [float(str(row[f"fitted_{name}s"])) for name in ("low_", "", "high_")]
+    assert fitted == sorted(fitted)
 
 
 def test_roofline_needs_shape_and_device(capsys: pytest.CaptureFixture[str]) -> None:

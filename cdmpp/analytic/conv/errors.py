@@ -6,16 +6,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from cdmpp.analytic.conv.algorithms import ConvAlgorithm
-from cdmpp.analytic.conv.shapes import ConvShapes, FloatArray
-from cdmpp.analytic.intervals import LogErrors
+from cdmpp.analytic.conv.shapes import ConvShapes
+from cdmpp.analytic.intervals import (
+    DeviceErrors,
+    LogErrors,
+    errors_from_json,
+    errors_on,
+    errors_to_json,
+)
 
 #: Name of a layer's own time, beside those of the algorithms.
 LAYER = "layer"
-#: Name of the devices that the model was not fitted on.
-UNSEEN = "unseen"
 
 
 @dataclass(frozen=True)
@@ -28,12 +29,12 @@ class ConvErrors:
         filters: (width, stride) of the filters that were measured.
     """
 
-    by_device: dict[str, dict[str, LogErrors]]
+    by_device: DeviceErrors
     filters: frozenset[tuple[int, int]]
 
     def of(self, device: str) -> Mapping[str, LogErrors]:
         """Returns `LAYER` or algorithm -> errors on a device; empty = unknown."""
-        return self.by_device.get(device, self.by_device.get(UNSEEN, {}))
+        return errors_on(self.by_device, device)
 
     def is_unmeasured(self, shapes: ConvShapes) -> list[bool]:
         """Returns for each layer whether no filter of its width and stride was measured."""
@@ -43,10 +44,7 @@ class ConvErrors:
     def to_json(self) -> dict[str, Any]:
         """Returns a value for JSON."""
         return {
-            "by_device": {
-                label: {name: errors.to_json() for name, errors in own.items()}
-                for label, own in self.by_device.items()
-            },
+            "by_device": errors_to_json(self.by_device),
             "filters": [list(pair) for pair in sorted(self.filters)],
         }
 
@@ -55,11 +53,8 @@ class ConvErrors:
         """Returns the errors of `to_json`; None = the model was fitted without."""
         if value is None:
             return None
-        by_device = {
-            label: {name: LogErrors.from_json(errors) for name, errors in own.items()}
-            for label, own in value["by_device"].items()
-        }
-        return cls(by_device, frozenset((kernel, stride) for kernel, stride in value["filters"]))
+        filters = frozenset((kernel, stride) for kernel, stride in value["filters"])
+        return cls(errors_from_json(value["by_device"]), filters)
 
 
 def filters_of(shapes: Iterable[ConvShapes]) -> frozenset[tuple[int, int]]:
@@ -69,56 +64,3 @@ def filters_of(shapes: Iterable[ConvShapes]) -> frozenset[tuple[int, int]]:
         for part in shapes
         for kernel, stride in zip(part.kernel, part.stride, strict=True)
     )
-
-
-class ErrorSamples:
-    """Errors log(measured / predicted), collected by device and by what they are of."""
-
-    def __init__(self) -> None:
-        self._seen: _Samples = {}
-        self._unseen: _Samples = {}
-
-    def add(
-        self, device: str, name: str, measured: FloatArray, predicted: FloatArray, *, is_seen: bool
-    ) -> None:
-        """Adds rows, float64 [R] both; those without a prediction (inf) are left out.
-
-        Args:
-            is_seen: whether other rows of the device were in the fit.
-        """
-        is_known = np.isfinite(predicted)
-        errors = np.log(measured[is_known] / predicted[is_known])
-        of_device = (self._seen if is_seen else self._unseen).setdefault(device, {})
-        of_device.setdefault(name, []).append(errors)
-
-    def by_device(self) -> dict[str, dict[str, LogErrors]]:
-        """Returns `ConvErrors.by_device`.
-
-        An algorithm with too few rows on a device of the fit has the errors of all these devices
-        together. `UNSEEN` has the widest ends of the devices that were left out: each errs in a way
-        of its own, and few say how the next one will.
-        """
-        names = (LAYER, *(algorithm.name for algorithm in ConvAlgorithm))
-        everywhere = {name: _errors(self._seen.values(), name) for name in names}
-        found = {
-            label: {name: _errors([own], name) or everywhere[name] for name in names}
-            for label, own in sorted(self._seen.items())
-        }
-        found[UNSEEN] = {
-            name: LogErrors.widest([_errors([own], name) for own in self._unseen.values()])
-            or _errors(self._unseen.values(), name)
-            for name in names
-        }
-        kept = {
-            label: {name: errors for name, errors in own.items() if errors is not None}
-            for label, own in found.items()
-        }
-        return {label: own for label, own in kept.items() if own}
-
-
-_Samples = dict[str, dict[str, list[FloatArray]]]
-
-
-def _errors(devices: Iterable[dict[str, list[FloatArray]]], name: str) -> LogErrors | None:
-    parts = [part for own in devices for part in own.get(name, [])]
-    return LogErrors.of(np.concatenate(parts)) if parts else None

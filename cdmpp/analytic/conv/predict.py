@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from cdmpp.analytic.conv.algorithms import ConvAlgorithm
-from cdmpp.analytic.conv.errors import LAYER, UNSEEN
+from cdmpp.analytic.conv.errors import LAYER
 from cdmpp.analytic.conv.layers.model import (
     LayerModel,
     LayerPrediction,
@@ -19,7 +19,7 @@ from cdmpp.analytic.conv.layers.model import (
 from cdmpp.analytic.conv.layers.table import NO_ALGORITHM, LayerTable
 from cdmpp.analytic.conv.seer.model import SeerModel, load_seer, type_name
 from cdmpp.analytic.conv.shapes import ConvShapes, IntArray
-from cdmpp.analytic.intervals import LEAST_ERRORS, Ends, Evidence, LogErrors, ends_of
+from cdmpp.analytic.intervals import Ends, Evidence, LogErrors, ends_of
 from cdmpp.devices.registry import get_device
 from cdmpp.errors import UsageError
 from cdmpp.pretrained import PRETRAINED
@@ -139,25 +139,10 @@ def _evidence(
         errors: of the device.
         what: was judged there.
     """
-    again = "cdmpp analytic conv fit"
-    if model.errors is None:
-        return Evidence(f"the model has no validation; fit it again with: {again}", False)
-    known = sorted(set(model.errors.by_device) - {UNSEEN})
-    if not errors and known:
-        why = (
-            f"the model was fitted on {', '.join(known)} alone; add rows of other GPUs, and {again}"
-        )
-        return Evidence(f"{label} was not measured, and {why}", False)
-    if not errors:
-        why = f"fewer than {LEAST_ERRORS} rows could be held out of the fit"
-        return Evidence(f"{why}; add rows, and {again}", False)
-    if label not in known:
-        return Evidence(
-            f"90 % of {what} on {', '.join(known)}, each left out of a fit in turn, the widest of "
-            f"them; {label} was not measured",
-            True,
-        )
-    return Evidence(f"90 % of {what} on {label}, channels or width held out of the fit", True)
+    by_device = None if model.errors is None else model.errors.by_device
+    if by_device is None or not errors:
+        return Evidence.missing(by_device, label, "cdmpp analytic conv fit")
+    return Evidence.of_devices(by_device, label, what, "channels or width")
 
 
 def limit_shares(found: LayerPrediction, count: IntArray) -> dict[str, dict[str, float]]:

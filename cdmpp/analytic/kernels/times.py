@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -14,15 +13,16 @@ from numpy.typing import NDArray
 from cdmpp.analytic.embedding.devices import KernelDevice, rates_of
 from cdmpp.analytic.embedding.gpu import estimate
 from cdmpp.analytic.embedding.shapes import EmbeddingShape, Pass
+from cdmpp.analytic.intervals import LogErrors
 from cdmpp.analytic.kernels.data_movement import MOVEMENTS, element_wise_operators, movement_s
 from cdmpp.analytic.operators.device import Hardware, hardware
+from cdmpp.analytic.operators.intervals import card_errors
 from cdmpp.analytic.operators.model import OperatorModel, packaged_model_path
 from cdmpp.analytic.operators.operators import make_operators
 from cdmpp.analytic.roofline.floor import least_kernel_s
 from cdmpp.devices.registry import load_registry
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError, UsageError
-from cdmpp.files.atomic import read_json
 
 if TYPE_CHECKING:
     from cdmpp.analytic.conv.layers.closed_form_model import LatentModel
@@ -112,9 +112,8 @@ class KernelTimes:
         """
         seconds = self.latency_s(call)
         which = "seen" if self.device.name in self._operator_model.known else "unseen"
-        low, high = self._log_errors[error_group(call.kernel)][which]
-        low_s = max(seconds * math.exp(low), least_kernel_s(self.device))
-        return seconds, low_s, seconds * math.exp(high)
+        low_s, high_s = self._errors[error_group(call.kernel)][which].ends(seconds)
+        return seconds, max(low_s, least_kernel_s(self.device)), high_s
 
     def operator_s(self, kind: str, sizes: Mapping[str, float]) -> float:
         """Returns the seconds of a framework operator behind others in the queue.
@@ -170,13 +169,8 @@ class KernelTimes:
         return OperatorModel.load(packaged_model_path())
 
     @cached_property
-    def _log_errors(self) -> dict[str, dict[str, tuple[float, float]]]:
-        card = read_json(
-            packaged_model_path().with_name("card.json"), what="card of the operator model",
-            hint="install cdmpp again",
-        )  # fmt: skip
-        found: dict[str, dict[str, tuple[float, float]]] = card["log_errors"]
-        return found
+    def _errors(self) -> dict[str, dict[str, LogErrors]]:
+        return card_errors()
 
     @cached_property
     def _conv_model(self) -> LatentModel:

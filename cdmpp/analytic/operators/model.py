@@ -18,6 +18,7 @@ from cdmpp.analytic.operators.device import (
     hardware_rows,
     similarity_weights,
 )
+from cdmpp.analytic.operators.errors import OperatorErrors
 from cdmpp.analytic.operators.fit import Layout, Parameter, RowValues, fit_parameters
 from cdmpp.analytic.operators.operators import Operators, is_matmul
 from cdmpp.analytic.operators.tables import OperatorTable
@@ -59,12 +60,14 @@ class OperatorModel:
             = all alike.
         known: label -> hardware of the devices of the fits.
         about: free facts: data, seeds, versions.
+        errors: of its validation; None = fitted without.
     """
 
     fits: dict[str, tuple[FamilyFit, ...]]
     octaves: float | None
     known: dict[str, Hardware]
     about: dict[str, Any]
+    errors: OperatorErrors | None = None
 
     def predict(
         self,
@@ -155,6 +158,7 @@ class OperatorModel:
                     ]
                     for family, fits in self.fits.items()
                 },
+                **({} if self.errors is None else {"errors": self.errors.to_json()}),
             },
         )
 
@@ -188,6 +192,7 @@ class OperatorModel:
                 octaves=state["octaves"],
                 known={label: Hardware(**item) for label, item in state["devices"].items()},
                 about=dict(state["about"]),
+                errors=OperatorErrors.from_json(state.get("errors")),
             )
             _check(model)
         except (OSError, ValueError, KeyError, TypeError) as error:

@@ -11,7 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cdmpp.analytic.intervals import DeviceErrors, LogErrors
 from cdmpp.analytic.operators.device import Hardware
+from cdmpp.analytic.operators.errors import OperatorErrors, largest_sizes
+from cdmpp.analytic.operators.intervals import held_out_errors, larger_errors
 from cdmpp.analytic.operators.model import (
     FAMILIES,
     FamilyFit,
@@ -39,7 +42,7 @@ class FitOptions:
     Attributes:
         seeds: one draw of the rows each; predictions are the geometric mean of all.
         most_rows: rows of one operator class that a fit draws.
-        most_validation_rows: the same in the fits that only choose `octaves`.
+        most_validation_rows: the same in the fits that choose `octaves` and find the errors.
     """
 
     seeds: tuple[int, ...] = (0, 1, 2)
@@ -97,7 +100,8 @@ def fit_model(
 
     Validation leaves one GPU and the largest quarter of the shapes out of the fit and predicts
     those shapes on that GPU; the choice with the least mean error over families is taken. With one
-    GPU there is nothing to choose, all count alike.
+    GPU there is nothing to choose, all count alike. Its errors are those of these fits, on larger
+    shapes, and of others which leave out shapes and a GPU (`held_out_errors`).
 
     Args:
         tables: family -> measurements.
@@ -108,13 +112,17 @@ def fit_model(
     known = known_hardware(labels)
     scores: dict[str, dict[float | None, float]] = {}
     fits: dict[str, tuple[FamilyFit, ...]] = {}
+    left_out: dict[str, dict[str, FamilyFit]] = {}
     for family, table in tables.items():
         logger.info("fitting %s on %d measurements", family, len(table))
-        scores[family] = validate(table, family, known, options)
+        left_out[family] = left_out_fits(table, family, known, options)
+        scores[family] = validate(table, left_out[family], family, known, options)
         fits[family] = tuple(
             fit_family(table, family, known, seed=seed, most_rows=options.most_rows)
             for seed in options.seeds
         )
+    octaves = _best(scores)
+    errors = _errors(tables, left_out, known, octaves, options)
     facts = {
         "seeds": list(options.seeds),
         "most_rows": options.most_rows,
@@ -124,7 +132,31 @@ def fit_model(
             for family, own in scores.items()
         },
     }
-    return OperatorModel(fits, _best(scores), known, {**facts, **(about or {})})
+    return OperatorModel(fits, octaves, known, {**facts, **(about or {})}, errors)
+
+
+def _errors(
+    tables: Mapping[str, OperatorTable],
+    left_out: Mapping[str, Mapping[str, FamilyFit]],
+    known: Mapping[str, Hardware],
+    octaves: float | None,
+    options: FitOptions,
+) -> OperatorErrors:
+    by_device: DeviceErrors = {}
+    larger: dict[str, LogErrors] = {}
+    largest: dict[str, dict[str, float]] = {}
+    for family, table in tables.items():
+        logger.info("judging %s", family)
+        found = held_out_errors(
+            table, family, known,
+            octaves=octaves, seed=options.seeds[0], most_rows=options.most_validation_rows,
+        )  # fmt: skip
+        for label, own in found.items():
+            by_device.setdefault(label, {}).update(own)
+        large = table[large_shapes(table)]
+        larger |= larger_errors(large, left_out[family], family, known, octaves=octaves)
+        largest |= largest_sizes(table.operators)
+    return OperatorErrors(by_device, larger, largest)
 
 
 def _best(scores: Mapping[str, Mapping[float | None, float]]) -> float | None:
@@ -134,25 +166,42 @@ def _best(scores: Mapping[str, Mapping[float | None, float]]) -> float | None:
     return min(OCTAVES, key=lambda octaves: sum(own[octaves] for own in judged))
 
 
+def left_out_fits(
+    table: OperatorTable,
+    family: str,
+    known: Mapping[str, Hardware],
+    options: FitOptions,
+) -> dict[str, FamilyFit]:
+    """Returns label of a GPU -> the fit without it and without the large shapes; empty with fewer
+    than two GPUs.
+    """
+    devices = [str(label) for label in np.unique(table.device)]
+    small = table[~large_shapes(table)]
+    return {
+        label: fit_family(
+            small[small.device != label], family, known,
+            seed=options.seeds[0], most_rows=options.most_validation_rows,
+        )
+        for label in (devices if len(devices) > 1 else [])
+    }  # fmt: skip
+
+
 def validate(
     table: OperatorTable,
+    fits: Mapping[str, FamilyFit],
     family: str,
     known: Mapping[str, Hardware],
     options: FitOptions,
 ) -> dict[float | None, float]:
     """Returns octaves -> mean over left-out GPUs of the mean absolute error (a fraction) on the
-    large shapes; empty with fewer than two GPUs.
+    large shapes; empty without fits.
+
+    Args:
+        fits: of `left_out_fits`.
     """
     is_large = large_shapes(table)
-    devices = np.unique(table.device)
-    if len(devices) < 2:
-        return {}
-    errors: dict[float | None, list[float]] = {octaves: [] for octaves in OCTAVES}
-    for left_out in devices:
-        rest = table[(table.device != left_out) & ~is_large]
-        fit = fit_family(
-            rest, family, known, seed=options.seeds[0], most_rows=options.most_validation_rows
-        )
+    errors: dict[float | None, list[float]] = {octaves: [] for octaves in OCTAVES if fits}
+    for left_out, fit in fits.items():
         judged = table[(table.device == left_out) & is_large]
         judged = judged[_spread(len(judged), options.most_validation_rows)]
         for octaves, own in errors.items():

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from cdmpp.analytic.operators.intervals import card_errors_of
 from cdmpp.analytic.operators.model import OperatorModel, known_hardware, packaged_model_path
 from cdmpp.analytic.operators.operators import make_operators
 from cdmpp.analytic.roofline.floor import (
@@ -27,7 +28,7 @@ def operator_bounds(
 ) -> list[dict[str, Any]]:
     """Returns for each GPU what an operator takes at the least (`least_s`, `least_why`), its
     roofline (`seconds`), why, the seconds of each level, and the seconds with the fitted efficiency
-    (`fitted_s`).
+    (`fitted_s`) with its interval (`fitted_low_s`, `fitted_high_s`, `interval_source`).
 
     Raises:
         DataError: no such operator, or a size is missing.
@@ -45,6 +46,9 @@ def operator_bounds(
         bound = operator_bound(operators, index, known[label], launch_s=launch_s)
         least = least_work_of_operators(operators[np.array([index])])
         floor = floor_on(get_device(label), least)
+        fitted_s = float(fitted[index])
+        errors, evidence = card_errors_of(model, kind, label)
+        low_s, high_s = errors.ends(fitted_s)
         levels = {"compute": bound.compute_s, "dram": bound.dram_s, "l2": bound.l2_s}
         rows.append(
             {
@@ -54,7 +58,10 @@ def operator_bounds(
                 "seconds": bound.seconds,
                 "why": bound.sentence(),
                 "levels": {**levels, "launch": bound.launch_s},
-                "fitted_s": float(fitted[index]),
+                "fitted_s": fitted_s,
+                "fitted_low_s": low_s,
+                "fitted_high_s": high_s,
+                "interval_source": evidence.source,
             }
         )
     return rows

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
+from cdmpp.analytic.intervals import ends_of
 from cdmpp.analytic.operators.evaluate import evaluate
+from cdmpp.analytic.operators.intervals import operator_errors, operators_are_larger
 from cdmpp.analytic.operators.model import known_hardware, load_operator_model
 from cdmpp.analytic.operators.operators import make_operators
 from cdmpp.analytic.operators.training import FitOptions, fit_model, read_training_tables
@@ -21,7 +23,7 @@ from cdmpp.machine import versions
 from cdmpp.pretrained import PRETRAINED
 from cdmpp.report.operator_results import results_page, write_results
 from cdmpp.report.page import page_markdown
-from cdmpp.text import seconds_text
+from cdmpp.text import interval_text
 
 
 def add_fit_options(parser: argparse.ArgumentParser) -> None:
@@ -110,23 +112,36 @@ def run_predict(args: argparse.Namespace) -> int:
     seconds = model.predict(
         operators, np.array(labels), known_hardware(labels), context=args.context
     )
-    rows = [
-        {
-            "operator": args.op,
-            "shape": args.shape,
-            "device": label,
-            "context": args.context,
-            "latency_s": float(value),
-            "device_was_measured": label in model.known,
-        }
-        for label, value in zip(labels, seconds, strict=True)
-    ]
+    is_larger = operators_are_larger(model, operators, args.context)
+    rows = []
+    for label, value, larger in zip(labels, seconds, is_larger, strict=True):
+        errors, evidence = operator_errors(
+            model, args.model, args.op, label, args.context, is_larger=larger
+        )
+        low_s, high_s = ends_of(errors, float(value))
+        rows.append(
+            {
+                "operator": args.op,
+                "shape": args.shape,
+                "device": label,
+                "context": args.context,
+                "latency_s": float(value),
+                "low_s": low_s,
+                "high_s": high_s,
+                "interval_source": evidence.source,
+                "out_of_distribution": larger,
+                "device_was_measured": label in model.known,
+            }
+        )
+        if not args.json:
+            mark = " !" if larger else ""
+            note = "" if label in model.known else "   (no measurements: from devices like it)"
+            text = f"{interval_text(float(value), low_s, high_s)}{mark}"
+            print(f"{label:14}{text:>24}{note}\n  {evidence.sentence}")
     if args.json:
         print(json.dumps(rows))
-        return 0
-    for row in rows:
-        note = "" if row["device_was_measured"] else "   (no measurements: from devices like it)"
-        print(f"{row['device']:14}{seconds_text(row['latency_s']):>10}{note}")
+    elif any(is_larger):
+        print("! larger than all that were measured: the interval may be too narrow")
     return 0
 
 

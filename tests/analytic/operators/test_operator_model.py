@@ -11,6 +11,7 @@ import pytest
 from cdmpp.analytic.operators import matmul as operator_matmul
 from cdmpp.analytic.operators import rows as operator_rows
 from cdmpp.analytic.operators.device import Hardware, hardware_rows
+from cdmpp.analytic.operators.errors import OperatorErrors
 from cdmpp.analytic.operators.evaluate import evaluate
 from cdmpp.analytic.operators.fit import Layout, Parameter, fit_parameters
 from cdmpp.analytic.operators.model import (
@@ -145,6 +146,45 @@ def test_same_seed_same_bytes(tmp_path: Path) -> None:
             FitOptions(seeds=(0,), most_rows=100, most_validation_rows=50),
         ).save(tmp_path / name)
     assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["softmax", "ln"])
+def test_intervals_hold_nine_of_ten_calls_of_shapes_never_seen(family: str) -> None:
+    table = read_table(shared(f"neusight/train/{family}.csv.gz"))
+    shapes = table.operators.rows * 1e6 + table.operators.cols
+    is_test = np.isin(shapes, np.random.default_rng(0).permutation(np.unique(shapes))[::3])
+    model = fit_model({family: table[~is_test]}, FitOptions(seeds=(0,)))
+    judged = table[is_test]
+    error = np.log(judged.latency_s / model.predict(judged.operators, judged.device, model.known))
+    assert model.errors is not None
+    is_larger = model.errors.is_larger(judged.operators)
+    assert is_larger.mean() < 0.05
+    is_inside = []
+    for device, value, larger in zip(judged.device, error, is_larger, strict=True):
+        errors = model.errors.of(family, str(device), is_larger=bool(larger))
+        assert errors is not None
+        assert errors.low <= 0 <= errors.high
+        is_inside.append(errors.low <= value <= errors.high)
+    assert 0.85 <= np.mean(is_inside) <= 0.95
+
+
+def test_errors_come_back_from_the_file(tmp_path: Path) -> None:
+    options = FitOptions(seeds=(0,), most_rows=100, most_validation_rows=50)
+    model = fit_model({"elementwise": vector_table(400)}, options)
+    assert model.errors is not None
+    again = OperatorErrors.from_json(json.loads(json.dumps(model.errors.to_json())))
+    assert again is not None
+    assert again.to_json() == model.errors.to_json()
+    assert set(again.by_device) == {"t4", "v100", "unseen"}
+    assert again.largest["elementwise"]["cols"] == 1024
+    assert again.is_larger(make_operators(["add"], {"rows": [4.0], "cols": [2048.0]})).all()
+    alone = vector_table(400)
+    model = fit_model({"elementwise": alone[alone.device == "t4"]}, options)
+    assert model.errors is not None
+    assert model.errors.of("add", "t4", is_larger=False) is not None
+    assert model.errors.of("add", "v100", is_larger=False) is None
+    assert model.errors.of("add", "t4", is_larger=True) is None
 
 
 def test_large_shapes_are_a_quarter_of_each_kind() -> None:

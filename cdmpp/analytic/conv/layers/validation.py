@@ -7,10 +7,11 @@ from dataclasses import replace
 import numpy as np
 
 from cdmpp.analytic.conv.algorithms import ConvAlgorithm
-from cdmpp.analytic.conv.errors import LAYER, ConvErrors, ErrorSamples, filters_of
+from cdmpp.analytic.conv.errors import LAYER, ConvErrors, filters_of
 from cdmpp.analytic.conv.layers.model import LayerModel, LayerOptions, fit_layers, remove_drifts
 from cdmpp.analytic.conv.layers.table import LayerTable, device_rows
 from cdmpp.analytic.conv.seer.splits import family_split
+from cdmpp.analytic.intervals import ErrorSamples
 from cdmpp.errors import DataError
 
 #: Fits that leave rows out, at least; one a device where there are more.

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from cdmpp.analytic.conv.algorithms import ConvAlgorithm
-from cdmpp.analytic.conv.errors import ConvErrors, ErrorSamples, filters_of
+from cdmpp.analytic.conv.errors import ConvErrors, filters_of
 from cdmpp.analytic.conv.seer.fitting import (
     FFT_TABLES,
     FFT_TILING_TABLE,
@@ -18,6 +18,7 @@ from cdmpp.analytic.conv.seer.polynomials import fft_tiling_columns
 from cdmpp.analytic.conv.seer.splits import family_split
 from cdmpp.analytic.conv.seer.table import ConvTable
 from cdmpp.analytic.conv.shapes import FloatArray
+from cdmpp.analytic.intervals import ErrorSamples
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError
 

@@ -1,0 +1,90 @@
+"""Errors of the operator model on calls that were held out of its fit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cdmpp.analytic.intervals import (
+    DeviceErrors,
+    LogErrors,
+    errors_from_json,
+    errors_on,
+    errors_to_json,
+)
+from cdmpp.analytic.operators.operators import Operators
+
+#: What says how large an operator is.
+SIZES = ("batch", "m", "n", "k", "rows", "cols", "bytes", "flop")
+#: Kinds that are judged on their own; all others are element-wise.
+_OWN = ("bmm", "linear", "softmax", "ln")
+_LARGER = "larger"
+
+
+@dataclass(frozen=True)
+class OperatorErrors:
+    """What a validation says of the times of calls of their own.
+
+    Attributes:
+        by_device: device label or `UNSEEN` -> `judged_as` -> errors on other shapes.
+        larger: `judged_as` -> errors on larger shapes than the fit had, on GPUs that it did not
+            have: the widest of them.
+        largest: `judged_as` -> name of `SIZES` -> the largest that was measured.
+    """
+
+    by_device: DeviceErrors
+    larger: dict[str, LogErrors]
+    largest: dict[str, dict[str, float]]
+
+    def is_larger(self, operators: Operators) -> NDArray[np.bool_]:
+        """Returns bool [N], whether an operator is larger in something than all measured ones."""
+        found = np.zeros(len(operators), np.bool_)
+        for row, kind in enumerate(operators.kind):
+            largest = self.largest.get(judged_as(str(kind)), {})
+            found[row] = any(getattr(operators, name)[row] > largest[name] for name in largest)
+        return found
+
+    def of(self, kind: str, device: str, *, is_larger: bool) -> LogErrors | None:
+        """Returns the errors of an operator kind on a device; None = unknown.
+
+        Args:
+            is_larger: as of the method.
+        """
+        group = judged_as(kind)
+        own = self.larger if is_larger else errors_on(self.by_device, device)
+        return own.get(group)
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns a value for JSON."""
+        larger = errors_to_json({_LARGER: self.larger})[_LARGER]
+        by_device = errors_to_json(self.by_device)
+        return {"by_device": by_device, _LARGER: larger, "largest": self.largest}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any] | None) -> OperatorErrors | None:
+        """Returns the errors of `to_json`; None = the model was fitted without."""
+        if value is None:
+            return None
+        larger = errors_from_json({_LARGER: value[_LARGER]})[_LARGER]
+        return cls(errors_from_json(value["by_device"]), larger, dict(value["largest"]))
+
+
+def judged_as(kind: str) -> str:
+    """Returns what an operator's error is judged with: its kind, or `elementwise`."""
+    return kind if kind in _OWN else "elementwise"
+
+
+def largest_sizes(operators: Operators) -> dict[str, dict[str, float]]:
+    """Returns `OperatorErrors.largest` of measured operators."""
+    groups = np.array([judged_as(str(kind)) for kind in operators.kind])
+    return {
+        str(group): {
+            name: float(f"{np.max(getattr(operators, name)[groups == group]):.7g}")
+            for name in SIZES
+        }
+        for group in np.unique(groups)
+    }

@@ -1,0 +1,189 @@
+"""How far the operator model is off where it was not fitted: intervals of its times."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cdmpp.analytic.intervals import UNSEEN, DeviceErrors, ErrorSamples, Evidence, LogErrors
+from cdmpp.analytic.operators.device import Hardware
+from cdmpp.analytic.operators.errors import judged_as
+from cdmpp.analytic.operators.model import (
+    Context,
+    FamilyFit,
+    OperatorModel,
+    fit_family,
+    packaged_model_path,
+)
+from cdmpp.analytic.operators.operators import Operators
+from cdmpp.analytic.operators.tables import OperatorTable
+from cdmpp.files.atomic import read_json
+from cdmpp.pretrained import PRETRAINED
+
+#: Share of the shapes that a fit of the validation leaves out.
+_HELD_OUT = 0.3
+
+#: Operator kind -> its group in `log_errors` of a card, element-wise for all others.
+_CARD_GROUPS = {"bmm": "gemm", "linear": "gemm", "softmax": "softmax", "ln": "layer-norm"}
+
+
+def held_out_errors(
+    table: OperatorTable,
+    family: str,
+    known: Mapping[str, Hardware],
+    *,
+    octaves: float | None,
+    seed: int,
+    most_rows: int,
+) -> DeviceErrors:
+    """Returns a family's errors where the model's like was not fitted, by device and `judged_as`.
+
+    As many fits as GPUs. Each leaves out shapes and all rows of one GPU, and is judged on these
+    shapes: that GPU was not seen, the others were.
+
+    Args:
+        octaves: of the model.
+        most_rows: of each fit, as of `FitOptions.most_validation_rows`.
+    """
+    samples = ErrorSamples()
+    shape = _shape_numbers(table)
+    labels = [str(label) for label in np.unique(table.device)]
+    for fold, label in enumerate(labels):
+        out = label if len(labels) > 1 else None
+        draw = np.random.default_rng(seed + fold).random(int(shape.max()) + 1)
+        is_out = draw[shape] < _HELD_OUT
+        rest = table[~is_out & (table.device != out)]
+        if len(rest) and is_out.any():
+            fit = fit_family(rest, family, known, seed=seed, most_rows=most_rows)
+            _judge(samples, fit, table[is_out], family, known, octaves, out)
+    return samples.by_device()
+
+
+def larger_errors(
+    table: OperatorTable,
+    fits: Mapping[str, FamilyFit],
+    family: str,
+    known: Mapping[str, Hardware],
+    *,
+    octaves: float | None,
+) -> dict[str, LogErrors]:
+    """Returns `judged_as` -> errors on larger shapes than a fit had, on GPUs that it did not have.
+
+    Args:
+        table: the large shapes that no fit had.
+        fits: label of the GPU that was left out -> the fit without it.
+        octaves: of the model.
+    """
+    samples = ErrorSamples()
+    for out, fit in fits.items():
+        _judge(samples, fit, table[table.device == out], family, known, octaves, out)
+    return samples.by_device().get(UNSEEN, {})
+
+
+def _judge(
+    samples: ErrorSamples,
+    fit: FamilyFit,
+    judged: OperatorTable,
+    family: str,
+    known: Mapping[str, Hardware],
+    octaves: float | None,
+    out: str | None,
+) -> None:
+    model = OperatorModel({family: (fit,)}, octaves, dict(known), {})
+    predicted_s = model.predict(judged.operators, judged.device, known)
+    groups = np.array([judged_as(str(kind)) for kind in judged.operators.kind])
+    for device in np.unique(judged.device):
+        for group in np.unique(groups):
+            rows = (judged.device == device) & (groups == group)
+            samples.add(
+                str(device), str(group), judged.latency_s[rows], predicted_s[rows],
+                is_seen=str(device) != out,
+            )  # fmt: skip
+
+
+def operator_errors(
+    model: OperatorModel,
+    place: Path | str,
+    kind: str,
+    device: str,
+    context: Context,
+    *,
+    is_larger: bool,
+) -> tuple[LogErrors | None, Evidence]:
+    """Returns the errors of an operator's time on a device, None = unknown, and what they rest on.
+
+    A call of its own was judged by the model's validation. Operators behind others were judged
+    inside whole models, for the packaged model (`card_errors`).
+
+    Args:
+        place: file of the model, or `pretrained`.
+        is_larger: whether it is larger than all that were measured.
+    """
+    if context == "queued" and str(place) == PRETRAINED:
+        return card_errors_of(model, kind, device)
+    if context == "queued":
+        why = "this model was not judged on operators behind others; use --context isolated"
+        return None, Evidence(why, False)
+    again = "cdmpp analytic operator fit"
+    if model.errors is None:
+        return None, Evidence.missing(None, device, again)
+    errors = model.errors.of(kind, device, is_larger=is_larger)
+    group = judged_as(kind)
+    if errors is None and is_larger:
+        why = f"no {group} of this size was measured, and too little to judge larger ones by"
+        return None, Evidence(f"{why}; add rows, and {again}", False)
+    if errors is None:
+        return None, Evidence.missing(model.errors.by_device, device, again)
+    what = f"{errors.count:,} calls of {group}"
+    if is_larger:
+        where = "larger than those of a fit, each on a GPU left out of it, the widest of them"
+        return errors, Evidence(f"90 % of {what} {where}", True)
+    return errors, Evidence.of_devices(model.errors.by_device, device, what, "shapes")
+
+
+def operators_are_larger(
+    model: OperatorModel, operators: Operators, context: Context
+) -> list[bool]:
+    """Returns for each operator whether it is larger than all that the model's validation knows;
+    behind others none is: those inside whole models had any size.
+    """
+    if model.errors is None or context == "queued":
+        return [False] * len(operators)
+    return [bool(one) for one in model.errors.is_larger(operators)]
+
+
+def card_errors() -> dict[str, dict[str, LogErrors]]:
+    """Returns the packaged model's errors on operators inside whole models, which nothing was
+    fitted on (`log_errors` of its card): group -> `seen` or `unseen` GPU -> errors.
+    """
+    card = read_json(
+        packaged_model_path().with_name("card.json"), what="card of the operator model",
+        hint="install cdmpp again",
+    )  # fmt: skip
+    return {
+        group: {which: LogErrors(float(ends[0]), float(ends[1]), 0) for which, ends in own.items()}
+        for group, own in card["log_errors"].items()
+    }
+
+
+def card_errors_of(model: OperatorModel, kind: str, device: str) -> tuple[LogErrors, Evidence]:
+    """Returns the errors of `card_errors` for an operator kind on a device, and what they rest on.
+
+    Args:
+        model: the packaged one.
+    """
+    is_seen = device in model.known
+    group = _CARD_GROUPS.get(kind, "element-wise")
+    where = "GPUs of the fit" if is_seen else f"GPUs that were not in the fit; {device} was not"
+    errors = card_errors()[group]["seen" if is_seen else "unseen"]
+    return errors, Evidence(f"90 % of {group} operators inside whole models on {where}", True)
+
+
+def _shape_numbers(table: OperatorTable) -> NDArray[np.intp]:
+    """Returns int [N], one number a shape, whatever its kind and GPU."""
+    one = table.operators
+    sizes = np.stack([one.batch, one.m, one.n, one.k, one.rows, one.cols], axis=1)
+    return np.unique(sizes, axis=0, return_inverse=True)[1].ravel()
