@@ -12,7 +12,8 @@ from cdmpp.networks import packaged
 from cdmpp.networks.dataset.store import read_dataset, write_dataset
 from cdmpp.networks.run import NetworkRun, train_run
 from cdmpp.text import TIDY_COLUMNS
-from tests.benchmarks.network_models import OUTSIDE_FILE, fit_cells, speed, variants
+from tests.benchmarks import network_models
+from tests.benchmarks.network_models import OUTSIDE_FILE, fit_cells, variants
 from tests.benchmarks.network_models_page import write_report
 from tests.networks.synthetic import DEVICE, QUICK, data
 
@@ -33,6 +34,16 @@ def made(tmp_path_factory):
     return whole, folder
 
 
+@pytest.fixture(scope="module")
+def speeds(made):
+    """How long one network takes to trace and to predict."""
+    name, network = next(iter(network_models.OUTSIDE.items()))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(packaged, "packaged_folder", lambda: made[1] / "packaged")
+        patch.setattr(network_models, "OUTSIDE", {name: network})
+        return network_models.speed(count=1)
+
+
 def _fit(whole, cells):
     cells.mkdir(exist_ok=True)
     fit_cells(
@@ -49,7 +60,7 @@ def test_fitted_cells_are_kept(made):
     assert {path: path.stat().st_mtime_ns for path in cells.iterdir()} == before
 
 
-def test_the_page_says_what_the_cells_say(made, monkeypatch):
+def test_the_page_says_what_the_cells_say(made, speeds, monkeypatch):
     whole, folder = made
     monkeypatch.setattr(packaged, "packaged_folder", lambda: folder / "packaged")
     rows = [
@@ -59,7 +70,7 @@ def test_the_page_says_what_the_cells_say(made, monkeypatch):
         }
     ]  # fmt: skip
     (folder / "cells" / OUTSIDE_FILE).write_text(json.dumps(rows))
-    write_report(whole, folder / "cells", folder / "out", speed=speed(count=3))
+    write_report(whole, folder / "cells", folder / "out", speed=speeds)
     text = (folder / "out" / "networks.md").read_text()
     cell = json.loads((folder / "cells" / "architecture-residual-0.json").read_text())
     assert f"{100 * cell['test']['infer_time_s']['mape']:.2f}" in text
@@ -84,7 +95,9 @@ def test_variants_differ():
     assert len({repr(options) for options in found.values()}) == len(found)
 
 
-def test_the_page_tells_noise_with_and_without_the_machines_speed(made, monkeypatch, tmp_path):
+def test_the_page_tells_noise_with_and_without_the_machines_speed(
+    made, speeds, monkeypatch, tmp_path
+):
     whole, folder = made
     monkeypatch.setattr(packaged, "packaged_folder", lambda: folder / "packaged")
     twice = {
@@ -100,7 +113,7 @@ def test_the_page_tells_noise_with_and_without_the_machines_speed(made, monkeypa
     write_dataset(folder / "noisy", whole.graphs, whole.labels, note=note)
     noisy = read_dataset(folder / "noisy")
     _fit(noisy, tmp_path / "cells")
-    write_report(noisy, tmp_path / "cells", tmp_path / "out", speed=speed(count=3))
+    write_report(noisy, tmp_path / "cells", tmp_path / "out", speed=speeds)
     text = (tmp_path / "out" / "networks.md").read_text()
     time, memory = text.split("## Time of a training step")[0], text.split("## Peak memory of")[1]
     assert "| noise between two processes | 4.50 | 3.00 " in time
