@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Mapping
+from typing import Any
 
+from cdmpp.analytic.intervals import Evidence
 from cdmpp.analytic.roofline.bounds import operator_bounds, program_bounds
 from cdmpp.cli.analytic.operator import gpu_labels, parse_shape
 from cdmpp.cli.shared.options import add_data_options, add_output_options, labels_of
@@ -50,16 +53,15 @@ def run(args: argparse.Namespace) -> int:
     for row in rows:
         print(
             f"{row['device']}: {seconds_text(row['least_s'])} at the least ({row['least_why']})\n"
-            f"  roofline    {seconds_text(row['seconds']):>14}, an estimate; {row['why']}"
+            f"  roofline    {_roofline(row):>14}, an estimate; {row['why']}"
         )
         for name, seconds in row["levels"].items():
             shown = "unknown" if seconds is None else seconds_text(seconds)
             print(f"  {name:12}{shown:>14}")
         if "fitted_s" in row:
             fitted = interval_text(row["fitted_s"], row["fitted_low_s"], row["fitted_high_s"])
-            print(
-                f"  with the fitted efficiency {fitted}\n  interval from: {row['interval_source']}"
-            )
+            print(f"  with the fitted efficiency {fitted}")
+        print(f"  {Evidence(row['interval_source'], row['low_s'] is not None).sentence}")
         for leaf in row.get("leaves", []):
             times = ", ".join(
                 f"{name[:-2]} {seconds_text(leaf[name], none='unknown')}"
@@ -67,3 +69,7 @@ def run(args: argparse.Namespace) -> int:
             )
             print(f"  leaf {leaf['leaf']:<4} {leaf['level']:8} ({times})")
     return 0
+
+
+def _roofline(row: Mapping[str, Any]) -> str:
+    return interval_text(row["seconds"], row["low_s"], row["high_s"])

@@ -99,9 +99,11 @@ def test_roofline_of_an_operator(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(list(words)) == 0
     text = capsys.readouterr().out
     assert "with the fitted efficiency" in text
-    assert "interval from: 90 % of element-wise operators inside whole models" in text
+    assert text.count("interval from: 90 % of elementwise operators inside whole models") == 1
     fitted = [float(str(row[f"fitted_{name}s"])) for name in ("low_", "", "high_")]
     assert fitted == sorted(fitted)
+    roofline = [float(str(row[name])) for name in ("low_s", "seconds", "high_s")]
+    assert roofline == sorted(roofline)
 
 
 def test_roofline_needs_shape_and_device(capsys: pytest.CaptureFixture[str]) -> None:
@@ -130,6 +132,8 @@ def test_roofline_of_a_program(
     assert main([*words, "--program", program]) == 0
     text = capsys.readouterr().out
     assert text.count("at the least") == len(rows) == text.count("an estimate")
+    assert text.count("no interval: the roofline of a program is no prediction") == len(rows)
+    assert all(row["low_s"] is None is row["high_s"] for row in rows)
 
 
 @pytest.mark.slow

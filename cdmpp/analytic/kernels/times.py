@@ -170,7 +170,7 @@ class KernelTimes:
 
     @cached_property
     def _errors(self) -> dict[str, dict[str, LogErrors]]:
-        return card_errors()
+        return card_errors("log_errors")
 
     @cached_property
     def _conv_model(self) -> LatentModel:

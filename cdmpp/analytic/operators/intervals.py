@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,8 +27,8 @@ from cdmpp.pretrained import PRETRAINED
 #: Share of the shapes that a fit of the validation leaves out.
 _HELD_OUT = 0.3
 
-#: Operator kind -> its group in `log_errors` of a card, element-wise for all others.
-_CARD_GROUPS = {"bmm": "gemm", "linear": "gemm", "softmax": "softmax", "ln": "layer-norm"}
+#: What the card has errors of: kernels of `KernelTimes`, operators behind others, rooflines.
+CardEntry = Literal["log_errors", "queued_log_errors", "roofline_log_errors"]
 
 
 def held_out_errors(
@@ -123,7 +124,7 @@ def operator_errors(
         is_larger: whether it is larger than all that were measured.
     """
     if context == "queued" and str(place) == PRETRAINED:
-        return card_errors_of(model, kind, device)
+        return card_errors_of(model, kind, device, "queued_log_errors")
     if context == "queued":
         why = "this model was not judged on operators behind others; use --context isolated"
         return None, Evidence(why, False)
@@ -155,9 +156,9 @@ def operators_are_larger(
     return [bool(one) for one in model.errors.is_larger(operators)]
 
 
-def card_errors() -> dict[str, dict[str, LogErrors]]:
-    """Returns the packaged model's errors on operators inside whole models, which nothing was
-    fitted on (`log_errors` of its card): group -> `seen` or `unseen` GPU -> errors.
+def card_errors(entry: CardEntry) -> dict[str, dict[str, LogErrors]]:
+    """Returns what the packaged model's card says of operators inside whole models, which nothing
+    was fitted on: group -> `seen` or `unseen` GPU -> errors.
     """
     card = read_json(
         packaged_model_path().with_name("card.json"), what="card of the operator model",
@@ -165,20 +166,22 @@ def card_errors() -> dict[str, dict[str, LogErrors]]:
     )  # fmt: skip
     return {
         group: {which: LogErrors(float(ends[0]), float(ends[1]), 0) for which, ends in own.items()}
-        for group, own in card["log_errors"].items()
+        for group, own in card[entry].items()
     }
 
 
-def card_errors_of(model: OperatorModel, kind: str, device: str) -> tuple[LogErrors, Evidence]:
+def card_errors_of(
+    model: OperatorModel, kind: str, device: str, entry: CardEntry
+) -> tuple[LogErrors, Evidence]:
     """Returns the errors of `card_errors` for an operator kind on a device, and what they rest on.
 
     Args:
         model: the packaged one.
     """
     is_seen = device in model.known
-    group = _CARD_GROUPS.get(kind, "element-wise")
+    group = judged_as(kind)
     where = "GPUs of the fit" if is_seen else f"GPUs that were not in the fit; {device} was not"
-    errors = card_errors()[group]["seen" if is_seen else "unseen"]
+    errors = card_errors(entry)[group]["seen" if is_seen else "unseen"]
     return errors, Evidence(f"90 % of {group} operators inside whole models on {where}", True)
 
 

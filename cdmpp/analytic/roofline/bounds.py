@@ -22,13 +22,15 @@ from cdmpp.datasets.samples import Samples
 from cdmpp.devices.registry import get_device
 from cdmpp.errors import DataError
 
+_NOT_JUDGED = "the roofline of a program is no prediction; cdmpp predict has one with an interval"
+
 
 def operator_bounds(
     kind: str, sizes: Mapping[str, float], labels: Sequence[str]
 ) -> list[dict[str, Any]]:
     """Returns for each GPU what an operator takes at the least (`least_s`, `least_why`), its
     roofline (`seconds`), why, the seconds of each level, and the seconds with the fitted efficiency
-    (`fitted_s`) with its interval (`fitted_low_s`, `fitted_high_s`, `interval_source`).
+    (`fitted_s`); both with an interval (`low_s`, `fitted_low_s` and so on, `interval_source`).
 
     Raises:
         DataError: no such operator, or a size is missing.
@@ -47,8 +49,10 @@ def operator_bounds(
         least = least_work_of_operators(operators[np.array([index])])
         floor = floor_on(get_device(label), least)
         fitted_s = float(fitted[index])
-        errors, evidence = card_errors_of(model, kind, label)
-        low_s, high_s = errors.ends(fitted_s)
+        errors, evidence = card_errors_of(model, kind, label, "queued_log_errors")
+        fitted_low_s, fitted_high_s = errors.ends(fitted_s)
+        errors, _ = card_errors_of(model, kind, label, "roofline_log_errors")
+        low_s, high_s = errors.ends(bound.seconds)
         levels = {"compute": bound.compute_s, "dram": bound.dram_s, "l2": bound.l2_s}
         rows.append(
             {
@@ -56,11 +60,13 @@ def operator_bounds(
                 "least_s": float(floor.seconds[0]),
                 "least_why": floor.why(0),
                 "seconds": bound.seconds,
+                "low_s": low_s,
+                "high_s": high_s,
                 "why": bound.sentence(),
                 "levels": {**levels, "launch": bound.launch_s},
                 "fitted_s": fitted_s,
-                "fitted_low_s": low_s,
-                "fitted_high_s": high_s,
+                "fitted_low_s": fitted_low_s,
+                "fitted_high_s": fitted_high_s,
                 "interval_source": evidence.source,
             }
         )
@@ -70,7 +76,7 @@ def operator_bounds(
 def program_bounds(samples: Samples, program: str) -> list[dict[str, Any]]:
     """Returns for each device of the samples what a program takes at the least (`least_s`,
     `least_why`), its roofline leaf by leaf (`seconds`), why, the seconds of each level (None =
-    unknown) and of each leaf.
+    unknown) and of each leaf. The roofline has no interval (`low_s`, `high_s` are None).
 
     Args:
         program: how the program's id begins.
@@ -103,6 +109,9 @@ def program_bounds(samples: Samples, program: str) -> list[dict[str, Any]]:
                 "least_s": float(floor.seconds[0]),
                 "least_why": floor.why(0),
                 "seconds": bound.seconds,
+                "low_s": None,
+                "high_s": None,
+                "interval_source": _NOT_JUDGED,
                 "why": bound.sentence(),
                 "levels": _levels(bound),
                 "leaves": [
