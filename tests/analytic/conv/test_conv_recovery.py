@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +15,10 @@ from cdmpp.analytic.conv.seer.fitting import SeerOptions, fit_seer
 from cdmpp.analytic.conv.seer.judging import kernel_errors, layer_errors, pick_errors
 from cdmpp.analytic.conv.seer.model import SeerModel, load_seer
 from cdmpp.analytic.conv.seer.regimes import fit_regimes, fit_smooth
+from cdmpp.analytic.conv.seer.splits import family_split
 from cdmpp.analytic.conv.seer.table import KernelType, PickTable
 from cdmpp.analytic.conv.seer.trees import TreeOptions
+from cdmpp.analytic.conv.seer.validation import fit_validated_seer, judged_kernels
 from cdmpp.errors import DataError
 from tests.analytic.conv.conv_synthetic import (
     DEVICE,
@@ -169,3 +172,28 @@ def test_tables_that_do_not_fit() -> None:
     with pytest.raises(DataError, match="no fitted algorithm serves"):
         only_fft.predict(layers())
     assert ConvAlgorithm.FFT == 4
+
+
+@pytest.mark.slow
+def test_intervals_hold_nine_of_ten_kernels_with_values_never_seen(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    train, test = {}, {}
+    for name, table in tables(layers()).items():
+        noisy = replace(table, time_ms=table.time_ms * np.exp(rng.normal(0, 0.05, len(table))))
+        sides = family_split(table.shapes, seed=10)
+        train[name], test[name] = (noisy.take(side) for side in sides)
+    model = fit_validated_seer(train, DEVICE, SeerOptions(trees=EXACT))
+    assert model.errors is not None
+    errors = model.errors.of(DEVICE.name)
+    is_inside = []
+    for algorithm, measured_ms, predicted_ms in judged_kernels(model, test):
+        own, found = errors[algorithm.name], np.log(measured_ms / predicted_ms)
+        assert own.low <= 0 <= own.high
+        is_inside.append((own.low <= found) & (found <= own.high))
+    assert 0.85 <= np.concatenate(is_inside).mean() <= 0.95
+    model.save(tmp_path / "seer.json")
+    assert load_seer(tmp_path / "seer.json").errors is not None
+    without = model.to_json()
+    del without["errors"]
+    assert SeerModel.from_json(without).errors is None
+    assert without == fit_seer(train, DEVICE, SeerOptions(trees=EXACT)).to_json()

@@ -60,7 +60,7 @@ def fit_validated_seer(
             fitted = fit_seer(train, device, quick)
         except DataError:  # the rows that are left have no counters
             continue
-        for algorithm, measured, predicted in _judged(fitted, test):
+        for algorithm, measured, predicted in judged_kernels(fitted, test):
             samples.add(device.name, algorithm.name, measured, predicted, is_seen=True)
     errors = ConvErrors(
         samples.by_device(), filters_of([table.shapes for table in tables.values()])
@@ -68,7 +68,7 @@ def fit_validated_seer(
     return replace(fit_seer(tables, device, options), errors=errors)
 
 
-def _judged(
+def judged_kernels(
     model: SeerModel, tables: Mapping[str, ConvTable]
 ) -> Iterator[tuple[ConvAlgorithm, FloatArray, FloatArray]]:
     """Yields (algorithm, measured, predicted) milliseconds of each table's main kernel."""
