@@ -94,10 +94,11 @@ class TrainedModel:
         check_schema(self.code.feature_schema, samples)
         calibration = self.code.fastest if are_fastest else self.code.calibration
         assert calibration is not None
-        log_s = self.code.log_s(CodeRows.of(samples, code, found.latency_s), calibration)
+        rows = CodeRows.of(samples, code, found.latency_s)
+        log_s = self.code.log_s(rows, calibration)
         strange = found.out_of_distribution
         factor = 1.0 if strange is None else np.where(strange, STRANGE_FACTOR, 1.0)
-        half_width = factor * calibration.half_width
+        half_width = factor * calibration.widths.half_width(log_s, rows.kind)
         floor_s = self._floor_s(samples)
         latency_s = np.maximum(np.exp(log_s), floor_s)
         return replace(

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cdmpp.conformal import half_widths, least_owners
 from cdmpp.datasets.samples import Samples
 from cdmpp.errors import DataError
 from cdmpp.features.added_columns import LEAF_EXTRA_NAMES
@@ -24,19 +25,21 @@ from cdmpp.features.machine_code import MACHINE_CODE_NAMES, MACHINE_CODE_SCHEMA_
 from cdmpp.files.atomic import read_json, replaced_folder, write_json
 from cdmpp.files.boosted_trees import grow_trees, load_booster, save_booster, tree_rows
 from cdmpp.models.parts.pooling import pooled_features
+from cdmpp.training.uncertainty.calibration import operator_kinds
 
 if TYPE_CHECKING:  # torch takes long to import
     from cdmpp.training.machine_code.net import CodeNet
 
 FOLDER = "machine_code"
-FORMAT = 3
-_READ_FORMATS = (2, FORMAT)  # 2 knows nothing of the fastest programs
+FORMAT = 4
+_READ_FORMATS = (2, 3, FORMAT)  # 2 knows nothing of the fastest programs
 COVERAGE = 0.9
 #: The fastest of fewer measured programs is taken for any of them.
 LEAST_MEASURED = 8
 
 _TREES, _NET, _FACTS = "trees.ubj.xz", "perceptron.safetensors", "machine_code.json"
 _TENTHS = 10
+_BANDS_LOG_S = np.log([1e-5, 1e-4, 1e-3, 1e-2])
 _FLOPS = MACHINE_CODE_NAMES.index("flops")
 _FLOAT_OPS = LEAF_EXTRA_NAMES.index("program.float_ops")
 _PARAMETERS = {
@@ -62,11 +65,15 @@ class CodeRows:
         columns: float32 [N, columns].
         model_log_s: float64 [N], logarithm of the model's seconds.
         log_s: float64 [N], logarithm of the measured seconds; NaN where there are none.
+        task: str [N].
+        kind: str [N], kind of the operator.
     """
 
     columns: NDArray[np.float32]
     model_log_s: FloatArray
     log_s: FloatArray
+    task: NDArray[np.str_]
+    kind: NDArray[np.str_]
 
     @classmethod
     def of(
@@ -85,7 +92,13 @@ class CodeRows:
         operations = programs.leaf_extra[programs.leaf_offset[rows], _FLOAT_OPS]
         more = code[:, _FLOPS] - operations
         columns = np.concatenate([pooled_features(programs, rows), code, more[:, None]], axis=1)
-        return cls(columns.astype(np.float32), np.log(model_latency_s), np.log(samples.latency_s))
+        return cls(
+            columns.astype(np.float32),
+            np.log(model_latency_s),
+            np.log(samples.latency_s),
+            np.asarray(programs.tasks, np.str_)[samples.task_id],
+            operator_kinds(samples).astype(np.str_),
+        )
 
     @classmethod
     def joined(cls, parts: Sequence[CodeRows]) -> CodeRows:
@@ -94,6 +107,8 @@ class CodeRows:
             np.concatenate([part.columns for part in parts]),
             np.concatenate([part.model_log_s for part in parts]),
             np.concatenate([part.log_s for part in parts]),
+            np.concatenate([part.task for part in parts]),
+            np.concatenate([part.kind for part in parts]),
         )
 
     def __len__(self) -> int:
@@ -124,19 +139,95 @@ class CodeErrors:
 
 
 @dataclass(frozen=True)
+class CodeWidths:
+    """Half widths of the 90 % intervals of the logarithm, by predicted time and operator kind: the
+    shorter a program, and the less it computes, the worse it is known.
+
+    Attributes:
+        pooled: where nothing more is known.
+        by_band: of programs that take less than 10 us, 100 us, 1 ms, 10 ms and longer.
+        by_band_and_kind: likewise, operator kind -> half width.
+    """
+
+    pooled: float
+    by_band: tuple[float, ...] = ()
+    by_band_and_kind: tuple[dict[str, float], ...] = ()
+
+    @classmethod
+    def of(cls, log_s: FloatArray, rows: CodeRows) -> CodeWidths:
+        """Returns the half widths that predictions of measured programs ask for.
+
+        Every task has the same weight; see `cdmpp.conformal.half_widths`. Fewer tasks than that
+        needs give one quantile over all programs.
+
+        Args:
+            log_s: float64 [N], logarithm of the predicted seconds.
+        """
+        error = np.abs(log_s - rows.log_s)
+        tasks, first, owner = np.unique(rows.task, return_index=True, return_inverse=True)
+        if len(tasks) < least_owners(COVERAGE):
+            return cls(float(np.quantile(error, COVERAGE, method="higher")))
+        kinds, kind = np.unique(rows.kind, return_inverse=True)
+        found = half_widths(
+            error, owner, _band(log_s), kind[first], columns=len(_BANDS_LOG_S) + 1,
+            kinds=len(kinds), coverage=COVERAGE,
+        )  # fmt: skip
+        return cls(
+            pooled=found.pooled,
+            by_band=tuple(found.by_column.tolist()),
+            by_band_and_kind=tuple(
+                dict(zip(kinds.tolist(), cells, strict=True)) for cells in found.by_cell.tolist()
+            ),
+        )
+
+    def half_width(self, log_s: FloatArray, kind: NDArray[np.str_]) -> FloatArray:
+        """Returns float64 [N], the half width of each program.
+
+        Args:
+            log_s: float64 [N], logarithm of the predicted seconds.
+            kind: str [N], kind of the operator.
+        """
+        if not self.by_band:
+            return np.full(len(log_s), self.pooled)
+        places = zip(_band(log_s).tolist(), kind.tolist(), strict=True)
+        return np.array(
+            [self.by_band_and_kind[band].get(name, self.by_band[band]) for band, name in places]
+        )
+
+
+def _band(log_s: FloatArray) -> NDArray[np.int64]:
+    return np.searchsorted(_BANDS_LOG_S, log_s)
+
+
+@dataclass(frozen=True)
 class CodeCalibration:
     """What the validation part said.
 
     Attributes:
         trees, perceptron: their shares of the logarithm; the rest is the model's.
-        half_width: of the 90 % interval of the logarithm.
+        widths: of the intervals.
         shift: what is added to the logarithm.
     """
 
     trees: float
     perceptron: float
-    half_width: float
+    widths: CodeWidths
     shift: float = 0.0
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> CodeCalibration:
+        """Returns what was saved; formats below 4 have one half width for all programs."""
+        widths = value.get("widths") or {"pooled": value["half_width"]}
+        return cls(
+            float(value["trees"]),
+            float(value["perceptron"]),
+            CodeWidths(
+                float(widths["pooled"]),
+                tuple(map(float, widths.get("by_band", ()))),
+                tuple(map(dict, widths.get("by_band_and_kind", ()))),
+            ),
+            float(value.get("shift", 0.0)),
+        )
 
 
 class CodeModel:
@@ -200,7 +291,7 @@ class CodeModel:
             {**_PARAMETERS, "seed": seed}, grown, watched, trees=_MOST_TREES, patience=_PATIENCE
         )
         net = CodeNet.fit(train.columns, train.log_s, seed=seed)
-        uncalibrated = CodeCalibration(0.0, 0.0, 0.0)
+        uncalibrated = CodeCalibration(0.0, 0.0, CodeWidths(0.0))
         found = cls(device, target, feature_schema, booster, net, uncalibrated, None)
         found.calibration = found._calibrated(validation, is_shifted=False)
         found.errors = found._judged(test, found.calibration)
@@ -247,22 +338,19 @@ class CodeModel:
         ]
         shares = min(tried, key=lambda one: _mape(residual_of(one)[0]))
         residual, shift = residual_of(shares)
-        return CodeCalibration(
-            trees=shares[0],
-            perceptron=shares[1],
-            half_width=float(np.quantile(np.abs(residual), COVERAGE, method="higher")),
-            shift=shift,
-        )
+        widths = CodeWidths.of(measured + residual, validation)
+        return CodeCalibration(shares[0], shares[1], widths, shift)
 
     def _judged(self, test: CodeRows, calibration: CodeCalibration) -> CodeErrors:
-        residual = self.log_s(test, calibration) - test.log_s
+        log_s = self.log_s(test, calibration)
+        residual, half_width = log_s - test.log_s, calibration.widths.half_width(log_s, test.kind)
         alone = test.model_log_s - test.log_s
         return CodeErrors(
             programs=len(residual),
             mape=_mape(residual),
             median_ape=float(np.median(np.abs(np.expm1(residual)))),
             log_deviation=float(residual.std()),
-            coverage=float(np.mean(np.abs(residual) <= calibration.half_width)),
+            coverage=float(np.mean(np.abs(residual) <= half_width)),
             model_mape=_mape(alone),
             model_log_deviation=float(alone.std()),
         )
@@ -316,10 +404,10 @@ class CodeModel:
             fastest, fastest_errors = facts.get("fastest"), facts.get("fastest_test")
             found = cls(
                 facts["device"], facts["target"], facts["feature_schema"], booster, net,
-                CodeCalibration(**facts["calibration"]),
+                CodeCalibration.from_json(facts["calibration"]),
                 None if errors is None else CodeErrors(**errors),
             )  # fmt: skip
-            found.fastest = None if fastest is None else CodeCalibration(**fastest)
+            found.fastest = None if fastest is None else CodeCalibration.from_json(fastest)
             if fastest_errors is not None:
                 found.fastest_errors = CodeErrors(**fastest_errors)
             found.cold_s_per_byte = float(facts.get("cold_s_per_byte", 0.0))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import lzma
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,11 +14,17 @@ from safetensors.numpy import load_file, save_file
 from cdmpp.datasets.extraction.machine_code import FILE_NAME, MachineCode, read_machine_code
 from cdmpp.errors import DataError
 from cdmpp.features.machine_code import MACHINE_CODE_NAMES
-from cdmpp.training.machine_code.model import FOLDER, CodeModel, CodeRows
+from cdmpp.training.machine_code.model import (
+    FOLDER,
+    CodeCalibration,
+    CodeModel,
+    CodeRows,
+    CodeWidths,
+)
 
 pytestmark = pytest.mark.training
 
-_COLUMNS = 40
+_COLUMNS = 20
 _SCHEMA = {"leaf": 1, "leaf_extra": 3}
 _TARGET = '{"kind": "llvm", "mcpu": "skylake-avx512"}'
 
@@ -28,11 +35,18 @@ def rows(count: int, seed: int, *, hidden: float = 1.0) -> CodeRows:
     columns = rng.normal(size=(count, _COLUMNS)).astype(np.float32)
     model_log_s = -7.0 + columns[:, 0].astype(np.float64)
     noise = rng.normal(size=count) * 0.1
-    return CodeRows(columns, model_log_s, model_log_s + hidden * columns[:, -1] + noise)
+    return described(columns, model_log_s, model_log_s + hidden * columns[:, -1] + noise)
+
+
+def described(columns: Any, model_log_s: Any, log_s: Any) -> CodeRows:
+    """Rows of tasks of four programs, every other one a convolution."""
+    task = np.arange(len(log_s)) // 4
+    kind = np.where(task % 2, "conv2d", "elementwise")
+    return CodeRows(columns, model_log_s, log_s, task.astype(np.str_), kind)
 
 
 def fitted(*, hidden: float = 1.0) -> CodeModel:
-    parts = (rows(800, 0, hidden=hidden), rows(500, 1, hidden=hidden), rows(500, 2, hidden=hidden))
+    parts = (rows(240, 0, hidden=hidden), rows(200, 1, hidden=hidden), rows(200, 2, hidden=hidden))
     return CodeModel.fit(
         parts, device="epyc-avx512-1c", target=_TARGET, feature_schema=_SCHEMA, seed=0
     )
@@ -45,7 +59,7 @@ def found() -> CodeModel:
 
 def test_they_see_what_the_model_does_not(found):
     errors = found.errors
-    assert errors.programs == 500
+    assert errors.programs == 200
     assert errors.log_deviation < 0.6 * errors.model_log_deviation
     assert errors.mape < 0.6 * errors.model_mape
     assert errors.coverage == pytest.approx(0.9, abs=0.07)
@@ -72,12 +86,11 @@ def fastest_of_many(tasks: int, seed: int) -> CodeRows:
     columns = np.repeat(rng.normal(size=(tasks, _COLUMNS)), 32, axis=0).astype(np.float32)
     log_s = -7.0 + columns[:, 0] + rng.normal(size=tasks * 32) * 0.3
     first = np.arange(0, tasks * 32, 32) + log_s.reshape(tasks, 32).argmin(axis=1)
-    return CodeRows(columns[first], -7.0 + columns[first, 0], log_s[first])
+    return described(columns[first], -7.0 + columns[first, 0], log_s[first])
 
 
-def test_the_fastest_of_many_is_faster_than_it_looks(tmp_path):
-    found = fitted()
-    assert found.fastest is None
+def test_the_fastest_of_many_is_faster_than_it_looks(found, tmp_path):
+    found.fastest = None
     before = found.calibration
     found.calibrate_fastest(fastest_of_many(200, 5), fastest_of_many(100, 6))
     assert found.calibration == before
@@ -94,6 +107,48 @@ def test_the_fastest_of_many_is_faster_than_it_looks(tmp_path):
     assert (again.fastest, again.fastest_errors) == (found.fastest, found.fastest_errors)
     with pytest.raises(DataError, match="test part has no searched task with 8 measured programs"):
         found.calibrate_fastest(asked, rows(0, 1))
+
+
+def short_and_long(tasks: int, seed: int) -> tuple[Any, CodeRows]:
+    """What is predicted, and rows: ten times the error for short programs, twice for movers."""
+    rng = np.random.default_rng(seed)
+    log_s = rng.uniform(np.log(1e-6), np.log(1e-1), size=tasks * 4)
+    made = described(np.zeros((len(log_s), 1), np.float32), log_s, log_s)
+    scale = np.where(log_s < np.log(1e-4), 0.5, 0.05) * np.where(made.kind == "conv2d", 1, 2)
+    return log_s, replace(made, log_s=log_s + scale * rng.normal(size=len(log_s)))
+
+
+def test_intervals_are_as_wide_as_programs_of_that_length_and_kind_ask_for():
+    predicted, measured = short_and_long(200, 0)
+    widths = CodeWidths.of(predicted, measured)
+    asked = np.log([3e-6, 3e-6, 3e-3, 3e-3])
+    kinds = np.array(["elementwise", "conv2d", "elementwise", "conv2d"])
+    found = widths.half_width(asked, kinds)
+    assert found == pytest.approx(1.645 * np.array([1.0, 0.5, 0.1, 0.05]), rel=0.35)
+    (unseen,) = widths.half_width(asked[:1], np.array(["softmax"]))
+    assert found[1] < unseen < found[0]
+    predicted, measured = short_and_long(100, 1)
+    error = np.abs(predicted - measured.log_s)
+    for rows_of in (predicted < np.log(1e-4), predicted > np.log(1e-4), measured.kind == "conv2d"):
+        inside = (error <= widths.half_width(predicted, measured.kind))[rows_of]
+        assert inside.mean() == pytest.approx(0.9, abs=0.05)
+
+
+def test_a_few_tasks_have_one_half_width_and_old_files_too(found, tmp_path):
+    predicted, measured = short_and_long(8, 0)
+    widths = CodeWidths.of(predicted, measured)
+    assert widths == CodeWidths(widths.pooled)
+    error = np.abs(predicted - measured.log_s)
+    assert np.mean(error <= widths.half_width(predicted, measured.kind)) == pytest.approx(
+        0.9, abs=0.05
+    )
+    found.save(tmp_path)
+    facts = tmp_path / FOLDER / "machine_code.json"
+    content = json.loads(facts.read_text())
+    old = {"trees": 0.3, "perceptron": 0.6, "half_width": 0.44, "shift": 0.0}
+    facts.write_text(json.dumps({**content, "format": 3, "calibration": old}))
+    again = CodeModel.load(tmp_path)
+    assert again.calibration == CodeCalibration(0.3, 0.6, CodeWidths(0.44))
 
 
 def test_damaged_and_foreign_folders(found, tmp_path):

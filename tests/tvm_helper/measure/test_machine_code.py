@@ -19,7 +19,7 @@ from cdmpp.devices.registry import get_device
 from cdmpp.errors import ReplayError
 from cdmpp.features.machine_code import MACHINE_CODE_NAMES, machine_code_columns
 from cdmpp.training.estimates import load_trained
-from cdmpp.training.machine_code.model import CodeCalibration, CodeModel
+from cdmpp.training.machine_code.model import CodeCalibration, CodeModel, CodeWidths
 from tests.tvm_helper.search.fixtures import DEVICE, matmul, train_into
 from tvm_helper.compat import Target, s_tir, tvm
 from tvm_helper.measure import machine_code
@@ -201,7 +201,7 @@ def test_a_prediction_counts_in_the_code_of_its_own_target(run_folder: Path) -> 
     spec = get_device(DEVICE)
     schema = dict(trained.model._schema)  # type: ignore[attr-defined]
     target = str(device_target(spec))
-    calibration = CodeCalibration(trees=0.6, perceptron=0.4, half_width=0.5)
+    calibration = CodeCalibration(trees=0.6, perceptron=0.4, widths=CodeWidths(0.5))
     same: Any = _Constant()
     trees = CodeModel(DEVICE, target, schema, same, same, calibration, None)
     program = [NamedProgram("product", scheduled(vectors=True))]
@@ -231,7 +231,7 @@ def test_the_fastest_of_many_is_judged_as_searches_have_taught(run_folder: Path)
     same: Any = _Constant()
     code = CodeModel(
         DEVICE, str(device_target(spec)), dict(trained.model._schema), same, same,  # type: ignore[attr-defined]
-        CodeCalibration(trees=0.6, perceptron=0.4, half_width=0.5), None,
+        CodeCalibration(trees=0.6, perceptron=0.4, widths=CodeWidths(0.5)), None,
     )  # fmt: skip
     module = tvm.IRModule({"main": matmul(32, 64, 48)})
     schedule = s_tir.Schedule(module)
@@ -244,6 +244,6 @@ def test_the_fastest_of_many_is_judged_as_searches_have_taught(run_folder: Path)
 
     assert latency_s(predictor, 0) == latency_s(predictor, 7) == pytest.approx(2e-3)
     assert latency_s(predictor, 8) == latency_s(alone, 8)
-    code.fastest = CodeCalibration(trees=1.0, perceptron=0.0, half_width=0.5, shift=-0.5)
+    code.fastest = CodeCalibration(trees=1.0, perceptron=0.0, widths=CodeWidths(0.5), shift=-0.5)
     assert latency_s(predictor, 7) == pytest.approx(2e-3)
     assert latency_s(predictor, 8) == pytest.approx(2e-3 * math.exp(-0.5))
