@@ -77,6 +77,7 @@ class TrainedModel:
         code: NDArray[np.float32],
         *,
         are_fastest: bool = False,
+        in_network: bool = False,
     ) -> Estimates:
         """Returns estimates that count in what a compiler made of the programs.
 
@@ -89,6 +90,7 @@ class TrainedModel:
             found: what `estimate` says of them.
             code: float32 [N, columns], see `cdmpp.features.machine_code`.
             are_fastest: whether each is the fastest of many measured programs of its task.
+            in_network: whether they are kernels of a network, whose times are known worse.
         """
         assert self.code is not None
         check_schema(self.code.feature_schema, samples)
@@ -99,6 +101,8 @@ class TrainedModel:
         strange = found.out_of_distribution
         factor = 1.0 if strange is None else np.where(strange, STRANGE_FACTOR, 1.0)
         half_width = factor * calibration.widths.half_width(log_s, rows.kind)
+        if in_network and self.code.network_widths is not None:
+            half_width = np.hypot(half_width, self.code.network_widths.half_width(log_s, rows.kind))
         floor_s = self._floor_s(samples)
         latency_s = np.maximum(np.exp(log_s), floor_s)
         return replace(

@@ -16,9 +16,11 @@ from cdmpp.training.estimates import TrainedModel, load_trained
 from cdmpp.training.machine_code.cold_memory import (
     KernelInNetwork,
     fitted_cold_s_per_byte,
+    network_widths,
     read_in_network,
 )
 from cdmpp.training.machine_code.model import LEAST_MEASURED, CodeModel, CodeRows, check_fastest
+from cdmpp.training.machine_code.widths import CodeWidths
 from cdmpp.training.run_folder import task_digest
 
 _PARTS = ("training", "validation", "test")
@@ -59,7 +61,7 @@ def train_code(
         if len(found) != 1:
             text = ", ".join(sorted(found))
             raise DataError(f"programs of {len(found)} {what} ({text}); expected those of one")
-    cold_s_per_byte = _cold_s_per_byte(searched, cache_dir)
+    in_network = _in_network(searched, cache_dir)
     if searched:  # fitting takes minutes: what is wrong is said before
         check_fastest(fastest.of("validation"), fastest.of("test"))
     code_model = CodeModel.fit(
@@ -69,7 +71,7 @@ def train_code(
     )  # fmt: skip
     if searched:
         code_model.calibrate_fastest(fastest.of("validation"), fastest.of("test"))
-        code_model.cold_s_per_byte = cold_s_per_byte
+        code_model.cold_s_per_byte, code_model.network_widths = in_network
     code_model.save(model_dir)
     return code_model
 
@@ -128,8 +130,10 @@ def _fastest(samples: Samples) -> Samples:
     return samples.take(is_fastest)
 
 
-def _cold_s_per_byte(folders: Sequence[Path], cache_dir: Path) -> float:
-    """Returns what networks add to the kernels that were timed in them; 0 where none were."""
+def _in_network(folders: Sequence[Path], cache_dir: Path) -> tuple[float, CodeWidths | None]:
+    """Returns the seconds a byte that networks add to the kernels that were timed in them, and how
+    far that is off; 0 and None where none were.
+    """
     pairs: list[tuple[float, KernelInNetwork]] = []
     for folder in folders:
         kernels = read_in_network(folder)
@@ -144,11 +148,14 @@ def _cold_s_per_byte(folders: Sequence[Path], cache_dir: Path) -> float:
             if math.isfinite(alone_s.get(one.workload_key, math.inf))
         ]
     if not pairs:
-        return 0.0
-    return fitted_cold_s_per_byte(
-        np.array([seconds for seconds, _ in pairs]),
-        np.array([one.argument_bytes for _, one in pairs]),
-        np.array([one.latency_s for _, one in pairs]),
+        return 0.0, None
+    alone = np.array([seconds for seconds, _ in pairs])
+    size = np.array([one.argument_bytes for _, one in pairs])
+    measured = np.array([one.latency_s for _, one in pairs])
+    cold_s_per_byte = fitted_cold_s_per_byte(alone, size, measured)
+    task = np.array([one.workload_key for _, one in pairs])
+    return cold_s_per_byte, network_widths(
+        alone, size, measured, task, cold_s_per_byte=cold_s_per_byte
     )
 
 

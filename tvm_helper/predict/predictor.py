@@ -51,6 +51,7 @@ class _Question:
     trace: list[Any] = field(default_factory=list)
     is_scheduled: bool = True
     is_fastest: bool = False
+    in_network: bool = False
 
 
 class Predictor:
@@ -142,7 +143,8 @@ class Predictor:
         *,
         fastest_of: int = 0,
     ) -> Prediction:
-        """Returns the prediction of a network's task under a given schedule.
+        """Returns the prediction of a network's task under a given schedule, alone; its interval
+        counts in what a network does to it.
 
         Args:
             fastest_of: of how many measured programs of the task it was the fastest. Of many, it
@@ -154,7 +156,7 @@ class Predictor:
         """
         question = _scheduled_question(task, schedule, device, device_target(device))
         is_fastest = fastest_of >= LEAST_MEASURED
-        return self._answer([replace(question, is_fastest=is_fastest)])[0]
+        return self._answer([replace(question, is_fastest=is_fastest, in_network=True)])[0]
 
     def _answer(self, questions: Sequence[_Question]) -> list[Prediction]:
         answers = []
@@ -188,8 +190,9 @@ class Predictor:
         if self.reads_code_of(question.device, of_fastest=question.is_fastest):
             code = machine_code_columns(assembly_of(question.module, question.target))
             found = self.trained.with_code(
-                samples, found, code[None], are_fastest=question.is_fastest
-            )
+                samples, found, code[None], are_fastest=question.is_fastest,
+                in_network=question.in_network,
+            )  # fmt: skip
         return replace(
             estimated(asked, found, name=question.name),
             explanation=explain(question.module, ast, question.device),

@@ -207,11 +207,13 @@ class ProgramCosts(CostSource):
 
 
 def _later(cost: OperatorCost, more_s: float) -> OperatorCost:
-    """Returns a kernel's cost with arguments from memory; at best they lie in the caches."""
+    """Returns the cost of a kernel that takes longer; its interval grows with it."""
+    factor = (cost.latency_s + more_s) / cost.latency_s
     return replace(
         cost,
-        latency_s=cost.latency_s + more_s,
-        high_s=cost.high_s + more_s,
+        latency_s=factor * cost.latency_s,
+        low_s=factor * cost.low_s,
+        high_s=factor * cost.high_s,
         draws_s=tuple(one + more_s for one in cost.draws_s),
     )
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from cdmpp.errors import DataError
 from cdmpp.files.atomic import read_json, write_json
+from cdmpp.training.machine_code.widths import CodeWidths
 
 FILE_NAME = "in_network.json"
 FORMAT = 1
@@ -97,3 +98,26 @@ def fitted_cold_s_per_byte(
     alone, size, measured = alone_s[is_long], argument_bytes[is_long], in_network_s[is_long]
     ratios = (alone + _TRIED[:, None] * size) / measured
     return float(_TRIED[np.abs(np.log(ratios)).mean(axis=1).argmin()])
+
+
+def network_widths(
+    alone_s: FloatArray,
+    argument_bytes: FloatArray,
+    in_network_s: FloatArray,
+    task: NDArray[np.str_],
+    *,
+    cold_s_per_byte: float,
+) -> CodeWidths:
+    """Returns how far kernels' times in a network are from what their times alone say, by the
+    latter.
+
+    Args:
+        alone_s: float64 [N], seconds when called again and again.
+        argument_bytes: float64 [N].
+        in_network_s: float64 [N], seconds in a network.
+        task: str [N].
+        cold_s_per_byte: what is added for a byte, to kernels of at least `LEAST_S`.
+    """
+    said_s = alone_s + np.where(alone_s >= LEAST_S, cold_s_per_byte * argument_bytes, 0.0)
+    error = np.abs(np.log(said_s / in_network_s))
+    return CodeWidths.of(error, np.log(alone_s), task, np.full(len(task), "any"))

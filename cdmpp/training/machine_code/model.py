@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cdmpp.conformal import half_widths, least_owners
 from cdmpp.datasets.samples import Samples
 from cdmpp.errors import DataError
 from cdmpp.features.added_columns import LEAF_EXTRA_NAMES
@@ -25,6 +24,7 @@ from cdmpp.features.machine_code import MACHINE_CODE_NAMES, MACHINE_CODE_SCHEMA_
 from cdmpp.files.atomic import read_json, replaced_folder, write_json
 from cdmpp.files.boosted_trees import grow_trees, load_booster, save_booster, tree_rows
 from cdmpp.models.parts.pooling import pooled_features
+from cdmpp.training.machine_code.widths import CodeWidths
 from cdmpp.training.uncertainty.calibration import operator_kinds
 
 if TYPE_CHECKING:  # torch takes long to import
@@ -33,13 +33,11 @@ if TYPE_CHECKING:  # torch takes long to import
 FOLDER = "machine_code"
 FORMAT = 4
 _READ_FORMATS = (2, 3, FORMAT)  # 2 knows nothing of the fastest programs
-COVERAGE = 0.9
 #: The fastest of fewer measured programs is taken for any of them.
 LEAST_MEASURED = 8
 
 _TREES, _NET, _FACTS = "trees.ubj.xz", "perceptron.safetensors", "machine_code.json"
 _TENTHS = 10
-_BANDS_LOG_S = np.log([1e-5, 1e-4, 1e-3, 1e-2])
 _FLOPS = MACHINE_CODE_NAMES.index("flops")
 _FLOAT_OPS = LEAF_EXTRA_NAMES.index("program.float_ops")
 _PARAMETERS = {
@@ -139,67 +137,6 @@ class CodeErrors:
 
 
 @dataclass(frozen=True)
-class CodeWidths:
-    """Half widths of the 90 % intervals of the logarithm, by predicted time and operator kind: the
-    shorter a program, and the less it computes, the worse it is known.
-
-    Attributes:
-        pooled: where nothing more is known.
-        by_band: of programs that take less than 10 us, 100 us, 1 ms, 10 ms and longer.
-        by_band_and_kind: likewise, operator kind -> half width.
-    """
-
-    pooled: float
-    by_band: tuple[float, ...] = ()
-    by_band_and_kind: tuple[dict[str, float], ...] = ()
-
-    @classmethod
-    def of(cls, log_s: FloatArray, rows: CodeRows) -> CodeWidths:
-        """Returns the half widths that predictions of measured programs ask for.
-
-        Every task has the same weight; see `cdmpp.conformal.half_widths`. Fewer tasks than that
-        needs give one quantile over all programs.
-
-        Args:
-            log_s: float64 [N], logarithm of the predicted seconds.
-        """
-        error = np.abs(log_s - rows.log_s)
-        tasks, first, owner = np.unique(rows.task, return_index=True, return_inverse=True)
-        if len(tasks) < least_owners(COVERAGE):
-            return cls(float(np.quantile(error, COVERAGE, method="higher")))
-        kinds, kind = np.unique(rows.kind, return_inverse=True)
-        found = half_widths(
-            error, owner, _band(log_s), kind[first], columns=len(_BANDS_LOG_S) + 1,
-            kinds=len(kinds), coverage=COVERAGE,
-        )  # fmt: skip
-        return cls(
-            pooled=found.pooled,
-            by_band=tuple(found.by_column.tolist()),
-            by_band_and_kind=tuple(
-                dict(zip(kinds.tolist(), cells, strict=True)) for cells in found.by_cell.tolist()
-            ),
-        )
-
-    def half_width(self, log_s: FloatArray, kind: NDArray[np.str_]) -> FloatArray:
-        """Returns float64 [N], the half width of each program.
-
-        Args:
-            log_s: float64 [N], logarithm of the predicted seconds.
-            kind: str [N], kind of the operator.
-        """
-        if not self.by_band:
-            return np.full(len(log_s), self.pooled)
-        places = zip(_band(log_s).tolist(), kind.tolist(), strict=True)
-        return np.array(
-            [self.by_band_and_kind[band].get(name, self.by_band[band]) for band, name in places]
-        )
-
-
-def _band(log_s: FloatArray) -> NDArray[np.int64]:
-    return np.searchsorted(_BANDS_LOG_S, log_s)
-
-
-@dataclass(frozen=True)
 class CodeCalibration:
     """What the validation part said.
 
@@ -221,11 +158,7 @@ class CodeCalibration:
         return cls(
             float(value["trees"]),
             float(value["perceptron"]),
-            CodeWidths(
-                float(widths["pooled"]),
-                tuple(map(float, widths.get("by_band", ()))),
-                tuple(map(dict, widths.get("by_band_and_kind", ()))),
-            ),
+            CodeWidths.from_json(widths),
             float(value.get("shift", 0.0)),
         )
 
@@ -244,6 +177,7 @@ class CodeModel:
         fastest_errors: on the test part of these.
         cold_s_per_byte: what a kernel takes longer in a network than alone, a byte of its
             arguments; 0 where no network has taught it.
+        network_widths: how far that is off; None where no network has taught it.
     """
 
     def __init__(
@@ -261,6 +195,7 @@ class CodeModel:
         self.fastest: CodeCalibration | None = None
         self.fastest_errors: CodeErrors | None = None
         self.cold_s_per_byte = 0.0
+        self.network_widths: CodeWidths | None = None
         self.feature_schema = feature_schema
         self._booster, self._net = booster, net
 
@@ -338,7 +273,8 @@ class CodeModel:
         ]
         shares = min(tried, key=lambda one: _mape(residual_of(one)[0]))
         residual, shift = residual_of(shares)
-        widths = CodeWidths.of(measured + residual, validation)
+        log_s = measured + residual
+        widths = CodeWidths.of(np.abs(residual), log_s, validation.task, validation.kind)
         return CodeCalibration(shares[0], shares[1], widths, shift)
 
     def _judged(self, test: CodeRows, calibration: CodeCalibration) -> CodeErrors:
@@ -372,6 +308,7 @@ class CodeModel:
             "fastest": _plain(self.fastest),
             "fastest_test": _plain(self.fastest_errors),
             "cold_s_per_byte": self.cold_s_per_byte,
+            "network_widths": _plain(self.network_widths),
         }
         with replaced_folder(Path(directory) / FOLDER, what="model of machine code") as folder:
             save_booster(self._booster, folder / _TREES)
@@ -411,6 +348,8 @@ class CodeModel:
             if fastest_errors is not None:
                 found.fastest_errors = CodeErrors(**fastest_errors)
             found.cold_s_per_byte = float(facts.get("cold_s_per_byte", 0.0))
+            if facts.get("network_widths") is not None:
+                found.network_widths = CodeWidths.from_json(facts["network_widths"])
         except (KeyError, TypeError, ValueError) as error:
             raise DataError(f"{folder} is damaged ({error}); {_HINT}") from None
         return found
@@ -438,7 +377,7 @@ def _mixed(
     return trees * parts[0] + net * parts[1] + (1.0 - trees - net) * model
 
 
-def _plain(value: CodeCalibration | CodeErrors | None) -> dict[str, Any] | None:
+def _plain(value: CodeCalibration | CodeErrors | CodeWidths | None) -> dict[str, Any] | None:
     return None if value is None else asdict(value)
 
 

@@ -19,8 +19,8 @@ from cdmpp.training.machine_code.model import (
     CodeCalibration,
     CodeModel,
     CodeRows,
-    CodeWidths,
 )
+from cdmpp.training.machine_code.widths import CodeWidths
 
 pytestmark = pytest.mark.training
 
@@ -100,10 +100,10 @@ def test_the_fastest_of_many_is_faster_than_it_looks(found, tmp_path):
     assert found.fastest_errors.coverage == pytest.approx(0.9, abs=0.1)
     asked = fastest_of_many(20, 7)
     assert found.log_s(asked, found.fastest) == pytest.approx(asked.log_s, abs=0.8)
-    found.cold_s_per_byte = 2e-11
+    found.cold_s_per_byte, found.network_widths = 2e-11, CodeWidths(0.5)
     found.save(tmp_path)
     again = CodeModel.load(tmp_path)
-    assert again.cold_s_per_byte == 2e-11
+    assert (again.cold_s_per_byte, again.network_widths) == (2e-11, CodeWidths(0.5))
     assert (again.fastest, again.fastest_errors) == (found.fastest, found.fastest_errors)
     with pytest.raises(DataError, match="test part has no searched task with 8 measured programs"):
         found.calibrate_fastest(asked, rows(0, 1))
@@ -118,9 +118,14 @@ def short_and_long(tasks: int, seed: int) -> tuple[Any, CodeRows]:
     return log_s, replace(made, log_s=log_s + scale * rng.normal(size=len(log_s)))
 
 
+def widths_of(predicted: Any, measured: CodeRows) -> CodeWidths:
+    error = np.abs(predicted - measured.log_s)
+    return CodeWidths.of(error, predicted, measured.task, measured.kind)
+
+
 def test_intervals_are_as_wide_as_programs_of_that_length_and_kind_ask_for():
     predicted, measured = short_and_long(200, 0)
-    widths = CodeWidths.of(predicted, measured)
+    widths = widths_of(predicted, measured)
     asked = np.log([3e-6, 3e-6, 3e-3, 3e-3])
     kinds = np.array(["elementwise", "conv2d", "elementwise", "conv2d"])
     found = widths.half_width(asked, kinds)
@@ -136,7 +141,7 @@ def test_intervals_are_as_wide_as_programs_of_that_length_and_kind_ask_for():
 
 def test_a_few_tasks_have_one_half_width_and_old_files_too(found, tmp_path):
     predicted, measured = short_and_long(8, 0)
-    widths = CodeWidths.of(predicted, measured)
+    widths = widths_of(predicted, measured)
     assert widths == CodeWidths(widths.pooled)
     error = np.abs(predicted - measured.log_s)
     assert np.mean(error <= widths.half_width(predicted, measured.kind)) == pytest.approx(

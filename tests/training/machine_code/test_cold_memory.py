@@ -10,6 +10,7 @@ from cdmpp.training.machine_code.cold_memory import (
     FILE_NAME,
     KernelInNetwork,
     fitted_cold_s_per_byte,
+    network_widths,
     read_in_network,
     write_in_network,
 )
@@ -30,6 +31,19 @@ def test_short_kernels_do_not_count():
     assert fitted_cold_s_per_byte(alone, size, in_network) == 0.0
     with pytest.raises(DataError, match="takes 10 µs; expected larger networks"):
         fitted_cold_s_per_byte(alone[1:], size[1:], in_network[1:])
+
+
+def test_what_is_left_over_is_wider_for_short_kernels():
+    rng = np.random.default_rng(0)
+    alone = np.exp(rng.uniform(np.log(1e-6), np.log(1e-1), size=600))
+    size = np.full(600, 1e6)
+    error = np.where(alone < 1e-5, 0.6, 0.1) * rng.normal(size=600)
+    in_network = (alone + np.where(alone < 1e-5, 0.0, 2e-11) * size) * np.exp(error)
+    task = (np.arange(600) // 3).astype(np.str_)
+    found = network_widths(alone, size, in_network, task, cold_s_per_byte=2e-11)
+    short, long = found.half_width(np.log([2e-6, 2e-3]), np.array(["conv2d", "any"]))
+    assert short == pytest.approx(1.645 * 0.6, rel=0.25)
+    assert long == pytest.approx(1.645 * 0.1, rel=0.25)
 
 
 def test_the_file_comes_back(tmp_path):

@@ -19,7 +19,8 @@ from cdmpp.devices.registry import get_device
 from cdmpp.errors import ReplayError
 from cdmpp.features.machine_code import MACHINE_CODE_NAMES, machine_code_columns
 from cdmpp.training.estimates import load_trained
-from cdmpp.training.machine_code.model import CodeCalibration, CodeModel, CodeWidths
+from cdmpp.training.machine_code.model import CodeCalibration, CodeModel
+from cdmpp.training.machine_code.widths import CodeWidths
 from tests.tvm_helper.search.fixtures import DEVICE, matmul, train_into
 from tvm_helper.compat import Target, s_tir, tvm
 from tvm_helper.measure import machine_code
@@ -247,3 +248,9 @@ def test_the_fastest_of_many_is_judged_as_searches_have_taught(run_folder: Path)
     code.fastest = CodeCalibration(trees=1.0, perceptron=0.0, widths=CodeWidths(0.5), shift=-0.5)
     assert latency_s(predictor, 7) == pytest.approx(2e-3)
     assert latency_s(predictor, 8) == pytest.approx(2e-3 * math.exp(-0.5))
+
+    code.network_widths = CodeWidths(1.2)
+    widened = predictor.scheduled(task, schedule, spec)
+    base = 2.0 * 0.5 if widened.is_far else 0.5
+    assert widened.high_s == pytest.approx(2e-3 * math.exp(math.hypot(base, 1.2)))
+    assert widened.low_s == pytest.approx(2e-3 * math.exp(-math.hypot(base, 1.2)))
