@@ -115,6 +115,7 @@ def judged(
     outcome = replay_costs(costs, ReplayOptions(gap_s=gap_s), device=device.name)
     return {
         "network": path.stem, "schedule": choice.kind, "is_calibrating": is_calibrating,
+        "predicted_at": commit(), "timed_on": known["timed_on"] if known else machine(),
         "operators": len(network.graph.operators), "gap_s": gap_s, "low_s": outcome.low_s,
         "high_s": outcome.high_s, "uncovered": len(costs.uncovered),
         "untuned": sum(bool(one.remark) for one in chosen.values()),
@@ -178,12 +179,16 @@ def page(rows: list[dict[str, Any]], args: argparse.Namespace) -> str:
         f"*plain sum* the same without gaps. The gap between operators, {gap_us:.2f} µs, was "
         f"calibrated on {calibrating['network']}, which therefore does not count in the means, and "
         "then fixed. Whole networks and kernels are timed in turns, the kernels in the network's "
-        "order, both in new memory again and again and on two places of the stack.", "",
+        "order, both in new memory again and again and on two places of the stack. Timings stay "
+        "where the model is asked again.", "",
     ]  # fmt: skip
     for schedule in dict.fromkeys(row["schedule"] for row in rows):
         own = [row for row in rows if row["schedule"] == schedule]
+        commits = sorted({row["predicted_at"][:7] for row in own})
         lines += [
             f"## Schedules: {schedule}", "",
+            f"Predicted at commit {', '.join(commits)}, timed on "
+            f"{', '.join(sorted({row['timed_on']['processor'] for row in own}))}.", "",
             "| network | operators | measured ms | replay, measured kernels | replay, predicted "
             "kernels | plain sum | interval ms | in it | kernels: median error | in their interval "
             "|", "|:--|--:|--:|--:|--:|--:|:-:|:-:|--:|--:|",
@@ -218,9 +223,13 @@ def _means(rows: list[dict[str, Any]], which: str) -> str:
         for key in ("replay_error", "error", "predicted_sum_error")
     ]
     inside = sum(row["is_in_interval"] for row in rows)
+    kernels = [one for row in rows for one in row["breakdown"] if one["error"] is not None]
+    within = sum(one["low_s"] <= one["measured_s"] <= one["high_s"] for one in kernels)
     return (
         f"| {which}mean of {len(rows)}, absolute | | | {means[0]:.1%} | {means[1]:.1%} "
-        f"| {means[2]:.1%} | | {inside} of {len(rows)} | | |"
+        f"| {means[2]:.1%} | | {inside} of {len(rows)} "
+        f"| {np.median([abs(one['error']) for one in kernels]):.0%} "
+        f"| {within} of {len(kernels)} ({within / len(kernels):.0%}) |"
     )
 
 
@@ -254,7 +263,7 @@ def _target(args: argparse.Namespace) -> Any:
 def _write_all(rows: list[dict[str, Any]], args: argparse.Namespace) -> None:
     write_json(args.out / "replay.json", {
         "command": "make bench-replay", "device": args.device, "model": args.model,
-        "commit": commit(), "machine": machine(), "versions": versions(), "rows": rows,
+        "versions": versions(), "rows": rows,
     })  # fmt: skip
     write_text(args.out / "replay.md", page(rows, args))
     write_text(args.out / "replay.csv", table(rows, args))
