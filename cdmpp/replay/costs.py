@@ -35,6 +35,8 @@ class OperatorCost:
         source: who says so.
         reason: why it is only a bound, else empty; for other sources a remark.
         draws_s: seconds under each draw of its schedule; empty without draws.
+        own_width: the part of the interval's half width (of the logarithm, added in squares) that
+            is this operator's own and averages out over a network.
     """
 
     latency_s: float
@@ -43,6 +45,24 @@ class OperatorCost:
     source: Source
     reason: str = ""
     draws_s: tuple[float, ...] = ()
+    own_width: float = 0.0
+
+    @property
+    def shared_low_s(self) -> float:
+        """Lower end without what is its own."""
+        return self._shared(self.low_s)
+
+    @property
+    def shared_high_s(self) -> float:
+        """Upper end without what is its own."""
+        return self._shared(self.high_s)
+
+    def _shared(self, end_s: float) -> float:
+        if not self.own_width or end_s <= 0:
+            return end_s
+        log_width = math.log(end_s / self.latency_s)
+        shared = math.sqrt(max(log_width**2 - self.own_width**2, 0.0))
+        return self.latency_s * math.exp(math.copysign(shared, log_width))
 
 
 def exact(latency_s: float, source: Source, reason: str = "") -> OperatorCost:
@@ -134,13 +154,13 @@ class GraphCosts:
 
     @property
     def low_s(self) -> list[float]:
-        """Lower ends."""
-        return [cost.low_s for cost in self.costs]
+        """Lower ends of the total."""
+        return [cost.shared_low_s for cost in self.costs]
 
     @property
     def high_s(self) -> list[float]:
-        """Upper ends."""
-        return [cost.high_s for cost in self.costs]
+        """Upper ends of the total."""
+        return [cost.shared_high_s for cost in self.costs]
 
     @property
     def uncovered(self) -> list[tuple[Operator, OperatorCost]]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from cdmpp.errors import DataError, DeviceError, UsageError
+from cdmpp.replay.costs import GraphCosts, OperatorCost
 from cdmpp.replay.engine import ReplayOptions
 from cdmpp.replay.graph import Operator, OperatorGraph
 from cdmpp.replay.outcome import read_times, replay_graph
@@ -58,3 +61,15 @@ def test_times_are_seconds_by_name(tmp_path: Path, text: str) -> None:
         read_times(path)
     path.write_text('{"conv2d": 1, "dense": 0.5}')
     assert read_times(path) == {"conv2d": 1.0, "dense": 0.5}
+
+
+def test_what_is_an_operators_own_is_not_in_the_totals_ends() -> None:
+    width, own = 0.5, 0.4
+    cost = OperatorCost(1e-3, 1e-3 * math.exp(-width), 1e-3 * math.exp(width), "model", "", (), own)
+    assert math.log(cost.shared_high_s / 1e-3) == pytest.approx(0.3)
+    assert math.log(cost.shared_low_s / 1e-3) == pytest.approx(-0.3)
+    costs = GraphCosts(OperatorGraph("two", ()), (cost, replace(cost, own_width=0.0)))
+    assert costs.low_s == [cost.shared_low_s, cost.low_s]
+    assert costs.high_s == [cost.shared_high_s, cost.high_s]
+    floored = replace(cost, low_s=1e-3 * math.exp(-0.2))
+    assert floored.shared_low_s == pytest.approx(1e-3), "its lower end is the floor"

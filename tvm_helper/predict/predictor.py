@@ -15,6 +15,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import ReplayError, UsageError
 from cdmpp.features.compact_ast import CompactAst
@@ -106,6 +108,23 @@ class Predictor:
         """
         code = self.trained.code
         return code.cold_s_per_byte if code is not None and self.reads_code_of(device) else 0.0
+
+    def network_half_width(
+        self, device: DeviceSpec, latency_s: float, *, fastest_of: int = 0
+    ) -> float:
+        """Returns how far a kernel's time in a network is off (half width of the logarithm's
+        interval) where its time alone and `cold_s_per_byte` are known; 0 where that is not known.
+
+        Args:
+            fastest_of: as of `scheduled`.
+        """
+        code, is_fastest = self.trained.code, fastest_of >= LEAST_MEASURED
+        if code is None or not self.reads_code_of(device, of_fastest=is_fastest):
+            return 0.0
+        if code.network_widths is None:
+            return 0.0
+        log_s = np.log([latency_s])
+        return float(code.network_widths.half_width(log_s, np.array(["any"]))[0])
 
     def programs(self, source: Path | str | Sequence[NamedProgram]) -> list[Prediction]:
         """Returns the predictions of every program on every device, program after program.

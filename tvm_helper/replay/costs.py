@@ -198,11 +198,13 @@ class ProgramCosts(CostSource):
             draws.append(seconds)
             lows.append(seconds if answer.low_s is None else answer.low_s)
             highs.append(seconds if answer.high_s is None else answer.high_s)
-        if len(draws) == 1:
-            return OperatorCost(draws[0], lows[0], highs[0], "model", chosen.remark)
+        mean_s = float(np.clip(np.mean(draws), min(draws), max(draws)))
         return OperatorCost(
-            float(np.clip(np.mean(draws), min(draws), max(draws))), min(lows), max(highs), "model",
-            chosen.remark, tuple(draws),
+            mean_s, min(lows), max(highs), "model", chosen.remark,
+            tuple(draws) if len(draws) > 1 else (),
+            self._predictor.network_half_width(
+                self._device, mean_s, fastest_of=chosen.fastest_of
+            ),
         )  # fmt: skip
 
 

@@ -121,6 +121,9 @@ class FakePredictor:
     def cold_s_per_byte(self, device: Any) -> float:
         return 0.0
 
+    def network_half_width(self, device: Any, latency_s: float, *, fastest_of: int = 0) -> float:
+        return 0.0
+
     def scheduled(
         self, task: Any, schedule: Any, device: Any, *, fastest_of: int = 0
     ) -> Prediction:
@@ -181,6 +184,9 @@ class MeanPredictor:
 
     def cold_s_per_byte(self, device: Any) -> float:
         return self.seconds
+
+    def network_half_width(self, device: Any, latency_s: float, *, fastest_of: int = 0) -> float:
+        return 0.0
 
     def scheduled(
         self, task: Any, schedule: Any, device: Any, *, fastest_of: int = 0
