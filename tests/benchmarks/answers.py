@@ -48,6 +48,8 @@ def main() -> int:
                 "command": "python -m tests.benchmarks.answers", "commit": commit(),
                 "machine": machine(), "versions": versions(), "rows": rows,
             })  # fmt: skip
+    order = list(dict.fromkeys([*DEVICES, *args.devices]))
+    rows.sort(key=lambda row: order.index(row["device"]))
     write_text(args.out / "answers.md", page(rows))
     return 0
 
