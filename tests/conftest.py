@@ -12,6 +12,8 @@ import pytest
 from tests.paths import ROOT
 
 COSTLY = ("slow", "training")
+#: What trains a model for the tests of a file.
+_TRAINING_FIXTURES = {"trained", "packaged", "added"}
 _SKIPS_WITHOUT_TVM = re.compile(r'^(\w+ = )?pytest\.importorskip\("tvm"', re.MULTILINE)
 
 
@@ -26,7 +28,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if _needs_tvm(item.path):
             item.add_marker("tvm")
-        if "trained" in getattr(item, "fixturenames", ()):
+        if not _TRAINING_FIXTURES.isdisjoint(getattr(item, "fixturenames", ())):
             item.add_marker("training")
     costly = Counter(
         item.path for item in items for name in COSTLY if item.get_closest_marker(name)

@@ -88,6 +88,7 @@ def python_seconds(work: Work) -> dict[str, float]:
     return seconds
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threads", [1, 2])
 def test_record_lines_to_compact_asts(
     benchmark: BenchmarkFixture, work: Work, threads: int

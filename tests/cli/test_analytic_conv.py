@@ -130,6 +130,7 @@ def test_kernels(workbooks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "give --tables DIR" in error
 
 
+@pytest.mark.slow
 def test_layers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file, model = tmp_path / "layers.csv.gz", str(tmp_path / "model")
     write_layers(file, made_up_layers(drift_ms=1.0))

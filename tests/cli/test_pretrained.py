@@ -39,6 +39,7 @@ def installed(packaged, monkeypatch):
     monkeypatch.setattr(cdmpp.pretrained, "package_folder", lambda name: packaged / "models")
 
 
+@pytest.mark.training
 def test_without_package_the_installed_weights_stay(dataset, tmp_path, monkeypatch, capsys):
     """Was: `cdmpp pretrain` replaced them, with no question and no copy."""
     monkeypatch.setattr("tvm_helper.extract.default_dataset_dir", lambda: dataset)

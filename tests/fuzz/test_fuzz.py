@@ -47,6 +47,7 @@ def tasks(shipped: Path) -> TaskIndex:
     return load_tasks(shipped / "network_info")
 
 
+@pytest.mark.slow
 def test_mutated_lines(lines: list[str], tmp_path: Path) -> None:
     outcome = fuzz_lines(lines, tmp_path, count=2000, seed=1)
     assert outcome.is_clean, outcome.to_json()

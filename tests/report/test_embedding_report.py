@@ -7,12 +7,15 @@ import io
 import json
 from pathlib import Path
 
+import pytest
+
 from cdmpp.report.embedding_results import embedding_report, error_plots
 from tests.paths import ROOT
 
 CAMPAIGN = ROOT / "data" / "embedding-cpu"
 
 
+@pytest.mark.slow
 def test_page_table_and_facts_are_written(tmp_path: Path) -> None:
     data = tmp_path / "campaign"
     data.mkdir()

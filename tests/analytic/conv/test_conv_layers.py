@@ -229,6 +229,7 @@ def test_intervals_hold_nine_of_ten_layers_with_values_never_seen(seed: int) -> 
         assert model.errors.of(label)[LAYER].low < 0 < model.errors.of(label)[LAYER].high
 
 
+@pytest.mark.slow
 def test_errors_come_back_and_few_rows_have_none(tmp_path: Path) -> None:
     table = made_up_layers(drift_ms=0.0, rows=200)
     model = fit_validated_layers(table, LayerOptions(residual="none"))

@@ -179,6 +179,7 @@ SPECS = st.builds(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(
     SPECS,

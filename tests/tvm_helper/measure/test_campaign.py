@@ -37,6 +37,8 @@ from tests.tvm_helper.measure.campaigns import (
 from tvm_helper.measure.journal import Journal, read_journal
 from tvm_helper.measure.tables import write_tables
 
+pytestmark = pytest.mark.slow  # processes start, hang and are killed
+
 CAMPAIGNS = Path(__file__).with_name("campaigns.py")
 CHILD_ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
 
