@@ -90,7 +90,7 @@ def device_text(spec: DeviceSpec, aliases: Sequence[str] = (), *, only_known: bo
             lines += [] if only_known else [f"  {name:27}unknown"]
         else:
             text = f"{value:g}" if isinstance(value, float) else str(value)
-            lines.append(f"  {name:27}{text:14}{spec.sources.get(name, 'no source')}")
+            lines.append(f"  {name:27}{text:13} {spec.sources.get(name, 'no source')}")
     return "\n".join(lines)
 
 

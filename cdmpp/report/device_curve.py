@@ -21,6 +21,8 @@ STARTS = {
 
 #: Errors from here on (a factor) are not told apart in text.
 _BEYOND = 100.0
+#: The plot ends at this error, or those of a few useless starts would hide all others.
+_MOST_DRAWN = 10.0
 
 
 def curve_text(curve: Mapping[str, Any]) -> str:
@@ -86,9 +88,14 @@ def curve_svg(curve: Mapping[str, Any]) -> str:
     axes.set_xscale("symlog", linthresh=1)
     axes.set_xticks(counts, [str(count) for count in counts])
     axes.set_xlim(0, counts[-1] * 1.1)
+    means = [row[start]["mape"] for row in curve["rows"] for start in STARTS if row.get(start)]
+    is_cut = min(means) < _MOST_DRAWN < max(means)
     log_scale(axes, "y")
+    if is_cut:
+        axes.set_ylim(top=100 * _MOST_DRAWN)
     axes.set_xlabel("measured tasks")
-    axes.set_ylabel("MAPE on the judging tasks (%)")
+    cut = f", cut at {100 * _MOST_DRAWN:.0f} %" if is_cut else ""
+    axes.set_ylabel(f"MAPE on the judging tasks (%{cut})")
     axes.legend(frameon=False, fontsize=8)
     return svg_text(figure)
 

@@ -1,5 +1,8 @@
 """Every answer that `cdmpp predict` gives of the replayed networks: one page, no two answers to one
 question. `python -m tests.benchmarks.answers` (resumable); writes answers.json and answers.md.
+
+`--here RUN`: also of this machine, of which `cdmpp device add` left RUN; there the network is run
+too, as TVM compiles it and as torch runs it.
 """
 
 from __future__ import annotations
@@ -11,12 +14,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch.utils.benchmark import Timer
+
 from cdmpp.files.atomic import make_folder, write_json, write_text
 from cdmpp.machine import commit, machine, versions
+from cdmpp.pretrained import PRETRAINED
+from cdmpp.replay.engine import ReplayOptions
 from cdmpp.text import interval_text, markdown_table, percent_text
 from tests.benchmarks.example_networks import REPLAYED
 from tests.benchmarks.replay_validation import exported
 from tests.paths import ROOT
+from tvm_helper.predict.predictor import new_predictor
+from tvm_helper.replay.costs import ScheduleChoice
+from tvm_helper.replay.outcome import replay_network
 from tvm_helper.replay.ways import WAYS, NetworkAnswer, NetworkQuestion, network_answers
 
 #: A CPU and a GPU that were trained on, and a GPU that nobody measured.
@@ -28,6 +39,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--networks", nargs="+", choices=REPLAYED, default=list(REPLAYED))
     parser.add_argument("--devices", nargs="+", default=list(DEVICES))
+    parser.add_argument("--here", type=Path, metavar="RUN", help="run folder of this machine")
     parser.add_argument("--work", type=Path, default=Path("runs/replay"))
     parser.add_argument("--out", type=Path, default=Path("docs/results"))
     args = parser.parse_args()
@@ -38,17 +50,23 @@ def main() -> int:
     replayed = json.loads((ROOT / "docs" / "results" / "replay.json").read_text("utf-8"))
     for name in args.networks:
         path = exported(f"{name}-b1", partial(REPLAYED[name], 1), args.work)
-        for device in args.devices:
+        asked: list[tuple[str, Path | str]] = [(device, PRETRAINED) for device in args.devices]
+        if args.here is not None:
+            asked.append((args.here.name.removeprefix("device-"), args.here))
+        for device, model in asked:
             if any((row["network"], row["device"]) == (name, device) for row in rows):
                 continue
-            question = NetworkQuestion(path, name, labels=(device,), batches=(None,))
-            rows += [_row(one, replayed) for one in network_answers(question)]
+            question = NetworkQuestion(path, name, labels=(device,), batches=(None,), model=model)
+            found = [_row(one, replayed) for one in network_answers(question)]
+            if model != PRETRAINED:
+                _measure(found, path, device, model)
+            rows += found
             print(f"{name} on {device}", file=sys.stderr, flush=True)
             write_json(kept, {
                 "command": "python -m tests.benchmarks.answers", "commit": commit(),
                 "machine": machine(), "versions": versions(), "rows": rows,
             })  # fmt: skip
-    order = list(dict.fromkeys([*DEVICES, *args.devices]))
+    order = [*DEVICES, *(row["device"] for row in rows)]
     rows.sort(key=lambda row: order.index(row["device"]))
     write_text(args.out / "answers.md", page(rows))
     return 0
@@ -68,17 +86,41 @@ def _row(one: NetworkAnswer, replayed: dict[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _measure(rows: list[dict[str, Any]], path: Path, device: str, model: Path | str) -> None:
+    """Adds what an iteration that does not train takes on this machine."""
+    predictor = new_predictor(model, (device,))
+    (outcome,) = replay_network(
+        path, predictor, ScheduleChoice(), ReplayOptions(), is_measured=True
+    )
+    program = torch.export.load(path)
+    timer = Timer("run(*inputs)", globals={
+        "run": program.module(), "inputs": program.example_inputs[0]
+    })  # fmt: skip
+    with torch.no_grad():
+        eager_s = timer.blocked_autorange(min_run_time=5.0).median
+    for row in rows:
+        if row["mode"] == "infer":
+            is_eager = row["way"] == "torch-eager"
+            row["measured_s"] = eager_s if is_eager else outcome.measured["total_s"]
+
+
 def page(rows: list[dict[str, Any]]) -> str:
     """Returns the Markdown page."""
     lines = [
         "# One question, one answer", "",
         "`python -m tests.benchmarks.answers`: what `cdmpp predict --network` says of eight "
-        "networks (batch 1, random weights) with the shipped models. *Measured* is the compiled "
-        "network on that CPU ([replay](replay.md)). `!` marks a guess; below, why.", "",
+        "networks (batch 1, random weights) with the shipped models. *Measured* is the network on "
+        "that CPU, compiled ([replay](replay.md)) or run by torch. `!` marks a guess; below, why.",
+        "",
     ]  # fmt: skip
     for device in dict.fromkeys(row["device"] for row in rows):
         own = [row for row in rows if row["device"] == device]
         lines += [f"## {device}", ""]
+        if device not in DEVICES:
+            lines += [
+                f"The model is what `cdmpp device add {device}` left, run there.",
+                "",
+            ]
         lines.append(
             markdown_table(
                 ["network", "way of running", "mode", "answer", "measured", "error"],

@@ -19,6 +19,7 @@ from cdmpp.devices.registry import (
     unknown_device,
 )
 from cdmpp.devices.spec import DeviceSpec
+from cdmpp.devices.tables import device_text
 from cdmpp.devices.vector import DEVICE_VECTOR_NAMES, device_vector
 from cdmpp.errors import DeviceError
 from tests.paths import ROOT
@@ -199,3 +200,8 @@ def test_one_device_of_a_file(tmp_path: Path) -> None:
         load_device_spec(two, "secnd")
     with pytest.raises(DeviceError, match="cannot read the device file"):
         load_device_spec(tmp_path / "none.yaml")
+
+
+def test_a_long_value_stands_apart_from_its_source() -> None:
+    spec = DeviceSpec("here", "cpu", architecture="ice-lake-server", sources={"architecture": "me"})
+    assert "ice-lake-server me" in device_text(spec)

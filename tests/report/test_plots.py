@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from cdmpp.report.device_curve import curve_svg
 from cdmpp.report.plots import error_by_latency, log_scale, new_figure, svg_text
 
 
@@ -30,3 +31,18 @@ def test_the_same_data_gives_the_same_bytes():
     measured_s = np.geomspace(1e-5, 1e-3, 40)
     errors = {"transformer": np.linspace(0.01, 0.4, 40)}
     assert error_by_latency(measured_s, errors) == error_by_latency(measured_s, errors)
+
+
+@pytest.mark.parametrize(("worst", "is_cut"), [(1e5, True), (3.0, False)])
+def test_a_useless_start_does_not_hide_the_others(worst, is_cut):
+    def row(tasks, scratch):
+        return {
+            "tasks": tasks,
+            "pretrained": {"mape": 0.5, "mape_low": 0.4, "mape_high": 0.6},
+            "scratch": scratch and {"mape": worst, "mape_low": worst / 2, "mape_high": 2 * worst},
+        }
+
+    svg = curve_svg({"rows": [row(0, None), row(1, True), row(3, True)], "knee": {"tasks": None}})
+    assert (">1000<" in svg) == is_cut
+    assert ("cut at 1000 %" in svg) == is_cut
+    assert ">10⁴<" not in svg
