@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from cdmpp.errors import DeviceError
+from cdmpp.networks.graph.network_file import last_line
 from tvm_helper.compat import Target, import_tensor_intrinsics, relax, tvm
 from tvm_helper.programs.build import (
     Arguments,
@@ -149,8 +150,8 @@ def measure_network(
                         of_places[place].extend(costs)
         except Exception as error:  # TVM and LLVM raise whatever they do
             raise DeviceError(
-                f"the network cannot be compiled and run here ({_text(error)}); check the target "
-                "with: cdmpp doctor"
+                f"the network cannot be compiled and run here ({last_line(error)}); check the "
+                "target with: cdmpp doctor"
             ) from None
     kernel_s = {key: _over_places(costs) for key, costs in kernel_costs_s.items()}
     return MeasuredNetwork(tuple(costs_s), kernel_s, unmeasured)
@@ -223,7 +224,7 @@ def _kernels(
                 "main", tvm.cpu(0), number=1, repeat=1, min_repeat_ms=_LEAST_MS
             )
         except Exception as error:  # TVM and LLVM raise whatever they do
-            unmeasured[key] = _text(error)
+            unmeasured[key] = last_line(error)
         else:
             kernels[key] = _Kernel(module["main"], tensors, timer)
     return kernels, unmeasured
@@ -319,8 +320,3 @@ def _clock(*, is_alone: bool) -> Callable[[], float]:
 
 def _is_one_thread(target: Target) -> bool:
     return int(target.attrs.get("num-cores", 0)) == 1 and os.environ.get("TVM_NUM_THREADS") == "1"
-
-
-def _text(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[-1][:160] if lines else ''}"

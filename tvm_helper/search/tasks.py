@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cdmpp.errors import CdmppError, DataError
+from cdmpp.networks.graph.network_file import last_line
 from cdmpp.training.estimates import TrainedModel
 from tvm_helper.measure.options import MeasureOptions
 from tvm_helper.measure.sources import MeasuredTask, campaign_tasks, module_task
@@ -126,8 +127,7 @@ def by_expected_share(
         try:
             schedule = first_valid_schedule(task.module["main"], target)
         except Exception as error:  # TVM raises whatever its schedule rules do
-            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-            left_out[task.task.name] = f"{type(error).__name__}: {lines[-1][:160] if lines else ''}"
+            left_out[task.task.name] = last_line(error)
             continue
         if schedule is None:
             left_out[task.task.name] = "no valid schedule in MetaSchedule's design space"
