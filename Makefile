@@ -4,16 +4,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 GOLDEN ?= ../shared/data/golden/golden_llvm.jsonl.gz
-# Extracted data sets of the leaderboards; those that are not there are left out.
+# Extracted AutoTVM logs; left out of the leaderboards where they are not there.
 AUTOTVM ?= cache/autotvm
-ANSOR_GPU ?= cache/ansor-gpu
 # Operator measurements in the layout of NeuSight's tables.
 NEUSIGHT ?= ../shared/data/neusight
 JOBS ?= 2
 MODEL ?= runs/demo
 TRIALS ?= 32
 DEVICE_DATA = $(if $(wildcard $(AUTOTVM)/manifest.json),--data autotvm=$(AUTOTVM))
-SUITE_DATA = $(DEVICE_DATA) $(if $(wildcard $(ANSOR_GPU)/manifest.json),--data ansor-gpu=$(ANSOR_GPU))
 export OMP_NUM_THREADS ?= 2
 
 .PHONY: bench-autotune ablation priors bench-embedding bench-models bench-scoring tune-peers tables pretrained leaderboard bench-extract bench-conv bench-operators bench-bounds bench-search bench-replay legacy-env ansor-test bench-ansor help venv demo test check exhaustive lines structure lint format bench golden report clean
@@ -81,9 +79,10 @@ bench-embedding: $(STAMP) ## judge the embedding models on data/embedding-cpu an
 bench-operators: $(STAMP) ## judge the operator model beside recorded peers and write docs/results/operators.*
 	OMP_NUM_THREADS=1 $(BIN)/cdmpp analytic operator evaluate --data $(NEUSIGHT) --out docs/results
 
-BOUND_DATA = $(EXTRACTED) $(PACKED:%=cache/%) cache/tenset-cpu $(ANSOR_GPU) $(AUTOTVM)
-bench-bounds: $(STAMP) $(TABLES) ## put lower bounds beside every measurement and write docs/results/bounds.md (ANSOR_GPU=DIR AUTOTVM=DIR)
+BOUND_DATA = $(EXTRACTED) $(PACKED:%=cache/%) cache/tenset-cpu cache/ansor-gpu $(AUTOTVM)
+bench-bounds: $(STAMP) $(TABLES) ## put lower bounds beside every measurement and write docs/results/bounds.md (AUTOTVM=DIR)
 	$(BIN)/cdmpp dataset extract --out cache/tenset-cpu
+	$(BIN)/cdmpp dataset extract --dataset data/ansor-gpu --out cache/ansor-gpu
 	$(BIN)/python -m tests.benchmarks.bounds $(foreach d,$(BOUND_DATA),--data $(notdir $(d))=$(d)) --operators $(NEUSIGHT)
 
 bench-modules: $(STAMP) ## measure featurising modules in TVM's hands, beside TVM's own extractor
@@ -121,8 +120,8 @@ cache/data/%/manifest.json: data/%/campaign.tar.xz $$(wildcard data/$$*/machine_
 
 tables: $(TABLES) ## extract the campaigns that data/ keeps packed, into cache/data
 
-pretrained: $(STAMP) $(TABLES) ## train and package the model behind --model pretrained (AUTOTVM=DIR ANSOR_GPU=DIR)
-	$(BIN)/python scripts/pretrain.py --package --config configs/train/pretrained.yaml $(foreach d,$(EXTRACTED) $(CAMPAIGNS:%=cache/%) $(AUTOTVM) $(ANSOR_GPU),--data $(d))
+pretrained: $(STAMP) $(TABLES) ## train and package the model behind --model pretrained (AUTOTVM=DIR)
+	$(BIN)/python scripts/pretrain.py --package --config configs/train/pretrained.yaml $(foreach d,$(EXTRACTED) $(CAMPAIGNS:%=cache/%) $(AUTOTVM) data/ansor-gpu,--data $(d))
 	$(BIN)/cdmpp train-code --model pretrained --package $(foreach d,$(CAMPAIGNS),$(if $(wildcard $(d)/machine_code.parquet),--data cache/$(d))) $(SEARCHED:%=--searched cache/%)
 
 NETWORKS ?= data/networks-cpu
@@ -136,15 +135,15 @@ bench-network-models: $(STAMP) ## judge models of whole networks and write docs/
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.network_models outside --dataset $(NETWORKS)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.network_models all --dataset $(NETWORKS) $(SEERNET)
 
-leaderboard: $(STAMP) ## run both suites and write docs/results/cross-*.* (AUTOTVM=DIR ANSOR_GPU=DIR)
-	$(BIN)/python scripts/benchmark.py --suite cross-model --jobs $(JOBS) $(SUITE_DATA)
+leaderboard: $(STAMP) ## run both suites and write docs/results/cross-*.* (AUTOTVM=DIR)
+	$(BIN)/python scripts/benchmark.py --suite cross-model --jobs $(JOBS) $(DEVICE_DATA)
 	$(BIN)/python scripts/benchmark.py --suite cross-device --jobs $(JOBS) $(DEVICE_DATA)
 
 ablation: $(STAMP) ## what each part of the transformer is worth, on development seeds: docs/results/ablation.*
 	$(BIN)/python scripts/benchmark.py --suite ablation --jobs $(JOBS)
 
-priors: $(STAMP) ## what an analytic model inside the transformer is worth: docs/results/priors.* (ANSOR_GPU=DIR)
-	$(BIN)/python scripts/benchmark.py --suite priors --jobs $(JOBS) $(if $(wildcard $(ANSOR_GPU)/manifest.json),--data ansor-gpu=$(ANSOR_GPU))
+priors: $(STAMP) ## what an analytic model inside the transformer is worth: docs/results/priors.*
+	$(BIN)/python scripts/benchmark.py --suite priors --jobs $(JOBS)
 
 bench-models: $(STAMP) ## time training and prediction of all models and write docs/results/model-speed.*
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.model_speed

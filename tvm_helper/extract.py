@@ -14,9 +14,11 @@ from cdmpp.datasets.autotvm.logs import is_autotvm_log
 from cdmpp.datasets.extraction.extract import Backend, ExtractProgress, ExtractReport, extract
 from cdmpp.datasets.extraction.extracted import is_extracted_dir
 from cdmpp.datasets.extraction.machine_code import FILE_NAME as MACHINE_CODE
+from cdmpp.datasets.extraction.merge import merged_folder
+from cdmpp.datasets.find import find_records, shipped_folders
 from cdmpp.datasets.metaschedule.databases import is_metaschedule_database
 from cdmpp.datasets.tenset.folder import default_dataset_dir, find_device_files, find_devices
-from cdmpp.errors import DataError, UsageError
+from cdmpp.errors import UsageError
 from cdmpp.files.atomic import write_atomic
 from cdmpp.training.machine_code.cold_memory import FILE_NAME as IN_NETWORK
 from tvm_helper.featurise import featurise_records
@@ -103,16 +105,40 @@ def extracted_folder(
     been done; an extraction that was stopped continues.
 
     Args:
-        dataset: an extracted folder or records of any source; None = the shipped ones.
+        dataset: an extracted folder or records of any source; None = whatever has measurements of
+            the devices (`cdmpp.datasets.find`), the shipped default dataset without devices.
         devices: labels; None = all.
-        cache_dir: where extracted folders go.
+        cache_dir: where extracted folders go, and fetched ones are.
 
     Raises:
         DataError: the dataset or a device is missing, or nothing in it is usable.
+        DeviceError: nobody knows a device.
     """
-    dataset = dataset or default_dataset_dir()
+    if dataset is not None or not devices:
+        return _extracted(
+            dataset or default_dataset_dir(), devices, cache_dir, network_info, jobs, on_progress
+        )
+    folders = [
+        _extracted(found.path, found.devices, cache_dir, network_info, jobs, on_progress)
+        for found in find_records(devices, cache_dir)
+    ]
+    return merged_folder(folders, cache_dir)
+
+
+def _extracted(
+    dataset: Path,
+    devices: Sequence[str] | None,
+    cache_dir: Path,
+    network_info: Path | None,
+    jobs: int | None,
+    on_progress: OnProgress | None,
+) -> Path:
     if is_extracted_dir(dataset):
         return dataset
+    if is_metaschedule_database(dataset):
+        tables = cache_dir / _cache_name(dataset, None)
+        extract_any(dataset, tables, devices, jobs=jobs, on_progress=on_progress)
+        return tables
     if is_autotvm_log(dataset):
         logs = cache_dir / _cache_name(dataset, None)
         extract_any(dataset, logs, jobs=jobs, on_progress=on_progress)
@@ -156,11 +182,8 @@ def _extract_database(
 
 def _cache_name(dataset: Path, network_info: Path | None) -> str:
     place = dataset.resolve()
-    try:
-        is_default = place == default_dataset_dir().resolve() and network_info is None
-    except DataError:
-        is_default = False
-    if is_default:
+    shipped = {folder.path.resolve() for folder in shipped_folders()}
+    if place in shipped and network_info is None:
         return place.name
     # Folders of the same name in different places must not overwrite each other.
     tasks = str(network_info.resolve()) if network_info else ""

@@ -22,6 +22,7 @@ from cdmpp.cli.shared.options import (
 )
 from cdmpp.cli.shared.samples import extracted, given_data
 from cdmpp.config import load_config
+from cdmpp.datasets.find import shipped_folders
 from cdmpp.errors import UsageError
 from cdmpp.files.atomic import make_folder
 from cdmpp.models.registry import MODEL_CLASSES
@@ -29,7 +30,7 @@ from cdmpp.training.options import TrainOptions
 
 #: Suites of one --dataset, a model and its baselines.
 ONE_DATASET_SUITES = ("by-task", "by-network")
-#: The one data set that is shipped; it needs no --data.
+#: The default data set: what no --dataset stands for.
 _SHIPPED = "tenset-cpu"
 
 
@@ -74,8 +75,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=DIR",
-        help="folder of a data set of a suite in configs/suites (tenset-cpu: the shipped one); "
-        "those without a folder are left out",
+        help="folder of a data set of a suite in configs/suites (tenset-cpu and ansor-gpu are "
+        "shipped); those without a folder are left out",
     )
     grid.add_argument(
         "--cells", metavar="PATTERN", help="run only cells whose id matches, e.g. '*-s0-gbdt'"
@@ -155,13 +156,15 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _given_places(suite: SuiteOptions, data: Sequence[str]) -> dict[str, Path | None]:
-    """Returns the folder of each data set of a suite that has one; None = the shipped one.
+    """Returns the folder of each data set of a suite that has one, the shipped ones by themselves;
+    None = the default dataset.
 
     Raises:
         UsageError: `--data` is malformed or names a data set that the suite does not have.
     """
     names = [entry.name for entry in suite.datasets]
-    given: dict[str, Path | None] = {_SHIPPED: None}
+    given: dict[str, Path | None] = {one.path.name: one.path for one in shipped_folders()}
+    given[_SHIPPED] = None
     for text in data:
         name, separator, place = text.partition("=")
         if not separator or not place or name not in names:

@@ -7,12 +7,13 @@ import json
 from pathlib import Path
 
 from cdmpp.cli.shared.options import add_output_options, labels_of, parse_seeds
-from cdmpp.cli.shared.samples import extraction_progress
+from cdmpp.cli.shared.samples import asked_labels, extraction_progress
 from cdmpp.datasets.audit.audit import audit
 from cdmpp.datasets.audit.stats import dataset_stats, stats_text
 from cdmpp.datasets.audit.text import audit_text
 from cdmpp.datasets.export import export
 from cdmpp.datasets.extraction.merge import merge
+from cdmpp.datasets.find import record_folder
 from cdmpp.datasets.metaschedule.export import export_databases
 from cdmpp.datasets.tenset.folder import default_dataset_dir
 from cdmpp.errors import EXIT_DATA
@@ -149,19 +150,20 @@ def _add_dataset(parser: argparse.ArgumentParser) -> None:
         "--dataset",
         type=Path,
         metavar="DIR",
-        help="folder in Tenset's layout (default: the shipped data/tenset-cpu), or AutoTVM logs: "
-        "DEVICE.json[.gz] or a folder of them",
+        help="folder in Tenset's layout (default: what is shipped or fetched of the devices; "
+        "without --device data/tenset-cpu), or AutoTVM logs: DEVICE.json[.gz] or a folder of them",
     )
 
 
 def run_extract(args: argparse.Namespace) -> int:
     """Runs `cdmpp dataset extract`; returns the exit code."""
-    dataset = args.dataset or default_dataset_dir()
+    devices = asked_labels(args.dataset, args.device)
+    dataset = args.dataset or record_folder(devices, Path("cache"))
     with extraction_progress(is_quiet=args.json or args.quiet) as show:
         report = extract_any(
             dataset,
             args.out or Path("cache") / dataset.resolve().name.split(".json")[0],
-            labels_of(args.device) or None,
+            devices or None,
             network_info=args.network_info,
             per_task=args.per_task,
             target=args.target,

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from cdmpp.cli.shared.options import add_data_options, add_output_options, labels_of
-from cdmpp.cli.shared.samples import samples_of
+from cdmpp.cli.shared.options import add_data_options, add_output_options
+from cdmpp.cli.shared.samples import asked_labels, samples_of
 from cdmpp.cli.shared.tables import print_metric_tables
 from cdmpp.datasets.samples import Samples
 from cdmpp.pretrained import model_folder
@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     """Runs the command; returns the exit code."""
     trained = load_trained(model_folder(args.model))
     samples = samples_of(
-        args.dataset, labels_of(args.device), cache_dir=args.cache,
+        args.dataset, asked_labels(args.dataset, args.device), cache_dir=args.cache,
         network_info=args.network_info, jobs=args.jobs, is_quiet=args.json or args.quiet,
     )  # fmt: skip
     values = evaluate(trained, samples)

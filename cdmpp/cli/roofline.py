@@ -10,8 +10,8 @@ from typing import Any
 from cdmpp.analytic.intervals import Evidence
 from cdmpp.analytic.roofline.bounds import operator_bounds, program_bounds
 from cdmpp.cli.analytic.operator import gpu_labels, parse_shape
-from cdmpp.cli.shared.options import add_data_options, add_output_options, labels_of
-from cdmpp.cli.shared.samples import samples_of
+from cdmpp.cli.shared.options import add_data_options, add_output_options
+from cdmpp.cli.shared.samples import asked_labels, samples_of
 from cdmpp.errors import UsageError
 from cdmpp.text import interval_text, seconds_text
 
@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
     """Runs `cdmpp roofline`; returns the exit code."""
     if not args.op:
         samples = samples_of(
-            args.dataset, labels_of(args.device), cache_dir=args.cache,
+            args.dataset, asked_labels(args.dataset, args.device), cache_dir=args.cache,
             network_info=args.network_info, jobs=args.jobs, is_quiet=args.json or args.quiet,
         )  # fmt: skip
         rows = program_bounds(samples, args.program)

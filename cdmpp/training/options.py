@@ -27,7 +27,8 @@ class TrainOptions:
     """A training run.
 
     Attributes:
-        dataset: folder in Tenset's layout or an extracted one; empty = the shipped default dataset.
+        dataset: folder in Tenset's layout or an extracted one; empty = what is shipped or fetched
+            of the devices, without devices the shipped default dataset.
         devices: device labels; empty = every device of the dataset.
         model: kind of the model.
         baselines: kinds trained and judged beside it; kinds equal to `model` are left out.
@@ -78,8 +79,12 @@ def run_name(options: TrainOptions) -> str:
     """Returns a folder name that is equal for equal options, so that a stopped run is found
     again.
     """
-    dataset = Path(options.dataset).name if options.dataset else "tenset-cpu"
+    dataset = Path(options.dataset).name
+    if not dataset and not options.devices:
+        dataset = "tenset-cpu"
     devices = "+".join(options.devices) if len(options.devices) <= 2 else ""
+    if not dataset and not devices:
+        devices = f"{len(options.devices)}-devices"
     words = [dataset, devices, options.model, f"by-{options.split}", f"seed{options.seed}"]
     return name_of(words, options)
 

@@ -1,9 +1,9 @@
 """Times extraction from record lines to Parquet: `python -m tests.benchmarks.extract_speed`.
 
 Three kinds of data: llvm convolutions (shipped records, each also with other unroll pragmas, so
-that a task has some 160 programs; full Tenset has thousands), the shipped dataset and, where it
-is there, `ansor-gpu` of the data folder beside the repository. Each is extracted on one core and on
-two, in processes of their own; the phases are measured on one core in passes of their own.
+that a task has some 160 programs; full Tenset has thousands), and the shipped tenset-cpu and
+ansor-gpu. Each is extracted on one core and on two, in processes of their own; the phases are
+measured on one core in passes of their own.
 
 Writes extract-speed.md and .json to --out, and ansor-gpu.md: what became of those records.
 """
@@ -31,7 +31,7 @@ from cdmpp.files.atomic import write_text
 from tests.paths import ROOT
 
 SHIPPED = ROOT / "data" / "tenset-cpu"
-ANSOR_GPU = ROOT.parent / "shared" / "data" / "ansor-gpu"
+ANSOR_GPU = ROOT / "data" / "ansor-gpu"
 COMMAND = "make bench-extract"
 CONVOLUTION_DEVICE = "xeon-avx512-2c"
 _PRAGMA = re.compile(r"auto_unroll_max_step\$\d+")
@@ -315,9 +315,7 @@ def main() -> None:
         folder = Path(name)
         convolutions = folder / "convolutions"
         make_convolutions(convolutions, variants=args.variants)
-        places = {"llvm conv2d": convolutions, "tenset-cpu": SHIPPED}
-        if (ANSOR_GPU / "measure_records").is_dir():
-            places["ansor-gpu"] = ANSOR_GPU
+        places = {"llvm conv2d": convolutions, "tenset-cpu": SHIPPED, "ansor-gpu": ANSOR_GPU}
         for label, place in places.items():
             result["datasets"].append(measure(label, place, folder))
             print(label, json.dumps(result["datasets"][-1]), file=sys.stderr, flush=True)
@@ -330,9 +328,10 @@ def main() -> None:
     }  # fmt: skip
 
     write_json(args.out / "extract-speed.json", result)
-    pages = {"extract-speed.md": report_text(result)}
-    if "ansor-gpu" in rows:
-        pages["ansor-gpu.md"] = outcomes_text(result, rows["ansor-gpu"])
+    pages = {
+        "extract-speed.md": report_text(result),
+        "ansor-gpu.md": outcomes_text(result, rows["ansor-gpu"]),
+    }
     for name, text in pages.items():
         write_text(args.out / name, text)
         print(text)

@@ -51,7 +51,7 @@ def test_what_is_there() -> None:
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the project's shared data are not here")
 def test_every_label_of_the_data_is_known() -> None:
     labels = {path.name.split(".")[0] for path in (SHARED / "autotvm").glob("*.json.gz")}
-    labels |= {path.name for path in (SHARED / "ansor-gpu" / "measure_records").iterdir()}
+    labels |= {path.name for path in (ROOT / "data" / "ansor-gpu" / "measure_records").iterdir()}
     assert labels
     assert labels <= set(DEVICES)
 

@@ -21,7 +21,9 @@ def test_equal_options_have_equal_names_and_others_do_not():
     assert run_name(options).startswith("a-x+y-gbdt-by-task-seed3-")
     assert run_name(options) == run_name(replace(options))
     assert run_name(options) != run_name(replace(options, baselines=()))
-    assert run_name(TrainOptions(devices=("a", "b", "c"))).startswith("tenset-cpu-transformer-")
+    assert run_name(TrainOptions(devices=("a", "b", "c"))).startswith("3-devices-transformer-")
+    assert run_name(TrainOptions(devices=("a",))).startswith("a-transformer-")
+    assert run_name(TrainOptions()).startswith("tenset-cpu-transformer-")
 
 
 def test_a_finetuning_is_named_after_model_and_target():

@@ -23,7 +23,14 @@ def add_output_options(parser: argparse.ArgumentParser) -> None:
 
 def add_data_options(parser: argparse.ArgumentParser, *, is_dataset_required: bool = False) -> None:
     """Adds --dataset, --network-info, --device, --cache and --jobs."""
-    default = "" if is_dataset_required else " (default: the shipped data/tenset-cpu)"
+    default = (
+        ""
+        if is_dataset_required
+        else (
+            " (default: what is shipped or fetched of the devices; without --device "
+            "data/tenset-cpu)"
+        )
+    )
     parser.add_argument(
         "--dataset",
         type=Path,

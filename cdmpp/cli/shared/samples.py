@@ -11,14 +11,25 @@ from cdmpp.cli.shared.options import labels_of
 from cdmpp.cli.shared.progress import progress
 from cdmpp.datasets import cache
 from cdmpp.datasets.extraction.extract import ExtractProgress
+from cdmpp.datasets.find import registered_label
 from cdmpp.datasets.samples import Samples
 from cdmpp.timing.stats import timer
 from tvm_helper.extract import extracted_folder
 
 
+def asked_labels(dataset: Path | None, devices: Iterable[str] | None) -> list[str]:
+    """Returns the labels of `--device`; without `--dataset` those of the registry, whatever names
+    were given.
+    """
+    labels = labels_of(devices)
+    if dataset is not None:
+        return labels
+    return list(dict.fromkeys(registered_label(label) for label in labels))
+
+
 def given_data(dataset: Path | None, devices: Iterable[str] | None) -> dict[str, Any]:
     """Returns `--dataset` and `--device` as fields of options; None = not given."""
-    labels = tuple(sorted(labels_of(devices)))
+    labels = tuple(sorted(asked_labels(dataset, devices)))
     return {"dataset": str(dataset) if dataset else None, "devices": labels or None}
 
 
@@ -56,7 +67,7 @@ def extracted(
     """Returns `tvm_helper.extract.extracted_folder`, with its progress.
 
     Args:
-        dataset: empty or None = the shipped one.
+        dataset: empty or None = what has the devices, or the shipped default dataset.
         devices: labels; none = all.
 
     Raises:

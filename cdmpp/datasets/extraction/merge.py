@@ -157,7 +157,7 @@ def merged_folder(inputs: Sequence[Path], cache_dir: Path) -> Path:
     if len(inputs) == 1:
         return inputs[0]
     hashes = " ".join(str(read_manifest(path)["data_hash"]) for path in inputs)
-    folder = cache_dir / f"pretrain-{hashlib.sha256(hashes.encode()).hexdigest()[:12]}"
+    folder = cache_dir / f"merged-{hashlib.sha256(hashes.encode()).hexdigest()[:12]}"
     if not is_extracted_dir(folder):
         merge(inputs, folder)
     return folder

@@ -18,7 +18,7 @@ from cdmpp.datasets.tenset.folder import default_dataset_dir
 from cdmpp.errors import DeviceError
 from cdmpp.pretrained import model_folder
 from cdmpp.training.estimates import TrainedModel, load_trained
-from tests.paths import shared
+from tests.paths import ROOT
 from tvm_helper.predict.records import predict_records
 
 DEVICE, OTHER = "epyc-avx2-1c", "xeon-avx2-1c"
@@ -100,7 +100,7 @@ def test_a_record_of_a_cpu_has_no_latency_on_a_gpu(
 
 
 def test_a_record_of_a_gpu_has_no_latency_on_a_cpu(trained: TrainedModel, tmp_path: Path) -> None:
-    folder = shared("ansor-gpu")
+    folder = ROOT / "data" / "ansor-gpu"
     source = sorted(path for path in (folder / "measure_records").rglob("*") if path.is_file())[0]
     content = source.read_bytes()
     text = (gzip.decompress(content) if source.suffix == ".gz" else content).decode()

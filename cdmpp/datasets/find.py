@@ -1,0 +1,136 @@
+"""Where measurements of devices are: in the shipped folders, and in what was fetched."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cdmpp.datasets.extraction.extracted import is_extracted_dir, read_manifest
+from cdmpp.datasets.tenset.folder import (
+    default_dataset_dir,
+    find_devices,
+    how_to_get,
+    is_tenset_dir,
+)
+from cdmpp.devices.registry import check_known, find_device
+from cdmpp.errors import DataError, UsageError
+from cdmpp.files.atomic import read_json
+from cdmpp.files.places import shipped_places
+
+#: Folders below `data/` with measurements of devices, in the order in which they are looked at.
+SHIPPED = ("tenset-cpu", "ansor-gpu", "metaschedule-a100")
+#: Folder of the cache with what was fetched, a folder a source.
+FETCHED = "fetched"
+#: Written last into the folder of a source: what it is and of which devices.
+FETCHED_NOTE = "fetched.json"
+#: Kinds of sources that have readers.
+_READABLE = ("autotvm", "tenset", "metaschedule")
+
+
+@dataclass(frozen=True)
+class RecordFolder:
+    """A folder with measurements.
+
+    Attributes:
+        path: records of any source, or an extracted dataset.
+        devices: labels, sorted.
+    """
+
+    path: Path
+    devices: tuple[str, ...]
+
+
+def record_folders(cache_dir: Path) -> list[RecordFolder]:
+    """Returns every folder that measurements are taken from by the name of a device.
+
+    Args:
+        cache_dir: what is fetched lies below it.
+
+    Raises:
+        DataError: a shipped or fetched folder is damaged.
+    """
+    return [*shipped_folders(), *fetched_folders(cache_dir)]
+
+
+def shipped_folders() -> list[RecordFolder]:
+    """Returns the shipped folders that are here: beside the package, or below the working
+    directory.
+
+    Raises:
+        DataError: one is damaged.
+    """
+    found = []
+    for name in SHIPPED:
+        for place in shipped_places(Path("data") / name):
+            if is_extracted_dir(place):
+                found.append(RecordFolder(place, tuple(sorted(read_manifest(place)["devices"]))))
+                break
+            if is_tenset_dir(place):
+                found.append(RecordFolder(place, tuple(find_devices(place))))
+                break
+    return found
+
+
+def fetched_folders(cache_dir: Path) -> list[RecordFolder]:
+    """Returns the folders that were fetched to their end, sorted by name.
+
+    Raises:
+        DataError: the note of one is damaged.
+    """
+    found = []
+    for path in sorted((Path(cache_dir) / FETCHED).glob(f"*/{FETCHED_NOTE}")):
+        name = path.parent.name
+        note = read_json(
+            path, what="note of fetched data", hint=f"fetch them again: cdmpp dataset fetch {name}"
+        )
+        if note.get("kind") in _READABLE:
+            found.append(RecordFolder(path.parent, tuple(sorted(note["devices"]))))
+    return found
+
+
+def find_records(labels: Sequence[str], cache_dir: Path) -> list[RecordFolder]:
+    """Returns all folders with measurements of some devices, each with those of the labels that it
+    has.
+
+    Raises:
+        DeviceError: nobody knows a label.
+        DataError: there are no measurements of a device, or a folder is damaged.
+    """
+    folders = record_folders(cache_dir)
+    known = sorted({label for folder in folders for label in folder.devices})
+    for label in labels:
+        if label not in known:
+            check_known(label, known)
+            raise DataError(
+                f"no measurements of device {label!r} are here; devices found: "
+                f"{', '.join(known) or 'none'}. {how_to_get(label)}"
+            )
+    chosen = [
+        RecordFolder(one.path, tuple(label for label in one.devices if label in labels))
+        for one in folders
+    ]
+    return [one for one in chosen if one.devices]
+
+
+def record_folder(labels: Sequence[str], cache_dir: Path) -> Path:
+    """Returns the one folder with measurements of some devices; of no device the shipped default
+    dataset.
+
+    Raises:
+        DeviceError, DataError: as `find_records`.
+        UsageError: the measurements are in several folders.
+    """
+    if not labels:
+        return default_dataset_dir()
+    found = find_records(labels, cache_dir)
+    if len(found) > 1:
+        listed = ", ".join(f"{one.path} ({', '.join(one.devices)})" for one in found)
+        raise UsageError(f"the measurements are in several folders: {listed}; give --dataset DIR")
+    return found[0].path
+
+
+def registered_label(label: str) -> str:
+    """Returns the registry's label of a device that is asked for by another of its names."""
+    found = find_device(label)
+    return label if found is None else found.name
