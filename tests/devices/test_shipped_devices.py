@@ -11,6 +11,7 @@ from cdmpp.devices.device_file import normal_name
 from cdmpp.devices.occupancy import occupancy_limits
 from cdmpp.devices.registry import load_aliases, load_registry
 from cdmpp.devices.spec import DeviceSpec
+from cdmpp.devices.vector import DEVICE_VECTOR_NAMES
 from tests.paths import ROOT, SHARED_DATA
 
 FOLDER = ROOT / "cdmpp" / "devices"
@@ -171,6 +172,10 @@ def test_ranges_of_cpus(spec: DeviceSpec) -> None:
         ("platinum-8272", 64),
         ("epyc-7452", 32),
         ("graviton2", 16),  # two FMA of 4 lanes
+        ("xeon-avx512-2c", 64),
+        ("xeon-avx512-1c", 64),
+        ("xeon-avx2-2c", 32),
+        ("xeon-avx2-1c", 32),
     ],
 )
 def test_peaks_of_cpus_follow_from_threads_and_clock(label: str, flop_per_cycle: int) -> None:
@@ -179,6 +184,20 @@ def test_peaks_of_cpus_follow_from_threads_and_clock(label: str, flop_per_cycle:
     assert spec.clock_hz
     expected = spec.threads * spec.clock_hz * flop_per_cycle
     assert spec.peak_fp32_flop_per_s == pytest.approx(expected)
+
+
+def test_no_value_that_a_model_sees_is_from_the_labels_own_records() -> None:
+    """What the judged programs reached says something of their latencies; a new device has no such
+    number.
+    """
+    seen = {name.removeprefix("log2_") for name in DEVICE_VECTOR_NAMES}
+    leaks = [
+        f"{label}.{field}: {source}"
+        for label, spec in DEVICES.items()
+        for field, source in spec.sources.items()
+        if field in seen and "records" in source.split(";")[0]
+    ]
+    assert not leaks
 
 
 def test_what_cannot_be_known_is_unknown() -> None:

@@ -58,10 +58,6 @@ _DEVICE_NOTES = (
     "Methods other than finetune-* use the tasks that kmeans chooses, so all see the same budget. "
     "scratch and KIND-budget hold out a fifth of a budget to know when to stop, from five tasks on "
     "whole tasks; fine-tuning holds out parts of it in turn.",
-    "Some device values leak: peak_fp32_flop_per_s of the eight EPYC and Xeon labels is the "
-    "best rate among all of the label's own records, those of the judged programs included. A "
-    "model that sees the description of such a target knows one number about it that a new "
-    "device would not give.",
 )
 
 
