@@ -133,6 +133,16 @@ def top_k_score(judged: Judged, k: int) -> float | None:
     return _top_k_score(judged, _groups(judged), k)
 
 
+def top_k_latencies(judged: Judged, weight: FloatArray, k: int) -> tuple[float, float]:
+    """Returns (summed latency of the best programs, that of the best among the k predicted
+    fastest), seconds, over the tasks with a weight above 0, times it.
+
+    Args:
+        weight: float64 [T], how often a network calls each task.
+    """
+    return _top_k_latencies(judged, _groups(judged), weight, k)
+
+
 def pairwise_accuracy(judged: Judged) -> float | None:
     """Returns the share of pairs of one (task, device) put in the right order; a predicted tie
     counts half.
@@ -246,14 +256,22 @@ def _spearman_by_task(judged: Judged, groups: list[IntArray]) -> float | None:
 
 
 def _top_k_score(judged: Judged, groups: list[IntArray], k: int) -> float | None:
+    best, found = _top_k_latencies(judged, groups, judged.task_weight, k)
+    return best / found if found > 0 else None
+
+
+def _top_k_latencies(
+    judged: Judged, groups: list[IntArray], task_weight: FloatArray, k: int
+) -> tuple[float, float]:
     best = 0.0
     found = 0.0
     for rows in groups:
-        measured = judged.measured_s[rows]
-        weight = float(judged.task_weight[judged.task[rows[0]]])
-        best += weight * float(measured.min())
-        found += weight * _expected_best_of_first(measured, judged.predicted_s[rows], k)
-    return best / found if found > 0 else None
+        weight = float(task_weight[judged.task[rows[0]]])
+        if weight > 0:
+            measured = judged.measured_s[rows]
+            best += weight * float(measured.min())
+            found += weight * _expected_best_of_first(measured, judged.predicted_s[rows], k)
+    return best, found
 
 
 def _expected_best_of_first(measured: FloatArray, predicted: FloatArray, k: int) -> float:

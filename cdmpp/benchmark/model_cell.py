@@ -7,17 +7,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cdmpp.benchmark.noise_floor import NOISE_FLOOR, noise_metrics
 from cdmpp.benchmark.plan import ORACLE_LINE, SuiteCell
-from cdmpp.datasets.judge import judge_everywhere, mean_devices, oracle_task_median
+from cdmpp.datasets.judge import (
+    judge_everywhere,
+    judge_networks,
+    mean_devices,
+    oracle_task_median,
+)
 from cdmpp.datasets.samples import Samples
 from cdmpp.datasets.selection import cap_programs, of_devices
-from cdmpp.datasets.splits import split
+from cdmpp.datasets.splits import SplitKind, split
 from cdmpp.errors import DataError
 from cdmpp.metrics import mean_metrics
 from cdmpp.models.base import CostModel
@@ -57,7 +62,7 @@ def _run_model_cell(cell: SuiteCell, samples: Samples, cell_dir: Path) -> dict[s
     chosen = cap_programs(chosen, cell.key["programs_per_device"], seed=cell.seed)
     parts = split(
         chosen,
-        "network" if cell.split == "network" else "task",
+        cast("SplitKind", cell.split),
         seed=cell.seed,
         fractions=tuple(cell.key["fractions"]),
         test_networks=cell.key["test_networks"] or None,
@@ -71,7 +76,7 @@ def _run_model_cell(cell: SuiteCell, samples: Samples, cell_dir: Path) -> dict[s
     }
     few = int(cell.key["few_workloads"])
     if not cell.kind:
-        return {**facts, **reference_metrics(cell.line, test, few)}
+        return {**facts, **reference_metrics(cell, test, few)}
     model = new_model(cell.kind, cell.options)
     watch = Stopwatch()
     with watch.running():
@@ -152,19 +157,25 @@ def judge_predictions(
         "training_cpu_s": training.cpu_s,
         "training_wall_s": training.wall_s,
         "predictions_per_cpu_s": len(test) / max(prediction.cpu_s, 1e-9),
-        "metrics": judge_everywhere(
-            test, predicted_s, few_workloads=int(cell.key["few_workloads"])
-        ),
+        "metrics": _metrics(cell, test, predicted_s, int(cell.key["few_workloads"])),
     }
 
 
-def reference_metrics(line: str, test: Samples, few_workloads: int) -> dict[str, Any]:
+def reference_metrics(cell: SuiteCell, test: Samples, few_workloads: int) -> dict[str, Any]:
     """Returns the metrics of a line that looks at the answers."""
-    if line == NOISE_FLOOR:
+    if cell.line == NOISE_FLOOR:
         return {"metrics": noise_metrics(test, mean_devices(test, few_workloads))}
-    assert line == ORACLE_LINE
-    predicted_s = oracle_task_median(test)
-    return {"metrics": judge_everywhere(test, predicted_s, few_workloads=few_workloads)}
+    assert cell.line == ORACLE_LINE
+    return {"metrics": _metrics(cell, test, oracle_task_median(test), few_workloads)}
+
+
+def _metrics(
+    cell: SuiteCell, test: Samples, predicted_s: FloatArray, few_workloads: int
+) -> dict[str, Any]:
+    metrics = judge_everywhere(test, predicted_s, few_workloads=few_workloads)
+    if cell.split == "test-tasks":
+        metrics["test_networks"] = judge_networks(test, predicted_s, cell.key["test_networks"])
+    return metrics
 
 
 def check_predictions(cell: SuiteCell, predicted_s: FloatArray) -> None:

@@ -77,13 +77,14 @@ class SuiteDataset:
         name: by which `--data NAME=DIR` gives its extracted folder.
         devices: labels (cross-model); empty = all.
         splits: cross-model only.
-        test_networks: networks held out by the split by network; empty = drawn by the seed.
+        test_networks: networks held out by the split by network (empty = drawn by the seed) or by
+            `test-tasks`.
         families: devices that are left out; cross-model: each line is also trained without them.
     """
 
     name: str
     devices: tuple[str, ...] = ()
-    splits: tuple[Literal["task", "network"], ...] = ("task",)
+    splits: tuple[Literal["task", "network", "test-tasks"], ...] = ("task",)
     test_networks: tuple[str, ...] = ()
     families: tuple[SuiteFamily, ...] = ()
 
@@ -109,7 +110,8 @@ class SuiteOptions:
 
     Attributes:
         name: of the suite and of its result files.
-        protocol: `cross-model` (split by task or network) or `cross-device` (a device left out).
+        protocol: `cross-model` (split by task, network or test tasks) or `cross-device` (a device
+            left out).
         subject: the line that is compared with its peers (cross-model) and the kind that is
             pre-trained and fine-tuned (cross-device).
         datasets: what it runs on.

@@ -200,7 +200,7 @@ class _Planner:
             {
                 "devices": list(dataset.devices),
                 "fractions": list(self.suite.fractions),
-                "test_networks": list(dataset.test_networks) if split == "network" else [],
+                "test_networks": [] if split == "task" else list(dataset.test_networks),
             },
         )
 

@@ -54,7 +54,7 @@ def run_transfer_cell(
     parts = target_parts(target, seed=cell.seed)
     facts: dict[str, Any] = {"parts": part_sizes(candidates=parts.candidates, test=parts.test)}
     if cell.line in REFERENCES:
-        return {**facts, **reference_metrics(cell.line, parts.test, 0)}
+        return {**facts, **reference_metrics(cell, parts.test, 0)}
     if cell.line.endswith(ZERO_SHOT_SUFFIX) or cell.key.get("is_zero_shot"):
         train, validation = _source_parts(cell, samples)
         model = new_model(cell.kind, cell.options)

@@ -15,7 +15,7 @@ from cdmpp.datasets.autotvm.logs import operator_shape
 from cdmpp.datasets.samples import ProgramArrays, Samples
 from cdmpp.errors import DataError, UsageError
 
-SplitKind = Literal["task", "network", "record"]
+SplitKind = Literal["task", "network", "test-tasks", "record"]
 
 _PARTS = ("train", "validation", "test")
 #: A test part with fewer workloads says little about unseen ones; the report remarks it.
@@ -27,14 +27,14 @@ class Split:
     """Three disjoint parts that together are all samples.
 
     Attributes:
-        kind: `task`, `network` or `record`.
+        kind: `task`, `network`, `test-tasks` or `record`.
         train: int64, sorted sample indices to learn from.
         validation: int64, sorted sample indices for early stopping and choices.
         test: int64, sorted sample indices to judge with, once.
         description: one sentence for reports.
         leaks: whether samples of one task are in several parts.
         seed: what the parts were drawn with.
-        test_networks: networks held out for the test part (`network` only).
+        test_networks: networks held out for the test part (`network` and `test-tasks`).
         validation_networks: networks held out for the validation part (`network` only).
     """
 
@@ -62,8 +62,10 @@ def split(
     `task`: whole workloads go to one part, on every device and for every target. `network`: whole
     networks are held out, a network with all its batch sizes and resolutions together; a task that
     a training network also has is a training task, one that a validation network has is not a test
-    task; tasks in no network are training tasks. `record`: programs are drawn one by one, so all
-    parts share tasks ("within-task"); it measures interpolation and leaks.
+    task; tasks in no network are training tasks. `test-tasks`, as Tenset and TLP report: every task
+    of the named networks, at just these shapes, is a test task, whoever else has it; the other
+    workloads are drawn into the training and the validation part. `record`: programs are drawn one
+    by one, so all parts share tasks ("within-task"); it measures interpolation and leaks.
 
     Each workload, network or program is drawn by a hash of its name and the seed, so that
     fractions hold on average and adding devices moves nothing (`network` shares are numbers of
@@ -72,8 +74,8 @@ def split(
 
     Args:
         fractions: shares of (train, validation, test), positive sum; scaled to sum 1.
-        test_networks: networks to hold out (`network` only), by full name or by the name before the
-            comma; None = drawn.
+        test_networks: networks to hold out, by full name; for `network` also by the name before
+            the comma, None = drawn.
 
     Raises:
         UsageError: an unknown kind or network, or impossible fractions.
@@ -85,7 +87,7 @@ def split(
         )
     if len(fractions) != 3 or min(fractions) < 0 or not 0 < sum(fractions) < float("inf"):
         raise UsageError(f"fractions are {fractions}, expected three numbers >= 0, not all zero")
-    if test_networks is not None and kind != "network":
+    if test_networks is not None and kind not in ("network", "test-tasks"):
         raise UsageError("test networks can only be named for the split by network")
     shares = np.cumsum(fractions) / sum(fractions)
     programs = samples.programs
@@ -97,6 +99,10 @@ def split(
         if kind == "task":
             groups = [workload_of(task) for task in programs.tasks]
             part_of_task = _by_workload(groups, np.unique(samples.task_id), seed, fractions)
+        elif kind == "test-tasks":
+            present = np.unique(samples.task_id)
+            held_out = ((), _present_networks(programs, present, test_networks or ()))
+            part_of_task = _by_test_tasks(programs, held_out[1], seed, fractions)
         else:
             present = np.unique(samples.task_id)
             held_out = _hold_out(programs, present, seed, fractions, test_networks)
@@ -126,6 +132,11 @@ def split(
 def network_family(network: str) -> str:
     """Returns a network's name without input shapes: `resnet_50` of `resnet_50,[(1,3,224,224)]`."""
     return network.split(",", 1)[0]
+
+
+def plain_network(network: str) -> str:
+    """Returns a network's full name without spaces."""
+    return network.replace(" ", "")
 
 
 def workload_of(task: str) -> str:
@@ -233,6 +244,39 @@ def _by_network(
     return parts
 
 
+def _present_networks(
+    programs: ProgramArrays, present: NDArray[np.int64], named: Iterable[str]
+) -> tuple[str, ...]:
+    """Returns those of the named networks that have a measured task."""
+    there = {plain_network(name) for task in present for name, _ in programs.networks[task]}
+    found = tuple(name for name in named if plain_network(name) in there)
+    if not found:
+        raise DataError(
+            f"no task of the test networks {', '.join(named) or '(none named)'} is measured here; "
+            f"networks found: {', '.join(sorted(there)) or 'none'}"
+        )
+    return found
+
+
+def _by_test_tasks(
+    programs: ProgramArrays,
+    test_networks: tuple[str, ...],
+    seed: int,
+    fractions: tuple[float, float, float],
+) -> NDArray[np.int64]:
+    """Returns the part of every task: test if a test network has it, else drawn by its workload."""
+    wanted = {plain_network(name) for name in test_networks}
+    groups = [workload_of(task) for task in programs.tasks]
+    tested = {
+        group
+        for group, networks in zip(groups, programs.networks, strict=True)
+        if any(plain_network(name) in wanted for name, _ in networks)
+    }
+    share = fractions[0] / (fractions[0] + fractions[1])
+    drawn = _draw(groups, seed, np.array([share, 1.0, 1.0]))
+    return np.where([group in tested for group in groups], 2, drawn).astype(np.int64)
+
+
 def _describe(
     samples: Samples,
     kind: SplitKind,
@@ -249,6 +293,7 @@ def _describe(
         "network": lambda: (
             f"by network: {', '.join(test_networks)} held out, shared tasks not tested"
         ),
+        "test-tasks": lambda: f"every task of {', '.join(test_networks)} is tested",
         "record": lambda: "within-task (leaking): programs of one task are in all parts",
     }[kind]
     return f"{how()} (seed {seed}): {sizes}{_warning(samples, kind, parts)}"

@@ -155,3 +155,24 @@ def test_what_cannot_be_split_is_said(make_samples: MakeSamples) -> None:
             split(samples, "task", seed=0, fractions=fractions)
     with pytest.raises(UsageError, match="split by network"):
         split(samples, "task", seed=0, test_networks=["net0"])
+
+
+def test_every_task_of_the_test_networks_is_tested_whoever_else_has_it(
+    make_samples: MakeSamples,
+) -> None:
+    tested, other, variant = "net0,[(1, 64)]", "net1,[(1,64)]", "net0,[(8,64)]"
+    networks = [[(tested, 2)], [(tested, 1), (other, 3)], [(variant, 1)]]
+    networks += [[(other, 1)] for _ in range(40)]
+    samples = make_samples(networks)
+    named = ["net0,[(1,64)]", "net9,[(1,64)]"]  # written without the space; one is not there
+    result = split(samples, "test-tasks", seed=0, fractions=(0.8, 0.2, 0.0), test_networks=named)
+    part = part_of_sample(result, len(samples))
+    assert set(samples.task_id[part == 2].tolist()) == {0, 1}
+    assert result.test_networks == ("net0,[(1,64)]",)
+    assert "every task of net0,[(1,64)] is tested" in result.description
+    assert set(samples.task_id[part == 1].tolist())
+    again = split(samples, "test-tasks", seed=1, fractions=(0.8, 0.2, 0.0), test_networks=named)
+    assert np.array_equal(again.test, result.test)
+    assert not np.array_equal(again.validation, result.validation)
+    with pytest.raises(DataError, match=r"no task of the test networks net7.*networks found: net0"):
+        split(samples, "test-tasks", seed=0, test_networks=["net7"])

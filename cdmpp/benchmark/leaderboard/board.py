@@ -92,7 +92,7 @@ class ModelScores:
 
     Attributes:
         dataset: its name.
-        split: `task` or `network`.
+        split: `task`, `network` or `test-tasks`.
         results: line -> seed -> what cell.json holds.
     """
 

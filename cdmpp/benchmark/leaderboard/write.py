@@ -8,6 +8,7 @@ from typing import Any
 
 from cdmpp.benchmark.leaderboard.board import Board, family_scores, model_scores
 from cdmpp.benchmark.leaderboard.paired import paired_section
+from cdmpp.benchmark.leaderboard.published import TEST_TASKS, published_section
 from cdmpp.benchmark.leaderboard.rows import tidy_rows
 from cdmpp.benchmark.leaderboard.sections import family_section, model_section, overall_section
 from cdmpp.benchmark.leaderboard.verdict import (
@@ -87,6 +88,8 @@ def leaderboard(board: Board) -> Leaderboard:
             section = model_section(board, scores, found)
             sections.append(section)
             findings[section.title] = found
+            if scores.split == TEST_TASKS:
+                sections.insert(0, published_section(board, scores))
     else:
         families = family_scores(board)
         for family in families:
@@ -99,7 +102,7 @@ def leaderboard(board: Board) -> Leaderboard:
             note = "Every family below, each left-out device at its headline budget."
             sections.insert(0, Section("All families", note, [one.text for one in found]))
             findings["All families"] = found
-    if suite.protocol == "cross-model" and len(sections) > 1:
+    if suite.protocol == "cross-model" and len(findings) > 1:
         sections.insert(0, overall_section(board))
     if suite.protocol == "cross-model" and suite.is_ablation:
         section, found = paired_section(board)

@@ -13,6 +13,7 @@ import pytest
 from cdmpp.benchmark.cell_store import CellResult
 from cdmpp.benchmark.leaderboard.board import Board, family_scores, model_scores
 from cdmpp.benchmark.leaderboard.plots import line_bars
+from cdmpp.benchmark.leaderboard.published import published_lines
 from cdmpp.benchmark.leaderboard.rows import tidy_rows
 from cdmpp.benchmark.leaderboard.verdict import (
     overall_transfer_findings,
@@ -20,9 +21,10 @@ from cdmpp.benchmark.leaderboard.verdict import (
     transfer_findings,
 )
 from cdmpp.benchmark.leaderboard.write import leaderboard, write_leaderboard
-from cdmpp.benchmark.options import SuiteModel, SuiteOptions
+from cdmpp.benchmark.options import SuiteModel, SuiteOptions, load_suite
 from cdmpp.benchmark.plan import dataset_facts
 from cdmpp.benchmark.run import run_cells
+from cdmpp.devices.registry import get_device
 from cdmpp.metrics import METRIC_NAMES
 from cdmpp.text import TIDY_COLUMNS
 from tests.benchmark.suites import CROSS_DEVICE, CROSS_MODEL, load_synthetic, plan
@@ -266,3 +268,54 @@ def test_scores_are_never_cut_and_errors_are() -> None:
     ends = [max(map(float, re.findall(r">(\d\.\d)<", svg))) for svg in found]
     assert ends[0] == 1.0
     assert ends[1] < 0.5
+
+
+def test_the_test_networks_stand_beside_the_published_lines(tmp_path):
+    suite = load_suite("tenset", seeds=[0])
+    (dataset,) = suite.datasets
+    assert len(dataset.test_networks) == 5
+    lines = tuple(m for m in suite.models if m.name in ("gbdt", "roofline", "constant"))
+    small = replace(
+        suite,
+        subject="gbdt",
+        datasets=(
+            replace(dataset, name="synthetic", test_networks=("net_a", "bert_base,[(1,128)]")),
+        ),
+        models=lines,
+        fractions=(0.5, 0.5, 0.0),
+        settings=("gbdt.trees=5", "gbdt.threads=1"),
+    )
+    board = board_of(small, tmp_path / "runs")
+    found = leaderboard(board)
+    first = found.page.sections[0]
+    assert first.title == "synthetic: scores of the test networks"
+    means, published, *devices = first.tables
+    assert [row.name for row in means.rows] == [
+        "gbdt",
+        "roofline",
+        "constant",
+        "oracle-task-median",
+    ]
+    assert {row.name for row in published.rows} >= {"TLP", "Tenset's MLP"}
+    assert [table.title for table in devices] == ["Networks on fast", "Networks on slow"]
+    assert devices[0].note.startswith("net_a (")
+    groups = {row[4] for row in tidy_rows(board)}
+    assert {"networks", "network:net_a"} <= groups
+    constant = {
+        row[7]: row[8] for row in tidy_rows(board) if row[3:6] == ("fast", "networks", "constant")
+    }
+    oracle = {
+        row[7]: row[8]
+        for row in tidy_rows(board)
+        if row[3:6] == ("fast", "networks", "oracle-task-median")
+    }
+    assert constant == oracle  # both rank at random: the same expectation
+    assert 0 < constant["mean_top1"] < constant["mean_top5"] <= 1
+
+
+def test_published_lines_name_their_source():
+    for line in published_lines():
+        assert 0 < line["top1"] < line.get("top5", 1) <= 1
+        assert line["source"]
+        assert line.get("definition") in (None, "pooled")
+        assert get_device(line["device"]).name
