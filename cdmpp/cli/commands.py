@@ -29,26 +29,27 @@ COMMANDS = (
         "dataset",
         "extract measure records into a dataset, look at datasets",
         parts=(
+            Command("fetch", "fetch public measurement records by name", "dataset.fetch"),
             Command(
                 "extract",
                 "featurise a Tenset directory into an extracted dataset (Parquet)",
-                "dataset:extract",
+                "dataset.command:extract",
             ),
             Command(
                 "stats",
                 "summarise a Tenset directory or extracted dataset",
-                "dataset:stats",
+                "dataset.command:stats",
             ),
             Command(
                 "audit",
                 "find leakage, duplicates, wrong units and outliers; print the noise floor",
-                "dataset:audit",
+                "dataset.command:audit",
             ),
-            Command("merge", "merge extracted datasets into a new one", "dataset:merge"),
+            Command("merge", "merge extracted datasets into a new one", "dataset.command:merge"),
             Command(
                 "export",
                 "write an extracted dataset in the layout of another tool",
-                "dataset:export",
+                "dataset.command:export",
             ),
         ),
     ),

@@ -126,8 +126,17 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 
 @contextlib.contextmanager
-def folder_lock(folder: Path) -> Iterator[None]:
+def folder_lock(
+    folder: Path,
+    *,
+    what: str = "a campaign is running there",
+    hint: str = "wait for it or choose another --out",
+) -> Iterator[None]:
     """Holds a folder for one process; it is free again when the process is gone, however.
+
+    Args:
+        what: what the process that holds it is doing, for the error text.
+        hint: what the other one can do.
 
     Raises:
         UsageError: another process holds it.
@@ -143,10 +152,7 @@ def folder_lock(folder: Path) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             holder = os.read(file, 200).decode("utf-8", "replace").strip() or "another process"
-            raise UsageError(
-                f"{folder}: a campaign is running there ({holder}); wait for it or choose another "
-                "--out"
-            ) from None
+            raise UsageError(f"{folder}: {what} ({holder}); {hint}") from None
         with contextlib.suppress(OSError):  # a full disk does not keep the lock from holding
             os.ftruncate(file, 0)
             os.write(file, f"process {os.getpid()} on {socket.gethostname()}\n".encode())

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from cdmpp.datasets.fetch.resume import FetchProgress
 from cdmpp.nn.loop.progress import RunProgress, TrainProgress
 from cdmpp.processes.campaign import CampaignProgress
 
@@ -61,6 +62,26 @@ def campaign_progress(*, is_quiet: bool) -> Iterator[Callable[[CampaignProgress]
             show(now.stage, now.done, now.total, note)
 
         yield show_campaign
+
+
+@contextlib.contextmanager
+def fetch_progress(*, is_quiet: bool) -> Iterator[Callable[[FetchProgress], None]]:
+    """Yields a callback that shows how far a download is, in megabytes."""
+    with progress(is_quiet=is_quiet) as show:
+
+        def show_fetch(now: FetchProgress) -> None:
+            left, rate = now.seconds_left, now.bytes_per_s
+            note = "" if rate is None else f"MB, {rate / 1e6:.1f} MB/s"
+            note += "" if left is None else f", about {left:.0f} s left"
+            total = None if now.total is None else -(-now.total // 1_000_000)
+            show(
+                now.what,
+                now.done // 1_000_000 if now.done != now.total else total or 0,
+                total,
+                note,
+            )
+
+        yield show_fetch
 
 
 @contextlib.contextmanager

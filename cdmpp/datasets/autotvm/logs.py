@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cdmpp.datasets.fetched import FETCHED_FILE
 from cdmpp.datasets.read_report import ReadReport
 from cdmpp.datasets.tenset.record_file import read_records
 from cdmpp.datasets.tenset.record_line import (
@@ -161,7 +162,11 @@ def find_logs(place: Path) -> list[Path]:
     place = Path(place)
     if place.is_file():
         return [place]
-    logs = sorted(p for p in place.glob("*.json*") if p.is_file() and _SUFFIX.search(p.name))
+    logs = sorted(
+        path
+        for path in place.glob("*.json*")
+        if path.is_file() and _SUFFIX.search(path.name) and path.name != FETCHED_FILE
+    )
     if not logs:
         raise DataError(
             f"{place}: no AutoTVM logs; expected DEVICE.json or DEVICE.json.gz files with one "

@@ -1,0 +1,1 @@
+"""`cdmpp dataset`: fetch, extract, look at, audit, merge and export datasets."""

@@ -1,0 +1,90 @@
+"""`cdmpp dataset fetch`: public measurement records by name."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from cdmpp.cli.shared.options import add_output_options
+from cdmpp.cli.shared.progress import fetch_progress
+from cdmpp.datasets.fetch.fetch import FetchResult, fetch
+from cdmpp.datasets.fetch.registry import RecordSource, known_sources, wanted_sources
+from cdmpp.datasets.fetch.words import listed, next_command, sources_text
+from cdmpp.errors import UsageError
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of `cdmpp dataset fetch`."""
+    parser.add_argument(
+        "name",
+        nargs="?",
+        metavar="NAME",
+        help="a source of --list, or a device label: the sources that are its default",
+    )
+    parser.add_argument("--list", action="store_true", help="print the known sources; no network")
+    parser.add_argument(
+        "--from",
+        dest="origin",
+        metavar="DIR|URL",
+        help="where to take it from instead of its host: a folder (a mirror, a clone, or what was "
+        "unpacked by hand), a downloaded file, or the URL of a mirror",
+    )
+    parser.add_argument(
+        "--cache",
+        type=Path,
+        metavar="DIR",
+        default=Path("cache"),
+        help="it goes into DIR/fetched/NAME (default: ./cache)",
+    )
+    add_output_options(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Runs `cdmpp dataset fetch`; returns the exit code."""
+    if args.list or args.name is None:
+        if args.origin is not None:
+            raise UsageError("--from says where to take a source from: name the source too")
+        _print_list(args.cache, is_json=args.json, is_asked=args.list)
+        return 0
+    sources = wanted_sources(args.name)
+    with fetch_progress(is_quiet=args.json or args.quiet) as show:
+        results = [
+            fetch(source, args.cache, origin=args.origin, on_progress=show) for source in sources
+        ]
+    if args.json:
+        print(json.dumps([_to_json(result) for result in results]))
+        return 0
+    for source, result in zip(sources, results, strict=True):
+        _print_result(source, result, args.name)
+    return 0
+
+
+def _print_list(cache: Path, *, is_json: bool, is_asked: bool) -> None:
+    rows = listed(known_sources(), cache)
+    if is_json:
+        print(json.dumps([row.to_json() for row in rows]))
+        return
+    print(sources_text(rows))
+    if not is_asked:
+        print("\nNothing was fetched; name one of them, or a device: cdmpp dataset fetch NAME")
+
+
+def _to_json(result: FetchResult) -> dict[str, Any]:
+    return {
+        "folder": str(result.folder),
+        "is_new": result.is_new,
+        **result.fetched.to_json(),
+    }
+
+
+def _print_result(source: RecordSource, result: FetchResult, name: str) -> None:
+    done = "fetched" if result.is_new else "already there, as it was fetched"
+    size = result.fetched.bytes / 1e6
+    print(f"{source.name}: {done}: {size:.1f} MB in {result.folder}")
+    print(f"licence: {source.licence}")
+    print(f"please cite: {source.citation}")
+    if source.note:
+        print(source.note)
+    print(next_command(source, result.folder, name))

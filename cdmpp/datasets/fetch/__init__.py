@@ -1,0 +1,1 @@
+"""Public measurement records by name: where they lie, downloading, unpacking, checking."""

@@ -1,0 +1,329 @@
+"""Fetches a source: downloaded or copied, checked, unpacked, and put in place as a whole."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from cdmpp.datasets.autotvm.logs import read_autotvm_log
+from cdmpp.datasets.fetch.registry import Download, RecordSource
+from cdmpp.datasets.fetch.resume import FetchProgress, OnFetch, Patience, ResumingDownloader
+from cdmpp.datasets.fetch.unpack import Taker, file_member, has_files_of, members_of
+from cdmpp.datasets.fetched import (
+    FETCHED_FILE,
+    Fetched,
+    FetchedFile,
+    fetched_folder,
+    read_fetched,
+    write_fetched,
+)
+from cdmpp.datasets.metaschedule.databases import check_database
+from cdmpp.datasets.read_report import ReadReport
+from cdmpp.datasets.tenset.folder import find_device_files
+from cdmpp.errors import DataError
+from cdmpp.files.atomic import make_folder, replaced_folder, sha256_file
+from cdmpp.files.journal import folder_lock
+
+
+@dataclass(frozen=True)
+class FetchResult:
+    """What became of a fetch.
+
+    Attributes:
+        folder: where the records lie.
+        is_new: whether it was fetched now; False = it was there, and is as it was.
+    """
+
+    folder: Path
+    fetched: Fetched
+    is_new: bool
+
+
+def fetch(
+    source: RecordSource,
+    cache: Path,
+    *,
+    origin: str | None = None,
+    on_progress: OnFetch = lambda progress: None,
+    patience: Patience | None = None,
+) -> FetchResult:
+    """Fetches a source into `CACHE/fetched/NAME`, which appears whole or not at all.
+
+    A fetch that was stopped continues. A source that is there already is checked against what was
+    recorded when it was fetched, and fetched again where it is damaged.
+
+    Args:
+        origin: where it is fetched from instead of its own URLs: the URL of a mirror, a folder (a
+            mirror, a clone, what was unpacked by hand) or a file that was downloaded by hand.
+
+    Raises:
+        UsageError: another process fetches it now.
+        DataError: it cannot be reached, is not what it should be, or cannot be written.
+    """
+    folder = fetched_folder(cache, source.name)
+    work = make_folder(folder.with_name(f".{source.name}"), what="fetched records")
+    what = f"{source.name} is being fetched by another process"
+    with folder_lock(work, what=what, hint="wait for it"):
+        before = read_fetched(folder)
+        if before is not None and _is_as_recorded(folder, before):
+            return FetchResult(folder, before, is_new=False)
+        places = _places(source, work, origin, on_progress, patience)
+        on_progress(FetchProgress(f"unpacking {source.name}", 0, None, None))
+        fetched = _assemble(source, folder, places, origin, before)
+        _clear(work)
+    return FetchResult(folder, fetched, is_new=True)
+
+
+def _assemble(
+    source: RecordSource,
+    folder: Path,
+    places: list[_Place],
+    origin: str | None,
+    before: Fetched | None,
+) -> Fetched:
+    try:
+        with replaced_folder(folder, what="fetched records") as new:
+            taker = Taker(source, new)
+            for place in places:
+                taker.take(place.members(source.commit), strip=place.strip)
+            taker.finish()
+            check_content(source, new)
+            fetched = _describe(source, new, places, origin)
+            if before is not None:
+                _check_unchanged(fetched, before)
+            write_fetched(new, fetched)
+    except OSError as error:
+        raise DataError(
+            f"{folder}: cannot write the fetched records ({error.strerror or error}); free some "
+            "space and run the same command again: nothing is downloaded twice"
+        ) from None
+    return fetched
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where files of a source are: a folder, an archive or a file.
+
+    Attributes:
+        path: its place in the mirror; empty for a folder of the source's files.
+    """
+
+    file: Path
+    path: str
+    strip: int
+
+    def members(self, commit: str | None) -> Iterator[Any]:
+        if self.file.is_dir() or Download(self.path, "").is_archive:
+            return members_of(self.file, commit=commit)
+        return iter([file_member(self.file, self.path)])
+
+    def described(self) -> FetchedFile | None:
+        if self.file.is_dir():
+            return None
+        return FetchedFile(self.path, self.file.stat().st_size, sha256_file(self.file))
+
+
+def _places(
+    source: RecordSource,
+    work: Path,
+    origin: str | None,
+    on_progress: OnFetch,
+    patience: Patience | None,
+) -> list[_Place]:
+    is_url = origin is not None and origin.startswith(("http://", "https://"))
+    if origin is not None and not is_url:
+        return _local_places(source, Path(origin))
+    return [
+        _Place(
+            _download(source, item, work, origin, on_progress, patience),
+            item.path,
+            source.strip if item.is_archive else 0,
+        )
+        for item in source.downloads
+    ]
+
+
+def _download(
+    source: RecordSource,
+    item: Download,
+    work: Path,
+    mirror: str | None,
+    on_progress: OnFetch,
+    patience: Patience | None,
+) -> Path:
+    """Returns the downloaded file, as large and with the checksum that the registry says."""
+    import pooch
+
+    began, first = time.monotonic(), -1
+
+    def on_bytes(done: int, total: int | None) -> None:
+        nonlocal first
+        first = done if first < 0 else first
+        passed = time.monotonic() - began
+        rate = (done - first) / passed if passed > 0.5 else None
+        on_progress(FetchProgress(f"fetching {item.path.rpartition('/')[2]}", done, total, rate))
+
+    url = item.url if mirror is None else f"{mirror.rstrip('/')}/{quote(item.path)}"
+    part = work / f"{item.path}.part"
+    loader = ResumingDownloader(
+        part,
+        most_bytes=item.bytes or source.most_bytes,
+        on_bytes=on_bytes,
+        patience=patience,
+    )
+    pooch.get_logger().setLevel("ERROR")
+    try:
+        found = pooch.retrieve(url, item.checksum, fname=item.path, path=work, downloader=loader)
+    except ValueError as error:  # what pooch raises for another checksum, the file being removed
+        text = " ".join(str(error).split()).partition(" Deleted download")[0]
+        raise DataError(
+            f"{url}: wrong checksum: {text} It was removed; run the same command again, or give "
+            "another --from"
+        ) from None
+    file = Path(found)
+    _check_size(file, item, url)
+    return file
+
+
+def _check_size(file: Path, item: Download, where: str) -> None:
+    size = file.stat().st_size
+    if item.bytes is not None and size != item.bytes:
+        file.unlink()
+        raise DataError(f"{where}: has {size} bytes, expected {item.bytes}; it was removed")
+
+
+def _local_places(source: RecordSource, origin: Path) -> list[_Place]:
+    """Returns where the files of a source lie in a folder, or which file it is."""
+    if origin.is_file():
+        if len(source.downloads) != 1:
+            names = ", ".join(item.path for item in source.downloads)
+            raise DataError(f"{origin}: is one file, expected a folder with {names}")
+        files = [origin]
+    elif origin.is_dir():
+        files = [_in_mirror(origin, item) for item in source.downloads]
+        if not all(file.is_file() for file in files):
+            return [_Place(_root(source, origin), "", 0)]
+    else:
+        raise DataError(f"{origin}: no such file or folder; expected a mirror or a download")
+    for item, file in zip(source.downloads, files, strict=True):
+        _check_local(item, file)
+    return [
+        _Place(file, item.path, source.strip if item.is_archive else 0)
+        for item, file in zip(source.downloads, files, strict=True)
+    ]
+
+
+def _in_mirror(folder: Path, item: Download) -> Path:
+    """Returns a file of a mirror: in its place, or in the folder itself."""
+    place = folder / item.path
+    return place if place.is_file() else folder / item.path.rpartition("/")[2]
+
+
+def _root(source: RecordSource, folder: Path) -> Path:
+    """Returns the folder below which the paths of a source begin: this one, or the only one in it
+    that has its files.
+    """
+    for place in (folder, *sorted(path for path in folder.iterdir() if path.is_dir())):
+        if has_files_of(source, members_of(place)):
+            return place
+    names = ", ".join(item.path for item in source.downloads)
+    patterns = ", ".join(part.files for part in source.parts)
+    raise DataError(
+        f"{folder}: has nothing of {source.name}; expected {names}, or the unpacked files "
+        f"{patterns}"
+    )
+
+
+def _check_local(item: Download, file: Path) -> None:
+    if item.bytes is not None and file.stat().st_size != item.bytes:
+        raise DataError(f"{file}: has {file.stat().st_size} bytes, expected {item.bytes}")
+    if item.checksum is not None:
+        import pooch
+
+        kind, _, expected = item.checksum.partition(":")
+        got = pooch.file_hash(str(file), alg=kind)
+        if got != expected:
+            raise DataError(
+                f"{file}: wrong checksum: its {kind} is {got}, expected {expected}; download it "
+                "again"
+            )
+
+
+def check_content(source: RecordSource, folder: Path) -> None:
+    """Checks that the reader of a source's kind finds records of every device.
+
+    Raises:
+        DataError: it finds none.
+    """
+    if source.kind == "autotvm":
+        for part in source.parts:
+            report = ReadReport()
+            if next(read_autotvm_log(folder / part.into, report), None) is None:
+                raise DataError(
+                    f"{source.name}: no AutoTVM record in {part.into} ({report.skipped_total} of "
+                    f"{report.lines} lines skipped); the files are not those of {source.homepage}"
+                )
+    elif source.kind == "tenset":
+        for device in source.devices:
+            find_device_files(folder, device)
+    elif source.kind == "metaschedule":
+        check_database(folder)
+
+
+def _describe(
+    source: RecordSource, folder: Path, places: list[_Place], origin: str | None
+) -> Fetched:
+    files = tuple(
+        FetchedFile(path.relative_to(folder).as_posix(), path.stat().st_size, sha256_file(path))
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    )
+    downloads = tuple(found for place in places if (found := place.described()) is not None)
+    return Fetched(
+        name=source.name,
+        kind=source.kind,
+        devices=source.devices,
+        licence=source.licence,
+        citation=source.citation,
+        source=origin or source.homepage,
+        commit=source.commit,
+        files=files,
+        downloads=downloads,
+        fetched_at=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+
+
+def _is_as_recorded(folder: Path, fetched: Fetched) -> bool:
+    return all(
+        (path := folder / file.path).is_file()
+        and path.stat().st_size == file.bytes
+        and sha256_file(path) == file.sha256
+        for file in fetched.files
+    )
+
+
+def _check_unchanged(now: Fetched, before: Fetched) -> None:
+    """Checks that a source is what it was when it was first fetched."""
+    recorded = {file.path: file.sha256 for file in before.files}
+    for file in now.files:
+        if recorded.get(file.path, file.sha256) != file.sha256:
+            raise DataError(
+                f"{now.name}: {file.path} has sha256 {file.sha256}, and had "
+                f"{recorded[file.path]} when it was first fetched ({before.fetched_at}); the "
+                f"source has changed. To take it as it is now, remove {FETCHED_FILE} of its folder"
+            )
+
+
+def _clear(work: Path) -> None:
+    """Removes what was downloaded; the lock of the folder stays."""
+    for path in work.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        elif path.name != ".lock":
+            path.unlink(missing_ok=True)

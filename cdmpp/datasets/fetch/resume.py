@@ -1,0 +1,272 @@
+"""Downloads that continue where they were cut off: what `pooch` calls to get a file."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cdmpp.errors import DataError
+from cdmpp.files.atomic import write_json
+from cdmpp.files.journal import NO_SPACE
+
+#: Called with the bytes that are there and those of the whole file (None = not known).
+OnBytes = Callable[[int, int | None], None]
+
+_CHUNK_BYTES = 1 << 18
+#: Answers of a server that may be another one a moment later.
+_PASSING = (408, 425, 429, 500, 502, 503, 504)
+_LONGEST_WAIT_S = 30.0
+
+
+@dataclass(frozen=True)
+class FetchProgress:
+    """How far a fetch is.
+
+    Attributes:
+        what: what is being done, in words.
+        done: bytes of it that are there.
+        total: bytes of the whole; None = not known.
+        bytes_per_s: since this run began with it; None = too early to say.
+    """
+
+    what: str
+    done: int
+    total: int | None
+    bytes_per_s: float | None
+
+    @property
+    def seconds_left(self) -> float | None:
+        """How long it will still take at that rate; None = not known."""
+        if not self.bytes_per_s or self.total is None:
+            return None
+        return (self.total - self.done) / self.bytes_per_s
+
+
+OnFetch = Callable[[FetchProgress], None]
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long a server is waited for.
+
+    Attributes:
+        connect_s: until it answers the call.
+        read_s: until the next bytes come; the whole may take as long as it takes.
+        failures: in a row, without a byte between them, after which it is given up.
+        unreachable: as `failures`, of a host that cannot even be called.
+        wait_s: before the second attempt; doubled each time.
+    """
+
+    connect_s: float = 15.0
+    read_s: float = 60.0
+    failures: int = 5
+    unreachable: int = 2
+    wait_s: float = 1.0
+
+
+class ResumingDownloader:
+    """A downloader for `pooch.retrieve`: what has arrived is kept in `PART` and continued.
+
+    A file is continued only when the server says that it is the same one: by its ETag or its date,
+    which lie beside it (`PART.json`). A server that cannot continue sends all of it again.
+
+    Args:
+        part: where the bytes are kept until they are all there.
+        most_bytes: more is not taken.
+        on_bytes: told of every piece.
+    """
+
+    def __init__(
+        self,
+        part: Path,
+        *,
+        most_bytes: int,
+        on_bytes: OnBytes = lambda done, total: None,
+        patience: Patience | None = None,
+    ) -> None:
+        self.part = part
+        self.most_bytes = most_bytes
+        self.on_bytes = on_bytes
+        self.patience = patience or Patience()
+        self._about = part.with_name(f"{part.name}.json")
+
+    def __call__(self, url: str, output_file: Any, pooch: Any) -> None:
+        """Fills `output_file` with what is at `url`.
+
+        Raises:
+            DataError: it is not there, the server fails again and again, or the disk is full.
+        """
+        self.part.parent.mkdir(parents=True, exist_ok=True)
+        failures = 0
+        while True:
+            size = self._size()
+            try:
+                if self._attempt(url):
+                    break
+                error = _PassingError("the connection was cut")
+            except _PassingError as raised:
+                error = raised
+            failures = 1 if self._size() > size else failures + 1
+            most = self.patience.unreachable if error.is_unreachable else self.patience.failures
+            if failures >= most:
+                raise DataError(
+                    f"{url}: {error.text}, {failures} times in a row; what has arrived is kept: "
+                    "run the same command again when it can be reached, or download it by hand "
+                    "and give it with --from"
+                )
+            delay_s = self.patience.wait_s * 2.0 ** (failures - 1) * random.uniform(0.8, 1.2)
+            time.sleep(min(_LONGEST_WAIT_S, max(delay_s, error.wait_s)))
+        os.replace(self.part, output_file)
+        self._about.unlink(missing_ok=True)
+
+    def _size(self) -> int:
+        return self.part.stat().st_size if self.part.exists() else 0
+
+    def _attempt(self, url: str) -> bool:
+        """Takes what the server sends; returns whether the file is whole.
+
+        Raises:
+            _PassingError: what may work a moment later.
+            DataError: what will not.
+        """
+        import requests
+
+        validator = self._validator(url)
+        start = self._size() if validator else 0
+        headers = {"Accept-Encoding": "identity"}
+        if start and validator:
+            headers |= {"Range": f"bytes={start}-", "If-Range": validator}
+        timeouts = (self.patience.connect_s, self.patience.read_s)
+        try:
+            with requests.get(url, headers=headers, stream=True, timeout=timeouts) as answer:
+                return self._take(url, answer, start)
+        except requests.exceptions.Timeout:
+            raise _PassingError("no answer in time") from None
+        except requests.exceptions.ChunkedEncodingError as error:
+            raise _PassingError(_reason(error)) from None
+        except requests.exceptions.ConnectionError as error:
+            is_unreachable = "NewConnectionError" in repr(error) or "NameRes" in repr(error)
+            raise _PassingError(_reason(error), is_unreachable=is_unreachable) from None
+        except requests.exceptions.RequestException as error:
+            raise DataError(f"{url}: cannot be fetched ({' '.join(str(error).split())})") from None
+
+    def _take(self, url: str, answer: Any, start: int) -> bool:
+        """Takes the answer to a call for everything from `start` on."""
+        if answer.status_code == 416 and start:
+            if answer.headers.get("Content-Range", "") == f"bytes */{start}":
+                return True  # it was whole already
+            self.part.unlink()
+            raise _PassingError("the server has another file now")
+        if answer.status_code in _PASSING:
+            raise _PassingError(f"the server says {answer.status_code} {answer.reason}", answer)
+        if answer.status_code not in (200, 206):
+            raise DataError(
+                f"{url}: the server says {answer.status_code} {answer.reason}, expected the file; "
+                "if it has moved, download it by hand and give it with --from"
+            )
+        if "text/html" in answer.headers.get("Content-Type", ""):
+            raise DataError(
+                f"{url}: the host answered with a web page instead of the file (it may ask for a "
+                "confirmation); download it in a browser and give it with --from FILE"
+            )
+        if answer.status_code == 200:
+            start = 0
+        elif not answer.headers.get("Content-Range", "").startswith(f"bytes {start}-"):
+            raise DataError(f"{url}: the server continues at another place than it was asked to")
+        length = answer.headers.get("Content-Length", "")
+        total = start + int(length) if length.isdecimal() else None
+        self._check_size(url, total or 0)
+        self._remember(url, answer)
+        return self._write(url, answer, start, total)
+
+    def _write(self, url: str, answer: Any, start: int, total: int | None) -> bool:
+        done = start
+        self.on_bytes(done, total)
+        with _writing(self.part):
+            file = self.part.open("ab" if start else "wb")
+        with file:
+            for chunk in answer.iter_content(_CHUNK_BYTES):
+                with _writing(self.part):
+                    file.write(chunk)
+                    file.flush()
+                done += len(chunk)
+                self._check_size(url, done)
+                self.on_bytes(done, total)
+            with _writing(self.part):
+                os.fsync(file.fileno())
+        return total is None or done == total
+
+    def _check_size(self, url: str, size: int) -> None:
+        if size > self.most_bytes:
+            self.part.unlink(missing_ok=True)
+            raise DataError(
+                f"{url}: more than {self.most_bytes} bytes, the most that the registry allows; it "
+                "was not kept"
+            )
+
+    def _remember(self, url: str, answer: Any) -> None:
+        tag = answer.headers.get("ETag", "")
+        strong = tag if tag and not tag.startswith("W/") else ""
+        validator = strong or answer.headers.get("Last-Modified", "")
+        write_json(self._about, {"url": url, "validator": validator})
+
+    def _validator(self, url: str) -> str:
+        """Returns what the server called the file whose beginning is there; empty = not known."""
+        try:
+            about = json.loads(self._about.read_text("utf-8"))
+            return str(about["validator"]) if about["url"] == url else ""
+        except (OSError, ValueError, KeyError, TypeError):
+            return ""
+
+
+class _PassingError(Exception):
+    """What may be over a moment later.
+
+    Attributes:
+        wait_s: how long the server asks to wait, 0 where it does not say.
+    """
+
+    def __init__(self, text: str, answer: Any = None, *, is_unreachable: bool = False) -> None:
+        super().__init__(text)
+        self.text = text
+        self.is_unreachable = is_unreachable
+        asked = "" if answer is None else answer.headers.get("Retry-After", "")
+        self.wait_s = float(asked) if asked.isdecimal() else 0.0
+
+
+def _reason(error: Exception) -> str:
+    """Returns the cause of a failed connection in a few words."""
+    text = " ".join(str(error).split())
+    for known, words in (
+        ("Name or service not known", "the host's name cannot be resolved"),
+        ("Temporary failure in name resolution", "the host's name cannot be resolved"),
+        ("NameResolutionError", "the host's name cannot be resolved"),
+        ("Connection refused", "the connection was refused"),
+        ("Network is unreachable", "the network cannot be reached"),
+        ("Read timed out", "no answer in time"),
+        ("IncompleteRead", "the connection was cut"),
+        ("reset by peer", "the connection was cut"),
+        ("certificate", "the host's certificate cannot be checked"),
+    ):
+        if known in text:
+            return words
+    return text[:200] or type(error).__name__
+
+
+@contextlib.contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        hint = "free some space" if error.errno in NO_SPACE else "mend that"
+        raise DataError(
+            f"{path}: cannot write ({error.strerror or error}); what has arrived is kept: {hint} "
+            "and run the same command again"
+        ) from None
