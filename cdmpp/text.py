@@ -191,3 +191,8 @@ def _significant(value: float, digits: int) -> str:
     """Returns significant digits, without an exponent for values of 0.0001 and more."""
     is_whole = abs(value) >= 10**digits - 0.5
     return f"{value:.0f}" if is_whole else f"{value:#.{digits}g}".rstrip(".")
+
+
+def listed(words: Sequence[str]) -> str:
+    """Returns words as a list to read: `a, b and c`."""
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)

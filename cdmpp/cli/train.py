@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 from cdmpp.cli.shared.options import (
@@ -19,6 +21,7 @@ from cdmpp.cli.shared.tables import print_metric_tables
 from cdmpp.config import load_config
 from cdmpp.models.registry import MODEL_CLASSES
 from cdmpp.pretrained import find_pretrained
+from cdmpp.report.left_out import left_out_intervals, left_out_sentence, left_out_tables
 from cdmpp.report.run_report import interval_sentence, run_tables, write_run_report
 from cdmpp.training.options import TrainOptions, run_name, trained_on
 from cdmpp.training.run import assist_run, check_run, train_run
@@ -29,7 +32,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Extracts the measured programs if needed, trains a model with its baselines, judges them "
         "once on the test part and writes a run folder with report.html. Run the same command "
-        "again to continue a training that was stopped."
+        "again to continue a training that was stopped. A device that nobody measured here is "
+        "trained for on all measured ones of its kind, and judged by leaving each of those out."
     )
     add_data_options(parser)
     parser.add_argument(
@@ -65,6 +69,12 @@ def run(args: argparse.Namespace) -> int:
     # Here, as they bring torch: --help and a misspelt option answer without it.
     from cdmpp.nn.loop.distributed import first_then_others, is_first, process_group
     from cdmpp.training.finetune.start import start_from, start_sentence
+    from cdmpp.training.unmeasured import (
+        check_alone,
+        find_unmeasured,
+        next_step,
+        train_unmeasured,
+    )
 
     given = {
         **given_data(args.dataset, args.device),
@@ -74,8 +84,15 @@ def run(args: argparse.Namespace) -> int:
     if args.device_type:
         options = trained_on(options, args.device_type)
     run_dir = args.out or Path("runs") / run_name(options)
+    found = None if options.dataset else find_unmeasured(options.devices, args.cache)
+    if found is not None:
+        options = replace(options, devices=found.sources)
     check_run(options, run_dir)
+    if found is not None:
+        print(found.sentence, file=sys.stderr if args.json else sys.stdout, flush=True)
     with process_group(args.device_type or "cpu"):
+        if found is not None:
+            check_alone()
         samples = first_then_others(
             lambda: samples_of(
                 options.dataset, options.devices, cache_dir=args.cache,
@@ -86,14 +103,26 @@ def run(args: argparse.Namespace) -> int:
             assist_run(options, samples, run_dir)
             return 0
         with training_progress(is_quiet=args.json or args.quiet) as progress:
-            result = train_run(
-                options, samples, run_dir, on_progress=progress,
-                choose_start=None if args.from_nothing else start_from(find_pretrained(), options),
-            )  # fmt: skip
+            if found is not None:
+                result = train_unmeasured(options, found, samples, run_dir, on_progress=progress)
+            else:
+                start = None if args.from_nothing else start_from(find_pretrained(), options)
+                result = train_run(
+                    options, samples, run_dir, on_progress=progress, choose_start=start
+                )
     report = write_run_report(result, command=command_line())
     if args.json:
         values = {"run": str(run_dir), "report": str(report), **result.metrics}
         print(json.dumps(values, allow_nan=False))
+        return 0
+    if found is not None:
+        print()
+        print_metric_tables(left_out_tables(result.metrics))
+        print(left_out_sentence(result.metrics))
+        print(f"intervals: {left_out_intervals(result.metrics)}")
+        print(f"model   {run_dir}\nreport  {report}")
+        for spec in found.devices:
+            print(f"next    {next_step(spec.name)}")
         return 0
     print(f"test part, {result.metrics['split']['description']}\n")
     print_metric_tables(run_tables(result.metrics))

@@ -39,19 +39,23 @@ def cap_programs(samples: Samples, most: int, *, seed: int) -> Samples:
     order does not depend on the device, so what is kept of a task on two devices overlaps as far as
     it can. A device with more tasks than `most` keeps one program a task. 0 = everything.
     """
-    if most <= 0:
-        return samples
+    keep = capped_rows(samples, most, seed=seed)
+    return samples if keep.all() else samples.take(keep)
+
+
+def capped_rows(samples: Samples, most: int, *, seed: int) -> NDArray[np.bool_]:
+    """Returns bool [N], which samples `cap_programs` keeps."""
+    keep = np.ones(len(samples), np.bool_)
     counts = np.bincount(samples.device, minlength=len(samples.devices))
-    if counts.max(initial=0) <= most:
-        return samples
+    if most <= 0 or counts.max(initial=0) <= most:
+        return keep
     names = samples.programs.program_id
     draw = np.array([uniform_draw(str(names[program]), seed) for program in samples.program])
-    keep = np.ones(len(samples), np.bool_)
     for device in np.flatnonzero(counts > most):
         rows = np.flatnonzero(samples.device == device)
         place = _place_in_task(samples.task_id[rows], draw[rows])
         keep[rows] = place < _most_per_task(place, most)
-    return samples.take(keep)
+    return keep
 
 
 def _place_in_task(task: NDArray[np.int64], draw: NDArray[np.float64]) -> NDArray[np.int64]:

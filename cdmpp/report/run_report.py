@@ -10,6 +10,7 @@ from typing import Any
 
 from cdmpp.files.atomic import write_text
 from cdmpp.metrics import absolute_percentage_error
+from cdmpp.report.left_out import left_out_section
 from cdmpp.report.page import Page, Section, page_html
 from cdmpp.report.plots import (
     error_by_latency,
@@ -18,6 +19,7 @@ from cdmpp.report.plots import (
     training_curve,
 )
 from cdmpp.report.tables import Row, Table, format_value, metric_table
+from cdmpp.text import listed
 from cdmpp.training.run import ORACLE, RunResult
 
 _NOTES = (
@@ -109,35 +111,22 @@ def write_run_report(result: RunResult, *, command: str) -> Path:
     """
     metrics = result.metrics
     model = metrics["model"]
-    values = metrics["test"][model]
-    split = metrics["split"]
-    parts = metrics["parts"]
+    unmeasured = metrics.get("unmeasured")
+    values = unmeasured["mean"][model] if unmeasured else metrics["test"][model]
+    plots = Section("Plots", plots=_plots(result, model))
     page = Page(
         title=f"Latency prediction: {model}",
-        lead=(
-            f"Trained on {parts['train']['samples']:,} measured programs of "
-            f"{parts['train']['tasks']:,} tasks, judged on {parts['test']['samples']:,} of "
-            f"{parts['test']['tasks']:,} other tasks."
-            if not split["leaks"]
-            else f"Trained on {parts['train']['samples']:,} measured programs, judged on "
-            f"{parts['test']['samples']:,} others of the same tasks."
-        ),
-        warnings=[
-            "This split leaks: programs of the same task are in the training and the test part, so "
-            "the errors say little about new tasks."
-        ]
-        if split["leaks"]
-        else [],
+        lead=_lead(metrics),
+        warnings=_warnings(metrics),
         tiles=[
             (format_value(values["median_ape"], "percent"), "median error"),
             (format_value(values["mape"], "percent"), "mean error (MAPE)"),
             (format_value(values["spearman_by_task"], "ratio"), "Spearman within a task"),
             (format_value(values["top5_score"], "ratio"), "top-5 score"),
         ],
-        sections=[
-            Section("Test part", f"Split {split['description']}.", tables=[_in_one(metrics)]),
-            Section("Plots", plots=_plots(result, model)),
-        ],
+        sections=[left_out_section(metrics), plots, _test_part(metrics)]
+        if unmeasured
+        else [_test_part(metrics), plots],
         notes=_NOTES,
         command=command,
         facts=_facts(metrics),
@@ -145,6 +134,47 @@ def write_run_report(result: RunResult, *, command: str) -> Path:
     path = result.run_dir / "report.html"
     write_text(path, page_html(page))
     return path
+
+
+def _lead(metrics: dict[str, Any]) -> str:
+    parts = metrics["parts"]
+    train, test = parts["train"], parts["test"]
+    learned = f"Trained on {train['samples']:,} measured programs"
+    if "unmeasured" in metrics:
+        facts = metrics["unmeasured"]
+        return (
+            f"{learned} of {train['tasks']:,} tasks on {listed(facts['sources'])}, for "
+            f"{listed(facts['devices'])}; judged on each of those while it was left out."
+        )
+    if metrics["split"]["leaks"]:
+        return f"{learned}, judged on {test['samples']:,} others of the same tasks."
+    return (
+        f"{learned} of {train['tasks']:,} tasks, judged on {test['samples']:,} of "
+        f"{test['tasks']:,} other tasks."
+    )
+
+
+def _warnings(metrics: dict[str, Any]) -> list[str]:
+    found = []
+    if "unmeasured" in metrics:
+        names = listed(metrics["unmeasured"]["devices"])
+        found.append(f"No measurement of {names} is in it: the model knows {names} by description.")
+    if metrics["split"]["leaks"]:
+        found.append(
+            "This split leaks: programs of the same task are in the training and the test part, so "
+            "the errors say little about new tasks."
+        )
+    return found
+
+
+def _test_part(metrics: dict[str, Any]) -> Section:
+    note = f"Split {metrics['split']['description']}."
+    tables = [_in_one(metrics)]
+    if "unmeasured" not in metrics:
+        return Section("Test part", note, tables=tables)
+    names = listed(metrics["unmeasured"]["devices"])
+    note += f" These devices were trained on: this is not the error on {names}."
+    return Section("New tasks on the devices that were trained on", note, tables=tables)
 
 
 def _in_one(metrics: dict[str, Any]) -> Table:

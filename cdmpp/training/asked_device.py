@@ -16,7 +16,8 @@ from cdmpp.training.run_folder import ModelCard
 def asked_devices(
     labels: Iterable[str], descriptions: Iterable[Path], card: ModelCard
 ) -> list[DeviceSpec]:
-    """Returns labelled and described hardware; where nothing is named, the model's only device.
+    """Returns labelled and described hardware; where nothing is named, the devices that the model
+    was trained for without measurements of them, or its only device.
 
     Args:
         descriptions: files.
@@ -31,6 +32,8 @@ def asked_devices(
     names = [spec.name for spec in specs]
     if len(set(names)) < len(names):
         raise UsageError(f"a device is named twice: {', '.join(names)}; expected different labels")
+    if not specs and card.described:
+        return list(card.described)
     if not specs and len(card.devices) != 1:
         raise UsageError(
             "choose devices with --device LABEL or --device-spec FILE; the model was trained on "
@@ -47,7 +50,7 @@ def asked_device(name: str, card: ModelCard) -> DeviceSpec:
     Raises:
         DeviceError: neither the model nor the registry knows it; names the nearest one.
     """
-    trained = {spec.name: spec for spec in card.devices}
+    trained = {spec.name: spec for spec in (*card.described, *card.devices)}
     found = trained.get(name) or find_device(name)
     if found is not None:
         return replace(found, name=name)

@@ -15,6 +15,7 @@ from cdmpp.models.base import CostModel
 from cdmpp.models.parts.checks import check_schema
 from cdmpp.training.machine_code.model import CodeModel, CodeRows
 from cdmpp.training.run_folder import ModelCard, load_model
+from cdmpp.training.uncertainty.calibration import LatencyCalibration
 from cdmpp.training.uncertainty.strangers import NearTask, TrainingTasks
 
 FloatArray = NDArray[np.float64]
@@ -116,9 +117,11 @@ class TrainedModel:
     def estimate(self, samples: Samples, *, latency_s: FloatArray | None = None) -> Estimates:
         """Returns latencies, intervals and flags.
 
-        No calibration task speaks for a program or device that is strange to the model: its half
-        width is `STRANGE_FACTOR` times that of the group with the widest interval, which is a rule
-        of thumb (`docs/uncertainty.md` has what it covers).
+        A device of the model's kind that it was not trained on has the intervals that were measured
+        on devices left out, where any were. No other calibration task speaks for a program or
+        device that is strange to the model: its half width is `STRANGE_FACTOR` times that of the
+        group with the widest interval, which is a rule of thumb (`docs/uncertainty.md` has what it
+        covers).
 
         Args:
             latency_s: float64 [N], the model's predictions, if there are some already.
@@ -131,16 +134,16 @@ class TrainedModel:
         is_new_device = is_new[samples.device]
         familiarity = self.tasks.familiarity(samples) if self.tasks else None
         is_far = familiarity.is_far if familiarity else None
-        calibration = self.card.calibration
-        if calibration is None:
-            half_width = np.full(len(samples), np.nan)
-            mean_s = predicted_s
-        else:
-            mean_s = calibration.mean_s(samples, predicted_s)
-            is_strange = is_new_device if is_far is None else is_new_device | is_far
-            half_width = np.where(
-                is_strange, STRANGE_FACTOR * calibration.widest, calibration.half_width(samples)
-            )
+        is_strange = is_new_device if is_far is None else is_new_device | is_far
+        half_width, mean_s = _widths(self.card.calibration, samples, predicted_s, is_strange)
+        if self.card.of_new_devices is not None:
+            kinds = {spec.kind for spec in self.card.devices}
+            is_alike = np.array([spec.kind in kinds for spec in samples.devices], bool)
+            rows = is_new_device & is_alike[samples.device]
+            half_width[rows], mean_s[rows] = _widths(
+                self.card.of_new_devices, samples.take(rows), predicted_s[rows],
+                np.zeros(int(rows.sum()), bool) if is_far is None else is_far[rows],
+            )  # fmt: skip
         low_s = np.maximum(predicted_s * np.exp(-half_width), floor_s)
         high_s = predicted_s * np.exp(half_width)
         return Estimates(
@@ -162,6 +165,20 @@ class TrainedModel:
             as_described_now(spec) if spec.name in trained else spec for spec in samples.devices
         )
         return sample_floor_s(samples, devices)
+
+
+def _widths(
+    calibration: LatencyCalibration | None,
+    samples: Samples,
+    predicted_s: FloatArray,
+    is_strange: BoolArray,
+) -> tuple[FloatArray, FloatArray]:
+    """Returns the half widths of intervals, in log seconds, and the mean seconds to be expected."""
+    if calibration is None:
+        return np.full(len(samples), np.nan), predicted_s.copy()
+    strange = STRANGE_FACTOR * calibration.widest
+    half_width = np.where(is_strange, strange, calibration.half_width(samples))
+    return half_width, calibration.mean_s(samples, predicted_s)
 
 
 def load_trained(directory: Path, *, with_code: bool = False) -> TrainedModel:

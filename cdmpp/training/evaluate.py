@@ -18,7 +18,7 @@ def evaluate(trained: TrainedModel, samples: Samples) -> dict[str, Any]:
 
     The model's own descriptions of the devices that it knows are used.
     """
-    known = {spec.name: spec for spec in trained.card.devices}
+    known = {spec.name: spec for spec in (*trained.card.described, *trained.card.devices)}
     devices = tuple(known.get(spec.name, spec) for spec in samples.devices)
     samples = replace(samples, devices=devices)
     estimates = trained.estimate(samples)

@@ -101,6 +101,7 @@ def train_run(
     *,
     on_progress: RunProgress | None = None,
     choose_start: ChooseStart | None = None,
+    parts: Split | None = None,
 ) -> RunResult:
     """Splits, trains the model and its baselines, judges them once on the test part and writes the
     run folder.
@@ -111,6 +112,7 @@ def train_run(
     Args:
         choose_start: chooses what a training on a handful of tasks starts from
             (`cdmpp.training.finetune.start`); None = always from nothing.
+        parts: what is learned from and judged; None = by the options.
 
     Raises:
         UsageError: the folder holds another run.
@@ -119,7 +121,7 @@ def train_run(
     report = on_progress or _ignore
     make_folder(run_dir, what="run folder")
     claim_run_folder(run_dir, dump_text(options))
-    parts = split_samples(options, samples)
+    parts = parts or split_samples(options, samples)
     train, validation, test = (
         samples.take(index) for index in (parts.train, parts.validation, parts.test)
     )

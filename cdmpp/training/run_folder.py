@@ -42,6 +42,9 @@ class ModelCard:
         training_tasks: short digests of the tasks in its training part (see `task_digest`).
         versions: cdmpp, python and library versions at training time.
         calibration: its intervals; None where too few tasks were held back to measure them.
+        described: devices that it was trained for without measurements of them.
+        of_new_devices: its intervals on devices of the same kind that it was not trained on; None
+            where nothing was measured of that.
     """
 
     kind: str
@@ -52,6 +55,8 @@ class ModelCard:
     training_tasks: frozenset[str]
     versions: dict[str, str]
     calibration: LatencyCalibration | None = None
+    described: tuple[DeviceSpec, ...] = ()
+    of_new_devices: LatencyCalibration | None = None
 
     @classmethod
     def of(cls, kind: str, train: Samples, split: dict[str, Any]) -> ModelCard:
@@ -85,6 +90,8 @@ def extended_card(card: ModelCard, kind: str, train: Samples, split: dict[str, A
         training_tasks=card.training_tasks | task_digests(train),
         versions=versions(),
         calibration=None,
+        described=tuple(spec for spec in card.described if spec not in used),
+        of_new_devices=None,
     )
 
 
@@ -170,7 +177,27 @@ def task_digests(samples: Samples) -> frozenset[str]:
 
 def save_model(model: CostModel, directory: Path, card: ModelCard) -> None:
     """Writes the weights, then model.json, whose presence says that the model is complete."""
-    state = model.save(directory)
+    _write_card(directory, card, model.save(directory))
+
+
+def describe_new_devices(
+    directory: Path, devices: Sequence[DeviceSpec], intervals: LatencyCalibration | None
+) -> None:
+    """Adds to a saved model's card what it was trained for without measurements of it.
+
+    Args:
+        devices: descriptions.
+        intervals: of devices that the model was not trained on.
+
+    Raises:
+        DataError: as `load_model`.
+    """
+    card, state = _read_card(directory)
+    card = replace(card, described=tuple(devices), of_new_devices=intervals)
+    _write_card(directory, card, state)
+
+
+def _write_card(directory: Path, card: ModelCard, state: Any) -> None:
     write_json(
         directory / "model.json",
         {
@@ -184,6 +211,8 @@ def save_model(model: CostModel, directory: Path, card: ModelCard) -> None:
             "versions": card.versions,
             "training_tasks": sorted(card.training_tasks),
             "calibration": None if card.calibration is None else asdict(card.calibration),
+            "described": [asdict(spec) for spec in card.described],
+            "of_new_devices": None if card.of_new_devices is None else asdict(card.of_new_devices),
             "state": state,
         },
     )
@@ -251,7 +280,7 @@ def _read_card(directory: Path) -> tuple[ModelCard, Any]:
             f"{DEVICE_VECTOR_SCHEMA_VERSION}; train again with `cdmpp train`"
         )
     with _damage_named(directory):
-        calibration = value.get("calibration")
+        calibration, of_new = value.get("calibration"), value.get("of_new_devices")
         card = ModelCard(
             kind=value["kind"],
             feature_schema=value["feature_schema"],
@@ -261,6 +290,8 @@ def _read_card(directory: Path) -> tuple[ModelCard, Any]:
             training_tasks=frozenset(value["training_tasks"]),
             versions=value["versions"],
             calibration=LatencyCalibration(**calibration) if calibration else None,
+            described=tuple(DeviceSpec(**spec) for spec in value.get("described", ())),
+            of_new_devices=LatencyCalibration(**of_new) if of_new else None,
         )
         return card, value["state"]
 

@@ -70,7 +70,10 @@ def print_notes(found: Sequence[Prediction], card: ModelCard) -> None:
         )
     strange = sum(bool(one.out_of_distribution) for one in found)
     if strange:
+        is_measured = card.of_new_devices is not None and not any(one.is_far for one in found)
         why = "; their intervals are widened, and may be too narrow" if card.calibration else ""
+        if is_measured:
+            why = "; their intervals are those of devices that were left out of trainings"
         print(f"\n! {strange} of {len(found)} are out of distribution{why}")
     trained_on = ", ".join(spec.name for spec in card.devices)
     for device in dict.fromkeys(one.device for one in found if one.is_new_device):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -69,6 +69,20 @@ class LatencyCalibration:
         """Half width of the group with the widest interval, in log seconds."""
         groups = [value for row in self.by_device_and_operator.values() for value in row.values()]
         return max([self.pooled, *self.by_device.values(), *self.by_operator.values(), *groups])
+
+    def of_the_worst_device(self) -> LatencyCalibration:
+        """Returns intervals for devices that no error was measured on: every operator kind as wide
+        as the device needs that was predicted worst.
+        """
+        rows = self.by_device_and_operator.values()
+        return replace(
+            self,
+            pooled=max(self.by_device.values()),
+            by_operator={kind: max(row[kind] for row in rows) for kind in self.by_operator},
+            by_device={},
+            by_device_and_operator={},
+            mean_ratio_by_device={},
+        )
 
     def _of_group(self, device: str, kind: str) -> float:
         row = self.by_device_and_operator.get(device, {})

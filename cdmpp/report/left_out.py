@@ -1,0 +1,72 @@
+"""How far off a model is on devices that nobody measured: what leaving devices out says."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from cdmpp.report.page import Section
+from cdmpp.report.tables import Row, Table, metric_table
+from cdmpp.text import listed, percent_text
+
+
+def left_out_tables(metrics: dict[str, Any]) -> list[Table]:
+    """Returns the mean over the devices that were left out, then a table of each.
+
+    Args:
+        metrics: what metrics.json of a run for devices without measurements holds.
+    """
+    facts, model = metrics["unmeasured"], metrics["model"]
+    groups = {f"mean of {len(facts['left_out'])} devices, each left out": facts["mean"]}
+    groups |= {f"{name}, left out": one["test"] for name, one in facts["left_out"].items()}
+    return [
+        metric_table(title, {line: [values] for line, values in lines.items()}, model=model)
+        for title, lines in groups.items()
+    ]
+
+
+def left_out_sentence(metrics: dict[str, Any]) -> str:
+    """Returns what error is to be expected, and how it was found."""
+    facts, model = metrics["unmeasured"], metrics["model"]
+    errors = {name: one["test"][model]["mape"] for name, one in facts["left_out"].items()}
+    low, high = min(errors, key=errors.__getitem__), max(errors, key=errors.__getitem__)
+    mean = facts["mean"][model]
+    return (
+        f"what to expect on {listed(facts['devices'])}: MAPE {percent_text(mean['mape'])}, median "
+        f"{percent_text(mean['median_ape'])} (mean of {len(errors)} devices; MAPE from "
+        f"{percent_text(errors[low])} on {low} to {percent_text(errors[high])} on {high}), from "
+        f"trainings on at most {facts['programs_per_device']:,} programs of each other device, "
+        "without that device and without the tasks that it was judged on"
+    )
+
+
+def left_out_intervals(metrics: dict[str, Any]) -> str:
+    """Returns what the intervals of new devices are, and how intervals made like them did."""
+    facts = metrics["unmeasured"]
+    if facts["calibration_tasks"] is None:
+        return "none of its own: too few tasks were judged; the model's are widened"
+    made = (
+        f"90 % nominal, as wide as the device needs that was predicted worst "
+        f"({facts['calibration_tasks']} tasks)"
+    )
+    held = [
+        f"{name} {100 * one['interval_coverage']:.0f} % (a factor "
+        f"{math.exp(one['interval_log_width'] / 2):.1f} each way)"
+        for name, one in facts["left_out"].items()
+        if one["interval_coverage"] is not None
+    ]
+    if not held:
+        return made
+    return f"{made}; made from the other devices they hold of a task's programs: {', '.join(held)}"
+
+
+def left_out_section(metrics: dict[str, Any]) -> Section:
+    """Returns the part of the page that stands where other runs have their test part."""
+    tables = left_out_tables(metrics)
+    rows = tuple(row for one in tables for row in (Row(one.title, "group", ()), *one.rows))
+    return Section(
+        "Devices left out",
+        f"For {listed(metrics['unmeasured']['devices'])}, of which there are no measurements: "
+        f"{left_out_sentence(metrics)}. Intervals: {left_out_intervals(metrics)}.",
+        tables=[Table("", "", tables[0].header, rows)],
+    )

@@ -1,0 +1,379 @@
+"""Devices that nobody measured: trained on those of their kind, judged by leaving some out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from cdmpp.datasets.find import record_folders
+from cdmpp.datasets.judge import judge_in_detail
+from cdmpp.datasets.samples import Samples
+from cdmpp.datasets.selection import capped_rows
+from cdmpp.datasets.splits import Split, workload_of
+from cdmpp.devices.device_file import DeviceKind
+from cdmpp.devices.registry import check_known, find_device, get_device
+from cdmpp.devices.spec import DeviceSpec
+from cdmpp.errors import DataError, UsageError
+from cdmpp.files.atomic import write_columns, write_json
+from cdmpp.metrics import mean_metrics
+from cdmpp.nn.loop.progress import RunProgress, TrainProgress
+from cdmpp.nn.loop.shards import process_count
+from cdmpp.text import listed
+from cdmpp.training.options import TrainOptions
+from cdmpp.training.run import RunResult, split_samples, train_run
+from cdmpp.training.run_folder import describe_new_devices, part_sizes
+from cdmpp.training.uncertainty.calibration import (
+    LatencyCalibration,
+    calibrate,
+    interval_metrics,
+)
+
+#: Folder of a run with the trainings that leave devices out, a folder each.
+LEFT_OUT = "left-out"
+#: Programs of each device that a training which leaves devices out learns from: enough to say how
+#: far off such a model is, in minutes.
+PROGRAMS_PER_DEVICE = 2000
+#: Last file of such a folder: what every line predicts for the devices that were left out.
+_PREDICTED = "left_out.parquet"
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Unmeasured:
+    """Devices without measurements.
+
+    Attributes:
+        devices: their descriptions, of one kind.
+        kind: that kind.
+        sources: labels of the measured devices of that kind, sorted.
+    """
+
+    devices: tuple[DeviceSpec, ...]
+    kind: DeviceKind
+    sources: tuple[str, ...]
+
+    @property
+    def sentence(self) -> str:
+        """What the model is trained on instead of measurements of the devices."""
+        names = listed([spec.name for spec in self.devices])
+        return (
+            f"no measurements of {names} are here: the model learns from those of "
+            f"{listed(self.sources)}, and knows {names} by description only"
+        )
+
+
+@dataclass(frozen=True)
+class _LeftOut:
+    """What a training without some devices says of them.
+
+    Attributes:
+        labels: the devices that were left out.
+        rows: int64, their samples that are judged.
+        predicted_s: line -> float64, predictions of those.
+        train: numbers of samples and tasks that were learned from.
+    """
+
+    labels: tuple[str, ...]
+    rows: NDArray[np.int64]
+    predicted_s: dict[str, FloatArray]
+    train: dict[str, int]
+
+    @property
+    def name(self) -> str:
+        return "+".join(self.labels)
+
+
+def find_unmeasured(labels: Sequence[str], cache_dir: Path) -> Unmeasured | None:
+    """Returns the devices where none of them was measured here; None where all were, or none is
+    asked for.
+
+    Args:
+        cache_dir: what was fetched lies below it.
+
+    Raises:
+        DeviceError: nobody knows a label.
+        UsageError: only some were measured, or they are of several kinds.
+        DataError: nothing of their kind was measured here.
+    """
+    here = sorted({label for folder in record_folders(cache_dir) for label in folder.devices})
+    for label in labels:
+        check_known(label, here)
+    missing = [label for label in labels if label not in here]
+    if not missing:
+        return None
+    if len(missing) < len(labels):
+        raise UsageError(
+            f"no measurements of {listed(missing)} are here, and some of "
+            f"{listed([label for label in labels if label in here])}; expected devices that were "
+            "all measured, or all not: train one model of each"
+        )
+    specs = tuple(get_device(label) for label in missing)
+    if len({spec.kind for spec in specs}) > 1:
+        kinds = ", ".join(f"{spec.name} is of kind {spec.kind}" for spec in specs)
+        raise UsageError(
+            f"no measurements of {listed(missing)} are here, and one model is trained on devices "
+            f"of one kind: {kinds}; train one model of each kind"
+        )
+    kind = specs[0].kind
+    sources = tuple(
+        label for label in here if (spec := find_device(label)) is not None and spec.kind == kind
+    )
+    if not sources:
+        raise DataError(
+            f"no measurements of {listed(missing)} are here, and none of another device of kind "
+            f"{kind}; measured devices: {', '.join(here) or 'none'}; {next_step(specs[0].name)}"
+        )
+    return Unmeasured(specs, kind, sources)
+
+
+def next_step(label: str) -> str:
+    """Returns the command that brings measurements of a device, and when it does."""
+    return (
+        f"on a machine with one, cdmpp measure --device {label} --network FILE.onnx --out DIR "
+        f"measures it, and cdmpp train --device {label} --dataset DIR learns from that"
+    )
+
+
+def check_alone() -> None:
+    """Checks that no other process trains along.
+
+    Raises:
+        UsageError: torchrun started several.
+    """
+    if process_count() > 1:
+        raise UsageError(
+            "devices without measurements are trained for in one process; start it without torchrun"
+        )
+
+
+def train_unmeasured(
+    options: TrainOptions,
+    found: Unmeasured,
+    samples: Samples,
+    run_dir: Path,
+    *,
+    on_progress: RunProgress,
+    programs_per_device: int = PROGRAMS_PER_DEVICE,
+) -> RunResult:
+    """Trains as often as there are architectures among the measured devices, each time without one
+    of them, and judges on the tasks of that one that no other device was trained on; then trains
+    the run's model on all of them. Its intervals for devices without measurements come from those
+    errors.
+
+    A finished training is not repeated. The result's test samples are those of the devices that
+    were left out; `metrics` has `unmeasured` beside what every run has (whose `test` judges tasks
+    held out on devices that were trained on).
+
+    Args:
+        options: with `devices` = `found.sources`.
+        samples: measurements of those.
+        programs_per_device: a training that leaves devices out learns from so many at most.
+
+    Raises:
+        UsageError: the folder holds another run, or several processes train together.
+        DataError: all measured devices are of one architecture, a folder cannot be written, or a
+            part of the split is empty.
+    """
+    check_alone()
+    groups = architectures(samples.devices)
+    if len(groups) < 2:
+        raise DataError(
+            f"all measured devices of kind {found.kind} are of one architecture "
+            f"({', '.join(found.sources)}), so nothing says how far off a model is on another; "
+            + next_step(found.devices[0].name)
+        )
+    clock = _Clock(len(groups), on_progress)
+    left_out = []
+    for labels in groups:
+        show = clock.show(f"without {listed(labels)}")
+        folder = run_dir / LEFT_OUT / "+".join(labels)
+        left_out.append(
+            _leave_out(options, samples, labels, folder, show, most=programs_per_device)
+        )
+        clock.done()
+    result = train_run(options, samples, run_dir, on_progress=clock.show("with all"))
+    widths = _calibration(samples, left_out, options.model)
+    describe_new_devices(run_dir, found.devices, widths)
+    judged = _judged(samples, left_out, options.model)
+    mean = {
+        line: mean_metrics([device["test"][line] for device in judged.values()])
+        for line in next(iter(judged.values()))["test"]
+    }
+    result.metrics["unmeasured"] = {
+        "devices": [spec.name for spec in found.devices],
+        "sources": list(found.sources),
+        "programs_per_device": programs_per_device,
+        "calibration_tasks": None if widths is None else widths.tasks,
+        "left_out": judged,
+        "mean": mean,
+    }
+    write_json(run_dir / "metrics.json", result.metrics)
+    rows = np.concatenate([one.rows for one in left_out])
+    predicted_s = {
+        line: np.concatenate([one.predicted_s[line] for one in left_out])
+        for line in left_out[0].predicted_s
+    }
+    return replace(result, test=samples.take(rows), predicted_s=predicted_s)
+
+
+def architectures(devices: Sequence[DeviceSpec]) -> list[tuple[str, ...]]:
+    """Returns the labels of the devices, those of one vendor's architecture together: leaving out
+    one of them says little while the model learns from its sisters.
+    """
+    groups: dict[tuple[str | None, str | None, str], list[str]] = {}
+    for spec in devices:
+        key = (spec.vendor, spec.architecture, "" if spec.architecture else spec.name)
+        groups.setdefault(key, []).append(spec.name)
+    return sorted(tuple(labels) for labels in groups.values())
+
+
+def left_out_parts(
+    options: TrainOptions, samples: Samples, labels: Sequence[str], *, most: int
+) -> Split:
+    """Returns the parts of a training without some devices: training and validation part have at
+    most `most` samples of each other device, by task; the test part has every sample of the devices
+    that were left out whose task is in neither.
+
+    Raises:
+        DataError: a part is empty.
+    """
+    parts = split_samples(replace(options, split="task", test_networks=()), samples)
+    is_out = np.isin([spec.name for spec in samples.devices], labels)[samples.device]
+    known = np.concatenate([parts.train, parts.validation])
+    known = known[~is_out[known]]
+    workloads = np.array([workload_of(str(task)) for task in samples.programs.tasks], object)
+    seen = set(workloads[np.unique(samples.task_id[known])])
+    is_seen = np.array([workload in seen for workload in workloads], bool)[samples.task_id]
+    learned = samples.take(known)
+    kept = np.sort(known[capped_rows(learned, most, seed=options.seed)])
+    train, validation = (kept[np.isin(kept, part)] for part in (parts.train, parts.validation))
+    test = np.flatnonzero(is_out & ~is_seen)
+    if not (len(train) and len(validation) and len(test)):
+        raise DataError(
+            f"without {listed(labels)} a part is empty ({len(train)} samples to learn from, "
+            f"{len(validation)} to validate, {len(test)} to judge); use another --seed, or set "
+            "fractions"
+        )
+    return replace(
+        parts, kind="task", train=train, validation=validation, test=test,
+        description=f"without {listed(labels)}, judged on tasks of {listed(labels)} that no other "
+        f"device was trained on (seed {options.seed})",
+    )  # fmt: skip
+
+
+def _leave_out(
+    options: TrainOptions,
+    samples: Samples,
+    labels: tuple[str, ...],
+    folder: Path,
+    show: RunProgress,
+    *,
+    most: int,
+) -> _LeftOut:
+    """Returns what a training without some devices says of them, trained unless it has been."""
+    parts = left_out_parts(options, samples, labels, most=most)
+    sizes = part_sizes(train=samples.take(parts.train))["train"]
+    test = samples.take(parts.test)
+    found = _read(folder / _PREDICTED, test)
+    if found is None:
+        others = tuple(label for label in options.devices if label not in labels)
+        own = replace(options, devices=others, split="task", test_networks=())
+        result = train_run(own, samples, folder, on_progress=show, parts=parts)
+        found = result.predicted_s
+        columns = {"program_id": test.programs.program_id[test.program], **found}
+        write_columns(folder / _PREDICTED, columns)
+    return _LeftOut(labels, parts.test, found, sizes)
+
+
+def _read(path: Path, test: Samples) -> dict[str, FloatArray] | None:
+    """Returns the predictions that a finished training wrote; None where there are none of these
+    samples.
+    """
+    if not path.is_file():
+        return None
+    table = pq.read_table(path)
+    if table["program_id"].to_pylist() != list(test.programs.program_id[test.program]):
+        return None
+    names = [name for name in table.column_names if name != "program_id"]
+    return {name: table[name].to_numpy() for name in names}
+
+
+def _calibration(
+    samples: Samples, left_out: Sequence[_LeftOut], model: str
+) -> LatencyCalibration | None:
+    """Returns the intervals that the worst predicted of the devices needs; None where the tasks are
+    too few.
+    """
+    rows = np.concatenate([one.rows for one in left_out])
+    predicted_s = np.concatenate([one.predicted_s[model] for one in left_out])
+    found = calibrate(samples.take(rows), predicted_s)
+    return None if found is None else found.of_the_worst_device()
+
+
+def _judged(
+    samples: Samples, left_out: Sequence[_LeftOut], model: str
+) -> dict[str, dict[str, Any]]:
+    """Returns what metrics.json says of every device that was left out: the metrics of each line,
+    and how intervals did that were made from the errors on the others.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for one in left_out:
+        others = [other for other in left_out if other is not one]
+        widths = _calibration(samples, others, model)
+        for index, spec in enumerate(samples.devices):
+            if spec.name not in one.labels:
+                continue
+            own = samples.device[one.rows] == index
+            test = samples.take(one.rows[own])
+            lines = {name: values[own] for name, values in one.predicted_s.items()}
+            found[spec.name] = {
+                "without": list(one.labels),
+                "train": one.train,
+                "test": {name: _flat(test, values) for name, values in lines.items()},
+                **_intervals(test, lines[model], widths),
+            }
+    return found
+
+
+def _flat(samples: Samples, predicted_s: FloatArray) -> dict[str, Any]:
+    """Returns the metrics of the samples of one device."""
+    values = judge_in_detail(samples, predicted_s)
+    values.pop("by_device")
+    return values
+
+
+def _intervals(
+    samples: Samples, predicted_s: FloatArray, widths: LatencyCalibration | None
+) -> dict[str, float | None]:
+    half = np.full(len(samples), np.nan) if widths is None else widths.half_width(samples)
+    return interval_metrics(samples, predicted_s * np.exp(-half), predicted_s * np.exp(half))
+
+
+class _Clock:
+    """Says which training of how many runs, and how long all of them may still take."""
+
+    def __init__(self, left_out: int, report: RunProgress) -> None:
+        self._trainings, self._report = left_out + 1, report
+        self._number, self._began, self._spent_s = 1, time.monotonic(), 0.0
+
+    def done(self) -> None:
+        """One training is over."""
+        now = time.monotonic()
+        self._spent_s, self._began = self._spent_s + now - self._began, now
+        self._number += 1
+
+    def show(self, what: str) -> Callable[[str, TrainProgress | None], None]:
+        """Returns a callback for the training that begins."""
+        done = self._number - 1
+        left_s = self._spent_s / done * (self._trainings - done) if done else None
+        left = "" if left_s is None else f", about {max(1, round(left_s / 60))} min left"
+        head = f"training {self._number} of {self._trainings} ({what}{left})"
+        return lambda part, progress: self._report(f"{head}: {part}", progress)
