@@ -19,6 +19,7 @@ from cdmpp.cli.shared.progress import training_progress
 from cdmpp.cli.shared.samples import given_data, samples_of
 from cdmpp.cli.shared.tables import print_metric_tables
 from cdmpp.config import load_config
+from cdmpp.datasets.find import next_step
 from cdmpp.models.registry import MODEL_CLASSES
 from cdmpp.pretrained import find_pretrained
 from cdmpp.report.left_out import left_out_intervals, left_out_sentence, left_out_tables
@@ -72,7 +73,6 @@ def run(args: argparse.Namespace) -> int:
     from cdmpp.training.unmeasured import (
         check_alone,
         find_unmeasured,
-        next_step,
         train_unmeasured,
     )
 

@@ -7,25 +7,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cdmpp.datasets.extraction.extracted import is_extracted_dir, read_manifest
+from cdmpp.datasets.fetch.registry import sources_of
+from cdmpp.datasets.fetched import fetched_in
 from cdmpp.datasets.tenset.folder import (
     default_dataset_dir,
     find_devices,
-    how_to_get,
     is_tenset_dir,
 )
 from cdmpp.devices.registry import check_known, find_device
 from cdmpp.errors import DataError, UsageError
-from cdmpp.files.atomic import read_json
 from cdmpp.files.places import shipped_places
 
 #: Folders below `data/` with measurements of devices, in the order in which they are looked at.
 SHIPPED = ("tenset-cpu", "ansor-gpu", "metaschedule-a100")
-#: Folder of the cache with what was fetched, a folder a source.
-FETCHED = "fetched"
-#: Written last into the folder of a source: what it is and of which devices.
-FETCHED_NOTE = "fetched.json"
-#: Kinds of sources that have readers.
-_READABLE = ("autotvm", "tenset", "metaschedule")
 
 
 @dataclass(frozen=True)
@@ -78,15 +72,11 @@ def fetched_folders(cache_dir: Path) -> list[RecordFolder]:
     Raises:
         DataError: the note of one is damaged.
     """
-    found = []
-    for path in sorted((Path(cache_dir) / FETCHED).glob(f"*/{FETCHED_NOTE}")):
-        name = path.parent.name
-        note = read_json(
-            path, what="note of fetched data", hint=f"fetch them again: cdmpp dataset fetch {name}"
-        )
-        if note.get("kind") in _READABLE:
-            found.append(RecordFolder(path.parent, tuple(sorted(note["devices"]))))
-    return found
+    return [
+        RecordFolder(folder, tuple(sorted(fetched.devices)))
+        for folder, fetched in fetched_in(cache_dir)
+        if fetched.kind != "other"  # there is no reader for those
+    ]
 
 
 def find_records(labels: Sequence[str], cache_dir: Path) -> list[RecordFolder]:
@@ -104,13 +94,26 @@ def find_records(labels: Sequence[str], cache_dir: Path) -> list[RecordFolder]:
             check_known(label, known)
             raise DataError(
                 f"no measurements of device {label!r} are here; devices found: "
-                f"{', '.join(known) or 'none'}. {how_to_get(label)}"
+                f"{', '.join(known) or 'none'}. {next_step(label)}, or give --dataset DIR"
             )
     chosen = [
         RecordFolder(one.path, tuple(label for label in one.devices if label in labels))
         for one in folders
     ]
     return [one for one in chosen if one.devices]
+
+
+def next_step(label: str) -> str:
+    """Returns the command that brings measurements of a device."""
+    sources = sources_of(label)
+    if sources:
+        name = label if label in sources[0].default_for else sources[0].name
+        return f"cdmpp dataset fetch {name} brings measurements of {label}: {sources[0].title}"
+    return (
+        f"nobody is known to have published measurements of {label}: on a machine with one, cdmpp "
+        f"measure --device {label} --network FILE.onnx --out DIR measures it, and cdmpp train "
+        f"--device {label} --dataset DIR learns from that"
+    )
 
 
 def record_folder(labels: Sequence[str], cache_dir: Path) -> Path:

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from cdmpp.datasets.find import record_folders
+from cdmpp.datasets.find import next_step, record_folders
 from cdmpp.datasets.judge import judge_in_detail
 from cdmpp.datasets.samples import Samples
 from cdmpp.datasets.selection import capped_rows
@@ -132,14 +132,6 @@ def find_unmeasured(labels: Sequence[str], cache_dir: Path) -> Unmeasured | None
             f"{kind}; measured devices: {', '.join(here) or 'none'}; {next_step(specs[0].name)}"
         )
     return Unmeasured(specs, kind, sources)
-
-
-def next_step(label: str) -> str:
-    """Returns the command that brings measurements of a device, and when it does."""
-    return (
-        f"on a machine with one, cdmpp measure --device {label} --network FILE.onnx --out DIR "
-        f"measures it, and cdmpp train --device {label} --dataset DIR learns from that"
-    )
 
 
 def check_alone() -> None:

@@ -21,8 +21,8 @@ def fails(capsys, code, *arguments) -> str:
 
 
 def test_device_without_data_says_what_to_do_next(capsys):
-    text = fails(capsys, 3, "train", "--device", "t4")
-    for word in ("t4", "xeon-avx2-1c", "tlc-pack/tenset", "--dataset DIR"):
+    text = fails(capsys, 3, "evaluate", "--device", "t4")
+    for word in ("t4", "xeon-avx2-1c", "v100", "cdmpp dataset fetch t4", "--dataset DIR"):
         assert word in text
 
 

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
 from cdmpp.datasets import find
 from cdmpp.datasets.cache import load_samples
+from cdmpp.datasets.fetched import (
+    FETCHED_FILE,
+    Fetched,
+    SourceKind,
+    fetched_folder,
+    write_fetched,
+)
 from cdmpp.datasets.find import (
     find_records,
+    next_step,
     record_folder,
     record_folders,
     registered_label,
@@ -25,11 +32,10 @@ from tvm_helper.extract import extract_any, extracted_folder
 CPU = "epyc-avx2-1c"
 
 
-def fetched(cache: Path, name: str, labels: list[str], *, kind: str = "tenset") -> Path:
+def fetched(cache: Path, name: str, labels: list[str], *, kind: SourceKind = "tenset") -> Path:
     """A folder as `cdmpp dataset fetch` leaves it."""
-    folder = write_tiny_dataset(cache / "fetched" / name)
-    note = {"name": name, "kind": kind, "devices": labels}
-    (folder / "fetched.json").write_text(json.dumps(note))
+    folder = write_tiny_dataset(fetched_folder(cache, name))
+    write_fetched(folder, Fetched(name, kind, tuple(labels), "", "", "", None, (), (), ""))
     return folder
 
 
@@ -60,16 +66,21 @@ def test_records_are_found_in_every_folder_that_has_them(tmp_path: Path) -> None
 def test_what_was_not_fetched_to_its_end_is_not_there(tmp_path: Path) -> None:
     folder = fetched(tmp_path, "half", ["t4"])
     assert len(record_folders(tmp_path)) == len(shipped_folders()) + 1
-    (folder / "fetched.json").unlink()
+    (folder / FETCHED_FILE).unlink()
     assert record_folders(tmp_path) == shipped_folders()
     with pytest.raises(DataError, match="no measurements of device 't4' are here; devices found"):
         find_records(["t4"], tmp_path)
 
 
 def test_a_damaged_note_says_what_to_fetch_again(tmp_path: Path) -> None:
-    (fetched(tmp_path, "tlcbench-t4", ["t4"]) / "fetched.json").write_text("{")
-    with pytest.raises(DataError, match="cdmpp dataset fetch tlcbench-t4"):
+    (fetched(tmp_path, "tlcbench", ["t4"]) / FETCHED_FILE).write_text("{")
+    with pytest.raises(DataError, match="cdmpp dataset fetch tlcbench"):
         record_folders(tmp_path)
+
+
+def test_what_brings_measurements_of_a_device() -> None:
+    assert next_step("t4").startswith("cdmpp dataset fetch t4 brings measurements of t4: TLCBench")
+    assert "cdmpp measure --device h100 " in next_step("h100")
 
 
 def test_a_label_that_nobody_knows_names_the_nearest(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cdmpp.datasets.fetched import Fetched, fetched_folder, write_fetched
 from cdmpp.datasets.samples import Samples
 from cdmpp.datasets.selection import cap_programs, capped_rows
 from cdmpp.devices.registry import get_device
@@ -76,11 +77,10 @@ def test_a_gpu_learns_from_the_gpus_and_a_cpu_from_the_cpus(tmp_path: Path) -> N
 
 
 def test_what_was_fetched_is_measured(tmp_path: Path) -> None:
-    folder = tmp_path / "fetched" / "logs"
+    note = Fetched("logs", "autotvm", ("t4",), "", "", "", None, (), (), "")
+    folder = fetched_folder(tmp_path, "logs")
     folder.mkdir(parents=True)
-    (folder / "fetched.json").write_text(
-        json.dumps({"name": "logs", "kind": "autotvm", "devices": ["t4"]})
-    )
+    write_fetched(folder, note)
     assert find_unmeasured(["t4"], tmp_path) is None
     found = find_unmeasured(["h100"], tmp_path)
     assert found is not None

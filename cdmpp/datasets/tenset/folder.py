@@ -23,7 +23,6 @@ __all__ = [
     "default_dataset_dir",
     "find_device_files",
     "find_devices",
-    "how_to_get",
     "is_tenset_dir",
     "load_tasks",
     "read_records",
@@ -66,7 +65,7 @@ def find_devices(dataset_dir: Path) -> list[str]:
     records_dir = Path(dataset_dir) / "measure_records"
     if not records_dir.is_dir():
         missing = records_dir if Path(dataset_dir).is_dir() else Path(dataset_dir)
-        raise DataError(f"{missing}: no such folder. {how_to_get('DEVICE')}")
+        raise DataError(f"{missing}: no such folder. {_how_to_get('DEVICE')}")
     return sorted(
         folder.name for folder in records_dir.iterdir() if folder.is_dir() and _record_files(folder)
     )
@@ -87,7 +86,7 @@ def find_device_files(dataset_dir: Path, device: str) -> list[Path]:
         found = ", ".join(devices) or "none"
         raise DataError(
             f"no measure records of device {device!r} in {Path(dataset_dir) / 'measure_records'}; "
-            f"devices found: {found}. {how_to_get(device)}"
+            f"devices found: {found}. {_how_to_get(device)}"
         )
     return _record_files(Path(dataset_dir) / "measure_records" / device)
 
@@ -98,8 +97,7 @@ def _record_files(folder: Path) -> list[Path]:
     )
 
 
-def how_to_get(device: str) -> str:
-    """Returns where Tenset's records are published, and the command that trains on them."""
+def _how_to_get(device: str) -> str:
     return (
         "To get Tenset's records (k80, t4, e5-2673, epyc-7452, platinum-8272, graviton2), follow "
         "the README of the GitHub repository tlc-pack/tenset; CDMPP's own a100, v100 and p100 "
