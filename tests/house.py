@@ -229,15 +229,15 @@ def namespace_breaches() -> list[str]:
 
 
 def imports_any(path: Path, names: tuple[str, ...]) -> bool:
-    """Whether a module imports one of these top-level packages, for whatever."""
+    """Whether a module imports one of these packages or modules, or a part of one, for whatever."""
     for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Import):
             found = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            found = [node.module or ""]
+            found = [f"{node.module or ''}.{alias.name}" for alias in node.names]
         else:
             continue
-        if any(name.split(".")[0] in names for name in found):
+        if any(f"{name}.".startswith(f"{one}.") for name in found for one in names):
             return True
     return False
 

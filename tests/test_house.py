@@ -52,6 +52,16 @@ def test_cdmpp_imports_no_tvm():
     assert found == []
 
 
+def test_only_fetching_uses_a_network():
+    names = ("pooch", "requests", "urllib3", "urllib.request", "http", "ftplib", "aiohttp", "httpx")
+    found = [
+        name
+        for name, path in house.modules().items()
+        if not name.startswith("cdmpp.datasets.fetch.") and house.imports_any(path, names)
+    ]
+    assert found == []
+
+
 def test_below_run_no_function_of_the_command_line_takes_parsed_arguments():
     assert house.namespace_breaches() == []
 

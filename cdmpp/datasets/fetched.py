@@ -103,5 +103,5 @@ def fetched_in(cache: Path) -> Iterator[tuple[Path, Fetched]]:
     """
     for path in sorted((Path(cache) / "fetched").glob(f"*/{FETCHED_FILE}")):
         fetched = read_fetched(path.parent)
-        if fetched is not None:
+        if fetched is not None and fetched.name == path.parent.name:  # not one being replaced
             yield path.parent, fetched

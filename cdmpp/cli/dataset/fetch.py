@@ -10,7 +10,12 @@ from typing import Any
 from cdmpp.cli.shared.options import add_output_options
 from cdmpp.cli.shared.progress import fetch_progress
 from cdmpp.datasets.fetch.fetch import FetchResult, fetch
-from cdmpp.datasets.fetch.registry import RecordSource, known_sources, wanted_sources
+from cdmpp.datasets.fetch.registry import (
+    RecordSource,
+    known_sources,
+    sources_of,
+    wanted_sources,
+)
 from cdmpp.datasets.fetch.words import listed, next_command, sources_text
 from cdmpp.errors import UsageError
 
@@ -57,7 +62,10 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps([_to_json(result) for result in results]))
         return 0
     for source, result in zip(sources, results, strict=True):
-        _print_result(source, result, args.name)
+        _print_result(source, result, args.cache, args.name)
+    others = [source.name for source in sources_of(args.name) if source not in sources]
+    if others:
+        print(f"more of {args.name}: cdmpp dataset fetch {' or '.join(others)}")
     return 0
 
 
@@ -79,7 +87,7 @@ def _to_json(result: FetchResult) -> dict[str, Any]:
     }
 
 
-def _print_result(source: RecordSource, result: FetchResult, name: str) -> None:
+def _print_result(source: RecordSource, result: FetchResult, cache: Path, name: str) -> None:
     done = "fetched" if result.is_new else "already there, as it was fetched"
     size = result.fetched.bytes / 1e6
     print(f"{source.name}: {done}: {size:.1f} MB in {result.folder}")
@@ -87,4 +95,7 @@ def _print_result(source: RecordSource, result: FetchResult, name: str) -> None:
     print(f"please cite: {source.citation}")
     if source.note:
         print(source.note)
-    print(next_command(source, result.folder, name))
+    missing = [label for label in source.devices if label not in result.fetched.devices]
+    if missing:
+        print(f"it had nothing of {', '.join(missing)}")
+    print(next_command(source, result.fetched, cache, name))

@@ -11,10 +11,16 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from cdmpp.datasets.autotvm.logs import read_autotvm_log
+from cdmpp.datasets.autotvm.logs import find_logs, log_device, read_autotvm_log
 from cdmpp.datasets.fetch.registry import Download, RecordSource
 from cdmpp.datasets.fetch.resume import FetchProgress, OnFetch, Patience, ResumingDownloader
-from cdmpp.datasets.fetch.unpack import Taker, file_member, has_files_of, members_of
+from cdmpp.datasets.fetch.unpack import (
+    Taker,
+    WrongContentError,
+    file_member,
+    has_files_of,
+    members_of,
+)
 from cdmpp.datasets.fetched import (
     FETCHED_FILE,
     Fetched,
@@ -27,7 +33,7 @@ from cdmpp.datasets.metaschedule.databases import check_database
 from cdmpp.datasets.read_report import ReadReport
 from cdmpp.datasets.tenset.folder import find_device_files
 from cdmpp.errors import DataError
-from cdmpp.files.atomic import make_folder, replaced_folder, sha256_file
+from cdmpp.files.atomic import make_folder, remove_abandoned, replaced_folder, sha256_file
 from cdmpp.files.journal import folder_lock
 
 
@@ -70,12 +76,18 @@ def fetch(
     work = make_folder(folder.with_name(f".{source.name}"), what="fetched records")
     what = f"{source.name} is being fetched by another process"
     with folder_lock(work, what=what, hint="wait for it"):
+        for left in ("tmp", "old"):
+            remove_abandoned(folder.parent, f"{source.name}.*.{left}")
         before = read_fetched(folder)
         if before is not None and _is_as_recorded(folder, before):
             return FetchResult(folder, before, is_new=False)
         places = _places(source, work, origin, on_progress, patience)
         on_progress(FetchProgress(f"unpacking {source.name}", 0, None, None))
-        fetched = _assemble(source, folder, places, origin, before)
+        try:
+            fetched = _assemble(source, folder, places, origin, before)
+        except WrongContentError:
+            _clear(work)
+            raise
         _clear(work)
     return FetchResult(folder, fetched, is_new=True)
 
@@ -186,6 +198,11 @@ def _download(
             f"{url}: wrong checksum: {text} It was removed; run the same command again, or give "
             "another --from"
         ) from None
+    except OSError as error:
+        raise DataError(
+            f"{work}: cannot write ({error.strerror or error}); free some space or choose another "
+            "--cache, and run the same command again"
+        ) from None
     file = Path(found)
     _check_size(file, item, url)
     return file
@@ -259,21 +276,24 @@ def check_content(source: RecordSource, folder: Path) -> None:
     """Checks that the reader of a source's kind finds records of every device.
 
     Raises:
-        DataError: it finds none.
+        WrongContentError: it finds none.
     """
     if source.kind == "autotvm":
-        for part in source.parts:
+        for log in find_logs(folder):
             report = ReadReport()
-            if next(read_autotvm_log(folder / part.into, report), None) is None:
-                raise DataError(
-                    f"{source.name}: no AutoTVM record in {part.into} ({report.skipped_total} of "
+            if next(read_autotvm_log(log, report), None) is None:
+                raise WrongContentError(
+                    f"{source.name}: no AutoTVM record in {log.name} ({report.skipped_total} of "
                     f"{report.lines} lines skipped); the files are not those of {source.homepage}"
                 )
-    elif source.kind == "tenset":
-        for device in source.devices:
-            find_device_files(folder, device)
-    elif source.kind == "metaschedule":
-        check_database(folder)
+    try:
+        if source.kind == "tenset":
+            for device in source.devices:
+                find_device_files(folder, device)
+        elif source.kind == "metaschedule":
+            check_database(folder)
+    except DataError as error:
+        raise WrongContentError(f"{source.name} is not as its kind should be: {error}") from None
 
 
 def _describe(
@@ -288,7 +308,7 @@ def _describe(
     return Fetched(
         name=source.name,
         kind=source.kind,
-        devices=source.devices,
+        devices=_devices(source, folder),
         licence=source.licence,
         citation=source.citation,
         source=origin or source.homepage,
@@ -297,6 +317,13 @@ def _describe(
         downloads=downloads,
         fetched_at=datetime.now(UTC).isoformat(timespec="seconds"),
     )
+
+
+def _devices(source: RecordSource, folder: Path) -> tuple[str, ...]:
+    """Returns the labels of those devices of a source that have records in the folder."""
+    if source.kind != "autotvm":
+        return source.devices
+    return tuple(log_device(log) for log in find_logs(folder))
 
 
 def _is_as_recorded(folder: Path, fetched: Fetched) -> bool:
@@ -313,7 +340,7 @@ def _check_unchanged(now: Fetched, before: Fetched) -> None:
     recorded = {file.path: file.sha256 for file in before.files}
     for file in now.files:
         if recorded.get(file.path, file.sha256) != file.sha256:
-            raise DataError(
+            raise WrongContentError(
                 f"{now.name}: {file.path} has sha256 {file.sha256}, and had "
                 f"{recorded[file.path]} when it was first fetched ({before.fetched_at}); the "
                 f"source has changed. To take it as it is now, remove {FETCHED_FILE} of its folder"

@@ -20,7 +20,7 @@ from cdmpp.files.places import package_folder
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]*")
 _CHECKSUM = re.compile(r"sha256:[0-9a-f]{64}|md5:[0-9a-f]{32}")
 _GIT_ID = re.compile(r"[0-9a-f]{40}")
-_ARCHIVES = (".tar.gz", ".tgz", ".tar", ".tar.xz", ".zip")
+_ARCHIVES = (".tar.gz", ".tgz", ".tar", ".zip")
 
 
 @dataclass(frozen=True)
@@ -52,11 +52,13 @@ class SourcePart:
         files: a pattern of their paths in the source: `*` within a folder, `**` across folders.
         into: what they become: a file, into which they are joined in the order of their paths, or
             (with `/` at the end) a folder, in which they keep their path below the last folder that
-            `files` names without a `*`.
+            `files` names without a `*`. Several parts may go into one.
+        is_optional: whether the source may be without them.
     """
 
     files: str
     into: str
+    is_optional: bool = False
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,7 @@ class RecordSource:
         strip: folders at the head of every path of an archive that are no part of the path.
         commit: of the repository; it pins the content where no checksum is known.
         blobs: path in the source -> git's id of the file's content, where it is known.
+        needs_legacy_env: whether its records are read with the old TVM of the side environment.
         note: what to know before it is used.
         by_hand: how to download it in a browser, where its host may ask for one.
     """
@@ -94,6 +97,7 @@ class RecordSource:
     strip: int = 0
     commit: str | None = None
     blobs: Mapping[str, str] = field(default_factory=dict)
+    needs_legacy_env: bool = False
     note: str = ""
     by_hand: str = ""
 
@@ -136,7 +140,7 @@ def wanted_sources(name: str) -> list[RecordSource]:
     others = [source.name for source in sources_of(name)]
     if others:
         raise UsageError(
-            f"no source is fetched by the label {name!r} alone; it is in {', '.join(others)}: "
+            f"records of {name!r} are in {', '.join(others)}, which must be fetched by name: "
             f"cdmpp dataset fetch {others[0]}"
         )
     known = {source.name for source in known_sources()}

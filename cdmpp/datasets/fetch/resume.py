@@ -7,7 +7,7 @@ import json
 import os
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,8 @@ from cdmpp.files.journal import NO_SPACE
 #: Called with the bytes that are there and those of the whole file (None = not known).
 OnBytes = Callable[[int, int | None], None]
 
-_CHUNK_BYTES = 1 << 18
+#: What a cut connection may lose of what it brought.
+_CHUNK_BYTES = 1 << 16
 #: Answers of a server that may be another one a moment later.
 _PASSING = (408, 425, 429, 500, 502, 503, 504)
 _LONGEST_WAIT_S = 30.0
@@ -104,16 +105,16 @@ class ResumingDownloader:
             DataError: it is not there, the server fails again and again, or the disk is full.
         """
         self.part.parent.mkdir(parents=True, exist_ok=True)
-        failures = 0
+        failures, most_arrived = 0, self._size()
         while True:
-            size = self._size()
             try:
                 if self._attempt(url):
                     break
                 error = _PassingError("the connection was cut")
             except _PassingError as raised:
                 error = raised
-            failures = 1 if self._size() > size else failures + 1
+            failures = 1 if self._size() > most_arrived else failures + 1
+            most_arrived = max(most_arrived, self._size())
             most = self.patience.unreachable if error.is_unreachable else self.patience.failures
             if failures >= most:
                 raise DataError(
@@ -138,7 +139,7 @@ class ResumingDownloader:
         """
         import requests
 
-        validator = self._validator(url)
+        validator = self._remembered(url)
         start = self._size() if validator else 0
         headers = {"Accept-Encoding": "identity"}
         if start and validator:
@@ -181,9 +182,10 @@ class ResumingDownloader:
         elif not answer.headers.get("Content-Range", "").startswith(f"bytes {start}-"):
             raise DataError(f"{url}: the server continues at another place than it was asked to")
         length = answer.headers.get("Content-Length", "")
-        total = start + int(length) if length.isdecimal() else None
+        is_packed = answer.headers.get("Content-Encoding", "identity") != "identity"
+        total = start + int(length) if length.isdecimal() and not is_packed else None
         self._check_size(url, total or 0)
-        self._remember(url, answer)
+        self._remember(url, "" if is_packed else _validator(answer.headers))
         return self._write(url, answer, start, total)
 
     def _write(self, url: str, answer: Any, start: int, total: int | None) -> bool:
@@ -211,19 +213,23 @@ class ResumingDownloader:
                 "was not kept"
             )
 
-    def _remember(self, url: str, answer: Any) -> None:
-        tag = answer.headers.get("ETag", "")
-        strong = tag if tag and not tag.startswith("W/") else ""
-        validator = strong or answer.headers.get("Last-Modified", "")
+    def _remember(self, url: str, validator: str) -> None:
         write_json(self._about, {"url": url, "validator": validator})
 
-    def _validator(self, url: str) -> str:
+    def _remembered(self, url: str) -> str:
         """Returns what the server called the file whose beginning is there; empty = not known."""
         try:
             about = json.loads(self._about.read_text("utf-8"))
             return str(about["validator"]) if about["url"] == url else ""
         except (OSError, ValueError, KeyError, TypeError):
             return ""
+
+
+def _validator(headers: Mapping[str, str]) -> str:
+    """Returns what a server calls the file that it sends; empty where it does not say."""
+    tag = headers.get("ETag", "")
+    is_strong = tag and not tag.startswith("W/")
+    return tag if is_strong else headers.get("Last-Modified", "")
 
 
 class _PassingError(Exception):

@@ -19,7 +19,13 @@ from cdmpp.datasets.fetch.registry import RecordSource, SourcePart
 from cdmpp.errors import DataError
 
 _COPY_BYTES = 1 << 20
+#: Files that a source may have: more are no measurement records.
+_MOST_FILES = 500_000
 _GZIP = b"\x1f\x8b"
+
+
+class WrongContentError(DataError):
+    """What was downloaded is damaged, or not what the source should be."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +49,8 @@ class Taker:
         self.folder = folder
         self._taken = folder / ".taken"
         self._patterns = [(_pattern(part.files), part) for part in source.parts]
-        self._bytes = 0
-        self._found: dict[SourcePart, list[tuple[str, Path]]] = {part: [] for part in source.parts}
+        self._bytes = self._files = 0
+        self._found: dict[SourcePart, dict[str, Path]] = {part: {} for part in source.parts}
 
     def take(self, members: Iterator[Member], *, strip: int = 0) -> None:
         """Copies what is named out of an archive or folder.
@@ -53,8 +59,8 @@ class Taker:
             strip: folders at the head of every path that do not count.
 
         Raises:
-            DataError: more bytes than the registry allows, a path that leads out of the folder, a
-                file whose git id is another one, or what is there cannot be read.
+            WrongContentError: more bytes than the registry allows, a path that leads out of the
+                folder, a file whose git id is another one, or what is there cannot be read.
         """
         for member in members:
             path = "/".join(member.path.split("/")[strip:])
@@ -64,12 +70,15 @@ class Taker:
 
     def _take(self, member: Member, path: str, part: SourcePart) -> None:
         if any(word in ("", ".", "..") for word in path.split("/")) or "\\" in path:
-            raise DataError(f"{member.path}: leads out of the folder; the archive is not trusted")
+            raise WrongContentError(
+                f"{member.path}: leads out of the folder; the archive is not trusted"
+            )
         self._bytes += member.size
-        if self._bytes > self.source.most_bytes:
-            raise DataError(
-                f"{self.source.name}: more than {self.source.most_bytes} bytes when unpacked, the "
-                "most that the registry allows; nothing of it was kept"
+        self._files += 1
+        if self._bytes > self.source.most_bytes or self._files > _MOST_FILES:
+            raise WrongContentError(
+                f"{self.source.name}: more than {self.source.most_bytes} bytes or {_MOST_FILES} "
+                "files when unpacked, the most that the registry allows; nothing of it was kept"
             )
         target = self._taken / str(self.source.parts.index(part)) / path
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -78,15 +87,17 @@ class Taker:
             while chunk := read.read(min(_COPY_BYTES, left + 1)):
                 left -= len(chunk)
                 if left < 0:
-                    raise DataError(f"{member.path}: is longer than its archive says; not trusted")
+                    raise WrongContentError(
+                        f"{member.path}: is longer than its archive says; not trusted"
+                    )
                 write.write(chunk)
         self._check(target, path)
-        self._found[part].append((path, target))
+        self._found[part][path] = target
 
     def _check(self, file: Path, path: str) -> None:
         expected = self.source.blobs.get(path)
         if expected is not None and git_blob_id(file) != expected:
-            raise DataError(
+            raise WrongContentError(
                 f"{path}: is git blob {git_blob_id(file)}, expected {expected}; it is not the file "
                 f"that {self.source.name} has: fetch it again, or give another --from"
             )
@@ -95,24 +106,29 @@ class Taker:
         """Joins what was taken into the files of the dataset.
 
         Raises:
-            DataError: of a part nothing was found.
+            WrongContentError: nothing was found, of all or of a part that is not optional.
         """
-        if missing := [part.files for part, found in self._found.items() if not found]:
-            raise DataError(
+        missing = [
+            part.files
+            for part, found in self._found.items()
+            if not found and not (part.is_optional and any(self._found.values()))
+        ]
+        if missing:
+            raise WrongContentError(
                 f"{self.source.name}: nothing like {', '.join(missing)} is there; expected the "
                 f"files of {self.source.homepage}"
             )
+        joined: dict[Path, list[Path]] = {}
         for part, found in self._found.items():
-            if part.into.endswith("/"):
-                head = _head(part.files)
-                for path, file in found:
-                    target = self.folder / part.into / path.removeprefix(head)
-                    target.parent.mkdir(parents=True, exist_ok=True)
-                    file.replace(target)
-            else:
-                target = self.folder / part.into
-                target.parent.mkdir(parents=True, exist_ok=True)
-                _join([file for _, file in sorted(found)], target)
+            for path, file in sorted(found.items()):
+                if part.into.endswith("/"):
+                    target = self.folder / part.into / path.removeprefix(_head(part.files))
+                else:
+                    target = self.folder / part.into
+                joined.setdefault(target, []).append(file)
+        for target, files in joined.items():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            _join(files, target)
         shutil.rmtree(self._taken, ignore_errors=True)
 
 
@@ -129,7 +145,7 @@ def members_of(place: Path, *, commit: str | None = None) -> Iterator[Member]:
         commit: of the repository that an archive of it must name, if it names one.
 
     Raises:
-        DataError: damaged, unreadable, or of another commit.
+        WrongContentError: damaged, unreadable, or of another commit.
     """
     try:
         if place.is_dir():
@@ -139,7 +155,7 @@ def members_of(place: Path, *, commit: str | None = None) -> Iterator[Member]:
         else:
             yield from _tar_members(place, commit)
     except (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise DataError(
+        raise WrongContentError(
             f"{place}: no whole archive ({error or type(error).__name__}); expected .tar.gz or "
             ".zip: download it again"
         ) from None
@@ -161,11 +177,14 @@ def _opener(path: Path) -> Callable[[], IO[bytes]]:
 
 
 def _tar_members(place: Path, commit: str | None) -> Iterator[Member]:
-    with tarfile.open(place, "r|*") as archive:
-        for info in archive:
-            _check_commit(archive.pax_headers.get("comment", ""), commit, place)
-            if info.isfile():
-                yield Member(info.name, info.size, _tar_opener(archive, info))
+    with _opened(place, unpacked=True) as stream:
+        with tarfile.open(fileobj=stream, mode="r|") as archive:
+            for info in archive:
+                _check_commit(archive.pax_headers.get("comment", ""), commit, place)
+                if info.isfile():
+                    yield Member(info.name, info.size, _tar_opener(archive, info))
+        while stream.read(_COPY_BYTES):  # to the end, where the checksum of the gzip stream is
+            pass
 
 
 def _tar_opener(archive: tarfile.TarFile, info: tarfile.TarInfo) -> Callable[[], IO[bytes]]:
@@ -193,7 +212,7 @@ def _zip_opener(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Callable[[],
 def _check_commit(named: str, commit: str | None, place: Path) -> None:
     """Checks the commit that `git archive` writes into what it makes."""
     if commit and re.fullmatch(r"[0-9a-f]{40}", named) and named != commit:
-        raise DataError(f"{place}: is an archive of commit {named}, expected {commit}")
+        raise WrongContentError(f"{place}: is an archive of commit {named}, expected {commit}")
 
 
 def git_blob_id(file: Path) -> str:
@@ -207,29 +226,36 @@ def git_blob_id(file: Path) -> str:
 
 def _join(files: Sequence[Path], target: Path) -> None:
     """Writes files one after the other, every one ending with its line; gzipped ones unpacked,
-    unless the target is.
+    unless the target is. A file that is as it should be is moved.
     """
+    keeps_gzip = target.suffix == ".gz"
+    if len(files) == 1 and (keeps_gzip or not _is_gzip(files[0])):
+        files[0].replace(target)
+        return
     with target.open("wb") as write:
         for file in files:
             last = b""
-            with _plain(file, keep=target.suffix == ".gz") as read:
+            with _opened(file, unpacked=not keeps_gzip) as read:
                 while chunk := read.read(_COPY_BYTES):
                     write.write(chunk)
                     last = chunk[-1:]
-            if last not in (b"", b"\n") and len(files) > 1:
+            if last not in (b"", b"\n") and not keeps_gzip:
                 write.write(b"\n")
 
 
 @contextlib.contextmanager
-def _plain(file: Path, *, keep: bool) -> Iterator[IO[bytes]]:
+def _opened(file: Path, *, unpacked: bool) -> Iterator[IO[bytes]]:
     with file.open("rb") as read:
-        is_gzip = read.read(2) == _GZIP
-        read.seek(0)
-        if is_gzip and not keep:
-            with gzip.GzipFile(fileobj=read) as unpacked:
-                yield unpacked  # type: ignore[misc]
+        if unpacked and _is_gzip(file):
+            with gzip.GzipFile(fileobj=read) as plain:
+                yield plain  # type: ignore[misc]
         else:
             yield read
+
+
+def _is_gzip(file: Path) -> bool:
+    with file.open("rb") as read:
+        return read.read(2) == _GZIP
 
 
 def _pattern(text: str) -> re.Pattern[str]:

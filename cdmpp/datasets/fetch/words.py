@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import shlex
+import shutil
+import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from cdmpp.datasets.fetch.registry import RecordSource
-from cdmpp.datasets.fetched import fetched_folder, read_fetched
+from cdmpp.datasets.fetched import Fetched, fetched_folder, read_fetched
 from cdmpp.devices.registry import find_device
+from cdmpp.devices.spec import DeviceSpec
 from cdmpp.text import aligned
 
 
@@ -67,14 +71,29 @@ def sources_text(rows: Sequence[ListedSource]) -> str:
         [row.source.name, row.source.kind, size_text(row.bytes), "yes" if row.folder else "no"]
         for row in rows
     ]
-    lines = [aligned(table, "llrl"), ""]
+    lines = [aligned(table, "llrl")]
     for row in rows:
         source = row.source
-        lines += [f"{source.name}: {source.title}"]
-        lines += [f"  devices: {', '.join(source.devices)}"]
-        lines += [f"  records: {source.programs}"] if source.programs else []
-        lines += [f"  licence: {source.licence}"]
+        lines += ["", *_wrapped(f"{source.name}: {source.title}", indent="")]
+        others = [label for label in source.devices if label not in source.default_for]
+        for title, text in (
+            ("devices", ", ".join(source.devices)),
+            ("by name only", ", ".join(others)),
+            ("records", source.programs),
+            ("licence", source.licence),
+            ("lies in", str(row.folder or "")),
+        ):
+            lines += _wrapped(f"{title}: {text}") if text else []
+    if any(row.bytes is None for row in rows):
+        lines += ["", "size ?: not known before it is fetched"]
     return "\n".join(lines)
+
+
+def _wrapped(text: str, *, indent: str = "  ") -> list[str]:
+    width = max(40, shutil.get_terminal_size().columns)
+    return textwrap.wrap(
+        text, width, initial_indent=indent, subsequent_indent=f"{indent}  ", break_on_hyphens=False
+    )
 
 
 def size_text(size: int | None) -> str:
@@ -82,21 +101,22 @@ def size_text(size: int | None) -> str:
     return "?" if size is None else f"{size / 1e6:,.1f} MB"
 
 
-def next_command(source: RecordSource, folder: Path, name: str = "") -> str:
+def next_command(source: RecordSource, fetched: Fetched, cache: Path, name: str) -> str:
     """Returns the sentence that says how the fetched records are used.
 
     Args:
         name: what was asked for; a device's label where that is one of the source's devices.
     """
-    spec = find_device(name) if name else None
-    labels = {found.name for label in source.devices if (found := find_device(label)) is not None}
-    device = name if spec is not None and spec.name in labels else source.devices[0]
     if source.kind == "other":
-        return f"no reader of cdmpp takes these records as they are; they are in {folder}"
-    train = f"python scripts/train.py --device {device}"
-    if source.kind == "tenset":
-        return f"next: {train} --dataset {folder}"
-    out = folder.parent.parent / source.name
-    extract = f"cdmpp dataset extract --dataset {folder} --device {device} --out {out}"
-    first = "make legacy-env (once), then: " if source.kind == "autotvm" else ""
-    return f"next: {first}{extract}, then: {train} --dataset {out}"
+        return f"no reader takes them as they are; they lie in {fetched_folder(cache, source.name)}"
+    spec = find_device(name)
+    asked = [] if spec is None else [label for label in fetched.devices if _is(label, spec)]
+    device = asked[0] if asked else fetched.devices[0]
+    where = "" if cache == Path("cache") else f" --cache {shlex.quote(str(cache))}"
+    first = "make legacy-env (once), then " if source.needs_legacy_env else ""
+    return f"next: {first}python scripts/train.py --device {device}{where}"
+
+
+def _is(label: str, spec: DeviceSpec) -> bool:
+    found = find_device(label)
+    return found is not None and found.name == spec.name
