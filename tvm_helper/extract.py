@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from cdmpp.datasets.autotvm.extract import extract_autotvm
-from cdmpp.datasets.autotvm.logs import is_autotvm_log
+from cdmpp.datasets.autotvm.logs import find_logs, is_autotvm_log, log_device
 from cdmpp.datasets.extraction.extract import Backend, ExtractProgress, ExtractReport, extract
 from cdmpp.datasets.extraction.extracted import is_extracted_dir
 from cdmpp.datasets.extraction.machine_code import FILE_NAME as MACHINE_CODE
@@ -27,6 +27,7 @@ from tvm_helper.legacy.fallback import featurise_with_ansor
 from tvm_helper.legacy.featurise import featurise_autotvm
 
 OnProgress = Callable[[ExtractProgress], None]
+Prepare = Callable[[], object]
 
 
 def extract_any(
@@ -40,6 +41,7 @@ def extract_any(
     fallback: Literal["ansor"] | None = None,
     jobs: int | None = None,
     backend: Backend = "local",
+    prepare: Prepare = find_environment,
     on_progress: OnProgress | None = None,
 ) -> ExtractReport:
     """Extracts a folder in Tenset's layout, AutoTVM logs or a MetaSchedule database.
@@ -51,6 +53,7 @@ def extract_any(
         target: MetaSchedule: only records whose target, as JSON, contains this.
         fallback: Tenset: what featurises the records that cannot be replayed.
         jobs, backend, on_progress: as of `cdmpp.datasets.extraction.extract.extract`.
+        prepare: called before the old TVM is needed; raises where its side environment is missing.
 
     Raises:
         DataError: the records or a device are missing, or `out_dir` cannot be written.
@@ -77,7 +80,7 @@ def extract_any(
     if is_database and devices is not None:
         return _extract_database(place, out_dir, devices[0], target, jobs, on_progress)
     if is_log:
-        find_environment()  # one clear error now instead of one in every worker
+        prepare()  # one clear error now instead of one in every worker
         return extract_autotvm(
             place, out_dir, devices, featurise_autotvm,
             per_task=per_task, jobs=jobs, on_progress=on_progress,
@@ -85,7 +88,7 @@ def extract_any(
     if per_task is not None:
         raise UsageError(f"--per-task is for AutoTVM logs; {place} is none")
     if fallback is not None:
-        find_environment()
+        prepare()
     return extract(
         place, out_dir, devices, featurise_with_ansor if fallback else featurise_records,
         jobs=jobs, on_progress=on_progress, network_info=network_info, backend=backend,
@@ -99,6 +102,7 @@ def extracted_folder(
     cache_dir: Path,
     network_info: Path | None = None,
     jobs: int | None = None,
+    prepare: Prepare = find_environment,
     on_progress: OnProgress | None = None,
 ) -> Path:
     """Returns an extracted folder of a dataset that has the devices, extracted when that has not
@@ -109,43 +113,45 @@ def extracted_folder(
             the devices (`cdmpp.datasets.find`), the shipped default dataset without devices.
         devices: labels; None = all.
         cache_dir: where extracted folders go, and fetched ones are.
+        jobs, prepare, on_progress: as of `extract_any`.
 
     Raises:
         DataError: the dataset or a device is missing, or nothing in it is usable.
         DeviceError: nobody knows a device.
     """
+    extract_one = partial(
+        _extracted, cache_dir=cache_dir, network_info=network_info, jobs=jobs, prepare=prepare,
+        on_progress=on_progress,
+    )  # fmt: skip
     if dataset is not None or not devices:
-        return _extracted(
-            dataset or default_dataset_dir(), devices, cache_dir, network_info, jobs, on_progress
-        )
-    folders = [
-        _extracted(found.path, found.devices, cache_dir, network_info, jobs, on_progress)
-        for found in find_records(devices, cache_dir)
-    ]
+        return extract_one(dataset or default_dataset_dir(), devices)
+    folders = [extract_one(one.path, one.devices) for one in find_records(devices, cache_dir)]
     return merged_folder(folders, cache_dir)
 
 
 def _extracted(
     dataset: Path,
     devices: Sequence[str] | None,
+    *,
     cache_dir: Path,
     network_info: Path | None,
     jobs: int | None,
+    prepare: Prepare,
     on_progress: OnProgress | None,
 ) -> Path:
     if is_extracted_dir(dataset):
         return dataset
     if is_metaschedule_database(dataset):
-        tables = cache_dir / _cache_name(dataset, None)
-        extract_any(dataset, tables, devices, jobs=jobs, on_progress=on_progress)
-        return tables
+        folder = cache_dir / _cache_name(dataset, None)
+        extract_any(dataset, folder, devices, jobs=jobs, on_progress=on_progress)
+        return folder
     if is_autotvm_log(dataset):
-        logs = cache_dir / _cache_name(dataset, None)
-        extract_any(dataset, logs, jobs=jobs, on_progress=on_progress)
-        return logs
-    found = find_devices(dataset)
-    for label in devices or []:
-        find_device_files(dataset, label)
+        network_info = None
+        found = sorted({log_device(path) for path in find_logs(dataset)})
+    else:
+        found = find_devices(dataset)
+        for label in devices or []:
+            find_device_files(dataset, label)
     folder = cache_dir / _cache_name(dataset, network_info)
     # A few devices of many get a folder of their own, unless all have been extracted before.
     part = sorted(set(devices or []))
@@ -155,7 +161,7 @@ def _extracted(
         digest = hashlib.sha256(",".join(part).encode()).hexdigest()[:8]
         folder = folder.with_name(f"{folder.name}-{len(part)}-devices-{digest}")
     extract_any(
-        dataset, folder, part or None, network_info=network_info, jobs=jobs,
+        dataset, folder, part or None, network_info=network_info, jobs=jobs, prepare=prepare,
         on_progress=on_progress,
     )  # fmt: skip
     return folder

@@ -95,7 +95,8 @@ def run(args: argparse.Namespace) -> int:
     out = args.out or Path("runs") / f"autotune-{options.name}"
     folder = extracted(
         options.train.dataset, options.train.devices, cache_dir=args.cache,
-        network_info=args.network_info, jobs=args.jobs, is_quiet=args.json or args.quiet,
+        network_info=args.network_info, jobs=args.jobs, may_install=not args.no_install,
+            is_quiet=args.json or args.quiet,
     )  # fmt: skip
     source = Source(load_samples, folder, list(options.train.devices) or None)
     study = run_study(

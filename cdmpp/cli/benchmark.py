@@ -128,7 +128,8 @@ def run(args: argparse.Namespace) -> int:
             name: extracted(
                 place, devices, cache_dir=args.cache, network_info=args.network_info,
                 # None, or all in this process, says nothing about extraction.
-                jobs=args.jobs or None, is_quiet=args.json or args.quiet,
+                jobs=args.jobs or None, may_install=not args.no_install,
+                is_quiet=args.json or args.quiet,
             )
             for name, place in places.items()
         }  # fmt: skip

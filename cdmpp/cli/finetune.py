@@ -94,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
     check_run_folder(run_dir, dump_text(options))
     samples = samples_of(
         options.dataset, options.devices, cache_dir=args.cache, network_info=args.network_info,
-        jobs=args.jobs, is_quiet=args.json or args.quiet,
+        jobs=args.jobs, may_install=not args.no_install, is_quiet=args.json or args.quiet,
     )  # fmt: skip
     with training_progress(is_quiet=args.json or args.quiet) as progress:
         result, budget = finetune_run(options, samples, run_dir, on_progress=progress)

@@ -36,7 +36,8 @@ def run(args: argparse.Namespace) -> int:
     if not args.op:
         samples = samples_of(
             args.dataset, asked_labels(args.dataset, args.device), cache_dir=args.cache,
-            network_info=args.network_info, jobs=args.jobs, is_quiet=args.json or args.quiet,
+            network_info=args.network_info, jobs=args.jobs, may_install=not args.no_install,
+            is_quiet=args.json or args.quiet,
         )  # fmt: skip
         rows = program_bounds(samples, args.program)
     elif args.shape and args.device:

@@ -96,7 +96,8 @@ def run(args: argparse.Namespace) -> int:
         samples = first_then_others(
             lambda: samples_of(
                 options.dataset, options.devices, cache_dir=args.cache,
-                network_info=args.network_info, jobs=args.jobs, is_quiet=args.json or args.quiet,
+                network_info=args.network_info, jobs=args.jobs, may_install=not args.no_install,
+            is_quiet=args.json or args.quiet,
             )
         )  # fmt: skip
         if not is_first():

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from cdmpp.datasets.extraction.extracted import is_extracted_dir
+from cdmpp.datasets.fetched import FETCHED_FILE
 from cdmpp.datasets.tenset.folder import default_dataset_dir
 from cdmpp.errors import UsageError
 from tvm_helper.extract import extract_any, extracted_folder
@@ -61,6 +62,29 @@ def test_options_of_other_sources_are_refused(
 def test_a_share_of_each_task_is_for_logs_only(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="for AutoTVM logs"):
         extract_any(default_dataset_dir(), tmp_path / "out", per_task=3)
+
+
+def test_one_log_of_many_is_enough_for_its_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = log(tmp_path / "logs").read_text()
+    (tmp_path / "logs" / "v100.json").write_text(text)
+    (tmp_path / "logs" / FETCHED_FILE).write_text("{}")
+
+    asked: list[Any] = []
+    prepared: list[None] = []
+    monkeypatch.setattr(
+        "tvm_helper.extract.extract_autotvm", lambda *words, **_: asked.append(words)
+    )
+    for devices in (["t4"], None):
+        extracted_folder(
+            tmp_path / "logs", devices, cache_dir=tmp_path / "cache",
+            prepare=lambda: prepared.append(None),
+        )  # fmt: skip
+    assert len(prepared) == 2
+    assert [words[2] for words in asked] == [["t4"], None]
+    assert "-1-devices-" in asked[0][1].name
+    assert "-devices-" not in asked[1][1].name
 
 
 def test_a_device_of_many_gets_a_folder_of_its_own_and_is_kept(tiny_dataset: Path) -> None:

@@ -15,11 +15,19 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from cdmpp.errors import CdmppError, UsageError
-from tvm_helper.legacy.environment import STAMP, LegacyEnvironment, default_folder, run
+from cdmpp.files.atomic import make_folder
+from cdmpp.files.journal import folder_lock
+from tvm_helper.legacy.environment import (
+    FOLDER_VARIABLE,
+    STAMP,
+    LegacyEnvironment,
+    default_folder,
+    run,
+)
 from tvm_helper.legacy.fast_calls import HEADER, REQUIREMENT, compile_bindings
 
 #: Installed without their dependencies (the first one would bring torch and much more).
@@ -36,6 +44,10 @@ REQUIREMENTS = (
 #: AutoTVM imports xgboost; the library alone is enough, without the GPU's communication library.
 WHEELS_LATE = ("xgboost==2.1.4",)
 
+Say = Callable[[str], None]
+
+#: What it takes, measured with the versions above.
+_SIZE = "460 MB of downloads, 1.2 GB on disk, one to two minutes"
 _PYTHON = (3, 11)
 _NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
 _CHECK = "import tvm, tvm.topi; from tvm import autotvm, auto_scheduler; print(tvm.__version__)"
@@ -48,41 +60,86 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--force", action="store_true", help="build again from nothing")
     args = parser.parse_args(argv)
     try:
-        print(build(args.folder, force=args.force))
+        print(build(args.folder, force=args.force, say=lambda text: print(text, flush=True)))
     except CdmppError as error:
         print(f"legacy-env: error: {error}", file=sys.stderr)
         return error.exit_code
     return 0
 
 
-def build(folder: Path, *, force: bool = False) -> str:
+def ready_environment(*, may_install: bool, say: Say) -> LegacyEnvironment:
+    """Returns the side environment, built first where it is missing.
+
+    Args:
+        say: told first what is built and how large it is, then every step.
+
+    Raises:
+        UsageError: it is missing and may not be installed; or as `build`.
+    """
+    environment = LegacyEnvironment(default_folder())
+    if environment.is_complete:
+        return environment
+    if not may_install:
+        raise UsageError(
+            f"AutoTVM logs and Ansor's own replay need a side environment with the old TVM; there "
+            f"is none at {environment.folder}, and --no-install is given. Leave that out, or run "
+            f"make legacy-env ({_SIZE}), or name one that is there: {FOLDER_VARIABLE}=DIR"
+        )
+    say(f"these records need a side environment with the old TVM: building it in "
+        f"{environment.folder} ({_SIZE})")  # fmt: skip
+    build(environment.folder, say=say)
+    return environment
+
+
+def build(folder: Path, *, force: bool = False, say: Say = lambda text: None) -> str:
     """Builds the side environment in `folder` and returns one sentence about it.
 
     Does nothing when a finished one made from the same list is there. A build that was interrupted
     is continued.
 
+    Args:
+        say: told every step when it begins.
+
     Raises:
-        UsageError: a tool is missing, a wheel cannot be installed, or the old TVM does not import.
+        UsageError: a tool is missing, a wheel cannot be installed, the old TVM does not import, or
+            another process builds there.
+        DataError: the folder cannot be written.
     """
     environment = LegacyEnvironment(Path(folder).resolve())
-    recipe = _recipe()
-    if force:
-        shutil.rmtree(environment.folder, ignore_errors=True)
-    if not force and _is_built(environment, recipe):
+    if not force and _is_built(environment, _recipe()):
         return f"The side environment is there already: {environment.folder}"
     _check_tools()
+    make_folder(environment.folder, what="side environment")
+    with folder_lock(
+        environment.folder, what="the side environment is being built by another process",
+        hint="wait for it and run the same command again",
+    ):  # fmt: skip
+        return _build(environment, force, say)
+
+
+def _build(environment: LegacyEnvironment, force: bool, say: Say) -> str:
+    if force:
+        for path in environment.folder.iterdir():
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            elif path.name != ".lock":
+                path.unlink()
     (environment.folder / STAMP).unlink(missing_ok=True)
     if not environment.python.exists():
+        say("side environment 1 of 4: a Python environment")
         run([_python(), "-m", "venv", str(environment.folder)], "make a Python environment")
     pip = [str(environment.python), "-m", "pip", "install", "--quiet", "--no-input",
            "--disable-pip-version-check"]  # fmt: skip
+    say("side environment 2 of 4: downloading and installing the wheels with the old TVM")
     # The late wheel before the requirements: pip then has nothing left to complain about.
     run([*pip, "--no-deps", *WHEELS, *WHEELS_LATE], "install the wheels with the old TVM")
+    say("side environment 3 of 4: what the old TVM imports")
     run([*pip, *REQUIREMENTS], "install what the old TVM imports")
+    say("side environment 4 of 4: compiling its bindings")
     _make_driver_stand_in(environment)
     compile_bindings(environment)
     version = run([str(environment.python), "-c", _CHECK], "import the old TVM", environment)
-    _write_stamp(environment, recipe, version.strip().splitlines()[-1])
+    _write_stamp(environment, _recipe(), version.strip().splitlines()[-1])
     return f"TVM {version.strip().splitlines()[-1]} is ready in {environment.folder}"
 
 

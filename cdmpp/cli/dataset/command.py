@@ -6,8 +6,13 @@ import argparse
 import json
 from pathlib import Path
 
-from cdmpp.cli.shared.options import add_output_options, labels_of, parse_seeds
-from cdmpp.cli.shared.samples import asked_labels, extraction_progress
+from cdmpp.cli.shared.options import (
+    add_no_install_option,
+    add_output_options,
+    labels_of,
+    parse_seeds,
+)
+from cdmpp.cli.shared.samples import asked_labels, extraction_progress, prepared
 from cdmpp.datasets.audit.audit import audit
 from cdmpp.datasets.audit.stats import dataset_stats, stats_text
 from cdmpp.datasets.audit.text import audit_text
@@ -59,6 +64,7 @@ def add_extract_options(parser: argparse.ArgumentParser) -> None:
         "legacy-env); they are counted separately",
     )
     parser.add_argument("--jobs", type=int, metavar="N", help="processes (default: one per CPU)")
+    add_no_install_option(parser)
     parser.add_argument(
         "--backend",
         choices=("local", "ray"),
@@ -170,6 +176,7 @@ def run_extract(args: argparse.Namespace) -> int:
             fallback=args.fallback,
             jobs=args.jobs,
             backend=args.backend,
+            prepare=prepared(may_install=not args.no_install),
             on_progress=show,
         )
     print(json.dumps(report.to_json()) if args.json else report.summary())

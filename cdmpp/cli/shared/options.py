@@ -60,6 +60,15 @@ def add_data_options(parser: argparse.ArgumentParser, *, is_dataset_required: bo
     parser.add_argument(
         "--jobs", type=int, metavar="N", help="processes that extract (default: one per CPU)"
     )
+    add_no_install_option(parser)
+
+
+def add_no_install_option(parser: argparse.ArgumentParser) -> None:
+    """Adds --no-install."""
+    parser.add_argument(
+        "--no-install", action="store_true",
+        help="do not build the side environment that AutoTVM logs need where it is missing",
+    )  # fmt: skip
 
 
 def add_training_options(parser: argparse.ArgumentParser) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ from cdmpp.datasets.find import registered_label
 from cdmpp.datasets.samples import Samples
 from cdmpp.timing.stats import timer
 from tvm_helper.extract import extracted_folder
+from tvm_helper.legacy.setup import ready_environment
 
 
 def asked_labels(dataset: Path | None, devices: Iterable[str] | None) -> list[str]:
@@ -41,6 +43,7 @@ def samples_of(
     cache_dir: Path,
     network_info: Path | None = None,
     jobs: int | None = None,
+    may_install: bool = True,
     is_quiet: bool,
 ) -> Samples:
     """Returns the samples of a dataset on some devices (none = all); arguments as of `extracted`.
@@ -50,7 +53,7 @@ def samples_of(
     """
     folder = extracted(
         dataset, devices, cache_dir=cache_dir, network_info=network_info, jobs=jobs,
-        is_quiet=is_quiet,
+        may_install=may_install, is_quiet=is_quiet,
     )  # fmt: skip
     return cache.load_samples(folder, list(devices) or None)
 
@@ -62,6 +65,7 @@ def extracted(
     cache_dir: Path,
     network_info: Path | None = None,
     jobs: int | None = None,
+    may_install: bool = True,
     is_quiet: bool,
 ) -> Path:
     """Returns `tvm_helper.extract.extracted_folder`, with its progress.
@@ -69,15 +73,27 @@ def extracted(
     Args:
         dataset: empty or None = what has the devices, or the shipped default dataset.
         devices: labels; none = all.
+        may_install: whether the side environment that AutoTVM logs need may be built.
 
     Raises:
         DataError: the dataset or a device is missing, or nothing in it is usable.
+        UsageError: the logs need the side environment, and it cannot or may not be built.
     """
     with extraction_progress(is_quiet=is_quiet) as show:
         return extracted_folder(
             Path(dataset) if dataset else None, list(devices) or None,
-            cache_dir=cache_dir, network_info=network_info, jobs=jobs, on_progress=show,
+            cache_dir=cache_dir, network_info=network_info, jobs=jobs,
+            prepare=prepared(may_install=may_install), on_progress=show,
         )  # fmt: skip
+
+
+def prepared(*, may_install: bool) -> Callable[[], object]:
+    """Returns what builds the side environment with the old TVM where it is missing, telling it on
+    stderr.
+    """
+    return lambda: ready_environment(
+        may_install=may_install, say=lambda text: print(text, file=sys.stderr, flush=True)
+    )
 
 
 @contextmanager

@@ -310,8 +310,14 @@ def test_the_command_names_what_to_build_when_there_is_no_side_environment(
     monkeypatch.setenv("CDMPP_LEGACY_ENV", str(tmp_path / "nowhere"))
     log = write_log(tmp_path / "t4.json.gz", [line()])
     command = ["dataset", "extract", "--dataset", str(log), "--out", str(tmp_path / "out")]
-    assert main(command) == 2
+    assert main([*command, "--no-install"]) == 2
+    said = capsys.readouterr().err
+    assert "make legacy-env" in said
+    assert said.count("\n") == 1
+    train = ["train", "--dataset", str(log), "--cache", str(tmp_path), "--no-install"]
+    assert main([*train, "--out", str(tmp_path / "run")]) == 2
     assert "make legacy-env" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
 
 
 def test_programs_per_task_are_for_autotvm_logs_only(

@@ -29,6 +29,7 @@ from cdmpp.features.program.loop_tree import (
     stores_with_path,
 )
 from cdmpp.features.tree import compact_ast
+from cdmpp.files.journal import folder_lock
 from cdmpp.records import MeasureRecord
 from tests.benchmarks.ansor_crosscheck import crosscheck
 from tests.benchmarks.ansor_equivalence import program_difference
@@ -338,6 +339,50 @@ def test_building_twice_does_nothing_the_second_time(tmp_path: Path) -> None:
     (environment.folder / STAMP).write_text("{}")
     with pytest.raises(UsageError, match="install the wheels with the old TVM"):
         setup.build(environment.folder)
+
+
+def test_two_builds_in_one_folder_are_refused(tmp_path: Path) -> None:
+    environment = fake_environment(tmp_path / "env", "exit 9")
+    (environment.folder / STAMP).unlink()
+    with folder_lock(environment.folder), pytest.raises(UsageError, match="by another process"):
+        setup.build(environment.folder)
+
+
+def test_building_from_nothing_keeps_the_lock(tmp_path: Path) -> None:
+    folder = tmp_path / "env"
+    (folder / "bin").mkdir(parents=True)
+    (folder / "bin" / "python").write_text("#!/bin/sh\nexit 9\n")
+    (folder / "leftover").write_text("")
+    said: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(setup, "run", lambda *words: said.append("ran") or "")
+        with pytest.raises(UsageError, match=r"got no .*libtvm\.so"):
+            setup.build(folder, force=True, say=said.append)
+    assert [path.name for path in folder.iterdir()] == [".lock"]
+    assert [text for text in said if text != "ran"] == [
+        "side environment 1 of 4: a Python environment",
+        "side environment 2 of 4: downloading and installing the wheels with the old TVM",
+        "side environment 3 of 4: what the old TVM imports",
+        "side environment 4 of 4: compiling its bindings",
+    ]
+
+
+def test_a_missing_environment_is_built_after_saying_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, said = tmp_path / "env", list[str]()
+    monkeypatch.setenv("CDMPP_LEGACY_ENV", str(folder))
+    monkeypatch.setattr(setup, "build", lambda folder, *, say: said.append(f"built {folder}"))
+    with pytest.raises(UsageError, match="--no-install is given"):
+        setup.ready_environment(may_install=False, say=said.append)
+    assert said == []
+    assert setup.ready_environment(may_install=True, say=said.append).folder == folder
+    assert f"building it in {folder} (460 MB of downloads, 1.2 GB on disk" in said[0]
+    assert said[1:] == [f"built {folder}"]
+    there = fake_environment(tmp_path / "there", "exit 0")
+    monkeypatch.setenv("CDMPP_LEGACY_ENV", str(there.folder))
+    assert setup.ready_environment(may_install=False, say=said.append).folder == there.folder
+    assert len(said) == 2
 
 
 def test_targets_lose_what_the_old_tvm_does_not_know() -> None:
