@@ -18,6 +18,7 @@ from cdmpp.processes.campaign import CampaignProgress
 Show = Callable[[str, int, int | None, str], None]
 
 _SECONDS_BETWEEN_LINES = 10.0
+_MEGABYTE = 1_000_000
 
 
 @contextlib.contextmanager
@@ -71,15 +72,14 @@ def fetch_progress(*, is_quiet: bool) -> Iterator[Callable[[FetchProgress], None
 
         def show_fetch(now: FetchProgress) -> None:
             left, rate = now.seconds_left, now.bytes_per_s
-            note = "" if rate is None else f"MB, {rate / 1e6:.1f} MB/s"
+            done, total = now.done // _MEGABYTE, None
+            note = f"{done} MB"
+            if now.total is not None:
+                total, note = -(-now.total // _MEGABYTE), "MB"
+                done = total if now.done == now.total else done
+            note += "" if rate is None else f", {rate / _MEGABYTE:.1f} MB/s"
             note += "" if left is None else f", about {left:.0f} s left"
-            total = None if now.total is None else -(-now.total // 1_000_000)
-            show(
-                now.what,
-                now.done // 1_000_000 if now.done != now.total else total or 0,
-                total,
-                note,
-            )
+            show(now.what, done, total, note if now.done or total else "")
 
         yield show_fetch
 

@@ -13,7 +13,13 @@ from urllib.parse import quote
 
 from cdmpp.datasets.autotvm.logs import find_logs, log_device, read_autotvm_log
 from cdmpp.datasets.fetch.registry import Download, RecordSource
-from cdmpp.datasets.fetch.resume import FetchProgress, OnFetch, Patience, ResumingDownloader
+from cdmpp.datasets.fetch.resume import (
+    FetchProgress,
+    OnBytes,
+    OnFetch,
+    Patience,
+    ResumingDownloader,
+)
 from cdmpp.datasets.fetch.unpack import (
     Taker,
     WrongContentError,
@@ -151,14 +157,28 @@ def _places(
     is_url = origin is not None and origin.startswith(("http://", "https://"))
     if origin is not None and not is_url:
         return _local_places(source, Path(origin))
-    return [
-        _Place(
-            _download(source, item, work, origin, on_progress, patience),
-            item.path,
-            source.strip if item.is_archive else 0,
-        )
-        for item in source.downloads
-    ]
+    places = []
+    for number, item in enumerate(source.downloads, start=1):
+        count = f" ({number} of {len(source.downloads)})" if len(source.downloads) > 1 else ""
+        shown = _shown(f"fetching {source.name}{count}", on_progress)
+        file = _download(source, item, work, origin, shown, patience)
+        places.append(_Place(file, item.path, source.strip if item.is_archive else 0))
+    return places
+
+
+def _shown(what: str, on_progress: OnFetch) -> OnBytes:
+    """Returns what shows a download, with the rate since its first bytes of this run."""
+    first: list[tuple[float, int]] = []
+
+    def on_bytes(done: int, total: int | None) -> None:
+        now = time.monotonic()
+        first.append((now, done))
+        del first[1:]
+        passed = now - first[0][0]
+        rate = max(0, done - first[0][1]) / passed if passed > 0.5 else None
+        on_progress(FetchProgress(what, done, total, rate))
+
+    return on_bytes
 
 
 def _download(
@@ -166,20 +186,11 @@ def _download(
     item: Download,
     work: Path,
     mirror: str | None,
-    on_progress: OnFetch,
+    on_bytes: OnBytes,
     patience: Patience | None,
 ) -> Path:
     """Returns the downloaded file, as large and with the checksum that the registry says."""
     import pooch
-
-    began, first = time.monotonic(), -1
-
-    def on_bytes(done: int, total: int | None) -> None:
-        nonlocal first
-        first = done if first < 0 else first
-        passed = time.monotonic() - began
-        rate = (done - first) / passed if passed > 0.5 else None
-        on_progress(FetchProgress(f"fetching {item.path.rpartition('/')[2]}", done, total, rate))
 
     url = item.url if mirror is None else f"{mirror.rstrip('/')}/{quote(item.path)}"
     part = work / f"{item.path}.part"

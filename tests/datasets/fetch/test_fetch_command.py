@@ -102,9 +102,8 @@ def test_progress_is_lines_where_there_is_no_terminal(
         assert run("tlcbench", "--from", server.url, "--cache", str(tmp_path)) == 0
     captured = capsys.readouterr()
     assert "it had nothing of platinum-8124m" in captured.out
-    name = source.downloads[0].path
-    assert captured.err.splitlines()[0] == f"fetching {name}: 0 of 5"
-    assert captured.err.splitlines()[-2].startswith(f"fetching {name}: 5 of 5")
+    assert captured.err.splitlines()[0] == "fetching tlcbench: 0 of 5, MB"
+    assert captured.err.splitlines()[-2].startswith("fetching tlcbench: 5 of 5, MB")
 
 
 @pytest.mark.parametrize(
