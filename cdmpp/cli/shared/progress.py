@@ -93,10 +93,11 @@ def _bar() -> Iterator[Show]:
         last_what = ""
 
         def show(what: str, done: int, total: int | None, note: str) -> None:
-            nonlocal last_what
+            nonlocal last_what, line
             if what != last_what:
                 last_what = what
-                bar.reset(line, total=total)
+                bar.remove_task(line)  # a reset one keeps its total where the new one is unknown
+                line = bar.add_task(what, total=total, note=note)
             bar.update(line, description=what, completed=done, total=total, note=note)
 
         yield show

@@ -99,9 +99,9 @@ def _record_files(folder: Path) -> list[Path]:
 
 def _how_to_get(device: str) -> str:
     return (
-        "To get Tenset's records (k80, t4, e5-2673, epyc-7452, platinum-8272, graviton2), follow "
-        "the README of the GitHub repository tlc-pack/tenset; CDMPP's own a100, v100 and p100 "
-        "records are figshare 24156084. Unpack them so that "
-        f"DIR/measure_records/{device}/*.json and DIR/network_info/ exist, then run: "
+        "cdmpp dataset fetch brings Tenset's records: tenset-gpu-full those of k80 and t4, "
+        "tenset-cpu-full those of e5-2673, epyc-7452, platinum-8272 and graviton2. Records of your "
+        f"own must lie in DIR/measure_records/{device}/*.json and their tasks in "
+        "DIR/network_info/; then run: "
         f"python scripts/train.py --device {device} --dataset DIR"
     )

@@ -302,7 +302,7 @@ def test_a_missing_device_says_what_to_do(shipped: Path) -> None:
         find_device_files(shipped, "t4")
     text = str(caught.value)
     for part in (
-        "'t4'", "epyc-avx512-2c", "xeon-avx2-1c", "tlc-pack/tenset", "24156084",
+        "'t4'", "epyc-avx512-2c", "xeon-avx2-1c", "cdmpp dataset fetch", "tenset-gpu-full",
         "DIR/measure_records/t4/*.json", "DIR/network_info/",
         "python scripts/train.py --device t4 --dataset DIR",
     ):  # fmt: skip
@@ -310,9 +310,9 @@ def test_a_missing_device_says_what_to_do(shipped: Path) -> None:
 
 
 def test_a_missing_dataset_says_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="tlc-pack/tenset"):
+    with pytest.raises(DataError, match="tenset-gpu-full"):
         find_device_files(tmp_path / "none", "t4")
-    with pytest.raises(DataError, match="tlc-pack/tenset"):
+    with pytest.raises(DataError, match="tenset-gpu-full"):
         find_devices(tmp_path)
 
 
