@@ -14,7 +14,7 @@ TRIALS ?= 32
 DEVICE_DATA = $(if $(wildcard $(AUTOTVM)/manifest.json),--data autotvm=$(AUTOTVM))
 export OMP_NUM_THREADS ?= 2
 
-.PHONY: bench-autotune ablation priors bench-embedding bench-models bench-scoring tune-peers tables pretrained leaderboard bench-extract bench-conv bench-operators bench-bounds bench-search bench-replay legacy-env ansor-test bench-ansor help venv demo test check exhaustive lines structure lint format bench golden report clean
+.PHONY: bench-autotune ablation priors bench-embedding bench-models bench-scoring tune-peers tables pretrained leaderboard bench-extract bench-conv bench-operators bench-bounds bench-search bench-replay data-a100 legacy-env ansor-test bench-ansor help venv demo test check exhaustive lines structure lint format bench golden report clean
 
 help:
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -160,6 +160,9 @@ tune-%: $(STAMP)
 	  $(if $(findstring rank,$*),--set objective.kind=error-and-order --set objective.order_weight=100) \
 	  $(if $(findstring gbdt,$*),,--set 'trial_settings=[$(subst -,_,$*).loop.cpu_seconds=60]')
 	cp runs/tune-$*/best.yaml configs/models/$*.yaml
+
+data-a100: legacy-env ## make data/metaschedule-a100 again from its database (half an hour on two cores)
+	$(BIN)/cdmpp dataset extract --dataset data/metaschedule-a100 --device a100 --out data/metaschedule-a100
 
 legacy-env: $(STAMP) ## build .venv-legacy: the old TVM, for AutoTVM logs and Ansor's own replay
 	$(BIN)/python -m tvm_helper.legacy.setup

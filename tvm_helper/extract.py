@@ -16,7 +16,13 @@ from cdmpp.datasets.extraction.extracted import is_extracted_dir
 from cdmpp.datasets.extraction.machine_code import FILE_NAME as MACHINE_CODE
 from cdmpp.datasets.extraction.merge import merged_folder
 from cdmpp.datasets.find import find_records, shipped_folders
-from cdmpp.datasets.metaschedule.databases import is_metaschedule_database
+from cdmpp.datasets.metaschedule.databases import (
+    is_metaschedule_database,
+    read_module_json,
+    read_workloads,
+)
+from cdmpp.datasets.metaschedule.extract import extract_database
+from cdmpp.datasets.metaschedule.older import old_version
 from cdmpp.datasets.tenset.folder import default_dataset_dir, find_device_files, find_devices
 from cdmpp.errors import UsageError
 from cdmpp.files.atomic import write_atomic
@@ -25,6 +31,7 @@ from tvm_helper.featurise import featurise_records
 from tvm_helper.legacy.environment import find_environment
 from tvm_helper.legacy.fallback import featurise_with_ansor
 from tvm_helper.legacy.featurise import featurise_autotvm
+from tvm_helper.legacy.metaschedule import featurise_older_traces
 
 OnProgress = Callable[[ExtractProgress], None]
 Prepare = Callable[[], object]
@@ -175,15 +182,28 @@ def _extract_database(
     jobs: int | None,
     on_progress: OnProgress | None,
 ) -> ExtractReport:
-    from tvm_helper.programs.metaschedule import import_database  # needs TVM, the others do not
+    if _is_of_older_tvm(place):
+        find_environment()
+        report = extract_database(
+            place, out_dir, featurise_older_traces,
+            device=device, target=target, jobs=jobs, on_progress=on_progress,
+        )  # fmt: skip
+    else:
+        from tvm_helper.programs.metaschedule import import_database  # needs TVM, the others do not
 
-    report = import_database(
-        place, out_dir, device=device, target=target, jobs=jobs, on_progress=on_progress
-    )
+        report = import_database(
+            place, out_dir, device=device, target=target, jobs=jobs, on_progress=on_progress
+        )
     for name in (MACHINE_CODE, IN_NETWORK):  # what else a search knows of its programs
         if (place / name).is_file():
             write_atomic(out_dir / name, partial(shutil.copyfile, place / name))
     return report
+
+
+def _is_of_older_tvm(database_dir: Path) -> bool:
+    """Whether the first module of a database has the format of TVM 0.17 or before."""
+    workloads = read_workloads(database_dir)
+    return bool(workloads) and old_version(read_module_json(database_dir, workloads[0])) is not None
 
 
 def _cache_name(dataset: Path, network_info: Path | None) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import time
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any, Self
 
 from cdmpp.errors import DataError, UsageError
@@ -101,3 +103,15 @@ class LegacyTvm:
             words = self._pipe.last_words()
             text = f"The old TVM's process is gone (after {answered} answers): {words}."
         raise LegacyProcessError(text, answered=answered)
+
+
+@lru_cache(maxsize=1)
+def shared_process() -> LegacyTvm:
+    """Returns this process's connection to the old TVM; it takes seconds to start.
+
+    Raises:
+        UsageError: there is no side environment.
+    """
+    process = LegacyTvm()
+    atexit.register(process.close)
+    return process

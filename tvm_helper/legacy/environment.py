@@ -98,7 +98,8 @@ def find_environment() -> LegacyEnvironment:
     if not environment.is_complete:
         raise UsageError(
             f"No side environment with the old TVM (got nothing complete at {environment.folder}; "
-            f"AutoTVM logs and Ansor's own replay need it). Build it: make legacy-env "
+            "AutoTVM logs, MetaSchedule databases of older TVMs and Ansor's own replay need it). "
+            "Build it: make legacy-env "
             f"(or name one: {FOLDER_VARIABLE}=DIR)"
         )
     return environment

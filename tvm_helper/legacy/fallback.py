@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import atexit
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import lru_cache
 from typing import TypeAlias
 
 from cdmpp.errors import DataError, ReplayError
@@ -13,7 +11,7 @@ from cdmpp.features.compact_ast import CompactAst
 from cdmpp.records import MeasureRecord, TensetTask
 from tvm_helper.featurise import featurise_records
 from tvm_helper.legacy.ansor import featurise_by_ansor
-from tvm_helper.legacy.client import LegacyTvm
+from tvm_helper.legacy.client import shared_process
 
 NAME = "ansor"
 
@@ -61,12 +59,4 @@ def with_fallback(
 def _featurise_by_ansor(
     task: TensetTask, records: Sequence[MeasureRecord]
 ) -> list[CompactAst | ReplayError]:
-    return featurise_by_ansor(_shared_process(), task, records)
-
-
-@lru_cache(maxsize=1)
-def _shared_process() -> LegacyTvm:
-    """Returns this process's connection to the old TVM; it takes seconds to start."""
-    process = LegacyTvm()
-    atexit.register(process.close)
-    return process
+    return featurise_by_ansor(shared_process(), task, records)

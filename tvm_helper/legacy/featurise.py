@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import atexit
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any
 
 from cdmpp.datasets.autotvm.extract import AutotvmFeatures
@@ -15,7 +13,7 @@ from cdmpp.features.compact_ast import CompactAst
 from cdmpp.features.program.loop_tree import LoopTree
 from cdmpp.records import MeasureRecord
 from tvm_helper.legacy.ansor import legacy_target
-from tvm_helper.legacy.client import LegacyProcessError, LegacyTvm
+from tvm_helper.legacy.client import LegacyProcessError, LegacyTvm, shared_process
 from tvm_helper.legacy.tir import loop_tree_from_json
 from tvm_helper.legacy.tree_features import compact_asts
 from tvm_helper.legacy.validity import rejection
@@ -36,15 +34,7 @@ def featurise_autotvm(task: AutotvmTask, records: Sequence[MeasureRecord]) -> Au
     Raises:
         UsageError: there is no side environment.
     """
-    return features_of(_shared_process(), task, records)
-
-
-@lru_cache(maxsize=1)
-def _shared_process() -> LegacyTvm:
-    """Returns this process's connection to the old TVM; it takes seconds to start."""
-    process = LegacyTvm()
-    atexit.register(process.close)
-    return process
+    return features_of(shared_process(), task, records)
 
 
 def features_of(

@@ -27,6 +27,7 @@ def serve() -> None:
     kinds: dict[str, Callable[[Any, dict[str, Any]], Iterator[dict[str, Any]]]] = {
         "autotvm": _autotvm,
         "ansor": _ansor,
+        "metaschedule": _metaschedule,
     }
     for line in sys.stdin:
         request = json.loads(line)
@@ -172,6 +173,60 @@ def _ansor(tvm: Any, request: dict[str, Any]) -> Iterator[dict[str, Any]]:
             yield {"tir": _lower(tvm, *dag.apply_steps_from_state(recovered.state))}
         except Exception as error:
             yield {"error": _reason(error)}
+
+
+def _metaschedule(tvm: Any, request: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Replays traces of one MetaSchedule workload and lowers their blocks to plain loops.
+
+    Request: `module` (JSON node graph), `traces` (instructions, decisions). Answers: first
+    `{"blocks", "flop_count"}`, blocks being `[name, axes of the last operand]` of the unscheduled
+    module (0 axes where it reads one buffer) and the count None where TVM cannot count; then for
+    every trace `{"tir"}` or `{"error"}`; `{"task_error"}` alone when the module cannot be loaded.
+    """
+    try:
+        module = tvm.ir.load_json(request["module"])
+        blocks = _blocks(tvm, module)
+    except Exception as error:
+        yield {"task_error": _reason(error)}
+        return
+    yield {"blocks": blocks, "flop_count": _tir_flops(tvm, module)}
+    transform = tvm.tir.transform
+    lower = tvm.transform.Sequential(
+        [
+            transform.LowerCrossThreadReduction(),
+            transform.LowerInitBlock(),
+            transform.ConvertBlocksToOpaque(),
+            transform.LowerMatchBuffer(),
+            transform.LowerOpaqueBlock(),
+        ]
+    )
+    for trace in request["traces"]:
+        try:
+            if any(step[0] == "Tensorize" for step in trace[0]):
+                from tvm.tir import tensor_intrin  # noqa: F401  (registers what is named)
+            schedule = tvm.tir.Schedule(module, debug_mask="none", error_render_level="none")
+            tvm.tir.schedule.Trace.apply_json_to_schedule(trace, schedule)
+            yield {"tir": str(tvm.ir.save_json(lower(schedule.mod)["main"]))}
+        except Exception as error:
+            yield {"error": _reason(error)}
+
+
+def _blocks(tvm: Any, module: Any) -> list[tuple[str, int]]:
+    schedule = tvm.tir.Schedule(module, debug_mask="none", error_render_level="none")
+    blocks = [
+        schedule.get(handle) for handle in schedule.get_child_blocks(schedule.get_block("root"))
+    ]
+    return [
+        (str(block.name_hint), len(block.reads[-1].region) if len(block.reads) > 1 else 0)
+        for block in blocks
+    ]
+
+
+def _tir_flops(tvm: Any, module: Any) -> float | None:
+    try:
+        return float(tvm.tir.analysis.estimate_tir_flops(module))
+    except Exception:  # not every expression can be counted
+        return None
 
 
 if __name__ == "__main__":

@@ -40,18 +40,19 @@ _KEPT_ATTRIBUTES = ("pragma_", "double_buffer_scope")
 _TRANSPARENT = frozenset(("tir.Allocate", "tir.AllocateConst", "tir.DeclBuffer", "tir.AssertStmt"))
 
 
-def loop_tree_from_json(text: str) -> LoopTree:
+def loop_tree_from_json(text: str, read: type[TirReader] | None = None) -> LoopTree:
     """Returns the loop tree of a TIR function.
 
     Args:
         text: JSON node graph of a `PrimFunc` at the level of the compact AST.
+        read: what reads the graph; None = of a TE schedule.
 
     Raises:
         DataError: not such a graph, or a node that has no place in a loop tree.
     """
     try:
         graph = json.loads(text)
-        return _Reader(graph["nodes"], int(graph["root"])).tree()
+        return (read or TirReader)(graph["nodes"], int(graph["root"])).tree()
     except (ValueError, KeyError, IndexError, TypeError, RecursionError) as error:
         raise DataError(
             f"Cannot turn a TIR node graph into a loop tree ({type(error).__name__}: {error}); "
@@ -59,8 +60,8 @@ def loop_tree_from_json(text: str) -> LoopTree:
         ) from error
 
 
-class _Reader:
-    """Reads one function. Nodes are numbers; node 0 is null."""
+class TirReader:
+    """Reads one function made from a TE schedule. Nodes are numbers; node 0 is null."""
 
     def __init__(self, nodes: list[dict[str, Any]], root: int) -> None:
         self._nodes = nodes
@@ -120,6 +121,10 @@ class _Reader:
             return []
         raise KeyError(f"a statement of type {kind}")
 
+    def _is_in_memory(self, buffer: int) -> bool:
+        """Whether a buffer is a parameter or allocated; else it is a register."""
+        return buffer in self._in_memory
+
     def _store(self, attrs: dict[str, str]) -> list[Node]:
         """Returns the store; none for a register.
 
@@ -127,7 +132,7 @@ class _Reader:
         realized: the original's features do not see them.
         """
         buffer = int(attrs["buffer"])
-        if buffer not in self._in_memory:
+        if not self._is_in_memory(buffer):
             return []
         indices = tuple(self._expr(index) for index in self._items(attrs["indices"]))
         return [Store(self._buffer(buffer), indices, self._expr(attrs["value"]))]
@@ -213,7 +218,7 @@ class _Reader:
     def _load(self, attrs: dict[str, str]) -> Expr:
         number = int(attrs["buffer"])
         buffer = self._buffer(number)
-        if number not in self._in_memory:
+        if not self._is_in_memory(number):
             return Expr("var", buffer.dtype, (), self._name(number))
         indices = tuple(self._expr(index) for index in self._items(attrs["indices"]))
         return Expr("load", buffer.dtype, indices, buffer)

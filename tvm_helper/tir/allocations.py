@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from cdmpp.features.program.expr import Buffer, Expr
 from cdmpp.features.program.loop_tree import (
@@ -29,10 +30,11 @@ def without_empty_nodes(nodes: list[Node]) -> list[Node]:
     return kept
 
 
-def _reads(expr: Expr, buffer: Buffer) -> bool:
-    if expr.op == "load" and expr.value is buffer:
-        return True
-    return any(_reads(argument, buffer) for argument in expr.args)
+@lru_cache(maxsize=4096)
+def _read_buffers(expr: Expr) -> frozenset[Buffer]:
+    """Returns the buffers that an expression reads; every allocation is looked for in each."""
+    own = (expr.value,) if expr.op == "load" else ()
+    return frozenset(own).union(*map(_read_buffers, expr.args))
 
 
 def uses(nodes: list[Node], buffer: Buffer, *, only_stores: bool = False) -> bool:
@@ -42,10 +44,10 @@ def uses(nodes: list[Node], buffer: Buffer, *, only_stores: bool = False) -> boo
             if node.buffer is buffer:
                 return True
             read = (*node.indices, node.value)
-            if not only_stores and any(_reads(expr, buffer) for expr in read):
+            if not only_stores and any(buffer in _read_buffers(expr) for expr in read):
                 return True
         elif not only_stores and isinstance(node, Condition):
-            if _reads(node.condition, buffer):
+            if buffer in _read_buffers(node.condition):
                 return True
             if uses(children(node), buffer):
                 return True

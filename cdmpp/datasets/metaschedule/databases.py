@@ -3,18 +3,22 @@
 Source: the two files that apache-tvm 0.27 writes. `database_workload.json` has one line a workload,
 `[structural hash, base64 of a length of 8 bytes and the module's JSON]`;
 `database_tuning_record.json` one a record, `[workload number, [trace, run seconds, target,
-arguments]]`, a trace being `[instructions, decisions]`.
+arguments]]`, a trace being `[instructions, decisions]`. Each may be gzipped, with `.gz` after its
+name. TVM 0.16 writes the same two, modules apart (see `older`).
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
+import gzip
 import json
-from collections.abc import Iterator
+import zlib
+from collections.abc import Container, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 from cdmpp.datasets.read_report import ReadReport
 from cdmpp.datasets.tenset.record_file import MAX_LINE_BYTES
@@ -78,7 +82,45 @@ class TuningRecord:
 
 def is_metaschedule_database(place: Path) -> bool:
     """Whether the folder is a database of MetaSchedule."""
-    return (Path(place) / RECORD_FILE).is_file() and (Path(place) / WORKLOAD_FILE).is_file()
+    return all(database_file(place, name).is_file() for name in (RECORD_FILE, WORKLOAD_FILE))
+
+
+def database_file(database_dir: Path, name: str) -> Path:
+    """Returns the path of one of the two files: the gzipped one where only that is there."""
+    plain = Path(database_dir) / name
+    zipped = plain.with_name(f"{name}.gz")
+    return zipped if zipped.is_file() and not plain.is_file() else plain
+
+
+class DamagedGzipError(DataError):
+    """A gzipped file cannot be read to its end.
+
+    Attributes:
+        reason: what is wrong, for counting.
+        detail: what the decompressor says.
+    """
+
+    reason = "truncated or damaged gzip"
+
+    def __init__(self, path: Path, detail: str) -> None:
+        super().__init__(f"{path}: {self.reason} ({detail}); expected the whole file")
+        self.detail = detail
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
+    """Opens one of the two files; offsets in it are those of the unzipped text.
+
+    Raises:
+        DataError: it cannot be read.
+    """
+    try:
+        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as stream:
+            yield cast(BinaryIO, stream)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise DamagedGzipError(path, str(error)) from None
+    except OSError as error:
+        raise DataError(f"{path}: cannot read ({error.strerror or error})") from None
 
 
 def read_workloads(database_dir: Path) -> list[Workload]:
@@ -87,18 +129,26 @@ def read_workloads(database_dir: Path) -> list[Workload]:
     Raises:
         DataError: the file cannot be read, or a line is no workload.
     """
-    path = Path(database_dir) / WORKLOAD_FILE
+    path = database_file(database_dir, WORKLOAD_FILE)
     workloads: list[Workload] = []
-    try:
-        with path.open("rb") as stream:
-            offset = 0
-            while line := stream.readline(MAX_WORKLOAD_BYTES):
-                value = _workload_line(path, len(workloads), line)
-                workloads.append(Workload(json.dumps([value[0]]), offset))
-                offset += len(line)
-    except OSError as error:
-        raise DataError(f"{path}: cannot read ({error.strerror or error})") from None
+    with _opened(path) as stream:
+        offset = 0
+        while line := stream.readline(MAX_WORKLOAD_BYTES):
+            value = _workload_line(path, len(workloads), line)
+            workloads.append(Workload(json.dumps([value[0]]), offset))
+            offset += len(line)
     return workloads
+
+
+def read_workload_line(database_dir: Path, workload: Workload) -> bytes:
+    """Returns the line of a workload.
+
+    Raises:
+        DataError: the file cannot be read.
+    """
+    with _opened(database_file(database_dir, WORKLOAD_FILE)) as stream:
+        stream.seek(workload.offset)
+        return stream.readline(MAX_WORKLOAD_BYTES)
 
 
 def read_module_json(database_dir: Path, workload: Workload) -> str:
@@ -107,15 +157,11 @@ def read_module_json(database_dir: Path, workload: Workload) -> str:
     Raises:
         DataError: the file cannot be read, or the line holds no module.
     """
-    path = Path(database_dir) / WORKLOAD_FILE
+    path = database_file(database_dir, WORKLOAD_FILE)
+    value = _workload_line(path, 0, read_workload_line(database_dir, workload))
     try:
-        with path.open("rb") as stream:
-            stream.seek(workload.offset)
-            value = _workload_line(path, 0, stream.readline(MAX_WORKLOAD_BYTES))
         data = base64.b64decode(value[1], validate=True)
         return data[_LENGTH_BYTES:].decode()
-    except OSError as error:
-        raise DataError(f"{path}: cannot read ({error.strerror or error})") from None
     except (binascii.Error, UnicodeDecodeError) as error:
         raise DataError(
             f"{path}: workload {workload.key} holds no module ({error}); expected the base64 of "
@@ -143,9 +189,7 @@ def read_tuning_records(
     report: ReadReport,
     *,
     device: str,
-    start: int = 0,
-    line: int = 1,
-    count: int | None = None,
+    only: Container[int] | None = None,
 ) -> Iterator[TuningRecord]:
     """Yields the records of a database; counts what cannot be used in `report`.
 
@@ -156,15 +200,14 @@ def read_tuning_records(
         workloads: as `read_workloads` gave them.
         report: counters, updated while reading.
         device: label for all records.
-        start: byte at which to begin, the beginning of line `line`.
-        count: lines to read; None = all.
+        only: numbers of the lines to read; the others are not counted. None = all.
 
     Raises:
         DataError: the file cannot be read.
     """
-    path = Path(database_dir) / RECORD_FILE
-    report.files += start == 0
-    for number, text in _lines(path, report, start=start, line=line, count=count):
+    path = database_file(database_dir, RECORD_FILE)
+    report.files += 1
+    for number, text in _lines(path, report, only):
         report.lines += 1
         try:
             found = parse_tuning_record(text, workloads, device=device, line=number)
@@ -180,36 +223,16 @@ def read_tuning_records(
         yield found
 
 
-def record_line_offsets(database_dir: Path, every: int) -> list[tuple[int, int]]:
-    """Returns (byte, line number from 1) of every so-many-th line of the tuning records.
-
-    Raises:
-        DataError: the file cannot be read.
-    """
-    path = Path(database_dir) / RECORD_FILE
-    offsets: list[tuple[int, int]] = []
-    try:
-        with path.open("rb") as stream:
-            offset = number = 0
-            while line := stream.readline():
-                if number % every == 0:
-                    offsets.append((offset, number + 1))
-                offset += len(line)
-                number += 1
-    except OSError as error:
-        raise DataError(f"{path}: cannot read ({error.strerror or error})") from None
-    return offsets
-
-
 def _lines(
-    path: Path, report: ReadReport, *, start: int, line: int, count: int | None
+    path: Path, report: ReadReport, only: Container[int] | None
 ) -> Iterator[tuple[int, str]]:
     """Yields (line number, text) of the lines that are text and not blank."""
+    number = 0
     try:
-        with path.open("rb") as stream:
-            stream.seek(start)
-            number = line
-            while (count is None or number < line + count) and (raw := stream.readline()):
+        with _opened(path) as stream:
+            for number, raw in enumerate(stream, 1):
+                if only is not None and number not in only:
+                    continue
                 text = raw.decode("utf-8", "replace").strip()
                 if not text:
                     report.comments += 1
@@ -218,9 +241,8 @@ def _lines(
                     report.skip(path.name, number, "not text", detail="not UTF-8 or too long")
                 else:
                     yield number, text
-                number += 1
-    except OSError as error:
-        raise DataError(f"{path}: cannot read ({error.strerror or error})") from None
+    except DamagedGzipError as error:
+        report.skip(path.name, number + 1, error.reason, detail=error.detail)
 
 
 def parse_tuning_record(

@@ -21,6 +21,7 @@ from cdmpp.datasets.metaschedule.databases import (
     TuningRecord,
     Workload,
     read_tuning_records,
+    read_workload_line,
     read_workloads,
 )
 from cdmpp.datasets.read_report import ReadReport
@@ -149,9 +150,7 @@ def _records(databases: Sequence[Path]) -> Iterator[tuple[Path, Workload, Tuning
 
 
 def _workload_text(database: Path, workload: Workload) -> str:
-    with (database / WORKLOAD_FILE).open("rb") as stream:
-        stream.seek(workload.offset)
-        return stream.readline().decode("ascii").rstrip("\n") + "\n"
+    return read_workload_line(database, workload).decode("ascii").rstrip("\n") + "\n"
 
 
 def _record_text(found: TuningRecord, workload: int, costs_s: list[float]) -> str:

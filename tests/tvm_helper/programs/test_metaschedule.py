@@ -137,7 +137,7 @@ def test_records_become_programs_and_measurements(
         features = np.array(row["leaf_features"], np.float32).reshape(-1, 164)
         assert np.array_equal(features, expected.leaf_features)
         assert row["tree"] == expected.tree.tolist()
-        assert (row["source"], row["operator"]) == ("metaschedule", "matmul+relu")
+        assert (row["source"], row["operator"]) == ("metaschedule", "dense+relu")
         assert row["target_kind"] == "llvm"
     assert programs[0]["flop_count"] == 16 * 48 * (32 * 2 + 1)
     samples = load_samples(tmp_path / "out")
@@ -158,17 +158,17 @@ def test_shards_are_resumed_and_bad_lines_counted(database: Path, tmp_path: Path
         )
     )  # fmt: skip
     out = tmp_path / "out"
-    first = import_database(database, out, device="x", jobs=1, shard_records=3)
+    first = import_database(database, out, device="x", jobs=1, shard_records=1)
     assert first.read.skipped == {
         "not measured": 1, "not JSON": 2, "not a tuning record": 1, "unknown workload": 1,
         "malformed tuning record": 1, "malformed target": 1,
     }  # fmt: skip
     assert first.rejected == {"replay: trace cannot be applied": 1}
     assert first.measurements == 6
-    assert first.shards == 5
-    (out / "shard-00001.json").unlink()
-    second = import_database(database, out, device="x", jobs=1, shard_records=3)
-    assert second.reused == 4
+    assert first.shards > 1
+    (out / "shard-00000.json").unlink()
+    second = import_database(database, out, device="x", jobs=1, shard_records=1)
+    assert second.reused == first.shards - 1
     assert second.data_hash == first.data_hash
 
 

@@ -1,0 +1,84 @@
+"""Databases that older TVMs wrote: which format a module has, and what TVM 0.17 is given for it.
+
+Old modules are graphs with a `type_key` a node; TVM 0.27 writes another kind of graph. Before Relax
+(up to builds of TVM 0.16) modules lack `global_infos`, typed expressions `struct_info_`, and the
+instruction Split the attribute `disable_predication`; the rest is the same.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+#: Instruction -> the attributes it has in TVM 0.17, where older TVMs wrote one less: the last one.
+_LATER_ATTRIBUTES = {"Split": (2, False)}
+
+
+def old_version(module_json: str) -> str | None:
+    """Returns the version of the older TVM that wrote a module (`unknown` where it does not say).
+
+    None for a module of the present format, and for text that is no module at all.
+    """
+    try:
+        graph = json.loads(module_json)
+    except (ValueError, RecursionError):
+        return None
+    if not _is_old(graph):
+        return None
+    attrs = graph.get("attrs")
+    return str(attrs.get("tvm_version", "unknown")) if isinstance(attrs, dict) else "unknown"
+
+
+def _is_old(graph: Any) -> bool:
+    nodes = graph.get("nodes") if isinstance(graph, dict) else None
+    return (
+        isinstance(nodes, list)
+        and bool(nodes)
+        and all(isinstance(node, dict) and isinstance(node.get("type_key"), str) for node in nodes)
+    )
+
+
+def upgraded_module(module_json: str) -> str:
+    """Returns an old module's JSON with the attributes that TVM 0.17 expects.
+
+    A module that has them stays as it is.
+
+    Args:
+        module_json: of a module with an `old_version`.
+    """
+    graph: dict[str, Any] = json.loads(module_json)
+    nodes: list[dict[str, Any]] = graph["nodes"]
+    no_infos = None
+    for node in list(nodes):
+        attrs = node.get("attrs")
+        if not isinstance(attrs, dict):
+            continue
+        if "_checked_type_" in attrs:
+            attrs.setdefault("struct_info_", "0")  # node 0 is null
+        if node["type_key"] == "IRModule" and "global_infos" not in attrs:
+            if no_infos is None:
+                no_infos = str(len(nodes))
+                nodes.append({"type_key": "Map"})
+            attrs["global_infos"] = no_infos
+    return json.dumps(graph)
+
+
+def upgraded_trace(trace: list[Any]) -> list[Any]:
+    """Returns a trace with the attributes of instructions that TVM 0.17 expects.
+
+    Args:
+        trace: instructions and decisions, as the database has them; not changed.
+    """
+    instructions, *rest = trace
+    return [[_upgraded_instruction(step) for step in instructions], *rest]
+
+
+def _upgraded_instruction(step: Any) -> Any:
+    if not (isinstance(step, list) and len(step) >= 3 and isinstance(step[2], list)):
+        return step
+    count, default = (
+        _LATER_ATTRIBUTES.get(step[0], (0, None)) if isinstance(step[0], str) else (0, None)
+    )
+    if len(step[2]) != count - 1:
+        return step
+    return [step[0], step[1], [*step[2], default], *step[3:]]

@@ -1,0 +1,97 @@
+"""MetaSchedule databases of older TVMs, by way of the old TVM in the side environment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from cdmpp.datasets.metaschedule.extract import WorkloadFeatures
+from cdmpp.datasets.metaschedule.older import old_version, upgraded_module, upgraded_trace
+from cdmpp.errors import DataError, ReplayError
+from cdmpp.features.compact_ast import CompactAst
+from cdmpp.features.program.loop_tree import LoopTree
+from cdmpp.records import MeasureRecord
+from tvm_helper.featurise import rejection
+from tvm_helper.legacy.block_tir import loop_tree_of_blocks
+from tvm_helper.legacy.client import LegacyProcessError, LegacyTvm, shared_process
+from tvm_helper.legacy.tree_features import compact_asts
+from tvm_helper.programs.block_names import operator_of_blocks
+
+#: Programs of one workload that may crash or hang the old TVM before the others are given up.
+_GIVE_UP_AFTER = 3
+_MAX_DETAIL = 160
+
+
+def featurise_older_traces(module_json: str, records: list[MeasureRecord]) -> WorkloadFeatures:
+    """Replays programs of one workload of an older TVM's database.
+
+    Args:
+        module_json: the workload's module, as the database has it.
+        records: their `steps` are traces (instructions, decisions).
+
+    Raises:
+        DataError: the old TVM cannot load the module.
+        UsageError: there is no side environment.
+    """
+    return features_of(shared_process(), module_json, records)
+
+
+def features_of(
+    tvm: LegacyTvm, module_json: str, records: Sequence[MeasureRecord]
+) -> WorkloadFeatures:
+    """As `featurise_older_traces`, with the given connection."""
+    module = upgraded_module(module_json)
+    head: dict[str, Any] = {}
+    programs: list[LoopTree | ReplayError] = []
+    deaths = 0
+    while len(programs) < len(records):
+        traces = [upgraded_trace(list(record.steps)) for record in records[len(programs) :]]
+        request = {"kind": "metaschedule", "module": module, "traces": traces}
+        try:
+            for answer in tvm.ask(request):
+                if "task_error" in answer:
+                    raise DataError(_cannot_load(module_json, answer["task_error"]))
+                if "blocks" in answer:
+                    head = answer
+                else:
+                    programs.append(_program(answer))
+        except LegacyProcessError as error:
+            deaths += 1
+            lost = 1 if deaths < _GIVE_UP_AFTER else len(records) - len(programs)
+            programs += [_failure("old TVM's process died", error)] * lost
+    blocks = [(str(name), int(axes)) for name, axes in head.get("blocks", [])]
+    results = list(_featurised(programs, records))
+    return WorkloadFeatures(operator_of_blocks(blocks), head.get("flop_count"), results)
+
+
+def _cannot_load(module_json: str, reason: str) -> str:
+    return (
+        f"TVM 0.17 cannot load a workload's module that TVM {old_version(module_json)} wrote "
+        f"({reason}); expected one of TVM 0.16 or before, or of TVM 0.27"
+    )
+
+
+def _program(answer: dict[str, Any]) -> LoopTree | ReplayError:
+    if "error" in answer:
+        return _failure("trace cannot be applied", answer["error"])
+    try:
+        return loop_tree_of_blocks(answer["tir"])
+    except (DataError, RecursionError) as error:
+        return _failure("no loop tree", error)
+
+
+def _failure(what: str, detail: object) -> ReplayError:
+    return ReplayError(f"{what}: {' '.join(str(detail).split())[:_MAX_DETAIL]}")
+
+
+def _featurised(
+    programs: Sequence[LoopTree | ReplayError], records: Sequence[MeasureRecord]
+) -> Iterator[CompactAst | ReplayError]:
+    asts = iter(compact_asts([tree for tree in programs if isinstance(tree, LoopTree)]))
+    for program, record in zip(programs, records, strict=True):
+        result = program if isinstance(program, ReplayError) else next(asts)
+        if isinstance(program, LoopTree) and isinstance(result, CompactAst):
+            reason = rejection(program, record)
+            result = replace(result, valid=reason is None, reject_reason=reason)
+        yield result
