@@ -40,6 +40,14 @@ def test_nothing_heavy_is_loaded(statement):
     assert loaded_after(statement) == set()
 
 
+def test_the_list_of_public_records_needs_no_network() -> None:
+    program = (
+        "import sys\nfrom cdmpp.cli.main import main\nmain(['dataset', 'fetch', '--list'])\n"
+        "assert not {'pooch', 'requests', 'torch', 'tvm'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=REPOSITORY)
+
+
 @pytest.mark.parametrize("command", ["train", "finetune"])
 def test_help_of_a_training_needs_no_torch(command):
     statement = f"from cdmpp.cli.main import main; main(['{command}', '--help'])"

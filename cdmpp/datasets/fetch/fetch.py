@@ -85,6 +85,8 @@ def fetch(
         for left in ("tmp", "old"):
             remove_abandoned(folder.parent, f"{source.name}.*.{left}")
         before = read_fetched(folder)
+        if before is not None and before.commit != source.commit:
+            before = None  # an earlier registry pinned another one
         if before is not None and _is_as_recorded(folder, before):
             return FetchResult(folder, before, is_new=False)
         places = _places(source, work, origin, on_progress, patience)
@@ -161,7 +163,11 @@ def _places(
     for number, item in enumerate(source.downloads, start=1):
         count = f" ({number} of {len(source.downloads)})" if len(source.downloads) > 1 else ""
         shown = _shown(f"fetching {source.name}{count}", on_progress)
-        file = _download(source, item, work, origin, shown, patience)
+        try:
+            file = _download(source, item, work, origin, shown, patience)
+        except DataError as error:
+            page = f" (its page: {source.by_hand})" if source.by_hand else ""
+            raise DataError(f"{error}{page}") from None
         places.append(_Place(file, item.path, source.strip if item.is_archive else 0))
     return places
 
@@ -334,7 +340,8 @@ def _devices(source: RecordSource, folder: Path) -> tuple[str, ...]:
     """Returns the labels of those devices of a source that have records in the folder."""
     if source.kind != "autotvm":
         return source.devices
-    return tuple(log_device(log) for log in find_logs(folder))
+    there = {log_device(log) for log in find_logs(folder)}
+    return tuple(label for label in source.devices if label in there)
 
 
 def _is_as_recorded(folder: Path, fetched: Fetched) -> bool:

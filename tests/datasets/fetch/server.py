@@ -21,6 +21,7 @@ class Served:
         has_ranges: whether it continues where it is asked to.
         pause_s: between two pieces of `piece` bytes.
         redirect: path that it sends to instead.
+        is_chunked: whether it sends chunks and does not say how many bytes there are.
     """
 
     content: bytes = b""
@@ -32,6 +33,7 @@ class Served:
     pause_s: float = 0.0
     piece: int = 1 << 14
     redirect: str = ""
+    is_chunked: bool = False
 
 
 @dataclass
@@ -108,13 +110,19 @@ def _answer(handler: BaseHTTPRequestHandler, state: Server) -> None:
     handler.send_response(206 if start else 200)
     if start:
         handler.send_header("Content-Range", f"bytes {start}-{size - 1}/{size}")
-    handler.send_header("Content-Length", str(size - start))
+    if served.is_chunked:
+        handler.send_header("Transfer-Encoding", "chunked")
+    else:
+        handler.send_header("Content-Length", str(size - start))
     handler.send_header("Content-Type", served.content_type)
     if served.etag:
         handler.send_header("ETag", served.etag)
     handler.end_headers()
     most = served.cut_after.pop(0) if served.cut_after else size
     for at in range(start, min(size, start + most), served.piece):
-        handler.wfile.write(served.content[at : min(at + served.piece, start + most)])
+        piece = served.content[at : min(at + served.piece, start + most)]
+        handler.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece) if served.is_chunked else piece)
         handler.wfile.flush()
         time.sleep(served.pause_s)
+    if served.is_chunked and most >= size - start:
+        handler.wfile.write(b"0\r\n\r\n")

@@ -251,6 +251,18 @@ def test_a_source_that_changed_since_is_named(
     assert (folder / "platinum-8124m.json").read_bytes() == kept
 
 
+def test_another_commit_of_the_registry_is_another_source(
+    source: RecordSource, archive: bytes, files: dict[str, bytes], tmp_path: Path
+) -> None:
+    serve(source, archive, tmp_path)
+    files["logs/t4/b.kernel.log"] = log_lines(1)
+    other = "f" * 40
+    packed = tar_of({f"repo/{path}": content for path, content in files.items()}, commit=other)
+    result = serve(replace(source, commit=other), packed, tmp_path)
+    assert (result.is_new, result.fetched.commit) == (True, other)
+    assert records(result.folder / "t4.json") == 301
+
+
 def test_two_fetches_of_one_source(source: RecordSource, archive: bytes, tmp_path: Path) -> None:
     name = source.downloads[0].path
     with serving({name: Served(archive, pause_s=0.05, piece=4096)}) as server:
@@ -357,6 +369,17 @@ def test_real_logs_through_a_mirror(tmp_path: Path) -> None:
     result = serve(registered, packed, tmp_path)
     assert result.fetched.devices == ("t4",)
     assert records(result.folder / "t4.json") == lines.count(b"\n") == 7016
+
+
+def test_a_host_that_wants_a_browser(source: RecordSource, tmp_path: Path) -> None:
+    page = "https://example.org/page"
+    name = source.downloads[0].path
+    with (
+        serving({name: Served(b"<html>", content_type="text/html")}) as server,
+        pytest.raises(DataError, match=f"web page .* --from FILE .its page: {page}"),
+    ):
+        fetch(replace(source, by_hand=page), tmp_path, origin=server.url)
+    assert nothing_is_left(tmp_path)
 
 
 def test_without_a_network_it_is_one_sentence(source: RecordSource, tmp_path: Path) -> None:

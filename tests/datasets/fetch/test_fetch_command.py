@@ -88,7 +88,7 @@ def test_json_is_what_fetched_json_says(
     folder = cache / "fetched" / "tlcbench"
     assert (value.pop("folder"), value.pop("is_new")) == (str(folder), True)
     assert value == json.loads((folder / "fetched.json").read_text())
-    assert value["devices"] == ["platinum-8124m", "t4"]
+    assert value["devices"] == ["t4", "platinum-8124m"]
 
 
 def test_progress_is_lines_where_there_is_no_terminal(

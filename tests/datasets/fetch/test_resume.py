@@ -62,6 +62,15 @@ def test_a_server_that_cannot_continue_sends_it_again(get, served: Served, serve
     assert ranges(server) == ["", "bytes=262144-"]
 
 
+def test_a_cut_is_seen_where_nobody_says_how_long_it_is(
+    get, served: Served, server: Server
+) -> None:
+    """As an archive that its host packs while it sends it."""
+    served.is_chunked, served.etag, served.cut_after = True, 'W/"1"', [262_144, 500_000]
+    assert get() == CONTENT
+    assert ranges(server) == ["", "", ""]
+
+
 @pytest.mark.parametrize("etag", ["", 'W/"1"'])
 def test_what_may_be_another_file_is_not_continued(
     etag: str, get, served: Served, server: Server
