@@ -21,6 +21,10 @@ from cdmpp.errors import DataError
 _COPY_BYTES = 1 << 20
 #: Files that a source may have: more are no measurement records.
 _MOST_FILES = 500_000
+#: What reading a damaged archive raises, or one that asks for a password.
+_DAMAGES = (
+    tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, gzip.BadGzipFile, RuntimeError,
+)  # fmt: skip
 _GZIP = b"\x1f\x8b"
 
 
@@ -62,10 +66,11 @@ class Taker:
             WrongContentError: more bytes than the registry allows, a path that leads out of the
                 folder, a file whose git id is another one, or what is there cannot be read.
         """
-        for member in members:
-            path = "/".join(member.path.split("/")[strip:])
-            for pattern, part in self._patterns:
-                if pattern.fullmatch(path):
+        with _undamaged(self.source.name):
+            for member in members:
+                path = "/".join(member.path.split("/")[strip:])
+                part = next((p for pattern, p in self._patterns if pattern.fullmatch(path)), None)
+                if part is not None:
                     self._take(member, path, part)
 
     def _take(self, member: Member, path: str, part: SourcePart) -> None:
@@ -91,6 +96,8 @@ class Taker:
                         f"{member.path}: is longer than its archive says; not trusted"
                     )
                 write.write(chunk)
+            if left:
+                raise WrongContentError(f"{member.path}: is shorter than is said; not trusted")
         self._check(target, path)
         self._found[part][path] = target
 
@@ -106,7 +113,8 @@ class Taker:
         """Joins what was taken into the files of the dataset.
 
         Raises:
-            WrongContentError: nothing was found, of all or of a part that is not optional.
+            WrongContentError: nothing was found, of all or of a part that is not optional, or a
+                gzipped file is damaged.
         """
         missing = [
             part.files
@@ -128,8 +136,20 @@ class Taker:
                 joined.setdefault(target, []).append(file)
         for target, files in joined.items():
             target.parent.mkdir(parents=True, exist_ok=True)
-            _join(files, target)
+            with _undamaged(f"{self.source.name}: {target.name}"):
+                _join(files, target)
         shutil.rmtree(self._taken, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _undamaged(what: str) -> Iterator[None]:
+    try:
+        yield
+    except _DAMAGES as error:
+        raise WrongContentError(
+            f"{what}: no whole archive ({error or type(error).__name__}); expected .tar.gz, .zip "
+            "or .gz: download it again"
+        ) from None
 
 
 def has_files_of(source: RecordSource, members: Iterator[Member]) -> bool:
@@ -147,18 +167,12 @@ def members_of(place: Path, *, commit: str | None = None) -> Iterator[Member]:
     Raises:
         WrongContentError: damaged, unreadable, or of another commit.
     """
-    try:
-        if place.is_dir():
-            yield from _folder_members(place)
-        elif zipfile.is_zipfile(place):
-            yield from _zip_members(place, commit)
-        else:
-            yield from _tar_members(place, commit)
-    except (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise WrongContentError(
-            f"{place}: no whole archive ({error or type(error).__name__}); expected .tar.gz or "
-            ".zip: download it again"
-        ) from None
+    if place.is_dir():
+        yield from _folder_members(place)
+    elif zipfile.is_zipfile(place):
+        yield from _zip_members(place, commit)
+    else:
+        yield from _tar_members(place, commit)
 
 
 def _folder_members(folder: Path) -> Iterator[Member]:

@@ -175,6 +175,34 @@ def test_an_archive_with_a_wrong_byte(
     assert nothing_is_left(tmp_path)
 
 
+def zip_of(files: dict[str, bytes]) -> bytes:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_STORED) as archive:
+        for path, content in files.items():
+            archive.writestr(f"repo/{path}", content)
+    return packed.getvalue()
+
+
+@pytest.mark.parametrize("damage", ["none", "a byte", "cut", "a password"])
+def test_a_damaged_zip(
+    damage: str, source: RecordSource, files: dict[str, bytes], tmp_path: Path
+) -> None:
+    packed = bytearray(zip_of(files))
+    if damage == "a byte":
+        packed[packed.index(b"[-1, 17]") + 5] = ord("9")
+    elif damage == "cut":
+        packed = packed[:-200]
+    elif damage == "a password":
+        for mark, flags in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+            packed[packed.index(mark) + flags] |= 1
+    if damage == "none":
+        check_whole(serve(source, bytes(packed), tmp_path).folder)
+    else:
+        with pytest.raises(WrongContentError, match="logs: no whole archive"):
+            serve(source, bytes(packed), tmp_path)
+        assert nothing_is_left(tmp_path)
+
+
 @pytest.mark.parametrize("name", ["logs/t4/../../../x.kernel.log", "logs/t4/..\\x.kernel.log"])
 @pytest.mark.parametrize("pattern", ["logs/t4/*.kernel.log", "logs/**"])
 def test_a_path_that_leads_out(
@@ -355,6 +383,9 @@ def test_single_files_one_of_them_gzipped(source: RecordSource, tmp_path: Path) 
     assert (folder / "database_workload.json").read_bytes() == b"[]\n"
     place = unpack({path.partition("/")[2]: data for path, data in content.items()}, tmp_path / "b")
     assert not fetch(database, tmp_path, origin=str(place)).is_new
+    (place / "database_tuning_record.json.gz").write_bytes(gzip.compress(b"[0]\n" * 99)[:-9])
+    with pytest.raises(WrongContentError, match=r"cut: database_tuning_record.json: no whole arch"):
+        fetch(replace(database, name="cut"), tmp_path, origin=str(place))
     with pytest.raises(DataError, match="is one file, expected a folder with ms/"):
         fetch(replace(database, name="x"), tmp_path, origin=str(place / "database_workload.json"))
 
