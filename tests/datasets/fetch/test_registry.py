@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import hashlib
 import re
 from pathlib import Path
 
@@ -70,6 +72,16 @@ def test_every_entry_becomes_what_its_kind_is_read_as(source: RecordSource) -> N
         assert made == {"database_workload.json", "database_tuning_record.json"}
     if not any(item.is_archive for item in source.downloads):
         assert {item.path for item in source.downloads} == {part.files for part in source.parts}
+
+
+def test_a_checksum_is_that_of_the_shipped_copy() -> None:
+    """`data/metaschedule-a100` has the file as it was, gzipped."""
+    source = next(source for source in SOURCES if source.name == "bennu-a100")
+    item = source.downloads[0]
+    name = item.path.rpartition("/")[2]
+    content = gzip.decompress((ROOT / "data/metaschedule-a100" / f"{name}.gz").read_bytes())
+    assert item.bytes == len(content)
+    assert item.checksum == f"sha256:{hashlib.sha256(content).hexdigest()}"
 
 
 def test_no_machine_is_named_in_the_registry() -> None:
