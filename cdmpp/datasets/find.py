@@ -134,6 +134,15 @@ def record_folder(labels: Sequence[str], cache_dir: Path) -> Path:
 
 
 def registered_label(label: str) -> str:
-    """Returns the registry's label of a device that is asked for by another of its names."""
+    """Returns the registry's label of a device that is asked for by another of its names; where the
+    shipped measurements call that device by another name, theirs.
+
+    Raises:
+        DataError: a shipped folder is damaged.
+    """
     found = find_device(label)
-    return label if found is None else found.name
+    if found is None:
+        return label
+    shipped = {name for folder in shipped_folders() for name in folder.devices}
+    same = [name for name in sorted(shipped) if find_device(name) == found]
+    return found.name if found.name in same or not same else same[0]

@@ -94,6 +94,13 @@ def test_other_names_of_a_device_become_its_label() -> None:
     ]  # fmt: skip
 
 
+def test_a_device_is_called_as_the_shipped_measurements_call_it() -> None:
+    """Their `a100` is an alias of the registry's `a100-40gb`: neither found the other's records."""
+    labels = {registered_label(name) for name in ("a100", "A100-PCIE-40GB", "a100-40gb")}
+    assert labels == {"a100"}
+    assert registered_label("a100-80gb") == "a100-80gb"
+
+
 def test_one_folder_is_wanted_where_a_command_reads_one(tmp_path: Path) -> None:
     assert record_folder([], tmp_path) == default_dataset_dir()
     assert record_folder(["v100", "k80"], tmp_path).name == "ansor-gpu"
