@@ -22,7 +22,7 @@ from cdmpp.datasets.metaschedule.databases import (
     read_workloads,
 )
 from cdmpp.datasets.metaschedule.extract import extract_database
-from cdmpp.datasets.metaschedule.older import old_version
+from cdmpp.datasets.metaschedule.older import module_format
 from cdmpp.datasets.tenset.folder import default_dataset_dir, find_device_files, find_devices
 from cdmpp.errors import UsageError
 from cdmpp.files.atomic import write_atomic
@@ -85,7 +85,9 @@ def extract_any(
         what = "databases" if is_database else "AutoTVM logs"
         raise UsageError(f"{what} are extracted on one machine; got --backend {backend}")
     if is_database and devices is not None:
-        return _extract_database(place, out_dir, devices[0], target, jobs, on_progress)
+        return _extract_database(
+            place, out_dir, devices[0], target, jobs=jobs, prepare=prepare, on_progress=on_progress
+        )
     if is_log:
         prepare()  # one clear error now instead of one in every worker
         return extract_autotvm(
@@ -150,7 +152,7 @@ def _extracted(
         return dataset
     if is_metaschedule_database(dataset):
         folder = cache_dir / _cache_name(dataset, None)
-        extract_any(dataset, folder, devices, jobs=jobs, on_progress=on_progress)
+        extract_any(dataset, folder, devices, jobs=jobs, prepare=prepare, on_progress=on_progress)
         return folder
     if is_autotvm_log(dataset):
         network_info = None
@@ -179,11 +181,13 @@ def _extract_database(
     out_dir: Path,
     device: str,
     target: str | None,
+    *,
     jobs: int | None,
+    prepare: Prepare,
     on_progress: OnProgress | None,
 ) -> ExtractReport:
     if _is_of_older_tvm(place):
-        find_environment()
+        prepare()
         report = extract_database(
             place, out_dir, featurise_older_traces,
             device=device, target=target, jobs=jobs, on_progress=on_progress,
@@ -201,9 +205,9 @@ def _extract_database(
 
 
 def _is_of_older_tvm(database_dir: Path) -> bool:
-    """Whether the first module of a database has the format of TVM 0.17 or before."""
+    """Whether the first module of a database has the old format."""
     workloads = read_workloads(database_dir)
-    return bool(workloads) and old_version(read_module_json(database_dir, workloads[0])) is not None
+    return bool(workloads) and module_format(read_module_json(database_dir, workloads[0])).is_old
 
 
 def _cache_name(dataset: Path, network_info: Path | None) -> str:

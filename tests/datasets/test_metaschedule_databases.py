@@ -21,7 +21,12 @@ from cdmpp.datasets.metaschedule.databases import (
     read_workloads,
 )
 from cdmpp.datasets.metaschedule.extract import WorkloadFeatures, extract_database
-from cdmpp.datasets.metaschedule.older import old_version, upgraded_module, upgraded_trace
+from cdmpp.datasets.metaschedule.older import (
+    ModuleFormat,
+    module_format,
+    upgraded_module,
+    upgraded_trace,
+)
 from cdmpp.datasets.read_report import ReadReport
 from cdmpp.errors import DataError, ReplayError
 from cdmpp.features.compact_ast import CompactAst
@@ -97,7 +102,8 @@ def test_both_files_may_be_gzipped(tmp_path: Path, zipped: bool) -> None:
     database = write(tmp_path / "database", LINES, zipped=zipped)
     assert is_metaschedule_database(database)
     workloads = read_workloads(database)
-    assert [old_version(read_module_json(database, one)) for one in workloads] == ["0.16.dev0"] * 2
+    formats = {module_format(read_module_json(database, one)) for one in workloads}
+    assert formats == {ModuleFormat(is_old=True, version="0.16.dev0")}
     assert "second" in read_module_json(database, workloads[1])
     found = list(read_tuning_records(database, workloads, ReadReport(), device="a100"))
     assert len(found) == 21
@@ -166,10 +172,15 @@ def test_an_old_module_gets_what_later_versions_expect() -> None:
     assert graph["nodes"][int(module["attrs"]["global_infos"])] == {"type_key": "Map"}
     assert variable["attrs"]["struct_info_"] == "0"
     assert json.loads(upgraded_module(json.dumps(graph))) == graph
-    assert old_version('{"root_index": 0, "nodes": [{"type": "None"}]}') is None
-    assert old_version("not JSON") is None
-    assert old_version("[1]") is None
-    assert old_version('{"nodes": [{"type_key": ""}]}') == "unknown"
+
+
+def test_the_format_of_a_module_is_told_by_its_nodes() -> None:
+    new = {"root_index": 0, "nodes": [{"type": "None"}], "metadata": {"tvm_version": "0.26.0"}}
+    assert module_format(json.dumps(new)) == ModuleFormat(is_old=False, version="0.26.0")
+    bare = '{"nodes": [{"type_key": ""}]}'
+    assert module_format(bare) == ModuleFormat(is_old=True, version="unknown")
+    for text in ("not JSON", "[1]", "{}"):
+        assert module_format(text) == ModuleFormat(is_old=False, version="unknown")
 
 
 def test_a_split_gets_its_second_attribute() -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from cdmpp.datasets.metaschedule.extract import WorkloadFeatures
-from cdmpp.datasets.metaschedule.older import old_version, upgraded_module, upgraded_trace
+from cdmpp.datasets.metaschedule.older import module_format, upgraded_module, upgraded_trace
 from cdmpp.errors import DataError, ReplayError
 from cdmpp.features.compact_ast import CompactAst
 from cdmpp.features.program.loop_tree import LoopTree
@@ -66,9 +66,10 @@ def features_of(
 
 
 def _cannot_load(module_json: str, reason: str) -> str:
+    version = module_format(module_json).version
     return (
-        f"TVM 0.17 cannot load a workload's module that TVM {old_version(module_json)} wrote "
-        f"({reason}); expected one of TVM 0.16 or before, or of TVM 0.27"
+        f"TVM 0.17, which databases of older TVMs go to, cannot load this module of TVM {version} "
+        f"({reason}); expected a module of TVM 0.16 or before, or of TVM 0.27"
     )
 
 

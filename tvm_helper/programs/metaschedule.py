@@ -13,6 +13,7 @@ from cdmpp.datasets.metaschedule.extract import (
     WorkloadFeatures,
     extract_database,
 )
+from cdmpp.datasets.metaschedule.older import module_format
 from cdmpp.errors import DataError, ReplayError
 from cdmpp.features.compact_ast import CompactAst
 from cdmpp.features.gpu_limits import gpu_limits
@@ -69,8 +70,9 @@ def _module(text: str) -> tuple[Any, str, float | None]:
         operator = operator_of(module)
     except Exception as error:  # TVM raises whatever its reflection does
         raise DataError(
-            f"TVM cannot load a workload's module ({type(error).__name__}: "
-            f"{str(error).strip()[:120]}); was it written by TVM 0.27?"
+            f"TVM cannot load this module of TVM {module_format(text).version} "
+            f"({type(error).__name__}: {str(error).strip()[:120]}); expected a module of TVM 0.27, "
+            "or of TVM 0.16 or before"
         ) from None
     try:
         flops: float | None = float(s_tir.analysis.estimate_tir_flops(module))

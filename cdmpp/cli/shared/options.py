@@ -67,7 +67,7 @@ def add_no_install_option(parser: argparse.ArgumentParser) -> None:
     """Adds --no-install."""
     parser.add_argument(
         "--no-install", action="store_true",
-        help="do not build the side environment that AutoTVM logs need where it is missing",
+        help="do not build the side environment that AutoTVM logs and databases of older TVMs need",
     )  # fmt: skip
 
 

@@ -199,8 +199,13 @@ def build_metaschedule_shard(
             counts.measurements += 1
             groups.setdefault(found.workload, {}).setdefault(identity, found.record)
         for number, group in groups.items():
-            module = read_module_json(database_dir, workloads[number])
-            _add_programs(module, group, featurise, programs, counts)
+            workload = workloads[number]
+            module = read_module_json(database_dir, workload)
+            try:
+                _add_programs(module, group, featurise, programs, counts)
+            except DataError as error:
+                path = database_file(database_dir, WORKLOAD_FILE)
+                raise DataError(f"{path}: workload {workload.key}: {error}") from None
 
     return write_shard(plan, out_dir, key, stream, SMALL_LEVEL)
 

@@ -8,25 +8,36 @@ instruction Split the attribute `disable_predication`; the rest is the same.
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import Any
 
 #: Instruction -> the attributes it has in TVM 0.17, where older TVMs wrote one less: the last one.
 _LATER_ATTRIBUTES = {"Split": (2, False)}
 
 
-def old_version(module_json: str) -> str | None:
-    """Returns the version of the older TVM that wrote a module (`unknown` where it does not say).
+@dataclass(frozen=True)
+class ModuleFormat:
+    """What the JSON of a module says of itself.
 
-    None for a module of the present format, and for text that is no module at all.
+    Attributes:
+        is_old: whether it is a graph with a `type_key` a node, which today's TVM refuses.
+        version: of the TVM that wrote it, `unknown` where it does not say.
     """
+
+    is_old: bool
+    version: str
+
+
+def module_format(module_json: str) -> ModuleFormat:
+    """Returns the format of a module; of text that is none, the present one of unknown version."""
     try:
         graph = json.loads(module_json)
     except (ValueError, RecursionError):
-        return None
-    if not _is_old(graph):
-        return None
-    attrs = graph.get("attrs")
-    return str(attrs.get("tvm_version", "unknown")) if isinstance(attrs, dict) else "unknown"
+        graph = None
+    is_old = _is_old(graph)
+    notes = graph.get("attrs" if is_old else "metadata") if isinstance(graph, dict) else None
+    version = notes.get("tvm_version") if isinstance(notes, dict) else None
+    return ModuleFormat(is_old, version if isinstance(version, str) else "unknown")
 
 
 def _is_old(graph: Any) -> bool:
@@ -44,7 +55,7 @@ def upgraded_module(module_json: str) -> str:
     A module that has them stays as it is.
 
     Args:
-        module_json: of a module with an `old_version`.
+        module_json: a module of the old format.
     """
     graph: dict[str, Any] = json.loads(module_json)
     nodes: list[dict[str, Any]] = graph["nodes"]

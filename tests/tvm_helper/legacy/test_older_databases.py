@@ -159,7 +159,8 @@ def test_no_side_environment_is_one_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "none"))
-    command = ["dataset", "extract", "--dataset", str(DATABASE), "--device", "a100", "--jobs", "1"]
+    command = ["dataset", "extract", "--dataset", str(DATABASE), "--device", "a100",
+               "--no-install"]  # fmt: skip
     assert main([*command, "--out", str(tmp_path / "out")]) == 2
     assert "make legacy-env" in capsys.readouterr().err
 
@@ -249,7 +250,7 @@ def test_both_tvms_give_the_same_features(
             assert same(result, expected), (number, record.line)
             assert (result.valid, result.reject_reason) == (expected.valid, expected.reject_reason)
             compared += 1
-    assert compared == 3 * 13
+    assert compared == 38  # one workload has but two such records
 
 
 def _with_steps(record: Any, steps: tuple[Any, ...]) -> Any:
@@ -282,7 +283,7 @@ def test_a_module_that_is_none_is_one_error(old_tvm: LegacyTvm) -> None:
     _, records = sample(1)
     graph = {"root": 1, "nodes": [{"type_key": ""}, {"type_key": "no.such.Node"}],
              "attrs": {"tvm_version": "0.20.0"}}  # fmt: skip
-    with pytest.raises(DataError, match=r"cannot load .* that TVM 0\.20\.0 wrote"):
+    with pytest.raises(DataError, match=r"cannot load this module of TVM 0\.20\.0 "):
         features_of(old_tvm, json.dumps(graph), [records[19][0].record])
 
 

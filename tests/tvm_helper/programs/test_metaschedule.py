@@ -259,7 +259,7 @@ def test_a_damaged_workload_file_is_one_error(database: Path, tmp_path: Path) ->
         ("{}\n", "no .structural hash, module"),
         ("[", "line 1 is not JSON"),
         (good.replace('","', '","????', 1), "holds no module"),
-        (good.replace('","', '","AAAA', 1), "TVM cannot load workload|holds no module"),
+        (good.replace('","', '","AAAA', 1), "TVM cannot load this module|holds no module"),
     ):
         path.write_text(text)
         with pytest.raises(DataError, match=message):
