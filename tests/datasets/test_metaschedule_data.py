@@ -20,18 +20,19 @@ from tests.paths import ROOT
 
 
 @pytest.mark.parametrize(
-    ("name", "programs", "tasks"),
+    ("name", "device", "programs", "tasks"),
     [
-        ("metaschedule-cpu", 1743, 32),
-        ("metaschedule-cpu-found", 1377, 173),
+        ("metaschedule-cpu", "epyc-avx512-1c", 1743, 32),
+        ("metaschedule-cpu-found", "epyc-avx512-1c", 1377, 173),
+        ("metaschedule-a100", "a100", 9203, 13),
     ],
 )
 def test_they_load_without_an_extraction(
-    name: str, programs: int, tasks: int, tmp_path: Path
+    name: str, device: str, programs: int, tasks: int, tmp_path: Path
 ) -> None:
     samples = load_samples(ROOT / "data" / name, cache_dir=tmp_path)
     assert len(samples) == programs
-    assert [spec.name for spec in samples.devices] == ["epyc-avx512-1c"]
+    assert [spec.name for spec in samples.devices] == [device]
     assert len(np.unique(samples.programs.task_id)) == tasks
 
 
