@@ -182,16 +182,18 @@ def train_unmeasured(
             f"({', '.join(found.sources)}), so nothing says how far off a model is on another; "
             + next_step(found.devices[0].name)
         )
-    clock = _Clock(len(groups), on_progress)
+    parts = [left_out_parts(options, samples, own, most=programs_per_device) for own in groups]
+    everything = split_samples(options, samples)
+    clock = _Clock([len(one.train) for one in (*parts, everything)], on_progress)
     left_out = []
-    for labels in groups:
+    for labels, own in zip(groups, parts, strict=True):
         show = clock.show(f"without {listed(labels)}")
         folder = run_dir / LEFT_OUT / "+".join(labels)
-        left_out.append(
-            _leave_out(options, samples, labels, folder, show, most=programs_per_device)
-        )
-        clock.done()
-    result = train_run(options, samples, run_dir, on_progress=clock.show("with all"))
+        one, is_new = _leave_out(options, samples, labels, own, folder, show)
+        left_out.append(one)
+        clock.done(is_new=is_new)
+    show = clock.show("with all")
+    result = train_run(options, samples, run_dir, on_progress=show, parts=everything)
     widths = _calibration(samples, left_out, options.model)
     describe_new_devices(run_dir, found.devices, widths)
     judged = _judged(samples, left_out, options.model)
@@ -265,16 +267,15 @@ def _leave_out(
     options: TrainOptions,
     samples: Samples,
     labels: tuple[str, ...],
+    parts: Split,
     folder: Path,
     show: RunProgress,
-    *,
-    most: int,
-) -> _LeftOut:
-    """Returns what a training without some devices says of them, trained unless it has been."""
-    parts = left_out_parts(options, samples, labels, most=most)
+) -> tuple[_LeftOut, bool]:
+    """Returns what a training without some devices says of them, and whether it was trained now."""
     sizes = part_sizes(train=samples.take(parts.train))["train"]
     test = samples.take(parts.test)
     found = _read(folder / _PREDICTED, test)
+    is_new = found is None
     if found is None:
         others = tuple(label for label in options.devices if label not in labels)
         own = replace(options, devices=others, split="task", test_networks=())
@@ -282,7 +283,7 @@ def _leave_out(
         found = result.predicted_s
         columns = {"program_id": test.programs.program_id[test.program], **found}
         write_columns(folder / _PREDICTED, columns)
-    return _LeftOut(labels, parts.test, found, sizes)
+    return _LeftOut(labels, parts.test, found, sizes), is_new
 
 
 def _read(path: Path, test: Samples) -> dict[str, FloatArray] | None:
@@ -350,22 +351,30 @@ def _intervals(
 
 
 class _Clock:
-    """Says which training of how many runs, and how long all of them may still take."""
+    """Says which training of how many runs, and how long all of them may still take.
 
-    def __init__(self, left_out: int, report: RunProgress) -> None:
-        self._trainings, self._report = left_out + 1, report
-        self._number, self._began, self._spent_s = 1, time.monotonic(), 0.0
+    Args:
+        sizes: how many samples each learns from, in order.
+    """
 
-    def done(self) -> None:
-        """One training is over."""
+    def __init__(self, sizes: Sequence[int], report: RunProgress) -> None:
+        self._sizes, self._report = sizes, report
+        self._finished, self._began = 0, time.monotonic()
+        self._spent_s, self._learned = 0.0, 0
+
+    def done(self, *, is_new: bool) -> None:
+        """One training is over: now, or in an earlier run."""
         now = time.monotonic()
-        self._spent_s, self._began = self._spent_s + now - self._began, now
-        self._number += 1
+        if is_new:
+            self._spent_s += now - self._began
+            self._learned += self._sizes[self._finished]
+        self._began = now
+        self._finished += 1
 
     def show(self, what: str) -> Callable[[str, TrainProgress | None], None]:
         """Returns a callback for the training that begins."""
-        done = self._number - 1
-        left_s = self._spent_s / done * (self._trainings - done) if done else None
-        left = "" if left_s is None else f", about {max(1, round(left_s / 60))} min left"
-        head = f"training {self._number} of {self._trainings} ({what}{left})"
+        ahead = sum(self._sizes[self._finished :])
+        left_s = self._spent_s / self._learned * ahead if self._learned else None
+        time_left = "" if left_s is None else f", about {max(1, round(left_s / 60))} min left"
+        head = f"training {self._finished + 1} of {len(self._sizes)} ({what}{time_left})"
         return lambda part, progress: self._report(f"{head}: {part}", progress)
