@@ -14,7 +14,7 @@ TRIALS ?= 32
 DEVICE_DATA = $(if $(wildcard $(AUTOTVM)/manifest.json),--data autotvm=$(AUTOTVM))
 export OMP_NUM_THREADS ?= 2
 
-.PHONY: bench-autotune ablation priors bench-embedding bench-models bench-scoring tune-peers tables pretrained leaderboard bench-extract bench-conv bench-operators bench-bounds bench-search bench-replay data-a100 legacy-env ansor-test bench-ansor help venv demo test check exhaustive lines structure lint format bench golden report clean
+.PHONY: bench-by-name bench-autotune ablation priors bench-embedding bench-models bench-scoring tune-peers tables pretrained leaderboard bench-extract bench-conv bench-operators bench-bounds bench-search bench-replay data-a100 legacy-env ansor-test bench-ansor help venv demo test check exhaustive lines structure lint format bench golden report clean
 
 help:
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -144,6 +144,11 @@ ablation: $(STAMP) ## what each part of the transformer is worth, on development
 
 priors: $(STAMP) ## what an analytic model inside the transformer is worth: docs/results/priors.*
 	$(BIN)/python scripts/benchmark.py --suite priors --jobs $(JOBS)
+
+bench-by-name: $(STAMP) ## trainings by the names of devices in a fresh clone, resumable: docs/results/data-by-name.* (FETCHED=mirror of the T4's logs)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.data_by_name run v100 k80 mi50 a100 t4
+	$(if $(FETCHED),OMP_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.data_by_name run t4 --fetched $(FETCHED))
+	$(BIN)/python -m tests.benchmarks.data_by_name report
 
 bench-models: $(STAMP) ## time training and prediction of all models and write docs/results/model-speed.*
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.model_speed
