@@ -1,10 +1,10 @@
 """Trains by the names of devices in a fresh clone, and writes docs/results/data-by-name.*.
 
 `python -m tests.benchmarks.data_by_name run LABEL ...` clones the checkout (nothing is beside the
-clone, this Python runs in it), runs `python scripts/train.py --device LABEL` for each and keeps wall and CPU
-seconds with what metrics.json says; a label that is done is left out, a training that was stopped
-continues. `report` writes the page of what is done. `--fetched ARCHIVE-OR-MIRROR` fetches the
-records of the label first (`cdmpp dataset fetch LABEL --from ...`) in a clone of its own.
+clone, this Python runs in it), runs `python scripts/train.py --device LABEL` for each and keeps
+wall and CPU time with what metrics.json says; a label that is done is left out, a training that was
+stopped continues. `report` writes the page of what is done. `--fetched PLACE` fetches the records
+of the label first (`cdmpp dataset fetch LABEL --from PLACE`), in a clone of its own.
 """
 
 from __future__ import annotations
