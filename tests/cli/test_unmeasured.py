@@ -41,7 +41,7 @@ def test_it_trains_on_its_kind_says_so_first_and_what_to_do_last(arguments, caps
         f"{DEVICES[1]} and {DEVICES[0]}, and knows {DEVICE} by description only"
     )
     assert lines[-1].startswith("next    ")
-    assert f"--device {DEVICE}" in lines[-1]
+    assert f"cdmpp dataset fetch {DEVICE} brings measurements" in lines[-1]
     tables = [f"{name}, left out" for name in DEVICES]
     assert {"mean of 2 devices, each left out", *tables} <= set(lines)
     # Errors on devices that were trained on are in the page only, under their own name.
