@@ -59,3 +59,9 @@ class ReplayError(DataError):
     def __init__(self, reason: str, detail: str = "") -> None:
         super().__init__(f"{reason}: {detail}" if detail else reason)
         self.reason = reason
+
+
+def last_line(error: BaseException) -> str:
+    """Returns what a library's error is and its last line, which says why."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[-1][:160] if lines else ''}"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from cdmpp.devices.device_file import nearest
-from cdmpp.errors import UsageError
+from cdmpp.errors import UsageError, last_line
 from tvm_helper.compat import te, topi
 
 Sizes = Mapping[str, int]
@@ -233,8 +233,6 @@ def named_function(text: str) -> tuple[str, Any]:
     try:
         return name, te.create_prim_func(_OPERATORS[kind][0](sizes))
     except Exception as error:  # TVM raises whatever its checks do
-        lines = [line for line in str(error).splitlines() if line.strip()]
         raise UsageError(
-            f"task {name}: cannot be made of these sizes ({lines[-1][:160] if lines else ''}); "
-            "choose others"
+            f"task {name}: cannot be made of these sizes ({last_line(error)}); choose others"
         ) from None

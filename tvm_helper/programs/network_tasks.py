@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cdmpp.errors import DataError
+from cdmpp.errors import DataError, last_line
 from cdmpp.extras import require
-from cdmpp.networks.graph.network_file import EXPECTED, last_line, network_format, read_exported
+from cdmpp.networks.graph.network_file import EXPECTED, network_format, read_exported
 from cdmpp.processes.native_stderr import hidden_native_stderr
 from tvm_helper.compat import Target, meta_schedule, relax, tvm
 from tvm_helper.programs.operator_name import operator_of

@@ -16,7 +16,7 @@ from cdmpp.datasets.metaschedule.databases import (
     check_database,
 )
 from cdmpp.devices.spec import DeviceSpec
-from cdmpp.errors import CdmppError, DataError, UsageError
+from cdmpp.errors import CdmppError, DataError, UsageError, last_line
 from cdmpp.replay.costs import CostSource, OperatorCost
 from cdmpp.replay.graph import OperatorGraph
 from cdmpp.training.machine_code.cold_memory import LEAST_S
@@ -227,9 +227,7 @@ def _sampled(task: NetworkTask, target: Target, seed: int, count: int) -> Chosen
     except CdmppError as error:
         return ChosenSchedule((), str(error))
     except Exception as error:  # TVM raises whatever its schedule rules do
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        text = f"{type(error).__name__}: {lines[-1][:120] if lines else ''}"
-        return ChosenSchedule((), f"cannot be scheduled ({text})")
+        return ChosenSchedule((), f"cannot be scheduled ({last_line(error)})")
     if not schedules:
         return ChosenSchedule((), "none of its random schedules is valid for the target")
     # Draws pair up over tasks: a task with fewer valid samples repeats them.

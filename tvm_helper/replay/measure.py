@@ -13,8 +13,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from cdmpp.errors import DeviceError
-from cdmpp.networks.graph.network_file import last_line
+from cdmpp.errors import DeviceError, last_line
 from tvm_helper.compat import Target, import_tensor_intrinsics, relax, tvm
 from tvm_helper.programs.build import (
     Arguments,

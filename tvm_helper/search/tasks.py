@@ -9,8 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from cdmpp.errors import CdmppError, DataError
-from cdmpp.networks.graph.network_file import last_line
+from cdmpp.errors import CdmppError, DataError, last_line
 from cdmpp.training.estimates import TrainedModel
 from tvm_helper.measure.options import MeasureOptions
 from tvm_helper.measure.sources import MeasuredTask, campaign_tasks, module_task

@@ -7,7 +7,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from cdmpp.errors import DataError
+from cdmpp.errors import DataError, last_line
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -52,9 +52,3 @@ def read_exported(path: Path) -> ExportedProgram:
         ) from None
     finally:
         log.disabled = was_disabled
-
-
-def last_line(error: BaseException) -> str:
-    """Returns what a library's error is and its last line, which says why."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[-1][:160] if lines else ''}"
