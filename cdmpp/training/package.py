@@ -23,6 +23,7 @@ MOST_BYTES = 10 * 1000 * 1000
 
 _OWN = "own measurements, shipped with this package under its licence (Apache-2.0)"
 _MIT = "artifact of Roller (OSDI 2022), MIT licence"
+_BENNU = "MetaSchedule database of lac-dcc/bennu, MIT licence"
 #: Device label -> licence of the measurements; weights trained on any other may not be shipped.
 LICENCES = {
     **{
@@ -32,6 +33,7 @@ LICENCES = {
         for threads in ("1c", "2c")
     },
     **dict.fromkeys(("v100", "k80", "mi50"), _MIT),
+    "a100": _BENNU,
 }
 
 
