@@ -44,7 +44,12 @@ KINDS = ("ensemble", "gbdt", "segment-mlp")
 FOLDS = 4
 BEST_OF = (1, 5, 10, 64)
 #: Most programs a device that train: the records of a device are many of few workloads.
-MOST_PROGRAMS = 4000
+MOST_PROGRAMS = 2000
+#: Of every training: what a core does in a minute.
+SETTINGS = (
+    "gbdt.threads=1", "ensemble.trees.threads=1", "ensemble.transformer.loop.epochs=12",
+    "ensemble.transformer.network.members=1",
+)  # fmt: skip
 
 
 def main() -> int:
@@ -126,7 +131,7 @@ def _kept(
         kept: NDArray[np.float64] = np.load(path)
         return kept
     began = time.perf_counter()
-    options = load_config(TrainOptions, None, overrides=["gbdt.threads=1"])
+    options = load_config(TrainOptions, None, overrides=SETTINGS)
     parts = split(learn, "task", seed=seed, fractions=(0.9, 0.1, 0.0))
     model = new_model(kind, options)
     model.fit(learn.take(parts.train), learn.take(parts.validation), seed=seed)
