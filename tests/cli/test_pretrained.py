@@ -33,6 +33,11 @@ def packaged(dataset, tmp_path_factory):
     return parent
 
 
+def extracted_samples(packaged):
+    (folder,) = (packaged / "cache").glob("small-tenset-*")
+    return load_samples(folder, list(DEVICES))
+
+
 @pytest.fixture
 def installed(packaged, monkeypatch):
     """The tiny model as the one that is packaged."""
@@ -130,14 +135,14 @@ def test_weights_of_other_devices_are_refused(packaged, tmp_path):
     value = json.loads((run / "model.json").read_text())
     value["devices"][0]["name"] = "t4"
     (run / "model.json").write_text(json.dumps(value))
-    samples = load_samples(packaged / "cache" / "small-tenset", list(DEVICES))
+    samples = extracted_samples(packaged)
     with pytest.raises(UsageError, match="t4"):
         package_run(run, tmp_path / "models", samples, name="x", command="c")
     assert not (tmp_path / "models").exists() or not any((tmp_path / "models").iterdir())
 
 
 def test_too_large_models_are_refused_and_leave_nothing(packaged, tmp_path, monkeypatch):
-    samples = load_samples(packaged / "cache" / "small-tenset", list(DEVICES))
+    samples = extracted_samples(packaged)
     monkeypatch.setattr("cdmpp.training.package.MOST_BYTES", 1000)
     with pytest.raises(DataError, match="MB are allowed"):
         package_run(packaged / "run", tmp_path, samples, name="big", command="c")
