@@ -44,7 +44,7 @@ KINDS = ("ensemble", "gbdt", "segment-mlp")
 FOLDS = 4
 BEST_OF = (1, 5, 10, 64)
 #: Most programs a device that train: the records of a device are many of few workloads.
-MOST_PROGRAMS = 2000
+MOST_PROGRAMS = 1000
 #: Of every training: what a core does in a minute.
 SETTINGS = (
     "gbdt.threads=1", "ensemble.trees.threads=1", "ensemble.transformer.loop.epochs=12",
