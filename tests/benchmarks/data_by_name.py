@@ -78,7 +78,8 @@ def timed(command: list[str], clone: Path) -> dict[str, Any]:
     return {
         "command": f"python {' '.join(command)}", "wall_s": time.monotonic() - began,
         "cpu_s": _cpu_s() - before, "load_before": load, "load_after": os.getloadavg()[0],
-        "stdout": done.stdout.replace(f"{clone}/", ""), "stderr": done.stderr.replace(f"{clone}/", ""),
+        "stdout": done.stdout.replace(f"{clone}/", ""),
+        "stderr": done.stderr.replace(f"{clone}/", ""),
     }  # fmt: skip
 
 
@@ -104,8 +105,8 @@ _HEAD = """# Data by name
 What `python scripts/train.py --device LABEL` gives on a fresh clone: no other option, nothing
 beside the clone, seed 0. Errors are those on tasks that are in no training; for a device without
 measurements, those on devices left out (below). Machine: {machine},
-one thread a training, shared with other work: *load* is the number of processes that wanted a core before and after, so the CPU
-time says more than the wall time."""
+one thread a training, shared with other work: *load* is the number of processes that wanted a core
+before and after, so the CPU time says more than the wall time."""
 
 
 def _table(found: list[dict[str, Any]]) -> str:
