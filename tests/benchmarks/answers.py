@@ -30,8 +30,8 @@ from tvm_helper.replay.costs import ScheduleChoice
 from tvm_helper.replay.outcome import replay_network
 from tvm_helper.replay.ways import WAYS, NetworkAnswer, NetworkQuestion, network_answers
 
-#: A CPU and a GPU that were trained on, and a GPU that nobody measured.
-DEVICES = ("epyc-avx512-1c", "v100", "h100")
+#: A CPU and two GPUs that were trained on, and a GPU that nobody measured.
+DEVICES = ("epyc-avx512-1c", "v100", "a100", "h100")
 
 
 def main() -> int:
