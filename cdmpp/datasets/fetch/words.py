@@ -113,7 +113,7 @@ def next_command(source: RecordSource, fetched: Fetched, cache: Path, name: str)
     asked = [] if spec is None else [label for label in fetched.devices if _is(label, spec)]
     device = asked[0] if asked else fetched.devices[0]
     where = "" if cache == Path("cache") else f" --cache {shlex.quote(str(cache))}"
-    side = "; they are read with the old TVM of the side environment (make legacy-env)"
+    side = "; they are read with the old TVM, which it installs beside where it is missing"
     train = f"python scripts/train.py --device {device}{where}"
     return f"next: {train}{side if source.needs_legacy_env else ''}"
 
