@@ -234,14 +234,17 @@ def _page(
         "# Programs of MetaSchedule on an A100",
         "",
         f"`python -m tests.benchmarks.metaschedule_a100`: {len(a100):,} measured programs of "
-        f"{len(np.unique(a100.task_id))} workloads (ResNet-34, found by a search of TVM 0.11), "
-        f"shared out into {FOLDS} folds; a workload is judged by models that never saw it. Seeds "
+        f"{len(np.unique(a100.task_id))} workloads (ResNet-34, found by a search of TVM "
+        f"0.16.dev0), shared out into {FOLDS} folds; a workload is judged by models that never saw "
+        "it. Seeds "
         f"{', '.join(map(str, args.seeds))} draw folds and training; ± is the 95 % interval over "
         "seeds. The tasks are few: between other workloads the spread is larger.",
         "",
         f"Trained on the shipped records of V100, K80 and MI50 (at most {MOST_PROGRAMS:,} programs "
         "a device) and on the A100's other workloads; `no A100`: on the former alone, so that the "
-        "A100 is known by its description only. best of k: latency of the best program over that "
+        "A100 is known by its description only; `shipped before`: the shipped model of an earlier "
+        "commit, which had seen many more programs, but none of an A100. best of k: latency of "
+        "the best program over that "
         "of the best among the k predicted fastest, summed over workloads. Median ratio: predicted "
         "over measured. The oracle knows each workload's median; the constant is one latency.",
         "",
