@@ -22,6 +22,7 @@ class Served:
         pause_s: between two pieces of `piece` bytes.
         redirect: path that it sends to instead.
         is_chunked: whether it sends chunks and does not say how many bytes there are.
+        may_answer: what it waits for before it answers; None = it answers at once.
     """
 
     content: bytes = b""
@@ -34,6 +35,7 @@ class Served:
     piece: int = 1 << 14
     redirect: str = ""
     is_chunked: bool = False
+    may_answer: threading.Event | None = None
 
 
 @dataclass
@@ -86,6 +88,8 @@ def _answer(handler: BaseHTTPRequestHandler, state: Server) -> None:
     state.asked.append((path, asked))
     served = state.paths.get(path)
     handler.close_connection = True
+    if served is not None and served.may_answer is not None:
+        served.may_answer.wait(30.0)
     if served is None or served.statuses:
         handler.send_response(served.statuses.pop(0) if served else 404)
         handler.send_header("Content-Length", "0")

@@ -293,7 +293,8 @@ def test_another_commit_of_the_registry_is_another_source(
 
 def test_two_fetches_of_one_source(source: RecordSource, archive: bytes, tmp_path: Path) -> None:
     name = source.downloads[0].path
-    with serving({name: Served(archive, pause_s=0.05, piece=4096)}) as server:
+    may_answer = threading.Event()
+    with serving({name: Served(archive, may_answer=may_answer)}) as server:
         first = threading.Thread(
             target=fetch, args=(source, tmp_path), kwargs={"origin": server.url}
         )
@@ -302,6 +303,7 @@ def test_two_fetches_of_one_source(source: RecordSource, archive: bytes, tmp_pat
             time.sleep(0.01)
         with pytest.raises(UsageError, match=r"logs is being fetched.*process \d+.*wait for it"):
             fetch(source, tmp_path, origin=server.url)
+        may_answer.set()
         first.join()
     check_whole(tmp_path / "fetched" / "logs")
 
