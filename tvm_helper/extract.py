@@ -12,7 +12,7 @@ from typing import Literal
 from cdmpp.datasets.autotvm.extract import extract_autotvm
 from cdmpp.datasets.autotvm.logs import find_logs, is_autotvm_log, log_device
 from cdmpp.datasets.extraction.extract import Backend, ExtractProgress, ExtractReport, extract
-from cdmpp.datasets.extraction.extracted import is_extracted_dir
+from cdmpp.datasets.extraction.extracted import is_extracted_dir, read_manifest
 from cdmpp.datasets.extraction.machine_code import FILE_NAME as MACHINE_CODE
 from cdmpp.datasets.extraction.merge import merged_folder
 from cdmpp.datasets.find import find_records, shipped_folders
@@ -25,7 +25,7 @@ from cdmpp.datasets.metaschedule.extract import extract_database
 from cdmpp.datasets.metaschedule.older import module_format
 from cdmpp.datasets.tenset.folder import default_dataset_dir, find_device_files, find_devices
 from cdmpp.errors import UsageError
-from cdmpp.files.atomic import write_atomic
+from cdmpp.files.atomic import replaced_folder, write_atomic
 from cdmpp.training.machine_code.cold_memory import FILE_NAME as IN_NETWORK
 from tvm_helper.featurise import featurise_records
 from tvm_helper.legacy.environment import find_environment
@@ -149,7 +149,7 @@ def _extracted(
     on_progress: OnProgress | None,
 ) -> Path:
     if is_extracted_dir(dataset):
-        return dataset
+        return _writable(dataset, cache_dir)
     if is_metaschedule_database(dataset):
         folder = cache_dir / _cache_name(dataset, None)
         extract_any(dataset, folder, devices, jobs=jobs, prepare=prepare, on_progress=on_progress)
@@ -174,6 +174,25 @@ def _extracted(
         on_progress=on_progress,
     )  # fmt: skip
     return folder
+
+
+def _writable(folder: Path, cache_dir: Path) -> Path:
+    """Returns an extracted dataset that its arrays may be written into: of a shipped one, which
+    stays as it is, a copy in the cache.
+    """
+    if not _is_shipped(folder):
+        return folder
+    copy = cache_dir / f"{folder.name}-{str(read_manifest(folder)['data_hash'])[:12]}"
+    if not is_extracted_dir(copy):
+        with replaced_folder(copy, what="extracted dataset") as new:
+            shutil.copytree(
+                folder, new, dirs_exist_ok=True, ignore=shutil.ignore_patterns("cache-v*", "*.gz")
+            )
+    return copy
+
+
+def _is_shipped(folder: Path) -> bool:
+    return folder.resolve() in {shipped.path.resolve() for shipped in shipped_folders()}
 
 
 def _extract_database(
@@ -212,8 +231,7 @@ def _is_of_older_tvm(database_dir: Path) -> bool:
 
 def _cache_name(dataset: Path, network_info: Path | None) -> str:
     place = dataset.resolve()
-    shipped = {folder.path.resolve() for folder in shipped_folders()}
-    if place in shipped and network_info is None:
+    if _is_shipped(place) and network_info is None:
         return place.name
     # Folders of the same name in different places must not overwrite each other.
     tasks = str(network_info.resolve()) if network_info else ""

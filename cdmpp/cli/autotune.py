@@ -96,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
     folder = extracted(
         options.train.dataset, options.train.devices, cache_dir=args.cache,
         network_info=args.network_info, jobs=args.jobs, may_install=not args.no_install,
-            is_quiet=args.json or args.quiet,
+        is_quiet=args.json or args.quiet,
     )  # fmt: skip
     source = Source(load_samples, folder, list(options.train.devices) or None)
     study = run_study(

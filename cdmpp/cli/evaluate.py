@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
     samples = samples_of(
         args.dataset, asked_labels(args.dataset, args.device), cache_dir=args.cache,
         network_info=args.network_info, jobs=args.jobs, may_install=not args.no_install,
-            is_quiet=args.json or args.quiet,
+        is_quiet=args.json or args.quiet,
     )  # fmt: skip
     values = evaluate(trained, samples)
     if args.json:

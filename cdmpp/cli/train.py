@@ -97,7 +97,7 @@ def run(args: argparse.Namespace) -> int:
             lambda: samples_of(
                 options.dataset, options.devices, cache_dir=args.cache,
                 network_info=args.network_info, jobs=args.jobs, may_install=not args.no_install,
-            is_quiet=args.json or args.quiet,
+                is_quiet=args.json or args.quiet,
             )
         )  # fmt: skip
         if not is_first():

@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
-from cdmpp.datasets.extraction.extracted import is_extracted_dir
+from cdmpp.datasets.cache import load_samples
+from cdmpp.datasets.extraction.extracted import is_extracted_dir, read_manifest
 from cdmpp.datasets.fetched import FETCHED_FILE
 from cdmpp.datasets.tenset.folder import default_dataset_dir
 from cdmpp.errors import UsageError
+from tests.paths import ROOT
 from tvm_helper.extract import extract_any, extracted_folder
 
 DEVICE = "epyc-avx2-1c"
@@ -102,3 +104,16 @@ def test_a_device_of_many_gets_a_folder_of_its_own_and_is_kept(tiny_dataset: Pat
     # Once all devices are there, one of them needs no folder of its own.
     assert extracted_folder(tiny_dataset, [DEVICE], cache_dir=cache, jobs=1) == whole
     assert extracted_folder(whole, [DEVICE], cache_dir=cache) == whole
+
+
+def test_a_shipped_extracted_dataset_stays_as_it_is(tmp_path: Path) -> None:
+    """Was: training arrays of 180 MB went into the checkout where a suite asked for it."""
+    shipped = ROOT / "data" / "metaschedule-a100"
+    before = sorted(shipped.iterdir())
+    by_name = extracted_folder(None, ["a100"], cache_dir=tmp_path)
+    by_path = extracted_folder(shipped, None, cache_dir=tmp_path)
+    assert by_name == by_path
+    assert by_path.parent == tmp_path
+    assert read_manifest(by_path) == read_manifest(shipped)
+    load_samples(by_path)
+    assert sorted(shipped.iterdir()) == before

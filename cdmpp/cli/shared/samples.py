@@ -12,7 +12,7 @@ from cdmpp.cli.shared.options import labels_of
 from cdmpp.cli.shared.progress import progress
 from cdmpp.datasets import cache
 from cdmpp.datasets.extraction.extract import ExtractProgress
-from cdmpp.datasets.find import registered_label, shipped_folders
+from cdmpp.datasets.find import registered_label
 from cdmpp.datasets.samples import Samples
 from cdmpp.timing.stats import timer
 from tvm_helper.extract import extracted_folder
@@ -55,10 +55,7 @@ def samples_of(
         dataset, devices, cache_dir=cache_dir, network_info=network_info, jobs=jobs,
         may_install=may_install, is_quiet=is_quiet,
     )  # fmt: skip
-    is_shipped = any(folder == shipped.path for shipped in shipped_folders())
-    # Nothing is written into what is shipped.
-    arrays = cache_dir / folder.name if is_shipped else None
-    return cache.load_samples(folder, list(devices) or None, cache_dir=arrays)
+    return cache.load_samples(folder, list(devices) or None)
 
 
 def extracted(
