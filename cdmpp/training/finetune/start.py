@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from cdmpp.datasets.budget import hold_out
 from cdmpp.datasets.samples import Samples
+from cdmpp.datasets.selection import cap_programs
 from cdmpp.models.base import CostModel
 from cdmpp.nn.loop.progress import OnTrain
 from cdmpp.nn.loop.shards import process_count
@@ -26,6 +27,8 @@ from cdmpp.training.uncertainty.strangers import TrainingTasks
 #: A training on more tasks than these always starts from nothing.
 HANDFUL = 30
 NOTHING = "nothing"
+#: So many samples a device, every task alike, are enough to choose on.
+SAMPLES_TO_CHOOSE_ON = 2000
 #: Kinds that are trained from nothing where the shipped model is no better.
 STARTING_KINDS = ("transformer", "ensemble")
 
@@ -62,7 +65,8 @@ def choose_start(
     shipped model that cannot be compared.
 
     Held-out tasks of the training and the validation part decide. From nothing wins only where it
-    is better by more than a standard error. The test part is not looked at.
+    is better by more than a standard error. The test part is not looked at. Of large tasks only
+    `SAMPLES_TO_CHOOSE_ON` samples are used, for the choice and for tuning the shipped model.
 
     Args:
         fresh: returns an untrained model.
@@ -70,7 +74,7 @@ def choose_start(
         samples: all samples of the run, the test part too: only names of tasks are read.
         run_dir: where logs and checkpoints of a tuning go.
     """
-    known = joined(train, validation)
+    known = cap_programs(joined(train, validation), SAMPLES_TO_CHOOSE_ON, seed=seed)
     count = len(np.unique(known.task_id))
     if kind not in STARTING_KINDS or not LEAST_TASKS <= count <= HANDFUL or process_count() > 1:
         return None, None

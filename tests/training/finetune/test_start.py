@@ -14,6 +14,7 @@ from cdmpp.models.constant import ConstantCostModel
 from cdmpp.models.options import TransformerOptions
 from cdmpp.models.transformer import TransformerCostModel
 from cdmpp.nn.options import LoopOptions, NetOptions
+from cdmpp.training.finetune import start
 from cdmpp.training.finetune.options import FinetuneOptions
 from cdmpp.training.finetune.start import (
     HANDFUL,
@@ -68,16 +69,33 @@ def test_the_shipped_model_wins_where_little_can_be_learned(
     shipped: Path, handful: Samples, tmp_path: Path
 ) -> None:
     train, validation = handful.take(handful.task_id < 6), handful.take(handful.task_id >= 6)
-    start, facts = choose_start(
+    found, facts = choose_start(
         lambda: TransformerCostModel(POOR), "transformer", shipped, handful, train, validation,
         options=OPTIONS, seed=0, run_dir=tmp_path,
     )  # fmt: skip
-    assert start is not None
+    assert found is not None
     assert facts is not None
-    assert len(start.held_out) == len(start.held_out_s) == len(train) + len(validation)
+    assert len(found.held_out) == len(found.held_out_s) == len(train) + len(validation)
     errors = facts["held_out_error"]
     assert errors[facts["kept"]] < errors["nothing"]
     assert "the shipped model" in start_sentence(facts)
+
+
+def test_a_choice_of_large_tasks_takes_minutes(
+    shipped: Path, handful: Samples, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Was: a full training in every fold, 8 minutes of 6,500 A100 programs."""
+    monkeypatch.setattr(start, "SAMPLES_TO_CHOOSE_ON", 30)
+    train, validation = handful.take(handful.task_id < 6), handful.take(handful.task_id >= 6)
+    assert len(train) + len(validation) > 30
+    found, facts = choose_start(
+        lambda: TransformerCostModel(POOR), "transformer", shipped, handful, train, validation,
+        options=OPTIONS, seed=0, run_dir=tmp_path,
+    )  # fmt: skip
+    assert found is not None
+    assert facts is not None
+    assert len(found.held_out) <= 30
+    assert facts["held_out_tasks"] == 10
 
 
 class Perfect(ConstantCostModel):
@@ -91,11 +109,11 @@ def test_from_nothing_wins_where_it_is_clearly_better(
     shipped: Path, handful: Samples, tmp_path: Path
 ) -> None:
     own, rest = handful.take(handful.task_id < 8), handful.take(handful.task_id >= 8)
-    start, facts = choose_start(
+    found, facts = choose_start(
         Perfect, "transformer", shipped, handful, own, rest,
         options=OPTIONS, seed=0, run_dir=tmp_path,
     )  # fmt: skip
-    assert start is None
+    assert found is None
     assert facts is not None
     assert (facts["kept"], facts["held_out_error"]["nothing"]) == ("nothing", 0.0)
     assert start_sentence(facts).startswith("nothing (")
