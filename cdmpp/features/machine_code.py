@@ -24,6 +24,9 @@ _STEPS = 256
 #: Iterations of a loop whose trip count is not in the code.
 UNKNOWN_TRIPS = 8.0
 
+#: What the name of a function of another library ends with.
+_LIBRARY = "@PLT"
+
 #: Kinds of instructions. An instruction that computes and accesses memory is of two kinds.
 KINDS = (
     "fma512", "fma256", "fma128", "fma_scalar", "float512", "float256", "float128", "float_scalar",
@@ -125,8 +128,9 @@ class _Block:
         return float(max(bounds))
 
 
-def machine_code_columns(assembly: str) -> NDArray[np.float32]:
-    """Returns float32 [len(MACHINE_CODE_NAMES)] of a compiled program.
+def machine_code_columns(assembly: str) -> NDArray[np.float32] | None:
+    """Returns float32 [len(MACHINE_CODE_NAMES)] of a compiled program; None where it does nothing
+    but call a library (a copy is a call of memcpy): its own code says nothing of the time.
 
     Counts are logarithms, log2(x + 1); shares are of the weighted instructions, or of the hottest
     block's. All are multiples of 1/256.
@@ -140,12 +144,16 @@ def machine_code_columns(assembly: str) -> NDArray[np.float32]:
     """
     blocks: list[_Block] = []
     loops = unknown = 0
+    calls_library = False
     for function in _functions(assembly):
+        calls_library |= any(_LIBRARY in one.operands for one in function.instructions)
         found = _loops(function)
         loops += len(found)
         unknown += sum(loop.trips is None for loop in found)
         blocks += _blocks(function, found)
     if not any(block.counts[: _KIND["integer"]].any() for block in blocks):
+        if calls_library:
+            return None
         raise DataError("the assembly has no function of a program; expected x86-64 in AT&T syntax")
     weighted = sum((block.runs * block.counts for block in blocks), np.zeros(len(KINDS)))
     static = sum((block.counts for block in blocks), np.zeros(len(KINDS)))

@@ -24,7 +24,6 @@ from cdmpp.replay.engine import ReplayOptions
 from cdmpp.text import interval_text, markdown_table, percent_text
 from tests.benchmarks.example_networks import REPLAYED
 from tests.benchmarks.replay_validation import exported
-from tests.paths import ROOT
 from tvm_helper.predict.predictor import new_predictor
 from tvm_helper.replay.costs import ScheduleChoice
 from tvm_helper.replay.outcome import replay_network
@@ -47,7 +46,6 @@ def main() -> int:
     make_folder(args.out, what="results")
     kept = args.out / "answers.json"
     rows = json.loads(kept.read_text("utf-8"))["rows"] if kept.is_file() else []
-    replayed = json.loads((ROOT / "docs" / "results" / "replay.json").read_text("utf-8"))
     for name in args.networks:
         path = exported(f"{name}-b1", partial(REPLAYED[name], 1), args.work)
         asked: list[tuple[str, Path | str]] = [(device, PRETRAINED) for device in args.devices]
@@ -57,7 +55,7 @@ def main() -> int:
             if any((row["network"], row["device"]) == (name, device) for row in rows):
                 continue
             question = NetworkQuestion(path, name, labels=(device,), batches=(None,), model=model)
-            found = [_row(one, replayed) for one in network_answers(question)]
+            found = [_row(one) for one in network_answers(question)]
             if model != PRETRAINED:
                 _measure(found, path, device, model)
             rows += found
@@ -72,17 +70,11 @@ def main() -> int:
     return 0
 
 
-def _row(one: NetworkAnswer, replayed: dict[str, Any]) -> dict[str, Any]:
-    measured = None
-    if one.way == "tvm-untuned" and one.device == replayed["device"]:
-        measured = next(
-            (row["total_s"] for row in replayed["rows"]
-             if (row["network"], row["schedule"]) == (f"{one.network}-b1", "first-valid")), None,
-        )  # fmt: skip
+def _row(one: NetworkAnswer) -> dict[str, Any]:
     return {
         "network": one.network, "device": one.device, "way": one.way, "mode": one.mode,
         "latency_s": one.latency_s, "low_s": one.low_s, "high_s": one.high_s,
-        "measured_s": measured, "reasons": list(one.reasons),
+        "measured_s": None, "reasons": list(one.reasons),
     }  # fmt: skip
 
 
@@ -109,8 +101,9 @@ def page(rows: list[dict[str, Any]]) -> str:
     lines = [
         "# One question, one answer", "",
         "`python -m tests.benchmarks.answers`: what `cdmpp predict --network` says of eight "
-        "networks (batch 1, random weights) with the shipped models. *Measured* is the network on "
-        "that CPU, compiled ([replay](replay.md)) or run by torch. `!` marks a guess; below, why.",
+        "networks (batch 1, random weights) with the shipped models. *Untuned* is what relax's "
+        "default pipeline makes of a network. *Measured* is the network where the page was "
+        "made, compiled or run by torch. `!` marks a guess; below, why.",
         "",
     ]  # fmt: skip
     for device in dict.fromkeys(row["device"] for row in rows):

@@ -124,7 +124,7 @@ def _markdown(
         _COMMANDS,
         "## Shortest latency (microseconds, geometric mean of the seeds that all methods have)",
         "",
-        "| task | trials | seeds | untuned | " + " | ".join(methods) + " |",
+        "| task | trials | seeds | first sample | " + " | ".join(methods) + " |",
         "|---|---|---|---|" + "---|" * len(methods),
     ]
     for task in tasks:

@@ -40,6 +40,7 @@ main_compute_:
 
 def columns(assembly: str) -> dict[str, float]:
     found = machine_code_columns(assembly)
+    assert found is not None
     assert found.dtype == np.float32
     return dict(zip(MACHINE_CODE_NAMES, found.tolist(), strict=True))
 
@@ -101,6 +102,12 @@ def test_kinds(instruction: str, kinds: set[str]) -> None:
     found = columns(assembly)
     static = {kind for kind in KINDS if found[f"static.{kind}"] > 0}
     assert static - {"float_scalar"} == kinds - {"float_scalar"}
+
+
+@pytest.mark.parametrize("jump", ["jmp\tmemcpy@PLT", "callq\tmemcpy@PLT\n\tretq"])
+def test_of_a_call_of_a_library_the_code_says_nothing(jump: str) -> None:
+    """Was: a network with a copy of a tensor had no answer."""
+    assert machine_code_columns(f"main_compute_:\n\tmovl\t$4000, %edx\n\t{jump}\n") is None
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ class _Program:
 def write_machine_code(folder: Path, *, on_progress: OnProgress | None = None) -> MachineCode:
     """Compiles the programs of a campaign once more and writes their table; goes on where it was.
 
-    A program that does not compile is left out.
+    A program that does not compile, or only calls a library, is left out.
 
     Raises:
         DataError: there is no campaign, or a file cannot be read or written.
@@ -46,7 +46,9 @@ def write_machine_code(folder: Path, *, on_progress: OnProgress | None = None) -
         read_task(folder, one.task)  # says which file is missing
         try:
             module = scheduled_module(str(folder / TASKS_FOLDER / f"{one.task}.json"), one.schedule)
-            columns[one.program_id] = machine_code_columns(assembly_of(module, target))
+            code = machine_code_columns(assembly_of(module, target))
+            if code is not None:
+                columns[one.program_id] = code
         except ReplayError:
             failed += 1
         clock.add()

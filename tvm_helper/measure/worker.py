@@ -121,7 +121,8 @@ def _build(request: dict[str, Any], begin: Begin) -> dict[str, Any]:
         raise ProgramError(code, error_text(error)) from None
     answer: dict[str, Any] = {"arguments": arguments_of(module)}
     if request.get("machine_code"):
-        answer["machine_code"] = machine_code_columns(assembly(executable)).tolist()
+        columns = machine_code_columns(assembly(executable))
+        answer["machine_code"] = [] if columns is None else columns.tolist()
     return answer
 
 

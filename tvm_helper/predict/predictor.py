@@ -208,10 +208,11 @@ class Predictor:
         found = self.trained.estimate(samples)
         if self.reads_code_of(question.device, of_fastest=question.is_fastest):
             code = machine_code_columns(assembly_of(question.module, question.target))
-            found = self.trained.with_code(
-                samples, found, code[None], are_fastest=question.is_fastest,
-                in_network=question.in_network,
-            )  # fmt: skip
+            if code is not None:
+                found = self.trained.with_code(
+                    samples, found, code[None], are_fastest=question.is_fastest,
+                    in_network=question.in_network,
+                )  # fmt: skip
         return replace(
             estimated(asked, found, name=question.name),
             explanation=explain(question.module, ast, question.device),

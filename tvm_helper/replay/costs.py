@@ -23,11 +23,12 @@ from cdmpp.training.machine_code.cold_memory import LEAST_S
 from tvm_helper.compat import Schedule, Target, import_tensor_intrinsics, meta_schedule, s_tir
 from tvm_helper.predict.answers import Prediction
 from tvm_helper.predict.predictor import Predictor
+from tvm_helper.programs.default_schedule import default_schedule
 from tvm_helper.programs.network_tasks import NetworkTask
 from tvm_helper.programs.sampling import valid_schedules
 from tvm_helper.replay.graph import KernelGraph
 
-ScheduleKind = Literal["first-valid", "database", "draws"]
+ScheduleKind = Literal["default", "first-valid", "database", "draws"]
 #: Beyond this TVM's database means that the program failed.
 _FAILED_S = 1e9
 
@@ -37,40 +38,46 @@ class ScheduleChoice:
     """Which programs the kernels of a network are.
 
     Attributes:
-        kind: `first-valid` the first valid sample of a kernel's MetaSchedule space; `database` the
-            fastest measured program in a MetaSchedule database; `draws` so many valid samples.
+        kind: `default` what TVM compiles by itself (`default_schedule`); `first-valid` the first
+            valid sample of a kernel's MetaSchedule space; `database` the fastest measured program
+            in a MetaSchedule database; `draws` so many valid samples.
         seed: of the samples.
         database: its folder.
         draws: how many samples.
     """
 
-    kind: ScheduleKind = "first-valid"
+    kind: ScheduleKind = "default"
     seed: int = 0
     database: Path | None = None
     draws: int = 1
 
     @classmethod
     def of(cls, text: str, seed: int) -> ScheduleChoice:
-        """Returns what `first-valid`, `database:DIR` or `draws:N` asks for.
+        """Returns what `default`, `first-valid`, `database:DIR` or `draws:N` asks for.
 
         Raises:
             UsageError: another text.
         """
         name, _, value = text.partition(":")
-        if text == "first-valid":
+        if text == "default":
             return cls(seed=seed)
+        if text == "first-valid":
+            return cls("first-valid", seed)
         if name == "database" and value:
             return cls("database", seed, Path(value))
         if name == "draws" and value.isdigit() and int(value):
             return cls("draws", seed, draws=int(value))
         raise UsageError(
-            f"--schedule {text!r}: expected first-valid, database:DIR or draws:N for a network"
+            f"--schedule {text!r}: expected default, first-valid, database:DIR or draws:N "
+            "for a network"
         )
 
     @property
     def text(self) -> str:
         """What it is, in words."""
         match self.kind:
+            case "default":
+                return "what TVM makes of each task by default"
             case "first-valid":
                 return f"the first valid MetaSchedule sample of each task, seed {self.seed}"
             case "database":
@@ -87,12 +94,15 @@ class ChosenSchedule:
         schedules: one, or one a draw; empty = there is none.
         reason: why there is none.
         remark: where it is not what was asked for, what it is instead.
+        is_random: whether chance chose them: the mean of what the model says counts then, which
+            counts in that some programs are far slower than they look.
         fastest_of: how many measured programs it was the fastest of; 0 = it was not chosen so.
     """
 
     schedules: tuple[Schedule, ...]
     reason: str = ""
     remark: str = ""
+    is_random: bool = False
     fastest_of: int = 0
 
 
@@ -116,11 +126,14 @@ def choose_schedules(
         if tuned is not None:
             chosen[task.workload_key] = tuned
             continue
+        if choice.kind == "default":
+            chosen[task.workload_key] = _by_default(task, target)
+            continue
         count = choice.draws if choice.kind == "draws" else 1
         sampled = _sampled(task, target, choice.seed, count)
         if database is not None and sampled.schedules:
             remark = "not in the database: its first valid sample"
-            sampled = ChosenSchedule(sampled.schedules, remark=remark)
+            sampled = replace(sampled, remark=remark)
         chosen[task.workload_key] = sampled
     if database is not None and all(one.remark or one.reason for one in chosen.values()):
         raise DataError(
@@ -191,9 +204,7 @@ class ProgramCosts(CostSource):
             self.predictions.setdefault(key, answer)
             if answer.latency_s is None:
                 return answer.reason or "the model cannot judge it"
-            # The mean counts in that some programs are far slower than they look. The fastest of
-            # many that were measured is none of these.
-            mean_s = None if chosen.fastest_of else answer.mean_s
+            mean_s = answer.mean_s if chosen.is_random else None
             seconds = answer.latency_s if mean_s is None else mean_s
             draws.append(seconds)
             lows.append(seconds if answer.low_s is None else answer.low_s)
@@ -220,6 +231,13 @@ def _later(cost: OperatorCost, more_s: float) -> OperatorCost:
     )
 
 
+def _by_default(task: NetworkTask, target: Target) -> ChosenSchedule:
+    try:
+        return ChosenSchedule((default_schedule(task.module, target),))
+    except DataError as error:
+        return ChosenSchedule((), str(error))
+
+
 def _sampled(task: NetworkTask, target: Target, seed: int, count: int) -> ChosenSchedule:
     try:
         drawn = valid_schedules(task.module["main"], target, seed=seed)
@@ -231,7 +249,8 @@ def _sampled(task: NetworkTask, target: Target, seed: int, count: int) -> Chosen
     if not schedules:
         return ChosenSchedule((), "none of its random schedules is valid for the target")
     # Draws pair up over tasks: a task with fewer valid samples repeats them.
-    return ChosenSchedule(tuple(itertools.islice(itertools.cycle(schedules), count)))
+    draws = tuple(itertools.islice(itertools.cycle(schedules), count))
+    return ChosenSchedule(draws, is_random=True)
 
 
 def _database(folder: Path | None) -> Any:

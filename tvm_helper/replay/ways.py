@@ -305,7 +305,7 @@ def _compiled_answers(
     if question.must_compile:
         check_reads_code(predictor)
     is_tuned = way == "tvm-tuned"
-    choice = ScheduleChoice("database" if is_tuned else "first-valid", database=question.database)
+    choice = ScheduleChoice("database" if is_tuned else "default", database=question.database)
     found = []
     for batch in question.batches:
         for device in devices:

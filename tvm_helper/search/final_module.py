@@ -22,6 +22,8 @@ from tvm_helper.search.progress import SearchProgress
 from tvm_helper.search.store import SearchStore
 from tvm_helper.search.tasks import SearchTask
 
+#: Name of the module that the result is compared with: what TVM makes of every task by default.
+_UNTUNED = "untuned"
 FINAL_COMMAND = (sys.executable, "-m", "tvm_helper.search.worker")
 
 
@@ -125,7 +127,7 @@ class _Final:
     def compile_untuned(self) -> tuple[Path | None, str]:
         """Returns the untuned module; None and why when it cannot be compiled."""
         self._show(self.progress("compiling the untuned module"))
-        path, answer = self._compiled("untuned", {})
+        path, answer = self._compiled(_UNTUNED, {})
         return (path, "") if answer.outcome == "done" else (None, _said(answer))
 
     def _compiled(self, name: str, traces: dict[str, Any]) -> tuple[Path, Answer]:
@@ -133,6 +135,7 @@ class _Final:
         answer = self._ask(
             {"op": "network" if self._options.network else "tasks", "artifact": str(path),
              "tasks": [self._task(task, traces.get(task.key)) for task in self._tasks],
+             "is_untuned": name == _UNTUNED,
              "target": dict(self._target.options), "network": self._network()}
         )  # fmt: skip
         return path, answer

@@ -14,8 +14,6 @@ from cdmpp.training.estimates import TrainedModel
 from tvm_helper.measure.options import MeasureOptions
 from tvm_helper.measure.sources import MeasuredTask, campaign_tasks, module_task
 
-#: What the final module is compared with.
-UNTUNED = "the first valid MetaSchedule sample of each task, seed 0"
 _LONGEST_SYMBOL = 60
 _LAYOUT_FREE = "layout_free_buffers"
 

@@ -34,7 +34,7 @@ def _compile_tasks(request: dict[str, Any], begin: Begin) -> dict[str, Any]:
     functions = {}
     arguments = {}
     for task in request["tasks"]:
-        module = runnable(_schedule(task, Target(request["target"])).mod)
+        module = runnable(_schedule(task, request, Target(request["target"])).mod)
         symbol = task["symbol"]
         arguments[symbol] = arguments_of(module)
         functions[symbol] = module["main"].with_attr("global_symbol", symbol)
@@ -50,7 +50,9 @@ def _compile_network(request: dict[str, Any], begin: Begin) -> dict[str, Any]:
     begin()
     target = Target(request["target"])
     fused = _fused(request["network"], json.dumps(request["target"]))
-    scheduled = [(_module(task["file"]), _schedule(task, target)) for task in request["tasks"]]
+    scheduled = [
+        (_module(task["file"]), _schedule(task, request, target)) for task in request["tasks"]
+    ]
     _export(lambda: compiled_network(fused, scheduled, target), request)
     return {"arguments": {"main": network_inputs(fused)}}
 
@@ -102,12 +104,17 @@ def _fused(path: str, target: str) -> Any:
     return fused_network(load_network(Path(path)), Target(json.loads(target)))
 
 
-def _schedule(task: dict[str, Any], target: Any) -> Any:
-    """Returns the schedule of a trace, or the first valid sample."""
+def _schedule(task: dict[str, Any], request: dict[str, Any], target: Any) -> Any:
+    """Returns the schedule of a trace; without one the first valid sample, or what TVM makes of the
+    task by default in a module that is untuned.
+    """
+    from tvm_helper.programs.default_schedule import default_schedule
     from tvm_helper.programs.sampling import first_valid_schedule
     from tvm_helper.programs.schedule_of_trace import schedule_of
 
     module = _module(task["file"])
+    if request["is_untuned"]:
+        return default_schedule(module, target)
     if task["trace"] is None:
         return first_valid_schedule(module["main"], target)
     return schedule_of(module, task["trace"])

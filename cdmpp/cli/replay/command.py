@@ -82,8 +82,8 @@ def _add_cost_options(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     costs.add_argument(
         "--schedule", metavar="WHICH",
-        help="networks: first-valid (default), database:DIR, draws:N; Tenset tasks: best (default) "
-        "or draws:N",
+        help="networks: default (as TVM compiles it untuned), first-valid, database:DIR, draws:N; "
+        "Tenset tasks: best (default) or draws:N",
     )  # fmt: skip
     costs.add_argument("--seed", type=int, default=0, help="of samples and draws (default: 0)")
     costs.add_argument(
@@ -195,7 +195,7 @@ def run(args: argparse.Namespace) -> int:
         from tvm_helper.replay.costs import ScheduleChoice
         from tvm_helper.replay.outcome import replay_network
 
-        choice = ScheduleChoice.of(args.schedule or "first-valid", args.seed)
+        choice = ScheduleChoice.of(args.schedule or "default", args.seed)
         predictor = new_predictor(
             args.model, labels, args.device_spec or (), compiles=not args.no_machine_code
         )

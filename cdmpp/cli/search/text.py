@@ -59,7 +59,7 @@ def _notes(summary: dict[str, Any]) -> list[str]:
     ]
     if summary["untuned_tasks"]:
         names = ", ".join(summary["untuned_tasks"])
-        lines.append(f"without a measured schedule, untuned in the module: {names}")
+        lines.append(f"without a measured schedule, in the module as the first sample: {names}")
     return lines
 
 
@@ -111,7 +111,7 @@ def plan_text(plan: SearchPlan) -> str:
         ]
         for task, value in zip(tasks, seconds, strict=True)
     ]  # fmt: skip
-    headings = ["calls", "task", "operator", "shapes", "predicted, untuned", "share"]
+    headings = ["calls", "task", "operator", "shapes", "predicted, first sample", "share"]
     lines = [aligned([headings, *rows], key=1)]
     lines += [f"not searched: {name}: {why}" for name, why in plan.left_out.items()]
     lines += [f"no tensor program: {name} ({calls} calls)" for name, calls in plan.unknown.items()]

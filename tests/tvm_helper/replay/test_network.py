@@ -198,16 +198,20 @@ class MeanPredictor:
         )  # fmt: skip
 
 
-def test_a_program_chosen_by_its_measured_time_costs_what_is_likely(network: KernelGraph) -> None:
+def test_of_programs_that_chance_chose_the_mean_counts(network: KernelGraph) -> None:
+    """Of others what is likely: some random ones are far slower than they look."""
     key = network.tasks.tasks[0].workload_key
-    chosen = dict(choose_schedules(network, TARGET, ScheduleChoice()))
-    chosen[key] = replace(chosen[key], fastest_of=5)
+    default = choose_schedules(network, TARGET, ScheduleChoice())
+    chosen = dict(choose_schedules(network, TARGET, ScheduleChoice("first-valid")))
+    chosen[key] = replace(default[key], fastest_of=5)
     predictor: Any = MeanPredictor()
     costs = ProgramCosts(predictor, network, chosen, SPEC).costs(network.graph)
     by_task = {one.task: costs[one.id].latency_s for one in network.graph.operators}
     assert by_task == pytest.approx({task: 1e-3 if task == key else 3e-3 for task in by_task})
     assert key in by_task
     assert predictor.fastest_of == {task: 5 if task == key else 0 for task in by_task}
+    costs = ProgramCosts(predictor, network, default, SPEC).costs(network.graph)
+    assert {one.latency_s for one in costs.values()} == {1e-3}
 
 
 def test_arguments_come_from_memory(network: KernelGraph) -> None:
@@ -251,12 +255,12 @@ def test_a_file_is_replayed_on_every_device(network_file: Path) -> None:
         network_file, predictor, ScheduleChoice(), ReplayOptions(gap_s=1e-3)
     )
     assert (first.device, second.device) == (SPEC.name, "xeon-avx2-1c")
-    assert first.schedule == "the first valid MetaSchedule sample of each task, seed 0"
+    assert first.schedule == "what TVM makes of each task by default"
     assert first.measured is None
     graph = first.costs.graph
     covered = len(graph.operators) - len(first.costs.uncovered)
     assert covered
-    assert first.expected.sum_s >= 3e-3 * covered
+    assert first.expected.sum_s >= 1e-3 * covered
     times = dict.fromkeys((one.id for one in graph.operators), 1.0)
     (given, _) = replay_network(
         network_file, predictor, ScheduleChoice(), ReplayOptions(), times=times
@@ -266,7 +270,7 @@ def test_a_file_is_replayed_on_every_device(network_file: Path) -> None:
 
 @pytest.mark.parametrize("text", ["best", "draws:0", "draws:x", "database:", "database"])
 def test_other_schedules_are_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="expected first-valid, database:DIR or draws:N"):
+    with pytest.raises(UsageError, match="expected default, first-valid, database:DIR or draws:N"):
         ScheduleChoice.of(text, 0)
     assert ScheduleChoice.of("draws:3", 7) == ScheduleChoice("draws", 7, draws=3)
 
