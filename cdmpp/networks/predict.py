@@ -15,6 +15,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from cdmpp.analytic.roofline.floor import LEAST_SHARE
 from cdmpp.devices.registry import get_device
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import UsageError
@@ -228,6 +229,7 @@ class NetworkPredictor:
             }
             for row in range(len(samples))
         ]
+        rooflines_s = samples.roofline_s()
         result = []
         for row, (graph, device) in enumerate(
             zip(samples.graph.tolist(), samples.device.tolist(), strict=True)
@@ -238,13 +240,19 @@ class NetworkPredictor:
             floor_s = least_seconds(graphs[graph], spec)
             for mode in MODES:
                 memory = rows[row][f"{mode}_memory_bytes"]
+                time_s = rows[row][f"{mode}_time_s"].at_least(floor_s)
+                if time_s.low is None and time_s.value is not None:
+                    # Never measured there: all that the hardware allows, slow kernels counted in.
+                    roofline_s = float(rooflines_s[row, MODES.index(mode)])
+                    high_s = time_s.value + roofline_s / LEAST_SHARE
+                    time_s = Estimate(time_s.value, floor_s, high_s)
                 result.append(
                     TorchPrediction(
                         name=graphs[graph].name,
                         batch=graphs[graph].batch,
                         device=spec.name,
                         mode=mode,
-                        time_s=rows[row][f"{mode}_time_s"].at_least(floor_s),
+                        time_s=time_s,
                         memory_bytes=memory,
                         utilisation=rows[row][f"{mode}_utilisation"],
                         memory_limit_bytes=None if limit is None else float(limit),

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from cdmpp.analytic.roofline.floor import least_kernel_s
+from cdmpp.analytic.roofline.floor import LEAST_SHARE, least_kernel_s
 from cdmpp.analytic.roofline.programs import bound_s
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError, DeviceError, UsageError
@@ -18,9 +18,6 @@ from cdmpp.text import seconds_text
 
 Source = Literal["given", "measured", "model", "records", "analytic", "link", "bound"]
 
-#: The least share of the roofline's rates that an operator without a model is taken to reach: a
-#: rule of thumb, which only sets the upper end of its interval.
-LEAST_SHARE = 0.05
 #: Stands in for a call of which neither operations nor bytes are known, seconds.
 NOMINAL_CALL_S = 1e-6
 

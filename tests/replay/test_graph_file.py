@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import yaml
 
+from cdmpp.analytic.roofline.floor import LEAST_SHARE
 from cdmpp.devices.registry import get_device
 from cdmpp.errors import DataError, DeviceError, UsageError
 from cdmpp.replay.calibration import fitted_gap_s, gap_of, write_gap
 from cdmpp.replay.costs import (
-    LEAST_SHARE,
     NOMINAL_CALL_S,
     GivenTimes,
     LinkTimes,
