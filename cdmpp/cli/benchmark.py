@@ -24,7 +24,6 @@ from cdmpp.cli.shared.samples import extracted, given_data
 from cdmpp.config import load_config
 from cdmpp.datasets.find import shipped_folders
 from cdmpp.errors import UsageError
-from cdmpp.files.atomic import make_folder
 from cdmpp.models.registry import MODEL_CLASSES
 from cdmpp.training.options import TrainOptions
 
@@ -117,7 +116,6 @@ def run(args: argparse.Namespace) -> int:
         suite = load_suite(args.suite, seeds=seeds)
         places, devices = dict(_given_places(suite, args.data)), ()
     runs_dir = args.runs or Path("runs") / f"suite-{suite.name}"
-    make_folder(args.out, what="tables")
     if not args.report_only:
         for name in (entry.name for entry in suite.datasets if entry.name not in places):
             print(

@@ -20,6 +20,8 @@ SplitKind = Literal["task", "network", "test-tasks", "record"]
 _PARTS = ("train", "validation", "test")
 #: A test part with fewer workloads says little about unseen ones; the report remarks it.
 _FEW_WORKLOADS = 5
+#: A part with a smaller part of its share of the samples was drawn from too few workloads.
+_LEAST_OF_SHARE = 1 / 3
 
 
 @dataclass(frozen=True)
@@ -69,8 +71,8 @@ def split(
 
     Each workload, network or program is drawn by a hash of its name and the seed, so that
     fractions hold on average and adding devices moves nothing (`network` shares are numbers of
-    networks). Where that leaves a part without workloads because there are so few, they are shared
-    out by number.
+    networks). Where there are so few workloads that a part gets less than a third of its share of
+    the samples, they are shared out by their numbers of samples.
 
     Args:
         fractions: shares of (train, validation, test), positive sum; scaled to sum 1.
@@ -98,7 +100,7 @@ def split(
     else:
         if kind == "task":
             groups = [workload_of(task) for task in programs.tasks]
-            part_of_task = _by_workload(groups, np.unique(samples.task_id), seed, fractions)
+            part_of_task = _by_workload(groups, samples.task_id, seed, fractions)
         elif kind == "test-tasks":
             present = np.unique(samples.task_id)
             held_out = ((), _present_networks(programs, present, test_networks or ()))
@@ -151,28 +153,40 @@ def workload_of(task: str) -> str:
 
 def _by_workload(
     groups: list[str],
-    present: NDArray[np.int64],
+    task_id: NDArray[np.int64],
     seed: int,
     fractions: tuple[float, float, float],
 ) -> NDArray[np.int64]:
     """Returns the part of every task; tasks of one group share it.
 
-    Groups are drawn one by one. When there are so few that a part stays empty, they are shared out
-    in the order of their draws instead, at least one for each part.
+    Groups are drawn one by one. Where there are so few that this leaves a part with less than a
+    third of its share of the samples, the groups are shared out from the largest to the smallest
+    (of about one size, powers of four, in the order of their draws): each goes to the part that
+    lacks most, and every part gets one.
+
+    Args:
+        task_id: int64 [N], task of each sample.
     """
-    shares = np.cumsum(fractions) / sum(fractions)
-    part = _draw(groups, seed, shares)
-    wanted = {number for number in range(3) if fractions[number] > 0}
-    names = sorted({groups[task] for task in present}, key=lambda name: uniform_draw(name, seed))
-    if len(names) < len(wanted) or wanted <= set(part[present].tolist()):
+    wanted = np.asarray(fractions) / sum(fractions)
+    part = _draw(groups, seed, np.cumsum(wanted))
+    size: dict[str, int] = {}
+    for task, count in zip(*np.unique(task_id, return_counts=True), strict=True):
+        size[groups[task]] = size.get(groups[task], 0) + int(count)
+    drawn = np.bincount(part[task_id], minlength=3)
+    if len(size) < np.count_nonzero(wanted) or np.all(
+        drawn >= _LEAST_OF_SHARE * wanted * len(task_id)
+    ):
         return part
-    validation = _count(len(names), fractions[1] / sum(fractions))
-    test = _count(len(names), fractions[2] / sum(fractions))
-    first_test = len(names) - test
-    first_validation = first_test - validation
-    place = {
-        name: int(n >= first_validation) + int(n >= first_test) for n, name in enumerate(names)
-    }
+    order = sorted(
+        size, key=lambda name: (-(size[name].bit_length() // 2), uniform_draw(name, seed))
+    )
+    lacks = wanted * len(task_id)
+    place: dict[str, int] = {}
+    for number, name in enumerate(order):
+        empty = (wanted > 0) & ~np.isin(np.arange(3), list(place.values()))
+        may_get = empty if empty.sum() == len(order) - number else wanted > 0
+        place[name] = int(np.argmax(np.where(may_get, lacks, -np.inf)))
+        lacks[place[name]] -= size[name]
     return np.array([place.get(name, 0) for name in groups], dtype=np.int64)
 
 

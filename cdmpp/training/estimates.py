@@ -37,6 +37,8 @@ class Estimates:
         is_far: bool [N], whether the program is unlike every training task; None where the model
             does not know its training tasks.
         is_new_device: bool [N], whether the device was not trained on.
+        is_floor: bool [N], whether latency_s is what the device needs at the least: the model says
+            less.
         nearest: for each sample the nearest training tasks, nearest first; None as `is_far`.
     """
 
@@ -46,6 +48,7 @@ class Estimates:
     high_s: FloatArray
     is_far: BoolArray | None
     is_new_device: BoolArray
+    is_floor: BoolArray
     nearest: list[list[NearTask]] | None
 
     @property
@@ -112,6 +115,7 @@ class TrainedModel:
             mean_s=latency_s,
             low_s=np.maximum(np.exp(log_s - half_width), floor_s),
             high_s=latency_s * np.exp(half_width),
+            is_floor=np.exp(log_s) < floor_s,
         )
 
     def estimate(self, samples: Samples, *, latency_s: FloatArray | None = None) -> Estimates:
@@ -128,6 +132,7 @@ class TrainedModel:
         """
         predicted_s = self.model.predict(samples) if latency_s is None else latency_s
         floor_s = self._floor_s(samples)
+        is_floor = predicted_s < floor_s
         predicted_s = np.maximum(predicted_s, floor_s)
         trained = {spec.name for spec in self.card.devices}
         is_new = np.array([spec.name not in trained for spec in samples.devices], bool)
@@ -153,6 +158,7 @@ class TrainedModel:
             high_s=high_s,
             is_far=is_far,
             is_new_device=is_new_device,
+            is_floor=is_floor,
             nearest=familiarity.nearest if familiarity else None,
         )
 

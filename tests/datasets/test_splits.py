@@ -99,6 +99,34 @@ def test_fractions_hold_on_average_and_seeds_differ(make_samples: MakeSamples) -
     assert not np.array_equal(first.test, second.test)
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_few_workloads_of_unequal_size_give_parts_that_can_judge(
+    make_samples: MakeSamples, seed: int
+) -> None:
+    """Was: of 13 workloads of an A100 the test part was one of five samples."""
+    sizes = [5, 60, 85, 93, 107, 111, 215, 319, 763, 1013, 1019, 1665, 3748]
+    one_each = make_samples([[] for _ in sizes])
+    samples = one_each.take(np.repeat(np.arange(len(sizes)), sizes))
+    found = split(samples, "task", seed=seed)
+    part_of_sample(found, len(samples))
+    for rows, share in zip(
+        (found.train, found.validation, found.test), (0.7, 0.1, 0.2), strict=True
+    ):
+        assert len(rows) / len(samples) >= share / 3
+
+
+@COMMON
+@given(tasks=st.integers(3, 6), seed=st.integers(0, 1000))
+def test_every_part_gets_a_workload_where_there_are_three(
+    make_samples: MakeSamples, tasks: int, seed: int
+) -> None:
+    samples = make_samples([[] for _ in range(tasks)])
+    part = part_of_sample(split(samples, "task", seed=seed), len(samples))
+    assert set(part.tolist()) == {0, 1, 2}
+    halves = split(samples, "task", seed=seed, fractions=(0.5, 0.0, 0.5))
+    assert set(part_of_sample(halves, len(samples)).tolist()) == {0, 2}
+
+
 @COMMON
 @given(networks=NETWORKS, seed=st.integers(0, 1000))
 def test_held_out_networks_share_no_task_with_training(

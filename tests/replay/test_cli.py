@@ -160,7 +160,9 @@ def test_drawn_records_cost_what_is_to_be_expected_and_the_fastest_what_is_likel
     def estimate(_: TrainedModel, samples: Samples) -> Estimates:
         one = np.ones(len(samples))
         nothing = np.zeros(len(samples), bool)
-        return Estimates(1e-3 * one, 3e-3 * one, 1e-4 * one, 1e-2 * one, None, nothing, None)
+        return Estimates(
+            1e-3 * one, 3e-3 * one, 1e-4 * one, 1e-2 * one, None, nothing, nothing, None
+        )
 
     monkeypatch.setattr(TrainedModel, "estimate", estimate)
     network = default_dataset_dir() / "network_info" / "((bert_tiny,[(1,128)]),llvm).task.pkl.gz"

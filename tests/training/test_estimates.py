@@ -64,6 +64,7 @@ def test_no_gpu_kernel_is_predicted_below_the_smallest_one() -> None:
     assert set(found.latency_s) == {v100.launch_s}
     assert np.all(found.low_s == v100.launch_s)
     assert np.all(found.high_s > found.latency_s)
+    assert found.is_floor.all()
     assert np.all((found.low_s <= found.mean_s) & (found.mean_s <= found.high_s))
 
 
@@ -77,6 +78,7 @@ def test_what_lies_above_the_floor_stays_as_it_is() -> None:
     v100 = get_device("v100")
     found = trained(1e-3, (v100,)).estimate(on(v100))
     assert set(found.latency_s) == {1e-3}
+    assert not found.is_floor.any()
     calibration = trained(1e-3, (v100,)).card.calibration
     assert calibration is not None
     half_width = np.log(found.high_s / found.latency_s)

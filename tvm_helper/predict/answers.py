@@ -31,6 +31,7 @@ class Prediction:
             latency_s.
         is_far: whether the program is unlike every training task; None where that is not known.
         is_new_device: whether the device was not trained on.
+        is_floor: whether the latency is what the device needs at the least: the model says less.
         nearest: training tasks nearest to it, nearest first.
         explanation: what its roofline time goes into.
         reason: why it cannot be predicted; None where it can.
@@ -48,6 +49,7 @@ class Prediction:
     mean_s: float | None = None
     is_far: bool | None = None
     is_new_device: bool = False
+    is_floor: bool = False
     nearest: tuple[NearTask, ...] = ()
     explanation: Explanation | None = None
     reason: str | None = None
@@ -86,6 +88,7 @@ def estimated(asked: AskedProgram, found: Estimates, place: int = 0, *, name: st
         mean_s=float(found.mean_s[place]),
         is_far=None if found.is_far is None else bool(found.is_far[place]),
         is_new_device=bool(found.is_new_device[place]),
+        is_floor=bool(found.is_floor[place]),
         nearest=() if found.nearest is None else tuple(found.nearest[place]),
         measured_s=asked.measured_s,
     )

@@ -21,6 +21,7 @@ def row(one: Prediction) -> dict[str, Any]:
         "high_s": one.high_s,
         "measured_s": one.measured_s,
         "out_of_distribution": one.out_of_distribution,
+        "is_floor": one.is_floor,
         "nearest_tasks": [
             {"task": near.task, "operator": near.operator, "distance": near.distance}
             for near in one.nearest
@@ -75,6 +76,10 @@ def print_notes(found: Sequence[Prediction], card: ModelCard) -> None:
         if is_measured:
             why = "; their intervals are those of devices that were left out of trainings"
         print(f"\n! {strange} of {len(found)} are out of distribution{why}")
+    floors = sum(one.is_floor for one in found)
+    if floors:
+        least = "what the device needs at the least: the model says less"
+        print(f"\n{floors} of {len(found)} are {least}")
     trained_on = ", ".join(spec.name for spec in card.devices)
     for device in dict.fromkeys(one.device for one in found if one.is_new_device):
         print(f"  device {device} was not trained on; the model knows {trained_on}")
