@@ -45,6 +45,11 @@ COMMANDS = (
                 "find leakage, duplicates, wrong units and outliers; print the noise floor",
                 "dataset.command:audit",
             ),
+            Command(
+                "transfer",
+                "what programs measured on one device take on another",
+                "dataset.transfer",
+            ),
             Command("merge", "merge extracted datasets into a new one", "dataset.command:merge"),
             Command(
                 "export",

@@ -28,6 +28,7 @@ class AskedProgram:
         ast: its compact AST.
         device: where it is to run.
         measured_s: measured seconds; None where it has not been measured.
+        elsewhere_s: measured seconds on another device; None likewise.
         schedule: canonical JSON of its transform steps; None where it has none.
         operator: name of its operator such as `conv2d+add+relu`; empty where it is unknown.
     """
@@ -39,6 +40,7 @@ class AskedProgram:
     measured_s: float | None = None
     schedule: str | None = None
     operator: str = ""
+    elsewhere_s: float | None = None
 
 
 def assemble_samples(asked: Sequence[AskedProgram]) -> Samples:

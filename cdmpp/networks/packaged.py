@@ -85,8 +85,8 @@ def _card(metrics: dict[str, Any], command: str, licence: str) -> dict[str, Any]
         "licences": [{"licence": licence, "devices": metrics["devices"]}],
         "results": "docs/results/networks.md",
         "limits": "one process on the devices above with their number of threads; other devices "
-        "follow the rooflines of the registry, from what the hardware needs at the least to a "
-        "twentieth of its rates. Memory is what the network needs; a process whose allocator keeps "
-        "freed blocks, as it does by default, was measured to hold up to twice as much",
+        "follow the rooflines of the registry, from a quarter of them to those at a twentieth of "
+        "the rates. Memory is what the network needs; a process whose allocator keeps freed "
+        "blocks, as it does by default, was measured to hold up to twice as much",
         "command": command,
     }

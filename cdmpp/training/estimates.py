@@ -11,10 +11,13 @@ from numpy.typing import NDArray
 from cdmpp.analytic.roofline.floor import sample_floor_s
 from cdmpp.datasets.samples import Samples
 from cdmpp.devices.registry import as_described_now
+from cdmpp.devices.spec import DeviceSpec
+from cdmpp.errors import UsageError
 from cdmpp.models.base import CostModel
 from cdmpp.models.parts.checks import check_schema
 from cdmpp.training.machine_code.model import CodeModel, CodeRows
 from cdmpp.training.run_folder import ModelCard, load_model
+from cdmpp.training.transfer import on_device, relation
 from cdmpp.training.uncertainty.calibration import LatencyCalibration
 from cdmpp.training.uncertainty.strangers import NearTask, TrainingTasks
 
@@ -161,6 +164,72 @@ class TrainedModel:
             is_floor=is_floor,
             nearest=familiarity.nearest if familiarity else None,
         )
+
+    def measured_elsewhere(
+        self, samples: Samples, found: Estimates, measured_s: FloatArray, device: DeviceSpec
+    ) -> Estimates:
+        """Returns estimates that count in what the same programs take on another device.
+
+        What is strange to the model keeps the width of its interval, as everything does where too
+        few tasks were measured on two such devices: nobody knows how far the other one speaks for
+        it.
+
+        Args:
+            found: what `estimate` says of the samples.
+            measured_s: float64 [N], seconds on the other device; NaN where they are not known.
+            device: that device.
+
+        Raises:
+            UsageError: the model was not trained on it, or was never judged on programs of two such
+                devices.
+        """
+        names = [spec.name for spec in self.card.devices]
+        if device.name not in names:
+            raise UsageError(
+                f"the model was not trained on {device.name}, so its error there says nothing; "
+                f"expected one of {', '.join(names)}, or a model fine-tuned on {device.name}: "
+                "`cdmpp finetune --help`"
+            )
+        missed = np.log(measured_s) - np.log(self.estimate(on_device(samples, device)).latency_s)
+        latency_s, half_width = found.latency_s.copy(), np.log(found.high_s / found.latency_s)
+        mean_s = found.mean_s.copy()
+        strange = found.out_of_distribution
+        is_strange = found.is_new_device if strange is None else strange
+        for index in np.unique(samples.device).tolist():
+            asked = samples.devices[index]
+            if asked.name == device.name:
+                continue
+            related = relation(device, asked)
+            if related is None:
+                raise UsageError(
+                    f"{device.name} is a {device.kind}, {asked.name} a {asked.kind}: they do not "
+                    "run the same programs"
+                )
+            known = self.card.transfer
+            if known is None or related not in known.shares:
+                raise UsageError(
+                    f"the model was never judged on programs measured on both of two devices like "
+                    f"{device.name} and {asked.name}; leave --measured-on out, or use a model "
+                    "trained on records of the same programs on two of them"
+                )
+            rows = np.flatnonzero((samples.device == index) & np.isfinite(measured_s))
+            factor = np.exp(known.shares[related] * missed[rows])
+            latency_s[rows] *= factor
+            mean_s[rows] *= factor
+            widths = known.intervals.get(related)
+            if widths is not None:
+                near = rows[~is_strange[rows]]
+                half_width[near] = widths.half_width(samples.take(near))
+                mean_s[near] = widths.mean_s(samples.take(near), latency_s[near])
+        floor_s = self._floor_s(samples)
+        is_floor = latency_s < floor_s
+        latency_s = np.maximum(latency_s, floor_s)
+        low_s = np.maximum(latency_s * np.exp(-half_width), floor_s)
+        high_s = latency_s * np.exp(half_width)
+        return replace(
+            found, latency_s=latency_s, low_s=low_s, high_s=high_s, is_floor=is_floor,
+            mean_s=np.fmax(np.fmin(mean_s, high_s), low_s),
+        )  # fmt: skip
 
     def _floor_s(self, samples: Samples) -> FloatArray:
         """Returns float64 [N], what each takes at the least; what the registry says of the model's

@@ -22,6 +22,7 @@ from cdmpp.machine import versions
 from cdmpp.models.base import CostModel
 from cdmpp.models.registry import saved_model_class
 from cdmpp.training.machine_code.model import FOLDER as MACHINE_CODE_FOLDER
+from cdmpp.training.transfer import Transfer, fit_transfer
 from cdmpp.training.uncertainty.calibration import LatencyCalibration, calibrate
 from cdmpp.training.uncertainty.strangers import TrainingTasks
 
@@ -45,6 +46,7 @@ class ModelCard:
         described: devices that it was trained for without measurements of them.
         of_new_devices: its intervals on devices of the same kind that it was not trained on; None
             where nothing was measured of that.
+        transfer: what a time on another device says; None where too few tasks were measured on two.
     """
 
     kind: str
@@ -57,6 +59,7 @@ class ModelCard:
     calibration: LatencyCalibration | None = None
     described: tuple[DeviceSpec, ...] = ()
     of_new_devices: LatencyCalibration | None = None
+    transfer: Transfer | None = None
 
     @classmethod
     def of(cls, kind: str, train: Samples, split: dict[str, Any]) -> ModelCard:
@@ -197,6 +200,16 @@ def describe_new_devices(
     _write_card(directory, card, state)
 
 
+def write_transfer(directory: Path, transfer: Transfer | None) -> None:
+    """Adds to a run folder what a time on another device says.
+
+    Raises:
+        DataError: there is no complete model, or a file cannot be written.
+    """
+    card, state = _read_card(directory)
+    _write_card(directory, replace(card, transfer=transfer), state)
+
+
 def _write_card(directory: Path, card: ModelCard, state: Any) -> None:
     write_json(
         directory / "model.json",
@@ -213,6 +226,7 @@ def _write_card(directory: Path, card: ModelCard, state: Any) -> None:
             "calibration": None if card.calibration is None else asdict(card.calibration),
             "described": [asdict(spec) for spec in card.described],
             "of_new_devices": None if card.of_new_devices is None else asdict(card.of_new_devices),
+            "transfer": None if card.transfer is None else asdict(card.transfer),
             "state": state,
         },
     )
@@ -233,7 +247,7 @@ def save_trained(
     The model of machine code that an earlier model of the folder had is removed.
 
     Args:
-        card: its calibration is replaced.
+        card: its calibration is replaced, and what it says of other devices where these say it.
         validation: measured programs that no weight was fitted to.
         validation_s: float64 [N], predictions of them, if there are some already.
         base_tasks: training tasks of the model that this one was fine-tuned from.
@@ -242,7 +256,11 @@ def save_trained(
         The card with the calibration, and the training tasks.
     """
     predicted_s = model.predict(validation) if validation_s is None else validation_s
-    calibrated = replace(card, calibration=calibrate(validation, predicted_s))
+    calibrated = replace(
+        card,
+        calibration=calibrate(validation, predicted_s),
+        transfer=fit_transfer(validation, predicted_s) or card.transfer,
+    )
     tasks = TrainingTasks.fit(train) if base_tasks is None else base_tasks.extended(train)
     shutil.rmtree(directory / MACHINE_CODE_FOLDER, ignore_errors=True)
     tasks.save(directory)
@@ -281,6 +299,7 @@ def _read_card(directory: Path) -> tuple[ModelCard, Any]:
         )
     with _damage_named(directory):
         calibration, of_new = value.get("calibration"), value.get("of_new_devices")
+        transfer = value.get("transfer")
         card = ModelCard(
             kind=value["kind"],
             feature_schema=value["feature_schema"],
@@ -292,6 +311,7 @@ def _read_card(directory: Path) -> tuple[ModelCard, Any]:
             calibration=LatencyCalibration(**calibration) if calibration else None,
             described=tuple(DeviceSpec(**spec) for spec in value.get("described", ())),
             of_new_devices=LatencyCalibration(**of_new) if of_new else None,
+            transfer=Transfer.from_json(transfer) if transfer else None,
         )
         return card, value["state"]
 

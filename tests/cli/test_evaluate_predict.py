@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import fields
+from pathlib import Path
 
 import pytest
 
 from cdmpp.cli.main import main
+from cdmpp.datasets.tenset.folder import default_dataset_dir
 from cdmpp.metrics import METRIC_NAMES
 from tests.cli.conftest import DEVICES, PROGRAMS, json_of
 
@@ -121,3 +123,39 @@ def test_card_round_trips_every_field_of_a_device(trained):
     assert [set(spec) for spec in stored] == [{f.name for f in fields(DeviceSpec)}] * len(DEVICES)
     _, card = load_model(trained)
     assert [spec.name for spec in card.devices] == [spec["name"] for spec in stored]
+
+
+def shipped_file() -> Path:
+    """A small record file of the shipped data."""
+    files = (default_dataset_dir() / "measure_records" / DEVICES[0]).iterdir()
+    return min(files, key=lambda path: (path.stat().st_size, path.name))
+
+
+def test_predict_counts_in_what_was_measured_elsewhere(capsys):
+    asked = ["predict", "--records", str(shipped_file()), "--device", DEVICES[1]]
+    assert main([*asked, "--json"]) == 0
+    alone = {row["program_id"]: row for row in json_of(capsys)}
+    assert main([*asked, "--measured-on", DEVICES[0], "--json"]) == 0
+    rows = json_of(capsys)
+    assert rows
+    assert {row["program_id"] for row in rows} == set(alone)
+    assert all(row["latency_s"] != alone[row["program_id"]]["latency_s"] for row in rows)
+    assert main([*asked, "--measured-on", DEVICES[0], "-q"]) == 0
+    assert f"on {DEVICES[0]}" in capsys.readouterr().out.splitlines()[0]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["--measured-on", "v100", "--device", "a100"], 2, "--measured-on xeon-avx2-1c"),
+        (["--measured-on", "xeon-avx2-2d", "--device", "epyc-avx2-1c"], 4, "did you mean"),
+    ],
+)
+def test_a_wrong_device_of_the_records_is_refused(words, code, said, capsys):
+    assert main(["predict", "--records", str(shipped_file()), *words]) == code
+    assert said in capsys.readouterr().err
+
+
+def test_measured_on_goes_with_records_only(capsys):
+    assert main(["predict", "--network", "n.onnx", "--measured-on", "v100"]) == 2
+    assert "--measured-on goes with --records only" in capsys.readouterr().err

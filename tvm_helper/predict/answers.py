@@ -37,6 +37,7 @@ class Prediction:
         reason: why it cannot be predicted; None where it can.
         is_scheduled: whether the program has a schedule.
         measured_s: measured seconds; None where it was not measured on the device.
+        elsewhere_s: measured seconds on another device that the answer counts in; None without.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Prediction:
     reason: str | None = None
     is_scheduled: bool = True
     measured_s: float | None = None
+    elsewhere_s: float | None = None
 
     @property
     def out_of_distribution(self) -> bool | None:
@@ -91,6 +93,7 @@ def estimated(asked: AskedProgram, found: Estimates, place: int = 0, *, name: st
         is_floor=bool(found.is_floor[place]),
         nearest=() if found.nearest is None else tuple(found.nearest[place]),
         measured_s=asked.measured_s,
+        elsewhere_s=asked.elsewhere_s,
     )
 
 

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from cdmpp.datasets.read_report import ReadReport
 from cdmpp.datasets.tenset.folder import default_dataset_dir
 from cdmpp.datasets.tenset.json_graph import JsonGraph
@@ -16,7 +18,7 @@ from cdmpp.datasets.tenset.task_index import load_tasks
 from cdmpp.devices.device_file import nearest
 from cdmpp.devices.registry import find_device, load_registry
 from cdmpp.devices.spec import DeviceSpec
-from cdmpp.errors import DeviceError, ReplayError
+from cdmpp.errors import DeviceError, ReplayError, UsageError
 from cdmpp.models.assemble import AskedProgram, assemble_samples
 from cdmpp.records import GPU_TARGET_KINDS, MeasureRecord, TensetTask, program_id_of_text
 from cdmpp.text import short_task
@@ -48,6 +50,7 @@ def predict_records(
     *,
     devices: Sequence[DeviceSpec | str] = (),
     network_info: Path | None = None,
+    measured_on: str | None = None,
 ) -> RecordPredictions:
     """Returns the predictions of a record file's programs.
 
@@ -55,8 +58,11 @@ def predict_records(
         devices: hardware or labels to predict for; none = that of each record.
         network_info: folder of the tasks; None = that of the dataset that the file is in, else the
             shipped one.
+        measured_on: the device that the records were measured on, where their times are to count
+            in what is said of others.
 
     Raises:
+        UsageError: see `TrainedModel.measured_elsewhere`; or records name another device.
         DataError: the file or the tasks cannot be read.
         DeviceError: the asked device is not known; or that of a record, and the model has several.
     """
@@ -64,9 +70,18 @@ def predict_records(
         _Device(trained.card, asked_device(one, trained.card) if isinstance(one, str) else one)
         for one in devices
     ] or [_Device(trained.card, None)]
+    elsewhere = None if measured_on is None else asked_device(measured_on, trained.card)
     report = ReadReport()
     groups: dict[tuple[str, str], list[MeasureRecord]] = {}
     for record in read_records(path, report, keep_unmeasured=True):
+        if measured_on is not None and find_device(record.device) not in (
+            None,
+            find_device(measured_on),
+        ):
+            raise UsageError(
+                f"{path}: measured on {record.device}, got --measured-on {measured_on}; expected "
+                f"--measured-on {record.device}"
+            )
         groups.setdefault((record.workload_key, record.target_kind), []).append(record)
     tasks = load_tasks(network_info or _network_info(path)) if groups else None
     failures: Counter[str] = Counter()
@@ -77,14 +92,18 @@ def predict_records(
             failures["its task is not in network_info"] += len(records)
             continue
         for place in places:
-            for program in record_programs(task, records, place.of):
+            for program in record_programs(task, records, place.of, elsewhere):
                 if isinstance(program, str):
                     failures[program] += 1
                 else:
                     asked.append(program)
     if not asked:
         return RecordPredictions((), report, failures)
-    found = trained.estimate(assemble_samples(asked))
+    samples = assemble_samples(asked)
+    found = trained.estimate(samples)
+    if elsewhere is not None:
+        known_s = [np.nan if one.elsewhere_s is None else one.elsewhere_s for one in asked]
+        found = trained.measured_elsewhere(samples, found, np.array(known_s), elsewhere)
     programs = [
         estimated(program, found, place, name=short_task(program.task, program.operator))
         for place, program in enumerate(asked)
@@ -97,12 +116,14 @@ def record_programs(
     task: TensetTask,
     records: Sequence[MeasureRecord],
     device_of: Callable[[MeasureRecord], DeviceSpec],
+    elsewhere: DeviceSpec | None = None,
 ) -> list[AskedProgram | str]:
     """Returns the program of each record of a task, or why it cannot be predicted; those come first
     that no device of theirs can run.
 
     Args:
         device_of: the hardware to predict a record for.
+        elsewhere: the device whose times the records are; None where these do not count.
     """
     operator = operator_name(JsonGraph(task.dag_json))
     found: list[AskedProgram | str] = []
@@ -131,6 +152,7 @@ def record_programs(
                 measured_s=record.latency_s if record.device == device.name else None,
                 schedule=record.schedule,
                 operator=operator,
+                elsewhere_s=None if elsewhere in (None, device) else record.latency_s,
             )
         )
     return found

@@ -25,8 +25,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "Predicts every program of a Tenset record file (measured or not) and prints the "
         "latencies, best first, beside the measured one when the record has it; or the tensor "
         "programs of a Python file; or a whole network: a line for each way of running it, as TVM "
-        "compiles it (untuned: the first valid MetaSchedule sample of each task, seed 0; tuned: a "
-        "database) and as torch runs it. Nothing is measured."
+        "compiles it (untuned: what it makes of it by default; tuned: a database) and as torch "
+        "runs it. Nothing is measured."
     )
     parser.add_argument(
         "--model",
@@ -81,6 +81,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="programs: compile them, half a second each, where the model can read their machine "
         "code: it errs less; networks: it is an error where it cannot",
+    )
+    parser.add_argument(
+        "--measured-on",
+        metavar="LABEL",
+        help="--records: the device that they were measured on; what is said of others counts in "
+        "what they took there",
     )
     _add_network_options(parser)
     _add_torch_options(parser)
@@ -141,12 +147,14 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"--{name} goes with --network or --torch only; leave it out")
     if args.machine_code and args.records is not None:
         raise UsageError("--machine-code compiles programs and networks; leave it out")
+    if args.measured_on and args.records is None:
+        raise UsageError("--measured-on goes with --records only; leave it out")
     output = {"as_json": args.json, "is_quiet": args.quiet}
     labels, descriptions = labels_of(args.device), args.device_spec or []
     if args.records is not None:
         predict_record_file(
             args.records, args.model, labels=labels, descriptions=descriptions,
-            network_info=args.network_info, **output,
+            network_info=args.network_info, measured_on=args.measured_on, **output,
         )  # fmt: skip
         return 0
     if args.program is not None:

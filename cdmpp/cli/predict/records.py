@@ -25,6 +25,7 @@ def predict_record_file(
     labels: Sequence[str],
     descriptions: Sequence[Path],
     network_info: Path | None,
+    measured_on: str | None,
     as_json: bool,
     is_quiet: bool,
 ) -> None:
@@ -36,7 +37,9 @@ def predict_record_file(
     trained = load_trained(model_folder(model))
     is_named = bool(labels or descriptions)
     devices = asked_devices(labels, descriptions, trained.card) if is_named else ()
-    found = predict_records(trained, path, devices=devices, network_info=network_info)
+    found = predict_records(
+        trained, path, devices=devices, network_info=network_info, measured_on=measured_on
+    )
     if not is_quiet:
         if found.report.skipped_total:
             print(f"cdmpp: {found.report.summary()}", file=sys.stderr)
@@ -52,7 +55,7 @@ def predict_record_file(
     if as_json:
         print(json.dumps([_row(one) for one in found.programs], allow_nan=False))
         return
-    _print(found.programs)
+    _print(found.programs, measured_on)
     if not is_quiet:
         print_notes(found.programs, trained.card)
 
@@ -64,11 +67,12 @@ def _row(one: Prediction) -> dict[str, Any]:
     )
 
 
-def _print(programs: tuple[Prediction, ...]) -> None:
+def _print(programs: tuple[Prediction, ...], measured_on: str | None) -> None:
     has_measured = any(one.measured_s is not None for one in programs)
     has_devices = len({one.device for one in programs}) > 1
     headings = ["     ", "predicted", *(["measured", "error"] if has_measured else [])]
-    rows = [[*headings, *(["device"] if has_devices else []), "program"]]
+    elsewhere = [] if measured_on is None else [f"on {measured_on}"]
+    rows = [[*headings, *elsewhere, *(["device"] if has_devices else []), "program"]]
     for rank, one in enumerate(programs, 1):
         assert one.latency_s is not None
         assert one.program_id is not None
@@ -76,7 +80,9 @@ def _print(programs: tuple[Prediction, ...]) -> None:
         measured = [seconds_text(one.measured_s), "-" if error is None else f"{100 * error:+.1f} %"]
         rows.append([
             str(rank), interval_text(one.latency_s, one.low_s, one.high_s),
-            *(measured if has_measured else []), *([one.device] if has_devices else []),
+            *(measured if has_measured else []),
+            *([seconds_text(one.elsewhere_s)] if elsewhere else []),
+            *([one.device] if has_devices else []),
             one.program_id[:12] + (" !" if one.out_of_distribution else ""),
         ])  # fmt: skip
-    print(aligned(rows, "rlrrl" if has_measured else "rl", key=-1))
+    print(aligned(rows, "rl" + "rr" * has_measured + "r" * len(elsewhere) + "l", key=-1))

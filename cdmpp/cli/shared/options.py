@@ -21,8 +21,10 @@ def add_output_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-q", "--quiet", action="store_true", help="no progress", **suppressed)
 
 
-def add_data_options(parser: argparse.ArgumentParser, *, is_dataset_required: bool = False) -> None:
-    """Adds --dataset, --network-info, --device, --cache and --jobs."""
+def add_data_options(
+    parser: argparse.ArgumentParser, *, is_dataset_required: bool = False, has_device: bool = True
+) -> None:
+    """Adds --dataset, --network-info, --device (where it has one), --cache and --jobs."""
     default = (
         ""
         if is_dataset_required
@@ -44,12 +46,13 @@ def add_data_options(parser: argparse.ArgumentParser, *, is_dataset_required: bo
         metavar="DIR",
         help="folder of the tasks (default: network_info in the dataset)",
     )
-    parser.add_argument(
-        "--device",
-        action="append",
-        metavar="LABEL[,LABEL]",
-        help="devices to use (default: all of the dataset); may be repeated",
-    )
+    if has_device:
+        parser.add_argument(
+            "--device",
+            action="append",
+            metavar="LABEL[,LABEL]",
+            help="devices to use (default: all of the dataset); may be repeated",
+        )
     parser.add_argument(
         "--cache",
         type=Path,

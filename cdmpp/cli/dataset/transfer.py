@@ -1,0 +1,97 @@
+"""`cdmpp dataset transfer`: measurements of one device, told for another."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cdmpp.cli.shared.options import add_data_options, add_output_options
+from cdmpp.cli.shared.samples import asked_labels, samples_of
+from cdmpp.errors import UsageError
+from cdmpp.pretrained import model_folder
+from cdmpp.text import aligned, percent_text
+from cdmpp.training.asked_device import asked_device
+from cdmpp.training.estimates import load_trained
+from cdmpp.training.transferred import transfer_dataset
+
+_LINES = {
+    "transferred": "as measured on {source}, and what the model says",
+    "model": "the model alone",
+    "one_factor": "as measured on {source}, times the best factor",
+}
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of `cdmpp dataset transfer`."""
+    parser.description = (
+        "You have measurements of device A and want to know what the same programs take on B: "
+        "writes a table with the predicted time of each on B, with its interval. What the model "
+        "misses on A tells most of what it misses on B."
+    )
+    add_data_options(parser, has_device=False)
+    parser.add_argument(
+        "--from", dest="source", required=True, metavar="A", help="label that was measured"
+    )
+    parser.add_argument("--to", dest="target", required=True, metavar="B", help="label asked for")
+    parser.add_argument(
+        "--model", type=Path, default=Path("pretrained"), metavar="RUN",
+        help="run folder (default: pretrained, the shipped model)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--judge", action="store_true",
+        help="the dataset has measurements of B too: print how far off this is",
+    )  # fmt: skip
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", help="the table, Parquet (default: A-to-B.parquet)"
+    )
+    add_output_options(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Runs the command; returns the exit code."""
+    if args.source == args.target:
+        raise UsageError(f"--from and --to are both {args.source}; expected two devices")
+    trained = load_trained(model_folder(args.model))
+    source = asked_device(args.source, trained.card)
+    target = asked_device(args.target, trained.card)
+    wanted = [args.source, args.target] if args.judge else [args.source]
+    samples = samples_of(
+        args.dataset, asked_labels(args.dataset, wanted), cache_dir=args.cache,
+        network_info=args.network_info, jobs=args.jobs, may_install=not args.no_install,
+        is_quiet=args.json or args.quiet,
+    )  # fmt: skip
+    found = transfer_dataset(trained, samples, source, target)
+    out = args.out or Path(f"{args.source}-to-{args.target}.parquet")
+    found.save(out)
+    values: dict[str, Any] = {
+        "programs": len(found.samples), "tasks": len(np.unique(found.samples.task_id)),
+        "table": str(out), "judged": found.judged(trained) if args.judge else None,
+    }  # fmt: skip
+    if args.json:
+        print(json.dumps(values, allow_nan=False))
+        return 0
+    print(
+        f"{values['programs']:,} programs of {values['tasks']} tasks, measured on {args.source}, "
+        f"on {args.target}: {out}"
+    )
+    if args.judge:
+        print(_judged_text(values["judged"], args.source))
+    return 0
+
+
+def _judged_text(values: dict[str, Any], source: str) -> str:
+    rows = [["", "MAPE", "median APE"]]
+    for name, words in _LINES.items():
+        line = values[name]
+        errors = [percent_text(line["mape"]), percent_text(line["median_ape"])]
+        rows.append([words.format(source=source), *errors])
+    held = percent_text(values["transferred"]["interval_coverage"])
+    return (
+        f"\n{values['n']:,} of them were measured there too ({values['tasks']} tasks, "
+        f"{values['in_training']} of them in the model's training):\n{aligned(rows)}\n"
+        f"{held} of a task's programs lie in their 90 % interval"
+    )

@@ -1,0 +1,239 @@
+"""What a time on another device is worth: docs/results/measured-elsewhere.*.
+
+python -m tests.benchmarks.measured_elsewhere run       # three seeds, resumable, 3 minutes each
+python -m tests.benchmarks.measured_elsewhere page
+python -m tests.benchmarks.measured_elsewhere package   # what the shipped model says of two devices
+
+`run` trains an ensemble on a part of `data/tenset-cpu` (by task, all eight labels, twenty
+passes). For every ordered pair of labels the programs of the test part are told for the second from
+their measured times on the first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from cdmpp.config import from_dict, to_dict
+from cdmpp.datasets.cache import load_samples
+from cdmpp.datasets.samples import Samples
+from cdmpp.datasets.splits import split
+from cdmpp.files.atomic import make_folder, write_columns, write_json, write_text
+from cdmpp.machine import commit, machine, versions
+from cdmpp.metrics import mean_and_interval
+from cdmpp.models.ensemble import EnsembleCostModel
+from cdmpp.models.options import EnsembleOptions
+from cdmpp.models.parts.labels import least_mape_factor
+from cdmpp.pretrained import PRETRAINED, model_folder
+from cdmpp.text import markdown_table, percent_text
+from cdmpp.training.estimates import load_trained
+from cdmpp.training.run_folder import (
+    ModelCard,
+    load_model,
+    save_trained,
+    split_facts,
+    write_transfer,
+)
+from cdmpp.training.transfer import Transfer, fit_transfer, relation
+from cdmpp.training.transferred import transfer_dataset
+from tests.paths import ROOT
+from tvm_helper.extract import extracted_folder
+
+SEEDS = (0, 1, 2)
+#: A fifth of the tasks is held back for the shares: only 100 tasks were measured on both CPUs.
+FRACTIONS = (0.6, 0.2, 0.2)
+PASSES = 20
+LINES = {
+    "model": "the model alone",
+    "source": "the time on the other, as it is",
+    "one_factor": "that times the factor that fits these very programs best",
+    "transferred": "the model, with the time on the other",
+}
+RELATIONS = {
+    "same_cpu": "another label of the same chip (threads, instruction set)",
+    "other_cpu": "the other chip",
+}
+
+
+def main() -> None:
+    """Runs the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=("run", "page", "package"))
+    parser.add_argument("--work", type=Path, default=ROOT / "runs" / "measured-elsewhere")
+    parser.add_argument("--cache", type=Path, default=ROOT / "cache")
+    args = parser.parse_args()
+    if args.what == "page":
+        page(args.work)
+        return
+    samples = load_samples(
+        extracted_folder(ROOT / "data" / "tenset-cpu", None, cache_dir=args.cache)
+    )
+    if args.what == "package":
+        gpus = extracted_folder(ROOT / "data" / "ansor-gpu", None, cache_dir=args.cache)
+        package([samples, load_samples(gpus)])
+        return
+    for seed in SEEDS:
+        run(samples, seed, args.work / f"seed-{seed}")
+
+
+def run(samples: Samples, seed: int, folder: Path) -> None:
+    """Trains, and tells every label's test programs for every other label."""
+    if (folder / "pairs.parquet").is_file():
+        return
+    parts = split(samples, "task", seed=seed, fractions=FRACTIONS)
+    train, validation, test = (
+        samples.take(rows) for rows in (parts.train, parts.validation, parts.test)
+    )
+    values = to_dict(EnsembleOptions())
+    for name in ("transformer", "perceptron"):
+        values[name]["loop"]["epochs"] = PASSES
+    model = EnsembleCostModel(from_dict(EnsembleOptions, values))
+    model.fit(train, validation, seed=seed)
+    make_folder(folder, what="run")
+    card = ModelCard.of("ensemble", train, split_facts("task", seed, parts.description))
+    save_trained(model, folder, card, train=train, validation=validation)
+    trained = load_trained(folder)
+    rows: list[dict[str, NDArray[Any]]] = []
+    for source, target in itertools.permutations(samples.devices, 2):
+        found = transfer_dataset(trained, test, source, target)
+        known = np.flatnonzero(np.isfinite(found.samples.latency_s))
+        measured_s, source_s = found.samples.latency_s[known], found.source_s[known]
+        factor = least_mape_factor(source_s, measured_s)
+        rows.append({
+            "relation": np.full(len(known), str(relation(source, target)), object),
+            "pair": np.full(len(known), f"{source.name} {target.name}", object),
+            "task": test.programs.tasks[found.samples.task_id[known]],
+            "measured_s": measured_s, "source": source_s, "one_factor": factor * source_s,
+            "model": found.alone.latency_s[known], "transferred": found.found.latency_s[known],
+            "low_s": found.found.low_s[known], "high_s": found.found.high_s[known],
+        })  # fmt: skip
+    write_json(
+        folder / "shares.json", trained.card.transfer.shares if trained.card.transfer else {}
+    )
+    write_columns(
+        folder / "pairs.parquet",
+        {name: np.concatenate([one[name] for one in rows]) for name in rows[0]},
+    )
+
+
+def package(sets: Sequence[Samples]) -> None:
+    """Adds to the packaged model what its validation tasks of these data sets say of two devices;
+    of a relation the last set that has it.
+    """
+    folder = model_folder(PRETRAINED)
+    model, card = load_model(folder)
+    fractions = tuple(card.split["fractions"])
+    assert len(fractions) == 3
+    whole = Transfer({}, {})
+    for samples in sets:
+        parts = split(samples, "task", seed=card.split["seed"], fractions=fractions)
+        validation = samples.take(parts.validation)
+        found = fit_transfer(validation, model.predict(validation)) or Transfer({}, {})
+        whole = Transfer(whole.shares | found.shares, whole.intervals | found.intervals)
+    write_transfer(folder, whole)
+
+
+def page(work: Path) -> None:
+    """Writes the page."""
+    folders = [work / f"seed-{seed}" for seed in SEEDS]
+    tables = [_columns(folder / "pairs.parquet") for folder in folders]
+    shares = [json.loads((folder / "shares.json").read_text("utf-8")) for folder in folders]
+    values: dict[str, Any] = {}
+    texts = [_HEAD.format(passes=PASSES)]
+    for name, words in RELATIONS.items():
+        own = []
+        for table in tables:
+            rows = table["relation"] == name
+            own.append({key: column[rows] for key, column in table.items()})
+        values[name] = {**_judged(own), "share": [share[name] for share in shares]}
+        texts += [f"## {words[0].upper()}{words[1:]}", _text(values[name])]
+    out = ROOT / "docs" / "results"
+    facts = {
+        "command": "python -m tests.benchmarks.measured_elsewhere run", "commit": commit(),
+        "versions": versions(), "machine": machine(),
+    }  # fmt: skip
+    write_json(out / "measured-elsewhere.json", {**facts, **values})
+    write_text(out / "measured-elsewhere.md", "\n\n".join(texts) + "\n")
+
+
+def _columns(path: Path) -> dict[str, NDArray[Any]]:
+    table = pq.read_table(path)
+    return {name: table[name].to_numpy() for name in table.column_names}
+
+
+def _by_task(table: dict[str, NDArray[Any]], values: NDArray[Any]) -> NDArray[np.float64]:
+    """Returns float64 [task], means."""
+    _, owner = np.unique(table["task"], return_inverse=True)
+    return np.asarray(np.bincount(owner, values) / np.bincount(owner))
+
+
+def _judged(tables: list[dict[str, NDArray[Any]]]) -> dict[str, Any]:
+    lines: dict[str, Any] = {name: {"mape": [], "median_ape": []} for name in LINES}
+    ratios: dict[str, list[float]] = {"model": [], "one_factor": []}
+    inside = []
+    for table in tables:
+        error = {name: np.abs(table[name] / table["measured_s"] - 1.0) for name in LINES}
+        for name in LINES:
+            lines[name]["mape"].append(float(error[name].mean()))
+            lines[name]["median_ape"].append(float(np.median(error[name])))
+        own = _by_task(table, error["transferred"])
+        for name, found in ratios.items():
+            found += np.log(own / _by_task(table, error[name])).tolist()
+        is_inside = (table["low_s"] <= table["measured_s"]) & (
+            table["measured_s"] <= table["high_s"]
+        )
+        inside.append(float(_by_task(table, is_inside).mean()))
+    return {
+        "n": [len(table["task"]) for table in tables],
+        "tasks": [len(np.unique(table["task"])) for table in tables],
+        "lines": lines,
+        "ratio_by_task": {name: mean_and_interval(found) for name, found in ratios.items()},
+        "interval_coverage": inside,
+    }
+
+
+def _text(values: dict[str, Any]) -> str:
+    rows = []
+    for name, words in LINES.items():
+        line = values["lines"][name]
+        rows.append([words, *(_spread(line[key]) for key in ("mape", "median_ape"))])
+    table = markdown_table(["what is said", "MAPE", "median APE"], rows)
+    words = []
+    for name, (mean, half) in values["ratio_by_task"].items():
+        low, high = np.exp(mean - (half or 0.0)), np.exp(mean + (half or 0.0))
+        words.append(f"{np.exp(mean):.2f} [{low:.2f}, {high:.2f}] of that of *{LINES[name]}*")
+    shares = ", ".join(f"{share:.2f}" for share in values["share"])
+    return (
+        f"{table}\n\nA task's error is {' and '.join(words)} (geometric mean over tasks of three "
+        f"seeds, 95 % interval over tasks). Share {shares}. In the 90 % interval: "
+        f"{_spread(values['interval_coverage'])} of a task's programs. "
+        f"{', '.join(f'{n:,}' for n in values['n'])} programs of "
+        f"{', '.join(map(str, values['tasks']))} tasks, all pairs of labels."
+    )
+
+
+def _spread(values: list[float]) -> str:
+    mean, half = mean_and_interval(values)
+    return f"{percent_text(mean)} ± {percent_text(half)}"
+
+
+_HEAD = """# Measured elsewhere
+
+What `cdmpp dataset transfer --from A --to B` and `cdmpp predict --records FILE --measured-on A
+--device B` know better than the model alone. `python -m tests.benchmarks.measured_elsewhere run`
+trains an ensemble on all eight labels of `data/tenset-cpu` ({passes} passes, three seeds, by task)
+and tells the programs of tasks that it has not seen for one label from their measured times on
+another: log t(B) = log m(B) + share x (log t(A) - log m(A)), the
+shares from the validation part."""
+
+
+if __name__ == "__main__":
+    main()
