@@ -53,14 +53,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Runs the command; returns the exit code."""
-    if args.source == args.target:
-        raise UsageError(f"--from and --to are both {args.source}; expected two devices")
+    labels = asked_labels(args.dataset, [args.source, args.target])
+    if len(labels) != 2:
+        raise UsageError(f"--from {args.source} --to {args.target}: expected two devices")
     trained = load_trained(model_folder(args.model))
-    source = asked_device(args.source, trained.card)
-    target = asked_device(args.target, trained.card)
-    wanted = [args.source, args.target] if args.judge else [args.source]
+    source, target = (asked_device(label, trained.card) for label in labels)
     samples = samples_of(
-        args.dataset, asked_labels(args.dataset, wanted), cache_dir=args.cache,
+        args.dataset, labels if args.judge else labels[:1], cache_dir=args.cache,
         network_info=args.network_info, jobs=args.jobs, may_install=not args.no_install,
         is_quiet=args.json or args.quiet,
     )  # fmt: skip
