@@ -16,8 +16,8 @@ IntArray = NDArray[np.int64]
 
 #: Keys of one metrics object, in the order of tables; the JSON names of `cdmpp evaluate`.
 METRIC_NAMES = (
-    "n", "mape", "median_ape", "rmse_s", "within_5pct", "within_10pct", "within_20pct",
-    "spearman_by_task", "top1_score", "top5_score",
+    "n", "mape", "median_ape", "mean_log_error", "median_ratio", "rmse_s", "within_5pct",
+    "within_10pct", "within_20pct", "spearman_by_task", "top1_score", "top5_score",
 )  # fmt: skip
 
 #: A task enters the rank metrics when it has at least this many measured programs on a device.
@@ -69,17 +69,24 @@ def task_weights(networks: Iterable[Sequence[tuple[str, int]]]) -> FloatArray:
 def summarise(judged: Judged) -> dict[str, float | int | None]:
     """Returns every metric of `METRIC_NAMES`; a metric that is not defined on these samples is
     None.
+
+    A percentage error is at most 100 % below the measured time and without bound above it, so it
+    rewards low guesses. `mean_log_error`, the mean of |log(predicted / measured)|, does not, and
+    `median_ratio`, the median of predicted / measured, shows them: below 1 they are low.
     """
     n = len(judged.measured_s)
     if n == 0:
         return {name: (0 if name == "n" else None) for name in METRIC_NAMES}
     ape = absolute_percentage_error(judged.measured_s, judged.predicted_s)
+    ratio = judged.predicted_s / judged.measured_s
     difference = judged.predicted_s - judged.measured_s
     groups = _groups(judged)
     values: dict[str, float | int | None] = {
         "n": n,
         "mape": float(ape.mean()),
         "median_ape": float(np.median(ape)),
+        "mean_log_error": float(np.abs(np.log(ratio)).mean()),
+        "median_ratio": float(np.median(ratio)),
         "rmse_s": float(np.sqrt(np.mean(difference**2))),
         "within_5pct": float(np.mean(ape <= 0.05)),
         "within_10pct": float(np.mean(ape <= 0.10)),

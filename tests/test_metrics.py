@@ -44,6 +44,9 @@ def test_errors_by_hand():
     assert values["n"] == 4
     assert values["mape"] == pytest.approx((0.04 + 0.09 + 0.5 + 0.5) / 4)
     assert values["median_ape"] == pytest.approx((0.09 + 0.5) / 2)
+    logs = np.log([1.04, 1.09, 2.0, 1.5])
+    assert values["mean_log_error"] == pytest.approx(logs.mean())
+    assert values["median_ratio"] == pytest.approx((1.04 + 1.09) / 2)
     assert values["rmse_s"] == pytest.approx(np.sqrt((0.04**2 + 0.18**2 + 4 + 25) / 4))
     assert values["within_5pct"] == 0.25
     assert values["within_10pct"] == pytest.approx(0.5)

@@ -32,6 +32,8 @@ COLUMNS = (
     Column("tasks", "tasks", "count", None),
     Column("mape", "MAPE", "percent", "low"),
     Column("median_ape", "median APE", "percent", "low"),
+    Column("mean_log_error", "log error", "ratio", "low"),
+    Column("median_ratio", "median ratio", "ratio", None),
     Column("rmse_s", "RMSE", "seconds", "low"),
     Column("within_5pct", "≤ 5 %", "percent", "high"),
     Column("within_10pct", "≤ 10 %", "percent", "high"),
