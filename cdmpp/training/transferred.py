@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from cdmpp.datasets.samples import Samples
 from cdmpp.datasets.selection import of_devices
 from cdmpp.devices.spec import DeviceSpec
+from cdmpp.errors import DataError
 from cdmpp.files.atomic import write_columns
 from cdmpp.metrics import absolute_percentage_error
 from cdmpp.models.parts.labels import least_mape_factor
@@ -61,8 +62,16 @@ class Transferred:
         `in_training` (tasks that the model has learned from), and by line `mape` and `median_ape`:
         `transferred` (with `interval_coverage`), `model` alone, and `one_factor`, the times on the
         one device times the factor that fits these programs best.
+
+        Raises:
+            DataError: none was measured on both.
         """
         rows = np.flatnonzero(np.isfinite(self.samples.latency_s))
+        if not len(rows):
+            raise DataError(
+                "no program was measured on both devices, so there is nothing to judge by; leave "
+                "--judge out"
+            )
         both, measured_s = self.samples.take(rows), self.samples.latency_s[rows]
         source_s = self.source_s[rows]
         lines = {

@@ -11,7 +11,7 @@ import pytest
 from cdmpp.datasets.samples import Samples
 from cdmpp.devices.registry import get_device
 from cdmpp.devices.spec import DeviceSpec
-from cdmpp.errors import UsageError
+from cdmpp.errors import DataError, UsageError
 from cdmpp.models.base import CostModel
 from cdmpp.training.estimates import TrainedModel
 from cdmpp.training.run_folder import ModelCard
@@ -145,3 +145,13 @@ def test_few_tasks_say_nothing_and_some_give_no_interval() -> None:
     many = fit_transfer(alike(40), np.ones(640))
     assert many is not None
     assert Transfer.from_json(json.loads(json.dumps(asdict(many)))) == many
+
+
+def test_nothing_measured_on_both_cannot_be_judged() -> None:
+    samples = alike(40)
+    trained = model_of(samples, fit_transfer(samples, np.ones(len(samples))))
+    first, second = samples.devices
+    found = transfer_dataset(trained, samples.take(samples.device == 0), first, second)
+    assert np.isnan(found.samples.latency_s).all()
+    with pytest.raises(DataError, match="nothing to judge by"):
+        found.judged(trained)

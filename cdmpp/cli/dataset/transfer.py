@@ -64,11 +64,12 @@ def run(args: argparse.Namespace) -> int:
         is_quiet=args.json or args.quiet,
     )  # fmt: skip
     found = transfer_dataset(trained, samples, source, target)
+    judged = found.judged(trained) if args.judge else None
     out = args.out or Path(f"{args.source}-to-{args.target}.parquet")
     found.save(out)
     values: dict[str, Any] = {
         "programs": len(found.samples), "tasks": len(np.unique(found.samples.task_id)),
-        "table": str(out), "judged": found.judged(trained) if args.judge else None,
+        "table": str(out), "judged": judged,
     }  # fmt: skip
     if args.json:
         print(json.dumps(values, allow_nan=False))
@@ -77,8 +78,8 @@ def run(args: argparse.Namespace) -> int:
         f"{values['programs']:,} programs of {values['tasks']} tasks, measured on {args.source}, "
         f"on {args.target}: {out}"
     )
-    if args.judge:
-        print(_judged_text(values["judged"], args.source))
+    if judged is not None:
+        print(_judged_text(judged, args.source))
     return 0
 
 
