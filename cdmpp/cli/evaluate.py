@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from cdmpp.cli.shared.options import add_data_options, add_output_options
+from cdmpp.cli.shared.options import add_data_options, add_model_option, add_output_options
 from cdmpp.cli.shared.samples import asked_labels, samples_of
 from cdmpp.cli.shared.tables import print_metric_tables
 from cdmpp.datasets.samples import Samples
@@ -26,10 +26,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "Predicts every measured program of a dataset and compares. Says how many of its tasks "
         "were in the model's training part: on those the errors are too good."
     )
-    parser.add_argument(
-        "--model", type=Path, default=Path("pretrained"), metavar="RUN",
-        help="run folder (default: pretrained, the shipped model)",
-    )  # fmt: skip
+    add_model_option(parser)
     add_data_options(parser)
     add_output_options(parser)
 

@@ -209,8 +209,8 @@ class TrainedModel:
             if known is None or related not in known.shares:
                 raise UsageError(
                     f"the model was never judged on programs measured on both of two devices like "
-                    f"{device.name} and {asked.name}; leave --measured-on out, or use a model "
-                    "trained on records of the same programs on two of them"
+                    f"{device.name} and {asked.name}; expected a model trained on records of the "
+                    "same programs on two of them"
                 )
             rows = np.flatnonzero((samples.device == index) & np.isfinite(measured_s))
             factor = np.exp(known.shares[related] * missed[rows])

@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from cdmpp.config import from_dict, to_dict
+from cdmpp.conformal import owner_means
 from cdmpp.datasets.cache import load_samples
 from cdmpp.datasets.samples import Samples
 from cdmpp.datasets.splits import split
@@ -172,7 +173,7 @@ def _columns(path: Path) -> dict[str, NDArray[Any]]:
 def _by_task(table: dict[str, NDArray[Any]], values: NDArray[Any]) -> NDArray[np.float64]:
     """Returns float64 [task], means."""
     _, owner = np.unique(table["task"], return_inverse=True)
-    return np.asarray(np.bincount(owner, values) / np.bincount(owner))
+    return owner_means(values.astype(np.float64), owner)
 
 
 def _judged(tables: list[dict[str, NDArray[Any]]]) -> dict[str, Any]:

@@ -6,19 +6,22 @@ import json
 import textwrap
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
-from cdmpp.analytic.roofline.floor import least_kernel_s
+from cdmpp.analytic.roofline.floor import LEAST_SHARE, least_kernel_s
 from cdmpp.cli.main import main
 from cdmpp.cli.predict.torch import parse_memory
 from cdmpp.devices.registry import get_device
 from cdmpp.errors import DataError, DeviceError, UsageError
+from cdmpp.networks.dataset.samples import assemble
 from cdmpp.networks.dataset.store import read_dataset, write_dataset
 from cdmpp.networks.graph.factory import load_factory
 from cdmpp.networks.predict import NetworkPredictor, predict_network
 from cdmpp.networks.run import NetworkRun, train_run
 from tests.networks.synthetic import DEVICE, convolutions, data
+from tests.paths import ROOT
 
 NETWORKS = """
     import torch
@@ -157,6 +160,16 @@ def test_another_device_is_a_guess_within_what_its_hardware_allows(folder):
         assert one.time_s.low >= least_kernel_s(get_device("t4"))
     with pytest.raises(DeviceError, match="unknown device"):
         predict_network(module, [(3, 16, 16)], model=folder / "run", devices=["tt4"])
+
+
+def test_what_was_measured_lies_within_what_a_device_never_measured_is_told():
+    """The shares of the roofline that bound its interval, on the shipped networks."""
+    samples = assemble(read_dataset(ROOT / "data" / "networks-cpu"))
+    share = samples.roofline_s() / samples.targets[:, :2]
+    assert np.isfinite(share).all()
+    assert (share >= LEAST_SHARE).sum(axis=0).tolist() == [1017, 1016]
+    assert len(share) == 1020
+    assert 2.8 < share.max() < 3.0
 
 
 @pytest.mark.parametrize(

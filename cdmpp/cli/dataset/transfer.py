@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from cdmpp.cli.shared.options import add_data_options, add_output_options
+from cdmpp.cli.shared.options import add_data_options, add_model_option, add_output_options
 from cdmpp.cli.shared.samples import asked_labels, samples_of
 from cdmpp.errors import UsageError
 from cdmpp.pretrained import model_folder
@@ -37,10 +37,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--from", dest="source", required=True, metavar="A", help="label that was measured"
     )
     parser.add_argument("--to", dest="target", required=True, metavar="B", help="label asked for")
-    parser.add_argument(
-        "--model", type=Path, default=Path("pretrained"), metavar="RUN",
-        help="run folder (default: pretrained, the shipped model)",
-    )  # fmt: skip
+    add_model_option(parser)
     parser.add_argument(
         "--judge", action="store_true",
         help="the dataset has measurements of B too: print how far off this is",

@@ -66,6 +66,14 @@ def add_data_options(
     add_no_install_option(parser)
 
 
+def add_model_option(parser: argparse.ArgumentParser) -> None:
+    """Adds --model: a run folder, by default the shipped one."""
+    parser.add_argument(
+        "--model", type=Path, default=Path("pretrained"), metavar="RUN",
+        help="run folder (default: pretrained, the shipped model)",
+    )  # fmt: skip
+
+
 def add_no_install_option(parser: argparse.ArgumentParser) -> None:
     """Adds --no-install."""
     parser.add_argument(

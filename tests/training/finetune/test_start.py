@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ from cdmpp.training.finetune.start import (
     start_sentence,
 )
 from cdmpp.training.options import TrainOptions
-from cdmpp.training.run import train_run
+from cdmpp.training.run import OtherStart, train_run
 from cdmpp.training.run_folder import ModelCard, load_model, save_model, split_facts
 from tests.models.synthetic import make_samples
 
@@ -65,17 +66,24 @@ def handful(samples: Samples) -> Samples:
     )  # fmt: skip
 
 
+def chosen(
+    shipped: Path, handful: Samples, run_dir: Path
+) -> tuple[OtherStart | None, dict[str, Any] | None]:
+    """What is chosen beside a model that learns little from nothing."""
+    train, validation = handful.take(handful.task_id < 6), handful.take(handful.task_id >= 6)
+    return choose_start(
+        lambda: TransformerCostModel(POOR), "transformer", shipped, handful, train, validation,
+        options=OPTIONS, seed=0, run_dir=run_dir,
+    )  # fmt: skip
+
+
 def test_the_shipped_model_wins_where_little_can_be_learned(
     shipped: Path, handful: Samples, tmp_path: Path
 ) -> None:
-    train, validation = handful.take(handful.task_id < 6), handful.take(handful.task_id >= 6)
-    found, facts = choose_start(
-        lambda: TransformerCostModel(POOR), "transformer", shipped, handful, train, validation,
-        options=OPTIONS, seed=0, run_dir=tmp_path,
-    )  # fmt: skip
+    found, facts = chosen(shipped, handful, tmp_path)
     assert found is not None
     assert facts is not None
-    assert len(found.held_out) == len(found.held_out_s) == len(train) + len(validation)
+    assert len(found.held_out) == len(found.held_out_s) == len(handful)
     errors = facts["held_out_error"]
     assert errors[facts["kept"]] < errors["nothing"]
     assert "the shipped model" in start_sentence(facts)
@@ -86,12 +94,8 @@ def test_a_choice_of_large_tasks_takes_minutes(
 ) -> None:
     """Was: a full training in every fold, 8 minutes of 6,500 A100 programs."""
     monkeypatch.setattr(start, "SAMPLES_TO_CHOOSE_ON", 30)
-    train, validation = handful.take(handful.task_id < 6), handful.take(handful.task_id >= 6)
-    assert len(train) + len(validation) > 30
-    found, facts = choose_start(
-        lambda: TransformerCostModel(POOR), "transformer", shipped, handful, train, validation,
-        options=OPTIONS, seed=0, run_dir=tmp_path,
-    )  # fmt: skip
+    assert len(handful) > 30
+    found, facts = chosen(shipped, handful, tmp_path)
     assert found is not None
     assert facts is not None
     assert len(found.held_out) <= 30
