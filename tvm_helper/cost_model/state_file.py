@@ -126,15 +126,18 @@ def read_state(path: Path, *, peer: XgbPeer | None) -> SearchState:
     )
 
 
-def load_for_search(directory: Path) -> TrainedModel:
+def load_for_search(directory: Path, *, with_code: bool = False) -> TrainedModel:
     """Returns the model of a run folder; torch's global random state stays as it is.
+
+    Args:
+        with_code: whether its model of machine code is read too.
 
     Raises:
         DataError: there is no complete model, or it was written by another version of this format.
     """
     # A network is made with random weights before it is filled.
     with torch.random.fork_rng(devices=[]):
-        return load_trained(directory)
+        return load_trained(directory, with_code=with_code)
 
 
 def _card(state: SearchState, model: CostModel) -> ModelCard:

@@ -14,6 +14,8 @@ _RUNTIME = ERROR_CODE_NAMES.index("runtime error (device)")
 _BUILD_TIMEOUT = ERROR_CODE_NAMES.index("build timeout")
 _RUN_TIMEOUT = ERROR_CODE_NAMES.index("run timeout")
 _KILL = 9
+#: Failures before which a program could not be run.
+BUILD_CODES = frozenset({_INSTANTIATION, _COMPILE_HOST, _COMPILE_DEVICE, _BUILD_TIMEOUT})
 Stage = Literal["draw", "build", "run"]
 
 

@@ -187,8 +187,12 @@ class TrialRunner:
         }
         answer = self._runner.ask(request, timeout_s=self._options.run_timeout_s)
         if not is_kept:
-            self._artifact(name).unlink(missing_ok=True)
+            self.remove(name)
         return self._outcome(answer, "run")
+
+    def remove(self, name: str) -> None:
+        """Removes a built program."""
+        self._artifact(name).unlink(missing_ok=True)
 
     def __enter__(self) -> Self:
         return self

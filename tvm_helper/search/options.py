@@ -28,6 +28,8 @@ class SearchOptions(TrialOptions):
         trials: measured programs in all, failed ones included.
         trials_per_round: programs that a task gets at a time; 0 = so many that every task gets two
             rounds, at most 16.
+        verify: candidates that are built for each that is run: of a round, those that the model of
+            machine code of `model` predicts to be the fastest. 1 = all that are built are run.
         minutes: wall time of the search in this run; 0 = no bound.
         stop_early: whether the search follows its own advice to stop.
         stop_gain: gain below which a task counts as settled (0.02 = 2 %).
@@ -47,6 +49,7 @@ class SearchOptions(TrialOptions):
     safety_net: bool = True
     trials: int = 64
     trials_per_round: int = 0
+    verify: int = 1
     minutes: float = 0.0
     stop_early: bool = False
     stop_gain: float = 0.02
@@ -69,7 +72,7 @@ class SearchOptions(TrialOptions):
                 f"what is to be searched? {got}; give --task KIND:SIZE=N,... (cdmpp measure "
                 "--list-tasks) or a Python file, or --network FILE"
             )
-        for name in ("trials", "population", "final_repeats"):
+        for name in ("trials", "verify", "population", "final_repeats"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} must be at least 1, got {getattr(self, name)}")
         for name in ("finetune_every", "trials_per_round", "search_threads", "minutes", "seed"):

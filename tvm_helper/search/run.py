@@ -39,6 +39,7 @@ from tvm_helper.search.tasks import (
     tasks_of_network,
 )
 from tvm_helper.search.tvm_hooks import ClockedModel, SessionBuilder, SessionRunner, SessionStrategy
+from tvm_helper.search.verifier import Verifier
 
 #: More trials than any search has: the session ends the search, not TVM.
 _NO_BOUND = 1 << 30
@@ -57,6 +58,7 @@ class SearchPlan:
         left_out: tasks without a schedule: name -> reason.
         model: the trained model; None where there is none for the device.
         model_note: why not.
+        verifier: what chooses among the built candidates; None = all of them are run.
     """
 
     options: SearchOptions
@@ -66,6 +68,7 @@ class SearchPlan:
     left_out: dict[str, str]
     model: TrainedModel | None
     model_note: str
+    verifier: Verifier | None
 
     def settings(self) -> dict[str, Any]:
         """Returns what the search's file holds; `fixed` stays the same when it is continued."""
@@ -92,7 +95,8 @@ def plan_search(options: SearchOptions, *, device_folders: Sequence[Path] = ()) 
     """Returns the tasks of a search and what is predicted of them; nothing is measured or written.
 
     Raises:
-        UsageError: options that make no sense, or an unknown task.
+        UsageError: options that make no sense, an unknown task, or `verify` with a model that does
+            not read the machine code of the device and target.
         DataError: a file cannot be read, there is no model, or no task has a schedule.
         DeviceError: an unknown device, or none that this machine is.
     """
@@ -108,8 +112,9 @@ def plan_search(options: SearchOptions, *, device_folders: Sequence[Path] = ()) 
     else:
         tasks = named_tasks(options.task)
     model, note = _trained(options)
+    verifier = _verifier(options, model, tvm_target)
     ordered, left_out = by_expected_share(tasks, tvm_target, options.device, model)
-    return SearchPlan(options, target, tuple(ordered), unknown, left_out, model, note)
+    return SearchPlan(options, target, tuple(ordered), unknown, left_out, model, note, verifier)
 
 
 def run_search(
@@ -171,7 +176,7 @@ def _search(
     """Measures what is missing; returns why it ended."""
     options = plan.options
     model = ClockedModel(_cost_model(plan, target))
-    session = SearchSession(options, store, plan.tasks, runner, model, show)
+    session = SearchSession(options, store, plan.tasks, runner, model, show, verifier=plan.verifier)
     model.session = session
     threads = options.search_threads or len(os.sched_getaffinity(0))
     contexts = [
@@ -188,7 +193,7 @@ def _search(
         meta_schedule.tune.tune_tasks(
             tasks=contexts, task_weights=[float(task.weight) for task in plan.tasks],
             work_dir=str(store.folder), max_trials_global=_NO_BOUND, max_trials_per_task=_NO_BOUND,
-            num_trials_per_iter=options.round_size(len(plan.tasks)),
+            num_trials_per_iter=options.verify * options.round_size(len(plan.tasks)),
             builder=SessionBuilder(session), runner=SessionRunner(session),
             database=store.database, cost_model=model,
             measure_callbacks=[_update_cost_model()],
@@ -227,12 +232,19 @@ def _trained(options: SearchOptions) -> tuple[TrainedModel | None, str]:
         asked_device(options.device, read_card(folder))
         from tvm_helper.cost_model.state_file import load_for_search  # loads torch
 
-        trained = load_for_search(folder)
+        trained = load_for_search(folder, with_code=options.verify > 1)
     except CdmppError as error:
-        if options.cost_model == "cdmpp":
+        if options.cost_model == "cdmpp" or options.verify > 1:
             raise
         return None, str(error)
     return trained, ""
+
+
+def _verifier(options: SearchOptions, model: TrainedModel | None, target: Any) -> Verifier | None:
+    if options.verify == 1:
+        return None
+    assert model is not None
+    return Verifier(model, options.device, target)
 
 
 def _update_cost_model() -> Any:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from cdmpp.processes.campaign import SameFailures
 from tvm_helper.compat import meta_schedule, shash2hex
-from tvm_helper.measure.failures import failure_name
+from tvm_helper.measure.failures import BUILD_CODES, failure_name
 from tvm_helper.measure.trials import DiskFullError, Outcome, TrialRunner
 from tvm_helper.search.expected_gain import (
     WINDOW,
@@ -38,12 +38,13 @@ from tvm_helper.search.options import SearchOptions
 from tvm_helper.search.progress import SearchProgress, TaskProgress
 from tvm_helper.search.store import FAILED_S, SearchStore
 from tvm_helper.search.tasks import SearchTask
+from tvm_helper.search.verifier import Verifier
 
 FloatArray = NDArray[np.float64]
-#: Failures before which a program could not be run.
-_BUILD_CODES = frozenset({1, 2, 3, 6})
 #: Rounds in a row in which TVM proposes nothing that was not measured before.
 _EMPTY_ROUNDS = 5
+#: Drafts that a task keeps for when TVM proposes too little.
+_MOST_SPARE = 64
 _NOT_RUN = "not measured: the time is over"
 
 
@@ -57,6 +58,7 @@ class TaskState:
         known: hashes of the programs that were measured.
         latencies_s: of every trial in order, infinity where it failed.
         measured: (candidate, seconds) of the last ones that did not fail.
+        spare: (predicted seconds, candidate) of drafts that were not run, fastest first.
         gain: what is expected of more trials.
         failed: trials that failed.
         is_exhausted: whether TVM proposes nothing that was not measured.
@@ -67,6 +69,7 @@ class TaskState:
     known: set[str] = field(default_factory=set)
     latencies_s: list[float] = field(default_factory=list)
     measured: list[tuple[Any, float]] = field(default_factory=list)
+    spare: list[tuple[float, Any]] = field(default_factory=list)
     gain: Gain = field(default_factory=lambda: Gain(None, None))
     failed: int = 0
     is_exhausted: bool = False
@@ -89,13 +92,34 @@ class TaskState:
 
 @dataclass
 class _Round:
-    """A round of one task: its candidates, and what is known of them."""
+    """A round of one task: its candidates, names of their files, and what is known of them."""
 
     state: TaskState
     number: int
     candidates: list[Any]
+    names: list[str]
     entries: list[dict[str, Any] | None]
     built: dict[int, Outcome] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        state: TaskState,
+        number: int,
+        candidates: list[Any],
+        entries: list[dict[str, Any] | None] | None = None,
+    ) -> _Round:
+        """Returns a round; without entries nothing is known of its candidates."""
+        names = [f"{number}-{place}" for place in range(len(candidates))]
+        return cls(state, number, candidates, names, entries or [None] * len(candidates))
+
+    def take(self, places: Sequence[int]) -> _Round:
+        """Returns the round of some of the candidates, in that order."""
+        return _Round(
+            self.state, self.number, [self.candidates[p] for p in places],
+            [self.names[p] for p in places], [self.entries[p] for p in places],
+            {place: self.built[p] for place, p in enumerate(places) if p in self.built},
+        )  # fmt: skip
 
 
 class SearchSession:
@@ -108,6 +132,7 @@ class SearchSession:
         runner: what builds and times.
         model: TVM's cost model.
         show: called after every step.
+        verifier: what chooses those of a round's built candidates that are run; None = all are.
 
     Attributes:
         error: what was raised first inside TVM's calls.
@@ -123,12 +148,16 @@ class SearchSession:
         runner: TrialRunner,
         model: Any,
         show: Callable[[SearchProgress], None],
+        *,
+        verifier: Verifier | None = None,
     ) -> None:
         self._options = options
         self._store = store
         self._runner = runner
         self._model = model
         self._show = show
+        self._verifier = verifier
+        self._size = options.round_size(len(tasks))
         self._failures = SameFailures(
             options.stop_after_failures, f"; what was measured is in {store.folder}"
         )
@@ -140,7 +169,7 @@ class SearchSession:
         self._is_interrupted = self._is_waiting = False
         self.error: BaseException | None = None
         self.reason = ""
-        self.seconds = dict.fromkeys(("cost_model", "draw", "build", "run"), 0.0)
+        self.seconds = dict.fromkeys(("cost_model", "draw", "build", "verify", "run"), 0.0)
         self.states = [TaskState(task) for task in tasks]
         for state in self.states:
             self._read(state)
@@ -222,15 +251,17 @@ class SearchSession:
         state = self.states[number]
         if state.replays:
             pairs = state.replays.pop(0)
-            self._round = _Round(state, pairs[0][0]["round"], [c for _, c in pairs],
-                                 [e for e, _ in pairs])  # fmt: skip
+            self._round = _Round.of(
+                state, pairs[0][0]["round"], [c for _, c in pairs], [e for e, _ in pairs]
+            )
             return self._round.candidates
         found = self._draw(state, context, draw)
         if not found:
             return None
-        self._round = _Round(state, self._rounds, found, [None] * len(found))
+        current = _Round.of(state, self._rounds, found)
         self._rounds += 1
-        return found
+        self._round = self._verified(current) if len(found) > self._wanted() else current
+        return self._round.candidates
 
     def build(self, modules: Sequence[Any]) -> list[Outcome]:
         """Returns what became of the builds of the round's candidates.
@@ -239,25 +270,17 @@ class SearchSession:
             CdmppError: the disk is full, or a worker cannot be started.
         """
         current = self._current()
-        fresh = {
-            f"{current.number}-{place}": module
-            for place, module in enumerate(modules)
-            if current.entries[place] is None
-        }
         for place, entry in enumerate(current.entries):
             if entry is not None:
-                is_build = entry["error_code"] in _BUILD_CODES
+                is_build = entry["error_code"] in BUILD_CODES
                 current.built[place] = Outcome(
                     entry["error_code"] if is_build else 0, entry["error"] or "", 0.0
                 )
-        if fresh:
-            self._show(self.progress("building"))
-            with self.clock("build"), self._workers():
-                for name, outcome in self._runner.build(self._runner.of_modules(fresh)):
-                    current.built[int(name.partition("-")[2])] = outcome
-            for place, outcome in sorted(current.built.items()):
-                if outcome.error_code and current.entries[place] is None:
-                    self._note(current, place, outcome, build_s=outcome.seconds)
+        if len(current.built) < len(modules):
+            self._build(current, modules, machine_code=self._options.machine_code)
+        for place, outcome in sorted(current.built.items()):
+            if outcome.error_code and current.entries[place] is None:
+                self._note(current, place, outcome, build_s=outcome.seconds)
         return [current.built[place] for place in range(len(modules))]
 
     def run(self) -> list[tuple[list[float] | None, str | None]]:
@@ -277,10 +300,10 @@ class SearchSession:
                 continue
             if entry is None:
                 with self.clock("run"), self._workers():
-                    name = f"{current.number}-{place}"
-                    outcome = self._runner.run(name, built.arguments)
+                    outcome = self._runner.run(current.names[place], built.arguments)
                 entry = self._note(current, place, outcome, build_s=built.seconds)
-                if built.machine_code and not outcome.error_code:
+                is_kept = self._options.machine_code and bool(built.machine_code)
+                if is_kept and not outcome.error_code:
                     self._store.add_code(entry["program_id"], built.machine_code)
                 self._show(self.progress("measuring"))
             results.append((list(entry["costs_s"]) or None, entry["error"]))
@@ -366,23 +389,76 @@ class SearchSession:
         if self._options.stop_early and is_settled(state.gain, self._options.stop_gain):
             return []
         self._show(self.progress("drawing"))
+        fresh: list[Any] = []
         with self.clock("draw"):
             for _ in range(_EMPTY_ROUNDS):
                 found = draw()
                 if found is None:
                     break
                 fresh = [c for c in found if shash2hex(c.sch.mod) not in state.known]
-                fresh = fresh[: self._options.trials - self.trials]
                 if fresh:
-                    state.gain = Gain(
-                        trend(state.latencies_s), self._predicted_gain(state, context, fresh)
-                    )
-                    if self._options.stop_early and is_settled(state.gain, self._options.stop_gain):
-                        return []
-                    return fresh
+                    break
+            fresh = fresh[: self._options.verify * self._wanted()]
+            missing = max(0, self._wanted() - len(fresh))
+            fresh += [candidate for _, candidate in state.spare[:missing]]
+            state.spare = state.spare[missing:]
+            if fresh:
+                state.gain = Gain(
+                    trend(state.latencies_s), self._predicted_gain(state, context, fresh)
+                )
+                is_stopped = self._options.stop_early and is_settled(
+                    state.gain, self._options.stop_gain
+                )
+                return [] if is_stopped else fresh
         state.is_exhausted = True
         state.gain = Gain(0.0, None)
         return []
+
+    def _wanted(self) -> int:
+        """Returns how many programs the next round runs."""
+        return min(self._size, self._options.trials - self.trials)
+
+    def _verified(self, drafted: _Round) -> _Round:
+        """Builds the drafts of a round; returns those that are predicted to be fastest.
+
+        One that does not build is run, that is noted, only where too few of the others are there.
+        The others are no trials: TVM is told nothing of them, and they are kept in case that it
+        proposes too little.
+        """
+        assert self._verifier is not None
+        modules = [candidate.sch.mod for candidate in drafted.candidates]
+        self._build(drafted, modules, machine_code=True)
+        outcomes = [drafted.built[place] for place in range(len(modules))]
+        with self.clock("verify"):
+            latency_s = self._verifier.latency_s(modules, [one.machine_code for one in outcomes])
+        is_built = [not one.error_code for one in outcomes]
+        self._store.journal.append(
+            {"kind": "drafted", "round": drafted.number, "task": drafted.state.task.key,
+             "drafted": len(modules), "built": sum(is_built)}
+        )  # fmt: skip
+        order = sorted(range(len(modules)), key=lambda p: (not is_built[p], latency_s[p]))
+        count = self._wanted()
+        spare = [p for p in order[count:] if is_built[p]]
+        for place in spare:
+            self._runner.remove(drafted.names[place])
+        state = drafted.state
+        state.spare += [(float(latency_s[p]), drafted.candidates[p]) for p in spare]
+        state.spare = sorted(state.spare, key=lambda one: one[0])[:_MOST_SPARE]
+        return drafted.take(order[:count])
+
+    def _build(self, current: _Round, modules: Sequence[Any], *, machine_code: bool) -> None:
+        """Builds those of the round's candidates of which nothing is known."""
+        places = {
+            current.names[place]: place
+            for place in range(len(modules))
+            if place not in current.built
+        }
+        self._show(self.progress("building"))
+        with self.clock("build"), self._workers():
+            programs = self._runner.of_modules({name: modules[p] for name, p in places.items()})
+            asked = {name: {**one, "machine_code": machine_code} for name, one in programs.items()}
+            for name, outcome in self._runner.build(asked):
+                current.built[places[name]] = outcome
 
     def _predicted_gain(
         self, state: TaskState, context: Any, candidates: Sequence[Any]

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from cdmpp.metrics import mean_and_interval
+from tvm_helper.measure.failures import BUILD_CODES
 from tvm_helper.measure.journal import read_journal
 from tvm_helper.measure.tables import failures_by_kind
 from tvm_helper.search.expected_gain import Gain, advice, total_gain, trend
 from tvm_helper.search.folder_files import MODULE_FILE, read_final, read_search
 
-_TIMES = ("cost_model", "draw", "build", "run")
+_TIMES = ("cost_model", "draw", "build", "verify", "run")
 
 
 def search_summary(folder: Path) -> dict[str, Any]:
@@ -41,6 +42,7 @@ def search_summary(folder: Path) -> dict[str, Any]:
         "network": options["network"],
         "state": final["reason"] if final is not None and is_final else "not finished",
         "trials": len(trials), "trials_wanted": options["trials"],
+        **_counts(entries), "verify": options.get("verify", 1),
         "failed": sum(entry["error_code"] != 0 for entry in trials),
         "failures": failures_by_kind(trials),
         "tasks": tasks,
@@ -98,8 +100,22 @@ def _compared(timing: dict[str, Any] | None) -> dict[str, Any]:
     return found
 
 
+def _counts(entries: Sequence[dict[str, Any]]) -> dict[str, int]:
+    """Returns how many candidates were drafted and how many built; those of a round that was not
+    drafted are its trials.
+    """
+    drafts = [e for e in entries if e["kind"] == "drafted"]
+    rounds = {e["round"] for e in drafts}
+    others = [e for e in entries if e["kind"] == "measured" and e["round"] not in rounds]
+    return {
+        "drafted": sum(e["drafted"] for e in drafts) + len(others),
+        "built": sum(e["built"] for e in drafts)
+        + sum(e["error_code"] not in BUILD_CODES for e in others),
+    }
+
+
 def _seconds(entries: Sequence[dict[str, Any]]) -> dict[str, float]:
     rounds = [entry for entry in entries if entry["kind"] == "round"]
-    found = {name: float(sum(entry[f"{name}_s"] for entry in rounds)) for name in _TIMES}
+    found = {name: float(sum(e.get(f"{name}_s", 0.0) for e in rounds)) for name in _TIMES}
     wall = float(sum(entry["wall_s"] for entry in rounds))
     return {**found, "other": max(0.0, wall - sum(found.values())), "wall": wall}

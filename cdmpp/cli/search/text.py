@@ -11,8 +11,8 @@ from tvm_helper.search.progress import SearchProgress
 if TYPE_CHECKING:  # it imports TVM
     from tvm_helper.search.run import SearchPlan
 
-_WORDS = {"cost_model": "cost model", "draw": "drawing", "build": "building", "run": "running",
-          "other": "other"}  # fmt: skip
+_WORDS = {"cost_model": "cost model", "draw": "drawing", "build": "building",
+          "verify": "verifying", "run": "running", "other": "other"}  # fmt: skip
 
 
 def summary_text(summary: dict[str, Any]) -> str:
@@ -39,6 +39,11 @@ def summary_text(summary: dict[str, Any]) -> str:
         for key, what in (("error", "the module"), ("untuned_error", "the untuned program")):
             if task.get(key):
                 lines.append(f"{task.get('name', 'network')}: {what}: {task[key]}")
+    if summary["verify"] > 1:
+        lines.append(
+            f"{summary['drafted']} candidates were drafted, {summary['built']} built, "
+            f"{summary['trials']} taken as trials"
+        )
     lines += _notes(summary)
     lines += [_times(summary["seconds"])]
     if summary["gain"] is not None:
@@ -67,7 +72,11 @@ def _times(seconds: dict[str, float]) -> str:
     wall = seconds["wall"]
     if not wall:
         return "no round has ended yet"
-    parts = ", ".join(f"{_WORDS[name]} {100 * seconds[name] / wall:.0f} %" for name in _WORDS)
+    parts = ", ".join(
+        f"{word} {100 * seconds[name] / wall:.0f} %"
+        for name, word in _WORDS.items()
+        if seconds[name] or name != "verify"
+    )
     return f"wall time of the search {wall:.0f} s: {parts}"
 
 
@@ -118,7 +127,8 @@ def plan_text(plan: SearchPlan) -> str:
     if plan.model_note:
         lines.append(f"nothing is predicted: {plan.model_note}")
     size = plan.options.round_size(len(tasks))
-    lines.append(f"{plan.options.trials} trials in all, {size} a round")
+    drafted = f", the best of {plan.options.verify * size} that are built" if plan.verifier else ""
+    lines.append(f"{plan.options.trials} trials in all, {size} a round{drafted}")
     if plan.options.trials < len(tasks):
         without = len(tasks) - plan.options.trials
         lines.append(f"too few trials: at least {without} tasks keep their first valid sample")

@@ -18,6 +18,7 @@ from tests.paths import ROOT
 
 pytest.importorskip("tvm", reason="apache-tvm is not installed")
 
+from cdmpp.cli.search.text import summary_text
 from cdmpp.datasets.extraction.machine_code import read_machine_code
 from cdmpp.errors import DataError, DeviceError, UsageError
 from cdmpp.files.journal import folder_lock
@@ -26,6 +27,7 @@ from tests.tvm_helper.search.search_runs import interrupted, plan, search
 from tvm_helper.measure.journal import read_journal
 from tvm_helper.search import run as search_module
 from tvm_helper.search.options import SearchOptions
+from tvm_helper.search.session import SearchSession
 from tvm_helper.search.summary import search_summary
 
 pytestmark = pytest.mark.tvm
@@ -180,11 +182,92 @@ def test_no_measured_program_is_no_module(tmp_path: Path, monkeypatch: pytest.Mo
         search(tmp_path / "out", trials=4)
 
 
+def drafts(folder: Path) -> list[tuple[int, int]]:
+    """Candidates that were drafted and built, a pair a round."""
+    lines = read_journal(folder)
+    return [(line["drafted"], line["built"]) for line in lines if line["kind"] == "drafted"]
+
+
+def test_of_a_draft_the_best_that_are_built_are_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: list[Told]
+) -> None:
+    # Of eight drafts the last are run first; one does not build, one fails when it is run.
+    plan_deeds(monkeypatch, t0_0="run-fail", t0_6="build-fail", t0_7="run-fail")
+    out = tmp_path / "out"
+    summary = search(out, verify=2, population=16, trials=6)
+    assert (summary["trials"], summary["failed"], summary["verify"]) == (6, 1, 2)
+    assert [entry["error_code"] for entry in trials(out)] == [4, 0, 0, 0, 0, 0]
+    assert [entry["round"] for entry in trials(out)] == [0, 0, 0, 0, 1, 1]
+    assert drafts(out) == [(8, 7), (4, 4)], "two trials are left for the second round"
+    assert (summary["drafted"], summary["built"]) == (12, 11)
+    assert summary["seconds"]["verify"] > 0
+    assert [len(batch) for batch in told[0].costs_s] == [4, 2], "of the others nothing is told"
+    assert len(database_lines(out)) == 6
+    assert read_machine_code(out) is None, "which was not asked for"
+    assert "12 candidates were drafted, 11 built, 6 taken as trials" in summary_text(summary)
+
+
+def test_drafts_that_do_not_build_are_trials_where_nothing_else_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan_deeds(monkeypatch, **{f"t0_{place}": "build-fail" for place in range(1, 8)})
+    out = tmp_path / "out"
+    summary = search(out, verify=2, population=16, trials=4)
+    assert (summary["trials"], summary["failed"], drafts(out)) == (4, 3, [(8, 1)])
+    with pytest.raises(DeviceError, match="3 consecutive failures"):
+        search(tmp_path / "other", verify=2, population=16, trials=4, stop_after_failures=3)
+
+
+def test_what_was_left_over_is_run_when_tvm_proposes_nothing_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    candidates = SearchSession.candidates
+    drawn: list[Any] = []
+
+    def once(self: SearchSession, number: int, context: Any, draw: Any) -> Any:
+        def draw_once() -> Any:
+            drawn.append(None if drawn else draw())
+            return drawn[-1]
+
+        return candidates(self, number, context, draw_once)
+
+    monkeypatch.setattr(SearchSession, "candidates", once)
+    plan_deeds(monkeypatch, t0_7="build-fail")
+    out = tmp_path / "out"
+    summary = search(out, trials_per_round=2, verify=4, trials=64)
+    assert (summary["trials"], summary["state"]) == (7, "nothing new to measure")
+    assert [entry["round"] for entry in trials(out)] == [0, 0, 1, 1, 2, 2, 3]
+    assert drafts(out) == [(8, 7)]
+
+
+def test_a_draft_that_was_cut_off_goes_on_where_scheduler_and_model_were(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: list[Told]
+) -> None:
+    out = tmp_path / "out"
+    plan_deeds(monkeypatch, t1_6="run-full")  # the second one of the second round
+    with pytest.raises(DataError, match="5 measured programs are safe"):
+        search(out, verify=2, population=16, trials=8)
+    before = trials(out)
+    plan_deeds(monkeypatch)
+    summary = search(out, verify=2, population=16, trials=8)
+    after = trials(out)
+    assert after[:5] == before
+    assert [entry["round"] for entry in after] == [0, 0, 0, 0, 1, 2, 2, 2]
+    assert len({entry["program_id"] for entry in after}) == 8
+    assert [len(batch) for batch in told[1].costs_s] == [4, 1, 3]
+    assert told[1].costs_s[0] == told[0].costs_s[0]
+    assert drafts(out) == [(8, 8), (8, 8), (6, 6)]
+    assert (summary["drafted"], summary["built"], summary["trials"]) == (22, 22, 8)
+
+
 @pytest.mark.slow
-def test_kill_9_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("verify", [1, 2])
+def test_kill_9_loses_nothing(verify: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "out"
     monkeypatch.setenv("CDMPP_FAKE", json.dumps({"pause": "0.7"}))
-    process = subprocess.Popen([sys.executable, "-m", RUNS, "search", str(out)], cwd=ROOT)
+    process = subprocess.Popen(
+        [sys.executable, "-m", RUNS, "search", str(out), str(verify)], cwd=ROOT
+    )
     deadline = time.monotonic() + 300
     while not out.is_dir() or len(trials(out)) < 2:
         assert process.poll() is None
@@ -199,7 +282,7 @@ def test_kill_9_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     with (out / "journal.jsonl").open("a") as stream:
         stream.write('{"kind": "meas')
     monkeypatch.setenv("CDMPP_FAKE", "{}")
-    summary = search(out, run_timeout_s=600.0)
+    summary = search(out, run_timeout_s=600.0, verify=verify)
     after = trials(out)
     assert summary["trials"] == len(after) == 8
     assert after[: len(before)] == before

@@ -1,0 +1,61 @@
+"""What a model of machine code says of the drafts of a search, which are built and not yet run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cdmpp.errors import UsageError
+from cdmpp.training.asked_device import asked_device
+from cdmpp.training.estimates import TrainedModel
+from tvm_helper.cost_model.module_scores import module_samples
+from tvm_helper.programs.machine_code import is_target
+
+FloatArray = NDArray[np.float64]
+
+
+class Verifier:
+    """A trained model that counts in the machine code of programs.
+
+    Args:
+        trained: the model, with its model of machine code.
+        device: label of what measures.
+        target: what the programs are compiled for.
+
+    Raises:
+        UsageError: the model does not read the machine code of the device and target.
+    """
+
+    def __init__(self, trained: TrainedModel, device: str, target: Any) -> None:
+        code = trained.code
+        if code is None or code.device != device or not is_target(target, code.target):
+            can = "of no device" if code is None else f"of {code.device} for {code.target}"
+            raise UsageError(
+                f"verify: the model reads the machine code {can}, not of {device} for {target}; "
+                "leave verify out, or train one that does with `cdmpp train-code`"
+            )
+        self._trained = trained
+        self._device = asked_device(device, trained.card)
+        self._target = target
+
+    def latency_s(self, modules: Sequence[Any], columns: Sequence[Sequence[float]]) -> FloatArray:
+        """Returns float64 [N], predicted seconds; infinite where a program has no machine code or
+        no features.
+
+        Args:
+            modules: N scheduled modules.
+            columns: of the machine code of each, see `cdmpp.features.machine_code`; empty where
+                there are none.
+        """
+        read = [place for place, one in enumerate(columns) if len(one)]
+        found = module_samples([modules[place] for place in read], self._target, self._device)
+        latency_s = np.full(len(modules), np.inf)
+        if len(found.supported):
+            places = np.array(read)[found.supported]
+            code = np.array([columns[place] for place in places], np.float32)
+            alone = self._trained.estimate(found.samples)
+            latency_s[places] = self._trained.with_code(found.samples, alone, code).latency_s
+        return latency_s
