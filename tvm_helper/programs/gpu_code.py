@@ -7,7 +7,7 @@ from typing import Any
 from cdmpp.devices.occupancy import device_occupancy_limits, occupancy
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DeviceError, ReplayError, last_line
-from cdmpp.features.gpu_code.columns import Launch
+from cdmpp.features.gpu_code.columns import KernelLaunch
 from cdmpp.features.gpu_code.cubin import read_cubin
 from cdmpp.features.gpu_code.sizes import kernel_sizes
 from tvm_helper.compat import Schedule, Target, tirx, tvm
@@ -27,7 +27,7 @@ typedef unsigned long long uint64_t;
 """
 
 
-def gpu_launches(module: Any, device: DeviceSpec) -> list[Launch]:
+def gpu_launches(module: Any, device: DeviceSpec) -> list[KernelLaunch]:
     """Returns the compiled kernels of a scheduled module, in the order in which they run.
 
     Raises:
@@ -54,7 +54,7 @@ def gpu_launches(module: Any, device: DeviceSpec) -> list[Launch]:
             shared_bytes_per_block=kernel.shared_bytes,
         )  # fmt: skip
         launches.append(
-            Launch(
+            KernelLaunch(
                 kernel, size.blocks, size.threads, filled.blocks_per_core, filled.occupancy,
                 device.core_count,
             )

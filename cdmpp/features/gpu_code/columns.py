@@ -55,7 +55,7 @@ GPU_CODE_NAMES: tuple[str, ...] = (
 
 
 @dataclass(frozen=True)
-class Launch:
+class KernelLaunch:
     """A kernel, and how it runs on a device.
 
     Attributes:
@@ -86,7 +86,7 @@ class _Counted:
         moved: float64 [spaces], bytes.
     """
 
-    launch: Launch
+    launch: KernelLaunch
     runs: NDArray[np.float64]
     depth: NDArray[np.int64]
     kinds: NDArray[np.float64]
@@ -112,7 +112,7 @@ class _Counted:
         )
 
 
-def gpu_code_columns(launches: Sequence[Launch]) -> NDArray[np.float32]:
+def gpu_code_columns(launches: Sequence[KernelLaunch]) -> NDArray[np.float32]:
     """Returns float32 [len(GPU_CODE_NAMES)] of a program's kernels.
 
     `program.*` and `cycles.*` are sums over the kernels, all others are of the kernel with most
@@ -152,7 +152,7 @@ def _log(values: ArrayLike) -> NDArray[np.float64]:
     return np.log2(np.asarray(values, np.float64) + 1.0)
 
 
-def _counted(launch: Launch) -> _Counted:
+def _counted(launch: KernelLaunch) -> _Counted:
     kernel = launch.kernel
     runs, depth = np.ones(len(kernel.kind)), np.zeros(len(kernel.kind), np.int64)
     for loop in kernel.loops:
@@ -171,7 +171,7 @@ def _moved(kernel: KernelCode, runs: NDArray[np.float64]) -> NDArray[np.float64]
     )
 
 
-def _resources(launch: Launch) -> list[float]:
+def _resources(launch: KernelLaunch) -> list[float]:
     """Returns the columns of what a block takes and how the blocks fill the device."""
     waves = launch.blocks / (launch.cores * max(launch.blocks_per_core, 1))
     busiest = -(-launch.blocks // launch.cores)

@@ -11,7 +11,7 @@ from cdmpp.errors import DataError
 from cdmpp.features.gpu_code.columns import (
     GPU_CODE_NAMES,
     UNKNOWN_TRIPS,
-    Launch,
+    KernelLaunch,
     gpu_code_columns,
 )
 from cdmpp.features.gpu_code.cubin import KIND, CodeLoop, KernelCode
@@ -29,10 +29,10 @@ _KERNEL = KernelCode(
     is_conditional=np.array([False] * 7 + [True, False]),
     loops=(CodeLoop(1, 7, 3.0), CodeLoop(3, 7, 10.0)),
 )
-_LAUNCH = Launch(_KERNEL, blocks=90, threads=63, blocks_per_core=2, occupancy=0.5, cores=30)
+_LAUNCH = KernelLaunch(_KERNEL, blocks=90, threads=63, blocks_per_core=2, occupancy=0.5, cores=30)
 
 
-def columns(*launches: Launch) -> dict[str, float]:
+def columns(*launches: KernelLaunch) -> dict[str, float]:
     found = gpu_code_columns(launches)
     assert found.dtype == np.float32
     return dict(zip(GPU_CODE_NAMES, found.tolist(), strict=True))
