@@ -13,7 +13,7 @@ from cdmpp.datasets.autotvm.extract import extract_autotvm
 from cdmpp.datasets.autotvm.logs import find_logs, is_autotvm_log, log_device
 from cdmpp.datasets.extraction.extract import Backend, ExtractProgress, ExtractReport, extract
 from cdmpp.datasets.extraction.extracted import is_extracted_dir, read_manifest
-from cdmpp.datasets.extraction.machine_code import FILE_NAME as MACHINE_CODE
+from cdmpp.datasets.extraction.machine_code import PATTERN as MACHINE_CODE
 from cdmpp.datasets.extraction.merge import merged_folder
 from cdmpp.datasets.find import find_records, shipped_folders
 from cdmpp.datasets.metaschedule.databases import (
@@ -98,10 +98,12 @@ def extract_any(
         raise UsageError(f"--per-task is for AutoTVM logs; {place} is none")
     if fallback is not None:
         prepare()
-    return extract(
+    report = extract(
         place, out_dir, devices, featurise_with_ansor if fallback else featurise_records,
         jobs=jobs, on_progress=on_progress, network_info=network_info, backend=backend,
     )  # fmt: skip
+    _copy_beside(place, out_dir)
+    return report
 
 
 def extracted_folder(
@@ -217,10 +219,14 @@ def _extract_database(
         report = import_database(
             place, out_dir, device=device, target=target, jobs=jobs, on_progress=on_progress
         )
-    for name in (MACHINE_CODE, IN_NETWORK):  # what else a search knows of its programs
-        if (place / name).is_file():
-            write_atomic(out_dir / name, partial(shutil.copyfile, place / name))
+    _copy_beside(place, out_dir)
     return report
+
+
+def _copy_beside(place: Path, out_dir: Path) -> None:
+    """Copies what else is known of the programs beside the extracted dataset."""
+    for path in sorted([*place.glob(MACHINE_CODE), *place.glob(IN_NETWORK)]):
+        write_atomic(out_dir / path.name, partial(shutil.copyfile, path))
 
 
 def _is_of_older_tvm(database_dir: Path) -> bool:

@@ -122,7 +122,7 @@ def run(args: argparse.Namespace) -> int:
         with campaign_progress(is_quiet=args.json or args.quiet) as show:
             table = write_machine_code(args.out, on_progress=show)
         if args.json:
-            print(json.dumps({"programs": len(table.columns), "target": table.target}))
+            print(json.dumps({"programs": len(table.columns), "targets": dict(table.targets)}))
         else:
             print(f"machine code of {len(table.columns)} programs in {args.out}")
         return 0

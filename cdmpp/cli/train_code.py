@@ -32,7 +32,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--data", type=Path, action="append", required=True, metavar="DIR",
-        help="extracted dataset with machine code, of one device; may be repeated",
+        help="extracted dataset with machine code; may be repeated",
     )  # fmt: skip
     parser.add_argument(
         "--searched", type=Path, action="append", default=[], metavar="DIR",
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     assert code.errors is not None
     if args.json:
         values: dict[str, Any] = {
-            "device": code.device, "target": code.target,
+            "targets": code.targets, "searched": code.searched,
             "calibration": asdict(code.calibration), "test": asdict(code.errors),
         }  # fmt: skip
         if code.fastest is not None and code.fastest_errors is not None:
@@ -62,13 +62,14 @@ def run(args: argparse.Namespace) -> int:
         values["cold_s_per_byte"] = code.cold_s_per_byte
         print(json.dumps(values, allow_nan=False))
         return 0
-    print(_text(code.device, "programs of held-out tasks", code.errors, code.calibration))
+    devices = ", ".join(code.targets)
+    print(_text(devices, "programs of held-out tasks", code.errors, code.calibration))
     if code.fastest is not None and code.fastest_errors is not None:
         what = "fastest programs of held-out searched tasks"
-        print(_text(code.device, what, code.fastest_errors, code.fastest))
+        print(_text(str(code.searched), what, code.fastest_errors, code.fastest))
     if code.cold_s_per_byte:
         cold = 1e9 * code.cold_s_per_byte
-        print(f"{code.device}: in networks {cold:.4f} ns more for a byte of a kernel's arguments")
+        print(f"{code.searched}: in networks {cold:.4f} ns more for a byte of a kernel's arguments")
     return 0
 
 

@@ -93,9 +93,11 @@ class TrainedModel:
         `STRANGE_FACTOR` times as wide.
 
         Args:
-            samples: N programs of the device that `code` was trained for.
+            samples: N programs.
             found: what `estimate` says of them.
-            code: float32 [N, columns], see `cdmpp.features.machine_code`.
+            code: float32 [N, columns], see `cdmpp.features.machine_code.columns`; NaN where it is
+                not known, or the device is none that `self.code` was trained for: these estimates
+                stay.
             are_fastest: whether each is the fastest of many measured programs of its task.
             in_network: whether they are kernels of a network, whose times are known worse.
         """
@@ -103,23 +105,27 @@ class TrainedModel:
         check_schema(self.code.feature_schema, samples)
         calibration = self.code.fastest if are_fastest else self.code.calibration
         assert calibration is not None
-        rows = CodeRows.of(samples, code, found.latency_s)
+        known = np.flatnonzero(~np.isnan(code[:, 0]))
+        if len(known) == 0:
+            return found
+        rows = CodeRows.of(samples.take(known), code[known], found.latency_s[known])
         log_s = self.code.log_s(rows, calibration)
         strange = found.out_of_distribution
-        factor = 1.0 if strange is None else np.where(strange, STRANGE_FACTOR, 1.0)
+        factor = 1.0 if strange is None else np.where(strange[known], STRANGE_FACTOR, 1.0)
         half_width = factor * calibration.widths.half_width(log_s, rows.kind)
         if in_network and self.code.network_widths is not None:
             half_width = np.hypot(half_width, self.code.network_widths.half_width(log_s, rows.kind))
-        floor_s = self._floor_s(samples)
+        floor_s = self._floor_s(samples)[known]
         latency_s = np.maximum(np.exp(log_s), floor_s)
-        return replace(
-            found,
-            latency_s=latency_s,
-            mean_s=latency_s,
-            low_s=np.maximum(np.exp(log_s - half_width), floor_s),
-            high_s=latency_s * np.exp(half_width),
-            is_floor=np.exp(log_s) < floor_s,
-        )
+        low_s = np.maximum(np.exp(log_s - half_width), floor_s)
+        new = {
+            "latency_s": latency_s, "mean_s": latency_s, "low_s": low_s,
+            "high_s": latency_s * np.exp(half_width), "is_floor": np.exp(log_s) < floor_s,
+        }  # fmt: skip
+        values = {name: getattr(found, name).copy() for name in new}
+        for name, column in new.items():
+            values[name][known] = column
+        return replace(found, **values)
 
     def estimate(self, samples: Samples, *, latency_s: FloatArray | None = None) -> Estimates:
         """Returns latencies, intervals and flags.

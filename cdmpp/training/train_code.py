@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cdmpp.datasets.cache import load_samples
-from cdmpp.datasets.extraction.machine_code import FILE_NAME, MachineCode, read_machine_code
+from cdmpp.datasets.extraction.machine_code import MachineCode, read_machine_code
 from cdmpp.datasets.samples import Samples
 from cdmpp.errors import DataError, UsageError
 from cdmpp.training.estimates import TrainedModel, load_trained
@@ -42,8 +43,9 @@ def train_code(
 
     Raises:
         UsageError: no dataset is given.
-        DataError: a dataset has no machine code, the programs are of several targets or devices, or
-            all of their tasks are training tasks of the model.
+        DataError: a dataset has no machine code, the programs of a device are of several targets,
+            those of searches of several devices, or all of their tasks are training tasks of the
+            model.
     """
     if not folders:
         raise UsageError("no dataset given; expected --data DIR with machine code")
@@ -54,23 +56,29 @@ def train_code(
         parts.add(folder)
     for folder in searched:
         fastest.add(folder, chosen=_fastest)
-    for what, found in (
-        ("targets", parts.targets | fastest.targets),
-        ("devices", parts.devices | fastest.devices),
-    ):
-        if len(found) != 1:
-            text = ", ".join(sorted(found))
-            raise DataError(f"programs of {len(found)} {what} ({text}); expected those of one")
-    in_network = _in_network(searched, cache_dir)
     if searched:  # fitting takes minutes: what is wrong is said before
         check_fastest(fastest.of("validation"), fastest.of("test"))
+    for label in parts.targets:
+        found = parts.targets[label] | fastest.targets.get(label, set())
+        if len(found) != 1:
+            text = ", ".join(sorted(found))
+            raise DataError(
+                f"programs of {len(found)} targets ({text}) for {label}; expected those of one"
+            )
+    if searched and not len(fastest.targets) == 1 == len(fastest.targets.keys() & parts.targets):
+        raise DataError(
+            f"searches of {', '.join(sorted(fastest.targets))}; expected those of one device that "
+            f"--data has programs of ({', '.join(sorted(parts.targets))})"
+        )
+    in_network = _in_network(searched, cache_dir)
     code_model = CodeModel.fit(
         (parts.of("training"), parts.of("validation"), parts.of("test")),
-        device=parts.devices.pop(), target=parts.targets.pop(), feature_schema=parts.schema,
-        seed=int(trained.card.split["seed"]),
+        targets={label: found.pop() for label, found in parts.targets.items()},
+        feature_schema=parts.schema, seed=int(trained.card.split["seed"]),
     )  # fmt: skip
     if searched:
-        code_model.calibrate_fastest(fastest.of("validation"), fastest.of("test"))
+        (label,) = fastest.targets
+        code_model.calibrate_fastest(fastest.of("validation"), fastest.of("test"), device=label)
         code_model.cold_s_per_byte, code_model.network_widths = in_network
     code_model.save(model_dir)
     return code_model
@@ -80,54 +88,61 @@ class _Parts:
     """Compiled programs of datasets, by what becomes of them.
 
     Attributes:
-        targets, devices: what they were compiled for and measured on.
+        targets: label of each device -> what its programs were compiled for.
         schema: versions of the leaf columns.
     """
 
     def __init__(self, trained: TrainedModel, cache_dir: Path) -> None:
         self._trained, self._cache_dir = trained, cache_dir
         self._rows: dict[str, list[CodeRows]] = {name: [] for name in _PARTS}
-        self.targets: set[str] = set()
-        self.devices: set[str] = set()
+        self.targets: dict[str, set[str]] = {}
         self.schema: dict[str, int] = {}
 
-    def add(self, folder: Path, *, chosen: Callable[[Samples], Samples] | None = None) -> None:
+    def add(
+        self, folder: Path, *, chosen: Callable[[Samples], NDArray[np.bool_]] | None = None
+    ) -> None:
         """Takes a dataset in.
 
         Args:
-            chosen: what is taken of it; None = all.
+            chosen: which programs are taken; None = all.
 
         Raises:
             DataError: it has no machine code.
         """
-        code = read_machine_code(folder)
-        if code is None:
+        tables = read_machine_code(folder)
+        if not tables:
             raise DataError(
-                f"{folder}: has no {FILE_NAME}; write it with: cdmpp measure --machine-code --out "
-                f"{folder}"
+                f"{folder}: has no machine code; write it with: cdmpp measure --machine-code --out "
+                f"{folder}, of records with: cdmpp dataset extract --machine-code"
             )
-        samples = _compiled(load_samples(folder, cache_dir=self._cache_dir), code)
-        samples = samples if chosen is None else chosen(samples)
-        self.targets.add(code.target)
-        self.devices |= {samples.devices[place].name for place in np.unique(samples.device)}
-        self.schema = dict(samples.programs.feature_schema)
-        names = [_part(self._trained, str(task)) for task in samples.programs.tasks]
-        part_of = np.array(names)[samples.task_id]
-        for name, rows in self._rows.items():
-            rows.append(_rows(self._trained, samples.take(part_of == name), code))
+        everything = load_samples(folder, cache_dir=self._cache_dir)
+        self.schema = dict(everything.programs.feature_schema)
+        names = [_part(self._trained, str(task)) for task in everything.programs.tasks]
+        part_of = np.array(names)[everything.task_id]
+        for code in tables:
+            is_known = _compiled(everything, code)
+            samples, part = everything.take(is_known), part_of[is_known]
+            if chosen is not None:
+                is_chosen = chosen(samples)
+                samples, part = samples.take(is_chosen), part[is_chosen]
+            for place in np.unique(samples.device):
+                label = samples.devices[place].name
+                self.targets.setdefault(label, set()).add(code.targets[label])
+            for name, rows in self._rows.items():
+                rows.append(_rows(self._trained, samples.take(part == name), code))
 
     def of(self, name: str) -> CodeRows:
         """Returns the rows of a part."""
         return CodeRows.joined(self._rows[name])
 
 
-def _fastest(samples: Samples) -> Samples:
-    """Returns the fastest program of each task of which enough were measured."""
+def _fastest(samples: Samples) -> NDArray[np.bool_]:
+    """Returns which are the fastest programs of tasks of which enough were measured."""
     order = np.lexsort((samples.latency_s, samples.task_id))
     _, first, measured = np.unique(samples.task_id[order], return_index=True, return_counts=True)
     is_fastest = np.zeros(len(samples), bool)
     is_fastest[order[first[measured >= LEAST_MEASURED]]] = True
-    return samples.take(is_fastest)
+    return is_fastest
 
 
 def _in_network(folders: Sequence[Path], cache_dir: Path) -> tuple[float, CodeWidths | None]:
@@ -159,9 +174,12 @@ def _in_network(folders: Sequence[Path], cache_dir: Path) -> tuple[float, CodeWi
     )
 
 
-def _compiled(samples: Samples, code: MachineCode) -> Samples:
+def _compiled(samples: Samples, code: MachineCode) -> NDArray[np.bool_]:
+    """Returns which programs were compiled for the device that they were measured on."""
+    has_code = np.array([one.name in code.targets for one in samples.devices], bool)
     names = samples.programs.program_id[samples.program]
-    return samples.take(np.array([str(name) in code.columns for name in names], bool))
+    is_compiled = np.array([str(name) in code.columns for name in names], bool)
+    return np.asarray(is_compiled & has_code[samples.device], bool)
 
 
 def _part(trained: TrainedModel, task: str) -> str:

@@ -35,7 +35,7 @@ from cdmpp.models.options import EnsembleOptions
 from cdmpp.models.parts.labels import least_mape_factor
 from cdmpp.pretrained import PRETRAINED, model_folder
 from cdmpp.text import markdown_table, percent_text
-from cdmpp.training.estimates import load_trained
+from cdmpp.training.estimates import TrainedModel, load_trained
 from cdmpp.training.run_folder import (
     ModelCard,
     load_model,
@@ -89,19 +89,8 @@ def run(samples: Samples, seed: int, folder: Path) -> None:
     """Trains, and tells every label's test programs for every other label."""
     if (folder / "pairs.parquet").is_file():
         return
-    parts = split(samples, "task", seed=seed, fractions=FRACTIONS)
-    train, validation, test = (
-        samples.take(rows) for rows in (parts.train, parts.validation, parts.test)
-    )
-    values = to_dict(EnsembleOptions())
-    for name in ("transformer", "perceptron"):
-        values[name]["loop"]["epochs"] = PASSES
-    model = EnsembleCostModel(from_dict(EnsembleOptions, values))
-    model.fit(train, validation, seed=seed)
-    make_folder(folder, what="run")
-    card = ModelCard.of("ensemble", train, split_facts("task", seed, parts.description))
-    save_trained(model, folder, card, train=train, validation=validation)
-    trained = load_trained(folder)
+    trained = trained_in(folder, samples, seed)
+    test = samples.take(split(samples, "task", seed=seed, fractions=FRACTIONS).test)
     rows: list[dict[str, NDArray[Any]]] = []
     for source, target in itertools.permutations(samples.devices, 2):
         found = transfer_dataset(trained, test, source, target)
@@ -123,6 +112,22 @@ def run(samples: Samples, seed: int, folder: Path) -> None:
         folder / "pairs.parquet",
         {name: np.concatenate([one[name] for one in rows]) for name in rows[0]},
     )
+
+
+def trained_in(folder: Path, samples: Samples, seed: int) -> TrainedModel:
+    """Returns the ensemble of a seed, trained where it is not there yet."""
+    if not (folder / "model.json").is_file():
+        parts = split(samples, "task", seed=seed, fractions=FRACTIONS)
+        train, validation = samples.take(parts.train), samples.take(parts.validation)
+        values = to_dict(EnsembleOptions())
+        for name in ("transformer", "perceptron"):
+            values[name]["loop"]["epochs"] = PASSES
+        model = EnsembleCostModel(from_dict(EnsembleOptions, values))
+        model.fit(train, validation, seed=seed)
+        make_folder(folder, what="run")
+        card = ModelCard.of("ensemble", train, split_facts("task", seed, parts.description))
+        save_trained(model, folder, card, train=train, validation=validation)
+    return load_trained(folder)
 
 
 def package(sets: Sequence[Samples]) -> None:

@@ -118,12 +118,11 @@ def _add(packed: _Packed, folder: Path, judged: set[str]) -> None:
         if ("task" not in entry or entry["task"] in texts) and not is_known:
             packed.entries.append(entry)
     packed.tasks = {**texts, **packed.tasks}
-    code = read_machine_code(folder)
-    if code is not None:
+    for code in read_machine_code(folder):
         programs = {e["program_id"] for e in packed.entries if e["kind"] == "measured"}
         columns = {} if packed.code is None else packed.code.columns
         columns |= {name: row for name, row in code.columns.items() if name in programs}
-        packed.code = MachineCode(code.target, columns)
+        packed.code = MachineCode(code.targets, columns)
     keys = {json.loads(text)["workload_key"] for text in packed.tasks.values()}
     new = [one for one in read_in_network(folder) if one.workload_key in keys]
     packed.in_network += [one for one in new if one not in packed.in_network]

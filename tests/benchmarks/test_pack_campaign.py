@@ -44,8 +44,7 @@ def test_searches_become_one_dataset(tmp_path: Path) -> None:
     assert len(samples.programs.tasks) == 2
     seconds = {entry["program_id"]: np.mean(entry["costs_s"]) for entry in measured}
     assert samples.latency_s == pytest.approx([seconds[name] for name in names], rel=1e-4)
-    code = read_machine_code(packed)
-    assert code is not None
+    (code,) = read_machine_code(packed)
     assert sorted(code.columns) == sorted(names)
 
 

@@ -14,7 +14,7 @@ pytest.importorskip("tvm", reason="apache-tvm is not installed")
 from cdmpp.cli.main import main
 from cdmpp.datasets.cache import load_samples
 from cdmpp.datasets.extraction.machine_code import MachineCode, read_machine_code
-from cdmpp.features.machine_code import MACHINE_CODE_NAMES
+from cdmpp.features.machine_code.columns import MACHINE_CODE_NAMES
 from cdmpp.models.assemble import assemble_samples
 from cdmpp.training import train_code as code_run
 from cdmpp.training.estimates import load_trained
@@ -23,12 +23,12 @@ from cdmpp.training.machine_code.cold_memory import (
     read_in_network,
     write_in_network,
 )
-from tests.tvm_helper.search.fixtures import PROGRAMS, asked_programs, train_into
+from tests.tvm_helper.search.fixtures import DEVICE, PROGRAMS, asked_programs, train_into
 from tests.tvm_helper.search.search_runs import search
 
 pytestmark = pytest.mark.tvm
 
-TARGET = '{"kind": "llvm", "mcpu": "skylake-avx512"}'
+TARGETS = {DEVICE: '{"kind": "llvm", "mcpu": "skylake-avx512"}'}
 
 
 @pytest.fixture
@@ -38,9 +38,9 @@ def run_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     names = [str(name) for name in samples.programs.program_id]
     rng = np.random.default_rng(0)
     columns = rng.random((len(names), len(MACHINE_CODE_NAMES))).astype(np.float32)
-    code = MachineCode(TARGET, dict(zip(names, columns, strict=True)))
+    code = MachineCode(TARGETS, dict(zip(names, columns, strict=True)))
     monkeypatch.setattr(code_run, "load_samples", lambda folder, cache_dir: samples)
-    monkeypatch.setattr(code_run, "read_machine_code", lambda folder: code)
+    monkeypatch.setattr(code_run, "read_machine_code", lambda folder: (code,))
     return train_into(tmp_path / "run")
 
 
@@ -109,7 +109,6 @@ def test_an_extracted_search_keeps_what_is_known_of_its_programs(tmp_path: Path)
     words = ["dataset", "extract", "--dataset", str(folder), "--out", str(data), "--jobs", "1"]
     assert main([*words, "--device", "epyc-avx2-2c", "-q"]) == 0
     samples = load_samples(data, cache_dir=tmp_path / "cache")
-    code = read_machine_code(data)
-    assert code is not None
+    (code,) = read_machine_code(data)
     assert sorted(code.columns) == sorted(str(name) for name in samples.programs.program_id)
     assert read_in_network(data) == kernels

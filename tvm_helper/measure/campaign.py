@@ -177,6 +177,7 @@ class Campaign:
         self._folder = Path(folder)
         self._tasks = list(tasks)
         self._target = target
+        self._code_targets = {target.device: target.text}
         self._reference = reference
         self._command = command
         self._least_free_bytes = least_free_bytes
@@ -232,7 +233,7 @@ class Campaign:
         options = self._options
         code: dict[str, NDArray[np.float32]] = {}
         if options.machine_code:
-            code = known_columns(self._folder, self._target.text)
+            code = known_columns(self._folder, self._code_targets)
         with TrialRunner(
             options,
             self._target,
@@ -363,7 +364,7 @@ class Campaign:
 
     def _save(self, code: dict[str, NDArray[np.float32]]) -> None:
         if code:
-            MachineCode(self._target.text, code).save(self._folder)
+            MachineCode(self._code_targets, code).save(self._folder)
 
     # The reference program and the machine.
 

@@ -9,13 +9,13 @@ from typing import Any
 
 from cdmpp.datasets.extraction.machine_code import MachineCode, known_columns
 from cdmpp.errors import ReplayError
-from cdmpp.features.machine_code import machine_code_columns
+from cdmpp.features.machine_code.columns import machine_code_columns
 from cdmpp.processes.campaign import CampaignProgress, Clock, OnProgress, read_campaign
 from tvm_helper.compat import Target
 from tvm_helper.measure.journal import COMMAND, TASKS_FOLDER, read_journal
 from tvm_helper.measure.tables import read_task
 from tvm_helper.measure.worker import scheduled_module
-from tvm_helper.programs.machine_code import assembly_of
+from tvm_helper.programs.machine_code import code_of
 
 #: Programs between two writes of the table.
 _STEP = 100
@@ -37,44 +37,45 @@ def write_machine_code(folder: Path, *, on_progress: OnProgress | None = None) -
         DataError: there is no campaign, or a file cannot be read or written.
     """
     folder = Path(folder)
-    target_text, programs = _programs(folder)
-    known = known_columns(folder, target_text)
+    targets, programs = _programs(folder)
+    known = known_columns(folder, targets)
     columns = {one.program_id: known[one.program_id] for one in programs if one.program_id in known}
     missing = [one for one in programs if one.program_id not in columns]
-    target, failed, clock = Target(json.loads(target_text)), 0, Clock(len(missing))
+    target, failed, clock = Target(json.loads(*targets.values())), 0, Clock(len(missing))
     for number, one in enumerate(missing, 1):
         read_task(folder, one.task)  # says which file is missing
         try:
             module = scheduled_module(str(folder / TASKS_FOLDER / f"{one.task}.json"), one.schedule)
-            code = machine_code_columns(assembly_of(module, target))
+            code = machine_code_columns(code_of(module, target))
             if code is not None:
                 columns[one.program_id] = code
         except ReplayError:
             failed += 1
         clock.add()
         if number % _STEP == 0:
-            MachineCode(target_text, columns).save(folder)
+            MachineCode(targets, columns).save(folder)
         if on_progress is not None:
             done, left = len(programs) - len(missing) + number, clock.seconds_left()
             on_progress(CampaignProgress("compiling", done, len(programs), failed, left))
-    table = MachineCode(target_text, columns)
+    table = MachineCode(targets, columns)
     table.save(folder)
     return table
 
 
-def _programs(folder: Path) -> tuple[str, list[_Program]]:
-    """Returns a campaign's target and programs.
+def _programs(folder: Path) -> tuple[dict[str, str], list[_Program]]:
+    """Returns the target of a campaign's device, and the programs.
 
     Programs that failed are none: some take a compiler hours.
     """
-    target = str(read_campaign(folder, COMMAND)["target"])
+    campaign = read_campaign(folder, COMMAND)
+    targets = {str(campaign["device"]): str(campaign["target"])}
     entries = read_journal(folder)
     done = {
         entry["program_id"]
         for entry in entries
         if entry["kind"] == "measured" and not entry["error_code"]
     }
-    return target, [
+    return targets, [
         _Program(entry["task"], program["program_id"], program["schedule"])
         for entry in entries
         if entry["kind"] == "drawn"

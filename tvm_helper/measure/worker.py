@@ -17,7 +17,7 @@ from typing import Any
 from cdmpp.config import from_dict
 from cdmpp.datasets.metaschedule.databases import RECORD_FILE
 from cdmpp.errors import DataError, ReplayError
-from cdmpp.features.machine_code import machine_code_columns
+from cdmpp.features.machine_code.columns import machine_code_columns
 from cdmpp.processes.serve import ProgramError, error_text, serve
 from cdmpp.records import program_id
 from tvm_helper.measure.options import TimingOptions, rpc_address
@@ -100,7 +100,7 @@ def _build(request: dict[str, Any], begin: Begin) -> dict[str, Any]:
     """
     from tvm_helper.compat import Target, tvm
     from tvm_helper.programs.build import arguments_of, runnable
-    from tvm_helper.programs.machine_code import assembly
+    from tvm_helper.programs.machine_code import code_of_built
 
     begin()
     target = Target(request["target"])
@@ -121,7 +121,7 @@ def _build(request: dict[str, Any], begin: Begin) -> dict[str, Any]:
         raise ProgramError(code, error_text(error)) from None
     answer: dict[str, Any] = {"arguments": arguments_of(module)}
     if request.get("machine_code"):
-        columns = machine_code_columns(assembly(executable))
+        columns = machine_code_columns(code_of_built(executable))
         answer["machine_code"] = [] if columns is None else columns.tolist()
     return answer
 

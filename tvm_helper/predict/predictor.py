@@ -21,7 +21,7 @@ from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import ReplayError, UsageError
 from cdmpp.features.compact_ast import CompactAst
 from cdmpp.features.gpu_limits import GpuLimits
-from cdmpp.features.machine_code import machine_code_columns
+from cdmpp.features.machine_code.columns import machine_code_columns
 from cdmpp.models.assemble import AskedProgram, assemble_samples
 from cdmpp.pretrained import model_folder
 from cdmpp.records import program_id
@@ -31,7 +31,7 @@ from cdmpp.training.machine_code.model import LEAST_MEASURED
 from tvm_helper.compat import Schedule, Target
 from tvm_helper.predict.answers import Prediction, estimated, misfit
 from tvm_helper.predict.explanation import explain
-from tvm_helper.programs.machine_code import assembly_of, is_target
+from tvm_helper.programs.machine_code import code_of, is_target
 from tvm_helper.programs.network_tasks import NetworkTask
 from tvm_helper.programs.operator_name import operator_of
 from tvm_helper.programs.program_file import NamedProgram, is_scheduled, read_programs
@@ -97,9 +97,9 @@ class Predictor:
         return (
             self._compiles
             and code is not None
-            and (code.fastest is not None or not of_fastest)
-            and code.device == device.name
-            and is_target(device_target(device), code.target)
+            and (code.searched == device.name or not of_fastest)
+            and device.name in code.targets
+            and is_target(device_target(device), code.targets[device.name])
         )
 
     def cold_s_per_byte(self, device: DeviceSpec) -> float:
@@ -107,21 +107,17 @@ class Predictor:
         where that is not known.
         """
         code = self.trained.code
-        return code.cold_s_per_byte if code is not None and self.reads_code_of(device) else 0.0
+        is_known = self.reads_code_of(device, of_fastest=True)
+        return code.cold_s_per_byte if code is not None and is_known else 0.0
 
-    def network_half_width(
-        self, device: DeviceSpec, latency_s: float, *, fastest_of: int = 0
-    ) -> float:
+    def network_half_width(self, device: DeviceSpec, latency_s: float) -> float:
         """Returns how far a kernel's time in a network is off (half width of the logarithm's
         interval) where its time alone and `cold_s_per_byte` are known; 0 where that is not known.
-
-        Args:
-            fastest_of: as of `scheduled`.
         """
-        code, is_fastest = self.trained.code, fastest_of >= LEAST_MEASURED
-        if code is None or not self.reads_code_of(device, of_fastest=is_fastest):
+        code = self.trained.code
+        if code is None or code.network_widths is None:
             return 0.0
-        if code.network_widths is None:
+        if not self.reads_code_of(device, of_fastest=True):
             return 0.0
         log_s = np.log([latency_s])
         return float(code.network_widths.half_width(log_s, np.array(["any"]))[0])
@@ -207,11 +203,12 @@ class Predictor:
         samples = assemble_samples([asked])
         found = self.trained.estimate(samples)
         if self.reads_code_of(question.device, of_fastest=question.is_fastest):
-            code = machine_code_columns(assembly_of(question.module, question.target))
+            code = machine_code_columns(code_of(question.module, question.target))
             if code is not None:
                 found = self.trained.with_code(
                     samples, found, code[None], are_fastest=question.is_fastest,
-                    in_network=question.in_network,
+                    in_network=question.in_network
+                    and self.reads_code_of(question.device, of_fastest=True),
                 )  # fmt: skip
         return replace(
             estimated(asked, found, name=question.name),
@@ -259,7 +256,7 @@ def check_reads_code(predictor: Predictor) -> None:
         return
     code = predictor.trained.code
     names = ", ".join(device.name for device in predictor.devices)
-    can = "of no device" if code is None else f"of {code.device}"
+    can = "of no device" if code is None else f"of {', '.join(sorted(code.targets))}"
     raise UsageError(
         f"--machine-code: the model reads the machine code {can}, not of {names}; leave it out, "
         "or train one that does with `cdmpp train-code`"

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cdmpp.datasets.read_report import ReadReport
 from cdmpp.datasets.tenset.folder import default_dataset_dir
 from cdmpp.datasets.tenset.json_graph import JsonGraph
 from cdmpp.datasets.tenset.operator_name import operator_name
 from cdmpp.datasets.tenset.record_file import read_records
-from cdmpp.datasets.tenset.task_index import load_tasks
+from cdmpp.datasets.tenset.task_index import TaskIndex, load_tasks
 from cdmpp.devices.device_file import nearest
 from cdmpp.devices.registry import find_device, load_registry
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DeviceError, ReplayError, UsageError
+from cdmpp.features.machine_code.columns import MACHINE_CODE_NAMES
 from cdmpp.models.assemble import AskedProgram, assemble_samples
 from cdmpp.records import GPU_TARGET_KINDS, MeasureRecord, TensetTask, program_id_of_text
 from cdmpp.text import short_task
@@ -51,6 +54,7 @@ def predict_records(
     devices: Sequence[DeviceSpec | str] = (),
     network_info: Path | None = None,
     measured_on: str | None = None,
+    compiles: bool = False,
 ) -> RecordPredictions:
     """Returns the predictions of a record file's programs.
 
@@ -60,9 +64,12 @@ def predict_records(
             shipped one.
         measured_on: the device that the records were measured on, where their times are to count
             in what is said of others.
+        compiles: whether the programs are compiled, and their machine code counts in.
 
     Raises:
-        UsageError: see `TrainedModel.measured_elsewhere`; or records name another device.
+        UsageError: see `TrainedModel.measured_elsewhere`; or records name another device; or both
+            what was measured elsewhere and the machine code are to count in, or the model reads the
+            machine code of none of the devices.
         DataError: the file or the tasks cannot be read.
         DeviceError: the asked device is not known; or that of a record, and the model has several.
     """
@@ -101,6 +108,9 @@ def predict_records(
         return RecordPredictions((), report, failures)
     samples = assemble_samples(asked)
     found = trained.estimate(samples)
+    if compiles:
+        assert tasks is not None
+        found = trained.with_code(samples, found, _code(trained, tasks, asked))
     if elsewhere is not None:
         known_s = [np.nan if one.elsewhere_s is None else one.elsewhere_s for one in asked]
         found = trained.measured_elsewhere(samples, found, np.array(known_s), elsewhere)
@@ -156,6 +166,36 @@ def record_programs(
             )
         )
     return found
+
+
+def _code(
+    trained: TrainedModel, tasks: TaskIndex, asked: Sequence[AskedProgram]
+) -> NDArray[np.float32]:
+    """Returns float32 [N, columns], the machine code of programs; NaN of those that do not compile
+    or whose device is none of the model of machine code.
+    """
+    from tvm_helper.measure.records_code import compiled_columns
+
+    targets = {} if trained.code is None else trained.code.targets
+    if not any(one.device.name in targets for one in asked):
+        names = ", ".join(sorted({one.device.name for one in asked}))
+        can = ", ".join(sorted(targets)) or "no device"
+        raise UsageError(
+            f"--machine-code: the model reads the machine code of {can}, not of {names}; leave it "
+            "out, or train one that does with `cdmpp train-code`"
+        )
+    code = np.full((len(asked), len(MACHINE_CODE_NAMES)), np.nan, np.float32)
+    for place, one in enumerate(asked):
+        workload_key, _, kind = one.task.rpartition("|")
+        task = tasks.find(workload_key, kind)
+        if one.device.name not in targets or task is None or one.schedule is None:
+            continue
+        steps = json.loads(one.schedule)
+        program = [(one.program_id, steps)]
+        ((_, columns),) = compiled_columns(task.dag_json, targets[one.device.name], program)
+        if columns is not None:
+            code[place] = columns
+    return code
 
 
 class _Device:

@@ -10,22 +10,22 @@ from tvm_helper.compat import Target, tvm
 from tvm_helper.programs.build import runnable
 
 
-def assembly_of(module: Any, target: Target) -> str:
-    """Returns the assembly of a scheduled module.
+def code_of(module: Any, target: Target) -> str:
+    """Returns the code of a scheduled module after LLVM's optimiser, as LLVM's text.
 
     Raises:
         ReplayError: it does not compile for the target.
     """
     try:
-        return assembly(tvm.compile(runnable(module), target=target))
+        return code_of_built(tvm.compile(runnable(module), target=target))
     except Exception as error:  # TVM raises whatever its passes do
         text = (str(error).strip().splitlines() or [type(error).__name__])[-1][:160]
         raise ReplayError(f"it does not compile for {target.kind.name} ({text})") from None
 
 
-def assembly(executable: Any) -> str:
-    """Returns the assembly of what TVM has compiled."""
-    return str(executable.mod.inspect_source("asm"))
+def code_of_built(executable: Any) -> str:
+    """Returns the code of what TVM has compiled."""
+    return str(executable.mod.inspect_source("ll"))
 
 
 def is_target(target: Target, text: str) -> bool:

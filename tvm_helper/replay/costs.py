@@ -213,9 +213,7 @@ class ProgramCosts(CostSource):
         return OperatorCost(
             mean_s, min(lows), max(highs), "model", chosen.remark,
             tuple(draws) if len(draws) > 1 else (),
-            self._predictor.network_half_width(
-                self._device, mean_s, fastest_of=chosen.fastest_of
-            ),
+            self._predictor.network_half_width(self._device, mean_s),
         )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,7 @@ class SearchStore:
         folder: the folder, which is there.
         tasks: the tasks in their order.
         target: what programs are compiled for.
-        target_text: the same as the search's file has it.
+        targets: label of the device -> the same as the search's file has it.
 
     Attributes:
         journal: every trial so far.
@@ -54,7 +54,7 @@ class SearchStore:
     """
 
     def __init__(
-        self, folder: Path, tasks: Sequence[SearchTask], target: Any, target_text: str
+        self, folder: Path, tasks: Sequence[SearchTask], target: Any, targets: Mapping[str, str]
     ) -> None:
         self.folder = folder
         self._target = target
@@ -78,7 +78,7 @@ class SearchStore:
                 f"{WORKLOAD_FILE} and {RECORD_FILE} there, they are made anew from the journal"
             ) from None
         self._tasks = {task.key: task for task in tasks}
-        self._target_text = target_text
+        self._targets = dict(targets)
         #: Program -> columns, those of former runs among them; None until there is a new one.
         self._code: dict[str, NDArray[np.float32]] | None = None
         self._is_code_saved = True
@@ -128,7 +128,7 @@ class SearchStore:
     def add_code(self, identity: str, columns: Sequence[float]) -> None:
         """Takes the machine code's columns of a program; `save_code` writes them."""
         if self._code is None:
-            self._code = known_columns(self.folder, self._target_text)
+            self._code = known_columns(self.folder, self._targets)
         self._code[identity] = np.array(columns, np.float32)
         self._is_code_saved = False
 
@@ -139,7 +139,7 @@ class SearchStore:
             DataError: it cannot be written.
         """
         if self._code is not None and not self._is_code_saved:
-            MachineCode(self._target_text, self._code).save(self.folder)
+            MachineCode(self._targets, self._code).save(self.folder)
             self._is_code_saved = True
 
     def trials(self, key: str) -> Iterator[tuple[dict[str, Any], Any]]:
@@ -213,7 +213,8 @@ def open_store(
         tasks_folder = make_folder(folder / TASKS_FOLDER, what="tasks of the search")
         for task in tasks:
             task.task.save(tasks_folder)
-        store = SearchStore(folder, tasks, target, settings["fixed"]["target"])
+        fixed = settings["fixed"]
+        store = SearchStore(folder, tasks, target, {fixed["device"]: fixed["target"]})
         try:
             yield store
         finally:

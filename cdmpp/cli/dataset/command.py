@@ -12,6 +12,7 @@ from cdmpp.cli.shared.options import (
     labels_of,
     parse_seeds,
 )
+from cdmpp.cli.shared.progress import campaign_progress
 from cdmpp.cli.shared.samples import asked_labels, extraction_progress, prepared
 from cdmpp.datasets.audit.audit import audit
 from cdmpp.datasets.audit.stats import dataset_stats, stats_text
@@ -62,6 +63,12 @@ def add_extract_options(parser: argparse.ArgumentParser) -> None:
         choices=("ansor",),
         help="Tenset: send records that cannot be replayed to the old TVM's Ansor (make "
         "legacy-env); they are counted separately",
+    )
+    parser.add_argument(
+        "--machine-code",
+        action="store_true",
+        help="Tenset: compile the programs of CPUs too, without a run (half a second each): what "
+        "`train-code` learns from",
     )
     parser.add_argument("--jobs", type=int, metavar="N", help="processes (default: one per CPU)")
     add_no_install_option(parser)
@@ -179,7 +186,19 @@ def run_extract(args: argparse.Namespace) -> int:
             prepare=prepared(may_install=not args.no_install),
             on_progress=show,
         )
-    print(json.dumps(report.to_json()) if args.json else report.summary())
+    found = report.to_json()
+    if args.machine_code:
+        from tvm_helper.measure.records_code import write_records_code  # needs TVM
+
+        with campaign_progress(is_quiet=args.json or args.quiet) as show_compiled:
+            tables = write_records_code(
+                dataset, report.out_dir, devices or None, network_info=args.network_info,
+                jobs=args.jobs, on_progress=show_compiled,
+            )  # fmt: skip
+        found["machine_code"] = sum(len(table.columns) for table in tables)
+    print(json.dumps(found) if args.json else report.summary())
+    if args.machine_code and not args.json:
+        print(f"machine code of {found['machine_code']} programs in {report.out_dir}")
     return 0
 
 

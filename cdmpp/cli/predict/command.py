@@ -79,8 +79,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--machine-code",
         action="store_true",
-        help="programs: compile them, half a second each, where the model can read their machine "
-        "code: it errs less; networks: it is an error where it cannot",
+        help="programs, records: compile them, half a second each, where the model can read their "
+        "machine code: it errs less; networks: it is an error where it cannot",
     )
     parser.add_argument(
         "--measured-on",
@@ -145,8 +145,10 @@ def run(args: argparse.Namespace) -> int:
     if given and not is_network:
         name = given[0].replace("_", "-")
         raise UsageError(f"--{name} goes with --network or --torch only; leave it out")
-    if args.machine_code and args.records is not None:
-        raise UsageError("--machine-code compiles programs and networks; leave it out")
+    if args.machine_code and args.measured_on:
+        raise UsageError(
+            "--machine-code and --measured-on were never judged together; leave one of them out"
+        )
     if args.measured_on and args.records is None:
         raise UsageError("--measured-on goes with --records only; leave it out")
     output = {"as_json": args.json, "is_quiet": args.quiet}
@@ -154,7 +156,8 @@ def run(args: argparse.Namespace) -> int:
     if args.records is not None:
         predict_record_file(
             args.records, args.model, labels=labels, descriptions=descriptions,
-            network_info=args.network_info, measured_on=args.measured_on, **output,
+            network_info=args.network_info, measured_on=args.measured_on,
+            compiles=args.machine_code, **output,
         )  # fmt: skip
         return 0
     if args.program is not None:

@@ -26,6 +26,7 @@ def predict_record_file(
     descriptions: Sequence[Path],
     network_info: Path | None,
     measured_on: str | None,
+    compiles: bool,
     as_json: bool,
     is_quiet: bool,
 ) -> None:
@@ -34,12 +35,13 @@ def predict_record_file(
     Raises:
         DataError: none of them can be predicted.
     """
-    trained = load_trained(model_folder(model))
+    trained = load_trained(model_folder(model), with_code=compiles)
     is_named = bool(labels or descriptions)
     devices = asked_devices(labels, descriptions, trained.card) if is_named else ()
     found = predict_records(
-        trained, path, devices=devices, network_info=network_info, measured_on=measured_on
-    )
+        trained, path, devices=devices, network_info=network_info, measured_on=measured_on,
+        compiles=compiles,
+    )  # fmt: skip
     if not is_quiet:
         if found.report.skipped_total:
             print(f"cdmpp: {found.report.summary()}", file=sys.stderr)

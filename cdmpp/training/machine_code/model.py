@@ -1,15 +1,15 @@
 """What a program takes that has been compiled: trees and a perceptron over leaf columns and machine
 code.
 
-They are trained beside a model on the programs of one device whose machine code is known, and
-answer together with it: a share of the logarithm is the trees', one the perceptron's and one the
-model's. The fastest of a task's measured programs is faster than it looks: what is said of it has
-shares of its own, and is shifted.
+They are trained beside a model on the programs whose machine code is known, and answer together
+with it: a share of the logarithm is the trees', one the perceptron's and one the model's. What both
+learn is a ratio to the time that the instructions take (`core_time.py`). The fastest of a task's
+measured programs is faster than it looks: what is said of it has shares of its own, and is shifted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,12 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cdmpp.datasets.samples import Samples
+from cdmpp.devices.vector import device_vector
 from cdmpp.errors import DataError
-from cdmpp.features.added_columns import LEAF_EXTRA_NAMES
-from cdmpp.features.machine_code import MACHINE_CODE_NAMES, MACHINE_CODE_SCHEMA_VERSION
+from cdmpp.features.machine_code.columns import MACHINE_CODE_SCHEMA_VERSION
 from cdmpp.files.atomic import read_json, replaced_folder, write_json
 from cdmpp.files.boosted_trees import grow_trees, load_booster, save_booster, tree_rows
 from cdmpp.models.parts.pooling import pooled_features
+from cdmpp.training.machine_code.core_time import core_log_s
 from cdmpp.training.machine_code.widths import CodeWidths
 from cdmpp.training.uncertainty.calibration import operator_kinds
 
@@ -31,22 +32,19 @@ if TYPE_CHECKING:  # torch takes long to import
     from cdmpp.training.machine_code.net import CodeNet
 
 FOLDER = "machine_code"
-FORMAT = 4
-_READ_FORMATS = (2, 3, FORMAT)  # 2 knows nothing of the fastest programs
+FORMAT = 5
 #: The fastest of fewer measured programs is taken for any of them.
 LEAST_MEASURED = 8
 
 _TREES, _NET, _FACTS = "trees.ubj.xz", "perceptron.safetensors", "machine_code.json"
 _TENTHS = 10
-_FLOPS = MACHINE_CODE_NAMES.index("flops")
-_FLOAT_OPS = LEAF_EXTRA_NAMES.index("program.float_ops")
 _PARAMETERS = {
     "objective": "reg:squarederror",
     "max_depth": 6,
     "eta": 0.04,
     "subsample": 0.8,
-    "colsample_bytree": 0.3,
-    "min_child_weight": 3,
+    "colsample_bytree": 0.2,
+    "min_child_weight": 8,
     "nthread": 1,
 }
 _MOST_TREES, _PATIENCE = 1200, 60
@@ -61,6 +59,7 @@ class CodeRows:
 
     Attributes:
         columns: float32 [N, columns].
+        core_log_s: float64 [N], logarithm of the seconds that the instructions take.
         model_log_s: float64 [N], logarithm of the model's seconds.
         log_s: float64 [N], logarithm of the measured seconds; NaN where there are none.
         task: str [N].
@@ -68,6 +67,7 @@ class CodeRows:
     """
 
     columns: NDArray[np.float32]
+    core_log_s: FloatArray
     model_log_s: FloatArray
     log_s: FloatArray
     task: NDArray[np.str_]
@@ -79,19 +79,22 @@ class CodeRows:
     ) -> CodeRows:
         """Returns the rows of samples.
 
-        Columns are the pooled leaves, the machine code, and how many more floating point operations
-        (log2) the code seems to have than the program.
+        Columns are the pooled leaves, the machine code, what each kind of instruction takes on the
+        device (`core_log_s`), and the device's.
 
         Args:
             code: float32 [N, len(MACHINE_CODE_NAMES)].
             model_latency_s: float64 [N], the model's seconds.
         """
         programs, rows = samples.programs, samples.program
-        operations = programs.leaf_extra[programs.leaf_offset[rows], _FLOAT_OPS]
-        more = code[:, _FLOPS] - operations
-        columns = np.concatenate([pooled_features(programs, rows), code, more[:, None]], axis=1)
+        core = core_log_s(code, samples.devices, samples.device)
+        device = np.stack([device_vector(one) for one in samples.devices])[samples.device]
+        columns = np.concatenate(
+            [pooled_features(programs, rows), code, core[:, 1:], device], axis=1
+        )
         return cls(
             columns.astype(np.float32),
+            core[:, 0],
             np.log(model_latency_s),
             np.log(samples.latency_s),
             np.asarray(programs.tasks, np.str_)[samples.task_id],
@@ -103,6 +106,7 @@ class CodeRows:
         """Returns the rows of all parts, at least one."""
         return cls(
             np.concatenate([part.columns for part in parts]),
+            np.concatenate([part.core_log_s for part in parts]),
             np.concatenate([part.model_log_s for part in parts]),
             np.concatenate([part.log_s for part in parts]),
             np.concatenate([part.task for part in parts]),
@@ -153,27 +157,26 @@ class CodeCalibration:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> CodeCalibration:
-        """Returns what was saved; formats below 4 have one half width for all programs."""
-        widths = value.get("widths") or {"pooled": value["half_width"]}
+        """Returns what was saved."""
         return cls(
             float(value["trees"]),
             float(value["perceptron"]),
-            CodeWidths.from_json(widths),
+            CodeWidths.from_json(value["widths"]),
             float(value.get("shift", 0.0)),
         )
 
 
 class CodeModel:
-    """Trees and a perceptron over leaf columns and machine code of one device's programs.
+    """Trees and a perceptron over leaf columns and machine code.
 
     Attributes:
-        device: label of the measurements.
-        target: what the programs are compiled for, TVM's JSON.
+        targets: label of each device -> what its programs are compiled for, TVM's JSON.
         feature_schema: versions of the leaf columns.
         calibration: see there.
         errors: on the test part.
         fastest: the calibration for the fastest of at least `LEAST_MEASURED` measured programs of a
             task; None where no search has taught it.
+        searched: label of the device of these searches, None without any.
         fastest_errors: on the test part of these.
         cold_s_per_byte: what a kernel takes longer in a network than alone, a byte of its
             arguments; 0 where no network has taught it.
@@ -182,15 +185,15 @@ class CodeModel:
 
     def __init__(
         self,
-        device: str,
-        target: str,
+        targets: Mapping[str, str],
         feature_schema: dict[str, int],
         booster: Any,
         net: CodeNet,
         calibration: CodeCalibration,
         errors: CodeErrors | None,
     ) -> None:
-        self.device, self.target = device, target
+        self.targets = dict(targets)
+        self.searched: str | None = None
         self.calibration, self.errors = calibration, errors
         self.fastest: CodeCalibration | None = None
         self.fastest_errors: CodeErrors | None = None
@@ -204,8 +207,7 @@ class CodeModel:
         cls,
         parts: tuple[CodeRows, CodeRows, CodeRows],
         *,
-        device: str,
-        target: str,
+        targets: Mapping[str, str],
         feature_schema: dict[str, int],
         seed: int,
     ) -> CodeModel:
@@ -221,24 +223,30 @@ class CodeModel:
         for name, part in zip(("training", "validation", "test"), parts, strict=True):
             if len(part) == 0:
                 raise DataError(f"the {name} part has no program with machine code; add data")
-        grown, watched = (tree_rows(part.columns, part.log_s) for part in parts[:2])
+        grown, watched = (
+            tree_rows(part.columns, part.log_s - part.core_log_s) for part in parts[:2]
+        )
         booster = grow_trees(
             {**_PARAMETERS, "seed": seed}, grown, watched, trees=_MOST_TREES, patience=_PATIENCE
         )
-        net = CodeNet.fit(train.columns, train.log_s, seed=seed)
+        net = CodeNet.fit(train.columns, train.log_s - train.core_log_s, seed=seed)
         uncalibrated = CodeCalibration(0.0, 0.0, CodeWidths(0.0))
-        found = cls(device, target, feature_schema, booster, net, uncalibrated, None)
+        found = cls(targets, feature_schema, booster, net, uncalibrated, None)
         found.calibration = found._calibrated(validation, is_shifted=False)
         found.errors = found._judged(test, found.calibration)
         return found
 
-    def calibrate_fastest(self, validation: CodeRows, test: CodeRows) -> None:
+    def calibrate_fastest(self, validation: CodeRows, test: CodeRows, *, device: str) -> None:
         """Lets the fastest programs of searched tasks say how such are judged.
+
+        Args:
+            device: label of the device that they were searched on.
 
         Raises:
             DataError: a part is empty.
         """
         check_fastest(validation, test)
+        self.searched = device
         self.fastest = self._calibrated(validation, is_shifted=True)
         self.fastest_errors = self._judged(test, self.fastest)
 
@@ -250,15 +258,15 @@ class CodeModel:
         """
         known = calibration or self.calibration
         shares = (known.trees, known.perceptron)
-        return _mixed(shares, self._parts_log_s(rows), rows.model_log_s) + known.shift
+        return _mixed(shares, self.parts_log_s(rows), rows.model_log_s) + known.shift
 
-    def _parts_log_s(self, rows: CodeRows) -> tuple[FloatArray, FloatArray]:
+    def parts_log_s(self, rows: CodeRows) -> tuple[FloatArray, FloatArray]:
         """Returns what the trees and the perceptron say."""
-        trees = self._booster.predict(tree_rows(rows.columns, threads=1))
-        return np.asarray(trees, np.float64), self._net.log_s(rows.columns)
+        trees = np.asarray(self._booster.predict(tree_rows(rows.columns, threads=1)), np.float64)
+        return rows.core_log_s + trees, rows.core_log_s + self._net.log_s(rows.columns)
 
     def _calibrated(self, validation: CodeRows, *, is_shifted: bool) -> CodeCalibration:
-        parts, measured = self._parts_log_s(validation), validation.log_s
+        parts, measured = self.parts_log_s(validation), validation.log_s
 
         def residual_of(shares: tuple[float, float]) -> tuple[FloatArray, float]:
             """Returns what is left over, shifted, and the shift."""
@@ -299,8 +307,8 @@ class CodeModel:
         """
         facts = {
             "format": FORMAT,
-            "device": self.device,
-            "target": self.target,
+            "targets": self.targets,
+            "searched": self.searched,
             "feature_schema": self.feature_schema,
             "machine_code_schema": MACHINE_CODE_SCHEMA_VERSION,
             "calibration": asdict(self.calibration),
@@ -327,7 +335,7 @@ class CodeModel:
             return None
         facts = read_json(folder / _FACTS, what="model of machine code", hint=_HINT)
         versions = facts.get("format"), facts.get("machine_code_schema")
-        if versions not in [(known, MACHINE_CODE_SCHEMA_VERSION) for known in _READ_FORMATS]:
+        if versions != (FORMAT, MACHINE_CODE_SCHEMA_VERSION):
             raise DataError(
                 f"{folder} has versions {versions}, expected "
                 f"{(FORMAT, MACHINE_CODE_SCHEMA_VERSION)}; {_HINT}"
@@ -340,10 +348,11 @@ class CodeModel:
             errors = facts["test"]
             fastest, fastest_errors = facts.get("fastest"), facts.get("fastest_test")
             found = cls(
-                facts["device"], facts["target"], facts["feature_schema"], booster, net,
+                facts["targets"], facts["feature_schema"], booster, net,
                 CodeCalibration.from_json(facts["calibration"]),
                 None if errors is None else CodeErrors(**errors),
             )  # fmt: skip
+            found.searched = facts["searched"]
             found.fastest = None if fastest is None else CodeCalibration.from_json(fastest)
             if fastest_errors is not None:
                 found.fastest_errors = CodeErrors(**fastest_errors)

@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from cdmpp.datasets.extraction.machine_code import FILE_NAME, MachineCode, read_machine_code
+from cdmpp.datasets.extraction.machine_code import MachineCode, known_columns, read_machine_code
 from cdmpp.errors import DataError
-from cdmpp.features.machine_code import MACHINE_CODE_NAMES
+from cdmpp.features.machine_code.columns import MACHINE_CODE_NAMES
 from cdmpp.training.machine_code.model import (
     FOLDER,
-    CodeCalibration,
     CodeModel,
     CodeRows,
 )
@@ -24,9 +23,10 @@ from cdmpp.training.machine_code.widths import CodeWidths
 
 pytestmark = pytest.mark.training
 
+FILE_NAME = "machine_code.parquet"
 _COLUMNS = 20
 _SCHEMA = {"leaf": 1, "leaf_extra": 3}
-_TARGET = '{"kind": "llvm", "mcpu": "skylake-avx512"}'
+_TARGETS = {"epyc-avx512-1c": '{"kind": "llvm", "mcpu": "skylake-avx512"}'}
 
 
 def rows(count: int, seed: int, *, hidden: float = 1.0) -> CodeRows:
@@ -42,14 +42,13 @@ def described(columns: Any, model_log_s: Any, log_s: Any) -> CodeRows:
     """Rows of tasks of four programs, every other one a convolution."""
     task = np.arange(len(log_s)) // 4
     kind = np.where(task % 2, "conv2d", "elementwise")
-    return CodeRows(columns, model_log_s, log_s, task.astype(np.str_), kind)
+    core_log_s = np.full(len(log_s), -7.0)
+    return CodeRows(columns, core_log_s, model_log_s, log_s, task.astype(np.str_), kind)
 
 
 def fitted(*, hidden: float = 1.0) -> CodeModel:
     parts = (rows(240, 0, hidden=hidden), rows(200, 1, hidden=hidden), rows(200, 2, hidden=hidden))
-    return CodeModel.fit(
-        parts, device="epyc-avx512-1c", target=_TARGET, feature_schema=_SCHEMA, seed=0
-    )
+    return CodeModel.fit(parts, targets=_TARGETS, feature_schema=_SCHEMA, seed=0)
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +75,7 @@ def test_they_come_back_from_their_folder(found, tmp_path):
     again = CodeModel.load(tmp_path)
     asked = rows(50, 3)
     assert again.log_s(asked) == pytest.approx(found.log_s(asked), abs=0)
-    assert (again.device, again.target, again.errors) == (found.device, found.target, found.errors)
+    assert (again.targets, again.errors) == (_TARGETS, found.errors)
     assert CodeModel.load(tmp_path / "elsewhere") is None
 
 
@@ -92,7 +91,8 @@ def fastest_of_many(tasks: int, seed: int) -> CodeRows:
 def test_the_fastest_of_many_is_faster_than_it_looks(found, tmp_path):
     found.fastest = None
     before = found.calibration
-    found.calibrate_fastest(fastest_of_many(200, 5), fastest_of_many(100, 6))
+    searched = fastest_of_many(200, 5), fastest_of_many(100, 6)
+    found.calibrate_fastest(*searched, device="epyc-avx512-1c")
     assert found.calibration == before
     assert found.fastest.shift == pytest.approx(-0.3 * 2.07, abs=0.1)
     assert found.fastest_errors.programs == 100
@@ -104,9 +104,10 @@ def test_the_fastest_of_many_is_faster_than_it_looks(found, tmp_path):
     found.save(tmp_path)
     again = CodeModel.load(tmp_path)
     assert (again.cold_s_per_byte, again.network_widths) == (2e-11, CodeWidths(0.5))
+    assert again.searched == "epyc-avx512-1c"
     assert (again.fastest, again.fastest_errors) == (found.fastest, found.fastest_errors)
     with pytest.raises(DataError, match="test part has no searched task with 8 measured programs"):
-        found.calibrate_fastest(asked, rows(0, 1))
+        found.calibrate_fastest(asked, rows(0, 1), device="epyc-avx512-1c")
 
 
 def short_and_long(tasks: int, seed: int) -> tuple[Any, CodeRows]:
@@ -139,7 +140,7 @@ def test_intervals_are_as_wide_as_programs_of_that_length_and_kind_ask_for():
         assert inside.mean() == pytest.approx(0.9, abs=0.05)
 
 
-def test_a_few_tasks_have_one_half_width_and_old_files_too(found, tmp_path):
+def test_a_few_tasks_have_one_half_width():
     predicted, measured = short_and_long(8, 0)
     widths = widths_of(predicted, measured)
     assert widths == CodeWidths(widths.pooled)
@@ -147,13 +148,6 @@ def test_a_few_tasks_have_one_half_width_and_old_files_too(found, tmp_path):
     assert np.mean(error <= widths.half_width(predicted, measured.kind)) == pytest.approx(
         0.9, abs=0.05
     )
-    found.save(tmp_path)
-    facts = tmp_path / FOLDER / "machine_code.json"
-    content = json.loads(facts.read_text())
-    old = {"trees": 0.3, "perceptron": 0.6, "half_width": 0.44, "shift": 0.0}
-    facts.write_text(json.dumps({**content, "format": 3, "calibration": old}))
-    again = CodeModel.load(tmp_path)
-    assert again.calibration == CodeCalibration(0.3, 0.6, CodeWidths(0.44))
 
 
 def test_damaged_and_foreign_folders(found, tmp_path):
@@ -190,26 +184,45 @@ def test_a_part_without_programs_is_refused():
     full, empty = rows(20, 0), rows(0, 1)
     for parts in ((empty, full, full), (full, empty, full), (full, full, empty)):
         with pytest.raises(DataError, match="part has no program"):
-            CodeModel.fit(parts, device="a", target=_TARGET, feature_schema=_SCHEMA, seed=0)
+            CodeModel.fit(parts, targets=_TARGETS, feature_schema=_SCHEMA, seed=0)
 
 
 def test_tables_come_back(tmp_path):
     values = np.arange(2 * len(MACHINE_CODE_NAMES), dtype=np.float32).reshape(2, -1)
-    table = MachineCode(_TARGET, {"one": values[0], "two": values[1]})
+    table = MachineCode(_TARGETS, {"one": values[0], "two": values[1]})
     table.save(tmp_path)
-    again = read_machine_code(tmp_path)
-    assert again.target == _TARGET
+    (again,) = read_machine_code(tmp_path)
+    assert again.targets == _TARGETS
     assert list(again.columns) == ["one", "two"]
     assert np.array_equal(np.stack(list(again.columns.values())), values)
+    other = {label: text.replace("skylake-avx512", "core-avx2") for label, text in _TARGETS.items()}
+    assert list(known_columns(tmp_path, _TARGETS)) == ["one", "two"]
+    assert known_columns(tmp_path, other) == {}
+    narrow = MachineCode(other, {"one": values[1]})
+    narrow.save(tmp_path, name="core-avx2")
+    assert [one.targets for one in read_machine_code(tmp_path)] == [other, _TARGETS]
+    assert np.array_equal(known_columns(tmp_path, other)["one"], values[1])
     replace(table, columns={}).save(tmp_path)
-    assert read_machine_code(tmp_path).columns == {}
+    assert read_machine_code(tmp_path)[1].columns == {}
+
+
+def test_tables_of_an_earlier_version_are_written_anew(tmp_path):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    earlier = pa.table({"program_id": ["one"]})
+    metadata = {b"cdmpp.machine_code": b"1", b"cdmpp.target": b"{}"}
+    pq.write_table(earlier.replace_schema_metadata(metadata), tmp_path / FILE_NAME)
+    assert known_columns(tmp_path, _TARGETS) == {}
+    with pytest.raises(DataError, match="version 1, expected 2; write it anew"):
+        read_machine_code(tmp_path)
 
 
 def test_damaged_tables_are_refused(tmp_path):
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    assert read_machine_code(tmp_path) is None
+    assert read_machine_code(tmp_path) == ()
     (tmp_path / FILE_NAME).write_bytes(b"nonsense")
     with pytest.raises(DataError, match="damaged"):
         read_machine_code(tmp_path)

@@ -14,7 +14,7 @@ pytest.importorskip("tvm", reason="apache-tvm is not installed")
 
 from cdmpp.cli.main import main
 from cdmpp.datasets.extraction.machine_code import read_machine_code
-from cdmpp.features.machine_code import MACHINE_CODE_NAMES
+from cdmpp.features.machine_code.columns import MACHINE_CODE_NAMES
 from tests.tvm_helper.search.fixtures import train_into
 from tests.tvm_helper.search.search_runs import few_are_drawn
 from tvm_helper.measure.journal import read_journal
@@ -72,8 +72,7 @@ def test_a_search_with_every_cost_model_that_learns(
         "--model", str(run_folder), "--set", "machine_code=true", *tuning,
     )  # fmt: skip
     assert (summary["trials"], summary["failed"], summary["state"]) == (6, 0, "finished")
-    code = read_machine_code(tmp_path / "out")
-    assert code is not None
+    (code,) = read_machine_code(tmp_path / "out")
     columns = np.stack(list(code.columns.values()))
     assert len(columns) == 6
     assert np.all(columns[:, MACHINE_CODE_NAMES.index("flops")] > 0)

@@ -1,0 +1,52 @@
+"""What the instructions of a compiled program take on a core, were its data always there.
+
+Not a bound that a user is told: latencies are learned as ratios to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cdmpp.devices.spec import DeviceSpec
+from cdmpp.features.machine_code.columns import BOUNDS, MACHINE_CODE_NAMES
+
+FloatArray = NDArray[np.float64]
+
+#: Cycles a second of a core of which nothing is known.
+NOMINAL_HZ = 2.5e9
+
+_CYCLES = MACHINE_CODE_NAMES.index("cycles")
+_PARALLEL = MACHINE_CODE_NAMES.index("parallel_loops")
+_BOUNDS = [MACHINE_CODE_NAMES.index(f"bound.{name}") for name in BOUNDS]
+
+
+def core_log_s(
+    code: NDArray[np.float32], devices: Sequence[DeviceSpec], device: NDArray[np.int64]
+) -> FloatArray:
+    """Returns float64 [N, 1 + len(BOUNDS)], logarithms of seconds: by the slowest of the bounds of
+    each block, then by each bound alone.
+
+    The parts of parallel loops run on all threads of the device's label.
+
+    Args:
+        code: float32 [N, len(MACHINE_CODE_NAMES)].
+        device: int64 [N], row of `devices`.
+    """
+    speed = np.log([cycles_per_s(one) for one in devices])[device]
+    threads = np.log([one.threads or one.core_count or 1 for one in devices])[device]
+    speed = speed + np.where(code[:, _PARALLEL] > 0, threads, 0.0)
+    cycles = np.log(2.0) * code[:, [_CYCLES, *_BOUNDS]].astype(np.float64)
+    return np.asarray(cycles - speed[:, None], np.float64)
+
+
+def cycles_per_s(spec: DeviceSpec) -> float:
+    """Returns the clock that a core's peak stands for, were it of two units for multiply-adds; the
+    clock of the description where no peak is known.
+    """
+    if spec.peak_fp32_flop_per_s and spec.simd_bits:
+        threads = spec.threads or spec.core_count or 1
+        return spec.peak_fp32_flop_per_s / threads / (spec.simd_bits / 8)
+    return spec.clock_hz or NOMINAL_HZ
