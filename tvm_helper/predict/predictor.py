@@ -62,7 +62,9 @@ class Predictor:
     Args:
         model: a run folder, `pretrained`, or a loaded model.
         devices: labels, or hardware that nobody measured.
-        compiles: whether programs are compiled where the model can read the machine code.
+        compiles: whether programs are compiled where the model can read the machine code, and was
+            judged on kernels of networks.
+        must_compile: whether also where it was judged on single programs only.
 
     Raises:
         DeviceError: a device is not known.
@@ -75,8 +77,9 @@ class Predictor:
         devices: Sequence[DeviceSpec | str],
         *,
         compiles: bool = False,
+        must_compile: bool = False,
     ) -> None:
-        self._compiles = compiles
+        self._compiles, self._must_compile = compiles, must_compile
         self.trained = (
             model
             if isinstance(model, TrainedModel)
@@ -99,6 +102,7 @@ class Predictor:
             and code is not None
             and (code.searched == device.name or not of_fastest)
             and device.name in code.targets
+            and (self._must_compile or code.searched in (None, device.name))
             and is_target(device_target(device), code.targets[device.name])
         )
 
@@ -231,7 +235,8 @@ def new_predictor(
         labels: of devices.
         descriptions: files that describe hardware that nobody measured.
         compiles: see `Predictor`.
-        must_compile: whether a model that reads the machine code of none of the devices is refused.
+        must_compile: as of `Predictor`; a model that reads the machine code of none of the devices
+            is refused.
 
     Raises:
         DataError: there is no complete model.
@@ -240,7 +245,7 @@ def new_predictor(
     """
     trained = load_trained(model_folder(model), with_code=compiles)
     devices = asked_devices(labels, descriptions, trained.card)
-    predictor = Predictor(trained, devices, compiles=compiles)
+    predictor = Predictor(trained, devices, compiles=compiles, must_compile=must_compile)
     if must_compile:
         check_reads_code(predictor)
     return predictor

@@ -301,7 +301,9 @@ def _compiled_answers(
         from tvm_helper.replay.outcome import network_costs
     except UsageError as error:  # no TVM, or another
         raise _NoTvmError(str(error)) from None
-    predictor = Predictor(trained, devices, compiles=question.compiles)
+    predictor = Predictor(
+        trained, devices, compiles=question.compiles, must_compile=question.must_compile
+    )
     if question.must_compile:
         check_reads_code(predictor)
     is_tuned = way == "tvm-tuned"

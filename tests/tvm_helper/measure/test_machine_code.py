@@ -177,15 +177,12 @@ def test_predict_compiles_where_it_is_asked_to(
         assert main([*words, *more, "--json"]) == 0
         return [row["latency_s"] for row in json.loads(capsys.readouterr().out)]
 
-    both = ("epyc-avx512-1c", "--device", "epyc-avx2-1c")
+    both = ("epyc-avx512-1c", "--device", "ryzen-3700x")
     alone, with_code = latency_s(*both), latency_s(*both, "--machine-code")
     assert with_code[0] != alone[0]
     assert with_code[1] == alone[1]
-    assert main([*words, "epyc-avx2-1c", "--machine-code"]) == 2
-    assert "of epyc-avx512-1c, not of epyc-avx2-1c" in capsys.readouterr().err
-    records = ["predict", "--model", "pretrained", "--records", "x.json", "--machine-code"]
-    assert main(records) == 2
-    assert "compiles programs and networks" in capsys.readouterr().err
+    assert main([*words, "ryzen-3700x", "--machine-code"]) == 2
+    assert "not of ryzen-3700x" in capsys.readouterr().err
 
 
 @pytest.fixture
