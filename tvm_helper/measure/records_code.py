@@ -92,17 +92,17 @@ def write_records_code(
     for name, one in wanted.items():
         for key, programs in one.programs.items():
             task = tasks.find(*key)
-            missing = [
-                (each, steps) for each, steps in programs.items() if each not in tables[name]
-            ]
-            for start in range(0, len(missing) if task is not None else 0, _PROGRAMS):
-                assert task is not None
+            if task is None:
+                continue
+            known = tables[name]
+            missing = [(each, steps) for each, steps in programs.items() if each not in known]
+            for start in range(0, len(missing), _PROGRAMS):
                 part = missing[start : start + _PROGRAMS]
                 calls.append((task.dag_json, next(iter(one.targets.values())), part))
                 names.append(name)
-    total, failed = sum(len(part) for _, _, part in calls), 0
-    done, clock = 0, Clock(total)
-    saved = 0
+    total = sum(len(part) for _, _, part in calls)
+    done = failed = saved = 0
+    clock = Clock(total)
     for place, found in run_in_processes(
         compiled_columns, calls, jobs=min(jobs or os.cpu_count() or 1, len(calls) or 1)
     ):

@@ -42,16 +42,8 @@ _PLACE = {name: number for number, name in enumerate(_COUNTED)}
 #: What a block's cycles are bounded by.
 BOUNDS = ("arithmetic", "load", "store", "shuffle", "issue", "chain")
 _BLOCK = (
-    "instructions",
-    "flops",
-    "cycles",
-    "depth",
-    "share",
-    "flops_each",
-    "trips",
-    "blocks",
-    "runs",
-)
+    "instructions", "flops", "cycles", "depth", "share", "flops_each", "trips", "blocks", "runs",
+)  # fmt: skip
 _RANKS = ("hottest", "second")
 
 #: Names of the columns, in order.
@@ -121,10 +113,11 @@ class _Block:
     blocks: int
 
     def count(self, *names: str) -> float:
-        """Returns the sum over kinds; of those by width over all widths, wide ones twice."""
+        """Returns how many instructions of some kinds there are."""
         return float(sum(self.counts[_PLACE[name]] for name in names))
 
     def _of_all_widths(self, kind: str) -> float:
+        """Returns how many operations of 256 bits at most a kind by width comes to."""
         return self.count(*(f"{kind}{width}" for width in _WIDTHS), f"{kind}512")
 
     @property
