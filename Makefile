@@ -122,7 +122,8 @@ tables: $(TABLES) ## extract the campaigns that data/ keeps packed, into cache/d
 
 pretrained: $(STAMP) $(TABLES) ## train and package the model behind --model pretrained (AUTOTVM=DIR)
 	$(BIN)/python scripts/pretrain.py --package --config configs/train/pretrained.yaml $(foreach d,$(EXTRACTED) $(CAMPAIGNS:%=cache/%) $(AUTOTVM) data/ansor-gpu data/metaschedule-a100,--data $(d))
-	$(BIN)/cdmpp train-code --model pretrained --package $(foreach d,$(CAMPAIGNS),$(if $(wildcard $(d)/machine_code.parquet),--data cache/$(d))) $(SEARCHED:%=--searched cache/%)
+	$(BIN)/cdmpp dataset extract --out cache/tenset-cpu
+	$(BIN)/cdmpp train-code --model pretrained --package --data cache/tenset-cpu $(foreach d,$(CAMPAIGNS),$(if $(wildcard $(d)/machine_code.parquet),--data cache/$(d))) $(SEARCHED:%=--searched cache/%)
 
 NETWORKS ?= data/networks-cpu
 # SeerNet as published (width 256, 500 epochs) takes hours a training on one core.

@@ -61,10 +61,12 @@ def test_packed_campaigns_have_the_machine_code_of_their_programs(
     tables = read_machine_code(ROOT / "data" / name)
     assert len(tables) == (name != "metaschedule-cpu-wide")
     for code in tables:
-        without = {entry["program_id"] for entry in measured} - code.columns.keys()
-        assert len(code.columns) == programs - len(without)
-        # Three searches were ended, one before it had written its last program.
-        assert len(without) == (1 if name == "metaschedule-cpu-searched" else 0)
+        wanted = {entry["program_id"] for entry in measured}
+        if name == "metaschedule-cpu-searched":  # only the fastest of a task are asked about
+            assert code.columns.keys() <= wanted
+            assert len(code.columns) == tasks
+        else:
+            assert code.columns.keys() == wanted
 
 
 def test_the_fastest_searched_programs_were_timed_in_their_networks() -> None:
