@@ -140,8 +140,7 @@ def _rank_correlations(
     from cdmpp.datasets.extraction.machine_code import read_machine_code
     from tvm_helper.programs.schedule_of_trace import schedule_of
 
-    table = read_machine_code(folder)
-    assert table is not None
+    (table,) = read_machine_code(folder)
     found: dict[str, list[float]] = {"by_code": [], "by_place": []}
     for number in sorted({one["round"] for one in trials}):
         own = [one for one in trials if one["round"] == number and one["costs_s"]]
@@ -165,8 +164,7 @@ def kept(args: argparse.Namespace) -> None:
 
     trained = load_trained(model_folder("pretrained"), with_code=True)
     samples = load_samples(args.searched, cache_dir=ROOT / "cache")
-    table = read_machine_code(args.searched)
-    assert table is not None
+    (table,) = read_machine_code(args.searched)
     digests = [task_digest(str(task)) for task in samples.programs.tasks]
     is_new = np.array([one not in trained.card.training_tasks for one in digests])
     names = samples.programs.program_id[samples.program]

@@ -31,10 +31,11 @@ class Verifier:
 
     def __init__(self, trained: TrainedModel, device: str, target: Any) -> None:
         code = trained.code
-        if code is None or code.device != device or not is_target(target, code.target):
-            can = "of no device" if code is None else f"of {code.device} for {code.target}"
+        known = {} if code is None else code.targets
+        if device not in known or not is_target(target, known[device]):
+            can = ", ".join(f"{label} for {text}" for label, text in known.items()) or "no device"
             raise UsageError(
-                f"verify: the model reads the machine code {can}, not of {device} for {target}; "
+                f"verify: the model reads the machine code of {can}, not of {device} for {target}; "
                 "leave verify out, or train one that does with `cdmpp train-code`"
             )
         self._trained = trained
@@ -47,8 +48,8 @@ class Verifier:
 
         Args:
             modules: N scheduled modules.
-            columns: of the machine code of each, see `cdmpp.features.machine_code`; empty where
-                there are none.
+            columns: of the machine code of each (`cdmpp.features.machine_code.columns`); empty
+                where there are none.
         """
         read = [place for place, one in enumerate(columns) if len(one)]
         found = module_samples([modules[place] for place in read], self._target, self._device)

@@ -201,7 +201,7 @@ def test_of_a_draft_the_best_that_are_built_are_run(
     assert summary["seconds"]["verify"] > 0
     assert [len(batch) for batch in told[0].costs_s] == [4, 2], "of the others nothing is told"
     assert len(database_lines(out)) == 6
-    assert read_machine_code(out) is None, "which was not asked for"
+    assert read_machine_code(out) == (), "which was not asked for"
     assert "12 candidates were drafted, 11 built, 6 taken as trials" in summary_text(summary)
 
 
