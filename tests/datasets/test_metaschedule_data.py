@@ -59,7 +59,7 @@ def test_packed_campaigns_have_the_machine_code_of_their_programs(
     assert len(measured) == programs
     assert len({entry["task"] for entry in measured}) == tasks
     tables = read_machine_code(ROOT / "data" / name)
-    assert len(tables) == (name != "metaschedule-cpu-wide")
+    assert len(tables) == (name not in ("metaschedule-cpu-wide", "metaschedule-cpu-broad2"))
     for code in tables:
         wanted = {entry["program_id"] for entry in measured}
         if name == "metaschedule-cpu-searched":  # only the fastest of a task are asked about
