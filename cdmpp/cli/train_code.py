@@ -59,11 +59,19 @@ def run(args: argparse.Namespace) -> int:
         if code.fastest is not None and code.fastest_errors is not None:
             values["fastest"] = asdict(code.fastest)
             values["fastest_test"] = asdict(code.fastest_errors)
+        if code.of_records is not None and code.record_errors is not None:
+            values["of_records"] = asdict(code.of_records)
+            values["record_test"] = asdict(code.record_errors)
         values["cold_s_per_byte"] = code.cold_s_per_byte
         print(json.dumps(values, allow_nan=False))
         return 0
     devices = ", ".join(code.targets)
-    print(_text(devices, "programs of held-out tasks", code.errors, code.calibration))
+    if code.of_records is None or code.record_errors is None:
+        print(_text(devices, "programs of held-out tasks", code.errors, code.calibration))
+    else:
+        of_modules, of_records = "modules of held-out tasks", "measure records of held-out tasks"
+        print(_text(devices, of_modules, code.errors, code.calibration))
+        print(_text(devices, of_records, code.record_errors, code.of_records))
     if code.fastest is not None and code.fastest_errors is not None:
         what = "fastest programs of held-out searched tasks"
         print(_text(str(code.searched), what, code.fastest_errors, code.fastest))

@@ -103,16 +103,14 @@ class TrainedModel:
         """
         assert self.code is not None
         check_schema(self.code.feature_schema, samples)
-        calibration = self.code.fastest if are_fastest else self.code.calibration
-        assert calibration is not None
         known = np.flatnonzero(~np.isnan(code[:, 0]))
         if len(known) == 0:
             return found
         rows = CodeRows.of(samples.take(known), code[known], found.latency_s[known])
-        log_s = self.code.log_s(rows, calibration)
+        log_s, half_width = self.code.estimate(rows, are_fastest=are_fastest)
         strange = found.out_of_distribution
         factor = 1.0 if strange is None else np.where(strange[known], STRANGE_FACTOR, 1.0)
-        half_width = factor * calibration.widths.half_width(log_s, rows.kind)
+        half_width = factor * half_width
         if in_network and self.code.network_widths is not None:
             half_width = np.hypot(half_width, self.code.network_widths.half_width(log_s, rows.kind))
         floor_s = self._floor_s(samples)[known]

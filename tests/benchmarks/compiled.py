@@ -93,9 +93,8 @@ def run(samples: Samples, code: Code, seed: int, folder: Path) -> None:
     factor = least_mape_factor(np.exp(validation.core_log_s), own[1].latency_s)
     _, owner = np.unique(np.char.add(test.task, device.astype(np.str_)), return_inverse=True)
     own_median = np.array([np.median(measured_s[owner == one]) for one in range(owner.max() + 1)])
-    log_s = found.log_s(test)
-    least = least_mape_factor(np.exp(found.log_s(validation)), own[1].latency_s)
-    half_width = found.calibration.widths.half_width(log_s, test.kind)
+    log_s, half_width = found.estimate(test)
+    least = least_mape_factor(np.exp(found.estimate(validation)[0]), own[1].latency_s)
     write_columns(
         folder / "compiled.parquet",
         {

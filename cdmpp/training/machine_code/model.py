@@ -64,6 +64,7 @@ class CodeRows:
         log_s: float64 [N], logarithm of the measured seconds; NaN where there are none.
         task: str [N].
         kind: str [N], kind of the operator.
+        is_record: bool [N], whether it is of a measure record (Ansor's schedules), not of a module.
     """
 
     columns: NDArray[np.float32]
@@ -72,6 +73,7 @@ class CodeRows:
     log_s: FloatArray
     task: NDArray[np.str_]
     kind: NDArray[np.str_]
+    is_record: NDArray[np.bool_]
 
     @classmethod
     def of(
@@ -99,6 +101,7 @@ class CodeRows:
             np.log(samples.latency_s),
             np.asarray(programs.tasks, np.str_)[samples.task_id],
             operator_kinds(samples).astype(np.str_),
+            np.diff(programs.schedule_offset)[rows] > 0,
         )
 
     @classmethod
@@ -111,7 +114,15 @@ class CodeRows:
             np.concatenate([part.log_s for part in parts]),
             np.concatenate([part.task for part in parts]),
             np.concatenate([part.kind for part in parts]),
+            np.concatenate([part.is_record for part in parts]),
         )
+
+    def take(self, where: NDArray[np.bool_]) -> CodeRows:
+        """Returns some of the rows."""
+        return CodeRows(
+            self.columns[where], self.core_log_s[where], self.model_log_s[where],
+            self.log_s[where], self.task[where], self.kind[where], self.is_record[where],
+        )  # fmt: skip
 
     def __len__(self) -> int:
         return len(self.columns)
@@ -172,7 +183,8 @@ class CodeModel:
     Attributes:
         targets: label of each device -> what its programs are compiled for, TVM's JSON.
         feature_schema: versions of the leaf columns.
-        calibration: see there.
+        calibration: see there; of programs that are no measure records, where there are both kinds.
+        of_records: the calibration of measure records, None where there are not both.
         errors: on the test part.
         fastest: the calibration for the fastest of at least `LEAST_MEASURED` measured programs of a
             task; None where no search has taught it.
@@ -195,6 +207,8 @@ class CodeModel:
         self.targets = dict(targets)
         self.searched: str | None = None
         self.calibration, self.errors = calibration, errors
+        self.of_records: CodeCalibration | None = None
+        self.record_errors: CodeErrors | None = None
         self.fastest: CodeCalibration | None = None
         self.fastest_errors: CodeErrors | None = None
         self.cold_s_per_byte = 0.0
@@ -232,8 +246,13 @@ class CodeModel:
         net = CodeNet.fit(train.columns, train.log_s - train.core_log_s, seed=seed)
         uncalibrated = CodeCalibration(0.0, 0.0, CodeWidths(0.0))
         found = cls(targets, feature_schema, booster, net, uncalibrated, None)
+        known = validation.is_record, test.is_record
+        if all(one.any() and not one.all() for one in known):
+            found.of_records = found._calibrated(validation.take(known[0]), is_shifted=False)
+            found.record_errors = found._judged(test.take(known[1]))
+            validation, test = validation.take(~known[0]), test.take(~known[1])
         found.calibration = found._calibrated(validation, is_shifted=False)
-        found.errors = found._judged(test, found.calibration)
+        found.errors = found._judged(test)
         return found
 
     def calibrate_fastest(self, validation: CodeRows, test: CodeRows, *, device: str) -> None:
@@ -248,17 +267,35 @@ class CodeModel:
         check_fastest(validation, test)
         self.searched = device
         self.fastest = self._calibrated(validation, is_shifted=True)
-        self.fastest_errors = self._judged(test, self.fastest)
+        self.fastest_errors = self._judged(test, are_fastest=True)
 
-    def log_s(self, rows: CodeRows, calibration: CodeCalibration | None = None) -> FloatArray:
-        """Returns float64 [N], logarithm of the predicted seconds.
+    def estimate(
+        self, rows: CodeRows, *, are_fastest: bool = False
+    ) -> tuple[FloatArray, FloatArray]:
+        """Returns float64 [N] and float64 [N], the logarithm of the predicted seconds and the half
+        width of its interval.
 
         Args:
-            calibration: that of `fastest`; None = that of any program.
+            are_fastest: whether each is the fastest of many measured programs of its task.
         """
-        known = calibration or self.calibration
-        shares = (known.trees, known.perceptron)
-        return _mixed(shares, self.parts_log_s(rows), rows.model_log_s) + known.shift
+        parts = self.parts_log_s(rows)
+
+        def said(known: CodeCalibration) -> tuple[FloatArray, FloatArray]:
+            shares = (known.trees, known.perceptron)
+            log_s = _mixed(shares, parts, rows.model_log_s) + known.shift
+            return log_s, known.widths.half_width(log_s, rows.kind)
+
+        if are_fastest:
+            assert self.fastest is not None
+            return said(self.fastest)
+        found = said(self.calibration)
+        if self.of_records is None:
+            return found
+        log_s, half_width = (
+            np.where(rows.is_record, own, other)
+            for own, other in zip(said(self.of_records), found, strict=True)
+        )
+        return log_s, half_width
 
     def parts_log_s(self, rows: CodeRows) -> tuple[FloatArray, FloatArray]:
         """Returns what the trees and the perceptron say."""
@@ -285,9 +322,9 @@ class CodeModel:
         widths = CodeWidths.of(np.abs(residual), log_s, validation.task, validation.kind)
         return CodeCalibration(shares[0], shares[1], widths, shift)
 
-    def _judged(self, test: CodeRows, calibration: CodeCalibration) -> CodeErrors:
-        log_s = self.log_s(test, calibration)
-        residual, half_width = log_s - test.log_s, calibration.widths.half_width(log_s, test.kind)
+    def _judged(self, test: CodeRows, *, are_fastest: bool = False) -> CodeErrors:
+        log_s, half_width = self.estimate(test, are_fastest=are_fastest)
+        residual = log_s - test.log_s
         alone = test.model_log_s - test.log_s
         return CodeErrors(
             programs=len(residual),
@@ -312,6 +349,8 @@ class CodeModel:
             "feature_schema": self.feature_schema,
             "machine_code_schema": MACHINE_CODE_SCHEMA_VERSION,
             "calibration": asdict(self.calibration),
+            "of_records": _plain(self.of_records),
+            "record_test": _plain(self.record_errors),
             "test": _plain(self.errors),
             "fastest": _plain(self.fastest),
             "fastest_test": _plain(self.fastest_errors),
@@ -352,6 +391,10 @@ class CodeModel:
                 CodeCalibration.from_json(facts["calibration"]),
                 None if errors is None else CodeErrors(**errors),
             )  # fmt: skip
+            if facts["of_records"] is not None:
+                found.of_records = CodeCalibration.from_json(facts["of_records"])
+            if facts["record_test"] is not None:
+                found.record_errors = CodeErrors(**facts["record_test"])
             found.searched = facts["searched"]
             found.fastest = None if fastest is None else CodeCalibration.from_json(fastest)
             if fastest_errors is not None:

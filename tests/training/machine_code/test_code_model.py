@@ -43,7 +43,8 @@ def described(columns: Any, model_log_s: Any, log_s: Any) -> CodeRows:
     task = np.arange(len(log_s)) // 4
     kind = np.where(task % 2, "conv2d", "elementwise")
     core_log_s = np.full(len(log_s), -7.0)
-    return CodeRows(columns, core_log_s, model_log_s, log_s, task.astype(np.str_), kind)
+    is_record = np.zeros(len(log_s), bool)
+    return CodeRows(columns, core_log_s, model_log_s, log_s, task.astype(np.str_), kind, is_record)
 
 
 def fitted(*, hidden: float = 1.0) -> CodeModel:
@@ -74,9 +75,31 @@ def test_they_come_back_from_their_folder(found, tmp_path):
     found.save(tmp_path)
     again = CodeModel.load(tmp_path)
     asked = rows(50, 3)
-    assert again.log_s(asked) == pytest.approx(found.log_s(asked), abs=0)
+    assert again.estimate(asked)[0] == pytest.approx(found.estimate(asked)[0], abs=0)
     assert (again.targets, again.errors) == (_TARGETS, found.errors)
     assert CodeModel.load(tmp_path / "elsewhere") is None
+
+
+def test_records_and_modules_have_shares_of_their_own(tmp_path):
+    """What the model cannot see matters to the modules only."""
+
+    def both(count: int, seed: int) -> CodeRows:
+        modules, records = rows(count, seed), rows(count, seed + 100, hidden=0.0)
+        shown = replace(records, columns=records.columns * 0, is_record=np.ones(count, bool))
+        return CodeRows.joined([modules, shown])
+
+    parts = (both(240, 0), both(200, 1), both(200, 2))
+    found = CodeModel.fit(parts, targets=_TARGETS, feature_schema=_SCHEMA, seed=0)
+    of_modules, of_records = found.calibration, found.of_records
+    assert of_records.trees + of_records.perceptron < 0.3 < of_modules.trees + of_modules.perceptron
+    assert found.errors.programs == found.record_errors.programs == 200
+    assert found.record_errors.mape < 0.12
+    found.save(tmp_path)
+    again = CodeModel.load(tmp_path)
+    assert (again.of_records, again.record_errors) == (of_records, found.record_errors)
+    asked = both(20, 7)
+    for one, other in zip(again.estimate(asked), found.estimate(asked), strict=True):
+        assert np.array_equal(one, other)
 
 
 def fastest_of_many(tasks: int, seed: int) -> CodeRows:
@@ -99,7 +122,7 @@ def test_the_fastest_of_many_is_faster_than_it_looks(found, tmp_path):
     assert found.fastest_errors.mape < 0.3 < 0.6 < found.fastest_errors.model_mape
     assert found.fastest_errors.coverage == pytest.approx(0.9, abs=0.1)
     asked = fastest_of_many(20, 7)
-    assert found.log_s(asked, found.fastest) == pytest.approx(asked.log_s, abs=0.8)
+    assert found.estimate(asked, are_fastest=True)[0] == pytest.approx(asked.log_s, abs=0.8)
     found.cold_s_per_byte, found.network_widths = 2e-11, CodeWidths(0.5)
     found.save(tmp_path)
     again = CodeModel.load(tmp_path)

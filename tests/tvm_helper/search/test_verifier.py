@@ -13,7 +13,7 @@ pytest.importorskip("tvm", reason="apache-tvm is not installed")
 
 from cdmpp.cli.main import main
 from cdmpp.errors import UsageError
-from cdmpp.features.machine_code import MACHINE_CODE_NAMES
+from cdmpp.features.machine_code.columns import MACHINE_CODE_NAMES
 from cdmpp.models.assemble import assemble_samples
 from cdmpp.training.estimates import TrainedModel, load_trained
 from cdmpp.training.machine_code.model import CodeModel, CodeRows
@@ -40,23 +40,15 @@ def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     samples = assemble_samples(asked_programs())
     code = np.random.default_rng(0).random((len(samples), WIDTH)).astype(np.float32)
     rows = CodeRows.of(samples, code, samples.latency_s)
-    rows.core_log_s[:] = -9.0
-    rows.log_s[:] = -9.0 + 4.0 * code[:, MACHINE_CODE_NAMES.index("cycles")]
+    rows.log_s[:] = rows.core_log_s + 12.0 + 4.0 * code[:, MACHINE_CODE_NAMES.index("cycles")]
     part = np.arange(len(samples)) % 3
-    parts = [_taken(rows, part == number) for number in range(3)]
+    parts = [rows.take(part == number) for number in range(3)]
     model = CodeModel.fit(
         (parts[0], parts[1], parts[2]), targets={DEVICE: _TARGET.text},
         feature_schema=samples.programs.feature_schema, seed=0,
     )  # fmt: skip
     model.save(folder)
     return folder
-
-
-def _taken(rows: CodeRows, where: Any) -> CodeRows:
-    return CodeRows(
-        rows.columns[where], rows.core_log_s[where], rows.model_log_s[where], rows.log_s[where],
-        rows.task[where], rows.kind[where],
-    )  # fmt: skip
 
 
 @pytest.fixture
