@@ -119,12 +119,10 @@ class _Parts:
         self.schema = dict(everything.programs.feature_schema)
         names = [_part(self._trained, str(task)) for task in everything.programs.tasks]
         part_of = np.array(names)[everything.task_id]
+        is_wanted = np.ones(len(everything), bool) if chosen is None else chosen(everything)
         for code in tables:
-            is_known = _compiled(everything, code)
+            is_known = is_wanted & _compiled(everything, code)
             samples, part = everything.take(is_known), part_of[is_known]
-            if chosen is not None:
-                is_chosen = chosen(samples)
-                samples, part = samples.take(is_chosen), part[is_chosen]
             for place in np.unique(samples.device):
                 label = samples.devices[place].name
                 self.targets.setdefault(label, set()).add(code.targets[label])
