@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -125,7 +126,8 @@ class _Parts:
             samples, part = everything.take(is_known), part_of[is_known]
             for place in np.unique(samples.device):
                 label = samples.devices[place].name
-                self.targets.setdefault(label, set()).add(code.targets[label])
+                target = json.dumps(json.loads(code.targets[label]), sort_keys=True)
+                self.targets.setdefault(label, set()).add(target)
             for name, rows in self._rows.items():
                 rows.append(_rows(self._trained, samples.take(part == name), code))
 
