@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cdmpp.errors import DataError
-from cdmpp.features.machine_code.llvm_text import CodeFunction, functions_of
+from cdmpp.features.machine_code.llvm_text import LlvmFunction, functions_of
 
 #: Version of the meaning of the columns.
 MACHINE_CODE_SCHEMA_VERSION = 2
@@ -205,7 +205,7 @@ def _of_block(block: _Block, share: float) -> list[float]:
     ]  # fmt: skip
 
 
-def _blocks(function: CodeFunction) -> Iterator[_Block]:
+def _blocks(function: LlvmFunction) -> Iterator[_Block]:
     for name, lines in function.blocks.items():
         around = [loop for loop in function.loops if name in loop.blocks]
         inner = min(around, key=lambda loop: len(loop.blocks), default=None)

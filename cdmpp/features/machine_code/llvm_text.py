@@ -41,7 +41,7 @@ _MOST_STEPS = 8
 
 
 @dataclass(frozen=True)
-class CodeLoop:
+class LlvmLoop:
     """A loop of a function.
 
     Attributes:
@@ -55,7 +55,7 @@ class CodeLoop:
 
 
 @dataclass
-class CodeFunction:
+class LlvmFunction:
     """A function in LLVM's text.
 
     Attributes:
@@ -83,7 +83,7 @@ class CodeFunction:
         return [name for name in names if name in self.blocks]
 
     @cached_property
-    def loops(self) -> list[CodeLoop]:
+    def loops(self) -> list[LlvmLoop]:
         """The natural loops: what a jump back to a block that dominates it repeats."""
         import networkx as nx
 
@@ -103,7 +103,7 @@ class CodeFunction:
                         if one not in body:
                             body.add(one)
                             waiting += graph.predecessors(one)
-        return [CodeLoop(frozenset(body), self._trips(body)) for body in bodies.values()]
+        return [LlvmLoop(frozenset(body), self._trips(body)) for body in bodies.values()]
 
     def _trips(self, body: set[str]) -> float | None:
         """Returns the least number of runs after which a comparison of a counter ends a loop."""
@@ -213,15 +213,15 @@ class _Counter:
         return float(math.ceil(runs) if self.is_after_step else math.floor(runs) + 1)
 
 
-def functions_of(text: str) -> Iterator[CodeFunction]:
+def functions_of(text: str) -> Iterator[LlvmFunction]:
     """Yields the functions of a module that are the program's."""
-    function: CodeFunction | None = None
+    function: LlvmFunction | None = None
     block = ""
     for line in text.splitlines():
         if line.startswith("define "):
             found = _FUNCTION.search(line)
             is_ours = found is not None and not found[1].startswith(_OF_THE_RUNTIME)
-            function = CodeFunction(found[1]) if found is not None and is_ours else None
+            function = LlvmFunction(found[1]) if found is not None and is_ours else None
             block = ""
         elif line == "}":
             if function is not None and function.blocks:
