@@ -17,7 +17,7 @@ from cdmpp.datasets.read_report import ReadReport
 from cdmpp.datasets.tenset.folder import find_device_files, find_devices, is_tenset_dir
 from cdmpp.datasets.tenset.record_file import read_records
 from cdmpp.datasets.tenset.task_index import load_tasks
-from cdmpp.devices.registry import find_device
+from cdmpp.devices.registry import find_device, get_device
 from cdmpp.errors import DataError, ReplayError, UsageError
 from cdmpp.features.machine_code.columns import machine_code_columns
 from cdmpp.processes.campaign import CampaignProgress, Clock, OnProgress, show_nothing
@@ -74,17 +74,7 @@ def write_records_code(
         UsageError: the folder has another layout, or the devices are GPUs.
         DataError: records, tasks or a device are missing, or a table cannot be written.
     """
-    if not is_tenset_dir(dataset):
-        raise UsageError(
-            f"--machine-code is for folders in Tenset's layout; {dataset} is none. For a measured "
-            "campaign: cdmpp measure --machine-code --out DIR"
-        )
-    wanted = _wanted(dataset, devices or find_devices(dataset))
-    if not wanted:
-        raise UsageError(
-            f"--machine-code: {', '.join(devices or find_devices(dataset))}: no known CPU among "
-            "them; leave it out"
-        )
+    wanted = _wanted(dataset, _compilable(dataset, devices))
     tasks = load_tasks(network_info or dataset / "network_info")
     tables = {name: known_columns(out_dir, one.targets) for name, one in wanted.items()}
     calls: list[tuple[str, str, list[_Program]]] = []
@@ -120,6 +110,32 @@ def write_records_code(
     return _save(out_dir, wanted, tables)
 
 
+def check_compilable(dataset: Path, devices: Sequence[str] | None = None) -> None:
+    """Checks that there are records of a CPU, whose programs `write_records_code` can compile.
+
+    Raises:
+        UsageError, DataError: as there.
+    """
+    _compilable(dataset, devices)
+
+
+def _compilable(dataset: Path, devices: Sequence[str] | None) -> list[str]:
+    """Returns the labels of known CPUs."""
+    if not is_tenset_dir(dataset):
+        raise UsageError(
+            f"--machine-code is for folders in Tenset's layout; {dataset} is none. For a measured "
+            "campaign: cdmpp measure --machine-code --out DIR"
+        )
+    labels = list(devices or find_devices(dataset))
+    specs = {label: find_device(label) for label in labels}
+    cpus = [label for label, one in specs.items() if one is not None and one.kind == "cpu"]
+    if not cpus:
+        raise UsageError(
+            f"--machine-code: {', '.join(labels)}: no known CPU among them; leave it out"
+        )
+    return cpus
+
+
 def compiled_columns(
     dag_json: str, target: str, programs: Sequence[_Program]
 ) -> list[tuple[str, NDArray[np.float32] | None]]:
@@ -149,10 +165,7 @@ def _wanted(dataset: Path, labels: Sequence[str]) -> dict[str, _Wanted]:
     """Returns what is compiled, by the name of the target's processor."""
     found: dict[str, _Wanted] = {}
     for label in labels:
-        spec = find_device(label)
-        if spec is None or spec.kind != "cpu":
-            continue
-        target = target_text(spec)
+        target = target_text(get_device(label))
         described = {k: v for k, v in json.loads(target).items() if k not in _NOT_IN_CODE}
         name = str(described.get("mcpu") or described.get("mtriple") or described["kind"])
         one = found.setdefault(name, _Wanted({}, {}))

@@ -172,6 +172,10 @@ def run_extract(args: argparse.Namespace) -> int:
     """Runs `cdmpp dataset extract`; returns the exit code."""
     devices = asked_labels(args.dataset, args.device)
     dataset = args.dataset or record_folder(devices, Path("cache"))
+    if args.machine_code:
+        from tvm_helper.measure.records_code import check_compilable  # needs TVM
+
+        check_compilable(dataset, devices or None)
     with extraction_progress(is_quiet=args.json or args.quiet) as show:
         report = extract_any(
             dataset,

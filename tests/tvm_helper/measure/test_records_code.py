@@ -97,6 +97,10 @@ def test_what_cannot_be_compiled_is_said(dataset: Path, tmp_path: Path) -> None:
     (dataset / "measure_records" / LABELS[0]).rename(dataset / "measure_records" / "t4")
     with pytest.raises(UsageError, match="t4: no known CPU"):
         write_records_code(dataset, tmp_path, ["t4"])
+    out = tmp_path / "out"
+    words = ["dataset", "extract", "--dataset", str(dataset), "--device", "t4", "--machine-code"]
+    assert main([*words, "--out", str(out)]) == 2
+    assert not out.exists(), "it is said before hours of work"
 
 
 class _Constant:
