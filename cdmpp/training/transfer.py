@@ -24,8 +24,8 @@ Relation = Literal[
     "same_cpu", "other_cpu", "same_gpu", "other_gpu", "same_accelerator", "other_accelerator"
 ]
 
-#: So many tasks are the fewest that a share is taken from.
-_LEAST_TASKS = 5
+#: So many tasks are the fewest that a share, or a pair's numbers, are taken from.
+LEAST_TASKS = 5
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -137,7 +137,7 @@ def fit_transfer(samples: Samples, predicted_s: FloatArray) -> Transfer | None:
     intervals: dict[Relation, LatencyCalibration] = {}
     for related, pairs in rows.items():
         own, others = (np.concatenate(part) for part in zip(*pairs, strict=True))
-        if len(np.unique(samples.task_id[others])) < _LEAST_TASKS:
+        if len(np.unique(samples.task_id[others])) < LEAST_TASKS:
             continue
         share = _share(missed[own], missed[others], samples.task_id[others])
         known_s = predicted_s[others] * np.exp(share * missed[own])
@@ -172,7 +172,7 @@ def fit_pairs(
     for device in np.unique(samples.device).tolist():
         rows = np.flatnonzero((samples.device == device) & np.isfinite(source_s))
         own = samples.take(rows)
-        if len(np.unique(own.task_id)) < _LEAST_TASKS:
+        if len(np.unique(own.task_id)) < LEAST_TASKS:
             continue
         logs = [np.log(values[rows]) for values in (predicted_s, source_predicted_s, source_s)]
         pair = PairTransfer(source, samples.devices[device].name, *_USUAL, intervals=None)

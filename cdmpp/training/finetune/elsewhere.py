@@ -15,7 +15,7 @@ from cdmpp.errors import UsageError
 from cdmpp.models.base import CostModel
 from cdmpp.training.estimates import TrainedModel
 from cdmpp.training.run_folder import ModelCard
-from cdmpp.training.transfer import PairTransfer, fit_pairs, on_device
+from cdmpp.training.transfer import LEAST_TASKS, PairTransfer, fit_pairs, on_device
 
 FloatArray = NDArray[np.float64]
 
@@ -35,6 +35,19 @@ class Elsewhere:
     def known(self, samples: Samples) -> NDArray[np.bool_]:
         """Returns bool [N], which programs were measured on the device."""
         return np.asarray(np.isfinite(self.latency_s[samples.program]), bool)
+
+    def check(self, budget: Samples) -> None:
+        """Checks that a budget is enough to say how the times are to be read.
+
+        Raises:
+            UsageError: it is too small.
+        """
+        tasks = len(np.unique(budget.task_id[self.known(budget)]))
+        if tasks < LEAST_TASKS:
+            raise UsageError(
+                f"--measured-on {self.device.name}: {tasks} tasks of the budget were measured "
+                f"there too, expected at least {LEAST_TASKS}; give a larger --budget"
+            )
 
     def pairs(
         self, model: CostModel, held_out: Samples, held_out_s: FloatArray

@@ -185,6 +185,8 @@ def finetune_run(
         if options.budget:
             samples = samples.take(elsewhere.known(samples))
     budget = choose_budget(options, samples, card)
+    if elsewhere is not None:
+        elsewhere.check(budget.train)
     tunable(model, options.finetune)
     zero_shot = model.predict(budget.test)  # refuses other features before anything is written
     make_folder(run_dir, what="run folder")
