@@ -91,6 +91,16 @@ def test_without_searches_nothing_is_said_of_the_fastest(
     assert answer["cold_s_per_byte"] == 0.0
 
 
+def test_programs_of_cpus_and_gpus_are_not_learned_from_at_once(
+    run_folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (of_cpu,) = code_run.read_machine_code(run_folder)
+    of_gpu = MachineCode({"v100": "{}"}, {}, "gpu")
+    monkeypatch.setattr(code_run, "read_machine_code", lambda folder: (of_cpu, of_gpu))
+    assert main(["train-code", "--model", str(run_folder), "--data", "any"]) == 3
+    assert "programs of CPUs and of GPUs" in capsys.readouterr().err
+
+
 def test_tasks_of_few_programs_are_no_search(
     run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,

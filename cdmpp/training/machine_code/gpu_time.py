@@ -1,0 +1,37 @@
+"""What the instructions of a compiled GPU program take on a device, were its data always there.
+
+Not a bound that a user is told: latencies are learned as ratios to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cdmpp.devices.spec import DeviceSpec
+from cdmpp.features.gpu_code.columns import GPU_CODE_NAMES
+
+FloatArray = NDArray[np.float64]
+
+#: Cycles a second of a multiprocessor of which nothing is known.
+NOMINAL_HZ = 1.5e9
+
+_TIMES = ("longest", "issue", "arithmetic", "shared", "global", "sum")
+_CYCLES = [GPU_CODE_NAMES.index(f"cycles.{name}") for name in _TIMES]
+
+
+def gpu_log_s(
+    code: NDArray[np.float32], devices: Sequence[DeviceSpec], device: NDArray[np.int64]
+) -> FloatArray:
+    """Returns float64 [N, len(_TIMES)], logarithms of seconds of the multiprocessor with most
+    blocks: by the slowest of its bounds, by each alone, and by their sum.
+
+    Args:
+        code: float32 [N, len(GPU_CODE_NAMES)].
+        device: int64 [N], row of `devices`.
+    """
+    speed = np.log([one.clock_hz or NOMINAL_HZ for one in devices])[device]
+    cycles = np.log(2.0) * code[:, _CYCLES].astype(np.float64)
+    return np.asarray(cycles - speed[:, None], np.float64)
