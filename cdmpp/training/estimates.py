@@ -80,6 +80,11 @@ class TrainedModel:
     code: CodeModel | None = None
     gpu_code: CodeModel | None = None
 
+    @property
+    def readers(self) -> list[CodeModel]:
+        """What reads machine code."""
+        return [one for one in (self.code, self.gpu_code) if one is not None]
+
     def with_code(
         self,
         samples: Samples,

@@ -31,7 +31,7 @@ from cdmpp.training.machine_code.model import CodeModel
 from cdmpp.training.run_folder import ModelCard
 from tvm_helper.featurise import featurise_records
 from tvm_helper.measure.records_code import compiled_columns, compiled_gpu_columns
-from tvm_helper.predict.answers import Prediction, estimated, misfit
+from tvm_helper.predict.answers import Prediction, estimated, misfit, reads_no_code
 
 
 @dataclass(frozen=True)
@@ -178,15 +178,10 @@ def _readers(trained: TrainedModel, asked: Sequence[AskedProgram]) -> list[CodeM
     Raises:
         UsageError: nothing reads that of any.
     """
-    readers = [one for one in (trained.code, trained.gpu_code) if one is not None]
-    targets = {label for reader in readers for label in reader.targets}
+    readers = trained.readers
     names = {one.device.name for one in asked}
-    if names.isdisjoint(targets):
-        raise UsageError(
-            f"--machine-code: the model reads the machine code of "
-            f"{', '.join(sorted(targets)) or 'no device'}, not of {', '.join(sorted(names))}; "
-            "leave it out, or train one that does with `cdmpp train-code`"
-        )
+    if all(names.isdisjoint(reader.targets) for reader in readers):
+        raise reads_no_code(trained, names)
     return readers
 
 

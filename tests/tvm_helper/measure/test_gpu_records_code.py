@@ -81,7 +81,7 @@ def test_records_of_a_gpu_have_a_table_and_predictions_with_it(
 
     def time_of(code: Any, devices: Any, device: Any) -> Any:
         seconds.append(code)
-        return np.full((len(code), 6), np.log(3.0))
+        return np.full((len(code), 8), np.log(3.0))
 
     monkeypatch.setattr("cdmpp.training.machine_code.model.gpu_log_s", time_of)
     schema = {"leaf": LEAF_SCHEMA_VERSION, "leaf_extra": LEAF_EXTRA_SCHEMA_VERSION}
