@@ -19,16 +19,22 @@ if find_spec("nvidia") is None or find_spec("nvidia.cuda_nvrtc") is None:
 from cdmpp.cli.main import main
 from cdmpp.datasets.cache import load_samples
 from cdmpp.datasets.extraction.machine_code import read_machine_code
+from cdmpp.devices.registry import get_device
+from cdmpp.errors import UsageError
 from cdmpp.features.code_layout import CODE_LAYOUTS
 from cdmpp.features.compact_ast import LEAF_EXTRA_SCHEMA_VERSION, LEAF_SCHEMA_VERSION
 from cdmpp.features.gpu_code.columns import GPU_CODE_NAMES
 from cdmpp.pretrained import model_folder
-from cdmpp.training.estimates import load_trained
+from cdmpp.training.estimates import TrainedModel, load_trained
 from cdmpp.training.machine_code.model import CodeCalibration, CodeModel
 from cdmpp.training.machine_code.widths import CodeWidths
 from tests.paths import ROOT, shared
+from tests.tvm_helper.programs.test_gpu_code import scheduled
 from tvm_helper.legacy.environment import LegacyEnvironment, default_folder
+from tvm_helper.predict.predictor import Predictor, check_reads_code
 from tvm_helper.predict.records import predict_records
+from tvm_helper.programs.program_file import NamedProgram
+from tvm_helper.programs.target import device_target
 
 pytestmark = pytest.mark.tvm
 
@@ -76,26 +82,49 @@ def test_records_of_a_gpu_have_a_table_and_predictions_with_it(
     assert sorted(table.columns) == sorted(map(str, names))
     assert min(one[GPU_CODE_NAMES.index("threads")] for one in table.columns.values()) > 0
 
-    same: Any = _Constant()
-    seconds: list[Any] = []
-
-    def time_of(code: Any, devices: Any, device: Any) -> Any:
-        seconds.append(code)
-        return np.full((len(code), 8), np.log(3.0))
-
-    monkeypatch.setattr("cdmpp.training.machine_code.model.gpu_log_s", time_of)
-    schema = {"leaf": LEAF_SCHEMA_VERSION, "leaf_extra": LEAF_EXTRA_SCHEMA_VERSION}
-    reader = CodeModel(
-        table.targets, schema, same, same, CodeCalibration(0.5, 0.5, CodeWidths(0.1)), None,
-        kind="gpu",
-    )  # fmt: skip
-    trained = replace(load_trained(model_folder("pretrained")), gpu_code=reader)
+    read = _read_by_model(monkeypatch)
+    trained = _reading(dict(table.targets))
     (file,) = (dataset / "measure_records" / "v100").iterdir()
     found = predict_records(trained, file, devices=["v100"], compiles=True)
     assert [one.latency_s for one in found.programs] == pytest.approx([3.0] * COUNT)
-    read = np.concatenate(seconds)
-    assert {row.tobytes() for row in read} == {one.tobytes() for one in table.columns.values()}
-    assert read.shape[1] == len(CODE_LAYOUTS["gpu"].names)
+    rows = np.concatenate(read)
+    assert {row.tobytes() for row in rows} == {one.tobytes() for one in table.columns.values()}
+    assert rows.shape[1] == len(CODE_LAYOUTS["gpu"].names)
+
+
+def test_programs_of_a_user_are_compiled_for_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = _read_by_model(monkeypatch)
+    trained = _reading({"v100": str(device_target(get_device("v100")))})
+    program = NamedProgram("product", scheduled(4))
+    asked = Predictor(trained, ["v100", "t4"], compiles=True, must_compile=True)
+    on_v100, on_t4 = asked.programs([program])
+    assert on_v100.latency_s == pytest.approx(3.0)
+    assert on_t4.latency_s != on_v100.latency_s
+    assert len(read) == 1
+    assert not Predictor(trained, ["v100"], compiles=True).reads_code_of(get_device("v100"))
+    with pytest.raises(UsageError, match="reads the machine code of v100, not of t4"):
+        check_reads_code(Predictor(trained, ["t4"], compiles=True, must_compile=True))
+
+
+def _read_by_model(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Lets every program take 3 s; returns the columns that are looked at, as they come."""
+    read: list[Any] = []
+
+    def time_of(code: Any, devices: Any, device: Any) -> Any:
+        read.append(code)
+        return np.full((len(code), 8), np.log(3.0))
+
+    monkeypatch.setattr("cdmpp.training.machine_code.model.gpu_log_s", time_of)
+    return read
+
+
+def _reading(targets: dict[str, str]) -> TrainedModel:
+    same: Any = _Constant()
+    schema = {"leaf": LEAF_SCHEMA_VERSION, "leaf_extra": LEAF_EXTRA_SCHEMA_VERSION}
+    reader = CodeModel(
+        targets, schema, same, same, CodeCalibration(0.5, 0.5, CodeWidths(0.1)), None, kind="gpu"
+    )
+    return replace(load_trained(model_folder("pretrained")), gpu_code=reader)
 
 
 @pytest.mark.ansor
