@@ -13,6 +13,7 @@ from cdmpp.datasets.samples import Samples
 from cdmpp.devices.registry import as_described_now
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import UsageError
+from cdmpp.features.code_layout import CodeKind
 from cdmpp.models.base import CostModel
 from cdmpp.models.parts.checks import check_schema
 from cdmpp.training.machine_code.model import CodeModel, CodeRows
@@ -68,14 +69,21 @@ class TrainedModel:
         model: the model.
         card: its card, with the intervals.
         tasks: where its training tasks lie; None for a run folder without them.
-        code: what answers with it where the machine code is known; None without them, and
-            where nobody asked for them.
+        code: what answers with it where the machine code of programs of CPUs is known; None
+            without it, and where nobody asked for it.
+        gpu_code: likewise of GPUs.
     """
 
     model: CostModel
     card: ModelCard
     tasks: TrainingTasks | None
     code: CodeModel | None = None
+    gpu_code: CodeModel | None = None
+
+    @property
+    def readers(self) -> list[CodeModel]:
+        """What reads machine code."""
+        return [one for one in (self.code, self.gpu_code) if one is not None]
 
     def with_code(
         self,
@@ -83,6 +91,7 @@ class TrainedModel:
         found: Estimates,
         code: NDArray[np.float32],
         *,
+        kind: CodeKind = "cpu",
         are_fastest: bool = False,
         in_network: bool = False,
     ) -> Estimates:
@@ -95,24 +104,25 @@ class TrainedModel:
         Args:
             samples: N programs.
             found: what `estimate` says of them.
-            code: float32 [N, columns], see `cdmpp.features.machine_code.columns`; NaN where it is
-                not known, or the device is none that `self.code` was trained for: these estimates
-                stay.
+            code: float32 [N, columns], see `cdmpp.features.code_layout`; NaN where it is not
+                known, or the device is none that was trained for: these estimates stay.
+            kind: of the devices whose code it is.
             are_fastest: whether each is the fastest of many measured programs of its task.
             in_network: whether they are kernels of a network, whose times are known worse.
         """
-        assert self.code is not None
-        check_schema(self.code.feature_schema, samples)
+        reader = self.gpu_code if kind == "gpu" else self.code
+        assert reader is not None
+        check_schema(reader.feature_schema, samples)
         known = np.flatnonzero(~np.isnan(code[:, 0]))
         if len(known) == 0:
             return found
-        rows = CodeRows.of(samples.take(known), code[known], found.latency_s[known])
-        log_s, half_width = self.code.estimate(rows, are_fastest=are_fastest)
+        rows = CodeRows.of(samples.take(known), code[known], found.latency_s[known], kind=kind)
+        log_s, half_width = reader.estimate(rows, are_fastest=are_fastest)
         strange = found.out_of_distribution
         factor = 1.0 if strange is None else np.where(strange[known], STRANGE_FACTOR, 1.0)
         half_width = factor * half_width
-        if in_network and self.code.network_widths is not None:
-            half_width = np.hypot(half_width, self.code.network_widths.half_width(log_s, rows.kind))
+        if in_network and reader.network_widths is not None:
+            half_width = np.hypot(half_width, reader.network_widths.half_width(log_s, rows.kind))
         floor_s = self._floor_s(samples)[known]
         latency_s = np.maximum(np.exp(log_s), floor_s)
         low_s = np.maximum(np.exp(log_s - half_width), floor_s)
@@ -270,11 +280,12 @@ def load_trained(directory: Path, *, with_code: bool = False) -> TrainedModel:
     """Returns the model of a run folder.
 
     Args:
-        with_code: whether its model of machine code is read too.
+        with_code: whether its models of machine code are read too.
 
     Raises:
         DataError: there is no complete model, or it was written by another version of this format.
     """
     model, card = load_model(directory)
     code = CodeModel.load(directory) if with_code else None
-    return TrainedModel(model, card, TrainingTasks.load(directory), code)
+    gpu_code = CodeModel.load(directory, kind="gpu") if with_code else None
+    return TrainedModel(model, card, TrainingTasks.load(directory), code, gpu_code)

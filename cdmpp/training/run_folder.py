@@ -21,7 +21,7 @@ from cdmpp.files.atomic import read_json, write_columns, write_json
 from cdmpp.machine import versions
 from cdmpp.models.base import CostModel
 from cdmpp.models.registry import saved_model_class
-from cdmpp.training.machine_code.model import FOLDER as MACHINE_CODE_FOLDER
+from cdmpp.training.machine_code.model import FOLDERS as MACHINE_CODE_FOLDERS
 from cdmpp.training.transfer import Transfer, fit_transfer
 from cdmpp.training.uncertainty.calibration import LatencyCalibration, calibrate
 from cdmpp.training.uncertainty.strangers import TrainingTasks
@@ -262,7 +262,8 @@ def save_trained(
         transfer=fit_transfer(validation, predicted_s) or card.transfer,
     )
     tasks = TrainingTasks.fit(train) if base_tasks is None else base_tasks.extended(train)
-    shutil.rmtree(directory / MACHINE_CODE_FOLDER, ignore_errors=True)
+    for name in MACHINE_CODE_FOLDERS.values():
+        shutil.rmtree(directory / name, ignore_errors=True)
     tasks.save(directory)
     save_model(model, directory, calibrated)
     return calibrated, tasks

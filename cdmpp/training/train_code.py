@@ -14,6 +14,7 @@ from cdmpp.datasets.cache import load_samples
 from cdmpp.datasets.extraction.machine_code import MachineCode, read_machine_code
 from cdmpp.datasets.samples import Samples
 from cdmpp.errors import DataError, UsageError
+from cdmpp.features.code_layout import CODE_LAYOUTS, CodeKind
 from cdmpp.training.estimates import TrainedModel, load_trained
 from cdmpp.training.machine_code.cold_memory import (
     KernelInNetwork,
@@ -44,9 +45,9 @@ def train_code(
 
     Raises:
         UsageError: no dataset is given.
-        DataError: a dataset has no machine code, the programs of a device are of several targets,
-            those of searches of several devices, or all of their tasks are training tasks of the
-            model.
+        DataError: a dataset has no machine code, the programs are of CPUs and GPUs, those of a
+            device of several targets, those of searches of several devices, or all of their tasks
+            are training tasks of the model.
     """
     if not folders:
         raise UsageError("no dataset given; expected --data DIR with machine code")
@@ -71,11 +72,17 @@ def train_code(
             f"searches of {', '.join(sorted(fastest.targets))}; expected those of one device that "
             f"--data has programs of ({', '.join(sorted(parts.targets))})"
         )
+    if len(parts.kinds | fastest.kinds) != 1:
+        raise DataError(
+            f"{', '.join(map(str, folders))}: programs of CPUs and of GPUs; expected those of one "
+            "kind, extracted into folders of their own: cdmpp dataset extract --device LABEL"
+        )
     in_network = _in_network(searched, cache_dir)
     code_model = CodeModel.fit(
         (parts.of("training"), parts.of("validation"), parts.of("test")),
         targets={label: found.pop() for label, found in parts.targets.items()},
         feature_schema=parts.schema, seed=int(trained.card.split["seed"]),
+        kind=next(iter(parts.kinds)),
     )  # fmt: skip
     if searched:
         (label,) = fastest.targets
@@ -91,6 +98,7 @@ class _Parts:
     Attributes:
         targets: label of each device -> what its programs were compiled for.
         schema: versions of the leaf columns.
+        kinds: of the devices.
     """
 
     def __init__(self, trained: TrainedModel, cache_dir: Path) -> None:
@@ -98,6 +106,7 @@ class _Parts:
         self._rows: dict[str, list[CodeRows]] = {name: [] for name in _PARTS}
         self.targets: dict[str, set[str]] = {}
         self.schema: dict[str, int] = {}
+        self.kinds: set[CodeKind] = set()
 
     def add(
         self, folder: Path, *, chosen: Callable[[Samples], NDArray[np.bool_]] | None = None
@@ -122,6 +131,7 @@ class _Parts:
         part_of = np.array(names)[everything.task_id]
         is_wanted = np.ones(len(everything), bool) if chosen is None else chosen(everything)
         for code in tables:
+            self.kinds.add(code.kind)
             is_known = is_wanted & _compiled(everything, code)
             samples, part = everything.take(is_known), part_of[is_known]
             for place in np.unique(samples.device):
@@ -191,6 +201,8 @@ def _part(trained: TrainedModel, task: str) -> str:
 
 def _rows(trained: TrainedModel, samples: Samples, code: MachineCode) -> CodeRows:
     names = [str(name) for name in samples.programs.program_id[samples.program]]
-    width = len(next(iter(code.columns.values()), ()))
+    width = len(CODE_LAYOUTS[code.kind].names)
     columns = np.array([code.columns[name] for name in names], np.float32)
-    return CodeRows.of(samples, columns.reshape(len(names), width), trained.model.predict(samples))
+    return CodeRows.of(
+        samples, columns.reshape(len(names), width), trained.model.predict(samples), kind=code.kind
+    )

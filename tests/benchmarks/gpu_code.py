@@ -1,311 +1,341 @@
-"""What machine code says of the time of GPU programs, beside leaf columns; workloads held out.
+"""What machine code says of the time of GPU programs, workloads held out: docs/results/gpu-code.*.
 
-`python -m tests.benchmarks.gpu_code` (resumable; needs `pip install 'cdmpp[nvrtc]'`, no GPU).
-Compiles programs of each workload with TVM and NVIDIA's compiler; trees see leaf columns,
-columns of machine code, or both. Workloads are shared out into folds by a hash; each is
-judged by trees that never saw it, and another fold says when trees stop. Writes gpu-code.json and
-gpu-code.md.
+python -m tests.benchmarks.gpu_code tables   # compiles; resumable; an hour of one core, no GPU
+python -m tests.benchmarks.gpu_code run      # three seeds, resumable, minutes each
+python -m tests.benchmarks.gpu_code page
+
+`tables` needs `pip install 'cdmpp[nvrtc]'`, AutoTVM logs and the side environment
+(docs/legacy-tvm.md). `run` shares workloads out into folds by a hash; each is judged by trees and a
+perceptron that never saw it, another fold says when trees stop and how much each counts. The model
+without is the same trees and perceptron on the leaf and device columns alone.
 """
 
 from __future__ import annotations
 
 import argparse
+import gzip
 import hashlib
-import json
-from collections.abc import Callable, Iterator
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from cdmpp.conformal import owner_means
 from cdmpp.datasets.cache import load_samples
-from cdmpp.datasets.judge import judge
+from cdmpp.datasets.extraction.machine_code import read_machine_code
+from cdmpp.datasets.extraction.merge import merged_folder
+from cdmpp.datasets.judge import oracle_task_median
 from cdmpp.datasets.read_report import ReadReport
 from cdmpp.datasets.samples import Samples
-from cdmpp.datasets.selection import of_devices
-from cdmpp.datasets.splits import uniform_draw
+from cdmpp.datasets.splits import uniform_draw, workload_of
 from cdmpp.datasets.tenset.record_file import read_records
-from cdmpp.datasets.tenset.task_index import load_tasks
-from cdmpp.devices.registry import get_device
-from cdmpp.errors import ReplayError
-from cdmpp.features.added_columns import LEAF_EXTRA_NAMES
-from cdmpp.features.gpu_code.columns import (
-    GPU_CODE_NAMES,
-    GPU_CODE_SCHEMA_VERSION,
-    gpu_code_columns,
-)
-from cdmpp.files.atomic import make_folder, write_json, write_text
-from cdmpp.files.boosted_trees import grow_trees, tree_rows
+from cdmpp.devices.vector import device_vector
+from cdmpp.features.code_layout import CODE_LAYOUTS
+from cdmpp.files.atomic import replaced_folder, write_columns, write_json, write_text
 from cdmpp.machine import commit, machine, versions
-from cdmpp.metrics import mean_and_interval
+from cdmpp.metrics import Judged, mean_and_interval, spearman_by_task
+from cdmpp.models.parts.labels import least_mape_factor
 from cdmpp.models.parts.pooling import pooled_features
-from cdmpp.records import MeasureRecord, program_id_of_text
+from cdmpp.records import program_id_of_text
 from cdmpp.text import markdown_table, percent_text
-from tests.paths import ROOT
-from tvm_helper.extract import extracted_folder
-from tvm_helper.programs.gpu_code import gpu_launches
-from tvm_helper.records.dag import Dag, parse_dag
-from tvm_helper.tir.schedule_of_record import replay
+from cdmpp.training.machine_code.model import CodeModel, CodeRows
+from tests.paths import ROOT, SHARED_DATA
+from tvm_helper.extract import extract_any
+from tvm_helper.measure.records_code import write_records_code
 
 NAME = "gpu-code"
-FOLDS = 5
-#: As of the model of machine code, in fewer and longer steps.
-TREES = {
-    "objective": "reg:squarederror",
-    "max_depth": 6,
-    "eta": 0.08,
-    "subsample": 0.8,
-    "colsample_bytree": 0.3,
-    "min_child_weight": 3,
-    "max_bin": 64,
-    "nthread": 1,
+ANSOR = ROOT / "data" / "ansor-gpu"
+#: Programs of a workload: of each device's AutoTVM log, and of Ansor's records.
+PER_TASK = {"v100": 8, "gtx1650": 8, "t4": 60}
+OF_ANSOR = 5
+#: What is judged -> its extracted folders.
+SETS = {
+    "AutoTVM": tuple(f"autotvm-{label}" for label in PER_TASK),
+    "Ansor": ("ansor-v100",),
 }
-MOST_TREES, PATIENCE = 400, 30
-METRICS = ("mape", "median_ape", "spearman_by_task", "log_error")
-DRAWS = 1000
+SEEDS, FOLDS, DRAWS = (0, 1, 2), 5, 2000
+LINES = {
+    "constant": "one latency for everything (median)",
+    "oracle": "the median of the program's own workload and device (known only afterwards)",
+    "core": "the time of the instructions, one factor",
+    "leaf_trees": "leaf columns: trees",
+    "leaf_perceptron": "leaf columns: perceptron",
+    "leaf": "leaf columns: both (the model without)",
+    "code_trees": "and machine code: trees",
+    "code_perceptron": "and machine code: perceptron",
+    "code": "and machine code: both (compiled)",
+}
+#: The line that the others are compared with.
+_BASE = "leaf"
 
 FloatArray = NDArray[np.float64]
-Predictions = dict[str, list[FloatArray]]
+Table = dict[str, NDArray[Any]]
 
 
-def main() -> int:
-    """Writes the files; returns the exit code."""
+def main() -> None:
+    """Runs the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--dataset", type=Path, default=ROOT / "data" / "ansor-gpu")
-    parser.add_argument("--device", default="v100")
-    parser.add_argument("--programs", type=int, default=8, help="most of a workload")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--cache", type=Path, default=Path("cache"))
-    parser.add_argument("--work", type=Path, default=Path("runs") / NAME)
-    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results")
+    parser.add_argument("what", choices=("tables", "run", "page"))
+    parser.add_argument("--logs", type=Path, default=SHARED_DATA / "autotvm")
+    parser.add_argument("--work", type=Path, default=ROOT / "runs" / NAME)
+    parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
     args = parser.parse_args()
-    make_folder(args.work, what="columns")
-    known = _compiled(args.dataset, args.device, args.programs, args.work)
-    folder = extracted_folder(args.dataset, [args.device], cache_dir=args.cache, jobs=1)
-    samples = of_devices(load_samples(folder, cache_dir=args.cache), [args.device])
-    names = [str(name) for name in samples.programs.program_id[samples.program]]
-    samples = samples.take(np.array([known.get(name) is not None for name in names]))
-    names = [name for name in names if known.get(name) is not None]
-    code = np.array([known[name] for name in names], np.float32)
-    columns = _columns(samples, code)
-    found: Predictions = {}
-    for seed in args.seeds:
-        for line, predicted_s in _predictions(samples, columns, seed):
-            found.setdefault(line, []).append(predicted_s)
-            print(seed, line, _scores(samples, predicted_s), flush=True)
-    _write(samples, found, args, sum(value is None for value in known.values()))
-    return 0
+    if args.what == "tables":
+        write_tables(args.logs, args.work)
+        return
+    files = {name: [args.work / f"{name}-{s}.parquet" for s in args.seeds] for name in SETS}
+    if args.what == "run":
+        for name, folders in SETS.items():
+            samples, code = compiled([args.work / folder for folder in folders], args.work)
+            for seed, file in zip(args.seeds, files[name], strict=True):
+                if not file.is_file():
+                    write_columns(file, judged(samples, code, seed))
+    page({name: [_read(file) for file in found] for name, found in files.items()})
 
 
-def _compiled(
-    dataset: Path, device: str, programs: int, work: Path
-) -> dict[str, list[float] | None]:
-    """Returns the columns of programs by id, None of those that do not compile; those of an earlier
-    run are in the folder.
-    """
-    path = work / f"{device}-v{GPU_CODE_SCHEMA_VERSION}.jsonl"
-    known: dict[str, list[float] | None] = {}
-    if path.is_file():
-        entries = map(json.loads, path.read_text(encoding="utf-8").splitlines())
-        known = {entry["program_id"]: entry["columns"] for entry in entries}
-    tasks, dags = load_tasks(dataset / "network_info"), dict[str, Dag]()
-    wanted = list(_chosen(dataset / "measure_records" / device, programs))
-    with path.open("a", encoding="utf-8") as file:
-        for number, (name, record) in enumerate(wanted, 1):
-            if name in known:
-                continue
-            key = record.workload_key
-            if key not in dags:
-                dags[key] = parse_dag(tasks.find(key, record.target_kind).dag_json)
-            try:
-                module = replay(dags[key], record.steps).mod
-                launches = gpu_launches(module, get_device(device))
-                known[name] = [float(value) for value in gpu_code_columns(launches)]
-            except ReplayError as error:
-                print(f"{name}: {error}", flush=True)
-                known[name] = None
-            file.write(json.dumps({"program_id": name, "columns": known[name]}) + "\n")
-            file.flush()
-            if number % 100 == 0:
-                print(f"compiled {number} of {len(wanted)}", flush=True)
-    return {name: known[name] for name, _ in wanted}
+def write_tables(logs: Path, work: Path) -> None:
+    """Extracts and compiles what is judged; goes on where it was."""
+    for label, count in PER_TASK.items():
+        log, out = logs / f"{label}.json.gz", work / f"autotvm-{label}"
+        extract_any(log, out, [label], per_task=count, jobs=1)
+        write_records_code(log, out, [label], jobs=1)
+    records, out = work / "ansor", work / "ansor-v100"
+    _choose_records(ANSOR / "measure_records" / "v100", records)
+    info = ANSOR / "network_info"
+    extract_any(records, out, ["v100"], network_info=info, jobs=1)
+    write_records_code(records, out, ["v100"], network_info=info, jobs=1)
 
 
-def _chosen(folder: Path, programs: int) -> Iterator[tuple[str, MeasureRecord]]:
-    """Yields programs of each workload, chosen by a hash, and their ids: one of each workload, then
-    a second one, and so on.
-    """
-    by_task = []
-    for path in sorted(folder.iterdir()):
-        records = {
-            program_id_of_text("tenset", one.workload_key, one.schedule, one.target_kind): one
-            for one in read_records(path, ReadReport())
-        }
-        by_task.append(sorted(records.items(), key=lambda item: _hash(item[0])))
-    for place in range(programs):
-        for found in by_task:
-            yield from found[place : place + 1]
+def _choose_records(folder: Path, out: Path) -> None:
+    """Writes a folder with a few programs of each workload, chosen by a hash."""
+    with replaced_folder(out, what="chosen records") as new:
+        own = new / "measure_records" / folder.name
+        own.mkdir(parents=True)
+        for path in sorted(folder.iterdir()):
+            lines = {
+                program_id_of_text("tenset", one.workload_key, one.schedule, one.target_kind): (
+                    one.line
+                )
+                for one in read_records(path, ReadReport())
+            }
+            names = sorted(lines, key=lambda name: hashlib.sha1(name.encode()).hexdigest())
+            text = gzip.decompress(path.read_bytes()).decode().splitlines()
+            chosen = [text[lines[name] - 1] for name in names[:OF_ANSOR]]
+            (own / path.name.removesuffix(".gz")).write_text("\n".join(chosen) + "\n")
 
 
-def _hash(name: str) -> str:
-    return hashlib.sha1(name.encode()).hexdigest()
+def compiled(folders: list[Path], work: Path) -> tuple[Samples, NDArray[np.float32]]:
+    """Returns the programs of extracted folders that did compile, and float32 [N, columns]."""
+    tables = [table for folder in folders for table in read_machine_code(folder)]
+    of_label = {label: table.columns for table in tables for label in table.targets}
+    samples = load_samples(merged_folder(folders, work), cache_dir=work)
+    labels = [samples.devices[place].name for place in samples.device]
+    names = samples.programs.program_id[samples.program]
+    found = [of_label[label].get(str(name)) for label, name in zip(labels, names, strict=True)]
+    known = np.array([one is not None for one in found])
+    return samples.take(known), np.array([one for one in found if one is not None], np.float32)
 
 
-def _columns(samples: Samples, code: NDArray[np.float32]) -> dict[str, NDArray[np.float32]]:
-    """Returns what the models see: each line's float32 [N, columns]."""
-    programs = samples.programs
-    leaves = pooled_features(programs, samples.program)
-    operations = programs.leaf_extra[
-        programs.leaf_offset[samples.program], LEAF_EXTRA_NAMES.index("program.float_ops")
-    ]
-    more = code[:, GPU_CODE_NAMES.index("program.flops")] - operations
+def judged(samples: Samples, code: NDArray[np.float32], seed: int) -> Table:
+    """Returns what each line says of each program, trained without its workload."""
+    work = np.array([workload_of(str(task)) for task in samples.programs.tasks])[samples.task_id]
+    fold = np.array([int(FOLDS * uniform_draw(one, seed)) for one in work])
+    median = np.empty(len(samples))
+    said = {name: np.empty(len(samples)) for name in LINES}
+    for held_out in range(FOLDS):
+        test = fold == held_out
+        median[test] = np.median(samples.latency_s[~test])
+    leaf, own = _leaf_rows(samples, median), CodeRows.of(samples, code, median, kind="gpu")
+    for held_out in range(FOLDS):
+        test, watched = fold == held_out, fold == (held_out + 1) % FOLDS
+        parts = (~(test | watched), watched, test)
+        without = _fitted(leaf, parts, seed)
+        model_log_s = without.estimate(leaf)[0]
+        rows = replace(own, model_log_s=model_log_s)
+        both = _fitted(rows, parts, seed)
+        for name, model, seen in (("leaf", without, leaf), ("code", both, rows)):
+            part = seen.take(test)
+            trees, perceptron = model.parts_log_s(part)
+            said[f"{name}_trees"][test] = np.exp(trees)
+            said[f"{name}_perceptron"][test] = np.exp(perceptron)
+            said[name][test] = np.exp(model.estimate(part)[0])
+        factor = least_mape_factor(np.exp(own.core_log_s[~test]), samples.latency_s[~test])
+        said["core"][test] = factor * np.exp(own.core_log_s[test])
+    said["constant"], said["oracle"] = median, oracle_task_median(samples)
+    devices = np.array([one.name for one in samples.devices], object)[samples.device]
     return {
-        "leaf columns": leaves,
-        "machine code": code,
-        "both": np.concatenate([leaves, code, more[:, None]], axis=1),
-    }
+        "workload": work.astype(object), "device": devices, "operator": own.kind.astype(object),
+        "measured_s": samples.latency_s, **said,
+    }  # fmt: skip
 
 
-def _predictions(
-    samples: Samples, columns: dict[str, NDArray[np.float32]], seed: int
-) -> Iterator[tuple[str, FloatArray]]:
-    """Yields what trees see and float64 [N] seconds of each program, said by trees that saw
-    no program of its workload.
-    """
-    log_s = np.log(samples.latency_s)
-    tasks = np.asarray(samples.programs.tasks, np.str_)[samples.task_id]
-    fold = np.array([int(FOLDS * uniform_draw(task, seed)) for task in tasks])
-    for seen, values in columns.items():
-        said = np.empty(len(samples))
-        for held_out in range(FOLDS):
-            test, watched = fold == held_out, fold == (held_out + 1) % FOLDS
-            train = ~(test | watched)
-            booster = grow_trees(
-                {**TREES, "seed": seed},
-                tree_rows(values[train], log_s[train], threads=1),
-                tree_rows(values[watched], log_s[watched], threads=1),
-                trees=MOST_TREES, patience=PATIENCE,
-            )  # fmt: skip
-            said[test] = booster.predict(tree_rows(values[test], threads=1))
-        yield seen, np.exp(said)
+def _leaf_rows(samples: Samples, median: FloatArray) -> CodeRows:
+    """Returns the rows of what is known without a compiler."""
+    none = np.zeros((len(samples), len(CODE_LAYOUTS["gpu"].names)), np.float32)
+    rows = CodeRows.of(samples, none, median, kind="gpu")
+    device = np.stack([device_vector(one) for one in samples.devices])[samples.device]
+    leaves = pooled_features(samples.programs, samples.program)
+    columns = np.concatenate([leaves, device], axis=1).astype(np.float32)
+    return replace(rows, columns=columns, core_log_s=np.zeros(len(samples)))
 
 
-def _scores(samples: Samples, predicted_s: FloatArray) -> dict[str, float]:
-    found = judge(samples, predicted_s)
-    scores = {name: float(found[name]) for name in METRICS[:3]}
-    return {**scores, "log_error": float(_log_error(samples, predicted_s).mean())}
-
-
-def _log_error(samples: Samples, predicted_s: FloatArray) -> FloatArray:
-    return np.abs(np.log(predicted_s / samples.latency_s))
-
-
-def _ape(samples: Samples, predicted_s: FloatArray) -> FloatArray:
-    return np.abs(predicted_s / samples.latency_s - 1.0)
-
-
-def _ratio(
-    samples: Samples,
-    found: Predictions,
-    line: str,
-    error: Callable[[Samples, FloatArray], FloatArray],
-) -> tuple[float, float, float]:
-    """Returns the mean error of a line over that on leaf columns, and the 90 %
-    interval of that: workloads drawn again and again.
-    """  # fmt: skip
-    own, other = (
-        np.mean([error(samples, predicted_s) for predicted_s in found[one]], axis=0)
-        for one in (line, "leaf columns")
+def _fitted(rows: CodeRows, parts: tuple[NDArray[np.bool_], ...], seed: int) -> CodeModel:
+    train, watched, test = (rows.take(part) for part in parts)
+    return CodeModel.fit(
+        (train, watched, test), targets={}, feature_schema={}, seed=seed, kind="gpu"
     )
-    rows = [np.flatnonzero(samples.task_id == task) for task in np.unique(samples.task_id)]
-    sums = np.array([(own[some].sum(), other[some].sum()) for some in rows])
-    rng = np.random.default_rng(0)
-    draws = sums[rng.integers(0, len(rows), (DRAWS, len(rows)))].sum(axis=1)
-    low, high = np.quantile(draws[:, 0] / draws[:, 1], [0.05, 0.95])
-    return float(own.mean() / other.mean()), float(low), float(high)
 
 
-def _write(samples: Samples, found: Predictions, args: argparse.Namespace, failed: int) -> None:
-    scores = {
-        line: [_scores(samples, predicted_s) for predicted_s in seeds]
-        for line, seeds in found.items()
-    }
-    errors = {"mape": _ape, "log_error": _log_error}
-    ratios = {
-        line: {name: _ratio(samples, found, line, of) for name, of in errors.items()}
-        for line in found
-        if line != "leaf columns"
-    }
+def _read(file: Path) -> Table:
+    table = pq.read_table(file)
+    return {name: table[name].to_numpy() for name in table.column_names}
+
+
+def page(sets: dict[str, list[Table]]) -> None:
+    """Writes the page and its numbers."""
+    parts, values = [], {}
+    for name, tables in sets.items():
+        lines = {line: _figures(tables, line) for line in LINES}
+        groups = {
+            key: {str(one): _groups(tables, key, str(one)) for one in np.unique(tables[0][key])}
+            for key in ("device", "operator")
+        }
+        values[name] = {"lines": lines, **groups}
+        parts.append(_section(name, tables[0], lines, groups))
     write_json(
-        args.out / f"{NAME}.json",
+        ROOT / "docs" / "results" / f"{NAME}.json",
         {
-            "command": "python -m tests.benchmarks.gpu_code",
-            "commit": commit(), "machine": machine(), "versions": versions(),
-            "data_hash": samples.programs.data_hash, "device": args.device,
-            "programs": len(samples), "failed": failed, "seeds": args.seeds, "scores": scores,
-            "ratios": ratios,
+            "command": "python -m tests.benchmarks.gpu_code run", "commit": commit(),
+            "machine": machine(), "versions": versions(), "sets": values,
         },
     )  # fmt: skip
-    write_text(args.out / f"{NAME}.md", _page(samples, found, scores, ratios, args, failed))
+    counts = ", ".join(f"{count} of {label}" for label, count in PER_TASK.items())
+    text = _PAGE.format(counts=counts, of_ansor=OF_ANSOR, folds=FOLDS, sections="\n".join(parts))
+    write_text(ROOT / "docs" / "results" / f"{NAME}.md", text)
 
 
-def _page(
-    samples: Samples,
-    found: Predictions,
-    scores: dict[str, list[dict[str, float]]],
-    ratios: dict[str, Any],
-    args: argparse.Namespace,
-    failed: int,
+def _section(
+    name: str, table: Table, lines: Mapping[str, Any], groups: Mapping[str, Mapping[str, Any]]
 ) -> str:
-    table = []
-    for line in found:
-        row = [line]
-        for metric in METRICS:
-            mean, half = mean_and_interval([one[metric] for one in scores[line]])
-            is_share = metric in METRICS[:2]
-            scale = 100 if is_share else 1
-            text = f"{scale * mean:.1f}" if is_share else f"{mean:.3f}"
-            row.append(f"{text} ± {scale * half:.{1 if is_share else 3}f}" if half else text)
-        for metric in ("mape", "log_error"):
-            ratio = ratios.get(line, {}).get(metric)
-            row.append("1" if ratio is None else "{:.2f} ({:.2f} to {:.2f})".format(*ratio))
-        table.append(row)
-    kinds = samples.programs.operator[samples.program]
-    by_kind = []
-    for kind in sorted(set(kinds.tolist())):
-        part = kinds == kind
-        row = [str(kind), str(len(np.unique(samples.task_id[part]))), f"{part.sum():,}"]
-        for line in found:
-            ape = np.mean([_ape(samples, predicted_s)[part] for predicted_s in found[line]])
-            row.append(percent_text(float(ape)))
-        by_kind.append(row)
-    return "\n".join([
-        "# Machine code of GPU programs",
-        "",
-        f"`python -m tests.benchmarks.gpu_code`: {len(samples):,} programs of "
-        f"{len(np.unique(samples.task_id))} workloads (at most {args.programs} each, by a hash) "
-        f"that were measured on the device {args.device}, compiled without a GPU; {failed} did not "
-        f"compile. Workloads are shared out into {FOLDS} folds by a hash, and each is judged by "
-        f"trees that never saw it. Seeds {', '.join(map(str, args.seeds))} draw folds and "
-        "training; ± is the 95 % interval over seeds. Ratios are to the trees on leaf "
-        "columns, with their 90 % interval over workloads.",
-        "",
-        markdown_table(
-            ["trees see", "MAPE, %", "median APE, %", "Spearman", "mean log error",
-             "MAPE ratio", "log error ratio"],
-            table, "l" + "r" * 6,
-        ),
-        "",
-        "MAPE by operator:",
-        "",
-        markdown_table(
-            ["operator", "workloads", "programs", *found], by_kind,
-            "l" + "r" * 5,
-        ),
-        "",
-    ])  # fmt: skip
+    heads = ["what is said", "MAPE", "median APE", "log error", "Spearman in a workload",
+             "MAPE, over leaf columns", "error of a workload, over leaf columns"]  # fmt: skip
+    rows = [
+        [
+            LINES[line], *(_spread(one[key]) for key in ("mape", "median_ape")),
+            *(f"{np.mean(one[key]):.2f}" for key in ("log_error", "spearman")),
+            *("1" if line == _BASE else _between(one[key]) for key in ("ratio", "of_workload")),
+        ]
+        for line, one in lines.items()
+    ]  # fmt: skip
+    text = [f"## {name}: {len(table['measured_s']):,} programs", "", markdown_table(heads, rows)]
+    for key, found in groups.items():
+        heads = [key, "workloads", "programs", "constant", "oracle", "leaf columns",
+                 "and machine code", "over leaf columns"]  # fmt: skip
+        rows = [
+            [
+                one, str(group["workloads"]), f"{group['programs']:,}",
+                *(percent_text(group[line]) for line in ("constant", "oracle", _BASE, "code")),
+                _between(group["ratio"]),
+            ]
+            for one, group in found.items()
+        ]  # fmt: skip
+        text += ["", f"MAPE by {key}:", "", markdown_table(heads, rows, "l" + "r" * 7)]
+    return "\n".join([*text, ""])
+
+
+def _error(table: Table, line: str) -> FloatArray:
+    return np.asarray(np.abs(table[line] / table["measured_s"] - 1.0), np.float64)
+
+
+def _figures(tables: list[Table], line: str) -> dict[str, Any]:
+    """Returns the figures of a line: means over devices, one a seed; ratios over all seeds."""
+    found: dict[str, Any] = {key: [] for key in ("mape", "median_ape", "log_error", "spearman")}
+    for table in tables:
+        error = _error(table, line)
+        labels, device = np.unique(table["device"].astype(np.str_), return_inverse=True)
+        _, task = np.unique(table["workload"].astype(np.str_), return_inverse=True)
+        log_ratio = np.abs(np.log(table[line] / table["measured_s"]))
+        each = [device == place for place in range(len(labels))]
+        found["mape"].append(float(np.mean([error[rows].mean() for rows in each])))
+        found["median_ape"].append(float(np.mean([np.median(error[rows]) for rows in each])))
+        found["log_error"].append(float(np.mean([log_ratio[rows].mean() for rows in each])))
+        weight = np.ones(task.max() + 1)
+        order = spearman_by_task(Judged(table["measured_s"], table[line], task, device, weight))
+        found["spearman"].append(0.0 if order is None else order)
+    return {**found, **_ratios(tables, line)}
+
+
+def _groups(tables: list[Table], key: str, name: str) -> dict[str, Any]:
+    """Returns the figures of one device or operator."""
+    own = [{column: values[table[key] == name] for column, values in table.items()}
+           for table in tables]  # fmt: skip
+    shown = {
+        line: float(np.mean([_error(table, line).mean() for table in own]))
+        for line in ("constant", "oracle", _BASE, "code")
+    }
+    sizes = {"workloads": len(np.unique(own[0]["workload"])), "programs": len(own[0]["workload"])}
+    return {**sizes, **shown, **_ratios(own, "code")}
+
+
+def _ratios(tables: list[Table], line: str) -> dict[str, list[float]]:
+    """Returns a line's error over the base's, its low and high end (95 %, workloads drawn again
+    and again): of the MAPE, mean over devices, and of a workload, geometric mean.
+    """
+    device = tables[0]["device"].astype(np.str_)
+    owner = np.char.add(np.char.add(device, " "), tables[0]["workload"].astype(np.str_))
+    names, task = np.unique(owner, return_inverse=True)
+    own, base = (
+        owner_means(np.mean([_error(table, one) for table in tables], axis=0), task)
+        for one in (line, _BASE)
+    )
+    count = np.bincount(task).astype(np.float64)
+    label = np.array([name.split(" ")[0] for name in names])
+    rng = np.random.default_rng(0)
+
+    def mape_ratio(rows: list[NDArray[np.int64]]) -> float:
+        means = [
+            [np.average(error[some], weights=count[some]) for some in rows] for error in (own, base)
+        ]
+        return float(np.mean(means[0]) / np.mean(means[1]))
+
+    places = [np.flatnonzero(label == one) for one in np.unique(label)]
+    drawn = [mape_ratio([rng.choice(some, len(some)) for some in places]) for _ in range(DRAWS)]
+    mean, half = mean_and_interval(np.log(own / base).tolist())
+    return {
+        "ratio": [mape_ratio(places), *np.quantile(drawn, [0.025, 0.975]).tolist()],
+        "of_workload": [float(np.exp(mean + sign * (half or 0.0))) for sign in (0, -1, 1)],
+    }
+
+
+def _between(values: list[float]) -> str:
+    return "{:.2f} [{:.2f}, {:.2f}]".format(*values)
+
+
+def _spread(values: list[float]) -> str:
+    mean, half = mean_and_interval(values)
+    return percent_text(mean) if half is None else f"{percent_text(mean)} ± {percent_text(half)}"
+
+
+_PAGE = """# Machine code of GPU programs
+
+`python -m tests.benchmarks.gpu_code tables`, then `run`: programs that were measured on GPUs,
+compiled without one (`docs/machine-code.md`): of AutoTVM's logs {counts} of each workload, of the
+records of Ansor's search on a V100 {of_ansor} (`data/ansor-gpu`), drawn by a hash. Programs with
+tensor cores do not compile. Workloads (operator and shapes, of whatever template) are shared out
+into {folds} folds by a hash; each is judged by models that never saw it. One model learns from the
+three logs together. Both models are the same: trees and a perceptron with the settings of the
+product, weighted by what another fold says. One sees the leaf columns and the device's, the other
+the machine code too, and learns the ratio to the time of the instructions. Seeds 0, 1, 2 draw
+folds and training: ± is the 95 % interval over seeds. Means over devices. Ratios are over the
+model without, with their 95 % interval over workloads: of the MAPE, and of a workload's error
+(geometric mean). Log error: mean |log(predicted / measured)|.
+
+{sections}"""
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    main()

@@ -14,6 +14,7 @@ pytest.importorskip("tvm", reason="apache-tvm is not installed")
 from cdmpp.cli.main import main
 from cdmpp.datasets.cache import load_samples
 from cdmpp.datasets.extraction.machine_code import MachineCode, read_machine_code
+from cdmpp.features.gpu_code.columns import GPU_CODE_NAMES
 from cdmpp.features.machine_code.columns import MACHINE_CODE_NAMES
 from cdmpp.models.assemble import assemble_samples
 from cdmpp.training import train_code as code_run
@@ -89,6 +90,39 @@ def test_without_searches_nothing_is_said_of_the_fastest(
     answer = trained_code(run_folder, capsys)
     assert "fastest" not in answer
     assert answer["cold_s_per_byte"] == 0.0
+
+
+def test_programs_of_gpus_have_a_model_of_their_own(
+    run_folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (of_cpu,) = code_run.read_machine_code(run_folder)
+    rng = np.random.default_rng(1)
+    columns = rng.random((len(of_cpu.columns), len(GPU_CODE_NAMES))).astype(np.float32)
+    of_gpu = MachineCode(TARGETS, dict(zip(of_cpu.columns, columns, strict=True)), "gpu")
+    monkeypatch.setattr(code_run, "read_machine_code", lambda folder: (of_gpu,))
+    answer = trained_code(run_folder, capsys)
+    trained = load_trained(run_folder, with_code=True)
+    assert trained.code is None
+    assert trained.gpu_code is not None
+    assert trained.readers == [trained.gpu_code]
+    assert trained.gpu_code.targets == answer["targets"] == TARGETS
+    samples = code_run.load_samples(run_folder, cache_dir=run_folder)
+    alone = trained.estimate(samples)
+    said = trained.with_code(samples, alone, columns, kind="gpu")
+    assert np.all(np.isfinite(said.latency_s))
+    unknown = np.full_like(columns, np.nan)
+    same = trained.with_code(samples, alone, unknown, kind="gpu")
+    assert np.array_equal(same.latency_s, alone.latency_s)
+
+
+def test_programs_of_cpus_and_gpus_are_not_learned_from_at_once(
+    run_folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (of_cpu,) = code_run.read_machine_code(run_folder)
+    of_gpu = MachineCode({"v100": "{}"}, {}, "gpu")
+    monkeypatch.setattr(code_run, "read_machine_code", lambda folder: (of_cpu, of_gpu))
+    assert main(["train-code", "--model", str(run_folder), "--data", "any"]) == 3
+    assert "programs of CPUs and of GPUs" in capsys.readouterr().err
 
 
 def test_tasks_of_few_programs_are_no_search(

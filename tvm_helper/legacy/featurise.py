@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from cdmpp.datasets.autotvm.extract import AutotvmFeatures
 from cdmpp.datasets.autotvm.logs import AutotvmTask
@@ -22,6 +22,8 @@ from tvm_helper.tir.canonical import simplified
 #: Programs of one task that may crash or hang the old TVM before the others are given up.
 _GIVE_UP_AFTER = 3
 _MAX_REASON = 120
+
+T = TypeVar("T")
 
 
 def featurise_autotvm(task: AutotvmTask, records: Sequence[MeasureRecord]) -> AutotvmFeatures:
@@ -41,39 +43,61 @@ def features_of(
     tvm: LegacyTvm, task: AutotvmTask, records: Sequence[MeasureRecord]
 ) -> AutotvmFeatures:
     """As `featurise_autotvm`, with the given connection."""
+    flop_count, programs = lowered(tvm, task, records, _program)
+    return AutotvmFeatures(flop_count, _featurised(programs, task.target_kind))
+
+
+def lowered(
+    tvm: LegacyTvm,
+    task: AutotvmTask,
+    records: Sequence[MeasureRecord],
+    read: Callable[[dict[str, Any]], T | ReplayError],
+    *,
+    with_source: bool = False,
+) -> tuple[float | None, list[T | ReplayError]]:
+    """Returns the task's operations, None where unknown, and what is read of each program's answer.
+
+    Args:
+        read: the answer of a program -> what is wanted of it.
+        with_source: whether the answers have the CUDA source of what was measured.
+    """
     flop_count: float | None = None
-    programs: list[LoopTree | ReplayError] = []
+    programs: list[T | ReplayError] = []
     deaths = 0
     while len(programs) < len(records):
+        request = _request(task, records[len(programs) :], with_source=with_source)
         try:
-            for answer in tvm.ask(_request(task, records[len(programs) :])):
+            for answer in tvm.ask(request):
                 if "task_error" in answer:
                     failure = _failure(f"AutoTVM task {task.template}", answer["task_error"])
                     programs += [failure] * (len(records) - len(programs))
                 elif "flop_count" in answer:
                     flop_count = answer["flop_count"] or None
+                elif "error" in answer:
+                    programs.append(_failure("AutoTVM", answer["error"]))
                 else:
-                    programs.append(_program(answer))
+                    programs.append(read(answer))
         except LegacyProcessError as error:
             deaths += 1
             lost = 1 if deaths < _GIVE_UP_AFTER else len(records) - len(programs)
             programs += [_failure("old TVM's process", str(error))] * lost
-    return AutotvmFeatures(flop_count, _featurised(programs, task.target_kind))
+    return flop_count, programs
 
 
-def _request(task: AutotvmTask, records: Sequence[MeasureRecord]) -> dict[str, Any]:
+def _request(
+    task: AutotvmTask, records: Sequence[MeasureRecord], *, with_source: bool
+) -> dict[str, Any]:
     return {
         "kind": "autotvm",
         "template": task.template,
         "arguments": task.arguments,
         "target": legacy_target(task.target),
         "entities": [list(record.steps) for record in records],
+        "with_source": with_source,
     }
 
 
 def _program(answer: dict[str, Any]) -> LoopTree | ReplayError:
-    if "error" in answer:
-        return _failure("AutoTVM", answer["error"])
     try:
         return simplified(loop_tree_from_json(answer["tir"]))
     except (DataError, RecursionError) as error:

@@ -13,6 +13,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 _MAX_ERROR = 300
@@ -46,18 +47,19 @@ def _load_tvm() -> Any:
     import tvm
     import tvm.topi
 
-    _replace_constant_matrices(tvm)
     _accept_untransposed_weights(tvm)
     return tvm
 
 
-def _replace_constant_matrices(tvm: Any) -> None:
+@contextmanager
+def _for_features(tvm: Any) -> Iterator[None]:
     """Replaces the constant matrices of a Winograd convolution by ones.
 
     They are inlined as long chains of selections; the original's features count a constant in their
     place.
     """
     from tvm import te
+    from tvm.contrib.pickle_memoize import Cache
     from tvm.topi.nn import winograd_util
 
     def const_matrix(matrix: Any, name: str = "const_matrix") -> Any:
@@ -69,7 +71,30 @@ def _replace_constant_matrices(tvm: Any) -> None:
             attrs={"const_matrix": True},
         )
 
+    def forget() -> None:
+        """Lets the matrices be made again: TVM keeps them."""
+        for cache in Cache.cache_by_key.values():
+            cache.cache.clear()
+
+    original = winograd_util.const_matrix
     winograd_util.const_matrix = const_matrix
+    forget()
+    try:
+        yield
+    finally:
+        winograd_util.const_matrix = original
+        forget()
+
+
+@contextmanager
+def _as_measured(tvm: Any) -> Iterator[None]:
+    """Lets templates leave out what tuning does not measure: a Winograd filter's transform."""
+    scope = tvm.autotvm.GLOBAL_SCOPE
+    scope.in_tuning = True
+    try:
+        yield
+    finally:
+        scope.in_tuning = False
 
 
 def _accept_untransposed_weights(tvm: Any) -> None:
@@ -118,10 +143,19 @@ def _reason(error: BaseException) -> str:
 def _autotvm(tvm: Any, request: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Lowers configurations of one AutoTVM task.
 
-    Request: `template`, `arguments`, `keywords`, `target`, `entities` (one a program). Answers:
-    first `{"flop_count"}`, then for every program `{"tir"}` or `{"error"}`; `{"task_error"}` alone
-    when the task cannot be made.
+    Request: `template`, `arguments`, `keywords`, `target`, `entities` (one a program) and, for the
+    CUDA source of what was measured, `with_source`. Answers: first `{"flop_count"}`, then for every
+    program `{"tir"}`, with its `source` where that is asked for, or `{"error"}`; `{"task_error"}`
+    alone when the task cannot be made.
     """
+    with_source = bool(request.get("with_source"))
+    with _as_measured(tvm) if with_source else _for_features(tvm):
+        yield from _autotvm_programs(tvm, request, with_source)
+
+
+def _autotvm_programs(
+    tvm: Any, request: dict[str, Any], with_source: bool
+) -> Iterator[dict[str, Any]]:
     from tvm import autotvm
     from tvm.autotvm.task.space import ConfigEntity
 
@@ -139,9 +173,19 @@ def _autotvm(tvm: Any, request: dict[str, Any]) -> Iterator[dict[str, Any]]:
             config = ConfigEntity.from_json_dict({"index": 0, "code_hash": None, "entity": entity})
             with target:
                 schedule, tensors = task.instantiate(config)
-                yield {"tir": _lower(tvm, schedule, tensors)}
+                answer = {"tir": _lower(tvm, schedule, tensors)}
+                if with_source:
+                    answer["source"] = _cuda_source(tvm, schedule, tensors, target)
         except Exception as error:
-            yield {"error": _reason(error)}
+            answer = {"error": _reason(error)}
+        yield answer
+
+
+def _cuda_source(tvm: Any, schedule: Any, arguments: Sequence[Any], target: Any) -> str:
+    """Returns the CUDA source of a schedule's kernels; nothing compiles it."""
+    tvm.register_func("tvm_callback_cuda_compile", lambda *_: bytearray(b"-"), override=True)
+    built = tvm.build(schedule, list(arguments), target=target, name="main")
+    return "".join(str(one.get_source()) for one in built.imported_modules)
 
 
 def _tuples(value: Any) -> Any:

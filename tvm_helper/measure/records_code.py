@@ -1,29 +1,44 @@
-"""The tables of machine code of measure records: what TVM's compiler makes of their programs."""
+"""The tables of machine code of measure records: what compilers make of their programs."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cdmpp.datasets.extraction.machine_code import MachineCode, known_columns
+from cdmpp.datasets.autotvm.logs import (
+    autotvm_program_id,
+    find_logs,
+    is_autotvm_log,
+    log_device,
+    read_autotvm_log,
+)
+from cdmpp.datasets.extraction.extracted import read_table
+from cdmpp.datasets.extraction.machine_code import CompiledProgram, MachineCode, known_columns
 from cdmpp.datasets.read_report import ReadReport
 from cdmpp.datasets.tenset.folder import find_device_files, find_devices, is_tenset_dir
 from cdmpp.datasets.tenset.record_file import read_records
-from cdmpp.datasets.tenset.task_index import load_tasks
+from cdmpp.datasets.tenset.task_index import TaskIndex, load_tasks
 from cdmpp.devices.registry import find_device, get_device
-from cdmpp.errors import DataError, ReplayError, UsageError
+from cdmpp.devices.spec import DeviceSpec
+from cdmpp.errors import DataError, UsageError
+from cdmpp.features.code_layout import CodeKind
+from cdmpp.features.gpu_code.columns import gpu_code_columns
 from cdmpp.features.machine_code.columns import machine_code_columns
 from cdmpp.processes.campaign import CampaignProgress, Clock, OnProgress, show_nothing
 from cdmpp.processes.pool import run_in_processes
 from cdmpp.records import GPU_TARGET_KINDS, program_id_of_text
+from tvm_helper.legacy.gpu_code import autotvm_columns
 from tvm_helper.measure.target import target_text
+from tvm_helper.programs.gpu_kernels import is_readable
+from tvm_helper.programs.nvrtc import load_compiler
 from tvm_helper.records.dag import parse_dag
 
 #: Programs of one task that a process compiles in one go.
@@ -33,21 +48,25 @@ _STEP = 500
 #: What of a target the code of a schedule does not depend on.
 _NOT_IN_CODE = ("num-cores", "keys", "tag")
 
-#: Identity and steps of a program.
+#: Identity of a program, and its steps or its record.
 _Program = tuple[str, Any]
+#: Workload key and kind of target.
+_Key = tuple[str, str]
 
 
 @dataclass
 class _Wanted:
-    """What is compiled for one target.
+    """What is compiled for one target, or for one GPU.
 
     Attributes:
+        kind: of the devices.
         targets: label of each device -> its target.
-        programs: (workload key, kind of target) -> identity -> steps.
+        programs: task -> identity -> steps, or the record of an AutoTVM log.
     """
 
+    kind: CodeKind
     targets: dict[str, str]
-    programs: dict[tuple[str, str], dict[str, Any]]
+    programs: dict[_Key, dict[str, Any]]
 
 
 def write_records_code(
@@ -59,42 +78,47 @@ def write_records_code(
     jobs: int | None = None,
     on_progress: OnProgress = show_nothing,
 ) -> list[MachineCode]:
-    """Compiles the programs of a folder in Tenset's layout for the CPUs that measured them, and
-    writes a table a target beside their extracted dataset; goes on where it was.
+    """Compiles the programs of a folder in Tenset's layout, or of AutoTVM logs of GPUs, for the
+    devices that measured them, and writes a table a CPU target or GPU beside their extracted
+    dataset; goes on where it was.
 
     Programs that failed on every device are left out (some take a compiler hours), as are those
-    that do not compile or only call a library.
+    that do not compile or only call a library, and those of AutoTVM logs that were not extracted.
 
     Args:
-        devices: labels; None = all. Those of GPUs are left out.
+        out_dir: the extracted dataset.
+        devices: labels; None = all. Those whose code cannot be read are left out.
         network_info: folder of the tasks; None = in the dataset.
         jobs: processes; None = one per CPU.
 
     Raises:
-        UsageError: the folder has another layout, or the devices are GPUs.
+        UsageError: the folder has another layout, the code of no device can be read, or NVIDIA's
+            compiler is not installed.
         DataError: records, tasks or a device are missing, or a table cannot be written.
     """
-    wanted = _wanted(dataset, _compilable(dataset, devices))
-    tasks = load_tasks(network_info or dataset / "network_info")
+    labels = _compilable(dataset, devices)
+    call_of: Callable[..., tuple[Any, ...] | None] = _log_call
+    if is_autotvm_log(dataset):
+        wanted = _wanted_of_logs(dataset, out_dir, labels)
+    else:
+        wanted = _wanted(dataset, labels)
+        call_of = partial(_task_call, load_tasks(network_info or dataset / "network_info"))
     tables = {name: known_columns(out_dir, one.targets) for name, one in wanted.items()}
-    calls: list[tuple[str, str, list[_Program]]] = []
+    calls: list[tuple[Any, ...]] = []
     names: list[str] = []
     for name, one in wanted.items():
         for key, programs in one.programs.items():
-            task = tasks.find(*key)
-            if task is None:
-                continue
-            known = tables[name]
-            missing = [(each, steps) for each, steps in programs.items() if each not in known]
+            missing = [program for program in programs.items() if program[0] not in tables[name]]
             for start in range(0, len(missing), _PROGRAMS):
-                part = missing[start : start + _PROGRAMS]
-                calls.append((task.dag_json, next(iter(one.targets.values())), part))
-                names.append(name)
-    total = sum(len(part) for _, _, part in calls)
+                call = call_of(one, key, missing[start : start + _PROGRAMS])
+                if call is not None:
+                    calls.append(call)
+                    names.append(name)
+    total = sum(len(call[-1]) for call in calls)
     done = failed = saved = 0
     clock = Clock(total)
     for place, found in run_in_processes(
-        compiled_columns, calls, jobs=min(jobs or os.cpu_count() or 1, len(calls) or 1)
+        _called, calls, jobs=min(jobs or os.cpu_count() or 1, len(calls) or 1)
     ):
         for identity, columns in found:
             done += 1
@@ -110,8 +134,34 @@ def write_records_code(
     return _save(out_dir, wanted, tables)
 
 
+def _task_call(
+    tasks: TaskIndex, one: _Wanted, key: _Key, programs: Sequence[_Program]
+) -> tuple[Any, ...] | None:
+    """Returns the function that compiles programs of a task, and its arguments, the programs last;
+    None where the task is not known.
+    """
+    task = tasks.find(*key)
+    if task is None:
+        return None
+    label, target = next(iter(one.targets.items()))
+    if one.kind == "gpu":
+        return compiled_gpu_columns, task.dag_json, get_device(label), programs
+    return compiled_columns, task.dag_json, target, programs
+
+
+def _log_call(one: _Wanted, key: _Key, programs: Sequence[_Program]) -> tuple[Any, ...]:
+    """Returns likewise for programs of AutoTVM, which need no task."""
+    return autotvm_columns, get_device(next(iter(one.targets))), programs
+
+
+def _called(
+    function: Callable[..., list[CompiledProgram]], *arguments: Any
+) -> list[CompiledProgram]:
+    return function(*arguments)
+
+
 def check_compilable(dataset: Path, devices: Sequence[str] | None = None) -> None:
-    """Checks that there are records of a CPU, whose programs `write_records_code` can compile.
+    """Checks that there are records of a device whose programs `write_records_code` can compile.
 
     Raises:
         UsageError, DataError: as there.
@@ -120,26 +170,34 @@ def check_compilable(dataset: Path, devices: Sequence[str] | None = None) -> Non
 
 
 def _compilable(dataset: Path, devices: Sequence[str] | None) -> list[str]:
-    """Returns the labels of known CPUs."""
-    if not is_tenset_dir(dataset):
+    """Returns the labels of devices whose code can be read: known CPUs and NVIDIA's GPUs; of
+    AutoTVM logs, whose CPU programs nothing compiles, the GPUs alone.
+    """
+    is_log = is_autotvm_log(dataset)
+    if not is_log and not is_tenset_dir(dataset):
         raise UsageError(
-            f"--machine-code is for folders in Tenset's layout; {dataset} is none. For a measured "
-            "campaign: cdmpp measure --machine-code --out DIR"
+            f"--machine-code is for folders in Tenset's layout and for AutoTVM logs of GPUs; "
+            f"{dataset} is neither. For a measured campaign: cdmpp measure --machine-code --out DIR"
         )
-    labels = list(devices or find_devices(dataset))
-    specs = {label: find_device(label) for label in labels}
-    cpus = [label for label, one in specs.items() if one is not None and one.kind == "cpu"]
-    if not cpus:
+    found = [log_device(log) for log in find_logs(dataset)] if is_log else find_devices(dataset)
+    labels = list(devices or found)
+    specs = [spec for spec in map(find_device, labels) if spec is not None]
+    gpus = [spec.name for spec in specs if is_readable(spec)]
+    cpus = [spec.name for spec in specs if spec.kind == "cpu" and not is_log]
+    if not gpus and not cpus:
         raise UsageError(
-            f"--machine-code: {', '.join(labels)}: no known CPU among them; leave it out"
+            f"--machine-code: {', '.join(labels)}: no known {'' if is_log else 'CPU or '}NVIDIA "
+            "GPU of compute capability 7.0 to 8.9 among them; leave it out"
         )
-    return cpus
+    if gpus:
+        load_compiler()
+    return cpus + gpus
 
 
 def compiled_columns(
     dag_json: str, target: str, programs: Sequence[_Program]
-) -> list[tuple[str, NDArray[np.float32] | None]]:
-    """Returns the columns of programs of one task, None of those that have none.
+) -> list[CompiledProgram]:
+    """Returns the columns of programs of one task for a CPU, None of those that have none.
 
     Args:
         dag_json: the task's computation.
@@ -151,29 +209,56 @@ def compiled_columns(
     from tvm_helper.tir.schedule_of_record import replay
 
     dag, compile_for = parse_dag(dag_json), Target(json.loads(target))
-    found: list[tuple[str, NDArray[np.float32] | None]] = []
+    found: list[CompiledProgram] = []
     for identity, steps in programs:
         try:
             columns = machine_code_columns(code_of(replay(dag, steps).mod, compile_for))
-        except (ReplayError, DataError):
+        except DataError:
+            columns = None
+        found.append((identity, columns))
+    return found
+
+
+def compiled_gpu_columns(
+    dag_json: str, device: DeviceSpec, programs: Sequence[_Program]
+) -> list[CompiledProgram]:
+    """Returns the columns of programs of one task for a GPU, None of those that have none.
+
+    Args:
+        dag_json: the task's computation.
+        programs: identity and transform steps of each.
+    """
+    from tvm_helper.programs.gpu_code import gpu_launches
+    from tvm_helper.tir.schedule_of_record import replay
+
+    dag = parse_dag(dag_json)
+    found: list[CompiledProgram] = []
+    for identity, steps in programs:
+        try:
+            columns = gpu_code_columns(gpu_launches(replay(dag, steps).mod, device))
+        except DataError:
             columns = None
         found.append((identity, columns))
     return found
 
 
 def _wanted(dataset: Path, labels: Sequence[str]) -> dict[str, _Wanted]:
-    """Returns what is compiled, by the name of the target's processor."""
+    """Returns what is compiled, by the name of the target's processor or of the GPU."""
     found: dict[str, _Wanted] = {}
     for label in labels:
-        target = target_text(get_device(label))
+        spec = get_device(label)
+        target = target_text(spec)
         described = {k: v for k, v in json.loads(target).items() if k not in _NOT_IN_CODE}
         name = str(described.get("mcpu") or described.get("mtriple") or described["kind"])
-        one = found.setdefault(name, _Wanted({}, {}))
+        if spec.kind == "gpu":  # how a program fills it is in the columns
+            name = label
+        one = found.setdefault(name, _Wanted("gpu" if spec.kind == "gpu" else "cpu", {}, {}))
         one.targets[label] = target
         report = ReadReport()
         for path in find_device_files(dataset, label):
             for record in read_records(path, report):
-                if record.target_kind in GPU_TARGET_KINDS or record.latency_s is None:
+                is_of_gpu = record.target_kind in GPU_TARGET_KINDS
+                if is_of_gpu != (one.kind == "gpu") or record.latency_s is None:
                     continue
                 key, kind = record.workload_key, record.target_kind
                 identity = program_id_of_text("tenset", key, record.schedule, kind)
@@ -181,10 +266,31 @@ def _wanted(dataset: Path, labels: Sequence[str]) -> dict[str, _Wanted]:
     return found
 
 
+def _wanted_of_logs(dataset: Path, out_dir: Path, labels: Sequence[str]) -> dict[str, _Wanted]:
+    """Returns the extracted programs of each GPU's log."""
+    extracted = {
+        identity
+        for table in read_table(out_dir, "programs", ["program_id"])
+        for identity in table["program_id"].to_pylist()
+    }
+    found: dict[str, _Wanted] = {}
+    for path in find_logs(dataset):
+        label = log_device(path)
+        if label not in labels:
+            continue
+        one = found[label] = _Wanted("gpu", {label: target_text(get_device(label))}, {})
+        for record in read_autotvm_log(path, ReadReport()):
+            identity = autotvm_program_id(record)
+            if record.is_ok and identity in extracted:
+                key = record.workload_key, record.target_kind
+                one.programs.setdefault(key, {})[identity] = record
+    return found
+
+
 def _save(
     out_dir: Path, wanted: dict[str, _Wanted], tables: dict[str, dict[str, NDArray[np.float32]]]
 ) -> list[MachineCode]:
-    found = [MachineCode(one.targets, tables[name]) for name, one in wanted.items()]
+    found = [MachineCode(one.targets, tables[name], one.kind) for name, one in wanted.items()]
     for name, table in zip(wanted, found, strict=True):
         table.save(out_dir, name=name)
     return found

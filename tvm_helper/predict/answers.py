@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cdmpp.devices.spec import DeviceSpec
+from cdmpp.errors import UsageError
 from cdmpp.models.assemble import AskedProgram
-from cdmpp.training.estimates import Estimates
+from cdmpp.training.estimates import Estimates, TrainedModel
 from cdmpp.training.uncertainty.strangers import NearTask
 
 if TYPE_CHECKING:  # it imports TVM, which records do without
@@ -75,6 +77,16 @@ def misfit(device: DeviceSpec, *, is_gpu: bool) -> str | None:
     if not is_gpu and device.kind == "gpu":
         return f"it has no thread bindings, {device.name} is a GPU; schedule it for one"
     return None
+
+
+def reads_no_code(trained: TrainedModel, names: Collection[str]) -> UsageError:
+    """Returns what is said where a model reads the machine code of none of the asked devices."""
+    can = sorted(label for reader in trained.readers for label in reader.targets)
+    return UsageError(
+        f"--machine-code: the model reads the machine code of {', '.join(can) or 'no device'}, not "
+        f"of {', '.join(sorted(names))}; leave it out, or train one that does with "
+        "`cdmpp train-code`"
+    )
 
 
 def estimated(asked: AskedProgram, found: Estimates, place: int = 0, *, name: str) -> Prediction:

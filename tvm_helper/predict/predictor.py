@@ -16,10 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cdmpp.devices.spec import DeviceSpec
-from cdmpp.errors import ReplayError, UsageError
+from cdmpp.errors import ReplayError
 from cdmpp.features.compact_ast import CompactAst
+from cdmpp.features.gpu_code.columns import gpu_code_columns
 from cdmpp.features.gpu_limits import GpuLimits
 from cdmpp.features.machine_code.columns import machine_code_columns
 from cdmpp.models.assemble import AskedProgram, assemble_samples
@@ -27,10 +29,11 @@ from cdmpp.pretrained import model_folder
 from cdmpp.records import program_id
 from cdmpp.training.asked_device import asked_device, asked_devices
 from cdmpp.training.estimates import TrainedModel, load_trained
-from cdmpp.training.machine_code.model import LEAST_MEASURED
+from cdmpp.training.machine_code.model import LEAST_MEASURED, CodeModel
 from tvm_helper.compat import Schedule, Target
-from tvm_helper.predict.answers import Prediction, estimated, misfit
+from tvm_helper.predict.answers import Prediction, estimated, misfit, reads_no_code
 from tvm_helper.predict.explanation import explain
+from tvm_helper.programs.gpu_code import gpu_launches
 from tvm_helper.programs.machine_code import code_of, is_target
 from tvm_helper.programs.network_tasks import NetworkTask
 from tvm_helper.programs.operator_name import operator_of
@@ -96,21 +99,26 @@ class Predictor:
         Args:
             of_fastest: asked about the fastest of a task's measured programs.
         """
-        code = self.trained.code
+        code = self._reader(device)
+        if code is None or not self._compiles or device.name not in code.targets:
+            return False
+        is_searched = code.searched == device.name
+        # Nothing has judged what is said of networks on GPUs.
+        is_unasked = is_searched or (code.searched is None and code.kind == "cpu")
         return (
-            self._compiles
-            and code is not None
-            and (code.searched == device.name or not of_fastest)
-            and device.name in code.targets
-            and (self._must_compile or code.searched in (None, device.name))
+            (is_searched or not of_fastest)
+            and (self._must_compile or is_unasked)
             and is_target(device_target(device), code.targets[device.name])
         )
+
+    def _reader(self, device: DeviceSpec) -> CodeModel | None:
+        return self.trained.gpu_code if device.kind == "gpu" else self.trained.code
 
     def cold_s_per_byte(self, device: DeviceSpec) -> float:
         """Returns what a kernel takes longer in a network than alone, a byte of its arguments; 0
         where that is not known.
         """
-        code = self.trained.code
+        code = self._reader(device)
         is_known = self.reads_code_of(device, of_fastest=True)
         return code.cold_s_per_byte if code is not None and is_known else 0.0
 
@@ -118,7 +126,7 @@ class Predictor:
         """Returns how far a kernel's time in a network is off (half width of the logarithm's
         interval) where its time alone and `cold_s_per_byte` are known; 0 where that is not known.
         """
-        code = self.trained.code
+        code = self._reader(device)
         if code is None or code.network_widths is None:
             return 0.0
         if not self.reads_code_of(device, of_fastest=True):
@@ -206,11 +214,13 @@ class Predictor:
         )  # fmt: skip
         samples = assemble_samples([asked])
         found = self.trained.estimate(samples)
-        if self.reads_code_of(question.device, of_fastest=question.is_fastest):
-            code = machine_code_columns(code_of(question.module, question.target))
+        reader = self._reader(question.device)
+        if reader and self.reads_code_of(question.device, of_fastest=question.is_fastest):
+            code = _code(question)
             if code is not None:
                 found = self.trained.with_code(
-                    samples, found, code[None], are_fastest=question.is_fastest,
+                    samples, found, code[None], kind=reader.kind,
+                    are_fastest=question.is_fastest,
                     in_network=question.in_network
                     and self.reads_code_of(question.device, of_fastest=True),
                 )  # fmt: skip
@@ -219,6 +229,13 @@ class Predictor:
             explanation=explain(question.module, ast, question.device),
             is_scheduled=question.is_scheduled,
         )
+
+
+def _code(question: _Question) -> NDArray[np.float32] | None:
+    """Returns float32 [columns] of a program's machine code; None where it only calls a library."""
+    if question.device.kind == "gpu":
+        return gpu_code_columns(gpu_launches(question.module, question.device))
+    return machine_code_columns(code_of(question.module, question.target))
 
 
 def new_predictor(
@@ -259,13 +276,7 @@ def check_reads_code(predictor: Predictor) -> None:
     """
     if any(map(predictor.reads_code_of, predictor.devices)):
         return
-    code = predictor.trained.code
-    names = ", ".join(device.name for device in predictor.devices)
-    can = "of no device" if code is None else f"of {', '.join(sorted(code.targets))}"
-    raise UsageError(
-        f"--machine-code: the model reads the machine code {can}, not of {names}; leave it out, "
-        "or train one that does with `cdmpp train-code`"
-    )
+    raise reads_no_code(predictor.trained, [device.name for device in predictor.devices])
 
 
 def _look_at(module: Any) -> tuple[str, bool, bool]:

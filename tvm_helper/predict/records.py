@@ -21,15 +21,17 @@ from cdmpp.devices.device_file import nearest
 from cdmpp.devices.registry import find_device, load_registry
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DeviceError, ReplayError, UsageError
-from cdmpp.features.machine_code.columns import MACHINE_CODE_NAMES
+from cdmpp.features.code_layout import CODE_LAYOUTS
 from cdmpp.models.assemble import AskedProgram, assemble_samples
 from cdmpp.records import GPU_TARGET_KINDS, MeasureRecord, TensetTask, program_id_of_text
 from cdmpp.text import short_task
 from cdmpp.training.asked_device import asked_device
 from cdmpp.training.estimates import TrainedModel
+from cdmpp.training.machine_code.model import CodeModel
 from cdmpp.training.run_folder import ModelCard
 from tvm_helper.featurise import featurise_records
-from tvm_helper.predict.answers import Prediction, estimated, misfit
+from tvm_helper.measure.records_code import compiled_columns, compiled_gpu_columns
+from tvm_helper.predict.answers import Prediction, estimated, misfit, reads_no_code
 
 
 @dataclass(frozen=True)
@@ -110,7 +112,9 @@ def predict_records(
     found = trained.estimate(samples)
     if compiles:
         assert tasks is not None
-        found = trained.with_code(samples, found, _code(trained, tasks, asked))
+        for reader in _readers(trained, asked):
+            code = _code(reader, tasks, asked)
+            found = trained.with_code(samples, found, code, kind=reader.kind)
     if elsewhere is not None:
         known_s = [np.nan if one.elsewhere_s is None else one.elsewhere_s for one in asked]
         found = trained.measured_elsewhere(samples, found, np.array(known_s), elsewhere)
@@ -168,31 +172,36 @@ def record_programs(
     return found
 
 
+def _readers(trained: TrainedModel, asked: Sequence[AskedProgram]) -> list[CodeModel]:
+    """Returns what reads the machine code of programs.
+
+    Raises:
+        UsageError: nothing reads that of any.
+    """
+    readers = trained.readers
+    names = {one.device.name for one in asked}
+    if all(names.isdisjoint(reader.targets) for reader in readers):
+        raise reads_no_code(trained, names)
+    return readers
+
+
 def _code(
-    trained: TrainedModel, tasks: TaskIndex, asked: Sequence[AskedProgram]
+    reader: CodeModel, tasks: TaskIndex, asked: Sequence[AskedProgram]
 ) -> NDArray[np.float32]:
     """Returns float32 [N, columns], the machine code of programs; NaN of those that do not compile
-    or whose device is none of the model of machine code.
+    or whose device is none of the reader's.
     """
-    from tvm_helper.measure.records_code import compiled_columns
-
-    targets = {} if trained.code is None else trained.code.targets
-    if not any(one.device.name in targets for one in asked):
-        names = ", ".join(sorted({one.device.name for one in asked}))
-        can = ", ".join(sorted(targets)) or "no device"
-        raise UsageError(
-            f"--machine-code: the model reads the machine code of {can}, not of {names}; leave it "
-            "out, or train one that does with `cdmpp train-code`"
-        )
-    code = np.full((len(asked), len(MACHINE_CODE_NAMES)), np.nan, np.float32)
+    code = np.full((len(asked), len(CODE_LAYOUTS[reader.kind].names)), np.nan, np.float32)
     for place, one in enumerate(asked):
         workload_key, _, kind = one.task.rpartition("|")
-        task = tasks.find(workload_key, kind)
-        if one.device.name not in targets or task is None or one.schedule is None:
+        task, target = tasks.find(workload_key, kind), reader.targets.get(one.device.name)
+        if target is None or task is None or one.schedule is None:
             continue
-        steps = json.loads(one.schedule)
-        program = [(one.program_id, steps)]
-        ((_, columns),) = compiled_columns(task.dag_json, targets[one.device.name], program)
+        program = [(one.program_id, json.loads(one.schedule))]
+        if reader.kind == "gpu":
+            ((_, columns),) = compiled_gpu_columns(task.dag_json, one.device, program)
+        else:
+            ((_, columns),) = compiled_columns(task.dag_json, target, program)
         if columns is not None:
             code[place] = columns
     return code

@@ -23,7 +23,7 @@ def cubin_of(source: str, architecture: str) -> bytes:
         DeviceError: it has no library that can be loaded here.
         ReplayError: the source does not compile.
     """
-    library, program, size = _library(), ctypes.c_void_p(), ctypes.c_size_t()
+    library, program, size = load_compiler(), ctypes.c_void_p(), ctypes.c_size_t()
     library.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"", 0, None, None)
     options = [f"--gpu-architecture={architecture}".encode(), b"--disable-warnings"]
     try:
@@ -50,7 +50,13 @@ def _content(
 
 
 @cache
-def _library() -> ctypes.CDLL:
+def load_compiler() -> ctypes.CDLL:
+    """Returns the compiler's library.
+
+    Raises:
+        UsageError: the package is not installed.
+        DeviceError: it has no library that can be loaded here.
+    """
     package = require(
         "nvidia.cuda_nvrtc", extra="nvrtc", purpose="compiling GPU programs without a GPU"
     )

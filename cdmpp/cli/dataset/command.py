@@ -67,8 +67,8 @@ def add_extract_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--machine-code",
         action="store_true",
-        help="Tenset: compile the programs of CPUs too, without a run (half a second each): what "
-        "`train-code` learns from",
+        help="compile the programs too, without a run (half a second each): Tenset's of CPUs and "
+        "NVIDIA GPUs, AutoTVM's of such GPUs (cdmpp[nvrtc]); what `train-code` learns from",
     )
     parser.add_argument("--jobs", type=int, metavar="N", help="processes (default: one per CPU)")
     add_no_install_option(parser)

@@ -1,4 +1,4 @@
-"""The tables of machine code beside an extracted dataset: one a compiler target,
+"""The tables of machine code beside an extracted dataset: one a compiler target, or a GPU;
 `machine_code.parquet` or `machine_code-NAME.parquet`.
 """
 
@@ -8,13 +8,14 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cdmpp.datasets.extraction.schema import SMALL_LEVEL
 from cdmpp.errors import DataError
-from cdmpp.features.machine_code.columns import MACHINE_CODE_NAMES, MACHINE_CODE_SCHEMA_VERSION
+from cdmpp.features.code_layout import CODE_LAYOUTS, CodeKind
 from cdmpp.files.atomic import write_atomic
 
 #: What the tables of a folder are called.
@@ -24,17 +25,23 @@ _EARLIER = ("1",)
 _HINT = "write it anew with: cdmpp measure --machine-code --out DIR (or dataset extract)"
 
 
+#: Identity and columns of a program, None where it has none.
+CompiledProgram: TypeAlias = tuple[str, NDArray[np.float32] | None]
+
+
 @dataclass(frozen=True)
 class MachineCode:
     """What a compiler made of programs.
 
     Attributes:
         targets: label of each device that the code is for -> its target, TVM's JSON.
-        columns: program id -> float32 [len(MACHINE_CODE_NAMES)].
+        columns: program id -> float32 [len(CODE_LAYOUTS[kind].names)].
+        kind: of the devices.
     """
 
     targets: Mapping[str, str]
     columns: dict[str, NDArray[np.float32]]
+    kind: CodeKind = "cpu"
 
     def save(self, folder: Path, *, name: str = "") -> Path:
         """Writes the table and returns its path.
@@ -48,14 +55,15 @@ class MachineCode:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
+        layout = CODE_LAYOUTS[self.kind]
         values = (
             np.stack(list(self.columns.values()))
             if self.columns
-            else np.zeros((0, len(MACHINE_CODE_NAMES)), np.float32)
+            else np.zeros((0, len(layout.names)), np.float32)
         )
-        columns = {name: values[:, place] for place, name in enumerate(MACHINE_CODE_NAMES)}
+        columns = {name: values[:, place] for place, name in enumerate(layout.names)}
         table = pa.table({"program_id": list(self.columns), **columns})
-        version = str(MACHINE_CODE_SCHEMA_VERSION)
+        version = str(layout.version)
         targets = json.dumps(dict(self.targets), sort_keys=True)
         table = table.replace_schema_metadata({_VERSION: version, _TARGETS: targets})
         path = Path(folder) / PATTERN.replace("*", f"-{name}" if name else "")
@@ -85,17 +93,17 @@ def _read(path: Path) -> MachineCode:
         table = pq.read_table(path)
         metadata = table.schema.metadata or {}
         version = metadata.get(_VERSION, b"none").decode()
-        if version != str(MACHINE_CODE_SCHEMA_VERSION):
-            raise DataError(
-                f"{path} has version {version}, expected {MACHINE_CODE_SCHEMA_VERSION}; {_HINT}"
-            )
-        columns = [table[name].to_numpy() for name in MACHINE_CODE_NAMES]
+        kinds = {str(layout.version): kind for kind, layout in CODE_LAYOUTS.items()}
+        if version not in kinds:
+            raise DataError(f"{path} has version {version}, expected {' or '.join(kinds)}; {_HINT}")
+        kind = kinds[version]
+        columns = [table[name].to_numpy() for name in CODE_LAYOUTS[kind].names]
         values = np.stack(columns, axis=1).astype(np.float32)
         targets = {str(label): str(text) for label, text in json.loads(metadata[_TARGETS]).items()}
         names = table["program_id"].to_pylist()
     except (OSError, ValueError, KeyError, AttributeError, pa.ArrowException) as error:
         raise DataError(f"{path} is damaged ({error}); {_HINT}") from None
-    return MachineCode(targets, dict(zip(names, values, strict=True)))
+    return MachineCode(targets, dict(zip(names, values, strict=True)), kind)
 
 
 def known_columns(folder: Path, targets: Mapping[str, str]) -> dict[str, NDArray[np.float32]]:

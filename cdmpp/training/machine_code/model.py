@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,11 +21,12 @@ from numpy.typing import NDArray
 from cdmpp.datasets.samples import Samples
 from cdmpp.devices.vector import device_vector
 from cdmpp.errors import DataError
-from cdmpp.features.machine_code.columns import MACHINE_CODE_SCHEMA_VERSION
+from cdmpp.features.code_layout import CODE_LAYOUTS, CodeKind
 from cdmpp.files.atomic import read_json, replaced_folder, write_json
 from cdmpp.files.boosted_trees import grow_trees, load_booster, save_booster, tree_rows
 from cdmpp.models.parts.pooling import pooled_features
 from cdmpp.training.machine_code.core_time import core_log_s
+from cdmpp.training.machine_code.gpu_time import gpu_log_s
 from cdmpp.training.machine_code.widths import CodeWidths
 from cdmpp.training.uncertainty.calibration import operator_kinds
 
@@ -32,6 +34,8 @@ if TYPE_CHECKING:  # torch takes long to import
     from cdmpp.training.machine_code.net import CodeNet
 
 FOLDER = "machine_code"
+#: Folder in a model's, by the kind of the devices.
+FOLDERS: Mapping[CodeKind, str] = MappingProxyType({"cpu": FOLDER, "gpu": f"{FOLDER}_gpu"})
 FORMAT = 5
 #: The fastest of fewer measured programs is taken for any of them.
 LEAST_MEASURED = 8
@@ -77,19 +81,26 @@ class CodeRows:
 
     @classmethod
     def of(
-        cls, samples: Samples, code: NDArray[np.float32], model_latency_s: FloatArray
+        cls,
+        samples: Samples,
+        code: NDArray[np.float32],
+        model_latency_s: FloatArray,
+        *,
+        kind: CodeKind = "cpu",
     ) -> CodeRows:
         """Returns the rows of samples.
 
         Columns are the pooled leaves, the machine code, what each kind of instruction takes on the
-        device (`core_log_s`), and the device's.
+        device (`core_log_s`, `gpu_log_s`), and the device's.
 
         Args:
-            code: float32 [N, len(MACHINE_CODE_NAMES)].
+            code: float32 [N, len(CODE_LAYOUTS[kind].names)].
             model_latency_s: float64 [N], the model's seconds.
+            kind: of the devices.
         """
         programs, rows = samples.programs, samples.program
-        core = core_log_s(code, samples.devices, samples.device)
+        time_of = gpu_log_s if kind == "gpu" else core_log_s
+        core = time_of(code, samples.devices, samples.device)
         device = np.stack([device_vector(one) for one in samples.devices])[samples.device]
         columns = np.concatenate(
             [pooled_features(programs, rows), code, core[:, 1:], device], axis=1
@@ -181,6 +192,7 @@ class CodeModel:
     """Trees and a perceptron over leaf columns and machine code.
 
     Attributes:
+        kind: of the devices.
         targets: label of each device -> what its programs are compiled for, TVM's JSON.
         feature_schema: versions of the leaf columns.
         calibration: see there; of programs that are no measure records, where there are both kinds.
@@ -203,7 +215,10 @@ class CodeModel:
         net: CodeNet,
         calibration: CodeCalibration,
         errors: CodeErrors | None,
+        *,
+        kind: CodeKind = "cpu",
     ) -> None:
+        self.kind = kind
         self.targets = dict(targets)
         self.searched: str | None = None
         self.calibration, self.errors = calibration, errors
@@ -224,6 +239,7 @@ class CodeModel:
         targets: Mapping[str, str],
         feature_schema: dict[str, int],
         seed: int,
+        kind: CodeKind = "cpu",
     ) -> CodeModel:
         """Returns what was fitted to the first part, the trees until their error on the second
         stops to fall; the second calibrates and the third judges.
@@ -245,7 +261,7 @@ class CodeModel:
         )
         net = CodeNet.fit(train.columns, train.log_s - train.core_log_s, seed=seed)
         uncalibrated = CodeCalibration(0.0, 0.0, CodeWidths(0.0))
-        found = cls(targets, feature_schema, booster, net, uncalibrated, None)
+        found = cls(targets, feature_schema, booster, net, uncalibrated, None, kind=kind)
         known = validation.is_record, test.is_record
         if all(one.any() and not one.all() for one in known):
             found.of_records = found._calibrated(validation.take(known[0]), is_shifted=False)
@@ -347,7 +363,7 @@ class CodeModel:
             "targets": self.targets,
             "searched": self.searched,
             "feature_schema": self.feature_schema,
-            "machine_code_schema": MACHINE_CODE_SCHEMA_VERSION,
+            "machine_code_schema": CODE_LAYOUTS[self.kind].version,
             "calibration": asdict(self.calibration),
             "of_records": _plain(self.of_records),
             "record_test": _plain(self.record_errors),
@@ -357,28 +373,28 @@ class CodeModel:
             "cold_s_per_byte": self.cold_s_per_byte,
             "network_widths": _plain(self.network_widths),
         }
-        with replaced_folder(Path(directory) / FOLDER, what="model of machine code") as folder:
+        own = Path(directory) / FOLDERS[self.kind]
+        with replaced_folder(own, what="model of machine code") as folder:
             save_booster(self._booster, folder / _TREES)
             self._net.save(folder / _NET)
             write_json(folder / _FACTS, facts)
 
     @classmethod
-    def load(cls, directory: Path) -> CodeModel | None:
-        """Returns what `save` wrote; None where the model does not read machine code.
+    def load(cls, directory: Path, *, kind: CodeKind = "cpu") -> CodeModel | None:
+        """Returns what `save` wrote; None where the model does not read the machine code of such
+        devices.
 
         Raises:
             DataError: a file is damaged or of another version.
         """
-        folder = Path(directory) / FOLDER
+        folder = Path(directory) / FOLDERS[kind]
         if not folder.is_dir():
             return None
         facts = read_json(folder / _FACTS, what="model of machine code", hint=_HINT)
         versions = facts.get("format"), facts.get("machine_code_schema")
-        if versions != (FORMAT, MACHINE_CODE_SCHEMA_VERSION):
-            raise DataError(
-                f"{folder} has versions {versions}, expected "
-                f"{(FORMAT, MACHINE_CODE_SCHEMA_VERSION)}; {_HINT}"
-            )
+        expected = FORMAT, CODE_LAYOUTS[kind].version
+        if versions != expected:
+            raise DataError(f"{folder} has versions {versions}, expected {expected}; {_HINT}")
         from cdmpp.training.machine_code.net import CodeNet
 
         booster = load_booster(folder / _TREES, hint=_HINT)
@@ -389,7 +405,7 @@ class CodeModel:
             found = cls(
                 facts["targets"], facts["feature_schema"], booster, net,
                 CodeCalibration.from_json(facts["calibration"]),
-                None if errors is None else CodeErrors(**errors),
+                None if errors is None else CodeErrors(**errors), kind=kind,
             )  # fmt: skip
             if facts["of_records"] is not None:
                 found.of_records = CodeCalibration.from_json(facts["of_records"])

@@ -94,11 +94,11 @@ def test_extracting_compiles_and_copies_what_is_there(
 def test_what_cannot_be_compiled_is_said(dataset: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cdmpp measure --machine-code"):
         write_records_code(tmp_path, tmp_path)
-    (dataset / "measure_records" / LABELS[0]).rename(dataset / "measure_records" / "t4")
-    with pytest.raises(UsageError, match="t4: no known CPU"):
-        write_records_code(dataset, tmp_path, ["t4"])
+    (dataset / "measure_records" / LABELS[0]).rename(dataset / "measure_records" / "k80")
+    with pytest.raises(UsageError, match="k80: no known CPU or NVIDIA GPU"):
+        write_records_code(dataset, tmp_path, ["k80"])
     out = tmp_path / "out"
-    words = ["dataset", "extract", "--dataset", str(dataset), "--device", "t4", "--machine-code"]
+    words = ["dataset", "extract", "--dataset", str(dataset), "--device", "k80", "--machine-code"]
     assert main([*words, "--out", str(out)]) == 2
     assert not out.exists(), "it is said before hours of work"
 
