@@ -1,0 +1,167 @@
+"""Calls of a serving framework's kernels: what is asked of `GpuKernels`, nothing of a device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Literal
+
+from cdmpp.errors import UsageError
+
+Family = Literal["gemm", "prefill", "decode", "collective"]
+FAMILIES: tuple[Family, ...] = ("gemm", "prefill", "decode", "collective")
+
+#: Types of a product: `fp8` takes 16-bit input and scales it itself, `fp8_static` is the product
+#: alone, `fp8_block` has a scale for each block of 128, `nvfp4` one for each 16 elements.
+GEMM_DTYPES = ("bfloat16", "float16", "fp8", "fp8_static", "fp8_block", "nvfp4")
+#: Types of attention's arithmetic and of its cache. `float16` is taken for `bfloat16`.
+ATTENTION_DTYPES = ("bfloat16", "float16", "fp8")
+COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "alltoall")
+#: Who launches the kernels; each has its own choice of them.
+SOFTWARE = ("trtllm", "vllm", "sglang")
+
+
+@dataclass(frozen=True)
+class Gemm:
+    """A matrix product [m, k] x [k, n] of a linear layer; the weight is [k, n].
+
+    Raises:
+        UsageError: a size is not positive, or the type is not one of `GEMM_DTYPES`.
+    """
+
+    m: int
+    n: int
+    k: int
+    dtype: str = "bfloat16"
+
+    def __post_init__(self) -> None:
+        _check_sizes(self)
+        _check_word(self, "dtype", GEMM_DTYPES)
+
+
+@dataclass(frozen=True)
+class PrefillAttention:
+    """Causal attention of new tokens to themselves and to those before them.
+
+    Attributes:
+        batch: sequences.
+        length: new tokens a sequence.
+        heads: of the queries; `kv_heads` of the keys and values divides it.
+        head_size: elements of a head.
+        past: tokens that are in the cache already. None of the packaged model's data has any: more
+            than 0 is beyond what was measured.
+        window: most tokens that a token looks at; 0 = all.
+        dtype: of the arithmetic.
+        kv_dtype: of the cache.
+
+    Raises:
+        UsageError: a size is out of range, or a type is not one of `ATTENTION_DTYPES`.
+    """
+
+    batch: int
+    length: int
+    heads: int
+    kv_heads: int
+    head_size: int
+    past: int = 0
+    window: int = 0
+    dtype: str = "bfloat16"
+    kv_dtype: str = "bfloat16"
+
+    def __post_init__(self) -> None:
+        _check_sizes(self, may_be_zero=("past", "window"))
+        _check_attention(self)
+
+
+@dataclass(frozen=True)
+class DecodeAttention:
+    """Attention of one new token of each sequence to its cache.
+
+    Attributes:
+        batch: sequences.
+        context: tokens a sequence that are read from the cache, the new one among them.
+        heads, kv_heads, head_size, window, dtype, kv_dtype: as `PrefillAttention`.
+
+    Raises:
+        UsageError: as `PrefillAttention`.
+    """
+
+    batch: int
+    context: int
+    heads: int
+    kv_heads: int
+    head_size: int
+    window: int = 0
+    dtype: str = "bfloat16"
+    kv_dtype: str = "bfloat16"
+
+    def __post_init__(self) -> None:
+        _check_sizes(self, may_be_zero=("window",))
+        _check_attention(self)
+
+
+@dataclass(frozen=True)
+class Collective:
+    """A collective of the GPUs of one machine.
+
+    Attributes:
+        kind: one of `COLLECTIVES`.
+        message_bytes: of the whole tensor: reduced, gathered, before it is scattered, or sent by
+            each GPU to all.
+        gpus: that take part, at least 2.
+
+    Raises:
+        UsageError: the kind is unknown or a number is out of range.
+    """
+
+    kind: str
+    message_bytes: int
+    gpus: int
+
+    def __post_init__(self) -> None:
+        _check_sizes(self)
+        _check_word(self, "kind", COLLECTIVES)
+        if self.gpus < 2:
+            raise UsageError(f"Collective: gpus is {self.gpus}; expected at least 2")
+
+
+GpuCall = Gemm | PrefillAttention | DecodeAttention | Collective
+
+
+def family_of(call: GpuCall) -> Family:
+    """Returns whose model answers for a call."""
+    if isinstance(call, Gemm):
+        return "gemm"
+    if isinstance(call, PrefillAttention):
+        return "prefill"
+    return "decode" if isinstance(call, DecodeAttention) else "collective"
+
+
+def _check_sizes(call: GpuCall, may_be_zero: tuple[str, ...] = ()) -> None:
+    for one in fields(call):
+        size = getattr(call, one.name)
+        if isinstance(size, str):
+            continue
+        least = 0 if one.name in may_be_zero else 1
+        if not isinstance(size, int) or size < least:
+            raise UsageError(
+                f"{type(call).__name__}: {one.name} is {size!r}; expected a whole number of at "
+                f"least {least}"
+            )
+
+
+def _check_word(call: GpuCall, name: str, known: tuple[str, ...]) -> None:
+    value = getattr(call, name)
+    if value not in known:
+        raise UsageError(
+            f"{type(call).__name__}: {name} is {value!r}; expected one of {', '.join(known)}"
+        )
+
+
+def _check_attention(call: PrefillAttention | DecodeAttention) -> None:
+    _check_word(call, "dtype", ATTENTION_DTYPES)
+    _check_word(call, "kv_dtype", ATTENTION_DTYPES)
+    if call.heads % call.kv_heads:
+        raise UsageError(
+            f"{type(call).__name__}: {call.heads} heads do not divide among {call.kv_heads} "
+            "kv_heads; expected a multiple"
+        )
