@@ -1,0 +1,67 @@
+"""Cells of torch networks, run eagerly in float32: the best judged model that covers the device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from cdmpp.compare.cell import CompareCell, no_fit
+from cdmpp.compare.operators import is_covered, network_sums
+from cdmpp.devices.spec import DeviceSpec
+
+if TYPE_CHECKING:  # it imports torch
+    from cdmpp.networks.graph.graph import NetworkGraph
+    from cdmpp.networks.predict import NetworkPredictor, TorchPrediction
+
+MEASURED = "whole-network model"
+OPERATORS = "operator models"
+ROOFLINE = "whole-network roofline"
+_NEEDED = ("peak_fp32_flop_per_s", "mem_bandwidth_bytes_per_s")
+
+
+def eager_cells(
+    predictor: NetworkPredictor, graphs: Sequence[NetworkGraph], devices: Sequence[DeviceSpec]
+) -> list[CompareCell]:
+    """Returns the cells of a network at every batch on every device.
+
+    A device of the whole-network model's own measurements is answered by it, another NVIDIA GPU by
+    the operator models, any other device by the whole-network model along its roofline. A device
+    whose peak or bandwidth is unknown has no latency, as has one whose memory is too small.
+    """
+    measured = {spec.name for spec in predictor.trained.devices}
+    specs = {device.name: device for device in devices}
+    by_batch = {graph.batch: graph for graph in graphs}
+    return [
+        _cell(one, by_batch[one.batch], specs[one.device], is_measured=one.device in measured)
+        for one in predictor.predict(graphs, devices)
+        if one.mode == "infer"
+    ]
+
+
+def _cell(
+    one: TorchPrediction, graph: NetworkGraph, device: DeviceSpec, *, is_measured: bool
+) -> CompareCell:
+    from cdmpp.networks.graph.live_memory import least_seconds
+
+    cell = CompareCell(
+        f"{one.name} float32, eager", one.batch, device.name, 1, "inference", one.batch,
+        memory_bytes=one.memory_bytes.value, memory_limit_bytes=one.memory_limit_bytes,
+        fits=one.fits, tdp_w=device.tdp_w, reasons=one.reasons,
+    )  # fmt: skip
+    if one.fits is False:
+        return replace(cell, reasons=(no_fit(cell),))
+    if is_covered(device) and not is_measured:
+        sums, floor_s = network_sums(graph, device), least_seconds(graph, device)
+        latency_s, low_s, high_s = (max(end, floor_s) for end in sums.total())
+        return replace(
+            cell, latency_s=latency_s, low_s=low_s, high_s=high_s, method=OPERATORS, reasons=(),
+            parts=sums.by_kind,
+        )  # fmt: skip
+    missing = [name for name in _NEEDED if getattr(device, name) is None]
+    if missing and not is_measured:
+        return replace(cell, reasons=(f"`{missing[0]}` of {device.name} is not known",))
+    return replace(
+        cell, latency_s=one.time_s.value, low_s=one.time_s.low, high_s=one.time_s.high,
+        method=MEASURED if is_measured else ROOFLINE,
+    )  # fmt: skip
