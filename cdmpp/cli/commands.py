@@ -100,7 +100,7 @@ COMMANDS = (
     Command("doctor", "health of measurements, or of this machine", "doctor"),
     Command(
         "analytic",
-        "closed-form models: convolutions, embedding lookups, operators",
+        "analytic models: convolutions, embedding lookups, operators, kernels of serving",
         parts=(
             Command(
                 "conv",
@@ -130,6 +130,11 @@ COMMANDS = (
                         "collect",
                         "measure on a machine with an NVIDIA GPU",
                         "analytic.conv_collect",
+                    ),
+                    Command(
+                        "from-nvprof",
+                        "workbooks of kernels from what nvprof printed",
+                        "analytic.conv_nvprof",
                     ),
                 ),
             ),
@@ -175,6 +180,23 @@ COMMANDS = (
                         "analytic.operator:evaluate",
                     ),
                     Command("predict", "time of one operator", "analytic.operator:predict"),
+                ),
+            ),
+            Command(
+                "kernels",
+                "products, attention and collectives of serving frameworks on today's GPUs",
+                parts=(
+                    Command(
+                        "fit",
+                        "fit the models on a folder of measured kernels",
+                        "analytic.kernels:fit",
+                    ),
+                    Command(
+                        "evaluate",
+                        "judge the models on devices left out, new shapes and larger ones",
+                        "analytic.kernels:evaluate",
+                    ),
+                    Command("predict", "time of one call", "analytic.kernels:predict"),
                 ),
             ),
         ),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields
+from typing import Any, Literal
 
 from cdmpp.errors import UsageError
 
@@ -16,8 +17,8 @@ GEMM_DTYPES = ("bfloat16", "float16", "fp8", "fp8_static", "fp8_block", "nvfp4")
 #: Types of attention's arithmetic and of its cache. `float16` is taken for `bfloat16`.
 ATTENTION_DTYPES = ("bfloat16", "float16", "fp8")
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "alltoall")
-#: Who launches the kernels; each has its own choice of them.
-SOFTWARE = ("trtllm", "vllm", "sglang")
+#: Who launches the kernels; each has its own choice of them (`vllm_xpu`: vLLM on Intel's GPUs).
+SOFTWARE = ("trtllm", "vllm", "vllm_xpu", "sglang")
 
 
 @dataclass(frozen=True)
@@ -127,6 +128,44 @@ class Collective:
 GpuCall = Gemm | PrefillAttention | DecodeAttention | Collective
 
 
+#: Name of a kernel on the command line -> its call; a collective is asked by its kind.
+KERNELS: Mapping[str, type[GpuCall]] = {
+    "gemm": Gemm,
+    "prefill": PrefillAttention,
+    "decode": DecodeAttention,
+    **dict.fromkeys(COLLECTIVES, Collective),
+}
+
+
+def make_call(kernel: str, values: Mapping[str, str]) -> GpuCall:
+    """Returns the call of a kernel (one of `KERNELS`) from its fields as text.
+
+    Raises:
+        UsageError: no such kernel, or a field is missing, unknown or not what the call takes.
+    """
+    if kernel not in KERNELS:
+        raise UsageError(f"no kernel {kernel!r}; expected one of {', '.join(KERNELS)}")
+    made = KERNELS[kernel]
+    given = {**({"kind": kernel} if made is Collective else {}), **values}
+    known = {one.name: one for one in fields(made)}
+    needed = [name for name, one in known.items() if one.default is MISSING]
+    missing = [name for name in needed if name not in given]
+    unknown = [name for name in given if name not in known]
+    if missing or unknown:
+        what = f"{', '.join(missing)} missing" if missing else f"no field {', '.join(unknown)}"
+        options = [name for name in known if name not in needed]
+        raise UsageError(
+            f"{kernel}: {what}; expected {', '.join(needed)}"
+            + (f", and if wanted {', '.join(options)}" if options else "")
+        )
+    filled: dict[str, Any] = {name: _value(text) for name, text in given.items()}
+    return made(**filled)
+
+
+def _value(text: str) -> int | str:
+    return int(text) if text.lstrip("-").isdecimal() else text
+
+
 def family_of(call: GpuCall) -> Family:
     """Returns whose model answers for a call."""
     if isinstance(call, Gemm):
@@ -139,7 +178,7 @@ def family_of(call: GpuCall) -> Family:
 def _check_sizes(call: GpuCall, may_be_zero: tuple[str, ...] = ()) -> None:
     for one in fields(call):
         size = getattr(call, one.name)
-        if isinstance(size, str):
+        if one.type == "str":
             continue
         least = 0 if one.name in may_be_zero else 1
         if not isinstance(size, int) or size < least:
