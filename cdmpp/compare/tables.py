@@ -43,15 +43,18 @@ def titles(cells: Sequence[CompareCell]) -> list[str]:
 
 
 def rows(cells: Sequence[CompareCell], objective: Objective) -> list[list[str]]:
-    """Returns the lines of one network's table below `titles`, best first."""
+    """Returns the lines of one network's table below `titles`, best first, of the devices that have
+    a latency; `notes` says why others have none.
+    """
     on_front = {cell.device for cell in front(cells, *axes_of(cells))}
-    return [_row(cell, cell.device in on_front) for cell in ranked(cells, objective)]
+    known = [cell for cell in ranked(cells, objective) if cell.latency_s is not None]
+    return [_row(cell, cell.device in on_front) for cell in known]
 
 
 def _row(cell: CompareCell, is_on_front: bool) -> list[str]:
     name = cell.device + (" *" if is_on_front else "") + (" ?" if cell.is_hypothetical else "")
     return [
-        name, interval_text(cell.latency_s, cell.low_s, cell.high_s).replace("?", _UNKNOWN),
+        name, interval_text(cell.latency_s, cell.low_s, cell.high_s),
         memory_text(cell), _fits(cell), number(cell.throughput_per_s),
         number(cell.cost_per_million), number(cell.energy_bound_j), cell.method or "-",
     ]  # fmt: skip

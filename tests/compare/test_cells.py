@@ -56,8 +56,9 @@ def test_the_best_comes_first_and_the_unknown_last(objective, first) -> None:
 
 
 def test_unknown_is_never_a_number() -> None:
-    row = rows([cell("unknown", None)], "latency")[0]
-    assert row[1:7] == ["unknown"] * 6
+    assert rows([cell("unknown", None)], "latency") == []
+    (row,) = rows([cell("no-price", 1.0)], "latency")
+    assert row[2:7] == ["unknown", "unknown", "1.00", "unknown", "unknown"]
     values = cell("unknown", None).to_json()
     names = ("latency_s", "throughput_per_s", "cost_usd_per_million", "energy_bound_j")
     assert [values[name] for name in names] == [None] * 4
