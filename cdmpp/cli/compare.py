@@ -121,9 +121,8 @@ def run(args: argparse.Namespace) -> int:
         return 0
     for title, part in groups(cells):
         print(f"{title}\n\n{aligned([titles(part), *rows(part, args.objective)])}\n")
-        for note in notes(part):
-            print(f"  {note}")
-        print()
+        said = notes(part)
+        print("".join(f"  {note}\n" for note in said), end="\n" if said else "")
     print("* on the front of cost (or energy) and latency; ? hypothetical")
     return 0
 

@@ -22,10 +22,11 @@ METHODS = {
     MEASURED: "a model of whole networks, judged on architectures it never saw, on this very "
     "device (docs/results/networks.md)",
     OPERATORS: "the network's operators one after the other, each by the model of its kind for "
-    "float32 on NVIDIA GPUs; whole networks measured elsewhere beside it: docs/results/compare.md",
+    "float32 on NVIDIA GPUs; judged on whole transformers that were measured elsewhere, on GPUs of "
+    "the fit and on others, where the intervals hold less than they say (docs/results/compare.md)",
     ROOFLINE: "the whole-network model on a device that nobody measured: it follows the device's "
-    "roofline, its interval is from a quarter of that to a twentieth of the rates, and it was "
-    "never judged there",
+    "roofline, its interval is from a quarter of that to a twentieth of the rates; judged on two "
+    "AMD GPUs, where it is far too slow (docs/results/compare.md)",
     COMPILED: "kernels as TVM compiles them by default, by the cost model "
     "(docs/results/answers.md)",
 }
@@ -52,7 +53,8 @@ def comparison_page(cells: Sequence[CompareCell], objective: Objective, command:
         tiles=_tiles(cells, objective),
         notes=[
             "Latency is one run after the other on an idle device; the interval is to hold nine of "
-            "ten truths where its method was judged.",
+            "ten truths where its method was judged. Devices whose intervals overlap may change "
+            "places.",
             "Throughput is items over latency: no overlap of runs. An item is an inference, or a "
             "token that a transformer takes in (prefill) or makes (decode).",
             "Cost is the price of the devices for as long as a run takes: they are rented for "
@@ -117,12 +119,13 @@ def _prices(cells: Sequence[CompareCell]) -> Section | None:
     found = {cell.device: cell.price for cell in cells if cell.price is not None}
     if not found:
         return None
-    header = ["device", "$ an hour", "provider", "part of", "region", "date", "source"]
+    header = ["device", "$ an hour", "provider", "part of"]
     lines = [
-        [device, f"{one.per_hour:g}", one.provider, one.instance or "-", one.region, one.date,
-         one.source]
+        [device, f"{one.per_hour:g}", one.provider, one.instance or "-"]
         for device, one in found.items()
-    ]  # fmt: skip
+    ]
+    lists = {f"{one.provider}, {one.region}, {one.date}: {one.source}" for one in found.values()}
     unknown = dict.fromkeys(cell.device for cell in cells if cell.price is None)
     note = f"No price is known of {', '.join(unknown)}." if unknown else ""
-    return Section("Prices", note=note, tables=[plain_table(header, lines)])
+    table = plain_table(header, lines)
+    return Section("Prices", note=note, points=sorted(lists), tables=[table])

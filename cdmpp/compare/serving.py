@@ -82,10 +82,10 @@ def serving_cell(
         return replace(cell, reasons=(str(error),))
     floor_s = least_pass_s(model, one, device)
     latency_s, low_s, high_s = (max(end, floor_s) for end in sums.total())
+    doubt = f"not all kinds of its kernels were measured on {device.name}"
     return replace(
         cell, latency_s=latency_s, low_s=low_s, high_s=high_s, method=METHOD,
-        parts=sums.by_kind,
-        reasons=() if is_seen else (f"not all kinds of its kernels were measured on {device.name}",),
+        parts=sums.by_kind, reasons=() if is_seen else (doubt,),
     )  # fmt: skip
 
 
