@@ -14,7 +14,7 @@ from cdmpp.compare.compiled import compiled_cell
 from cdmpp.compare.page import comparison_page
 from cdmpp.compare.prices import prices_of
 from cdmpp.compare.run import Question, TorchNetwork, asked_devices, compare
-from cdmpp.compare.tables import groups, notes, rows, titles
+from cdmpp.compare.tables import groups, json_rows, notes, rows, titles
 from cdmpp.compare.transformer import Pass, parse_transformer
 from cdmpp.compare.what_if import parse_scales
 from cdmpp.devices.registry import load_registry
@@ -117,7 +117,7 @@ def run(args: argparse.Namespace) -> int:
         page = comparison_page(cells, args.objective, command_line())
         write_text(args.html, page_html(page))
     if args.json:
-        print(json.dumps([cell.to_json() for cell in cells], allow_nan=False))
+        print(json.dumps(json_rows(cells), allow_nan=False))
         return 0
     for title, part in groups(cells):
         print(f"{title}\n\n{aligned([titles(part), *rows(part, args.objective)])}\n")

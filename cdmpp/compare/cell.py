@@ -119,7 +119,7 @@ def no_fit(cell: CompareCell) -> str:
     """Returns the sentence on a network that a device cannot hold."""
     needed, limit = (cell.memory_bytes or 0.0) / _GIB, (cell.memory_limit_bytes or 0.0) / _GIB
     each = f" on each of {cell.degree}" if cell.degree > 1 else ""
-    return f"does not fit: it needs {needed:.1f} GiB{each}, {cell.device} has {limit:.0f} GiB"
+    return f"does not fit: it needs {needed:.3g} GiB{each}, {cell.device} has {limit:.3g} GiB"
 
 
 def ranked(cells: Sequence[CompareCell], objective: Objective) -> list[CompareCell]:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from cdmpp.compare.cell import CompareCell, no_fit
-from cdmpp.compare.operators import is_covered, network_sums
+from cdmpp.compare.cell import CompareCell, fits_into, no_fit
+from cdmpp.compare.operators import is_covered, is_fitted, network_sums
 from cdmpp.devices.spec import DeviceSpec
 
 if TYPE_CHECKING:  # it imports torch
@@ -47,16 +47,17 @@ def _cell(
     cell = CompareCell(
         f"{one.name} float32, eager", one.batch, device.name, 1, "inference", one.batch,
         memory_bytes=one.memory_bytes.value, memory_limit_bytes=one.memory_limit_bytes,
-        fits=one.fits, tdp_w=device.tdp_w, reasons=one.reasons,
+        fits=_fits(one), tdp_w=device.tdp_w, reasons=one.reasons,
     )  # fmt: skip
     if one.fits is False:
         return replace(cell, reasons=(no_fit(cell),))
     if is_covered(device) and not is_measured:
         sums, floor_s = network_sums(graph, device), least_seconds(graph, device)
         latency_s, low_s, high_s = (max(end, floor_s) for end in sums.total())
+        doubt = f"no operator was measured on {device.name}"
         return replace(
-            cell, latency_s=latency_s, low_s=low_s, high_s=high_s, method=OPERATORS, reasons=(),
-            parts=sums.by_kind,
+            cell, latency_s=latency_s, low_s=low_s, high_s=high_s, method=OPERATORS,
+            reasons=() if is_fitted(device) else (doubt,), parts=sums.by_kind,
         )  # fmt: skip
     missing = [name for name in _NEEDED if getattr(device, name) is None]
     if missing and not is_measured:
@@ -65,3 +66,10 @@ def _cell(
         cell, latency_s=one.time_s.value, low_s=one.time_s.low, high_s=one.time_s.high,
         method=MEASURED if is_measured else ROOFLINE,
     )  # fmt: skip
+
+
+def _fits(one: TorchPrediction) -> bool | None:
+    """Returns whether it fits; None also where the device's memory would be nearly full."""
+    if one.fits is not True or one.memory_bytes.value is None:
+        return one.fits
+    return fits_into(one.memory_bytes.high or one.memory_bytes.value, one.memory_limit_bytes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby
+from typing import Any
 
 from cdmpp.compare.cell import CompareCell, Objective, front, ranked
 from cdmpp.text import interval_text
@@ -31,6 +32,12 @@ def axes_of(cells: Sequence[CompareCell]) -> tuple[Objective, Objective]:
     """
     priced = [cell for cell in cells if cell.cost_per_million is not None]
     return ("cost" if len(priced) > 1 else "energy"), "latency"
+
+
+def json_rows(cells: Sequence[CompareCell]) -> list[dict[str, Any]]:
+    """Returns one flat JSON object a cell, in their order, with whether it is on its front."""
+    best = {id(cell) for _, part in groups(cells) for cell in front(part, *axes_of(part))}
+    return [cell.to_json() | {"is_on_front": id(cell) in best} for cell in cells]
 
 
 def titles(cells: Sequence[CompareCell]) -> list[str]:

@@ -145,11 +145,14 @@ def graph_of(model: str, batch: int, length: int) -> NetworkGraph:
     )  # fmt: skip
 
 
-def judge(folder: Path, devices: Sequence[str] = ()) -> list[Judged]:
+def judge(
+    folder: Path, devices: Sequence[str] = (), models: Sequence[str] = tuple(SHAPES)
+) -> list[Judged]:
     """Returns every measured inference of these models on a GPU that is known here, where it fits.
 
     Args:
         devices: labels; none = all.
+        models: of `SHAPES`.
     """
     predictor = NetworkPredictor.load()
     with (folder / "peers" / "models.csv").open(encoding="utf-8") as file:
@@ -158,7 +161,7 @@ def judge(folder: Path, devices: Sequence[str] = ()) -> list[Judged]:
     found = []
     for row in rows:
         label = LABELS.get(row["device"])
-        if row["option"] or row["model"] not in SHAPES or label is None:
+        if row["option"] or row["model"] not in models or label is None:
             continue
         spec = get_device(label)
         if devices and label not in devices:

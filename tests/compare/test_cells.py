@@ -10,7 +10,7 @@ from cdmpp.compare.cell import CompareCell, fits_into, front, no_fit, ranked
 from cdmpp.compare.page import comparison_page
 from cdmpp.compare.prices import Price
 from cdmpp.compare.run import asked_devices
-from cdmpp.compare.tables import groups, notes, number, rows
+from cdmpp.compare.tables import groups, json_rows, notes, number, rows
 from cdmpp.compare.what_if import parse_scales, scaled
 from cdmpp.devices.registry import get_device
 from cdmpp.errors import UsageError
@@ -55,6 +55,11 @@ def test_the_best_comes_first_and_the_unknown_last(objective, first) -> None:
     assert order[-1] in ("unknown", "no-price")
 
 
+def test_json_says_what_is_on_the_front() -> None:
+    best = [row["device"] for row in json_rows(CELLS) if row["is_on_front"]]
+    assert best == ["slow-cheap", "fast-dear", "middle"]
+
+
 def test_unknown_is_never_a_number() -> None:
     assert rows([cell("unknown", None)], "latency") == []
     (row,) = rows([cell("no-price", 1.0)], "latency")
@@ -68,8 +73,8 @@ def test_memory_that_is_nearly_full_is_not_sure() -> None:
     assert [fits_into(need, 100.0) for need in (90.0, 95.0, 100.5)] == [True, None, False]
     assert fits_into(1.0, None) is None
     full = cell("b60", None, memory_bytes=48 * 2.0**30, memory_limit_bytes=24 * 2.0**30)
-    assert no_fit(full) == "does not fit: it needs 48.0 GiB, b60 has 24 GiB"
-    assert "48.0 GiB on each of 2" in no_fit(replace(full, degree=2))
+    assert no_fit(full) == "does not fit: it needs 48 GiB, b60 has 24 GiB"
+    assert "48 GiB on each of 2" in no_fit(replace(full, degree=2))
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,7 @@ def test_a_torch_network_on_every_kind_of_device(capsys, network) -> None:
         if cell["method"]:
             assert 0 < cell["low_s"] <= cell["latency_s"] <= cell["high_s"]
             assert cell["throughput_per_s"] == pytest.approx(cell["batch"] / cell["latency_s"])
+    assert cells[1]["reasons"] == ["no operator was measured on h100"]
     assert cells[3]["latency_s"] is None
     assert cells[3]["reasons"] == ["`peak_fp32_flop_per_s` of gaudi3 is not known"]
 
@@ -98,6 +99,15 @@ def test_what_does_not_fit_is_one_sentence(capsys) -> None:
     assert code == 3
     assert "does not fit: it needs 4" in text
     assert "l4 has 24 GiB" in text
+
+
+def test_a_torch_network_that_does_not_fit_is_one_sentence(capsys, tmp_path, network) -> None:
+    path = tmp_path / "tiny.yaml"
+    path.write_text("devices: {tiny: {kind: gpu, mem_bytes: {value: 4096, source: a toy board}}}")
+    code, text = refused(capsys, network, "--device-spec", str(path))
+    assert code == 3
+    assert "does not fit: it needs" in text
+    assert "tiny has" in text
 
 
 def test_a_type_that_a_device_does_not_have_is_one_sentence(capsys) -> None:
