@@ -32,7 +32,7 @@ from cdmpp.pretrained import PRETRAINED
 FloatArray = NDArray[np.float64]
 
 FORMAT = "gpu-kernels-1"
-MODEL_FILE = "model.json"
+MODEL_FILE = "kernels.json"
 _AGAIN = "make it again: cdmpp analytic kernels fit"
 
 
@@ -137,7 +137,7 @@ class GpuKernels:
         return one.low, one.high
 
     def save(self, folder: Path) -> None:
-        """Writes the model: `model.json` and the trees of each family.
+        """Writes the model: `kernels.json` and the trees of each family.
 
         Raises:
             DataError: the files cannot be written.
