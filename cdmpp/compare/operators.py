@@ -1,4 +1,4 @@
-"""A torch network's operators on an NVIDIA GPU, one after the other, each by its kind's model."""
+"""A torch network's operators on a GPU, one after the other, each by the model of its kind."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from cdmpp.devices.spec import DeviceSpec
 from cdmpp.networks.graph.graph import NetworkGraph
 
 _FLOAT_BYTES = 4
+#: No operator is taken to be so many times faster than its roofline.
+_MOST_SHARE = 4.0
 #: Operators that make nothing: their output is their input seen otherwise.
 _VIEWS = frozenset({"Flatten"})
 #: What the operators without a model of their own are timed as, and judged as.
@@ -37,7 +39,7 @@ _NEEDED = (
 )
 
 
-def is_covered(device: DeviceSpec) -> bool:
+def is_modelled(device: DeviceSpec) -> bool:
     """Whether the operator models answer for a device: an NVIDIA GPU of which they know enough."""
     is_known = all(getattr(device, name) is not None for name in _NEEDED)
     return device.kind == "gpu" and device.vendor == "NVIDIA" and is_known
@@ -52,9 +54,10 @@ def network_sums(graph: NetworkGraph, device: DeviceSpec) -> KindSums:
     """Returns the seconds of a network's inference in float32 (without TF32), by kind of operator.
 
     Small operators take what a call took where it was measured, about 20 us, as eager torch calls
-    them one by one. Products, convolutions, softmax and layer norm have models; everything else is timed as an element-wise
-    operator that moves as many bytes. Where no model takes a shape its roofline stands in, up to a
-    twentieth of its rates.
+    them one by one. Products, convolutions, softmax and layer norm have models on NVIDIA GPUs;
+    everything else is timed as an element-wise operator that moves as many bytes. Where no model
+    takes a shape or a GPU its roofline stands in, from a quarter of it (other units and algorithms
+    may do its work) to a twentieth of its rates.
     """
     predictor, sums = KernelPredictor(device), KindSums()
     for work, count in Counter(_works(graph)).items():
@@ -62,7 +65,8 @@ def network_sums(graph: NetworkGraph, device: DeviceSpec) -> KindSums:
         if found is None:
             continue
         if found.model == ROOFLINE:
-            ends = found.seconds, found.seconds, found.seconds / LEAST_SHARE
+            low_s = max(found.seconds / _MOST_SHARE, least_kernel_s(device))
+            ends = found.seconds, low_s, found.seconds / LEAST_SHARE
         else:
             low_s, high_s = _errors(work, device.name).ends(found.seconds)
             ends = found.seconds, max(low_s, least_kernel_s(device)), high_s

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from cdmpp.compare.cell import CompareCell, Objective, front, ranked
 from cdmpp.compare.compiled import METHOD as COMPILED
-from cdmpp.compare.eager import MEASURED, OPERATORS, ROOFLINE
+from cdmpp.compare.eager import MEASURED, OPERATOR_ROOFLINES, OPERATORS, ROOFLINE
 from cdmpp.compare.plots import front_svg, parts_svg
 from cdmpp.compare.serving import METHOD
 from cdmpp.compare.tables import axes_of, groups, notes, number, rows, titles
@@ -24,9 +24,12 @@ METHODS = {
     OPERATORS: "the network's operators one after the other, each by the model of its kind for "
     "float32 on NVIDIA GPUs; judged on whole transformers that were measured elsewhere, on GPUs of "
     "the fit and on others, where the intervals hold less than they say (docs/results/compare.md)",
+    OPERATOR_ROOFLINES: "the network's operators one after the other, each by the device's peak "
+    "and bandwidth, from a quarter of that to a twentieth of the rates; judged on whole "
+    "transformers on two AMD GPUs (docs/results/compare.md)",
     ROOFLINE: "the whole-network model on a device that nobody measured: it follows the device's "
-    "roofline, its interval is from a quarter of that to a twentieth of the rates; judged on two "
-    "AMD GPUs, where it is far too slow (docs/results/compare.md)",
+    "roofline, its interval is from a quarter of that to a twentieth of the rates; never judged "
+    "there",
     COMPILED: "kernels as TVM compiles them by default, by the cost model "
     "(docs/results/answers.md)",
 }
