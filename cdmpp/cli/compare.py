@@ -94,6 +94,11 @@ def _add_device_options(parser: argparse.ArgumentParser) -> None:
         "--prices", action="append", type=Path, default=[], metavar="YAML",
         help="your prices, as in cdmpp/devices/prices; they count before the shipped ones",
     )  # fmt: skip
+    group.add_argument(
+        "--provider",
+        metavar="NAME",
+        help="only this provider's shipped prices, e.g. 'Oracle Cloud'",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -103,13 +108,14 @@ def run(args: argparse.Namespace) -> int:
         labels_of(args.device), args.device_spec, scales, takes_all=args.all
     )
     batches = _numbers(args.batch, "--batch")
+    prices = prices_of(args.prices, [spec.name for spec in devices], provider=args.provider)
     cells = compare(
         Question(
             devices, hypothetical,
             networks=[_network(text, "export" if args.export else "fx") for text in args.networks],
             transformers=[parse_transformer(text) for text in args.transformer],
             passes=_passes(args.prefill, args.decode_at, batches, args.tensor_parallel),
-            batches=batches, prices=prices_of(args.prices, [spec.name for spec in devices]),
+            batches=batches, prices=prices,
         ),
         onnx_cells=_onnx_cells, kernels=_kernels,
     )  # fmt: skip

@@ -13,7 +13,7 @@ import yaml
 
 from cdmpp.devices.device_file import nearest
 from cdmpp.devices.registry import find_device, load_aliases, load_registry
-from cdmpp.errors import DataError
+from cdmpp.errors import DataError, UsageError
 from cdmpp.files.places import package_folder
 
 #: All costs are told in it.
@@ -49,18 +49,32 @@ class Price:
         return f"${self.per_hour:g} an hour, {self.provider}{part}, {self.region}, {self.date}"
 
 
-def prices_of(paths: Iterable[Path] = (), own: Iterable[str] = ()) -> dict[str, Price]:
+def prices_of(
+    paths: Iterable[Path] = (), own: Iterable[str] = (), *, provider: str | None = None
+) -> dict[str, Price]:
     """Returns label -> the price that counts: the lowest of the user's files where they name the
     device, else the lowest of those that are shipped. A device that no file names has none.
 
     Args:
         paths: the user's files.
         own: labels of devices that the user describes.
+        provider: whose shipped prices count; None = everyone's.
 
     Raises:
         DataError: a file is not as it should be.
+        UsageError: nothing is shipped of such a provider.
     """
-    found = dict(_shipped())
+    found: dict[str, Price] = {}
+    lists = _shipped()
+    providers = list(dict.fromkeys(one.provider for prices in lists for one in prices.values()))
+    if provider is not None and provider not in providers:
+        raise UsageError(
+            f"no prices of {provider!r}{nearest(provider, providers)}; there are those of "
+            f"{', '.join(providers)}, and --prices FILE takes others"
+        )
+    for prices in lists:
+        if provider is None or provider in {one.provider for one in prices.values()}:
+            _keep_lowest(found, prices)
     asked: dict[str, Price] = {}
     for path in paths:
         _keep_lowest(asked, read_prices(path, own))
@@ -98,11 +112,9 @@ def read_prices(path: Path, own: Iterable[str] = ()) -> dict[str, Price]:
 
 
 @lru_cache(maxsize=1)
-def _shipped() -> Mapping[str, Price]:
-    found: dict[str, Price] = {}
-    for path in sorted((package_folder("cdmpp.devices") / "prices").glob("*.yaml")):
-        _keep_lowest(found, read_prices(path))
-    return found
+def _shipped() -> tuple[dict[str, Price], ...]:
+    folder = package_folder("cdmpp.devices") / "prices"
+    return tuple(read_prices(path) for path in sorted(folder.glob("*.yaml")))
 
 
 def _keep_lowest(found: dict[str, Price], more: Mapping[str, Price]) -> None:

@@ -9,7 +9,7 @@ import yaml
 
 from cdmpp.compare.prices import prices_of, read_prices
 from cdmpp.devices.registry import load_registry
-from cdmpp.errors import DataError
+from cdmpp.errors import DataError, UsageError
 from tests.paths import ROOT
 
 FILES = sorted((ROOT / "cdmpp" / "devices" / "prices").glob("*.yaml"))
@@ -46,6 +46,14 @@ def test_a_users_price_counts_before_the_shipped_ones(tmp_path: Path) -> None:
     assert found["h100"].per_hour == 99
     assert found["l40s"].provider == "Mine"
     assert found["b200"] == prices_of()["b200"]
+
+
+def test_one_providers_prices_alone() -> None:
+    alone = prices_of(provider="Oracle Cloud")
+    assert {price.provider for price in alone.values()} == {"Oracle Cloud"}
+    assert alone["h100"].per_hour > prices_of()["h100"].per_hour
+    with pytest.raises(UsageError, match="no prices of 'Oracel Cloud', did you mean 'Oracle Cl"):
+        prices_of(provider="Oracel Cloud")
 
 
 def test_another_currency_and_a_price_to_buy(tmp_path: Path) -> None:
