@@ -21,7 +21,7 @@ LAYERS = (
     "models networks replay profiling",
     "training",
     "report",
-    "autotune benchmark tvm_helper",
+    "autotune benchmark compare tvm_helper",
     "cli",
 )
 MOST_MODULES = 15
