@@ -59,16 +59,17 @@ class MeasuredPrograms:
         self.tasks += [task] * len(asts)
         self.latency_s += latency_s.tolist()
 
-    def samples(self) -> Samples:
-        """Returns one sample a program, in order: sample i is program i."""
+    def samples(self, task: str | None = None) -> Samples:
+        """Returns one sample a program, in order: without a task, sample i is program i."""
         return assemble_samples(
             [
                 AskedProgram(
-                    program_id=str(place), task=task, ast=ast, device=self.device, measured_s=cost
+                    program_id=str(place), task=own, ast=ast, device=self.device, measured_s=cost
                 )
-                for place, (task, ast, cost) in enumerate(
+                for place, (own, ast, cost) in enumerate(
                     zip(self.tasks, self.asts, self.latency_s, strict=True)
                 )
+                if task in (None, own)
             ]
         )
 

@@ -14,7 +14,7 @@ from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import UsageError
 from cdmpp.training.estimates import TrainedModel
 from tvm_helper.compat import derived_object, meta_schedule, shash2hex
-from tvm_helper.cost_model.module_scores import ModuleSamples, module_samples, predict_modules
+from tvm_helper.cost_model.module_scores import ModuleSamples, module_samples
 from tvm_helper.cost_model.safety_net import SafetyNet
 from tvm_helper.cost_model.scoring import SearchCore
 from tvm_helper.cost_model.state_file import read_state, write_state
@@ -46,6 +46,8 @@ class CdmppCostModel(meta_schedule.cost_model.PyCostModel):  # type: ignore[misc
         device: label of the hardware that measures, or what it is.
         finetune_every: 0 = frozen; n = after every n measured programs the weights are tuned to all
             that was measured, and kept if they are better on programs that were held out.
+        neighbours: whether what the model missed on a task's measured programs corrects what it
+            says of the task's other candidates.
         safety_net: whether TVM's XGB model runs along and takes over where it ranks better.
         seed: of the tuning.
 
@@ -64,11 +66,14 @@ class CdmppCostModel(meta_schedule.cost_model.PyCostModel):  # type: ignore[misc
         device: DeviceSpec | str,
         *,
         finetune_every: int = 0,
+        neighbours: bool = True,
         safety_net: bool = True,
         seed: int = 0,
     ) -> None:
         super().__init__()
-        self._core = SearchCore(model, device, finetune_every=finetune_every, seed=seed)
+        self._core = SearchCore(
+            model, device, finetune_every=finetune_every, neighbours=neighbours, seed=seed
+        )
         self._peer = XgbPeer() if safety_net else None
         self.usage = self._core.usage
         self.net = SafetyNet()
@@ -158,7 +163,10 @@ class CdmppCostModel(meta_schedule.cost_model.PyCostModel):  # type: ignore[misc
             task=task,
             threads=max(1, int(context.num_threads)),
         )
-        return found, predict_modules(self._core.current, found, len(candidates))
+        latency_s = np.full(len(candidates), np.nan)
+        if len(found.supported):
+            latency_s[found.supported] = self._core.latency_s(task, found.samples)
+        return found, latency_s
 
 
 def _task(context: Any) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from cdmpp.datasets.samples import Samples
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import UsageError
 from cdmpp.features.compact_ast import CompactAst
@@ -19,6 +20,7 @@ from cdmpp.pretrained import model_folder
 from cdmpp.training.asked_device import asked_device
 from cdmpp.training.estimates import TrainedModel
 from tvm_helper.cost_model.measured_programs import LEAST_PROGRAMS, MeasuredPrograms, adapt
+from tvm_helper.cost_model.neighbours import MOST_NEIGHBOURS, Misses, neighbour_columns
 from tvm_helper.cost_model.safety_net import SafetyNet
 from tvm_helper.cost_model.state_file import SearchState, load_for_search
 from tvm_helper.cost_model.usage import Usage
@@ -40,13 +42,15 @@ class SearchCore:
         device: label of the hardware that measures, or what it is.
         finetune_every: 0 = frozen; n = after every n measured programs the weights are tuned to all
             that was measured, and kept if they are better on programs that were held out.
+        neighbours: whether what the model missed on a task's measured programs corrects what it
+            says of the task's other programs.
         seed: of the tuning.
 
     Attributes:
         trained: the model that the search began with.
         current: the model in use.
         device: the hardware that measures.
-        measured: what was measured, in the mode that learns from it.
+        measured: what was measured, in the modes that learn from it.
         tuned_to: number of measured programs that `current` has learned from.
         reference_s: task -> (reference for this round, shortest predicted so far), in seconds.
         usage: what was done so far.
@@ -63,6 +67,7 @@ class SearchCore:
         device: DeviceSpec | str,
         *,
         finetune_every: int = 0,
+        neighbours: bool = False,
         seed: int = 0,
     ) -> None:
         if finetune_every < 0:
@@ -81,7 +86,27 @@ class SearchCore:
         self.tuned_to = 0
         self.reference_s: dict[str, tuple[float, float]] = {}
         self.usage = Usage()
+        self._neighbours = neighbours
+        #: Of a task: what its measured programs tell, by the model in use.
+        self._told: dict[str, Misses] = {}
         self._seed = seed
+
+    def latency_s(self, task: str, samples: Samples) -> FloatArray:
+        """Returns float64 [sample], what is to be expected of candidates of one task, in seconds.
+
+        Args:
+            samples: of one device, without latencies.
+        """
+        predicted_s = self.current.predict(samples)
+        if not self._neighbours or task not in self.measured.tasks:
+            return predicted_s
+        if task not in self._told:
+            known = self.measured.samples(task)
+            known = known.take(np.arange(len(known))[-MOST_NEIGHBOURS:])
+            miss = np.log(known.latency_s) - np.log(self.current.predict(known))
+            self._told[task] = Misses(neighbour_columns(known), miss)
+        told = self._told[task].told(neighbour_columns(samples))
+        return np.asarray(predicted_s * np.exp(told))
 
     def scores(self, task: str, latency_s: FloatArray, *, unsupported: float) -> FloatArray:
         """Returns the scores of candidates of one task: positive, higher is better.
@@ -117,14 +142,17 @@ class SearchCore:
         self.usage.unsupported.update(unsupported)
 
     def learn(self, task: str, asts: Sequence[CompactAst], latency_s: FloatArray) -> None:
-        """Tunes the weights to measured programs of one task, if the mode and their number say so.
+        """Takes notice of measured programs of one task; tunes the weights to all that was
+        measured, if the mode and their number say so.
 
         Args:
             latency_s: float64 [program], measured seconds.
         """
+        if self.finetune_every or self._neighbours:
+            self.measured.add(task, asts, latency_s)
+            self._told.pop(task, None)
         if not self.finetune_every:
             return
-        self.measured.add(task, asts, latency_s)
         new = len(self.measured) - self.tuned_to
         if new < self.finetune_every or len(self.measured) < LEAST_PROGRAMS:
             return
@@ -140,6 +168,7 @@ class SearchCore:
         self.usage.kept_tunings += 1
         self.current = result.model
         self.reference_s.clear()
+        self._told.clear()
         _log.info("cdmpp: tuned to %d measured programs, held-out badness %.3f after %.3f",
                   self.tuned_to, result.new, result.old)  # fmt: skip
 
@@ -167,6 +196,7 @@ class SearchCore:
         self.trained, self.current = state.trained, state.current
         self.device, self.measured = state.device, state.measured
         self.tuned_to, self.reference_s = state.tuned_to, state.reference_s
+        self._told.clear()
 
 
 __all__ = ["SearchCore"]

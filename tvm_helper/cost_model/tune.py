@@ -31,6 +31,7 @@ def resolve_cost_model(
     model: TrainedModel | Path | str | None = None,
     device: DeviceSpec | str | None = None,
     finetune_every: int = 0,
+    neighbours: bool = True,
     safety_net: bool = True,
     seed: int = 0,
 ) -> Any:
@@ -41,6 +42,7 @@ def resolve_cost_model(
         model: with `cdmpp`: run folder, `pretrained` (the default), or a loaded model.
         device: with `cdmpp`: where the programs are measured.
         finetune_every: with `cdmpp`: see `CdmppCostModel`.
+        neighbours: likewise.
         safety_net: likewise.
         seed: likewise.
 
@@ -63,7 +65,7 @@ def resolve_cost_model(
         )
     return CdmppCostModel(
         "pretrained" if model is None else model, device, finetune_every=finetune_every,
-        safety_net=safety_net, seed=seed,
+        neighbours=neighbours, safety_net=safety_net, seed=seed,
     )  # fmt: skip
 
 

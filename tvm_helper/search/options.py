@@ -24,6 +24,8 @@ class SearchOptions(TrialOptions):
         model: run folder or `pretrained`: the trained model of `cdmpp`, which also predicts the
             latencies of the table before the search.
         finetune_every: `cdmpp`: programs after which the weights are tuned; 0 = frozen.
+        neighbours: `cdmpp`: whether what the model missed on a task's measured programs corrects
+            what it says of the task's other candidates.
         safety_net: `cdmpp`: whether TVM's XGB model runs along.
         trials: measured programs in all, failed ones included.
         trials_per_round: programs that a task gets at a time; 0 = so many that every task gets two
@@ -46,6 +48,7 @@ class SearchOptions(TrialOptions):
     cost_model: SearchCostModel = "cdmpp"
     model: str = "pretrained"
     finetune_every: int = 0
+    neighbours: bool = True
     safety_net: bool = True
     trials: int = 64
     trials_per_round: int = 0

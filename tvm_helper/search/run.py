@@ -79,6 +79,7 @@ class SearchPlan:
             "cost_model": options.cost_model, "seed": options.seed,
             "model": options.model if is_ours else None,
             "finetune_every": options.finetune_every if is_ours else None,
+            "neighbours": True if is_ours and options.neighbours else None,
             "safety_net": options.safety_net if is_ours else None,
             "network": None if options.network is None else sha256_file(Path(options.network)),
             "timing": to_dict(options.timing),
@@ -216,7 +217,7 @@ def _cost_model(plan: SearchPlan, target: Any) -> Any:
     assert plan.model is not None
     model = CdmppCostModel(
         plan.model, options.device, finetune_every=options.finetune_every,
-        safety_net=options.safety_net, seed=options.seed,
+        neighbours=options.neighbours, safety_net=options.safety_net, seed=options.seed,
     )  # fmt: skip
     model.check_target(target)
     return model

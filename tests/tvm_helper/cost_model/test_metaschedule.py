@@ -179,7 +179,7 @@ def test_empty_batches_are_no_news(run_folder: Path) -> None:
 
 def test_frozen_weights_stay(run_folder: Path) -> None:
     batch = Batch(matmul(64), 24)
-    model = CdmppCostModel(run_folder, DEVICE, safety_net=False)
+    model = CdmppCostModel(run_folder, DEVICE, neighbours=False, safety_net=False)
     before = model.predict(batch.context, batch.candidates)
     model.update(batch.context, batch.candidates, batch.results())
     after = model.predict(batch.context, batch.candidates)
@@ -189,7 +189,9 @@ def test_frozen_weights_stay(run_folder: Path) -> None:
 
 def test_tuning_learns_another_machine(run_folder: Path) -> None:
     batch = Batch(matmul(64), 48)
-    model = CdmppCostModel(run_folder, DEVICE, finetune_every=24, safety_net=False)
+    model = CdmppCostModel(
+        run_folder, DEVICE, finetune_every=24, neighbours=False, safety_net=False
+    )
     before = model.predict(batch.context, batch.candidates)
     # A machine on which everything is the other way round.
     batch.seconds = 1e-10 / batch.seconds
@@ -197,6 +199,29 @@ def test_tuning_learns_another_machine(run_folder: Path) -> None:
     after = model.predict(batch.context, batch.candidates)
     assert model.usage.tunings == model.usage.kept_tunings == 1
     assert spearman(after, -batch.seconds) > spearman(before, -batch.seconds) + 0.2
+
+
+def test_what_was_missed_corrects_the_other_candidates_of_the_task(
+    run_folder: Path, tmp_path: Path
+) -> None:
+    batch, others = Batch(matmul(64), 32), Batch(matmul(64), 16, seed=7)
+    model = CdmppCostModel(run_folder, DEVICE, safety_net=False)
+    elsewhere = Batch(matmul(48), 16)
+    before = model.predict(others.context, others.candidates)
+    untouched = model.predict(elsewhere.context, elsewhere.candidates)
+    # A machine on which everything is the other way round.
+    batch.seconds = 1e-10 / batch.seconds
+    model.update(batch.context, batch.candidates, batch.results())
+    after = model.predict(others.context, others.candidates)
+    assert spearman(after, others.seconds) > spearman(before, others.seconds) + 0.2
+    assert spearman(model.predict(batch.context, batch.candidates), -batch.seconds) > 0.5
+    np.testing.assert_array_equal(
+        model.predict(elsewhere.context, elsewhere.candidates), untouched
+    )
+    model.save(str(tmp_path / "search.tar"))
+    other = CdmppCostModel(run_folder, DEVICE, safety_net=False)
+    other.load(str(tmp_path / "search.tar"))
+    np.testing.assert_array_equal(other.predict(others.context, others.candidates), after)
 
 
 def test_tuning_to_noise_keeps_the_old_weights(run_folder: Path) -> None:
@@ -215,7 +240,7 @@ def test_tuning_to_noise_keeps_the_old_weights(run_folder: Path) -> None:
 def test_the_search_blends_to_xgb_where_it_ranks_better(
     run_folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    model = CdmppCostModel(run_folder, DEVICE)
+    model = CdmppCostModel(run_folder, DEVICE, neighbours=False)
     function = matmul(64)
     with caplog.at_level(logging.WARNING, logger="cdmpp"):
         for seed in range(5):

@@ -171,7 +171,7 @@ class AnsorScorer:
                 self._asked(found.records[place], ast)
                 for place, ast in zip(found.supported.tolist(), found.asts, strict=True)
             ]
-            seconds[found.supported] = self.core.current.predict(assemble_samples(asked))
+            seconds[found.supported] = self.core.latency_s(name, assemble_samples(asked))
         return found, seconds
 
     def _asked(self, record: MeasureRecord, ast: CompactAst) -> AskedProgram:
