@@ -50,8 +50,8 @@ from tvm_helper.measure.records_code import write_records_code
 NAME = "gpu-code"
 ANSOR = ROOT / "data" / "ansor-gpu"
 #: Programs of a workload: of each device's AutoTVM log, and of Ansor's records.
-PER_TASK = {"v100": 8, "gtx1650": 8, "t4": 60}
-OF_ANSOR = 5
+PER_TASK = {"v100": 8, "gtx1650": 8, "t4": 40}
+OF_ANSOR = 3
 #: What is judged -> its extracted folders.
 SETS = {
     "AutoTVM": tuple(f"autotvm-{label}" for label in PER_TASK),
