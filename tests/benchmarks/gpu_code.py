@@ -51,7 +51,7 @@ NAME = "gpu-code"
 ANSOR = ROOT / "data" / "ansor-gpu"
 #: Programs of a workload: of each device's AutoTVM log, and of Ansor's records.
 PER_TASK = {"v100": 8, "gtx1650": 8, "t4": 40}
-OF_ANSOR = 3
+OF_ANSOR = 5
 #: What is judged -> its extracted folders.
 SETS = {
     "AutoTVM": tuple(f"autotvm-{label}" for label in PER_TASK),
