@@ -62,6 +62,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         default=None,
         help="also train on the budget alone: the same kind of model, and trees",
     )
+    parser.add_argument(
+        "--measured-on", metavar="LABEL",
+        help="a device that the model knows: its times of the same programs, in the same dataset, "
+        "say more of the new device's; the budget is of programs that both have measured (then: "
+        "cdmpp predict --records FILE --measured-on LABEL)",
+    )  # fmt: skip
     add_data_options(parser)
     add_training_options(parser)
     parser.add_argument(
@@ -79,7 +85,10 @@ def run(args: argparse.Namespace) -> int:
         **given_data(args.dataset, args.device),
         "from_run": str(args.from_run) if args.from_run else None,
         "budget": None if args.budget is None else budget_tasks(args.budget),
-        **{name: getattr(args, name) for name in ("sampler", "network", "seed", "compare")},
+        **{
+            name: getattr(args, name)
+            for name in ("sampler", "network", "seed", "compare", "measured_on")
+        },
     }
     options = load_config(FinetuneRunOptions, args.config, overrides=args.set, given=given)
     if not options.from_run:
@@ -92,8 +101,9 @@ def run(args: argparse.Namespace) -> int:
     load_model(model_folder(options.from_run))
     run_dir = args.out or Path("runs") / run_name(options)
     check_run_folder(run_dir, dump_text(options))
+    labels = (*options.devices, options.measured_on) if options.measured_on else options.devices
     samples = samples_of(
-        options.dataset, options.devices, cache_dir=args.cache, network_info=args.network_info,
+        options.dataset, labels, cache_dir=args.cache, network_info=args.network_info,
         jobs=args.jobs, may_install=not args.no_install, is_quiet=args.json or args.quiet,
     )  # fmt: skip
     with training_progress(is_quiet=args.json or args.quiet) as progress:

@@ -204,7 +204,8 @@ class TrainedModel:
                 f"expected one of {', '.join(names)}, or a model fine-tuned on {device.name}: "
                 "`cdmpp finetune --help`"
             )
-        missed = np.log(measured_s) - np.log(self.estimate(on_device(samples, device)).latency_s)
+        there = np.log(self.estimate(on_device(samples, device)).latency_s)
+        measured = np.log(measured_s)
         latency_s, half_width = found.latency_s.copy(), np.log(found.high_s / found.latency_s)
         mean_s = found.mean_s.copy()
         strange = found.out_of_distribution
@@ -220,17 +221,22 @@ class TrainedModel:
                     "run the same programs"
                 )
             known = self.card.transfer
-            if known is None or related not in known.shares:
+            pair = known.pair(device.name, asked.name) if known else None
+            if known is None or (pair is None and related not in known.shares):
                 raise UsageError(
                     f"the model was never judged on programs measured on both of two devices like "
                     f"{device.name} and {asked.name}; expected a model trained on records of the "
                     "same programs on two of them"
                 )
             rows = np.flatnonzero((samples.device == index) & np.isfinite(measured_s))
-            factor = np.exp(known.shares[related] * missed[rows])
-            latency_s[rows] *= factor
-            mean_s[rows] *= factor
-            widths = known.intervals.get(related)
+            own = np.log(latency_s[rows])
+            if pair is None:
+                log_s = own + known.shares[related] * (measured - there)[rows]
+                widths = known.intervals.get(related)
+            else:
+                log_s, widths = pair.log_s(own, there[rows], measured[rows]), pair.intervals
+            latency_s[rows] = np.exp(log_s)
+            mean_s[rows] *= np.exp(log_s - own)
             if widths is not None:
                 near = rows[~is_strange[rows]]
                 half_width[near] = widths.half_width(samples.take(near))

@@ -28,6 +28,7 @@ from cdmpp.datasets.splits import split
 from cdmpp.files.atomic import write_columns, write_json, write_text
 from cdmpp.machine import commit, machine, versions
 from cdmpp.metrics import Judged, mean_and_interval, spearman_by_task
+from cdmpp.models.ensemble import EnsembleCostModel
 from cdmpp.models.parts.labels import least_mape_factor
 from cdmpp.text import markdown_table, percent_text
 from cdmpp.training.machine_code.model import CodeModel, CodeRows
@@ -40,6 +41,9 @@ LINES = {
     "oracle": "the median of the program's own task and device (known only afterwards)",
     "core": "the time of the instructions on a core, one factor",
     "model": "fast tier: the ensemble, nothing compiled",
+    "transformer": "its transformer alone",
+    "transformer_mape": "the same, times the factor of least MAPE (validation part)",
+    "thirds": "a third each of transformer, perceptron and trees, times that factor",
     "trees": "compiled, trees alone",
     "perceptron": "compiled, perceptron alone",
     "compiled": "compiled tier: the ensemble with both",
@@ -95,13 +99,20 @@ def run(samples: Samples, code: Code, seed: int, folder: Path) -> None:
     own_median = np.array([np.median(measured_s[owner == one]) for one in range(owner.max() + 1)])
     log_s, half_width = found.estimate(test)
     least = least_mape_factor(np.exp(found.estimate(validation)[0]), own[1].latency_s)
+    model = trained.model
+    assert isinstance(model, EnsembleCostModel)
+    known, asked = model.parts_s(own[1]), model.parts_s(own[2])
+    third, asked_third = (np.exp(np.log(parts).mean(axis=0)) for parts in (known, asked))
     write_columns(
         folder / "compiled.parquet",
         {
             "task": test.task.astype(object), "device": device, "measured_s": measured_s,
             "constant": np.full(len(test), np.median(own[0].latency_s)),
             "oracle": own_median[owner], "core": factor * np.exp(test.core_log_s),
-            "model": np.exp(test.model_log_s), "trees": np.exp(trees),
+            "model": np.exp(test.model_log_s), "transformer": asked[0],
+            "transformer_mape": least_mape_factor(known[0], own[1].latency_s) * asked[0],
+            "thirds": least_mape_factor(third, own[1].latency_s) * asked_third,
+            "trees": np.exp(trees),
             "perceptron": np.exp(perceptron), "compiled": np.exp(log_s),
             "compiled_mape": least * np.exp(log_s),
             "low_s": np.exp(log_s - half_width), "high_s": np.exp(log_s + half_width),

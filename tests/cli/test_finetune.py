@@ -75,6 +75,17 @@ def test_model_of_the_run_can_be_used(tuned, data, capsys):
     assert [spec["name"] for spec in card["devices"]] == list(DEVICES)
 
 
+def test_times_on_a_known_device_count_in(data, source, tmp_path, capsys):
+    run = tmp_path / "beside"
+    options = ["--from", str(source), "--device", DEVICES[1], "--measured-on", DEVICES[0]]
+    assert main(["finetune", *data, *QUICK_TUNING, *options, "--budget", "3tasks"]) == 2
+    assert "expected at least 5" in capsys.readouterr().err
+    arguments = [*data, *QUICK_TUNING, *options, "--budget", "all", "--out", str(run)]
+    assert main(["finetune", *arguments]) == 0
+    (pair,) = json.loads((run / "model.json").read_text())["transfer"]["pairs"]
+    assert (pair["source"], pair["target"]) == (DEVICES[0], DEVICES[1])
+
+
 def test_tasks_are_printed(data, source, tmp_path, capsys):
     options = [
         "--from",
@@ -156,6 +167,7 @@ def fails(arguments: list[str], capsys) -> tuple[int, str]:
         (["--network", "no-such-network"], 2, "unknown network 'no-such-network'"),
         (["--from", "no-such-run"], 3, "no trained model at no-such-run"),
         (["--set", "finetune.what=nothing"], 2, "nothing"),
+        (["--measured-on", DEVICES[1]], 2, "expected a device that the model was trained on"),
     ],
 )
 def test_errors_are_one_clear_sentence(arguments, code, text, data, source, tmp_path, capsys):

@@ -15,7 +15,7 @@ from cdmpp.errors import DataError, UsageError
 from cdmpp.models.base import CostModel
 from cdmpp.training.estimates import TrainedModel
 from cdmpp.training.run_folder import ModelCard
-from cdmpp.training.transfer import Transfer, fit_transfer, relation
+from cdmpp.training.transfer import Transfer, fit_pairs, fit_transfer, relation
 from cdmpp.training.transferred import transfer_dataset
 from cdmpp.training.uncertainty.calibration import calibrate
 from tests.models.synthetic import make_samples
@@ -155,3 +155,25 @@ def test_nothing_measured_on_both_cannot_be_judged() -> None:
     assert np.isnan(found.samples.latency_s).all()
     with pytest.raises(DataError, match="nothing to judge by"):
         found.judged(trained)
+
+
+def test_a_budget_says_how_the_times_on_another_device_are_to_be_read() -> None:
+    samples = alike(12, seed=3)
+    first, second = samples.devices
+    own = samples.take(samples.device == 1)
+    measured = np.full(len(samples.programs.program_id), np.nan)
+    measured[samples.program[samples.device == 0]] = samples.latency_s[samples.device == 0]
+    source_s, ones = measured[own.program], np.ones(len(own))
+    slower = replace(own, latency_s=3.0 * own.latency_s)
+    (pair,) = fit_pairs(slower, ones, first.name, source_s, ones)
+    assert (pair.source, pair.target) == (first.name, second.name)
+    assert pair.share == pytest.approx(SHARE, abs=0.1)
+    assert np.exp(pair.offset) == pytest.approx(3.0, rel=0.1)
+    transfer = Transfer({"other_cpu": 0.0}, {}, (pair,))
+    assert Transfer.from_json(json.loads(json.dumps(asdict(transfer)))) == transfer
+    trained = model_of(samples, transfer)
+    found = trained.measured_elsewhere(own, trained.estimate(own), source_s, first)
+    error = np.abs(found.latency_s / slower.latency_s - 1.0)
+    assert error.mean() < 0.1
+    few = slower.take(slower.task_id < 4)
+    assert fit_pairs(few, ones[: len(few)], first.name, source_s[: len(few)], ones) == ()

@@ -14,7 +14,12 @@ from typing import Any
 
 import orjson
 
-from cdmpp.datasets.tenset.record_line import FAILED_COST_S, KNOWN_VERSIONS, target_device
+from cdmpp.datasets.tenset.record_line import (
+    FAILED_COST_S,
+    KNOWN_VERSIONS,
+    is_hardware_number,
+    target_device,
+)
 from cdmpp.records import MeasureRecord, normalise_workload_key
 
 #: A text whose JSON is the same whoever writes it.
@@ -76,7 +81,7 @@ def _is_hardware(value: Any) -> bool:
     return (
         type(value) is list
         and len(value) == _HARDWARE_PARAM_COUNT
-        and set(map(type, value)) == {int}
+        and all(map(is_hardware_number, value))
     )
 
 

@@ -39,6 +39,11 @@ class RecordLineError(DataError):
         self.detail = detail
 
 
+def is_hardware_number(value: Any) -> bool:
+    """Whether it is an integer that native code can hold."""
+    return type(value) is int and abs(value) < 2**63
+
+
 def target_device(target: str) -> str | None:
     """Returns the device label that a target names (`-model=t4`), None where it names none."""
     match = _MODEL.search(target)
@@ -129,9 +134,10 @@ def _parse_input(value: Any) -> tuple[str, str, tuple[int, ...], tuple[list[Any]
     if not (
         isinstance(hardware_params, list)
         and len(hardware_params) == expected_count
-        and all(type(item) is int for item in hardware_params)
+        and all(is_hardware_number(item) for item in hardware_params)
     ):
-        raise RecordLineError("malformed hardware parameters", "expected 8 integers")
+        detail = "expected 8 integers of at most 63 bits"
+        raise RecordLineError("malformed hardware parameters", detail)
     if not (isinstance(state, list) and len(state) == 2 and isinstance(state[1], list)):
         raise RecordLineError("malformed state", "expected [[], steps]")
     for number, step in enumerate(state[1]):

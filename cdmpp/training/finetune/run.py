@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +15,16 @@ from cdmpp.datasets.budget import hold_out, of_tasks
 from cdmpp.datasets.judge import judge_in_detail, oracle_task_median
 from cdmpp.datasets.samples import Samples
 from cdmpp.datasets.sampling import SamplingMethod, choose_tasks, untouched_tasks, workload_count
+from cdmpp.datasets.selection import of_devices
 from cdmpp.datasets.splits import network_family
 from cdmpp.errors import DataError, UsageError
 from cdmpp.files.atomic import make_folder, write_json
 from cdmpp.models.base import CostModel
 from cdmpp.nn.loop.progress import RunProgress
 from cdmpp.pretrained import model_folder
+from cdmpp.training.estimates import load_trained
 from cdmpp.training.finetune.adapt import Adapted, adapt
+from cdmpp.training.finetune.elsewhere import Elsewhere, times_elsewhere
 from cdmpp.training.finetune.few_shot import tunable
 from cdmpp.training.finetune.one_factor import as_device, fit_one_factor, with_devices
 from cdmpp.training.finetune.options import FinetuneOptions
@@ -37,7 +40,9 @@ from cdmpp.training.run_folder import (
     split_facts,
     task_digest,
     write_predictions,
+    write_transfer,
 )
+from cdmpp.training.transfer import Transfer
 from cdmpp.training.uncertainty.strangers import TrainingTasks
 
 FINE_TUNED = "fine-tuned"
@@ -64,6 +69,9 @@ class FinetuneRunOptions:
         sampler: how they are chosen.
         seed: decides the choice of tasks and the training.
         compare: whether models trained on the budget alone are judged too.
+        measured_on: label of a device that the model knows, whose times of the same programs, in
+            the same data set, say more of the new ones: a budget is chosen and judged among the
+            programs that it has measured; empty = none.
         finetune: how the model is adapted.
     """
 
@@ -75,6 +83,7 @@ class FinetuneRunOptions:
     sampler: SamplingMethod = "kmeans"
     seed: int = 0
     compare: bool = False
+    measured_on: str = ""
     finetune: FinetuneOptions = field(default_factory=FinetuneOptions)
 
 
@@ -151,11 +160,11 @@ def finetune_run(
     folder, all of it but the report.
 
     Args:
-        samples: measurements of the target devices.
+        samples: measurements of the target devices, and of `measured_on`.
 
     Raises:
-        UsageError: the folder holds another run, the budget does not fit, or the model's kind
-            cannot be fine-tuned.
+        UsageError: the folder holds another run, the budget does not fit, the model's kind
+            cannot be fine-tuned, or it does not know `measured_on`.
         DataError: no model in `from_run`, features of another schema, or no task to judge with.
     """
     report = on_progress or (lambda what, progress: None)
@@ -166,7 +175,18 @@ def finetune_run(
             "--compare judges other models on tasks outside the budget, and --budget all leaves "
             "none; expected one of the two, e.g. --budget 10tasks --compare"
         )
+    elsewhere = (
+        times_elsewhere(samples, options.measured_on, options.devices, card)
+        if options.measured_on
+        else None
+    )
+    if elsewhere is not None:
+        samples = of_devices(samples, options.devices)
+        if options.budget:
+            samples = samples.take(elsewhere.known(samples))
     budget = choose_budget(options, samples, card)
+    if elsewhere is not None:
+        elsewhere.check(budget.train)
     tunable(model, options.finetune)
     zero_shot = model.predict(budget.test)  # refuses other features before anything is written
     make_folder(run_dir, what="run folder")
@@ -182,7 +202,7 @@ def finetune_run(
         on_progress=lambda progress: report("fine-tuning", progress),
     )
     training_s = time.perf_counter() - started
-    card = _save(result, run_dir, options, card, budget)
+    card = _save(result, run_dir, options, card, budget, elsewhere)
     labels = tuple(spec.name for spec in trained_on)
     nearest, factor = fit_one_factor(model, with_devices(budget.train, trained_on), labels)
     started = time.perf_counter()
@@ -191,6 +211,9 @@ def finetune_run(
         predicted_s = {FINE_TUNED: result.model.predict(test)}
         known = as_device(with_devices(test, trained_on), nearest)
         predicted_s |= {ONE_FACTOR: factor * model.predict(known), ZERO_SHOT: zero_shot}
+        if elsewhere is not None and card.transfer is not None and card.transfer.pairs:
+            line = f"{FINE_TUNED}, {elsewhere.device.name} known"
+            predicted_s[line] = elsewhere.counted_in(load_trained(run_dir), test)
     else:
         assert result.held_out is not None
         test, held_out_s = result.held_out, result.held_out_s
@@ -249,6 +272,7 @@ def _save(
     options: FinetuneRunOptions,
     card: ModelCard,
     budget: Budget,
+    elsewhere: Elsewhere | None,
 ) -> ModelCard:
     """Writes the adapted model and returns its card."""
     adapted = extended_card(card, result.model.kind, budget.train, _split_facts(options, budget))
@@ -265,7 +289,13 @@ def _save(
         validation_s=result.held_out_s[result.choice.kept],
         base_tasks=base_tasks,
     )
-    return adapted
+    if elsewhere is None:
+        return adapted
+    held_out_s = result.held_out_s[result.choice.kept]
+    pairs = elsewhere.pairs(result.model, result.held_out, held_out_s)
+    transfer = replace(adapted.transfer or Transfer({}, {}), pairs=pairs)
+    write_transfer(run_dir, transfer)
+    return replace(adapted, transfer=transfer)
 
 
 def _on_budget_alone(

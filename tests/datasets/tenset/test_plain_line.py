@@ -58,6 +58,7 @@ def test_real_lines_are_plain_and_read_alike(lines: list[str]) -> None:
         {"version": "v9"},
         {"task": ['["a"]', "cuda"]},
         {"task": ['["a"]', "llvm", [8] * 7, "", 2, []]},
+        {"task": ['["a"]', "cuda", [2**63] * 8, "", 2, []]},
         {"task": ['["a"]', "llvm", [8.0] * 8, "", 2, []]},
         {"task": ['["\u00e9"]', "llvm", [8] * 8, "", 2, []]},
         {"task": ['["a"]', " ", [8] * 8, "", 2, []]},

@@ -117,6 +117,8 @@ def test_a_failed_measurement_is_kept_with_its_error(
         (record_text(task=[3, "llvm"]), "malformed task"),
         (record_text(task=[KEY, " "]), "malformed task"),
         (record_text(task=[KEY, "llvm", [1, 2]]), "malformed hardware parameters"),
+        (record_text(task=[KEY, "cuda", [2**63, *range(7)]]), "malformed hardware parameters"),
+        (record_text(task=[KEY, "cuda", [10**30, *range(7)]]), "malformed hardware parameters"),
         (record_text(steps=[["SP", 1], []]), "malformed step"),
         (record_text(steps=[[1, "SP"]]), "malformed step"),
         (record_text(steps=[["SP", float("nan")]]), "malformed step"),

@@ -1,0 +1,92 @@
+"""A device that a model knows beside a new one: what its times of the same programs say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cdmpp.datasets.samples import Samples
+from cdmpp.datasets.selection import of_devices
+from cdmpp.devices.spec import DeviceSpec
+from cdmpp.errors import UsageError
+from cdmpp.models.base import CostModel
+from cdmpp.training.estimates import TrainedModel
+from cdmpp.training.run_folder import ModelCard
+from cdmpp.training.transfer import LEAST_TASKS, PairTransfer, fit_pairs, on_device
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Elsewhere:
+    """Times on a device that the model knows.
+
+    Attributes:
+        device: it.
+        latency_s: float64 [P], seconds of each program; NaN where it was not measured.
+    """
+
+    device: DeviceSpec
+    latency_s: FloatArray
+
+    def known(self, samples: Samples) -> NDArray[np.bool_]:
+        """Returns bool [N], which programs were measured on the device."""
+        return np.asarray(np.isfinite(self.latency_s[samples.program]), bool)
+
+    def check(self, budget: Samples) -> None:
+        """Checks that a budget is enough to say how the times are to be read.
+
+        Raises:
+            UsageError: it is too small.
+        """
+        tasks = len(np.unique(budget.task_id[self.known(budget)]))
+        if tasks < LEAST_TASKS:
+            raise UsageError(
+                f"--measured-on {self.device.name}: {tasks} tasks of the budget were measured "
+                f"there too, expected at least {LEAST_TASKS}; give a larger --budget"
+            )
+
+    def pairs(
+        self, model: CostModel, held_out: Samples, held_out_s: FloatArray
+    ) -> tuple[PairTransfer, ...]:
+        """Returns what the times say of each device of a budget.
+
+        Args:
+            model: the adapted model, which says of the known device what it said before.
+            held_out: the budget.
+            held_out_s: float64 [N], what models that had not seen them say of it.
+        """
+        there_s = model.predict(on_device(held_out, self.device))
+        source_s = self.latency_s[held_out.program]
+        return fit_pairs(held_out, held_out_s, self.device.name, source_s, there_s)
+
+    def counted_in(self, trained: TrainedModel, samples: Samples) -> FloatArray:
+        """Returns float64 [N], what an adapted model says of programs that were measured on it."""
+        alone = trained.estimate(samples)
+        source_s = self.latency_s[samples.program]
+        return trained.measured_elsewhere(samples, alone, source_s, self.device).latency_s
+
+
+def times_elsewhere(samples: Samples, label: str, new: Sequence[str], card: ModelCard) -> Elsewhere:
+    """Returns the times of a data set's programs on a device that a model knows.
+
+    Args:
+        new: labels of the devices that the model is adapted to.
+
+    Raises:
+        UsageError: the model was not trained on it, or it is one of the new ones.
+        DataError: nothing was measured on it.
+    """
+    known = {spec.name: spec for spec in card.devices}
+    if label not in known or label in new or not new:
+        raise UsageError(
+            f"--measured-on {label}: expected a device that the model was trained on "
+            f"({', '.join(known)}), beside a --device that is another one"
+        )
+    own = of_devices(samples, [label])
+    latency_s = np.full(len(samples.programs.program_id), np.nan)
+    latency_s[own.program] = own.latency_s
+    return Elsewhere(known[label], latency_s)
