@@ -50,7 +50,7 @@ from tvm_helper.measure.records_code import write_records_code
 NAME = "gpu-code"
 ANSOR = ROOT / "data" / "ansor-gpu"
 #: Programs of a workload: of each device's AutoTVM log, and of Ansor's records.
-PER_TASK = {"v100": 8, "gtx1650": 8, "t4": 60}
+PER_TASK = {"v100": 8, "gtx1650": 8, "t4": 40}
 OF_ANSOR = 5
 #: What is judged -> its extracted folders.
 SETS = {

@@ -112,7 +112,7 @@ def _read_by_model(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     def time_of(code: Any, devices: Any, device: Any) -> Any:
         read.append(code)
-        return np.full((len(code), 8), np.log(3.0))
+        return np.full((len(code), 6), np.log(3.0))
 
     monkeypatch.setattr("cdmpp.training.machine_code.model.gpu_log_s", time_of)
     return read
