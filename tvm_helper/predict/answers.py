@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.models.assemble import AskedProgram
@@ -62,6 +62,50 @@ class Prediction:
     def out_of_distribution(self) -> bool | None:
         """Whether program or device is strange to the model; None where that is not known."""
         return True if self.is_new_device else self.is_far
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns what `predict --json` and the server say of a program."""
+        return {**self.record_json(), **self._own_json()}
+
+    def record_json(self) -> dict[str, Any]:
+        """Returns the values that every `predict --json` has."""
+        return {
+            "program_id": self.program_id,
+            "device": self.device,
+            "latency_s": self.latency_s,
+            "low_s": self.low_s,
+            "high_s": self.high_s,
+            "measured_s": self.measured_s,
+            "out_of_distribution": self.out_of_distribution,
+            "is_floor": self.is_floor,
+            "nearest_tasks": [
+                {"task": near.task, "operator": near.operator, "distance": near.distance}
+                for near in self.nearest
+            ],
+        }
+
+    def _own_json(self) -> dict[str, Any]:
+        found = self.explanation
+        return {
+            "name": self.name,
+            "operator": self.operator,
+            "mean_s": self.mean_s,
+            "is_scheduled": self.is_scheduled,
+            "is_new_device": self.is_new_device,
+            "reason": self.reason,
+            "explanation": None
+            if found is None or self.latency_s is None
+            else {
+                "buffer": found.buffer,
+                "leaf": found.leaf,
+                "leaves": found.leaves,
+                "share": found.share,
+                "bound": found.bound,
+                "roofline_s": found.roofline_s,
+                "unknown_rates": list(found.assumed),
+                "text": found.text(self.latency_s),
+            },
+        }
 
 
 def misfit(device: DeviceSpec, *, is_gpu: bool) -> str | None:

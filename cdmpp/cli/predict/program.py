@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cdmpp.cli.predict.text import cell, print_notes, program_row
+from cdmpp.cli.predict.text import cell, print_notes
 from cdmpp.errors import DataError
 from cdmpp.text import aligned
 from tvm_helper.predict.answers import Prediction
@@ -29,7 +29,7 @@ def predict_program(path: Path, predictor: Predictor, *, as_json: bool, is_quiet
             "programs that the named devices can run"
         )
     if as_json:
-        print(json.dumps([program_row(prediction) for prediction in found], allow_nan=False))
+        print(json.dumps([prediction.to_json() for prediction in found], allow_nan=False))
         return
     _print(found)
     if not is_quiet:

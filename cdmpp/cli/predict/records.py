@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from cdmpp.cli.predict.text import print_notes, row
+from cdmpp.cli.predict.text import print_notes
 from cdmpp.errors import DataError
 from cdmpp.pretrained import model_folder
 from cdmpp.text import aligned, interval_text, seconds_text
@@ -63,10 +63,9 @@ def predict_record_file(
 
 
 def _row(one: Prediction) -> dict[str, Any]:
-    is_known = one.is_far is not None
-    return (
-        row(one) if is_known else {**row(one), "out_of_distribution": None, "nearest_tasks": None}
-    )
+    row = one.record_json()
+    unknown = {"out_of_distribution": None, "nearest_tasks": None}
+    return row if one.is_far is not None else {**row, **unknown}
 
 
 def _print(programs: tuple[Prediction, ...], measured_on: str | None) -> None:

@@ -1,58 +1,13 @@
-"""Predictions of programs as JSON and as text."""
+"""Predictions of programs as text."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 from cdmpp.text import interval_text, short_task
 from cdmpp.training.run_folder import ModelCard
 from tvm_helper.predict.answers import Prediction
-
-
-def row(one: Prediction) -> dict[str, Any]:
-    """Returns the values that every `predict --json` has."""
-    return {
-        "program_id": one.program_id,
-        "device": one.device,
-        "latency_s": one.latency_s,
-        "low_s": one.low_s,
-        "high_s": one.high_s,
-        "measured_s": one.measured_s,
-        "out_of_distribution": one.out_of_distribution,
-        "is_floor": one.is_floor,
-        "nearest_tasks": [
-            {"task": near.task, "operator": near.operator, "distance": near.distance}
-            for near in one.nearest
-        ],
-    }
-
-
-def program_row(one: Prediction) -> dict[str, Any]:
-    """Returns those of a program of one's own."""
-    found = one.explanation
-    return {
-        **row(one),
-        "name": one.name,
-        "operator": one.operator,
-        "mean_s": one.mean_s,
-        "is_scheduled": one.is_scheduled,
-        "is_new_device": one.is_new_device,
-        "reason": one.reason,
-        "explanation": None
-        if found is None or one.latency_s is None
-        else {
-            "buffer": found.buffer,
-            "leaf": found.leaf,
-            "leaves": found.leaves,
-            "share": found.share,
-            "bound": found.bound,
-            "roofline_s": found.roofline_s,
-            "unknown_rates": list(found.assumed),
-            "text": found.text(one.latency_s),
-        },
-    }
 
 
 def cell(one: Prediction) -> str:
