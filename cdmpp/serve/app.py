@@ -9,7 +9,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
-from cdmpp import __version__
+from cdmpp import __version__, errors
 from cdmpp.errors import CdmppError, DataError, DeviceError, UsageError
 from cdmpp.serve import schemas
 from cdmpp.serve.gate import App, Gate, error_body
@@ -92,7 +92,8 @@ def _add_errors(app: FastAPI) -> None:
     @app.exception_handler(CdmppError)
     async def expected(request: Request, error: CdmppError) -> Response:
         status = next((code for kind, code in _STATUS if isinstance(error, kind)), 422)
-        return _error(request, status, type(error).__name__, str(error))
+        known = (kind.__name__ for kind in type(error).__mro__ if hasattr(errors, kind.__name__))
+        return _error(request, status, next(known), str(error))
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:

@@ -9,12 +9,13 @@ for row in client.predict([{"tvmscript": text}], devices=["t4"])["predictions"]:
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
-import threading
+import queue
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 from urllib.parse import urlsplit
 
 from cdmpp import errors
@@ -27,7 +28,7 @@ _BUSY = (503, 504)
 
 
 class Client:
-    """A server that is asked. Threads may share one; each has a connection of its own.
+    """A server that is asked. Threads may share one.
 
     A request that finds nobody, or a busy server, is tried again with longer and longer pauses.
 
@@ -55,7 +56,7 @@ class Client:
         self._token = token
         self._timeout_s = timeout_s
         self._tries = tries
-        self._own = threading.local()
+        self._idle: queue.SimpleQueue[http.client.HTTPConnection] = queue.SimpleQueue()
 
     def predict(
         self, programs: Sequence[Entry], *, devices: Sequence[str] = (), model: str | None = None
@@ -154,32 +155,39 @@ class Client:
         raise failure
 
     def close(self) -> None:
-        """Closes this thread's connection; the next request opens another one."""
-        connection = getattr(self._own, "connection", None)
-        if connection is not None:
-            connection.close()
-        self._own.connection = None
+        """Closes idle connections; the next request opens another one."""
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._idle.get_nowait().close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        self.close()
 
     def _once(self, method: str, path: str, body: bytes | None) -> tuple[int, Any, bytes]:
-        connection = getattr(self._own, "connection", None)
-        if connection is None:
-            kind = (
-                http.client.HTTPSConnection
-                if self._parts.scheme == "https"
-                else http.client.HTTPConnection
-            )
-            connection = kind(str(self._parts.hostname), self._parts.port, timeout=self._timeout_s)
-            self._own.connection = connection
         headers = {"Content-Type": "application/json"} if body is not None else {}
         if self._token is not None:
             headers["Authorization"] = f"Bearer {self._token}"
+        connection = self._connection()
         try:
             connection.request(method, self._parts.path.rstrip("/") + path, body, headers)
             answer = connection.getresponse()
-            return answer.status, answer.headers, answer.read()
+            found = answer.status, answer.headers, answer.read()
         except BaseException:
-            self.close()
+            connection.close()
             raise
+        self._idle.put(connection)
+        return found
+
+    def _connection(self) -> http.client.HTTPConnection:
+        try:
+            return self._idle.get_nowait()
+        except queue.Empty:
+            is_safe = self._parts.scheme == "https"
+            kind = http.client.HTTPSConnection if is_safe else http.client.HTTPConnection
+            return kind(str(self._parts.hostname), self._parts.port, timeout=self._timeout_s)
 
     def _value(self, data: bytes) -> dict[str, Any]:
         try:

@@ -38,7 +38,7 @@ class Scored:
     start: int = 0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Job:
     model: HotModel
     asked: Sequence[AskedProgram]
