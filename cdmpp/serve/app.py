@@ -126,5 +126,6 @@ def _described(hot: HotModel) -> schemas.ServedModel:
         name=hot.name, version=hot.version, kind=card.kind,
         devices=[spec.name for spec in card.devices], feature_schema=card.feature_schema,
         data_hash=card.data_hash, has_intervals=card.calibration is not None,
+        has_new_intervals=card.of_new_devices is not None,
         loaded_at=hot.loaded_at, last_error=hot.last_error,
     )  # fmt: skip

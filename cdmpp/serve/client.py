@@ -14,7 +14,9 @@ import http.client
 import json
 import queue
 import time
+import weakref
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlsplit
 
@@ -57,6 +59,7 @@ class Client:
         self._timeout_s = timeout_s
         self._tries = tries
         self._idle: queue.SimpleQueue[http.client.HTTPConnection] = queue.SimpleQueue()
+        weakref.finalize(self, _close_all, self._idle)
 
     def predict(
         self, programs: Sequence[Entry], *, devices: Sequence[str] = (), model: str | None = None
@@ -155,10 +158,8 @@ class Client:
         raise failure
 
     def close(self) -> None:
-        """Closes idle connections; the next request opens another one."""
-        with contextlib.suppress(queue.Empty):
-            while True:
-                self._idle.get_nowait().close()
+        """Closes idle connections, as the end of the client does; a request opens another one."""
+        _close_all(self._idle)
 
     def __enter__(self) -> Self:
         return self
@@ -220,3 +221,24 @@ class Client:
             f"no answer from the server {self.url} ({why}, {self._tries} tries); see whether it "
             "runs: start it with `cdmpp serve`"
         )
+
+
+def _close_all(idle: queue.SimpleQueue[http.client.HTTPConnection]) -> None:
+    with contextlib.suppress(queue.Empty):
+        while True:
+            idle.get_nowait().close()
+
+
+def read_token(path: Path | None) -> str | None:
+    """Returns the first line of a token's file; None where there is no file.
+
+    Raises:
+        UsageError: it cannot be read.
+    """
+    if path is None:
+        return None
+    try:
+        lines = path.read_text("ascii").splitlines()
+    except (OSError, ValueError) as error:
+        raise UsageError(f"--token-file {path}: cannot be read ({error})") from None
+    return lines[0].strip() if lines else ""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cdmpp.errors import UsageError
+from cdmpp.serve.client import read_token
 
 _SHORTEST_TOKEN = 16
 
@@ -73,11 +74,7 @@ class ServeOptions:
                 f"--host {self.host}: others can connect, so a token is needed; make one with "
                 "`openssl rand -hex 32 > token` and give --token-file token"
             )
-        try:
-            lines = self.token_file.read_text("ascii").splitlines()
-        except (OSError, ValueError) as error:
-            raise UsageError(f"--token-file {self.token_file}: cannot be read ({error})") from None
-        token = lines[0].strip() if lines else ""
+        token = read_token(self.token_file) or ""
         if len(token) < _SHORTEST_TOKEN:
             raise UsageError(
                 f"--token-file {self.token_file}: a token of {len(token)} characters can be "

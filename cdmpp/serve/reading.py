@@ -139,7 +139,7 @@ def _read_program(row: dict[str, Any], device: DeviceSpec, asts: Any) -> ReadPro
         return ReadProgram(*facts, None, row["reason"])
     asked = AskedProgram(
         row["program_id"], row["task"], next(asts), device, schedule=row["schedule"],
-        operator=row["operator"],
+        operator=row["operator"], measured_s=row["measured_s"],
     )  # fmt: skip
     return ReadProgram(*facts, asked, is_scheduled=row["is_scheduled"])
 

@@ -139,6 +139,7 @@ class ServedModel(BaseModel):
     feature_schema: dict[str, int]
     data_hash: str
     has_intervals: bool
+    has_new_intervals: bool
     loaded_at: float
     last_error: str | None
 

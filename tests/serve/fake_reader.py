@@ -26,7 +26,13 @@ def read(request: dict[str, Any], begin: Any) -> dict[str, Any]:
             if word == "refuse":
                 rows.append({**row, "reason": "refused on purpose"})
                 continue
-            own = {"program_id": "1", "task": "task|llvm", "schedule": None, "is_scheduled": True}
+            own = {
+                "program_id": "1",
+                "task": "task|llvm",
+                "schedule": None,
+                "is_scheduled": True,
+                "measured_s": None,
+            }
             rows.append({**row, "reason": None, **own})
             asts += programs(1, seed=len(word))
     return {"asked": rows, "leaves": encode_asts(asts)}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import socket
 import subprocess
 import sys
@@ -73,7 +72,6 @@ def server(model: Path, **options: Any) -> Iterator[tuple[str, subprocess.Popen[
     with subprocess.Popen(
         [sys.executable, "-m", "tests.serve.serve_child", json.dumps(facts)], cwd=ROOT, text=True,
         stdout=subprocess.PIPE,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
     ) as process:  # fmt: skip
         assert process.stdout is not None
         try:

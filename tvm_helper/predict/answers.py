@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -67,6 +68,18 @@ class Prediction:
         """Returns what `predict --json` and the server say of a program."""
         return {**self.record_json(), **self._own_json()}
 
+    @classmethod
+    def from_json(cls, row: Mapping[str, Any]) -> Prediction:
+        """Rebuilds what `to_json` described, without the explanation."""
+        return cls(
+            name=row["name"], operator=row["operator"], device=row["device"],
+            program_id=row["program_id"], latency_s=row["latency_s"], low_s=row["low_s"],
+            high_s=row["high_s"], mean_s=row["mean_s"], is_far=row["is_far"],
+            is_new_device=row["is_new_device"], is_floor=row["is_floor"],
+            nearest=tuple(NearTask(**near) for near in row["nearest_tasks"]),
+            reason=row["reason"], is_scheduled=row["is_scheduled"], measured_s=row["measured_s"],
+        )  # fmt: skip
+
     def record_json(self) -> dict[str, Any]:
         """Returns the values that every `predict --json` has."""
         return {
@@ -91,6 +104,7 @@ class Prediction:
             "operator": self.operator,
             "mean_s": self.mean_s,
             "is_scheduled": self.is_scheduled,
+            "is_far": self.is_far,
             "is_new_device": self.is_new_device,
             "reason": self.reason,
             "explanation": None

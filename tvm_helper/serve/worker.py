@@ -6,8 +6,8 @@ than `_MEMORY_BYTES`.
 Request `read`: `entries`, each {"tvmscript": text}, {"tir_json": text} or {"records": [line],
 "dag": text or null, "target": text or null}; and `devices`, DeviceSpecs as JSON. Answer: `asked`,
 for every program of every entry on every device {entry, name, operator, device, reason} and, where
-the reason is null, {program_id, task, schedule, is_scheduled}; and `leaves`, the leaf tables of
-those without a reason, in order.
+the reason is null, {program_id, task, schedule, is_scheduled, measured_s}; and `leaves`, the leaf
+tables of those without a reason, in order.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ def _asked_row(
     row = _row(name, asked.operator, asked.device, None)
     return {
         **row, "program_id": asked.program_id, "task": asked.task, "schedule": asked.schedule,
-        "is_scheduled": is_scheduled,
+        "is_scheduled": is_scheduled, "measured_s": asked.measured_s,
     }, asked.ast  # fmt: skip
 
 

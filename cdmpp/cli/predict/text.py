@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+from cdmpp.serve.client import Client
 from cdmpp.text import interval_text, short_task
 from cdmpp.training.run_folder import ModelCard
 from tvm_helper.predict.answers import Prediction
@@ -16,9 +18,36 @@ def cell(one: Prediction) -> str:
     return f"{interval_text(one.latency_s, one.low_s, one.high_s)}{mark}"
 
 
-def print_notes(found: Sequence[Prediction], card: ModelCard) -> None:
+@dataclass(frozen=True)
+class ModelFacts:
+    """What the notes below predictions need to know of a model.
+
+    Attributes:
+        trained_on: labels.
+        has_intervals: whether it has any.
+        has_new_intervals: whether they were measured on devices left out of trainings.
+    """
+
+    trained_on: Sequence[str]
+    has_intervals: bool
+    has_new_intervals: bool
+
+    @classmethod
+    def of(cls, card: ModelCard) -> ModelFacts:
+        """Returns those of a model here."""
+        names = [spec.name for spec in card.devices]
+        return cls(names, card.calibration is not None, card.of_new_devices is not None)
+
+    @classmethod
+    def of_served(cls, client: Client, name: str | None) -> ModelFacts:
+        """Returns those of a server's model; None = its first."""
+        one = next(one for one in client.models() if name in (None, one["name"]))
+        return cls(one["devices"], one["has_intervals"], one["has_new_intervals"])
+
+
+def print_notes(found: Sequence[Prediction], model: ModelFacts) -> None:
     """Says what the marks mean, and why something has no latency."""
-    if card.calibration is None:
+    if not model.has_intervals:
         print(
             "cdmpp: no intervals: the model was calibrated on too few tasks, or by an older "
             "version; train again with more tasks in the validation part",
@@ -26,8 +55,8 @@ def print_notes(found: Sequence[Prediction], card: ModelCard) -> None:
         )
     strange = sum(bool(one.out_of_distribution) for one in found)
     if strange:
-        is_measured = card.of_new_devices is not None and not any(one.is_far for one in found)
-        why = "; their intervals are widened, and may be too narrow" if card.calibration else ""
+        is_measured = model.has_new_intervals and not any(one.is_far for one in found)
+        why = "; their intervals are widened, and may be too narrow" if model.has_intervals else ""
         if is_measured:
             why = "; their intervals are those of devices that were left out of trainings"
         print(f"\n! {strange} of {len(found)} are out of distribution{why}")
@@ -35,7 +64,7 @@ def print_notes(found: Sequence[Prediction], card: ModelCard) -> None:
     if floors:
         least = "what the device needs at the least: the model says less"
         print(f"\n{floors} of {len(found)} are {least}")
-    trained_on = ", ".join(spec.name for spec in card.devices)
+    trained_on = ", ".join(model.trained_on)
     for device in dict.fromkeys(one.device for one in found if one.is_new_device):
         print(f"  device {device} was not trained on; the model knows {trained_on}")
     strangers: dict[str, Prediction] = {}
