@@ -8,9 +8,12 @@ from typing import Any
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.responses import FileResponse
+from starlette.staticfiles import StaticFiles
 
 from cdmpp import __version__, errors
 from cdmpp.errors import CdmppError, DataError, DeviceError, UsageError
+from cdmpp.files.places import package_folder
 from cdmpp.serve import schemas
 from cdmpp.serve.gate import App, Gate, error_body
 from cdmpp.serve.hot_models import HotModel
@@ -33,6 +36,7 @@ def make_app(service: Service, options: ServeOptions, measures: Measures) -> App
     gate = Gate(app, options, options.token(), measures)
     _add_questions(app, service)
     _add_facts(app, service, gate, measures)
+    _add_page(app)
     _add_errors(app)
     measures.routes = frozenset(getattr(route, "path", "") for route in app.routes)
     return gate
@@ -86,6 +90,15 @@ def _add_facts(app: FastAPI, service: Service, gate: Gate, measures: Measures) -
         measures.loads.set(service.models.loads)
         measures.lost_readers.set(service.reader.restarts)
         return Response(measures.text(), media_type="text/plain; version=0.0.4")
+
+
+def _add_page(app: FastAPI) -> None:
+    folder = package_folder("cdmpp.serve") / "page"
+    app.mount("/static", StaticFiles(directory=folder))
+
+    @app.get("/", include_in_schema=False)
+    async def page() -> FileResponse:
+        return FileResponse(folder / "index.html")
 
 
 def _add_errors(app: FastAPI) -> None:

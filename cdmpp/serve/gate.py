@@ -24,6 +24,15 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 _LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
+#: What needs no token: it says nothing of anybody's models.
+_OPEN = frozenset({"/", "/healthz"})
+#: The page asks nobody but this server, and nobody else's page shows it.
+_SAFE = (
+    (b"content-security-policy",
+     b"default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
+     b"frame-ancestors 'none'"),
+    (b"x-content-type-options", b"nosniff"),
+)  # fmt: skip
 _log = logging.getLogger("cdmpp.serve")
 
 
@@ -122,7 +131,7 @@ class Gate:
             name = headers.get(b"host", b"localhost").decode("latin-1")
             if re.sub(r":\d+$", "", name) not in _LOCAL_NAMES:
                 raise Refused(421, "this server has no such name; expected localhost")
-        elif scope["path"] != "/healthz":
+        elif scope["path"] not in _OPEN and not scope["path"].startswith("/static/"):
             said = headers.get(b"authorization", b"")
             if not hmac.compare_digest(said, b"Bearer " + self._token.encode("ascii")):
                 raise Refused(401, "expected the header `Authorization: Bearer TOKEN`")
@@ -165,7 +174,7 @@ class _Answer:
         if message["type"] == "http.response.start":
             self.status = message["status"]
             own = (b"x-request-id", self._request_id.encode("ascii"))
-            message["headers"] = [*message.get("headers", ()), own]
+            message["headers"] = [*message.get("headers", ()), own, *_SAFE]
         await self._send(message)
 
     async def refuse(self, refusal: Refused) -> None:

@@ -130,6 +130,15 @@ def test_models_devices_and_health(url: str, model_folder: Path) -> None:
     assert client.health()["status"] == "ok"
 
 
+def test_the_page_is_served_and_asks_nobody_else(url: str) -> None:
+    status, headers, data = client_of(url)._once("GET", "/", None)
+    assert status == 200
+    assert b"<title>cdmpp" in data
+    assert "default-src 'self'" in headers["Content-Security-Policy"]
+    assert client_of(url)._once("GET", "/static/index.html", None)[2] == data
+    assert client_of(url)._once("GET", "/static/../schemas.py", None)[0] == 404
+
+
 def test_every_example_of_openapi_is_a_request(url: str) -> None:
     schemas = client_of(url).ask("GET", "/openapi.json")["components"]["schemas"]
     for name, path in (("PredictRequest", "/v1/predict"), ("RankRequest", "/v1/rank")):
