@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 import random
 import socket
@@ -201,10 +202,12 @@ def _replace_any(value: Any, rng: random.Random) -> None:
         if isinstance(value[key], dict | list) and value[key] and rng.random() < 0.7:
             value = value[key]
         elif isinstance(value, dict) and rng.random() < 0.2:
-            value[rng.choice(("extra", "programs", "", "__class__"))] = rng.choice(_NASTY)
+            value[rng.choice(("extra", "programs", "", "__class__"))] = copy.deepcopy(
+                rng.choice(_NASTY)
+            )
             return
         else:
-            value[key] = rng.choice(_NASTY)
+            value[key] = copy.deepcopy(rng.choice(_NASTY))
             return
 
 
