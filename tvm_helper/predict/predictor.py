@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from cdmpp.datasets.samples import Samples
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import ReplayError, UsageError
 from cdmpp.features.compact_ast import CompactAst
@@ -146,13 +148,22 @@ class Predictor:
                 if reason is not None:
                     answers.append(_unanswered(program.name, operator, device, reason))
                     continue
-                question = _Question(
-                    name=program.name, operator=operator, device=device, target=target,
-                    workload_key=_structural_hash(program.module), module=program.module,
-                    is_scheduled=has_schedule,
-                )  # fmt: skip
-                answers += self._answer([question])
+                question = _question(program, operator, device, target)
+                answers += self._answer([replace(question, is_scheduled=has_schedule)])
         return answers
+
+    def on(self, device: DeviceSpec) -> Predictor:
+        """Returns the same model asked about one device."""
+        return Predictor(
+            self.trained, [device], compiles=self._compiles, must_compile=self._must_compile
+        )
+
+    def samples(self, program: NamedProgram, device: DeviceSpec) -> Samples:
+        """Returns a program that can be predicted on a device as the model reads it, one sample."""
+        target = device_target(device)
+        (ast,) = featurise_modules([program.module], target, limits=_hardware_limits(target))
+        assert isinstance(ast, CompactAst)
+        return assemble_samples([_asked(_question(program, "", device, target), ast)])
 
     def scheduled(
         self,
@@ -177,6 +188,10 @@ class Predictor:
         is_fastest = fastest_of >= LEAST_MEASURED
         return self._answer([replace(question, is_fastest=is_fastest, in_network=True)])[0]
 
+    def _leaf_shares(self, samples: Samples) -> NDArray[np.float64] | None:
+        shares = self.trained.model.leaf_shares(samples)
+        return None if shares is None else shares[0]
+
     def _answer(self, questions: Sequence[_Question]) -> list[Prediction]:
         answers = []
         for question in questions:
@@ -198,12 +213,7 @@ class Predictor:
         return answers
 
     def _estimate(self, question: _Question, ast: CompactAst) -> Prediction:
-        kind = question.target.kind.name
-        asked = AskedProgram(
-            program_id=program_id("metaschedule", question.workload_key, question.trace, kind),
-            task=f"{question.workload_key}|{kind}", ast=ast,
-            device=question.device, operator=question.operator,
-        )  # fmt: skip
+        asked = _asked(question, ast)
         samples = assemble_samples([asked])
         found = self.trained.estimate(samples)
         if self.reads_code_of(question.device, of_fastest=question.is_fastest):
@@ -216,7 +226,7 @@ class Predictor:
                 )  # fmt: skip
         return replace(
             estimated(asked, found, name=question.name),
-            explanation=explain(question.module, ast, question.device),
+            explanation=explain(question.module, ast, question.device, self._leaf_shares(samples)),
             is_scheduled=question.is_scheduled,
         )
 
@@ -279,6 +289,24 @@ def _look_at(module: Any) -> tuple[str, bool, bool]:
     except Exception:  # TVM raises whatever its checks do; the features say why
         return operator, True, False
     return operator, is_scheduled(tree), tree.is_gpu
+
+
+def _question(
+    program: NamedProgram, operator: str, device: DeviceSpec, target: Target
+) -> _Question:
+    return _Question(
+        name=program.name, operator=operator, device=device, target=target,
+        workload_key=_structural_hash(program.module), module=program.module,
+    )  # fmt: skip
+
+
+def _asked(question: _Question, ast: CompactAst) -> AskedProgram:
+    kind = question.target.kind.name
+    return AskedProgram(
+        program_id=program_id("metaschedule", question.workload_key, question.trace, kind),
+        task=f"{question.workload_key}|{kind}", ast=ast,
+        device=question.device, operator=question.operator,
+    )  # fmt: skip
 
 
 def _scheduled_question(

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cdmpp.cli.predict.text import cell, print_notes, program_row
-from cdmpp.errors import DataError
 from cdmpp.text import aligned
-from tvm_helper.predict.answers import Prediction
+from tvm_helper.predict.answers import Prediction, check_predicted
 
 if TYPE_CHECKING:  # it imports TVM
     from tvm_helper.predict.predictor import Predictor
@@ -22,12 +21,7 @@ def predict_program(path: Path, predictor: Predictor, *, as_json: bool, is_quiet
         DataError: none of them can be predicted.
     """
     found = predictor.programs(path)
-    if all(prediction.latency_s is None for prediction in found):
-        reasons = sorted({f"{one.name} on {one.device}: {one.reason}" for one in found})
-        raise DataError(
-            f"no program of {path} can be predicted ({'; '.join(reasons)}); expected "
-            "programs that the named devices can run"
-        )
+    check_predicted(found, path)
     if as_json:
         print(json.dumps([program_row(prediction) for prediction in found], allow_nan=False))
         return

@@ -43,11 +43,12 @@ def program_row(one: Prediction) -> dict[str, Any]:
         "explanation": None
         if found is None or one.latency_s is None
         else {
-            "buffer": found.buffer,
-            "leaf": found.leaf,
-            "leaves": found.leaves,
-            "share": found.share,
-            "bound": found.bound,
+            "buffer": found.dearest.buffer,
+            "leaf": found.dearest.leaf,
+            "leaves": len(found.leaves),
+            "share": found.dearest.share,
+            "shares_by": found.shares_by,
+            "bound": found.dearest.bound,
             "roofline_s": found.roofline_s,
             "unknown_rates": list(found.assumed),
             "text": found.text(one.latency_s),
