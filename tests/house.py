@@ -21,6 +21,7 @@ LAYERS = (
     "models networks replay profiling",
     "training",
     "report",
+    "serve",
     "autotune benchmark tvm_helper",
     "cli",
 )

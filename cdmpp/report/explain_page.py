@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cdmpp.report.page import Page, PaintedLine, Section
+from cdmpp.report.page import ListingLine, Page, Section
 from cdmpp.report.tables import plain_table
 from cdmpp.text import interval_text, percent_text, seconds_text, short_task
 
@@ -68,7 +68,7 @@ def _program(row: Mapping[str, Any]) -> list[Section]:
     if row["no_counterfactual"] is not None:
         points.append(f"no counterfactual applies: {row['no_counterfactual']}")
     lines = [
-        PaintedLine(
+        ListingLine(
             "" if line["share"] is None else percent_text(line["share"], 0), line["text"],
             heat(line["share"]),
         )

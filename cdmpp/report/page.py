@@ -11,7 +11,7 @@ from cdmpp.text import markdown_table
 
 
 @dataclass(frozen=True)
-class PaintedLine:
+class ListingLine:
     """A line of a listing with colour.
 
     Attributes:
@@ -44,7 +44,7 @@ class Section:
     verdict: Sequence[str] = ()
     points: Sequence[str] = ()
     code: str = ""
-    painted: Sequence[PaintedLine] = ()
+    painted: Sequence[ListingLine] = ()
     plots: Sequence[tuple[str, str]] = ()
     tables: Sequence[Table] = ()
 
@@ -109,7 +109,7 @@ def page_markdown(page: Page) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _marked(line: PaintedLine) -> str:
+def _marked(line: ListingLine) -> str:
     return f"{line.mark:>6} | {line.text}"
 
 

@@ -29,6 +29,7 @@ from cdmpp.features.compact_ast import CompactAst
 from cdmpp.files.atomic import write_json
 from cdmpp.models.assemble import AskedProgram, assemble_samples
 from tvm_helper.compat import Target, import_tensor_intrinsics, tvm
+from tvm_helper.predict.explain import explain_programs
 from tvm_helper.predict.explanation import explain
 from tvm_helper.predict.painted import painted_script
 from tvm_helper.predict.predictor import Predictor
@@ -42,7 +43,7 @@ from tvm_helper.tir.features import featurise_modules
 #: them a few minutes.
 _FROM_S, _TO_S = 2e-5, 1e-2
 _MOST_LEAVES = 9
-_TURNS, _TURN_S = 9, 4e-3
+_TURNS, _TURN_S = 7, 3e-3
 _DRAWS = 2000
 _FLAG = "is_on"
 
@@ -117,7 +118,11 @@ def _measured(
     guarded = [_changed(module, leaf, leaves, _guard) for leaf in numbers]
     if any(one is None for one in (*without, *guarded)):
         return None
-    whole, off, on = _times(module, guarded, target)
+    (explained,) = explain_programs(predictor, [NamedProgram("", module)])
+    # The fastest and the slowest of the changes, where there are two.
+    instead = [explained.instead[place] for place in (0, -1)[: len(explained.instead)]]
+    modules = [*guarded, *(one.change.module for one in instead)]
+    whole, off, on, changed = _times(module, modules, leaves, target)
     device = predictor.devices[0]
     asked = AskedProgram(program_id="", task="|llvm", ast=ast, device=device)
     samples = assemble_samples([asked])
@@ -129,6 +134,13 @@ def _measured(
         return None
     return {
         "name": name, "latency_s": whole, "off_s": off, "on_s": on,
+        "instead": [
+            {
+                "name": one.change.name, "seconds": seconds,
+                "ratio": (one.prediction.latency_s or 0.0) / predicted[0],
+            }
+            for one, seconds in zip(instead, changed, strict=True)
+        ],
         "model": shares[0].tolist(),
         "removal": [1 - one / predicted[0] for one in predicted[1:]],
         "roofline": [] if roofline is None else [one.share for one in roofline.leaves],
@@ -185,23 +197,28 @@ def _predicted(predictor: Predictor, modules: Sequence[Any]) -> list[float] | No
 
 
 def _times(
-    module: Any, guarded: Sequence[Any], target: Target
-) -> tuple[float, list[float], list[float]]:
-    """Returns median seconds on the processor of a program, and of the same with each leaf switched
-    off, and on; all take turns, on one thread.
+    module: Any, others: Sequence[Any], leaves: int, target: Target
+) -> tuple[float, list[float], list[float], list[float]]:
+    """Returns median seconds on the processor of a program, of the same with each leaf switched off
+    and on, and of its changes; all take turns, on one thread.
+
+    Args:
+        others: one a leaf, then the changes.
     """
     arguments = random_tensors(arguments_of(module), tvm.cpu(0))
     flags = [tvm.runtime.tensor(np.array([on], np.int32), tvm.cpu(0)) for on in (0, 1)]
-    timers = [_timer(module, arguments, target)]
-    timers += [_timer(one, [*arguments, flag], target) for flag in flags for one in guarded]
+    asked = [(module, arguments)]
+    asked += [(one, [*arguments, flag]) for flag in flags for one in others[:leaves]]
+    asked += [(one, arguments) for one in others[leaves:]]
+    timers = [_timer(one, own, target) for one, own in asked]
     turns = []
     for turn in range(_TURNS):
         seconds = np.zeros(len(timers))
         for place in np.roll(np.arange(len(timers)), turn):
             seconds[place] = timers[place]()
         turns.append(seconds)
-    whole, *others = np.median(turns, axis=0).tolist()
-    return whole, others[: len(guarded)], others[len(guarded) :]
+    whole, *found = np.median(turns, axis=0).tolist()
+    return whole, found[:leaves], found[leaves : 2 * leaves], found[2 * leaves :]
 
 
 def _timer(module: Any, arguments: Sequence[Any], target: Target) -> Callable[[], float]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError
@@ -65,6 +65,64 @@ class Prediction:
     def out_of_distribution(self) -> bool | None:
         """Whether program or device is strange to the model; None where that is not known."""
         return True if self.is_new_device else self.is_far
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns what `predict --json` and the server say of a program."""
+        return {**self.record_json(), **self._own_json()}
+
+    @classmethod
+    def from_json(cls, row: Mapping[str, Any]) -> Prediction:
+        """Rebuilds what `to_json` described, without the explanation."""
+        return cls(
+            name=row["name"], operator=row["operator"], device=row["device"],
+            program_id=row["program_id"], latency_s=row["latency_s"], low_s=row["low_s"],
+            high_s=row["high_s"], mean_s=row["mean_s"], is_far=row["is_far"],
+            is_new_device=row["is_new_device"], is_floor=row["is_floor"],
+            nearest=tuple(NearTask(**near) for near in row["nearest_tasks"]),
+            reason=row["reason"], is_scheduled=row["is_scheduled"], measured_s=row["measured_s"],
+        )  # fmt: skip
+
+    def record_json(self) -> dict[str, Any]:
+        """Returns the values that every `predict --json` has."""
+        return {
+            "program_id": self.program_id,
+            "device": self.device,
+            "latency_s": self.latency_s,
+            "low_s": self.low_s,
+            "high_s": self.high_s,
+            "measured_s": self.measured_s,
+            "out_of_distribution": self.out_of_distribution,
+            "is_floor": self.is_floor,
+            "nearest_tasks": [
+                {"task": near.task, "operator": near.operator, "distance": near.distance}
+                for near in self.nearest
+            ],
+        }
+
+    def _own_json(self) -> dict[str, Any]:
+        found = self.explanation
+        return {
+            "name": self.name,
+            "operator": self.operator,
+            "mean_s": self.mean_s,
+            "is_scheduled": self.is_scheduled,
+            "is_far": self.is_far,
+            "is_new_device": self.is_new_device,
+            "reason": self.reason,
+            "explanation": None
+            if found is None or self.latency_s is None
+            else {
+                "buffer": found.dearest.buffer,
+                "leaf": found.dearest.leaf,
+                "leaves": len(found.leaves),
+                "share": found.dearest.share,
+                "shares_by": found.shares_by,
+                "bound": found.dearest.bound,
+                "roofline_s": found.roofline_s,
+                "unknown_rates": list(found.assumed),
+                "text": found.text(self.latency_s),
+            },
+        }
 
 
 def misfit(device: DeviceSpec, *, is_gpu: bool) -> str | None:

@@ -8,8 +8,10 @@ from typing import Any
 
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import ReplayError
+from cdmpp.features.program.loop_tree import Allocation, Loop, Node, stores_with_path
 from tvm_helper.compat import Schedule, ScheduleError, tirx
 from tvm_helper.tir.features import featurise_modules
+from tvm_helper.tir.loop_tree import loop_tree_from_tir
 
 _FLOAT_BITS = 32
 #: Lanes where the device does not say how wide its vectors are: 128 bits.
@@ -178,8 +180,19 @@ def _parallel(nest: _Nest) -> tuple[str, str] | None:
 
 
 def _features(module: Any) -> tuple[bytes, ...] | None:
-    """Returns what a model sees of a program; None where it sees none."""
+    """Returns what a model sees of a program; None where it sees none, or TVM cannot build it: what
+    is vectorised twice, or allocates within what is vectorised.
+    """
     (ast,) = featurise_modules([module], None)
     if isinstance(ast, ReplayError) or not ast.valid:
         return None
+    for _, path in stores_with_path(loop_tree_from_tir(module)):
+        lanes = [place for place, node in enumerate(path) if _is_vectorised(node)]
+        inner = path[lanes[0] + 1 :] if lanes else ()
+        if len(lanes) > 1 or any(isinstance(node, Allocation) for node in inner):
+            return None
     return tuple(one.tobytes() for one in (ast.leaf_features, ast.leaf_extra, ast.tree))
+
+
+def _is_vectorised(node: Node) -> bool:
+    return isinstance(node, Loop) and node.kind == "vectorized"

@@ -22,7 +22,7 @@ from cdmpp.features.machine_code.summary import CodeSummary, summary_of
 from cdmpp.pretrained import model_folder
 from cdmpp.training.asked_device import asked_devices
 from cdmpp.training.estimates import load_trained
-from cdmpp.training.uncertainty.strangers import Difference, NearTask
+from cdmpp.training.uncertainty.strangers import ColumnDifference, NearTask
 from tvm_helper.predict.answers import Prediction, check_predicted
 from tvm_helper.predict.counterfactuals import Counterfactual, counterfactuals
 from tvm_helper.predict.explanation import LIMITS, LeafExplanation
@@ -63,7 +63,7 @@ class ExplainedProgram:
     script: PaintedScript | None = None
     code: CodeSummary | None = None
     no_code: str = ""
-    near: tuple[tuple[NearTask, tuple[Difference, ...]], ...] = ()
+    near: tuple[tuple[NearTask, tuple[ColumnDifference, ...]], ...] = ()
     instead: tuple[Instead, ...] = ()
     no_instead: str = ""
 
@@ -194,7 +194,7 @@ def _code(module: Any, device: DeviceSpec) -> tuple[CodeSummary | None, str]:
 
 def _near(
     predictor: Predictor, program: NamedProgram, device: DeviceSpec, prediction: Prediction
-) -> tuple[tuple[NearTask, tuple[Difference, ...]], ...]:
+) -> tuple[tuple[NearTask, tuple[ColumnDifference, ...]], ...]:
     tasks = predictor.trained.tasks
     if tasks is None:
         return ()

@@ -6,7 +6,6 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 from cdmpp.cli.explain.text import network_text, program_text
 from cdmpp.cli.shared.options import add_model_option, add_output_options, labels_of
@@ -53,20 +52,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Runs the command; returns the exit code."""
-    rows = _rows(args)
-    if args.html is not None:
-        write_text(args.html, page_html(explain_page(rows, args.network or args.program)))
-    if args.json:
-        print(json.dumps(rows, allow_nan=False))
-        return 0
-    is_painted = sys.stdout.isatty()
-    for number, row in enumerate(rows):
-        text = network_text if "kernels" in row else program_text
-        print(("\n" if number else "") + text(row, is_painted=is_painted))
-    return 0
-
-
-def _rows(args: argparse.Namespace) -> list[dict[str, Any]]:
     labels, descriptions = labels_of(args.device), args.device_spec or []
     if args.network is not None:
         from tvm_helper.replay.explain import explain_network  # TVM takes a second
@@ -77,7 +62,20 @@ def _rows(args: argparse.Namespace) -> list[dict[str, Any]]:
             model=args.model, batches=(None,),
         )  # fmt: skip
         found = explain_network(question, compiles=args.machine_code, most_kernels=args.kernels)
-        return [one.row() for one in found]
-    from tvm_helper.predict.explain import explain_file
+        rows = [one.row() for one in found]
+    else:
+        from tvm_helper.predict.explain import explain_file
 
-    return explain_file(args.program, args.model, labels, descriptions, compiles=args.machine_code)
+        rows = explain_file(
+            args.program, args.model, labels, descriptions, compiles=args.machine_code
+        )
+    if args.html is not None:
+        write_text(args.html, page_html(explain_page(rows, args.network or args.program)))
+    if args.json:
+        print(json.dumps(rows, allow_nan=False))
+        return 0
+    is_painted = sys.stdout.isatty()
+    for number, row in enumerate(rows):
+        text = network_text if "kernels" in row else program_text
+        print(("\n" if number else "") + text(row, is_painted=is_painted))
+    return 0

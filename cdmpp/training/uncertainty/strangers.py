@@ -63,7 +63,7 @@ class NearTask:
 
 
 @dataclass(frozen=True)
-class Difference:
+class ColumnDifference:
     """A leaf column in which a program differs from a training task.
 
     Attributes:
@@ -198,7 +198,7 @@ class TrainingTasks:
             nearest=[named[row] for row in sample_row.tolist()],
         )
 
-    def differences(self, samples: Samples, task: str, *, count: int = 3) -> list[Difference]:
+    def differences(self, samples: Samples, task: str, *, count: int = 3) -> list[ColumnDifference]:
         """Returns in which leaf columns one program differs most from a training task, most first.
 
         Args:
@@ -223,7 +223,7 @@ class TrainingTasks:
             here, there = np.sign(logs) * (np.exp2(np.abs(logs)) - 1.0)
             # The way there and back leaves a remainder of nothing, and its sign.
             own_value, other = (round(float(value), 3) + 0.0 for value in (here, there))
-            found.append(Difference(names[place], own_value, other))
+            found.append(ColumnDifference(names[place], own_value, other))
         return found
 
     def save(self, directory: Path) -> None:

@@ -152,7 +152,7 @@ def test_the_text_names_everything(
     text = capsys.readouterr().out
     assert "plain is not scheduled" in text
     assert "tiled.main is not scheduled" not in text
-    assert "bound by compute" in text
+    assert "bound by its operations at the peak" in text
     assert "device my-board was not trained on" in text
     assert "kernel.main on epyc-avx2-2c: it has GPU threads" in text
 
