@@ -38,7 +38,7 @@ def encode_asts(asts: Sequence[CompactAst]) -> dict[str, Any]:
     extra = [one.leaf_extra for one in asts] or parts[1]
     empty = [np.zeros(0, np.int32)]
     return {
-        "schema": _SCHEMA,
+        "schema": dict(_SCHEMA),
         "leaf_count": [len(one.leaf_features) for one in asts],
         "tree_length": [len(one.tree) for one in asts],
         "leaf_features": _text(np.concatenate(features), "<f4"),
