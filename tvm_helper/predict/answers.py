@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cdmpp.devices.spec import DeviceSpec
+from cdmpp.errors import DataError
 from cdmpp.models.assemble import AskedProgram
 from cdmpp.training.estimates import Estimates
 from cdmpp.training.uncertainty.strangers import NearTask
@@ -34,7 +36,7 @@ class Prediction:
         is_new_device: whether the device was not trained on.
         is_floor: whether the latency is what the device needs at the least: the model says less.
         nearest: training tasks nearest to it, nearest first.
-        explanation: what its roofline time goes into.
+        explanation: what its time goes into.
         reason: why it cannot be predicted; None where it can.
         is_scheduled: whether the program has a schedule.
         measured_s: measured seconds; None where it was not measured on the device.
@@ -110,11 +112,12 @@ class Prediction:
             "explanation": None
             if found is None or self.latency_s is None
             else {
-                "buffer": found.buffer,
-                "leaf": found.leaf,
-                "leaves": found.leaves,
-                "share": found.share,
-                "bound": found.bound,
+                "buffer": found.dearest.buffer,
+                "leaf": found.dearest.leaf,
+                "leaves": len(found.leaves),
+                "share": found.dearest.share,
+                "shares_by": found.shares_by,
+                "bound": found.dearest.bound,
                 "roofline_s": found.roofline_s,
                 "unknown_rates": list(found.assumed),
                 "text": found.text(self.latency_s),
@@ -153,6 +156,20 @@ def estimated(asked: AskedProgram, found: Estimates, place: int = 0, *, name: st
         measured_s=asked.measured_s,
         elsewhere_s=asked.elsewhere_s,
     )
+
+
+def check_predicted(found: Sequence[Prediction], source: Path) -> None:
+    """Checks that any of a file's programs can be predicted.
+
+    Raises:
+        DataError: none of them can.
+    """
+    if all(one.latency_s is None for one in found):
+        reasons = sorted({f"{one.name} on {one.device}: {one.reason}" for one in found})
+        raise DataError(
+            f"no program of {source} can be predicted ({'; '.join(reasons)}); expected "
+            "programs that the named devices can run"
+        )
 
 
 def _number(value: float) -> float | None:

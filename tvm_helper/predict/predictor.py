@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from cdmpp.datasets.samples import Samples
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import ReplayError, UsageError
 from cdmpp.features.compact_ast import CompactAst
@@ -29,7 +31,7 @@ from cdmpp.training.machine_code.model import LEAST_MEASURED
 from tvm_helper.compat import Schedule, Target
 from tvm_helper.predict.answers import Prediction, estimated, misfit
 from tvm_helper.predict.explanation import explain
-from tvm_helper.predict.reading import features_of, look_at
+from tvm_helper.predict.reading import Looks, features_of, look_at
 from tvm_helper.programs.machine_code import code_of, is_target
 from tvm_helper.programs.network_tasks import NetworkTask
 from tvm_helper.programs.program_file import NamedProgram, read_programs
@@ -142,13 +144,22 @@ class Predictor:
                 if reason is not None:
                     answers.append(_unanswered(program.name, looks.operator, device, reason))
                     continue
-                question = _Question(
-                    name=program.name, operator=looks.operator, device=device, target=target,
-                    workload_key=looks.workload_key, module=program.module,
-                    is_scheduled=looks.is_scheduled,
-                )  # fmt: skip
-                answers += self._answer([question])
+                answers += self._answer([_question(program, looks, device, target)])
         return answers
+
+    def on(self, device: DeviceSpec) -> Predictor:
+        """Returns the same model asked about one device."""
+        return Predictor(
+            self.trained, [device], compiles=self._compiles, must_compile=self._must_compile
+        )
+
+    def samples(self, program: NamedProgram, device: DeviceSpec) -> Samples:
+        """Returns a program that can be predicted on a device as the model reads it, one sample."""
+        target = device_target(device)
+        ast = features_of(program.module, target)
+        assert isinstance(ast, CompactAst)
+        question = _question(program, look_at(program.module), device, target)
+        return assemble_samples([_asked(question, ast)])
 
     def scheduled(
         self,
@@ -173,6 +184,10 @@ class Predictor:
         is_fastest = fastest_of >= LEAST_MEASURED
         return self._answer([replace(question, is_fastest=is_fastest, in_network=True)])[0]
 
+    def _leaf_shares(self, samples: Samples) -> NDArray[np.float64] | None:
+        shares = self.trained.model.leaf_shares(samples)
+        return None if shares is None else shares[0]
+
     def _answer(self, questions: Sequence[_Question]) -> list[Prediction]:
         answers = []
         for question in questions:
@@ -189,12 +204,7 @@ class Predictor:
         return answers
 
     def _estimate(self, question: _Question, ast: CompactAst) -> Prediction:
-        kind = question.target.kind.name
-        asked = AskedProgram(
-            program_id=program_id("metaschedule", question.workload_key, question.trace, kind),
-            task=f"{question.workload_key}|{kind}", ast=ast,
-            device=question.device, operator=question.operator,
-        )  # fmt: skip
+        asked = _asked(question, ast)
         samples = assemble_samples([asked])
         found = self.trained.estimate(samples)
         if self.reads_code_of(question.device, of_fastest=question.is_fastest):
@@ -207,7 +217,7 @@ class Predictor:
                 )  # fmt: skip
         return replace(
             estimated(asked, found, name=question.name),
-            explanation=explain(question.module, ast, question.device),
+            explanation=explain(question.module, ast, question.device, self._leaf_shares(samples)),
             is_scheduled=question.is_scheduled,
         )
 
@@ -257,6 +267,22 @@ def check_reads_code(predictor: Predictor) -> None:
         f"--machine-code: the model reads the machine code {can}, not of {names}; leave it out, "
         "or train one that does with `cdmpp train-code`"
     )
+
+
+def _question(program: NamedProgram, looks: Looks, device: DeviceSpec, target: Target) -> _Question:
+    return _Question(
+        name=program.name, operator=looks.operator, device=device, target=target,
+        workload_key=looks.workload_key, module=program.module, is_scheduled=looks.is_scheduled,
+    )  # fmt: skip
+
+
+def _asked(question: _Question, ast: CompactAst) -> AskedProgram:
+    kind = question.target.kind.name
+    return AskedProgram(
+        program_id=program_id("metaschedule", question.workload_key, question.trace, kind),
+        task=f"{question.workload_key}|{kind}", ast=ast,
+        device=question.device, operator=question.operator,
+    )  # fmt: skip
 
 
 def _scheduled_question(

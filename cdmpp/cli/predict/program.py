@@ -7,9 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from cdmpp.cli.predict.text import ModelFacts, cell, print_notes
-from cdmpp.errors import DataError
 from cdmpp.text import aligned
-from tvm_helper.predict.answers import Prediction
+from tvm_helper.predict.answers import Prediction, check_predicted
 
 
 def print_programs(
@@ -24,12 +23,7 @@ def print_programs(
     Raises:
         DataError: none of them can be predicted.
     """
-    if all(prediction.latency_s is None for prediction in found):
-        reasons = sorted({f"{one.name} on {one.device}: {one.reason}" for one in found})
-        raise DataError(
-            f"no program of {path} can be predicted ({'; '.join(reasons)}); expected "
-            "programs that the named devices can run"
-        )
+    check_predicted(found, path)
     if as_json:
         print(json.dumps([prediction.to_json() for prediction in found], allow_nan=False))
         return
