@@ -54,7 +54,7 @@ class Load:
         p50_s: median wait of a request.
         p99_s: 99th percentile.
         statuses: how often which status was answered.
-        memory_mib: of the server, before and after.
+        memory_mib: of the server, before, after each quarter of the time, and afterwards.
     """
 
     clients: int
@@ -64,7 +64,7 @@ class Load:
     p50_s: float
     p99_s: float
     statuses: dict[int, int]
-    memory_mib: tuple[float, float]
+    memory_mib: list[float]
 
 
 def asked_programs(count: int) -> list[AskedProgram]:
@@ -102,7 +102,7 @@ def load(url: str, process: psutil.Process, body: bytes, clients: int, programs:
     waits: list[float] = []
     statuses: Counter[int] = Counter()
     stop = time.monotonic() + seconds
-    before, cpu = memory_mib(process), sum(process.cpu_times()[:2])
+    memory, cpu = [memory_mib(process)], sum(process.cpu_times()[:2])
 
     def ask() -> None:
         with Client(url, timeout_s=120, tries=tries) as client:
@@ -116,6 +116,9 @@ def load(url: str, process: psutil.Process, body: bytes, clients: int, programs:
     began = time.monotonic()
     for thread in threads:
         thread.start()
+    for _ in range(4):
+        time.sleep(seconds / 4)
+        memory.append(memory_mib(process))
     for thread in threads:
         thread.join()
     elapsed = time.monotonic() - began
@@ -124,7 +127,7 @@ def load(url: str, process: psutil.Process, body: bytes, clients: int, programs:
     p50, p99 = np.percentile(waits, [50, 99])
     return Load(
         clients, programs, answered / elapsed, 1e3 * used / max(1, answered), float(p50),
-        float(p99), dict(statuses), (before, memory_mib(process)),
+        float(p99), dict(statuses), [*memory, memory_mib(process)],
     )  # fmt: skip
 
 
@@ -165,7 +168,8 @@ def _line(one: Load, local: dict[str, float]) -> str:
         f"{one.clients} clients x {one.programs} programs: {one.per_s:.0f} programs/s "
         f"({one.per_s / local['per_s']:.2f} of local), {one.cpu_ms:.3f} CPU ms a program "
         f"(local {local['cpu_ms']:.3f}), p50 {1e3 * one.p50_s:.1f} ms, p99 "
-        f"{1e3 * one.p99_s:.1f} ms, {one.statuses}, memory {one.memory_mib}"
+        f"{1e3 * one.p99_s:.1f} ms, {one.statuses}, memory "
+        f"{[round(value) for value in one.memory_mib]} MiB"
     )
 
 
