@@ -158,9 +158,20 @@ def test_a_name_of_a_builtin_means_what_the_script_says(watched: list[str]) -> N
     assert watched == []
 
 
-@pytest.mark.parametrize(
-    "text", ["", "{}", "[1]", '{"root_index": 9, "nodes": []}', "\x00", "9" * 9999]
-)
-def test_nonsense_is_no_tir_json(text: str) -> None:
+NO_TIR = {
+    "empty": "",
+    "no graph": "{}",
+    "a list": "[1]",
+    "no nodes": '{"root_index": 9, "nodes": []}',
+    "no text": "\x00",
+    "a number": "9" * 9999,
+    "nesting": "[" * 9999,
+    "a library": '{"nodes": [{"type": "ffi.Module", "data": ""}], "root_index": 0}',
+    "no name": '{"nodes": [{"type": ["int"]}], "root_index": 0}',
+}
+
+
+@pytest.mark.parametrize("name", NO_TIR)
+def test_nonsense_is_no_tir_json(name: str) -> None:
     with pytest.raises(DataError):
-        read_tir_json(text)
+        read_tir_json(NO_TIR[name])
