@@ -248,8 +248,10 @@ def _refusal(node: ast.AST) -> DataError:
 
 
 def _reason(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip(" ^-|>")]
-    return (lines[-1] if lines else type(error).__name__)[:200]
+    """Returns what TVM says: its diagnosis, else the last line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    said = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+    return (said or lines[-1:] or [type(error).__name__])[0][:200]
 
 
 def read_tir_json(text: str) -> list[NamedProgram]:

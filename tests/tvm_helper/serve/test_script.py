@@ -82,6 +82,11 @@ def test_several_programs_keep_their_names() -> None:
     assert [one.name for one in read_script(PLAIN + PLAIN.replace("def f", "def g"))] == ["f", "g"]
 
 
+def test_what_tvm_does_not_take_is_said() -> None:
+    with pytest.raises(DataError, match=r"f: .*takes from 1 to 2 positional arguments"):
+        read_script(PLAIN.replace("T.float32(1)", "T.float32(1, 2, 3)"))
+
+
 _BODY = "            B[vi] = A[vi] + T.float32(1)"
 ATTACKS = {
     "statement": "__import__('os').system('true')\n" + PLAIN,
