@@ -28,7 +28,7 @@ from cdmpp.datasets.tenset.folder import default_dataset_dir, find_device_files,
 from cdmpp.datasets.tenset.record_file import read_records
 from cdmpp.devices.registry import load_registry
 from cdmpp.files.atomic import write_json
-from cdmpp.machine import versions
+from cdmpp.machine import commit, machine, versions
 from cdmpp.models.assemble import AskedProgram, assemble_samples
 from cdmpp.pretrained import find_pretrained
 from cdmpp.serve.client import Client
@@ -133,8 +133,10 @@ def load(url: str, process: psutil.Process, body: bytes, clients: int, programs:
 
 def run(seconds: float) -> dict[str, Any]:
     """Loads a server with every number of clients and size of request."""
-    facts: dict[str, Any] = {"seconds": seconds, "loads": [], "local": {}, "cores": 0}
-    facts["cores"] = len(psutil.Process().cpu_affinity())
+    facts: dict[str, Any] = {
+        "seconds": seconds, "loads": [], "local": {}, "machine": machine(), "commit": commit(),
+        "cores": len(psutil.Process().cpu_affinity()), "load_average": psutil.getloadavg()[0],
+    }  # fmt: skip
     asked = asked_programs(max(PROGRAMS))
     bodies = {}
     for count in PROGRAMS:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import json
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -21,6 +22,7 @@ pytest.importorskip("fastapi", reason="fastapi is not installed")
 from cdmpp.errors import DataError, DeviceError, ServerError, UsageError
 from cdmpp.serve.client import Client
 from cdmpp.serve.options import ServeOptions
+from cdmpp.serve.run import listening
 from tests.serve.serving import (
     DEVICE,
     connect,
@@ -308,6 +310,15 @@ def test_the_error_of_the_server_is_that_of_the_client(url: str) -> None:
         client_of(url).predict([leaves(1)], model="other")
     with pytest.raises(UsageError, match="no server at"):
         Client("127.0.0.1:80")
+
+
+def test_answers_do_not_wait_for_acknowledgements() -> None:
+    """asyncio switches Nagle's algorithm off only where a socket says its protocol."""
+    with listening(ServeOptions(port=0)) as listener:
+        assert listener.proto == socket.IPPROTO_TCP
+        port = listener.getsockname()[1]
+        with pytest.raises(UsageError, match="another --port"), listening(ServeOptions(port=port)):
+            pass
 
 
 def test_a_busy_server_is_asked_again(url: str) -> None:
