@@ -26,7 +26,8 @@ same run, hold better.
 ## Load
 
 {seconds:g} s each; leaf tables of shipped records to `/v1/rank`. *Local* is `predict` of the
-same batch in a process without a server. *CPU ms* is the server's, for a program. Memory is the
+same batch in another process just before, while the
+server idles. *CPU ms* is the server's, for a program. Memory is the
 server's at the start, after each quarter, and at the end.
 
 {table}
@@ -79,7 +80,7 @@ def _attack_table(attack: dict[str, Any]) -> str:
 def _load_table(load: dict[str, Any]) -> str:
     rows = []
     for one in load["loads"]:
-        local = load["local"][str(one["programs"])]
+        local = one["local"]
         rows.append([
             str(one["clients"]), str(one["programs"]), f"{one['per_s']:.0f}",
             f"{one['per_s'] / local['per_s']:.2f}", f"{one['cpu_ms']:.3f}",

@@ -199,6 +199,7 @@ def test_connections_that_say_nothing_are_closed(url: str) -> None:
         assert time.monotonic() - began < 10
 
 
+@pytest.mark.slow
 def test_a_program_that_kills_or_hangs_its_reader_costs_itself_only(url: str) -> None:
     for deed in ("crash", "sleep 30"):
         with pytest.raises(DataError, match=r"SIGSEGV|killed after"):
@@ -229,6 +230,7 @@ def test_other_names_than_this_machines_are_refused(url: str) -> None:
         assert b"421" in said(connection).split(b"\r\n")[0]
 
 
+@pytest.mark.slow
 def test_a_new_model_is_loaded_and_a_damaged_one_is_not(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     write_model(folder)
@@ -254,6 +256,7 @@ def _wait(is_so: Any) -> None:
     raise AssertionError("it did not happen within 4 seconds")
 
 
+@pytest.mark.slow
 def test_a_server_that_is_told_to_end_answers_what_is_under_way(model_folder: Path) -> None:
     with server(model_folder) as (url, process):
         answers: list[dict[str, Any]] = []
@@ -268,6 +271,7 @@ def test_a_server_that_is_told_to_end_answers_what_is_under_way(model_folder: Pa
         assert process.wait(20) == 0
 
 
+@pytest.mark.slow
 def test_a_killed_server_is_a_clear_error_and_a_killed_client_is_none(model_folder: Path) -> None:
     with server(model_folder) as (url, process):
         code = (
@@ -286,6 +290,7 @@ def test_a_killed_server_is_a_clear_error_and_a_killed_client_is_none(model_fold
             client_of(url, tries=2).health()
 
 
+@pytest.mark.slow
 def test_others_need_a_token(model_folder: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="--token-file"):
         ServeOptions(host="0.0.0.0").token()

@@ -30,7 +30,7 @@ from tvm_helper.cost_model.ansor.served import ServedAnsor
 from tvm_helper.cost_model.metaschedule import CdmppCostModel
 from tvm_helper.predict.predictor import Predictor
 
-pytestmark = pytest.mark.tvm
+pytestmark = [pytest.mark.tvm, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
