@@ -14,7 +14,7 @@ TRIALS ?= 32
 DEVICE_DATA = $(if $(wildcard $(AUTOTVM)/manifest.json),--data autotvm=$(AUTOTVM))
 export OMP_NUM_THREADS ?= 2
 
-.PHONY: bench-by-name bench-autotune ablation priors bench-embedding bench-models bench-scoring tune-peers tables pretrained leaderboard bench-extract bench-conv bench-operators bench-bounds bench-search bench-replay data-a100 legacy-env ansor-test bench-ansor help venv demo test check exhaustive lines structure lint format bench golden report clean
+.PHONY: docker-steps bench-serve bench-by-name bench-autotune ablation priors bench-embedding bench-models bench-scoring tune-peers tables pretrained leaderboard bench-extract bench-conv bench-operators bench-bounds bench-search bench-replay data-a100 legacy-env ansor-test bench-ansor help venv demo test check exhaustive lines structure lint format bench golden report clean
 
 help:
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -51,10 +51,14 @@ lines: $(STAMP) ## count the lines of the product, package by package
 structure: $(STAMP) ## write docs/code-structure.md from what the folders say of themselves
 	$(BIN)/python -m tests.code_structure write
 
-lint: $(STAMP) ## ruff and mypy
+lint: $(STAMP) ## ruff, mypy and hadolint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/hadolint docker/Dockerfile docker/Dockerfile.cuda
+
+docker-steps: $(STAMP) ## run the steps of docker/Dockerfile in a clean environment, without a daemon (TORCH_INDEX=URL)
+	$(BIN)/python docker/try_steps.py docker/Dockerfile --then cdmpp predict --help
 
 format: $(STAMP) ## format the sources
 	$(BIN)/ruff check --fix .
@@ -90,6 +94,12 @@ bench-modules: $(STAMP) ## measure featurising modules in TVM's hands, beside TV
 
 bench-scoring: $(STAMP) ## time scoring of search candidates beside TVM's XGBModel (MODEL=RUN)
 	OMP_NUM_THREADS=1 taskset -c 0 $(BIN)/python -m tests.benchmarks.scoring_speed --model $(MODEL) --out docs/results
+
+SERVE_SECONDS ?= 60
+bench-serve: $(STAMP) ## attack and load a server on this machine's loopback (10 minutes of two quiet cores): docs/results/serve.*
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.serve_attack --out docs/results/serve-attack.json
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.serve_load --seconds $(SERVE_SECONDS) --out docs/results
+	$(BIN)/python -m tests.benchmarks.serve_page docs/results
 
 bench-replay: $(STAMP) ## replayed networks against measured ones (DEVICE=LABEL of this CPU, TRIALS=32): docs/results/replay.*
 	OMP_NUM_THREADS=1 TVM_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.replay_validation --device $(DEVICE) --trials $(TRIALS)

@@ -49,6 +49,10 @@ class DeviceError(CdmppError):
     exit_code = EXIT_DEVICE
 
 
+class ServerError(DeviceError):
+    """A server that is gone, busy or fails."""
+
+
 class ReplayError(DataError):
     """A measure record whose steps cannot be replayed on its task's computation.
 

@@ -21,7 +21,8 @@ LAYERS = (
     "models networks replay profiling",
     "training",
     "report",
-    "autotune benchmark compare tvm_helper",
+    "compare serve",
+    "autotune benchmark tvm_helper",
     "cli",
 )
 MOST_MODULES = 15

@@ -14,7 +14,7 @@ from tests.paths import ROOT
 WITHOUT_TVM = (
     "tvm_helper.records", "tvm_helper.native", "tvm_helper.featurise",
     "tvm_helper.cost_model.ansor", "tvm_helper.legacy", "tvm_helper.predict.records",
-    "tvm_helper.replay.record_costs",
+    "tvm_helper.replay.record_costs", "tvm_helper.serve.rows",
 )  # fmt: skip
 
 
@@ -52,12 +52,13 @@ def test_cdmpp_imports_no_tvm():
     assert found == []
 
 
-def test_only_fetching_uses_a_network():
+def test_only_fetching_and_serving_use_a_network():
     names = ("pooch", "requests", "urllib3", "urllib.request", "http", "ftplib", "aiohttp", "httpx")
     found = [
         name
         for name, path in house.modules().items()
-        if not name.startswith("cdmpp.datasets.fetch.") and house.imports_any(path, names)
+        if not name.startswith(("cdmpp.datasets.fetch.", "cdmpp.serve."))
+        and house.imports_any(path, names)
     ]
     assert found == []
 

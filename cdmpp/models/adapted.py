@@ -86,6 +86,10 @@ class AdaptedCostModel(CostModel):
         predicted_s[rows] = np.exp(log_s)
         return predicted_s
 
+    def leaf_shares(self, samples: Samples) -> list[FloatArray] | None:
+        """Returns those of the base: the tuned model starts as its copy."""
+        return self.base.leaf_shares(samples)
+
     def tunable_part(self) -> CostModel:
         """Returns that of the tuned model, of the base where there is none."""
         return (self.tuned or self.base).tunable_part()

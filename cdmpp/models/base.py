@@ -46,6 +46,12 @@ class CostModel(ABC):
         read.
         """
 
+    def leaf_shares(self, samples: Samples) -> list[NDArray[np.float64]] | None:
+        """Returns for each sample float64 [leaves], the part of the latency that each leaf adds,
+        sum 1; None where the model does not add up leaves.
+        """
+        return None
+
     def tunable_part(self) -> CostModel:
         """Returns what of the model is fine-tuned; most models are one piece."""
         return self

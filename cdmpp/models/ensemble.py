@@ -158,6 +158,10 @@ class EnsembleCostModel(CostModel):
         model._stand_ins = {**self._stand_ins, **stand_ins}
         return model
 
+    def leaf_shares(self, samples: Samples) -> list[FloatArray]:
+        """Returns those of the transformer, the only part that adds up leaves."""
+        return self.transformer.leaf_shares(samples)
+
     def tunable_part(self) -> CostModel:
         """Returns the transformer: trees and the perceptron do not learn from a few tasks."""
         return self.transformer

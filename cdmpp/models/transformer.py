@@ -105,6 +105,22 @@ class TransformerCostModel(CostModel):
                 log_latency[batches.sample_rows(programs)] = members.mean(dim=0).numpy()
         return np.exp(log_latency)
 
+    def leaf_shares(self, samples: Samples) -> list[NDArray[np.float64]]:
+        """Returns for each sample float64 [leaves], sum 1."""
+        check_schema(self._schema, samples)
+        assert self._network is not None
+        found: list[NDArray[np.float64]] = [np.zeros(0)] * len(samples)
+        batches = self._batches(samples) if len(samples) else None
+        with torch.no_grad():
+            for programs in batches.in_order(PREDICT_PROGRAMS) if batches else []:
+                assert batches is not None
+                rows, owner = batches.samples_of(programs)
+                shares = self._network.leaf_shares(batches.batch(programs)).double().numpy()
+                counts = batches.leaf_count[programs][owner]
+                for row, own, count in zip(rows, shares, counts, strict=True):
+                    found[row] = own[:count]
+        return found
+
     def save(self, directory: Path) -> dict[str, Any]:
         """Writes the weights as safetensors and returns the state."""
         assert self._network is not None

@@ -107,6 +107,30 @@ class LatencyNet(nn.Module):
         """Returns what `forward` does, and float32 [sample, 2 hidden], each program on its device
         as the network sees it.
         """
+        on_device, mask = self._on_device(batch)
+        score, share = self._leaf_scores(batch, on_device, mask)
+        total = torch.logsumexp(score, dim=1)
+        if self._has_base:
+            whole = torch.logsumexp(share.masked_fill(~mask, -torch.inf), dim=1)
+            total = batch.prior[:, 0] + (total - whole)
+        summed = on_device.sum(dim=1)
+        count = mask.sum(dim=1, keepdim=True)
+        pooled = torch.cat([summed / count, summed / torch.sqrt(count.float())], dim=-1)
+        program = torch.cat([pooled, batch.prior[:, 1:]], -1) if self._has_prior_feature else pooled
+        log_latency: Tensor = total + self.program_head(program).squeeze(-1) + self.bias
+        return log_latency, pooled
+
+    def leaf_shares(self, batch: LeafBatch) -> Tensor:
+        """Returns float32 [sample, leaf], the part of the latency that each leaf adds; 0 in
+        padding. What the program as a whole makes of it is a factor on all leaves.
+        """
+        score, _ = self._leaf_scores(batch, *self._on_device(batch))
+        return torch.softmax(score, dim=1)
+
+    def _on_device(self, batch: LeafBatch) -> tuple[Tensor, Tensor]:
+        """Returns float32 [sample, leaf, hidden], each leaf on the sample's device, and the mask
+        bool [sample, leaf].
+        """
         state = self.project(batch.leaves)
         if self._options.position != "none":
             code = encode_position(
@@ -117,7 +141,14 @@ class LatencyNet(nn.Module):
         scale, shift = self.device_mlp(batch.device).chunk(2, dim=-1)
         mask = batch.mask[batch.program]
         on_device = state[batch.program] * (1.0 + scale[:, None, :]) + shift[:, None, :]
-        on_device = on_device * mask[:, :, None]
+        return on_device * mask[:, :, None], mask
+
+    def _leaf_scores(
+        self, batch: LeafBatch, on_device: Tensor, mask: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Returns float32 [sample, leaf] twice: scores, -inf in padding, and the log roofline time
+        in them (zeros where there is none).
+        """
         demand = batch.demand[batch.program]
         seen = on_device
         if self._options.ratios:
@@ -134,17 +165,7 @@ class LatencyNet(nn.Module):
         if self._options.anchor == "leaf_roofline":
             share = torch.amax(demand[..., :2] - batch.supply[:, None, :2], dim=-1)
             score = score + share
-        score = score.masked_fill(~mask, -torch.inf)
-        total = torch.logsumexp(score, dim=1)
-        if self._has_base:
-            whole = torch.logsumexp(share.masked_fill(~mask, -torch.inf), dim=1)
-            total = batch.prior[:, 0] + (total - whole)
-        summed = on_device.sum(dim=1)
-        count = mask.sum(dim=1, keepdim=True)
-        pooled = torch.cat([summed / count, summed / torch.sqrt(count.float())], dim=-1)
-        program = torch.cat([pooled, batch.prior[:, 1:]], -1) if self._has_prior_feature else pooled
-        log_latency: Tensor = total + self.program_head(program).squeeze(-1) + self.bias
-        return log_latency, pooled
+        return score.masked_fill(~mask, -torch.inf), share
 
     @torch.no_grad()
     def take_device_for(self, device: Tensor, other: Tensor) -> None:
@@ -247,6 +268,11 @@ class LatencyEnsemble(nn.Module):
         """Returns what `forward` does, and float32 [member, sample, 2 hidden], the embeddings."""
         pairs = [cast(LatencyNet, member).with_embedding(batch) for member in self.members]
         return torch.stack([log for log, _ in pairs]), torch.stack([state for _, state in pairs])
+
+    def leaf_shares(self, batch: LeafBatch) -> Tensor:
+        """Returns float32 [sample, leaf], the mean of what the members say."""
+        members = [cast(LatencyNet, member).leaf_shares(batch) for member in self.members]
+        return torch.stack(members).mean(dim=0)
 
     @torch.no_grad()
     def shift(self, log_factor: Tensor) -> None:

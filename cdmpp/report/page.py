@@ -11,6 +11,20 @@ from cdmpp.text import markdown_table
 
 
 @dataclass(frozen=True)
+class ListingLine:
+    """A line of a listing with colour.
+
+    Attributes:
+        mark: what stands before it, such as `42 %`; empty = nothing.
+        heat: how strong its colour is, 0 (none) to 10.
+    """
+
+    mark: str
+    text: str
+    heat: int
+
+
+@dataclass(frozen=True)
 class Section:
     """A part of a page; what is empty is left out.
 
@@ -20,6 +34,7 @@ class Section:
         verdict: sentences that follow from the numbers; all sections' stand at the top of the page.
         points: a list.
         code: a listing.
+        painted: a listing with colours.
         plots: (caption, SVG); only in HTML.
         tables: those with a title fold in HTML.
     """
@@ -29,6 +44,7 @@ class Section:
     verdict: Sequence[str] = ()
     points: Sequence[str] = ()
     code: str = ""
+    painted: Sequence[ListingLine] = ()
     plots: Sequence[tuple[str, str]] = ()
     tables: Sequence[Table] = ()
 
@@ -81,7 +97,8 @@ def page_markdown(page: Page) -> str:
         parts += [f"**{section.title}**", _list(section.verdict)]
     for section in page.sections:
         parts += [f"## {section.title}", section.note, _list(section.points)]
-        parts.append(f"```\n{section.code}\n```" if section.code else "")
+        code = "\n".join([section.code, *map(_marked, section.painted)]).strip("\n")
+        parts.append(f"```\n{code}\n```" if code else "")
         for table in section.tables:
             parts += [f"### {table.title}" if table.title else "", table.note, _table(table)]
     if page.notes:
@@ -90,6 +107,10 @@ def page_markdown(page: Page) -> str:
         parts += ["## How it was made", f"```\n{page.command}\n```"]
     parts.append(_list([f"{name}: {value}" for name, value in page.facts]))
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _marked(line: ListingLine) -> str:
+    return f"{line.mark:>6} | {line.text}"
 
 
 def _list(points: Sequence[str]) -> str:

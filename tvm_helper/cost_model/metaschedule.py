@@ -12,12 +12,15 @@ from numpy.typing import NDArray
 
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import UsageError
+from cdmpp.pretrained import model_folder
+from cdmpp.serve.client import Client
+from cdmpp.serve.served_model import served_model
 from cdmpp.training.estimates import TrainedModel
 from tvm_helper.compat import derived_object, meta_schedule, shash2hex
 from tvm_helper.cost_model.module_scores import ModuleSamples, module_samples
 from tvm_helper.cost_model.safety_net import SafetyNet
 from tvm_helper.cost_model.scoring import SearchCore
-from tvm_helper.cost_model.state_file import read_state, write_state
+from tvm_helper.cost_model.state_file import load_for_search, read_state, write_state
 from tvm_helper.cost_model.usage import Usage
 from tvm_helper.cost_model.xgb_peer import XgbPeer
 from tvm_helper.featurise import is_gpu_kind
@@ -42,8 +45,11 @@ class CdmppCostModel(meta_schedule.cost_model.PyCostModel):  # type: ignore[misc
     RuntimeError with the same text.
 
     Args:
-        model: a run folder, `pretrained`, or a loaded model.
+        model: a run folder, `pretrained`, or a loaded model; with a server what it calls the model.
         device: label of the hardware that measures, or what it is.
+        server: URL of a `cdmpp serve` that scores; its scores are those of a model here to the bit.
+        token: what the server wants to be shown.
+        fallback: the model that goes on here when the server is gone; None = the search ends.
         finetune_every: 0 = frozen; n = after every n measured programs the weights are tuned to all
             that was measured, and kept if they are better on programs that were held out.
         neighbours: whether what the model missed on a task's measured programs corrects what it
@@ -58,6 +64,8 @@ class CdmppCostModel(meta_schedule.cost_model.PyCostModel):  # type: ignore[misc
     Raises:
         DeviceError: the device is not known.
         DataError: there is no complete model.
+        ServerError: the server does not answer.
+        UsageError: a model of a server is to be tuned.
     """
 
     def __init__(
@@ -65,12 +73,20 @@ class CdmppCostModel(meta_schedule.cost_model.PyCostModel):  # type: ignore[misc
         model: TrainedModel | Path | str,
         device: DeviceSpec | str,
         *,
+        server: str | None = None,
+        token: str | None = None,
+        fallback: TrainedModel | Path | str | None = None,
         finetune_every: int = 0,
         neighbours: bool = True,
         safety_net: bool = True,
         seed: int = 0,
     ) -> None:
         super().__init__()
+        if server is not None:
+            if finetune_every:
+                raise UsageError("a model of a server is not tuned; leave finetune_every at 0")
+            client = Client(server, token=token)
+            model = served_model(client, str(model), fallback=_local(fallback))
         self._core = SearchCore(
             model, device, finetune_every=finetune_every, neighbours=neighbours, seed=seed
         )
@@ -167,6 +183,13 @@ class CdmppCostModel(meta_schedule.cost_model.PyCostModel):  # type: ignore[misc
         if len(found.supported):
             latency_s[found.supported] = self._core.latency_s(task, found.samples)
         return found, latency_s
+
+
+def _local(model: TrainedModel | Path | str | None) -> TrainedModel | None:
+    """Returns a model of this process."""
+    if model is None or isinstance(model, TrainedModel):
+        return model
+    return load_for_search(model_folder(model))
 
 
 def _task(context: Any) -> str:

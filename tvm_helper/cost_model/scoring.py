@@ -21,6 +21,7 @@ from cdmpp.training.asked_device import asked_device
 from cdmpp.training.estimates import TrainedModel
 from tvm_helper.cost_model.measured_programs import LEAST_PROGRAMS, MeasuredPrograms, adapt
 from tvm_helper.cost_model.neighbours import MOST_NEIGHBOURS, Misses, neighbour_columns
+from tvm_helper.cost_model.reference import move_reference, scores_of
 from tvm_helper.cost_model.safety_net import SafetyNet
 from tvm_helper.cost_model.state_file import SearchState, load_for_search
 from tvm_helper.cost_model.usage import Usage
@@ -109,26 +110,8 @@ class SearchCore:
         return np.asarray(predicted_s * np.exp(told))
 
     def scores(self, task: str, latency_s: FloatArray, *, unsupported: float) -> FloatArray:
-        """Returns the scores of candidates of one task: positive, higher is better.
-
-        A score is the shortest latency that was predicted for the task before this round over the
-        candidate's latency.
-
-        Args:
-            latency_s: float64 [candidate], predicted seconds; NaN without features.
-            unsupported: the score of a candidate without features.
-
-        Returns:
-            float64 [candidate].
-        """
-        is_known = np.isfinite(latency_s)
-        if not np.any(is_known):
-            return np.full(len(latency_s), unsupported)
-        shortest = float(latency_s[is_known].min())
-        # The reference moves between rounds only: TVM compares the scores of a round's batches.
-        reference, best = self.reference_s.get(task, (shortest, shortest))
-        self.reference_s[task] = (reference, min(best, shortest))
-        return np.where(is_known, reference / np.where(is_known, latency_s, 1.0), unsupported)
+        """Returns float64 [candidate], see `scores_of`."""
+        return scores_of(self.reference_s, task, latency_s, unsupported=unsupported)
 
     def count(self, unsupported: Counter[str], *, candidates: int, feature_s: float) -> None:
         """Takes notice of a batch that was scored; a new reason is logged."""
@@ -174,9 +157,7 @@ class SearchCore:
 
     def end_round(self, task: str) -> None:
         """Lets the reference of a task's scores move, after a measured batch."""
-        reference = self.reference_s.get(task)
-        if reference is not None:
-            self.reference_s[task] = (reference[1], reference[1])
+        move_reference(self.reference_s, task)
 
     def state(self, net: SafetyNet, peer: XgbPeer | None) -> SearchState:
         """Returns what `restore` needs, with the net and the peer that go with it."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from cdmpp.devices.spec import DeviceSpec
-from cdmpp.errors import UsageError
+from cdmpp.errors import DataError, UsageError
 from cdmpp.models.assemble import AskedProgram
 from cdmpp.training.estimates import Estimates, TrainedModel
 from cdmpp.training.uncertainty.strangers import NearTask
@@ -35,7 +36,7 @@ class Prediction:
         is_new_device: whether the device was not trained on.
         is_floor: whether the latency is what the device needs at the least: the model says less.
         nearest: training tasks nearest to it, nearest first.
-        explanation: what its roofline time goes into.
+        explanation: what its time goes into.
         reason: why it cannot be predicted; None where it can.
         is_scheduled: whether the program has a schedule.
         measured_s: measured seconds; None where it was not measured on the device.
@@ -64,6 +65,64 @@ class Prediction:
     def out_of_distribution(self) -> bool | None:
         """Whether program or device is strange to the model; None where that is not known."""
         return True if self.is_new_device else self.is_far
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns what `predict --json` and the server say of a program."""
+        return {**self.record_json(), **self._own_json()}
+
+    @classmethod
+    def from_json(cls, row: Mapping[str, Any]) -> Prediction:
+        """Rebuilds what `to_json` described, without the explanation."""
+        return cls(
+            name=row["name"], operator=row["operator"], device=row["device"],
+            program_id=row["program_id"], latency_s=row["latency_s"], low_s=row["low_s"],
+            high_s=row["high_s"], mean_s=row["mean_s"], is_far=row["is_far"],
+            is_new_device=row["is_new_device"], is_floor=row["is_floor"],
+            nearest=tuple(NearTask(**near) for near in row["nearest_tasks"]),
+            reason=row["reason"], is_scheduled=row["is_scheduled"], measured_s=row["measured_s"],
+        )  # fmt: skip
+
+    def record_json(self) -> dict[str, Any]:
+        """Returns the values that every `predict --json` has."""
+        return {
+            "program_id": self.program_id,
+            "device": self.device,
+            "latency_s": self.latency_s,
+            "low_s": self.low_s,
+            "high_s": self.high_s,
+            "measured_s": self.measured_s,
+            "out_of_distribution": self.out_of_distribution,
+            "is_floor": self.is_floor,
+            "nearest_tasks": [
+                {"task": near.task, "operator": near.operator, "distance": near.distance}
+                for near in self.nearest
+            ],
+        }
+
+    def _own_json(self) -> dict[str, Any]:
+        found = self.explanation
+        return {
+            "name": self.name,
+            "operator": self.operator,
+            "mean_s": self.mean_s,
+            "is_scheduled": self.is_scheduled,
+            "is_far": self.is_far,
+            "is_new_device": self.is_new_device,
+            "reason": self.reason,
+            "explanation": None
+            if found is None or self.latency_s is None
+            else {
+                "buffer": found.dearest.buffer,
+                "leaf": found.dearest.leaf,
+                "leaves": len(found.leaves),
+                "share": found.dearest.share,
+                "shares_by": found.shares_by,
+                "bound": found.dearest.bound,
+                "roofline_s": found.roofline_s,
+                "unknown_rates": list(found.assumed),
+                "text": found.text(self.latency_s),
+            },
+        }
 
 
 def misfit(device: DeviceSpec, *, is_gpu: bool) -> str | None:
@@ -107,6 +166,20 @@ def estimated(asked: AskedProgram, found: Estimates, place: int = 0, *, name: st
         measured_s=asked.measured_s,
         elsewhere_s=asked.elsewhere_s,
     )
+
+
+def check_predicted(found: Sequence[Prediction], source: Path) -> None:
+    """Checks that any of a file's programs can be predicted.
+
+    Raises:
+        DataError: none of them can.
+    """
+    if all(one.latency_s is None for one in found):
+        reasons = sorted({f"{one.name} on {one.device}: {one.reason}" for one in found})
+        raise DataError(
+            f"no program of {source} can be predicted ({'; '.join(reasons)}); expected "
+            "programs that the named devices can run"
+        )
 
 
 def _number(value: float) -> float | None:

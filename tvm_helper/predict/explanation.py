@@ -1,40 +1,104 @@
-"""Why a program takes long: which store needs most of its roofline time, and of what."""
+"""Why a program takes long: what each of its stores adds to the time, and what bounds it."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
-from cdmpp.analytic.roofline.programs import device_rates, leaf_work
+from cdmpp.analytic.roofline.levels import program_bound
+from cdmpp.analytic.roofline.programs import LeafWork, device_rates, leaf_work
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.features.compact_ast import CompactAst
-from cdmpp.features.program.loop_tree import stores_with_path
+from cdmpp.features.program.loop_tree import Loop, Node, stores_with_path
 from tvm_helper.tir.loop_tree import loop_tree_from_tir
+
+#: What can bound a store, in words.
+Limit = Literal["operations", "threads", "memory", "l2"]
+LIMITS: dict[Limit, str] = {
+    "operations": "its operations at the peak",
+    "threads": "its operations on the threads that it keeps busy",
+    "memory": "what it moves at the memory bandwidth",
+    "l2": "what it moves at the L2 bandwidth",
+}
+
+
+@dataclass(frozen=True)
+class LoopAround:
+    """A loop that a store stands in.
+
+    Attributes:
+        extent: iterations; None where they are not constant.
+    """
+
+    var: str
+    extent: int | None
+    kind: str
+
+
+@dataclass(frozen=True)
+class LeafExplanation:
+    """A store of a program.
+
+    Attributes:
+        leaf: its place among the stores, from 1.
+        buffer: what it writes.
+        share: its part of the predicted time, in [0, 1].
+        roofline_s: max(operations / peak, distinct bytes / bandwidth).
+        limits_s: seconds that it takes at the least by each limit that is known of the device.
+        loops: outermost first.
+        data_bytes: distinct bytes that it reads and writes.
+        fits: the smallest memory that holds them, of those whose size is known.
+    """
+
+    leaf: int
+    buffer: str
+    share: float
+    roofline_s: float
+    limits_s: dict[Limit, float]
+    loops: tuple[LoopAround, ...]
+    data_bytes: float
+    fits: Literal["L1", "L2", "L3", "memory"]
+
+    @property
+    def bound(self) -> Limit:
+        """The limit that takes longest."""
+        return max(self.limits_s, key=lambda name: self.limits_s[name])
+
+    @property
+    def ahead(self) -> float | None:
+        """How many times as long that limit takes as the next; None without one."""
+        first, *others = sorted(self.limits_s.values(), reverse=True)
+        return first / others[0] if others and others[0] > 0 else None
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """The store that needs most of a program's roofline time.
+    """What a program's time goes into.
 
     Attributes:
-        buffer: what it writes.
-        leaf: its place among the stores, from 1.
-        leaves: number of stores.
-        share: its part of the sum over stores, in [0, 1].
-        bound: what it needs more of.
-        roofline_s: sum over stores of max(operations / peak, distinct bytes / bandwidth).
+        leaves: its stores in program order, at least one.
+        shares_by: who shares the time out: the model, or the roofline where the model does not add
+            up stores.
         assumed: which rates of the device are unknown, so that nominal ones were taken.
     """
 
-    buffer: str
-    leaf: int
-    leaves: int
-    share: float
-    bound: Literal["compute", "memory"]
-    roofline_s: float
+    leaves: tuple[LeafExplanation, ...]
+    shares_by: Literal["model", "roofline"]
     assumed: tuple[str, ...]
+
+    @property
+    def roofline_s(self) -> float:
+        """Sum over stores of max(operations / peak, distinct bytes / bandwidth)."""
+        return sum(one.roofline_s for one in self.leaves)
+
+    @property
+    def dearest(self) -> LeafExplanation:
+        """The store with the largest share."""
+        return max(self.leaves, key=lambda one: one.share)
 
     def text(self, latency_s: float) -> str:
         """Returns one line.
@@ -42,40 +106,112 @@ class Explanation:
         Args:
             latency_s: predicted seconds of the program.
         """
+        one = self.dearest
         assumed = f" ({' and '.join(self.assumed)} unknown, nominal taken)" if self.assumed else ""
         times = latency_s / self.roofline_s if self.roofline_s > 0 else float("inf")
+        whose = "its time" if self.shares_by == "model" else "its roofline time"
         return (
-            f"{100 * self.share:.0f} % of its roofline time is store {self.leaf} of {self.leaves}, "
-            f"to {self.buffer}, bound by {self.bound}; predicted {times:.2g} times the roofline"
+            f"{100 * one.share:.0f} % of {whose} is store {one.leaf} of {len(self.leaves)}, to "
+            f"{one.buffer}, bound by {LIMITS[one.bound]}; predicted {times:.2g} times the roofline"
             f"{assumed}"
         )
 
 
-def explain(module: Any, ast: CompactAst, device: DeviceSpec) -> Explanation | None:
-    """Returns what a program's roofline time goes into; None where no store does any work.
+def explain(
+    module: Any,
+    ast: CompactAst,
+    device: DeviceSpec,
+    shares: NDArray[np.float64] | None,
+) -> Explanation | None:
+    """Returns what a program's time goes into; None where no store does any work.
 
     Args:
-        module: the program, for the names of its buffers.
+        module: the program, for the names of its buffers and loops.
         ast: its compact AST.
+        shares: float64 [leaves], those of the model; None where it has none.
     """
     work = leaf_work(ast.leaf_features)
     flop_per_s, bytes_per_s = device_rates(device)
-    compute_s, memory_s = work.flop / flop_per_s, work.bytes / bytes_per_s
-    leaf_s = np.maximum(compute_s, memory_s)
-    total = float(leaf_s.sum())
-    if total <= 0:
+    roofline_s = np.maximum(work.flop / flop_per_s, work.bytes / bytes_per_s)
+    if roofline_s.sum() <= 0:
         return None
-    leaf = int(np.argmax(leaf_s))
-    names = [store.buffer.name for store, _ in stores_with_path(loop_tree_from_tir(module))]
+    places = list(stores_with_path(loop_tree_from_tir(module)))
+    limits = _limits(ast.leaf_features, work, device)
+    parts = roofline_s / roofline_s.sum() if shares is None else shares
+    leaves = []
+    for place, share in enumerate(parts.tolist()):
+        store, path = places[place] if len(places) == len(parts) else (None, ())
+        leaves.append(
+            LeafExplanation(
+                leaf=place + 1,
+                buffer=f"buffer {place + 1}" if store is None else store.buffer.name,
+                share=share,
+                roofline_s=float(roofline_s[place]),
+                limits_s=limits[place],
+                loops=_loops(path),
+                data_bytes=float(work.bytes[place]),
+                fits=_fits(float(work.bytes[place]), device),
+            )
+        )
     rates = {
         "peak": device.peak_fp32_flop_per_s, "bandwidth": device.mem_bandwidth_bytes_per_s
     }  # fmt: skip
     return Explanation(
-        buffer=names[leaf] if leaf < len(names) else f"buffer {leaf + 1}",
-        leaf=leaf + 1,
-        leaves=len(leaf_s),
-        share=float(leaf_s[leaf]) / total,
-        bound="compute" if compute_s[leaf] >= memory_s[leaf] else "memory",
-        roofline_s=total,
+        leaves=tuple(leaves),
+        shares_by="roofline" if shares is None else "model",
         assumed=tuple(name for name, value in rates.items() if not value),
+    )
+
+
+def _limits(
+    leaf_features: NDArray[np.float32], work: LeafWork, device: DeviceSpec
+) -> list[dict[Limit, float]]:
+    """Returns the seconds of every leaf by what limits it.
+
+    What is fetched again and again because no cache holds it counts each time, where the last
+    cache of the device is known; the distinct bytes count once otherwise.
+    """
+    has_cache = bool(device.l2_bytes or device.l3_bytes)
+    _, bytes_per_s = device_rates(device)
+    workers = _workers(device)
+    found = []
+    for place, bound in enumerate(program_bound(leaf_features, device).leaves):
+        distinct_s = float(work.bytes[place]) / bytes_per_s
+        limits: dict[Limit, float] = {
+            "operations": bound.compute_s,
+            "memory": max(bound.dram_s, distinct_s) if has_cache else distinct_s,
+        }
+        busy = float(work.parallelism[place])
+        if workers is not None and busy < workers:
+            limits["threads"] = bound.compute_s * workers / busy
+        if bound.l2_s is not None:
+            limits["l2"] = bound.l2_s
+        found.append(limits)
+    return found
+
+
+def _workers(device: DeviceSpec) -> int | None:
+    """Returns how many iterations have to run at once for the peak, at the least; None where that
+    is not known.
+    """
+    if device.kind == "cpu":
+        return device.threads or device.core_count
+    if not device.core_count or not device.warp_size:
+        return None
+    return device.core_count * device.warp_size
+
+
+def _fits(data_bytes: float, device: DeviceSpec) -> Literal["L1", "L2", "L3", "memory"]:
+    if device.l1_bytes and data_bytes <= device.l1_bytes:
+        return "L1"
+    if device.l2_bytes and data_bytes <= device.l2_bytes:
+        return "L2"
+    return "L3" if device.l3_bytes and data_bytes <= device.l3_bytes else "memory"
+
+
+def _loops(path: Sequence[Node]) -> tuple[LoopAround, ...]:
+    return tuple(
+        LoopAround(one.var, one.extent if isinstance(one.extent, int) else None, one.kind)
+        for one in path
+        if isinstance(one, Loop)
     )

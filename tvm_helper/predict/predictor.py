@@ -9,7 +9,6 @@ for one in predictor.programs("my_kernel.py"):
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,11 +17,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cdmpp.datasets.samples import Samples
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import ReplayError
 from cdmpp.features.compact_ast import CompactAst
 from cdmpp.features.gpu_code.columns import gpu_code_columns
-from cdmpp.features.gpu_limits import GpuLimits
 from cdmpp.features.machine_code.columns import machine_code_columns
 from cdmpp.models.assemble import AskedProgram, assemble_samples
 from cdmpp.pretrained import model_folder
@@ -33,14 +32,12 @@ from cdmpp.training.machine_code.model import LEAST_MEASURED, CodeModel
 from tvm_helper.compat import Schedule, Target
 from tvm_helper.predict.answers import Prediction, estimated, misfit, reads_no_code
 from tvm_helper.predict.explanation import explain
+from tvm_helper.predict.reading import Looks, features_of, look_at
 from tvm_helper.programs.gpu_code import gpu_launches
 from tvm_helper.programs.machine_code import code_of, is_target
 from tvm_helper.programs.network_tasks import NetworkTask
-from tvm_helper.programs.operator_name import operator_of
-from tvm_helper.programs.program_file import NamedProgram, is_scheduled, read_programs
+from tvm_helper.programs.program_file import NamedProgram, read_programs
 from tvm_helper.programs.target import device_target
-from tvm_helper.tir.features import featurise_modules, module_limits
-from tvm_helper.tir.loop_tree import loop_tree_from_tir
 
 
 @dataclass
@@ -147,20 +144,29 @@ class Predictor:
         named = read_programs(Path(source)) if isinstance(source, Path | str) else source
         answers = []
         for program in named:
-            operator, has_schedule, is_gpu = _look_at(program.module)
+            looks = look_at(program.module)
             for device in self.devices:
                 target = device_target(device)
-                reason = misfit(device, is_gpu=is_gpu)
+                reason = misfit(device, is_gpu=looks.is_gpu)
                 if reason is not None:
-                    answers.append(_unanswered(program.name, operator, device, reason))
+                    answers.append(_unanswered(program.name, looks.operator, device, reason))
                     continue
-                question = _Question(
-                    name=program.name, operator=operator, device=device, target=target,
-                    workload_key=_structural_hash(program.module), module=program.module,
-                    is_scheduled=has_schedule,
-                )  # fmt: skip
-                answers += self._answer([question])
+                answers += self._answer([_question(program, looks, device, target)])
         return answers
+
+    def on(self, device: DeviceSpec) -> Predictor:
+        """Returns the same model asked about one device."""
+        return Predictor(
+            self.trained, [device], compiles=self._compiles, must_compile=self._must_compile
+        )
+
+    def samples(self, program: NamedProgram, device: DeviceSpec) -> Samples:
+        """Returns a program that can be predicted on a device as the model reads it, one sample."""
+        target = device_target(device)
+        ast = features_of(program.module, target)
+        assert isinstance(ast, CompactAst)
+        question = _question(program, look_at(program.module), device, target)
+        return assemble_samples([_asked(question, ast)])
 
     def scheduled(
         self,
@@ -185,18 +191,17 @@ class Predictor:
         is_fastest = fastest_of >= LEAST_MEASURED
         return self._answer([replace(question, is_fastest=is_fastest, in_network=True)])[0]
 
+    def _leaf_shares(self, samples: Samples) -> NDArray[np.float64] | None:
+        shares = self.trained.model.leaf_shares(samples)
+        return None if shares is None else shares[0]
+
     def _answer(self, questions: Sequence[_Question]) -> list[Prediction]:
         answers = []
         for question in questions:
-            limits = _hardware_limits(question.target)
-            (ast,) = featurise_modules([question.module], question.target, limits=limits)
-            reason = _no_features(ast)
-            if reason is not None:
-                answers.append(
-                    _unanswered(question.name, question.operator, question.device, reason)
-                )
+            ast = features_of(question.module, question.target)
+            if isinstance(ast, str):
+                answers.append(_unanswered(question.name, question.operator, question.device, ast))
                 continue
-            assert isinstance(ast, CompactAst)
             try:
                 answers.append(self._estimate(question, ast))
             except ReplayError as error:
@@ -206,12 +211,7 @@ class Predictor:
         return answers
 
     def _estimate(self, question: _Question, ast: CompactAst) -> Prediction:
-        kind = question.target.kind.name
-        asked = AskedProgram(
-            program_id=program_id("metaschedule", question.workload_key, question.trace, kind),
-            task=f"{question.workload_key}|{kind}", ast=ast,
-            device=question.device, operator=question.operator,
-        )  # fmt: skip
+        asked = _asked(question, ast)
         samples = assemble_samples([asked])
         found = self.trained.estimate(samples)
         reader = self._reader(question.device)
@@ -226,7 +226,7 @@ class Predictor:
                 )  # fmt: skip
         return replace(
             estimated(asked, found, name=question.name),
-            explanation=explain(question.module, ast, question.device),
+            explanation=explain(question.module, ast, question.device, self._leaf_shares(samples)),
             is_scheduled=question.is_scheduled,
         )
 
@@ -279,17 +279,20 @@ def check_reads_code(predictor: Predictor) -> None:
     raise reads_no_code(predictor.trained, [device.name for device in predictor.devices])
 
 
-def _look_at(module: Any) -> tuple[str, bool, bool]:
-    """Returns (operator, whether it is scheduled, whether it is a GPU kernel) of a program."""
-    try:
-        operator = operator_of(module)
-    except Exception:  # a module without blocks has no names to read
-        operator = ""
-    try:
-        tree = loop_tree_from_tir(module)
-    except Exception:  # TVM raises whatever its checks do; the features say why
-        return operator, True, False
-    return operator, is_scheduled(tree), tree.is_gpu
+def _question(program: NamedProgram, looks: Looks, device: DeviceSpec, target: Target) -> _Question:
+    return _Question(
+        name=program.name, operator=looks.operator, device=device, target=target,
+        workload_key=looks.workload_key, module=program.module, is_scheduled=looks.is_scheduled,
+    )  # fmt: skip
+
+
+def _asked(question: _Question, ast: CompactAst) -> AskedProgram:
+    kind = question.target.kind.name
+    return AskedProgram(
+        program_id=program_id("metaschedule", question.workload_key, question.trace, kind),
+        task=f"{question.workload_key}|{kind}", ast=ast,
+        device=question.device, operator=question.operator,
+    )  # fmt: skip
 
 
 def _scheduled_question(
@@ -321,27 +324,5 @@ def _plain(value: Any) -> Any:
     return str(value)
 
 
-def _hardware_limits(target: Target) -> GpuLimits | None:
-    """Returns what a kernel may use, without Ansor's bound on virtual threads: that one keeps its
-    search small, while a GPU runs such kernels and MetaSchedule samples them.
-    """
-    limits = module_limits(target)
-    return None if limits is None else replace(limits, vthreads=sys.maxsize)
-
-
-def _no_features(ast: CompactAst | ReplayError) -> str | None:
-    if isinstance(ast, ReplayError):
-        return str(ast)
-    if len(ast.leaf_features) == 0:
-        return "it stores nothing"
-    return None if ast.valid else ast.reject_reason or "invalid program"
-
-
 def _unanswered(name: str, operator: str, device: DeviceSpec, reason: str) -> Prediction:
     return Prediction(name=name, operator=operator, device=device.name, reason=reason)
-
-
-def _structural_hash(module: Any) -> str:
-    from tvm_helper.compat import shash2hex
-
-    return str(shash2hex(module))

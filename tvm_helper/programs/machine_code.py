@@ -13,14 +13,21 @@ from tvm_helper.programs.build import runnable
 def code_of(module: Any, target: Target) -> str:
     """Returns the code of a scheduled module after LLVM's optimiser, as LLVM's text.
 
+    Its arguments are taken not to overlap, as those of all that TVM makes itself; the check of its
+    arguments would be one function with it otherwise.
+
     Raises:
         ReplayError: it does not compile for the target.
     """
     try:
-        return code_of_built(tvm.compile(runnable(module), target=target))
+        return code_of_built(tvm.compile(_without_aliases(runnable(module)), target=target))
     except Exception as error:  # TVM raises whatever its passes do
         text = (str(error).strip().splitlines() or [type(error).__name__])[-1][:160]
         raise ReplayError(f"it does not compile for {target.kind.name} ({text})") from None
+
+
+def _without_aliases(module: Any) -> Any:
+    return tvm.IRModule({"main": module["main"].with_attr("tirx.noalias", True)})
 
 
 def code_of_built(executable: Any) -> str:

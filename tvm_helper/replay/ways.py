@@ -36,6 +36,7 @@ if TYPE_CHECKING:  # torch and TVM are loaded when a way needs them
 
     from cdmpp.networks.predict import NetworkPredictor, TorchPrediction
     from tvm_helper.predict.answers import Prediction
+    from tvm_helper.replay.costs import ChosenSchedule
     from tvm_helper.replay.outcome import NetworkCosts
 
 Way = Literal["tvm-untuned", "tvm-tuned", "torch-eager"]
@@ -101,6 +102,7 @@ class KernelAnswer:
         in_network_s: seconds of one call within the network.
         prediction: what the model says of it alone; None where no model covers it.
         reason: why none does; empty where one does.
+        module: its program; None where it has none.
     """
 
     name: str
@@ -109,6 +111,7 @@ class KernelAnswer:
     in_network_s: float
     prediction: Prediction | None
     reason: str = ""
+    module: Any = None
 
 
 @dataclass(frozen=True)
@@ -343,10 +346,15 @@ def _kernels(costs: NetworkCosts) -> tuple[KernelAnswer, ...]:
             name=one.label, calls=calls[key], shapes=tuple(one.shapes), in_network_s=cost.latency_s,
             prediction=costs.predictions.get(key),
             reason=cost.reason if cost.source == "bound" else "",
+            module=_program(costs.chosen.get(key)),
         )
         for key, (one, cost) in first.items()
     ]  # fmt: skip
     return tuple(sorted(found, key=lambda one: -one.calls * one.in_network_s))
+
+
+def _program(chosen: ChosenSchedule | None) -> Any:
+    return chosen.schedules[0].mod if chosen is not None and chosen.schedules else None
 
 
 def _doubts(kernels: Sequence[KernelAnswer], device: str) -> tuple[str, ...]:

@@ -67,7 +67,8 @@ def lowering_passes() -> Any:
 _TO_LOOPS = lowering_passes()
 
 
-def _child_statements(statement: Any) -> list[Any]:
+def child_statements(statement: Any) -> list[Any]:
+    """Returns the statements directly below a statement; a block hides its own."""
     if isinstance(statement, tirx.SeqStmt):
         return list(statement.seq)
     if isinstance(statement, tirx.IfThenElse):
@@ -88,7 +89,7 @@ def _reduction_registers(statement: Any) -> set[Any]:
         for argument in call.args:
             if isinstance(argument, TensorLoad) and argument.source.scope() == "local":
                 found.add(argument.source)
-    for child in _child_statements(statement):
+    for child in child_statements(statement):
         found |= _reduction_registers(child)
     return found
 

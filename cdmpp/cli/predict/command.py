@@ -10,12 +10,17 @@ from pathlib import Path
 
 from cdmpp.cli.predict.network import predict_network
 from cdmpp.cli.predict.records import predict_record_file
+from cdmpp.cli.predict.served import predict_served
 from cdmpp.cli.shared.options import add_output_options, labels_of
 from cdmpp.errors import UsageError
+from cdmpp.pretrained import PRETRAINED
+from cdmpp.serve.client import Client, read_token
 from tvm_helper.replay.ways import WAYS, NetworkQuestion
 
+_DEFAULT_MODEL = Path(PRETRAINED)
 _DEFAULT_INPUT = "3x224x224"
 _TORCH_OPTIONS = ("batch", "input", "memory", "export")
+_NOT_SERVED = ("device_spec", "machine_code", "measured_on", "network_info")
 _NETWORK_OPTIONS = ("way", "database", "no_machine_code")
 
 
@@ -31,9 +36,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--model",
         type=Path,
-        default=Path("pretrained"),
+        default=_DEFAULT_MODEL,
         metavar="RUN",
-        help="run folder, of a cost model or of a model of whole networks (default: pretrained)",
+        help="run folder, of a cost model or of a model of whole networks (default: pretrained; "
+        "with --server: the server's first)",
     )
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument(
@@ -87,6 +93,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="LABEL",
         help="--records: the device that they were measured on; what is said of others counts in "
         "what they took there",
+    )
+    parser.add_argument(
+        "--server", metavar="URL",
+        help="ask a `cdmpp serve`, which has the model loaded: programs, records",
+    )  # fmt: skip
+    parser.add_argument(
+        "--token-file", type=Path, metavar="FILE", help="--server: file of the server's token"
     )
     _add_network_options(parser)
     _add_torch_options(parser)
@@ -153,6 +166,17 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("--measured-on goes with --records only; leave it out")
     output = {"as_json": args.json, "is_quiet": args.quiet}
     labels, descriptions = labels_of(args.device), args.device_spec or []
+    if args.server is not None:
+        given = [name for name in _NOT_SERVED if getattr(args, name)]
+        if given or is_network:
+            name = "network" if is_network else given[0].replace("_", "-")
+            raise UsageError(f"--{name} does not go with --server; leave one of them out")
+        model = None if args.model == _DEFAULT_MODEL else str(args.model)
+        with Client(args.server, token=read_token(args.token_file)) as client:
+            predict_served(
+                client, model, labels, program=args.program, records=args.records, **output
+            )
+        return 0
     if args.records is not None:
         predict_record_file(
             args.records, args.model, labels=labels, descriptions=descriptions,
@@ -161,14 +185,18 @@ def run(args: argparse.Namespace) -> int:
         )  # fmt: skip
         return 0
     if args.program is not None:
-        from cdmpp.cli.predict.program import predict_program
+        from cdmpp.cli.predict.program import print_programs
+        from cdmpp.cli.predict.text import ModelFacts
         from tvm_helper.predict.predictor import new_predictor  # TVM takes a second
 
         predictor = new_predictor(
             args.model, labels, descriptions,
             compiles=args.machine_code, must_compile=args.machine_code,
         )  # fmt: skip
-        predict_program(args.program, predictor, **output)
+        print_programs(
+            args.program, predictor.programs(args.program),
+            lambda: ModelFacts.of(predictor.trained.card), **output,
+        )  # fmt: skip
         return 0
     question = NetworkQuestion(
         args.network or Path(), str(args.network or args.torch), ways=args.way or (),

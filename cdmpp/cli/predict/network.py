@@ -9,7 +9,6 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from cdmpp.cli.predict.text import program_row
 from cdmpp.errors import DataError
 from cdmpp.text import aligned, interval_text, percent_text, seconds_text, shortened
 from tvm_helper.replay.ways import (
@@ -65,7 +64,7 @@ def _row(one: NetworkAnswer) -> dict[str, Any]:
 
 
 def _kernel_row(one: KernelAnswer) -> dict[str, Any]:
-    alone = {} if one.prediction is None else program_row(one.prediction)
+    alone = {} if one.prediction is None else one.prediction.to_json()
     return alone | {
         "name": one.name, "calls": one.calls, "shapes": list(one.shapes),
         "in_network_s": one.in_network_s, "reason": one.reason or None,

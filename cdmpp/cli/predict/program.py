@@ -3,37 +3,33 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from cdmpp.cli.predict.text import cell, print_notes, program_row
-from cdmpp.errors import DataError
+from cdmpp.cli.predict.text import ModelFacts, cell, print_notes
 from cdmpp.text import aligned
-from tvm_helper.predict.answers import Prediction
-
-if TYPE_CHECKING:  # it imports TVM
-    from tvm_helper.predict.predictor import Predictor
+from tvm_helper.predict.answers import Prediction, check_predicted
 
 
-def predict_program(path: Path, predictor: Predictor, *, as_json: bool, is_quiet: bool) -> None:
+def print_programs(
+    path: Path, found: list[Prediction], facts: Callable[[], ModelFacts], *, as_json: bool,
+    is_quiet: bool,
+) -> None:  # fmt: skip
     """Prints the latencies of a Python file's programs.
+
+    Args:
+        facts: gives what the notes say of the model.
 
     Raises:
         DataError: none of them can be predicted.
     """
-    found = predictor.programs(path)
-    if all(prediction.latency_s is None for prediction in found):
-        reasons = sorted({f"{one.name} on {one.device}: {one.reason}" for one in found})
-        raise DataError(
-            f"no program of {path} can be predicted ({'; '.join(reasons)}); expected "
-            "programs that the named devices can run"
-        )
+    check_predicted(found, path)
     if as_json:
-        print(json.dumps([program_row(prediction) for prediction in found], allow_nan=False))
+        print(json.dumps([prediction.to_json() for prediction in found], allow_nan=False))
         return
     _print(found)
     if not is_quiet:
-        print_notes(found, predictor.trained.card)
+        print_notes(found, facts())
 
 
 def _print(found: list[Prediction]) -> None:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from cdmpp.cli.predict.text import print_notes, row
+from cdmpp.cli.predict.text import ModelFacts, print_notes
 from cdmpp.errors import DataError
 from cdmpp.pretrained import model_folder
 from cdmpp.text import aligned, interval_text, seconds_text
 from cdmpp.training.asked_device import asked_devices
 from cdmpp.training.estimates import load_trained
 from tvm_helper.predict.answers import Prediction
-from tvm_helper.predict.records import predict_records
+from tvm_helper.predict.records import RecordPredictions, predict_records
 
 
 def predict_record_file(
@@ -33,7 +33,7 @@ def predict_record_file(
     """Prints the latencies of a record file's programs beside the measured ones.
 
     Raises:
-        DataError: none of them can be predicted.
+        DataError: as `print_records`.
     """
     trained = load_trained(model_folder(model), with_code=compiles)
     is_named = bool(labels or descriptions)
@@ -42,6 +42,29 @@ def predict_record_file(
         trained, path, devices=devices, network_info=network_info, measured_on=measured_on,
         compiles=compiles,
     )  # fmt: skip
+    print_records(
+        path, found, lambda: ModelFacts.of(trained.card), measured_on=measured_on,
+        as_json=as_json, is_quiet=is_quiet,
+    )  # fmt: skip
+
+
+def print_records(
+    path: Path,
+    found: RecordPredictions,
+    facts: Callable[[], ModelFacts],
+    *,
+    measured_on: str | None = None,
+    as_json: bool,
+    is_quiet: bool,
+) -> None:
+    """Prints predictions of a record file.
+
+    Args:
+        facts: gives what the notes say of the model.
+
+    Raises:
+        DataError: there are none.
+    """
     if not is_quiet:
         if found.report.skipped_total:
             print(f"cdmpp: {found.report.summary()}", file=sys.stderr)
@@ -59,14 +82,13 @@ def predict_record_file(
         return
     _print(found.programs, measured_on)
     if not is_quiet:
-        print_notes(found.programs, trained.card)
+        print_notes(found.programs, facts())
 
 
 def _row(one: Prediction) -> dict[str, Any]:
-    is_known = one.is_far is not None
-    return (
-        row(one) if is_known else {**row(one), "out_of_distribution": None, "nearest_tasks": None}
-    )
+    row = one.record_json()
+    unknown = {"out_of_distribution": None, "nearest_tasks": None}
+    return row if one.is_far is not None else {**row, **unknown}
 
 
 def _print(programs: tuple[Prediction, ...], measured_on: str | None) -> None:

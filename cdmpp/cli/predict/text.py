@@ -1,58 +1,15 @@
-"""Predictions of programs as JSON and as text."""
+"""Predictions of programs as text."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
 
+from cdmpp.serve.client import Client
 from cdmpp.text import interval_text, short_task
 from cdmpp.training.run_folder import ModelCard
 from tvm_helper.predict.answers import Prediction
-
-
-def row(one: Prediction) -> dict[str, Any]:
-    """Returns the values that every `predict --json` has."""
-    return {
-        "program_id": one.program_id,
-        "device": one.device,
-        "latency_s": one.latency_s,
-        "low_s": one.low_s,
-        "high_s": one.high_s,
-        "measured_s": one.measured_s,
-        "out_of_distribution": one.out_of_distribution,
-        "is_floor": one.is_floor,
-        "nearest_tasks": [
-            {"task": near.task, "operator": near.operator, "distance": near.distance}
-            for near in one.nearest
-        ],
-    }
-
-
-def program_row(one: Prediction) -> dict[str, Any]:
-    """Returns those of a program of one's own."""
-    found = one.explanation
-    return {
-        **row(one),
-        "name": one.name,
-        "operator": one.operator,
-        "mean_s": one.mean_s,
-        "is_scheduled": one.is_scheduled,
-        "is_new_device": one.is_new_device,
-        "reason": one.reason,
-        "explanation": None
-        if found is None or one.latency_s is None
-        else {
-            "buffer": found.buffer,
-            "leaf": found.leaf,
-            "leaves": found.leaves,
-            "share": found.share,
-            "bound": found.bound,
-            "roofline_s": found.roofline_s,
-            "unknown_rates": list(found.assumed),
-            "text": found.text(one.latency_s),
-        },
-    }
 
 
 def cell(one: Prediction) -> str:
@@ -61,9 +18,36 @@ def cell(one: Prediction) -> str:
     return f"{interval_text(one.latency_s, one.low_s, one.high_s)}{mark}"
 
 
-def print_notes(found: Sequence[Prediction], card: ModelCard) -> None:
+@dataclass(frozen=True)
+class ModelFacts:
+    """What the notes below predictions need to know of a model.
+
+    Attributes:
+        trained_on: labels.
+        has_intervals: whether it has any.
+        has_new_intervals: whether they were measured on devices left out of trainings.
+    """
+
+    trained_on: Sequence[str]
+    has_intervals: bool
+    has_new_intervals: bool
+
+    @classmethod
+    def of(cls, card: ModelCard) -> ModelFacts:
+        """Returns those of a model here."""
+        names = [spec.name for spec in card.devices]
+        return cls(names, card.calibration is not None, card.of_new_devices is not None)
+
+    @classmethod
+    def of_served(cls, client: Client, name: str | None) -> ModelFacts:
+        """Returns those of a server's model; None = its first."""
+        one = next(one for one in client.models() if name in (None, one["name"]))
+        return cls(one["devices"], one["has_intervals"], one["has_new_intervals"])
+
+
+def print_notes(found: Sequence[Prediction], model: ModelFacts) -> None:
     """Says what the marks mean, and why something has no latency."""
-    if card.calibration is None:
+    if not model.has_intervals:
         print(
             "cdmpp: no intervals: the model was calibrated on too few tasks, or by an older "
             "version; train again with more tasks in the validation part",
@@ -71,8 +55,8 @@ def print_notes(found: Sequence[Prediction], card: ModelCard) -> None:
         )
     strange = sum(bool(one.out_of_distribution) for one in found)
     if strange:
-        is_measured = card.of_new_devices is not None and not any(one.is_far for one in found)
-        why = "; their intervals are widened, and may be too narrow" if card.calibration else ""
+        is_measured = model.has_new_intervals and not any(one.is_far for one in found)
+        why = "; their intervals are widened, and may be too narrow" if model.has_intervals else ""
         if is_measured:
             why = "; their intervals are those of devices that were left out of trainings"
         print(f"\n! {strange} of {len(found)} are out of distribution{why}")
@@ -80,7 +64,7 @@ def print_notes(found: Sequence[Prediction], card: ModelCard) -> None:
     if floors:
         least = "what the device needs at the least: the model says less"
         print(f"\n{floors} of {len(found)} are {least}")
-    trained_on = ", ".join(spec.name for spec in card.devices)
+    trained_on = ", ".join(model.trained_on)
     for device in dict.fromkeys(one.device for one in found if one.is_new_device):
         print(f"  device {device} was not trained on; the model knows {trained_on}")
     strangers: dict[str, Prediction] = {}

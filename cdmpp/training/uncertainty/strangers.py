@@ -17,6 +17,8 @@ from safetensors.numpy import save_file
 
 from cdmpp.datasets.samples import ProgramArrays, Samples
 from cdmpp.errors import DataError
+from cdmpp.features.added_columns import LEAF_EXTRA_NAMES
+from cdmpp.features.schema import LEAF_FEATURE_NAMES
 from cdmpp.files.atomic import write_atomic
 from cdmpp.models.parts.pooling import pooled_features
 
@@ -58,6 +60,21 @@ class NearTask:
     task: str
     operator: str
     distance: float
+
+
+@dataclass(frozen=True)
+class ColumnDifference:
+    """A leaf column in which a program differs from a training task.
+
+    Attributes:
+        column: as in `docs/features.md`.
+        here: its greatest value over the program's leaves.
+        there: the mean of that over the task's programs.
+    """
+
+    column: str
+    here: float
+    there: float
 
 
 @dataclass(frozen=True)
@@ -180,6 +197,34 @@ class TrainingTasks:
             is_far=is_far[sample_row],
             nearest=[named[row] for row in sample_row.tolist()],
         )
+
+    def differences(self, samples: Samples, task: str, *, count: int = 3) -> list[ColumnDifference]:
+        """Returns in which leaf columns one program differs most from a training task, most first.
+
+        Args:
+            samples: one sample.
+            task: a name of `tasks`.
+
+        Raises:
+            DataError: the program has other columns than the training part had.
+        """
+        columns = _Columns(samples.programs, samples.program)
+        self._check_width(columns)
+        ((_, values),) = columns.chunks()
+        leaf = (columns.width - 1) // 2
+        greatest = slice(leaf, 2 * leaf)  # a mean over leaves is no value of any leaf
+        own = self._standardised(values)[0][greatest]
+        theirs = self.centre[self.tasks.index(task)][greatest]
+        names = [*LEAF_FEATURE_NAMES, *LEAF_EXTRA_NAMES]
+        found = []
+        for place in np.argsort(-np.abs(own - theirs), kind="stable")[:count].tolist():
+            logs = np.array([own[place], theirs[place]], np.float64)
+            logs = logs * self.deviation[greatest][place] + self.mean[greatest][place]
+            here, there = np.sign(logs) * (np.exp2(np.abs(logs)) - 1.0)
+            # The way there and back leaves a remainder of nothing, and its sign.
+            own_value, other = (round(float(value), 3) + 0.0 for value in (here, there))
+            found.append(ColumnDifference(names[place], own_value, other))
+        return found
 
     def save(self, directory: Path) -> None:
         """Writes training_tasks.safetensors, tasks of one operator together; centres are kept in

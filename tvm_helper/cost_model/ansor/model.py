@@ -15,7 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cdmpp.errors import UsageError
+from cdmpp.serve.client import Client
 from tvm_helper.cost_model.ansor.client import AnsorClient
+from tvm_helper.cost_model.ansor.served import ServedAnsor
 from tvm_helper.cost_model.usage import Usage
 
 try:
@@ -53,6 +55,9 @@ class CdmppPythonModel(PythonBasedModel):  # type: ignore[misc]
         finetune_every: 0 = frozen; n = after every n measured programs the weights are tuned to all
             that was measured, and kept if they are better on programs that were held out.
         seed: of the tuning.
+        server: URL of a `cdmpp serve` that scores, instead of a process of this model's own; then
+            `model` is what the server calls it, and nothing is tuned, saved or loaded.
+        token: what the server wants to be shown.
         python: the interpreter that cdmpp is installed in; None = the one that `ansor_run` was
             started with, or that of the checkout.
 
@@ -60,7 +65,8 @@ class CdmppPythonModel(PythonBasedModel):  # type: ignore[misc]
         usage: what was done so far.
 
     Raises:
-        UsageError: the process with the model does not start.
+        UsageError: the process with the model does not start, or a server's is to be tuned.
+        ServerError: the server does not answer.
         DeviceError: the device is not known.
         DataError: there is no complete model.
     """
@@ -72,10 +78,19 @@ class CdmppPythonModel(PythonBasedModel):  # type: ignore[misc]
         *,
         finetune_every: int = 0,
         seed: int = 0,
+        server: str | None = None,
+        token: str | None = None,
         python: Path | None = None,
     ) -> None:
         self.usage = Usage()
         self._tasks: set[str] = set()
+        self._client: AnsorClient | ServedAnsor
+        if server is not None:
+            if finetune_every:
+                raise UsageError("a model of a server is not tuned; leave finetune_every at 0")
+            self._client = ServedAnsor(Client(server, token=token), str(model), device)
+            super().__init__()
+            return
         options = [f"--model={model}", f"--device={device}"]
         options += [f"--finetune-every={finetune_every}", f"--seed={seed}"]
         self._client = AnsorClient(options, python=python)

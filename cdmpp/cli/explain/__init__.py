@@ -1,0 +1,1 @@
+"""`cdmpp explain`: where the time of a program or network goes."""

@@ -1,0 +1,81 @@
+"""`cdmpp explain`: where the time of a program or network goes, and what it might be instead."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from cdmpp.cli.explain.text import network_text, program_text
+from cdmpp.cli.shared.options import add_model_option, add_output_options, labels_of
+from cdmpp.files.atomic import write_text
+from cdmpp.report.explain_page import explain_page
+from cdmpp.report.page import page_html
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of the command."""
+    parser.description = (
+        "Says why programs take as long as predicted: their text with the time of every store "
+        "beside it, what bounds each, what they resemble among the measured tasks, and what they "
+        "would take if a loop were vectorised, unrolled or tiled. Nothing is measured."
+    )
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument(
+        "--program", type=Path, metavar="FILE.py",
+        help="Python file with TVMScript, PrimFuncs or IRModules; it is run",
+    )  # fmt: skip
+    source.add_argument(
+        "--network", type=Path, metavar="FILE",
+        help="ONNX file, or .pt2 as torch.export.save writes it: its kernels, then into each",
+    )  # fmt: skip
+    add_model_option(parser)
+    parser.add_argument(
+        "--device", action="append", metavar="LABEL", help="device; several one after another"
+    )
+    parser.add_argument(
+        "--device-spec", action="append", type=Path, metavar="YAML",
+        help="hardware that nobody measured, described as in cdmpp/devices",
+    )  # fmt: skip
+    parser.add_argument(
+        "--machine-code", action="store_true",
+        help="compile the programs, half a second each: say what the compiler made of them",
+    )  # fmt: skip
+    parser.add_argument(
+        "--kernels", type=int, metavar="N", default=5,
+        help="--network: how many kernels are explained, dearest first (default: 5)",
+    )  # fmt: skip
+    parser.add_argument("--html", type=Path, metavar="PAGE", help="write it as a page too")
+    add_output_options(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Runs the command; returns the exit code."""
+    labels, descriptions = labels_of(args.device), args.device_spec or []
+    if args.network is not None:
+        from tvm_helper.replay.explain import explain_network  # TVM takes a second
+        from tvm_helper.replay.ways import NetworkQuestion
+
+        question = NetworkQuestion(
+            args.network, args.network.stem, labels=labels, descriptions=descriptions,
+            model=args.model, batches=(None,),
+        )  # fmt: skip
+        found = explain_network(question, compiles=args.machine_code, most_kernels=args.kernels)
+        rows = [one.row() for one in found]
+    else:
+        from tvm_helper.predict.explain import explain_file
+
+        rows = explain_file(
+            args.program, args.model, labels, descriptions, compiles=args.machine_code
+        )
+    if args.html is not None:
+        write_text(args.html, page_html(explain_page(rows, args.network or args.program)))
+    if args.json:
+        print(json.dumps(rows, allow_nan=False))
+        return 0
+    is_painted = sys.stdout.isatty()
+    for number, row in enumerate(rows):
+        text = network_text if "kernels" in row else program_text
+        print(("\n" if number else "") + text(row, is_painted=is_painted))
+    return 0

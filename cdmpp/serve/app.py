@@ -1,0 +1,144 @@
+"""The routes of the server."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import FileResponse
+from starlette.staticfiles import StaticFiles
+
+from cdmpp import __version__, errors
+from cdmpp.errors import CdmppError, DataError, DeviceError, UsageError
+from cdmpp.files.places import package_folder
+from cdmpp.serve import schemas
+from cdmpp.serve.gate import App, Gate, error_body
+from cdmpp.serve.hot_models import HotModel
+from cdmpp.serve.measures import Measures
+from cdmpp.serve.options import ServeOptions
+from cdmpp.serve.service import Service, TooLargeError
+
+_STATUS = ((TooLargeError, 413), (UsageError, 404), (DeviceError, 404), (DataError, 422))
+_ERRORS: dict[int | str, dict[str, Any]] = {
+    status: {"model": schemas.ErrorAnswer} for status in (401, 404, 408, 413, 422, 503, 504)
+}
+
+
+def make_app(service: Service, options: ServeOptions, measures: Measures) -> App:
+    """Returns the server's ASGI application."""
+    app = FastAPI(
+        title="cdmpp", version=__version__, docs_url=None, redoc_url=None, responses=_ERRORS,
+        description="How long tensor programs take on devices, predicted without running them.",
+    )  # fmt: skip
+    gate = Gate(app, options, options.token(), measures)
+    _add_questions(app, service)
+    _add_facts(app, service, gate, measures)
+    _add_page(app)
+    _add_errors(app)
+    measures.routes = frozenset(getattr(route, "path", "") for route in app.routes)
+    return gate
+
+
+def _add_questions(app: FastAPI, service: Service) -> None:
+    @app.post("/v1/predict")
+    async def predict(request: schemas.PredictRequest) -> schemas.PredictAnswer:
+        """Latencies with intervals, of every program on every device."""
+        hot, rows = await service.predict(
+            _entries(request.programs), request.devices, request.model
+        )
+        return schemas.PredictAnswer(model=_named(hot), predictions=rows)
+
+    @app.post("/v1/rank")
+    async def rank(request: schemas.RankRequest) -> schemas.RankAnswer:
+        """The order of programs on a device, without intervals: what a search asks."""
+        hot, device, seconds, reasons = await service.rank(
+            _entries(request.programs), request.device, request.model, own_batch=request.own_batch
+        )
+        known = [(value, place) for place, value in enumerate(seconds) if value is not None]
+        return schemas.RankAnswer(
+            model=_named(hot), device=device.name, latency_s=seconds, reasons=reasons,
+            order=[place for _, place in sorted(known)],
+        )  # fmt: skip
+
+
+def _add_facts(app: FastAPI, service: Service, gate: Gate, measures: Measures) -> None:
+    @app.get("/v1/models")
+    async def models() -> schemas.ModelsAnswer:
+        """The models, the default first."""
+        return schemas.ModelsAnswer(models=[_described(hot) for hot in service.models.all()])
+
+    @app.get("/v1/devices")
+    async def devices() -> schemas.DevicesAnswer:
+        """Known devices; null is unknown."""
+        return schemas.DevicesAnswer(devices=service.devices())
+
+    @app.get("/healthz")
+    async def health() -> schemas.HealthAnswer:
+        """Whether the server answers; needs no token."""
+        return schemas.HealthAnswer(
+            status="ok", version=__version__, uptime_s=time.time() - service.started_at,
+            waiting=gate.waiting,
+        )  # fmt: skip
+
+    @app.get("/metrics", response_class=Response)
+    async def metrics() -> Response:
+        """Counters in the text format of Prometheus."""
+        measures.waiting.set(gate.waiting)
+        measures.loads.set(service.models.loads)
+        measures.lost_readers.set(service.reader.restarts)
+        return Response(measures.text(), media_type="text/plain; version=0.0.4")
+
+
+def _add_page(app: FastAPI) -> None:
+    folder = package_folder("cdmpp.serve") / "page"
+    app.mount("/static", StaticFiles(directory=folder))
+
+    @app.get("/", include_in_schema=False)
+    async def page() -> FileResponse:
+        return FileResponse(folder / "index.html")
+
+
+def _add_errors(app: FastAPI) -> None:
+    @app.exception_handler(CdmppError)
+    async def expected(request: Request, error: CdmppError) -> Response:
+        status = next((code for kind, code in _STATUS if isinstance(error, kind)), 422)
+        known = (kind.__name__ for kind in type(error).__mro__ if hasattr(errors, kind.__name__))
+        return _error(request, status, next(known), str(error))
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(request: Request, error: RequestValidationError) -> Response:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])[:200]
+        text = f"{place}: {first['msg'][:200]}; see /openapi.json"
+        return _error(request, 422, "UsageError", text)
+
+    @app.exception_handler(HTTPException)
+    async def refused(request: Request, error: HTTPException) -> Response:
+        return _error(request, error.status_code, "UsageError", str(error.detail))
+
+
+def _error(request: Request, status: int, kind: str, text: str) -> Response:
+    body = error_body(kind, text, request.state.request_id)
+    return Response(body, status_code=status, media_type="application/json")
+
+
+def _entries(programs: list[schemas.ProgramEntry]) -> list[dict[str, object]]:
+    return [program.model_dump(by_alias=True, exclude_none=True) for program in programs]
+
+
+def _named(hot: HotModel) -> schemas.ModelName:
+    return schemas.ModelName(name=hot.name, version=hot.version)
+
+
+def _described(hot: HotModel) -> schemas.ServedModel:
+    card = hot.trained.card
+    return schemas.ServedModel(
+        name=hot.name, version=hot.version, kind=card.kind,
+        devices=[spec.name for spec in card.devices], feature_schema=card.feature_schema,
+        data_hash=card.data_hash, has_intervals=card.calibration is not None,
+        has_new_intervals=card.of_new_devices is not None,
+        loaded_at=hot.loaded_at, last_error=hot.last_error,
+    )  # fmt: skip

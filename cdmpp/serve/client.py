@@ -1,0 +1,253 @@
+"""Asks a server of `cdmpp serve`; standard library only, so that any Python can.
+
+from cdmpp.serve.client import Client
+
+client = Client("http://127.0.0.1:8080")
+for row in client.predict([{"tvmscript": text}], devices=["t4"])["predictions"]:
+    print(row["name"], row["device"], row["latency_s"])
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import queue
+import time
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+from cdmpp import errors
+from cdmpp.errors import CdmppError, ServerError, UsageError
+
+Entry = dict[str, Any]
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0
+#: What is worth another try: the server is busy, or did not answer in time.
+_BUSY = (503, 504)
+
+
+class Client:
+    """A server that is asked. Threads may share one.
+
+    A request that finds nobody, or a busy server, is tried again with longer and longer pauses.
+
+    Args:
+        url: such as `http://127.0.0.1:8080`.
+        token: what the server's `--token-file` says; None = nothing.
+        timeout_s: how long an answer may take.
+        tries: how often a request is sent at most.
+
+    Raises:
+        UsageError: it is no URL of a server.
+    """
+
+    def __init__(
+        self, url: str, *, token: str | None = None, timeout_s: float = 60.0, tries: int = 4
+    ) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname or tries < 1:
+            raise UsageError(
+                f"no server at {url!r}; expected an address such as http://127.0.0.1:8080, as "
+                "`cdmpp serve` prints it"
+            )
+        self.url = url.rstrip("/")
+        self._parts = parts
+        self._token = token
+        self._timeout_s = timeout_s
+        self._tries = tries
+        self._idle: queue.SimpleQueue[http.client.HTTPConnection] = queue.SimpleQueue()
+        weakref.finalize(self, _close_all, self._idle)
+
+    def predict(
+        self, programs: Sequence[Entry], *, devices: Sequence[str] = (), model: str | None = None
+    ) -> dict[str, Any]:
+        """Returns `model` and `predictions`, a row for every program on every device.
+
+        Args:
+            programs: each {"tvmscript": text}, {"tir_json": text}, {"records": [line]} or
+                {"leaves": tables}, see docs/serve.md.
+            devices: labels; none = the model's only one.
+            model: one of the server's; None = its first.
+
+        Raises:
+            ServerError: the server is gone, busy or fails.
+            CdmppError: what the server says of the request.
+        """
+        body = {"programs": list(programs), "devices": list(devices), "model": model}
+        return self.ask("POST", "/v1/predict", body)
+
+    def rank(
+        self,
+        programs: Sequence[Entry],
+        *,
+        device: str | None = None,
+        model: str | None = None,
+        own_batch: bool = False,
+    ) -> dict[str, Any]:
+        """Returns `latency_s` and `reasons` of every program, and their `order`, fastest first.
+
+        Args:
+            own_batch: score them together and with no others, as a local model would to the bit.
+
+        Raises:
+            ServerError: the server is gone, busy or fails.
+            CdmppError: what the server says of the request.
+        """
+        body = {
+            "programs": list(programs), "device": device, "model": model, "own_batch": own_batch
+        }  # fmt: skip
+        return self.ask("POST", "/v1/rank", body)
+
+    def models(self) -> list[dict[str, Any]]:
+        """Returns the server's models, the default first.
+
+        Raises:
+            ServerError: the server is gone, busy or fails.
+        """
+        found: list[dict[str, Any]] = self.ask("GET", "/v1/models")["models"]
+        return found
+
+    def devices(self) -> list[dict[str, Any]]:
+        """Returns the devices that the server knows.
+
+        Raises:
+            ServerError: the server is gone, busy or fails.
+        """
+        found: list[dict[str, Any]] = self.ask("GET", "/v1/devices")["devices"]
+        return found
+
+    def health(self) -> dict[str, Any]:
+        """Returns how the server is.
+
+        Raises:
+            ServerError: the server is gone, busy or fails.
+        """
+        return self.ask("GET", "/healthz")
+
+    def ask(self, method: str, path: str, value: Any = None) -> dict[str, Any]:
+        """Returns the answer to a request.
+
+        Args:
+            value: the body, as JSON values; None = none.
+
+        Raises:
+            ServerError: the server is gone, busy or fails.
+            CdmppError: what the server says of the request.
+        """
+        body = None if value is None else json.dumps(value).encode("ascii")
+        pause_s = _FIRST_PAUSE_S
+        failure: CdmppError
+        for tries_left in range(self._tries - 1, -1, -1):
+            try:
+                status, headers, data = self._once(method, path, body)
+            except (OSError, http.client.HTTPException) as error:
+                failure = self._gone(error)
+            else:
+                if status < 400:
+                    return self._value(data)
+                failure = self._said(status, data)
+                if status not in _BUSY:
+                    raise failure
+                pause_s = max(pause_s, float(headers.get("Retry-After") or 0))
+            if tries_left:
+                time.sleep(min(pause_s, _LONGEST_PAUSE_S))
+                pause_s *= 2
+        raise failure
+
+    def close(self) -> None:
+        """Closes idle connections, as the end of the client does; a request opens another one."""
+        _close_all(self._idle)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        self.close()
+
+    def _once(self, method: str, path: str, body: bytes | None) -> tuple[int, Any, bytes]:
+        headers = {"Content-Type": "application/json"} if body is not None else {}
+        if self._token is not None:
+            headers["Authorization"] = f"Bearer {self._token}"
+        path = self._parts.path.rstrip("/") + path
+        with contextlib.suppress(queue.Empty, ConnectionError):  # one that lay idle may be closed
+            return self._send(self._idle.get_nowait(), method, path, body, headers)
+        return self._send(self._connect(), method, path, body, headers)
+
+    def _send(
+        self,
+        connection: http.client.HTTPConnection,
+        method: str,
+        path: str,
+        body: bytes | None,
+        headers: dict[str, str],
+    ) -> tuple[int, Any, bytes]:
+        try:
+            connection.request(method, path, body, headers)
+            answer = connection.getresponse()
+            found = answer.status, answer.headers, answer.read()
+        except BaseException:
+            connection.close()
+            raise
+        self._idle.put(connection)
+        return found
+
+    def _connect(self) -> http.client.HTTPConnection:
+        is_safe = self._parts.scheme == "https"
+        kind = http.client.HTTPSConnection if is_safe else http.client.HTTPConnection
+        return kind(str(self._parts.hostname), self._parts.port, timeout=self._timeout_s)
+
+    def _value(self, data: bytes) -> dict[str, Any]:
+        try:
+            value = json.loads(data)
+        except ValueError:
+            raise ServerError(f"{self.url} answers, but not as `cdmpp serve` does") from None
+        if not isinstance(value, dict):
+            raise ServerError(f"{self.url} answers, but not as `cdmpp serve` does")
+        return value
+
+    def _said(self, status: int, data: bytes) -> CdmppError:
+        """Returns the error that an answer tells of, of the class that it was on the server."""
+        try:
+            error = json.loads(data)["error"]
+            kind, text, own = error["kind"], error["text"], error["request_id"]
+        except (ValueError, LookupError, TypeError):
+            return ServerError(
+                f"{self.url} answers with status {status}, not as `cdmpp serve` does"
+            )
+        found = getattr(errors, kind, None)
+        if isinstance(found, type) and issubclass(found, CdmppError) and found.__init__ is (
+            CdmppError.__init__
+        ):  # fmt: skip
+            return found(f"{text} (said by {self.url})")
+        return ServerError(f"{self.url} answers {status}: {text} (request {own})")
+
+    def _gone(self, error: Exception) -> ServerError:
+        why = str(error) or type(error).__name__
+        return ServerError(
+            f"no answer from the server {self.url} ({why}, {self._tries} tries); see whether it "
+            "runs: start it with `cdmpp serve`"
+        )
+
+
+def _close_all(idle: queue.SimpleQueue[http.client.HTTPConnection]) -> None:
+    with contextlib.suppress(queue.Empty):
+        while True:
+            idle.get_nowait().close()
+
+
+def read_token(path: Path | None) -> str | None:
+    """Returns the first line of a token's file; None where there is no file.
+
+    Raises:
+        UsageError: it cannot be read.
+    """
+    if path is None:
+        return None
+    try:
+        lines = path.read_text("ascii").splitlines()
+    except (OSError, ValueError) as error:
+        raise UsageError(f"--token-file {path}: cannot be read ({error})") from None
+    return lines[0].strip() if lines else ""

@@ -1,0 +1,212 @@
+"""What every request passes first: an id, the token, sizes, waiting places, time; and the log."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import logging
+import re
+import time
+import uuid
+from collections.abc import Awaitable, Callable, MutableMapping
+from http import HTTPStatus
+from typing import Any
+
+from cdmpp.serve.measures import Measures
+from cdmpp.serve.options import ServeOptions
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
+_LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
+#: What needs no token: it says nothing of anybody's models.
+_OPEN = frozenset({"/", "/healthz"})
+#: The page asks nobody but this server, and nobody else's page shows it.
+_SAFE = (
+    (b"content-security-policy",
+     b"default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
+     b"frame-ancestors 'none'"),
+    (b"x-content-type-options", b"nosniff"),
+)  # fmt: skip
+_log = logging.getLogger("cdmpp.serve")
+
+
+class Refused(Exception):  # noqa: N818, not an error of the server
+    """A request that is answered with a status and one sentence."""
+
+    def __init__(self, status: int, text: str, *, retry_after_s: int | None = None) -> None:
+        super().__init__(text)
+        self.status = status
+        self.retry_after_s = retry_after_s
+
+
+def error_body(kind: str, text: str, request_id: str) -> bytes:
+    """Returns the body of an answer that is none; see `ErrorAnswer`."""
+    error = {"kind": kind, "text": text, "request_id": request_id}
+    return json.dumps({"error": error}).encode("ascii")
+
+
+class Gate:
+    """ASGI middleware in front of the routes.
+
+    Args:
+        app: the routes.
+        options: the limits.
+        token: what requests must show; None = nothing.
+        measures: where requests are counted.
+
+    Attributes:
+        waiting: requests that are under way.
+    """
+
+    def __init__(
+        self, app: App, options: ServeOptions, token: str | None, measures: Measures
+    ) -> None:
+        self._app = app
+        self._options = options
+        self._token = token
+        self._measures = measures
+        self.waiting = 0
+        self._waiting_bytes = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers a request."""
+        if scope["type"] != "http":
+            if scope["type"] == "lifespan":
+                await self._app(scope, receive, send)
+            return
+        began = time.perf_counter()
+        headers = {name.lower(): value for name, value in scope["headers"]}
+        own = headers.get(b"x-request-id", b"")
+        request_id = own.decode("ascii") if _ID.fullmatch(own) else uuid.uuid4().hex
+        scope.setdefault("state", {})["request_id"] = request_id
+        answer = _Answer(send, request_id)
+        try:
+            await self._pass(scope, headers, receive, answer)
+        except Refused as refusal:
+            await answer.refuse(refusal)
+        except TimeoutError:
+            most = self._options.answer_timeout_s
+            await answer.refuse(Refused(504, f"no answer within {most:g} s; send fewer programs"))
+        except Exception:
+            _log.exception("request %s failed", request_id)
+            await answer.refuse(Refused(500, f"an error of the server; its log has {request_id}"))
+        finally:
+            seconds = time.perf_counter() - began
+            self._measures.request(scope["path"], answer.status, seconds)
+            _log.info("%s %s %s %d %.1f ms", request_id, scope["method"], _plain(scope["path"]),
+                      answer.status, 1e3 * seconds)  # fmt: skip
+
+    async def _pass(
+        self, scope: Scope, headers: dict[bytes, bytes], receive: Receive, answer: _Answer
+    ) -> None:
+        self._check_names(scope, headers)
+        size = self._size(headers)
+        if not size:
+            await self._app(scope, _said(b""), answer.send)
+            return
+        if (
+            self.waiting >= self._options.most_waiting
+            or self._waiting_bytes + size > self._options.most_waiting_bytes
+        ):
+            raise Refused(503, "too many requests wait; try again", retry_after_s=1)
+        self.waiting += 1
+        self._waiting_bytes += size
+        try:
+            body = await self._body(receive, size)
+            async with asyncio.timeout(self._options.answer_timeout_s):
+                await self._app(scope, _said(body), answer.send)
+        finally:
+            self.waiting -= 1
+            self._waiting_bytes -= size
+
+    def _check_names(self, scope: Scope, headers: dict[bytes, bytes]) -> None:
+        """Checks the token; without one, that no page of another name is asking (DNS rebinding)."""
+        if self._token is None:
+            name = headers.get(b"host", b"localhost").decode("latin-1")
+            if re.sub(r":\d+$", "", name) not in _LOCAL_NAMES:
+                raise Refused(421, "this server has no such name; expected localhost")
+        elif scope["path"] not in _OPEN and not scope["path"].startswith("/static/"):
+            said = headers.get(b"authorization", b"")
+            if not hmac.compare_digest(said, b"Bearer " + self._token.encode("ascii")):
+                raise Refused(401, "expected the header `Authorization: Bearer TOKEN`")
+
+    def _size(self, headers: dict[bytes, bytes]) -> int:
+        if b"transfer-encoding" in headers:
+            raise Refused(411, "expected a body with a Content-Length, not in chunks")
+        size = int(headers.get(b"content-length", b"0"))
+        most = self._options.most_body_bytes
+        if size > most:
+            raise Refused(413, f"a body of {size} bytes; expected at most {most}")
+        return size
+
+    async def _body(self, receive: Receive, size: int) -> bytes:
+        body = bytearray()
+        try:
+            async with asyncio.timeout(self._options.body_timeout_s):
+                while len(body) < size:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise Refused(499, "the client went away")
+                    body += message.get("body", b"")
+                    if not message.get("more_body"):
+                        break
+        except TimeoutError:
+            seconds = self._options.body_timeout_s
+            raise Refused(408, f"the body did not arrive within {seconds:g} s") from None
+        return bytes(body)
+
+
+class _Answer:
+    """Passes an answer on, with the request's id, and remembers its status."""
+
+    def __init__(self, send: Send, request_id: str) -> None:
+        self._send = send
+        self._request_id = request_id
+        self.status = 0
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            own = (b"x-request-id", self._request_id.encode("ascii"))
+            message["headers"] = [*message.get("headers", ()), own, *_SAFE]
+        await self._send(message)
+
+    async def refuse(self, refusal: Refused) -> None:
+        """Says so, unless the answer has begun already."""
+        if self.status:
+            return
+        kind = {499: "Gone"}.get(refusal.status) or HTTPStatus(refusal.status).phrase
+        body = error_body(kind, str(refusal), self._request_id)
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", str(len(body)).encode("ascii")),
+        ]
+        if refusal.retry_after_s is not None:
+            headers.append((b"retry-after", str(refusal.retry_after_s).encode("ascii")))
+        if refusal.status in (408, 411, 413, 499):  # the rest of the body is never read
+            headers.append((b"connection", b"close"))
+        start = {"type": "http.response.start", "status": refusal.status, "headers": headers}
+        await self.send(start)
+        await self._send({"type": "http.response.body", "body": body})
+
+
+def _said(body: bytes) -> Receive:
+    """Returns what gives a body once, then waits for ever: nobody listens for a disconnect."""
+    messages = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive() -> Message:
+        if messages:
+            return messages.pop()
+        return await asyncio.Future()
+
+    return receive
+
+
+def _plain(path: str) -> str:
+    return path[:100].encode("ascii", "backslashreplace").decode("ascii").replace("\n", " ")

@@ -1,0 +1,121 @@
+"""Leaf tables on the wire: compact ASTs of many programs as one JSON object, arrays in base64.
+
+Nobody's arrays are trusted: what a model would choke on is refused with a sentence.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cdmpp.errors import DataError
+from cdmpp.features.compact_ast import (
+    LEAF_EXTRA_COUNT,
+    LEAF_EXTRA_SCHEMA_VERSION,
+    LEAF_FEATURE_COUNT,
+    LEAF_SCHEMA_VERSION,
+    CompactAst,
+)
+
+#: A program with more stores costs a model the square of their number.
+MOST_LEAVES = 1024
+_SCHEMA = {"leaf": LEAF_SCHEMA_VERSION, "leaf_extra": LEAF_EXTRA_SCHEMA_VERSION}
+#: Columns are on a logarithmic scale (`cdmpp.features.signed_log`): no program has a larger value.
+_LARGEST = 1e4
+
+
+def encode_asts(asts: Sequence[CompactAst]) -> dict[str, Any]:
+    """Returns compact ASTs as JSON values: the schema, `leaf_count` and `tree_length` of each, and
+    their arrays, one program's rows after another's, little-endian in base64.
+    """
+    parts = [np.zeros((0, LEAF_FEATURE_COUNT), np.float32)], [np.zeros((0, 0), np.float32)]
+    features = [one.leaf_features for one in asts] or parts[0]
+    extra = [one.leaf_extra for one in asts] or parts[1]
+    empty = [np.zeros(0, np.int32)]
+    return {
+        "schema": dict(_SCHEMA),
+        "leaf_count": [len(one.leaf_features) for one in asts],
+        "tree_length": [len(one.tree) for one in asts],
+        "leaf_features": _text(np.concatenate(features), "<f4"),
+        "leaf_extra": _text(np.concatenate(extra), "<f4"),
+        "leaf_position": _text(np.concatenate(empty + [one.leaf_position for one in asts]), "<i4"),
+        "tree": _text(np.concatenate(empty + [one.tree for one in asts]), "<i4"),
+    }
+
+
+def decode_asts(value: Mapping[str, Any]) -> list[CompactAst]:
+    """Returns the compact ASTs that `encode_asts` described.
+
+    Raises:
+        DataError: another schema, sizes that do not fit, or values that no program has.
+    """
+    if value["schema"] != _SCHEMA:
+        raise DataError(
+            f"leaf tables of schema {value['schema']}, expected {_SCHEMA}; install the same "
+            "version of cdmpp on both sides"
+        )
+    leaf_count, tree_length = list(value["leaf_count"]), list(value["tree_length"])
+    if len(leaf_count) != len(tree_length) or min([*leaf_count, *tree_length], default=1) < 1:
+        raise DataError("leaf_count and tree_length differ in length, or have an entry below 1")
+    if max(leaf_count, default=0) > MOST_LEAVES:
+        raise DataError(f"a program of {max(leaf_count)} stores; expected at most {MOST_LEAVES}")
+    leaves, nodes = sum(leaf_count), sum(tree_length)
+    features = _array(value, "leaf_features", "<f4", leaves * LEAF_FEATURE_COUNT)
+    extra = _array(value, "leaf_extra", "<f4", leaves * LEAF_EXTRA_COUNT)
+    position = _array(value, "leaf_position", "<i4", leaves)
+    tree = _array(value, "tree", "<i4", nodes)
+    if not np.all(np.abs(features) <= _LARGEST) or np.any(np.abs(extra) > _LARGEST):
+        raise DataError("leaf columns that are not finite, or beyond any program's")
+    features = features.reshape(leaves, LEAF_FEATURE_COUNT)
+    extra = extra.reshape(leaves, LEAF_EXTRA_COUNT)
+    row, node, asts = 0, 0, []
+    for count, length in zip(leaf_count, tree_length, strict=True):
+        own = slice(row, row + count)
+        ast = CompactAst(features[own], extra[own], position[own], tree[node : node + length])
+        _check_tree(ast)
+        asts.append(ast)
+        row, node = row + count, node + length
+    return asts
+
+
+def _check_tree(ast: CompactAst) -> None:
+    """Checks that the nodes of a tree are entered in order and left, and leaves are some of them.
+
+    Raises:
+        DataError: they are not.
+    """
+    tree, position = ast.tree, ast.leaf_position
+    is_entry = tree != -1
+    depth = np.cumsum(np.where(is_entry, 1, -1))
+    entered = tree[is_entry]
+    if (
+        not np.array_equal(entered, np.arange(len(entered)))
+        or depth[-1] != 0
+        or depth.min() < 0
+        or np.any(np.diff(position) <= 0)
+        or position[0] < 0
+        or position[-1] >= len(tree)
+        or not np.all(is_entry[position])
+    ):
+        raise DataError(
+            "a tree whose nodes are not entered and left in order, or leaves that are none of them"
+        )
+
+
+def _text(array: NDArray[Any], dtype: str) -> str:
+    return base64.b64encode(np.ascontiguousarray(array, dtype).tobytes()).decode("ascii")
+
+
+def _array(value: Mapping[str, Any], name: str, dtype: str, count: int) -> NDArray[Any]:
+    try:
+        data = base64.b64decode(value[name], validate=True)
+    except (binascii.Error, ValueError):
+        raise DataError(f"{name} is no base64") from None
+    if len(data) != 4 * count:
+        raise DataError(f"{name} has {len(data)} bytes, expected {4 * count}")
+    return np.frombuffer(data, dtype)

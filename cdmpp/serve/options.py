@@ -1,0 +1,83 @@
+"""What `cdmpp serve` is asked to do, and the limits that nobody's requests pass."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+from pathlib import Path
+
+from cdmpp.errors import UsageError
+from cdmpp.serve.client import read_token
+
+_SHORTEST_TOKEN = 16
+
+
+@dataclass(frozen=True)
+class ServeOptions:
+    """A server's models, its address and its limits.
+
+    Attributes:
+        models: run folders, `pretrained` or `pretrained:NAME`; the first one answers where a
+            request names none.
+        host: address to listen on; another one than this machine's own needs a token.
+        port: 0 = any free one.
+        token_file: file whose first line every request has to show; None = none.
+        workers: processes that read programs.
+        most_programs: programs x devices of one request.
+        most_body_bytes: of one request.
+        most_waiting: requests that are read, wait or are answered at a time; more get a 503.
+        most_waiting_bytes: likewise, of their bodies together.
+        header_timeout_s: how long a connection may take to say what it wants.
+        body_timeout_s: how long its body may take to arrive.
+        read_timeout_s: how long one request's programs may take to be read.
+        answer_timeout_s: how long an answer may take, waiting included.
+        reload_s: how often run folders are looked at.
+        grace_s: how long a stopping server waits for the answers that are under way.
+    """
+
+    models: tuple[str, ...] = ("pretrained",)
+    host: str = "127.0.0.1"
+    port: int = 8080
+    token_file: Path | None = None
+    workers: int = 1
+    most_programs: int = 4096
+    most_body_bytes: int = 32 << 20
+    most_waiting: int = 256
+    most_waiting_bytes: int = 256 << 20
+    header_timeout_s: float = 10.0
+    body_timeout_s: float = 20.0
+    read_timeout_s: float = 30.0
+    answer_timeout_s: float = 60.0
+    reload_s: float = 2.0
+    grace_s: float = 30.0
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can connect."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+    def token(self) -> str | None:
+        """Returns what requests have to show, None where they need nothing.
+
+        Raises:
+            UsageError: others can connect and there is no token; or it cannot be read or guessed.
+        """
+        if self.token_file is None:
+            if self.is_loopback:
+                return None
+            raise UsageError(
+                f"--host {self.host}: others can connect, so a token is needed; make one with "
+                "`openssl rand -hex 32 > token` and give --token-file token"
+            )
+        token = read_token(self.token_file) or ""
+        if len(token) < _SHORTEST_TOKEN:
+            raise UsageError(
+                f"--token-file {self.token_file}: a token of {len(token)} characters can be "
+                f"guessed; expected at least {_SHORTEST_TOKEN}, e.g. of `openssl rand -hex 32`"
+            )
+        return token

@@ -1,0 +1,168 @@
+"""Programs of requests in the form that models take: read by processes of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from cdmpp.devices.spec import DeviceSpec
+from cdmpp.errors import DataError
+from cdmpp.features.compact_ast import CompactAst
+from cdmpp.models.assemble import AskedProgram
+from cdmpp.processes.worker import Answer, Worker
+from cdmpp.serve.leaf_table import decode_asts
+
+_START_S = 120.0
+
+
+@dataclass(frozen=True)
+class ReadProgram:
+    """A program of a request on a device.
+
+    Attributes:
+        entry: number of the request's entry that it is from.
+        name: what it is called there.
+        operator: empty where it cannot be told.
+        device: label.
+        asked: in the form that models take; None where it cannot be predicted.
+        reason: why not.
+        is_scheduled: whether it has a schedule.
+    """
+
+    entry: int
+    name: str
+    operator: str
+    device: str
+    asked: AskedProgram | None
+    reason: str | None = None
+    is_scheduled: bool = True
+
+
+class ProgramReader:
+    """Processes that read programs, and threads that wait for them.
+
+    A process that dies of a program, or takes too long, is started again; the request fails.
+
+    Args:
+        command: starts a process that answers `read`, see `tvm_helper.serve.worker`.
+        workers: number of processes.
+        folder: for their logs.
+        timeout_s: how long a request's programs may take.
+
+    Attributes:
+        restarts: how many processes were lost to programs.
+    """
+
+    def __init__(
+        self, command: Sequence[str], *, workers: int, folder: Path, timeout_s: float
+    ) -> None:
+        self.restarts = 0
+        self._timeout_s = timeout_s
+        self._free: queue.SimpleQueue[Worker] = queue.SimpleQueue()
+        self._workers = [
+            Worker(command, folder / f"reader-{number}.log", queue_timeout_s=_START_S)
+            for number in range(workers)
+        ]
+        for worker in self._workers:
+            self._free.put(worker)
+        self._threads = ThreadPoolExecutor(workers, "cdmpp-reader")
+        self._decoder = ThreadPoolExecutor(1, "cdmpp-decoder")
+
+    def start(self) -> None:
+        """Starts the processes and waits until they are ready.
+
+        Raises:
+            DeviceError: one is not.
+        """
+        for worker in self._workers:
+            worker.start()
+
+    def stop(self) -> None:
+        """Ends the processes."""
+        self._threads.shutdown(cancel_futures=True)
+        self._decoder.shutdown(cancel_futures=True)
+        for worker in self._workers:
+            worker.stop()
+
+    async def read(
+        self, entries: Sequence[dict[str, Any]], devices: Sequence[DeviceSpec]
+    ) -> list[ReadProgram]:
+        """Returns every program of every entry on every device.
+
+        Raises:
+            DataError: the entries are no programs, or reading them was given up.
+        """
+        loop = asyncio.get_running_loop()
+        texts = [place for place, entry in enumerate(entries) if entry.get("leaves") is None]
+        found: list[ReadProgram] = []
+        if texts:
+            some = [entries[place] for place in texts]
+            read = await loop.run_in_executor(self._threads, self._ask, some, devices)
+            found += [_placed(one, texts[one.entry]) for one in read]
+        if len(texts) < len(entries):
+            found += await loop.run_in_executor(self._decoder, _decoded, entries, devices)
+        return sorted(found, key=lambda one: one.entry) if texts else found
+
+    def _ask(
+        self, entries: Sequence[dict[str, Any]], devices: Sequence[DeviceSpec]
+    ) -> list[ReadProgram]:
+        specs = {device.name: device for device in devices}
+        request = {
+            "op": "read", "entries": list(entries), "devices": [asdict(one) for one in devices]
+        }  # fmt: skip
+        worker = self._free.get()
+        try:
+            answer = worker.ask(request, timeout_s=self._timeout_s)
+        finally:
+            self._free.put(worker)
+        if answer.outcome != "done":
+            self.restarts += answer.outcome != "failed"
+            raise DataError(f"the programs cannot be read ({_why(answer)})")
+        asts = iter(decode_asts(answer.value["leaves"]))
+        return [_read_program(row, specs[row["device"]], asts) for row in answer.value["asked"]]
+
+
+def _why(answer: Answer) -> str:
+    if answer.outcome == "died":
+        return f"the reading process {answer.text}"
+    return answer.text
+
+
+def _read_program(row: dict[str, Any], device: DeviceSpec, asts: Any) -> ReadProgram:
+    facts = row["entry"], row["name"], row["operator"], row["device"]
+    if row["reason"] is not None:
+        return ReadProgram(*facts, None, row["reason"])
+    asked = AskedProgram(
+        row["program_id"], row["task"], next(asts), device, schedule=row["schedule"],
+        operator=row["operator"], measured_s=row["measured_s"],
+    )  # fmt: skip
+    return ReadProgram(*facts, asked, is_scheduled=row["is_scheduled"])
+
+
+def _placed(one: ReadProgram, entry: int) -> ReadProgram:
+    return ReadProgram(
+        entry, one.name, one.operator, one.device, one.asked, one.reason, one.is_scheduled
+    )
+
+
+def _decoded(entries: Sequence[dict[str, Any]], devices: Sequence[DeviceSpec]) -> list[ReadProgram]:
+    """Returns the programs that clients have featurised themselves; these have no names."""
+    found = []
+    for place, entry in enumerate(entries):
+        if entry.get("leaves") is None:
+            continue
+        for number, ast in enumerate(decode_asts(entry["leaves"])):
+            for device in devices:
+                found.append(_featurised(place, number, ast, device))
+    return found
+
+
+def _featurised(place: int, number: int, ast: CompactAst, device: DeviceSpec) -> ReadProgram:
+    name = f"{place}.{number}"
+    asked = AskedProgram(name, "", ast, device)
+    return ReadProgram(place, name, "", device.name, asked)

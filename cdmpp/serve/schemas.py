@@ -1,0 +1,179 @@
+"""Requests and answers of the server; `/openapi.json` says the same."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+_SCRIPT = """@T.prim_func(s_tir=True)
+def scale(A: T.Buffer((1024, 64), "float32"), B: T.Buffer((1024, 64), "float32")):
+    for i in T.parallel(1024):
+        for j in T.vectorized(64):
+            with T.sblock("scale"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                B[vi, vj] = A[vi, vj] * T.float32(2)
+"""
+_SLOWER = _SCRIPT.replace("T.parallel", "T.serial")
+_DEVICE = "epyc-avx2-2c"
+
+Label = Annotated[str, Field(min_length=1, max_length=200)]
+Text = Annotated[str, Field(max_length=16 << 20)]
+
+
+class _Message(BaseModel):
+    model_config = ConfigDict(extra="forbid", protected_namespaces=())
+
+
+class LeafTables(_Message):
+    """Programs that the client has featurised itself, see `cdmpp.serve.leaf_table`."""
+
+    schema_versions: dict[str, int] = Field(alias="schema")
+    leaf_count: list[int] = Field(description="stores of each program")
+    tree_length: list[int]
+    leaf_features: Text = Field(description="little-endian float32 in base64")
+    leaf_extra: Text
+    leaf_position: Text = Field(description="little-endian int32 in base64")
+    tree: Text
+
+
+class ProgramEntry(_Message):
+    """One or several programs in one of four forms."""
+
+    tvmscript: Text | None = Field(None, description="as module.script() prints it; never run")
+    tir_json: Text | None = Field(None, description="as tvm.ir.save_json writes it")
+    records: list[Text] | None = Field(None, description="lines of an Ansor record file")
+    leaves: LeafTables | None = None
+    dag: Text | None = Field(
+        None, description="with records: the task's tensors as TVM's JSON graph, unless shipped"
+    )
+    target: Label | None = Field(None, description="with dag: its target")
+
+    @model_validator(mode="after")
+    def _is_one_form(self) -> Self:
+        forms = [self.tvmscript, self.tir_json, self.records, self.leaves]
+        if sum(form is not None for form in forms) != 1:
+            raise ValueError("expected one of tvmscript, tir_json, records and leaves")
+        if self.records is None and (self.dag is not None or self.target is not None):
+            raise ValueError("dag and target go with records only")
+        return self
+
+
+class PredictRequest(_Message):
+    """Programs, and the devices that they are predicted on, side by side."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"programs": [{"tvmscript": _SCRIPT}], "devices": [_DEVICE, "t4"]}]
+        }
+    )
+    programs: list[ProgramEntry] = Field(min_length=1)
+    devices: list[Label] = Field([], description="none = the model's, where it has one only")
+    model: Label | None = Field(None, description="none = the server's first")
+
+
+class RankRequest(_Message):
+    """Programs to be put in order on one device."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "programs": [{"tvmscript": _SLOWER}, {"tvmscript": _SCRIPT}],
+                    "device": _DEVICE,
+                }
+            ]
+        }
+    )
+    programs: list[ProgramEntry] = Field(min_length=1)
+    device: Label | None = None
+    model: Label | None = None
+    own_batch: bool = Field(
+        False,
+        description="score them together and with no others: the numbers are then those of a local "
+        "model to the bit, else to the sixth digit",
+    )
+
+
+class ModelName(BaseModel):
+    """Which model answered.
+
+    Attributes:
+        version: digest of its files.
+    """
+
+    name: str
+    version: str
+
+
+class PredictAnswer(BaseModel):
+    """What `cdmpp predict --json` prints of every program on every device, and its entry."""
+
+    model: ModelName
+    predictions: list[dict[str, Any]]
+
+
+class RankAnswer(BaseModel):
+    """Seconds as the model says them, program after program, and the order by them.
+
+    Attributes:
+        latency_s: null where a program cannot be predicted.
+        order: numbers of the programs, fastest first; those without a latency are left out.
+        reasons: why a program cannot be predicted.
+    """
+
+    model: ModelName
+    device: str
+    latency_s: list[float | None]
+    order: list[int]
+    reasons: list[str | None]
+
+
+class ServedModel(BaseModel):
+    """A model of the server."""
+
+    name: str
+    version: str
+    kind: str
+    devices: list[str]
+    feature_schema: dict[str, int]
+    data_hash: str
+    has_intervals: bool
+    has_new_intervals: bool
+    loaded_at: float
+    last_error: str | None
+
+
+class ModelsAnswer(BaseModel):
+    """The models of the server, the one that answers by default first."""
+
+    models: list[ServedModel]
+
+
+class DevicesAnswer(BaseModel):
+    """Known devices by label, with what is known of them, and which model was trained on them."""
+
+    devices: list[dict[str, Any]]
+
+
+class HealthAnswer(BaseModel):
+    """Whether the server answers, and for how long."""
+
+    status: str
+    version: str
+    uptime_s: float
+    waiting: int
+
+
+class ErrorText(BaseModel):
+    """What went wrong: the class of the error, one sentence, and the id that the log has."""
+
+    kind: str
+    text: str
+    request_id: str
+
+
+class ErrorAnswer(BaseModel):
+    """The body of every answer that is none."""
+
+    error: ErrorText

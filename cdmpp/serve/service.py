@@ -1,0 +1,151 @@
+"""What the server answers, apart from HTTP: programs are read, wait, are scored, become rows."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from cdmpp.devices.registry import load_registry
+from cdmpp.devices.spec import DeviceSpec
+from cdmpp.errors import UsageError
+from cdmpp.models.assemble import AskedProgram
+from cdmpp.serve.hot_models import HotModel, HotModels
+from cdmpp.serve.options import ServeOptions
+from cdmpp.serve.reading import ProgramReader, ReadProgram
+from cdmpp.serve.scoring import Scored, Scoring, is_too_large
+from cdmpp.training.asked_device import asked_devices
+from cdmpp.training.estimates import Estimates
+
+#: A program, what a model says of a batch (None = nothing), its place there -> the row.
+RowOf = Callable[[ReadProgram, Estimates | None, int], dict[str, Any]]
+
+
+class TooLargeError(UsageError):
+    """A request that is more than the server takes at a time."""
+
+
+class Service:
+    """Models, the processes that read programs, and the thread that scores them.
+
+    Args:
+        options: the models and the limits.
+        models: loaded.
+        reader: reads programs.
+        row_of: makes the rows of predictions.
+        on_batch: called with the number of programs of every batch that a model was asked.
+    """
+
+    def __init__(
+        self,
+        options: ServeOptions,
+        models: HotModels,
+        reader: ProgramReader,
+        row_of: RowOf,
+        on_batch: Callable[[int], None] = lambda count: None,
+    ) -> None:
+        self.models = models
+        self.reader = reader
+        self.started_at = time.time()
+        self._options = options
+        self._row_of = row_of
+        self._scoring = Scoring(on_batch)
+
+    def stop(self) -> None:
+        """Ends threads and processes."""
+        self.models.stop()
+        self._scoring.stop()
+        self.reader.stop()
+
+    async def predict(
+        self, entries: Sequence[dict[str, Any]], labels: Sequence[str], model: str | None
+    ) -> tuple[HotModel, list[dict[str, Any]]]:
+        """Returns the model that answered and a row for every program on every device.
+
+        Raises:
+            CdmppError: the request cannot be answered.
+        """
+        hot = self.models.find(model)
+        programs = await self._read(entries, asked_devices(labels, (), hot.trained.card))
+        asked = [program.asked for program in programs if program.asked is not None]
+        scored = await self._scored(hot, asked, has_estimates=True)
+        rows, place = [], scored.start
+        for program in programs:
+            row = self._row_of(program, scored.estimates, place)
+            place += program.asked is not None
+            rows.append({"entry": program.entry, **row})
+        return hot, rows
+
+    async def rank(
+        self,
+        entries: Sequence[dict[str, Any]],
+        label: str | None,
+        model: str | None,
+        *,
+        own_batch: bool,
+    ) -> tuple[HotModel, DeviceSpec, list[float | None], list[str | None]]:
+        """Returns the model, the device, and seconds or a reason for every program.
+
+        Raises:
+            CdmppError: the request cannot be answered.
+        """
+        hot = self.models.find(model)
+        devices = asked_devices([] if label is None else [label], (), hot.trained.card)
+        if len(devices) != 1:
+            names = ", ".join(device.name for device in devices)
+            raise UsageError(f"expected one device to rank for; the model has {names}")
+        programs = await self._read(entries, devices)
+        asked = [program.asked for program in programs if program.asked is not None]
+        scored = await self._scored(hot, asked, has_estimates=False, own_batch=own_batch)
+        seconds: list[float | None] = []
+        reasons = [program.reason for program in programs]
+        values = iter(scored.latency_s.tolist())
+        for place, program in enumerate(programs):
+            value = None if program.asked is None else next(values)
+            if value is not None and not 0 < value < np.inf:
+                value, reasons[place] = None, "the model has no finite answer to these columns"
+            seconds.append(value)
+        return hot, devices[0], seconds, reasons
+
+    def devices(self) -> list[dict[str, Any]]:
+        """Returns what is known of every device of the registry and of the models."""
+        found = {spec.name: spec for spec in load_registry().values()}
+        trained: dict[str, list[str]] = {}
+        for hot in self.models.all():
+            for spec in hot.trained.card.devices:
+                found.setdefault(spec.name, spec)
+                trained.setdefault(spec.name, []).append(hot.name)
+        return [
+            {**asdict(spec), "trained_in": trained.get(name, [])}
+            for name, spec in sorted(found.items())
+        ]
+
+    async def _read(
+        self, entries: Sequence[dict[str, Any]], devices: Sequence[DeviceSpec]
+    ) -> list[ReadProgram]:
+        most = self._options.most_programs
+        if len(entries) * len(devices) > most:
+            raise TooLargeError(f"more than {most} programs x devices; send them in parts")
+        programs = await self.reader.read(entries, devices)
+        if len(programs) > most:
+            raise TooLargeError(f"{len(programs)} programs x devices, expected at most {most}")
+        return programs
+
+    async def _scored(
+        self,
+        hot: HotModel,
+        asked: Sequence[AskedProgram],
+        *,
+        has_estimates: bool,
+        own_batch: bool = False,
+    ) -> Scored:
+        if not asked:
+            return Scored(np.zeros(0))
+        if is_too_large(asked):
+            raise TooLargeError("programs with so many stores together; send fewer in a request")
+        future = self._scoring.submit(hot, asked, has_estimates=has_estimates, own_batch=own_batch)
+        return await asyncio.wrap_future(future)

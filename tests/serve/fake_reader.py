@@ -1,0 +1,42 @@
+"""A reader of programs without TVM: a text says what becomes of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Any
+
+from cdmpp.processes.serve import serve
+from cdmpp.serve.leaf_table import encode_asts
+from tests.serve.serving import programs
+
+
+def read(request: dict[str, Any], begin: Any) -> dict[str, Any]:
+    begin()
+    rows, asts = [], []
+    for number, entry in enumerate(request["entries"]):
+        word, _, value = entry.get("tvmscript", "refuse").partition(" ")
+        if word == "crash":
+            os.kill(os.getpid(), signal.SIGSEGV)
+        elif word == "sleep":
+            time.sleep(float(value))
+        for device in request["devices"]:
+            row = {"entry": number, "name": word, "operator": "", "device": device["name"]}
+            if word == "refuse":
+                rows.append({**row, "reason": "refused on purpose"})
+                continue
+            own = {
+                "program_id": "1",
+                "task": "task|llvm",
+                "schedule": None,
+                "is_scheduled": True,
+                "measured_s": None,
+            }
+            rows.append({**row, "reason": None, **own})
+            asts += programs(1, seed=len(word))
+    return {"asked": rows, "leaves": encode_asts(asts)}
+
+
+if __name__ == "__main__":
+    serve({"read": read}, lambda: None)

@@ -1,0 +1,346 @@
+"""The server as clients see it: contracts, limits, kills, reloads, the token."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import json
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("fastapi", reason="fastapi is not installed")
+
+from cdmpp.errors import DataError, DeviceError, ServerError, UsageError
+from cdmpp.serve.client import Client
+from cdmpp.serve.options import ServeOptions
+from cdmpp.serve.run import listening
+from tests.serve.serving import (
+    DEVICE,
+    connect,
+    leaves,
+    programs,
+    said,
+    samples_of,
+    server,
+    write_model,
+)
+
+LIMITS = {
+    "most_body_bytes": 200_000, "most_programs": 40, "header_timeout_s": 0.5,
+    "body_timeout_s": 0.5, "read_timeout_s": 1.0, "answer_timeout_s": 2.0, "most_waiting": 8,
+    "reload_s": 0.05,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("serve") / "run"
+    write_model(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def url(model_folder: Path) -> Iterator[str]:
+    with server(model_folder, **LIMITS) as (url, _):
+        yield url
+
+
+_CLIENTS: list[Client] = []
+
+
+@pytest.fixture(autouse=True)
+def _closed() -> Iterator[None]:
+    yield
+    while _CLIENTS:
+        _CLIENTS.pop().close()
+
+
+def client_of(url: str, **options: Any) -> Client:
+    _CLIENTS.append(Client(url, **{"tries": 1, "timeout_s": 20, **options}))
+    return _CLIENTS[-1]
+
+
+def post(url: str, path: str, body: bytes, *headers: str) -> tuple[int, dict[str, Any], bytes]:
+    """Returns status, JSON body and head of the answer to bytes."""
+    lines = [f"POST {path} HTTP/1.1", "Host: localhost", "Content-Type: application/json"]
+    lines += [f"Content-Length: {len(body)}"] * (not any("ength" in one for one in headers))
+    with connect(url) as connection:
+        connection.sendall("\r\n".join([*lines, *headers, "", ""]).encode() + body)
+        head, _, content = said(connection).partition(b"\r\n\r\n")
+    return int(head.split()[1]), json.loads(content), head
+
+
+def test_a_prediction_is_that_of_the_model_here(url: str, model_folder: Path) -> None:
+    answer = client_of(url).predict([leaves(3)], devices=[DEVICE])
+    here = write_model(model_folder.with_name("same")).predict(samples_of(programs(3)))
+    rows = answer["predictions"]
+    assert [row["latency_s"] for row in rows] == here.tolist()
+    assert [row["entry"] for row in rows] == [0, 0, 0]
+    assert {row["device"] for row in rows} == {DEVICE}
+    assert answer["model"]["name"] == str(model_folder)
+
+
+def test_a_ranking_has_its_order_and_its_reasons(url: str) -> None:
+    answer = client_of(url).rank([{"tvmscript": "refuse"}, leaves(4)])
+    assert answer["device"] == DEVICE
+    assert answer["reasons"] == ["refused on purpose", None, None, None, None]
+    seconds = answer["latency_s"]
+    assert seconds[0] is None
+    assert answer["order"] == sorted(range(1, 5), key=lambda place: seconds[place])
+
+
+def test_entries_of_all_kinds_stay_in_order(url: str) -> None:
+    entries = [leaves(1, seed=4), {"tvmscript": "ok"}, leaves(1, seed=5), {"tvmscript": "other"}]
+    together = client_of(url).rank(entries)["latency_s"]
+    alone = [client_of(url).rank([entry])["latency_s"][0] for entry in entries]
+    assert together == alone
+
+
+def test_what_many_clients_ask_at_once_is_not_mixed_up(url: str) -> None:
+    def ask(seed: int) -> bool:
+        expected = client_of(url).rank([leaves(3, seed=seed)], own_batch=True)["latency_s"]
+        client = client_of(url, tries=20)
+        return all(
+            client.rank([leaves(3, seed=seed)])["latency_s"] == pytest.approx(expected, rel=1e-6)
+            for _ in range(5)
+        )
+
+    with concurrent.futures.ThreadPoolExecutor(6) as pool:
+        assert all(pool.map(ask, range(6)))
+    metrics = client_of(url)._once("GET", "/metrics", None)[2].decode()
+    assert 'cdmpp_requests_total{route="/v1/rank",status="200"}' in metrics
+
+
+def test_models_devices_and_health(url: str, model_folder: Path) -> None:
+    client = client_of(url)
+    (model,) = client.models()
+    assert model["name"] == str(model_folder)
+    assert model["devices"] == [DEVICE]
+    assert not model["has_intervals"]
+    devices = {one["name"]: one for one in client.devices()}
+    assert devices[DEVICE]["trained_in"] == [str(model_folder)]
+    assert devices["t4"]["kind"] == "gpu"
+    assert client.health()["status"] == "ok"
+
+
+def test_the_page_is_served_and_asks_nobody_else(url: str) -> None:
+    status, headers, data = client_of(url)._once("GET", "/", None)
+    assert status == 200
+    assert b"<title>cdmpp" in data
+    assert "default-src 'self'" in headers["Content-Security-Policy"]
+    assert client_of(url)._once("GET", "/static/index.html", None)[2] == data
+    assert client_of(url)._once("GET", "/static/../schemas.py", None)[0] == 404
+
+
+def test_every_example_of_openapi_is_a_request(url: str) -> None:
+    schemas = client_of(url).ask("GET", "/openapi.json")["components"]["schemas"]
+    for name, path in (("PredictRequest", "/v1/predict"), ("RankRequest", "/v1/rank")):
+        for example in schemas[name]["examples"]:
+            answer = client_of(url).ask("POST", path, example)
+            assert answer["model"]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "text"),
+    [
+        (b"", 422, "Field required"),
+        (b"{", 422, "JSON"),
+        (b"[" * 100_000, 400, "parsing the body"),
+        (b'{"programs": []}', 422, "at least 1"),
+        (b'{"programs": [{}]}', 422, "expected one of"),
+        (b'{"programs": [{"tvmscript": "ok", "tir_json": ""}]}', 422, "expected one of"),
+        (b'{"programs": [{"tvmscript": "ok"}], "more": 1}', 422, "Extra inputs"),
+        (b'{"programs": [{"tvmscript": NaN}]}', 422, "string"),
+        (b'{"programs": [{"tvmscript": "\\ud800"}]}', 422, "programs"),
+        (b'{"programs": [{"tvmscript": "ok"}], "model": "none"}', 404, "no model"),
+        (b'{"programs": [{"tvmscript": "ok"}], "devices": ["t5"]}', 404, "unknown device"),
+        (b"\xff\xfe", 422, "body"),
+    ],
+)
+def test_malformed_bodies_get_one_sentence(url: str, body: bytes, status: int, text: str) -> None:
+    got, answer, head = post(url, "/v1/predict", body, "X-Request-Id: my-1")
+    assert got == status
+    assert text in answer["error"]["text"]
+    assert "Traceback" not in json.dumps(answer)
+    assert answer["error"]["request_id"] == "my-1"
+    assert b"x-request-id: my-1" in head.lower()
+
+
+def test_too_much_is_refused(url: str) -> None:
+    assert post(url, "/v1/predict", b"", f"Content-Length: {10 << 20}")[0] == 413
+    assert post(url, "/v1/predict", b"0\r\n\r\n", "Transfer-Encoding: chunked")[0] == 411
+    with pytest.raises(UsageError, match="more than 40 programs"):
+        client_of(url).predict([{"tvmscript": "ok"}] * 41)
+    with pytest.raises(UsageError, match="41 programs"):
+        client_of(url).rank([{"tvmscript": "ok"}] * 21 + [leaves(20)])
+
+
+def test_a_body_that_does_not_come_is_given_up(url: str) -> None:
+    status, answer, _ = post(url, "/v1/rank", b'{"pro', "Content-Length: 100")
+    assert status == 408
+    assert "did not arrive" in answer["error"]["text"]
+
+
+def test_connections_that_say_nothing_are_closed(url: str) -> None:
+    with connect(url) as silent, connect(url) as slow:
+        slow.sendall(b"GET /healthz HTTP/1.1\r\nX-Slow: ")
+        began = time.monotonic()
+        assert silent.recv(1) == b""
+        assert slow.recv(1) == b""
+        assert time.monotonic() - began < 10
+
+
+@pytest.mark.slow
+def test_a_program_that_kills_or_hangs_its_reader_costs_itself_only(url: str) -> None:
+    for deed in ("crash", "sleep 30"):
+        with pytest.raises(DataError, match=r"SIGSEGV|killed after"):
+            client_of(url).predict([{"tvmscript": deed}])
+        assert client_of(url).predict([{"tvmscript": "ok"}])["predictions"][0]["latency_s"] > 0
+    metrics = client_of(url)._once("GET", "/metrics", None)[2].decode()
+    assert "cdmpp_lost_readers 2.0" in metrics
+
+
+def test_overload_says_come_back_and_passes(url: str) -> None:
+    def ask(number: int) -> tuple[int, bytes]:
+        body = json.dumps({"programs": [{"tvmscript": "sleep 0.2"}]}).encode()
+        status, _, head = post(url, "/v1/rank", body)
+        return status, head.lower()
+
+    with concurrent.futures.ThreadPoolExecutor(20) as pool:
+        found = list(pool.map(ask, range(20)))
+    statuses = {status for status, _ in found}
+    assert 503 in statuses
+    assert statuses <= {200, 503, 504}
+    assert all(b"retry-after: 1" in head for status, head in found if status == 503)
+    assert client_of(url, tries=5).rank([leaves(1)])["order"] == [0]
+
+
+def test_other_names_than_this_machines_are_refused(url: str) -> None:
+    with connect(url) as connection:
+        connection.sendall(b"GET /v1/models HTTP/1.1\r\nHost: evil.example\r\n\r\n")
+        assert b"421" in said(connection).split(b"\r\n")[0]
+
+
+@pytest.mark.slow
+def test_a_new_model_is_loaded_and_a_damaged_one_is_not(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    write_model(folder)
+    with server(folder, **LIMITS) as (url, _):
+        client = client_of(url)
+        old = client.rank([leaves(2)])
+        (folder / "model.json").write_text("{")
+        _wait(lambda: client.models()[0]["last_error"] is not None)
+        assert client.rank([leaves(2)]) == old
+        new_model = write_model(folder, seed=7)
+        _wait(lambda: client.models()[0]["version"] != old["model"]["version"])
+        new = client.rank([leaves(2)])
+        assert new["latency_s"] == new_model.predict(samples_of(programs(2))).tolist()
+        assert new["latency_s"] != old["latency_s"]
+        assert client.models()[0]["last_error"] is None
+
+
+def _wait(is_so: Any) -> None:
+    for _ in range(200):
+        if is_so():
+            return
+        time.sleep(0.02)
+    raise AssertionError("it did not happen within 4 seconds")
+
+
+@pytest.mark.slow
+def test_a_server_that_is_told_to_end_answers_what_is_under_way(model_folder: Path) -> None:
+    with server(model_folder) as (url, process):
+        answers: list[dict[str, Any]] = []
+        thread = threading.Thread(
+            target=lambda: answers.append(client_of(url).rank([{"tvmscript": "sleep 0.6"}]))
+        )
+        thread.start()
+        _wait(lambda: client_of(url).health()["waiting"] == 1)
+        process.send_signal(signal.SIGTERM)
+        thread.join()
+        assert answers[0]["order"] == [0]
+        assert process.wait(20) == 0
+
+
+@pytest.mark.slow
+def test_a_killed_server_is_a_clear_error_and_a_killed_client_is_none(model_folder: Path) -> None:
+    with server(model_folder) as (url, process):
+        code = (
+            "from cdmpp.serve.client import Client\n"
+            f"Client({url!r}).rank([{{'tvmscript': 'sleep 0.3'}}])"
+        )
+        asking = subprocess.Popen([sys.executable, "-c", code])
+        client = client_of(url)
+        _wait(lambda: client.health()["waiting"] == 1)
+        asking.kill()
+        asking.wait()
+        assert client.rank([leaves(1)])["order"] == [0]
+        process.kill()
+        process.wait()
+        with pytest.raises(ServerError, match="start it with `cdmpp serve`"):
+            client_of(url, tries=2).health()
+
+
+@pytest.mark.slow
+def test_others_need_a_token(model_folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="--token-file"):
+        ServeOptions(host="0.0.0.0").token()
+    token_file = tmp_path / "token"
+    token_file.write_text("short\n")
+    with pytest.raises(UsageError, match="guessed"):
+        ServeOptions(token_file=token_file).token()
+    token_file.write_text("0123456789abcdef\n")
+    with server(model_folder, host="0.0.0.0", token_file=str(token_file)) as (url, _):
+        url = url.replace("0.0.0.0", "127.0.0.1")
+        assert client_of(url).health()["status"] == "ok"
+        for token in (None, "0123456789abcdeX"):
+            with pytest.raises(ServerError, match="401"):
+                client_of(url, token=token).models()
+        assert client_of(url, token="0123456789abcdef").models()
+
+
+def test_the_error_of_the_server_is_that_of_the_client(url: str) -> None:
+    with pytest.raises(DeviceError, match="unknown device"):
+        client_of(url).predict([leaves(1)], devices=["t5"])
+    with pytest.raises(UsageError, match="no model"):
+        client_of(url).predict([leaves(1)], model="other")
+    with pytest.raises(UsageError, match="no server at"):
+        Client("127.0.0.1:80")
+
+
+def test_answers_do_not_wait_for_acknowledgements() -> None:
+    """asyncio switches Nagle's algorithm off only where a socket says its protocol."""
+    with listening(ServeOptions(port=0)) as listener:
+        assert listener.proto == socket.IPPROTO_TCP
+        port = listener.getsockname()[1]
+        with pytest.raises(UsageError, match="another --port"), listening(ServeOptions(port=port)):
+            pass
+
+
+def test_a_busy_server_is_asked_again(url: str) -> None:
+    with concurrent.futures.ThreadPoolExecutor(12) as pool:
+        waits = [pool.submit(client_of(url, tries=8).rank, [{"tvmscript": "sleep 0.05"}])
+                 for _ in range(12)]  # fmt: skip
+        assert all(one.result()["order"] == [0] for one in waits)
+
+
+def test_programs_of_many_stores_do_not_take_all_memory(url: str) -> None:
+    from cdmpp.models.assemble import AskedProgram
+    from cdmpp.serve.scoring import is_too_large
+    from tests.models.synthetic import DEVICES
+
+    small = [AskedProgram("", "", ast, DEVICES[0]) for ast in programs(200)]
+    assert not is_too_large(small)
+    many = np.zeros((1024, 164), np.float32)
+    large = AskedProgram("", "", programs(1)[0].__class__(many, many, many, many), DEVICES[0])
+    assert not is_too_large([large])
+    assert is_too_large([*small, large])

@@ -1,0 +1,46 @@
+"""From predicted seconds to the scores that a search compares. Needs no TVM and no model."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+
+
+def scores_of(
+    reference_s: dict[str, tuple[float, float]],
+    task: str,
+    latency_s: FloatArray,
+    *,
+    unsupported: float,
+) -> FloatArray:
+    """Returns the scores of candidates of one task: positive, higher is better.
+
+    A score is the shortest latency that was predicted for the task before this round over the
+    candidate's latency.
+
+    Args:
+        reference_s: task -> (reference for this round, shortest predicted so far), in seconds;
+            what is new is noted.
+        latency_s: float64 [candidate], predicted seconds; NaN without features.
+        unsupported: the score of a candidate without features.
+
+    Returns:
+        float64 [candidate].
+    """
+    is_known = np.isfinite(latency_s)
+    if not np.any(is_known):
+        return np.full(len(latency_s), unsupported)
+    shortest = float(latency_s[is_known].min())
+    # The reference moves between rounds only: TVM compares the scores of a round's batches.
+    reference, best = reference_s.get(task, (shortest, shortest))
+    reference_s[task] = (reference, min(best, shortest))
+    return np.where(is_known, reference / np.where(is_known, latency_s, 1.0), unsupported)
+
+
+def move_reference(reference_s: dict[str, tuple[float, float]], task: str) -> None:
+    """Lets the reference of a task's scores move, after a measured batch."""
+    reference = reference_s.get(task)
+    if reference is not None:
+        reference_s[task] = (reference[1], reference[1])

@@ -1,0 +1,272 @@
+"""Why programs take as long as predicted: their text with the time beside it, what the compiler
+made of them, what they resemble, and what they might be instead.
+
+from tvm_helper.predict.explain import explain_programs
+from tvm_helper.predict.predictor import Predictor
+
+for one in explain_programs(Predictor("pretrained", ["epyc-avx512-1c"]), "my_kernel.py"):
+    print(one.row())
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from cdmpp.devices.spec import DeviceSpec
+from cdmpp.errors import ReplayError
+from cdmpp.features.machine_code.columns import machine_code_columns
+from cdmpp.features.machine_code.summary import CodeSummary, summary_of
+from cdmpp.pretrained import model_folder
+from cdmpp.training.asked_device import asked_devices
+from cdmpp.training.estimates import load_trained
+from cdmpp.training.uncertainty.strangers import ColumnDifference, NearTask
+from tvm_helper.predict.answers import Prediction, check_predicted
+from tvm_helper.predict.counterfactuals import Counterfactual, counterfactuals
+from tvm_helper.predict.explanation import LIMITS, LeafExplanation
+from tvm_helper.predict.painted import PaintedScript, painted_script, plain_script
+from tvm_helper.predict.predictor import Predictor
+from tvm_helper.programs.machine_code import code_of
+from tvm_helper.programs.program_file import NamedProgram, read_programs
+from tvm_helper.programs.target import device_target
+
+#: Stores with this part of the time or more are asked what they might be instead.
+_WORTH_CHANGING = 0.1
+
+
+@dataclass(frozen=True)
+class Instead:
+    """A program that the explained one might be instead, with what is predicted of it."""
+
+    change: Counterfactual
+    leaf: int
+    prediction: Prediction
+
+
+@dataclass(frozen=True)
+class ExplainedProgram:
+    """A program on a device, explained; without a latency `prediction.reason` says why, and there
+    is nothing else.
+
+    Attributes:
+        script: its text; None where its leaves cannot be found in it.
+        code: what the compiler made of it; None where it was not compiled.
+        no_code: why it was not, where that was asked for.
+        near: training tasks like it, each with what is different.
+        instead: programs that it might be, the fastest first.
+        no_instead: why there is none; empty where there are.
+    """
+
+    prediction: Prediction
+    script: PaintedScript | None = None
+    code: CodeSummary | None = None
+    no_code: str = ""
+    near: tuple[tuple[NearTask, tuple[ColumnDifference, ...]], ...] = ()
+    instead: tuple[Instead, ...] = ()
+    no_instead: str = ""
+
+    def row(self) -> dict[str, Any]:
+        """Returns all of it as JSON."""
+        one, found = self.prediction, self.prediction.explanation
+        leaves = () if found is None else found.leaves
+        shares = {leaf.leaf: leaf.share for leaf in leaves}
+        return {
+            **{name: getattr(one, name) for name in _PREDICTED},
+            "text": None
+            if found is None or one.latency_s is None
+            else found.text(one.latency_s),
+            "shares_by": None if found is None else found.shares_by,
+            "unknown_rates": [] if found is None else list(found.assumed),
+            "leaves": [_leaf_row(leaf, one.latency_s or 0.0) for leaf in leaves],
+            "is_lowered": self.script is not None and self.script.is_lowered,
+            "lines": []
+            if self.script is None
+            else [
+                {
+                    "text": line.text, "leaf": line.leaf,
+                    "share": None if line.leaf is None else shares.get(line.leaf),
+                }
+                for line in self.script.lines
+            ],
+            "machine_code": None
+            if self.code is None
+            else {**asdict(self.code), "text": self.code.text},
+            "no_machine_code": self.no_code or None,
+            "nearest": [
+                {**asdict(task), "differs": [asdict(part) for part in parts]}
+                for task, parts in self.near
+            ],
+            "counterfactuals": [_instead_row(other, one) for other in self.instead],
+            "no_counterfactual": self.no_instead or None,
+        }  # fmt: skip
+
+
+_PREDICTED = (
+    "name", "operator", "device", "program_id", "latency_s", "low_s", "high_s",
+    "out_of_distribution", "is_floor", "is_scheduled", "reason",
+)  # fmt: skip
+
+
+def explain_programs(
+    predictor: Predictor,
+    source: Path | str | Sequence[NamedProgram],
+    *,
+    compiles: bool = False,
+) -> list[ExplainedProgram]:
+    """Returns the explanation of every program on every device, program after program.
+
+    Args:
+        source: a Python file, which is run, or programs.
+        compiles: whether it is said what the compiler makes of them.
+
+    Raises:
+        DataError: the file cannot be run or defines no program.
+        DeviceError: TVM has no target for a device.
+    """
+    named = read_programs(Path(source)) if isinstance(source, Path | str) else source
+    return [
+        _explained(predictor, program, device, prediction, compiles=compiles)
+        for program in named
+        for device, prediction in zip(predictor.devices, predictor.programs([program]), strict=True)
+    ]
+
+
+def explain_file(
+    path: Path,
+    model: Path | str,
+    labels: Sequence[str] = (),
+    descriptions: Sequence[Path] = (),
+    *,
+    compiles: bool = False,
+) -> list[dict[str, Any]]:
+    """Returns the explanations of a Python file's programs as JSON.
+
+    Args:
+        path: the file, which is run.
+        model, labels, descriptions: as of `new_predictor`.
+        compiles: whether it is said what the compiler makes of them, and predictions count it in
+            where the model reads it.
+
+    Raises:
+        DataError: the file cannot be run, or none of its programs can be predicted.
+        DeviceError: a device is not known.
+    """
+    trained = load_trained(model_folder(model), with_code=compiles)
+    devices = asked_devices(labels, descriptions, trained.card)
+    predictor = Predictor(trained, devices, compiles=compiles, must_compile=compiles)
+    found = explain_programs(predictor, path, compiles=compiles)
+    check_predicted([one.prediction for one in found], path)
+    return [one.row() for one in found]
+
+
+def _explained(
+    predictor: Predictor,
+    program: NamedProgram,
+    device: DeviceSpec,
+    prediction: Prediction,
+    *,
+    compiles: bool,
+) -> ExplainedProgram:
+    found = prediction.explanation
+    if prediction.latency_s is None or found is None:
+        return ExplainedProgram(prediction)
+    script = painted_script(program.module, len(found.leaves))
+    code, no_code = _code(program.module, device) if compiles else (None, "")
+    instead, no_instead = _instead(predictor, program, device, found.leaves, script)
+    return ExplainedProgram(
+        prediction, script, code, no_code, _near(predictor, program, device, prediction),
+        tuple(instead), no_instead,
+    )  # fmt: skip
+
+
+def _code(module: Any, device: DeviceSpec) -> tuple[CodeSummary | None, str]:
+    """Returns what the compiler made of a program, or why that is not known."""
+    if device.kind != "cpu":
+        return None, f"what is said of machine code is that of CPUs; {device.name} is none"
+    try:
+        columns = machine_code_columns(code_of(module, device_target(device)))
+    except ReplayError as error:
+        return None, str(error)
+    return (None, "it only calls a library") if columns is None else (summary_of(columns), "")
+
+
+def _near(
+    predictor: Predictor, program: NamedProgram, device: DeviceSpec, prediction: Prediction
+) -> tuple[tuple[NearTask, tuple[ColumnDifference, ...]], ...]:
+    tasks = predictor.trained.tasks
+    if tasks is None:
+        return ()
+    samples = predictor.samples(program, device)
+    return tuple((one, tuple(tasks.differences(samples, one.task))) for one in prediction.nearest)
+
+
+def _instead(
+    predictor: Predictor,
+    program: NamedProgram,
+    device: DeviceSpec,
+    leaves: Sequence[LeafExplanation],
+    script: PaintedScript | None,
+) -> tuple[list[Instead], str]:
+    """Returns what a program might be instead, the fastest first, or why there is nothing."""
+    if script is None or all(block is None for block in script.blocks):
+        return [], "it has no blocks that TVM can schedule"
+    found = list(_changes(program.module, device, leaves, script.blocks))
+    asked = [NamedProgram(change.name, change.module) for _, change in found]
+    answers = predictor.on(device).programs(asked)
+    instead = [
+        Instead(change, leaf, answer)
+        for (leaf, change), answer in zip(found, answers, strict=True)
+        if answer.latency_s is not None
+    ]
+    instead.sort(key=lambda one: one.prediction.latency_s or 0.0)
+    return instead, "" if instead else "no change of its loops is legal, or it has them all"
+
+
+def _changes(
+    module: Any,
+    device: DeviceSpec,
+    leaves: Sequence[LeafExplanation],
+    blocks: Sequence[str | None],
+) -> Iterator[tuple[int, Counterfactual]]:
+    seen = set()
+    for one in sorted(leaves, key=lambda leaf: -leaf.share):
+        block = blocks[one.leaf - 1]
+        if one.share < _WORTH_CHANGING or block is None or block in seen:
+            continue
+        seen.add(block)
+        yield from ((one.leaf, change) for change in counterfactuals(module, block, device))
+
+
+def _leaf_row(one: LeafExplanation, latency_s: float) -> dict[str, Any]:
+    return {
+        "leaf": one.leaf,
+        "buffer": one.buffer,
+        "share": one.share,
+        "seconds": one.share * latency_s,
+        "bound": one.bound,
+        "bound_text": LIMITS[one.bound],
+        "bound_s": one.limits_s[one.bound],
+        "ahead": one.ahead,
+        "limits_s": one.limits_s,
+        "roofline_s": one.roofline_s,
+        "data_bytes": one.data_bytes,
+        "fits": one.fits,
+        "loops": [asdict(loop) for loop in one.loops],
+    }
+
+
+def _instead_row(one: Instead, whole: Prediction) -> dict[str, Any]:
+    found = one.prediction
+    return {
+        "name": one.change.name,
+        "what": one.change.what,
+        "leaf": one.leaf,
+        "latency_s": found.latency_s,
+        "low_s": found.low_s,
+        "high_s": found.high_s,
+        "ratio": (found.latency_s or 0.0) / whole.latency_s if whole.latency_s else None,
+        "out_of_distribution": found.out_of_distribution,
+        "script": plain_script(one.change.module),
+    }

@@ -1,0 +1,96 @@
+"""A program's own text, with the place of every leaf in it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from tvm_helper.compat import s_tir, tirx
+from tvm_helper.tir.loop_tree import child_statements, lowering_passes
+
+_MARK = "@leaf"
+_MARKED = re.compile(rf"(.*?)\s*# {_MARK}(\d+)$")
+#: Lines that only a parser needs.
+_NO_PROGRAM = ("# from tvm", "from tvm", "@I.ir_module", "class Module:")
+
+
+@dataclass(frozen=True)
+class PaintedLine:
+    """A line of TVMScript.
+
+    Attributes:
+        leaf: place of the store in it among the program's leaves, from 1; None without one.
+    """
+
+    text: str
+    leaf: int | None = None
+
+
+@dataclass(frozen=True)
+class PaintedScript:
+    """The text of a program.
+
+    Attributes:
+        lines: in order.
+        blocks: name of the block around each leaf; None outside of any.
+        is_lowered: whether it is the text after TVM has lowered the blocks, because the program's
+            own stores are not its leaves one to one.
+    """
+
+    lines: tuple[PaintedLine, ...]
+    blocks: tuple[str | None, ...]
+    is_lowered: bool
+
+
+def painted_script(module: Any, leaves: int) -> PaintedScript | None:
+    """Returns a program's text with its leaves; None where the leaves cannot be found in it.
+
+    Args:
+        module: an `IRModule` with one function `main`.
+        leaves: number of leaves of its compact AST.
+    """
+    for is_lowered in (False, True):
+        shown = lowering_passes()(module) if is_lowered else module
+        stores = list(_stores(shown["main"].body, None))
+        marks = {store: f"{_MARK}{number}" for number, (store, _) in enumerate(stores, start=1)}
+        if len(stores) != leaves or len(marks) != leaves:
+            continue
+        lines = tuple(map(_line, _program_lines(shown.script(obj_to_annotate=marks))))
+        if sum(line.leaf is not None for line in lines) == leaves:
+            return PaintedScript(lines, tuple(block for _, block in stores), is_lowered)
+    return None
+
+
+def plain_script(module: Any) -> str:
+    """Returns a program's text as a function to read and to run again."""
+    return str(module.script())
+
+
+def _program_lines(text: str) -> list[str]:
+    lines = [one for one in text.splitlines() if not one.strip().startswith(_NO_PROGRAM)]
+    lines = lines[next((place for place, one in enumerate(lines) if one.strip()), 0) :]
+    indent = min((len(one) - len(one.lstrip()) for one in lines if one.strip()), default=0)
+    return [one[indent:] for one in lines]
+
+
+def _line(text: str) -> PaintedLine:
+    found = _MARKED.fullmatch(text)
+    return PaintedLine(found[1], int(found[2])) if found else PaintedLine(text)
+
+
+def _stores(statement: Any, block: str | None) -> Iterator[tuple[Any, str | None]]:
+    """Yields every store with the block around it, in the order of the leaves: a reduction sets its
+    first value before it adds up.
+    """
+    if isinstance(statement, tirx.BufferStore):
+        yield statement, block
+    elif isinstance(statement, s_tir.SBlockRealize):
+        inner = statement.block
+        for part in (inner.init, inner.body):
+            if part is not None:
+                yield from _stores(part, str(inner.name_hint))
+    else:
+        for part in child_statements(statement):
+            yield from _stores(part, block)

@@ -1,0 +1,66 @@
+"""Predictions of files by a server: the same answers as here, without loading a model or TVM."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from cdmpp.datasets.read_report import ReadReport
+from cdmpp.errors import DataError
+from cdmpp.files.open_text import read_text
+from cdmpp.serve.client import Client
+from tvm_helper.predict.answers import Prediction
+from tvm_helper.predict.records import RecordPredictions
+
+#: A server takes 4096 programs x devices of a request, unless it was told otherwise.
+_PROGRAMS = 4096
+
+
+def served_programs(
+    client: Client, path: Path, devices: Sequence[str], *, model: str | None = None
+) -> list[Prediction]:
+    """Returns the predictions of a file's programs on every device, program after program.
+
+    Args:
+        path: TVMScript and nothing else: the server runs nothing.
+        devices: labels; none = the model's only device.
+        model: one of the server's; None = its first.
+
+    Raises:
+        DataError: the file cannot be read.
+        CdmppError: what the server says.
+    """
+    entries = [{"tvmscript": read_text(path)}]
+    rows = client.predict(entries, devices=devices, model=model)["predictions"]
+    return [Prediction.from_json({**row, "name": row["name"] or path.name}) for row in rows]
+
+
+def served_records(
+    client: Client, path: Path, devices: Sequence[str], *, model: str | None = None
+) -> RecordPredictions:
+    """Returns the predictions of a record file's programs, whose tasks are shipped ones.
+
+    Args:
+        devices: labels; none = the model's only device.
+        model: one of the server's; None = its first.
+
+    Raises:
+        DataError: the file cannot be read.
+        CdmppError: what the server says.
+    """
+    lines = [line for line in read_text(path).splitlines() if line.strip()]
+    if not lines:
+        raise DataError(f"{path} has no records; expected one JSON object a line")
+    step = _PROGRAMS // max(1, len(devices))
+    programs: list[Prediction] = []
+    failures: Counter[str] = Counter()
+    for start in range(0, len(lines), step):
+        entries = [{"records": lines[start : start + step]}]
+        for row in client.predict(entries, devices=devices, model=model)["predictions"]:
+            if row["reason"] is None:
+                programs.append(Prediction.from_json(row))
+            else:
+                failures[row["reason"]] += 1
+    programs.sort(key=lambda one: one.latency_s or 0.0)
+    return RecordPredictions(tuple(programs), ReadReport(), failures)

@@ -1,0 +1,286 @@
+"""Programs of strangers, TVMScript or TIR JSON: checked against lists, then given to TVM.
+
+TVM's own parser evaluates the expressions of a script as Python, strings in signatures too, and
+would find every builtin function. So a script is first read as a Python syntax tree. Only forms and
+names of the lists below pass, and TVM is given what was checked, not the text that was sent.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import json
+import re
+from typing import Any
+
+from cdmpp.errors import DataError
+from tvm_helper.compat import tvm
+from tvm_helper.programs.program_file import NamedProgram, programs_of
+
+_HEADER = ("from tvm.script import tirx as T", "from tvm.script import ir as I")
+#: Lines that a script may begin with, which are left out: T and I are given to the parser.
+_IMPORTS = frozenset((
+    *_HEADER, "import tvm", "from tvm.tirx.layout import Axis",
+    "from __future__ import annotations",
+))  # fmt: skip
+_STATEMENTS = (
+    "Buffer Range alloc_buffer attr block_attr bind buffer_store decl_buffer env_thread evaluate "
+    "func_attr grid init launch_thread match_buffer parallel reads sblock sblock_alloc_buffer "
+    "sblock_attr serial thread_binding unroll vectorized where writes"
+)
+_OPERATIONS = (
+    "Add And Broadcast Cast Div EQ FloorDiv FloorMod GE GT LE LT Max Min Mod Mul NE Not Or Ramp "
+    "Select Shuffle Sub abs acos acosh asin asinh assume atan atan2 atanh bitwise_and bitwise_not "
+    "bitwise_or bitwise_xor bool boolean broadcast cast ceil ceildiv clz copysign cos cosh erf exp "
+    "exp10 exp2 fabs floor floordiv floormod fma fmod handle hypot if_then_else infinity isfinite "
+    "isinf isnan ldexp likely log log10 log1p log2 max max_value min min_value nearbyint nextafter "
+    "popcount pow q_multiply_shift ramp reinterpret round rsqrt shift_left shift_right sigmoid sin "
+    "sinh sqrt tan tanh trunc truncdiv truncmod undef vscale"
+)
+_NAMES = frozenset(f"{_STATEMENTS} {_OPERATIONS}".split())
+_TYPE = re.compile(r"(u?int|float|bfloat)[0-9][0-9a-z_]*")
+_AXES = frozenset({"spatial", "reduce", "scan", "opaque", "remap"})
+_PARTS = frozenset({"data", "strides", "elem_offset", "shape"})
+#: What TVM would read as an expression where it stands in a signature.
+_SIGNATURE_TEXT = re.compile(r"[A-Za-z][A-Za-z0-9]*([._][A-Za-z0-9]+)*")
+#: What a program's node graph consists of; TVM could make other objects of one too.
+_NODE = re.compile(
+    r"None|int|float|bool|DataType|ffi\.(Array|Map|String|Shape)|(ir|prim|tirx|s_tir|target)\.\w+"
+    r"|relax\.(\w+Type|expr\.ShapeExpr)"
+)
+_CONSTANTS = (str, int, float, type(None))
+_FORMS = (
+    ast.Assign, ast.AugAssign, ast.Expr, ast.For, ast.While, ast.If, ast.With, ast.withitem,
+    ast.Pass, ast.Name, ast.Load, ast.Store, ast.Constant, ast.Attribute, ast.Subscript, ast.Slice,
+    ast.Tuple, ast.List, ast.Dict, ast.Call, ast.keyword, ast.BinOp, ast.UnaryOp, ast.BoolOp,
+    ast.Compare, ast.IfExp, ast.And, ast.Or, ast.Not, ast.Invert, ast.USub, ast.UAdd, ast.Add,
+    ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod, ast.BitAnd, ast.BitOr, ast.BitXor,
+    ast.RShift, ast.cmpop, ast.arguments, ast.arg,
+)  # fmt: skip
+
+
+def read_script(text: str) -> list[NamedProgram]:
+    """Returns the programs of a script; nothing of it is run.
+
+    Args:
+        text: TVMScript, as `module.script()` prints it: functions under `@T.prim_func` and classes
+            under `@I.ir_module`.
+
+    Raises:
+        DataError: it is no TVMScript, or contains what is none.
+    """
+    from tvm.script import parse
+    from tvm.script.parser import ir as script_ir
+    from tvm.script.parser import tirx as script_tirx
+
+    found: dict[str, Any] = {}
+    for node in checked(text):
+        try:
+            found[node.name] = parse(
+                ast.unparse(node), extra_vars={"T": script_tirx, "I": script_ir}
+            )
+        except Exception as error:  # TVM raises whatever its checks do
+            raise DataError(f"{node.name}: {_reason(error)}") from None
+    programs = programs_of(found)
+    if not programs:
+        raise DataError("defines no tensor program; expected a function under @T.prim_func")
+    return programs
+
+
+def checked(text: str) -> list[ast.FunctionDef | ast.ClassDef]:
+    """Returns the definitions of a script, which consist of nothing but TVMScript.
+
+    Names of Python's builtin functions are replaced, so that they mean what the script says.
+
+    Raises:
+        DataError: anything else is in it; names the line.
+    """
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise DataError(
+            f"is no TVMScript ({error}); expected what module.script() prints"
+        ) from None
+    names = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and _is_store(n)}
+    names |= {n.arg for n in ast.walk(tree) if isinstance(n, ast.arg)}
+    check = _Check(names)
+    found = []
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            check.definition(node)
+            found.append(node)
+        elif not _is_prelude(node):
+            raise _refusal(node)
+    return found
+
+
+def _is_prelude(node: ast.stmt) -> bool:
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+        return True
+    return isinstance(node, ast.Import | ast.ImportFrom) and ast.unparse(node) in _IMPORTS
+
+
+class _Check:
+    """Walks definitions; refuses all that is not on the lists, renames what hides builtins.
+
+    Args:
+        names: what the script binds.
+    """
+
+    def __init__(self, names: set[str]) -> None:
+        self._names = names
+        self._renamed = {name: _fresh(name, names) for name in names if hasattr(builtins, name)}
+
+    def definition(self, node: ast.FunctionDef | ast.ClassDef) -> None:
+        if not node.name.isidentifier() or node.name.startswith("__") or node.name in ("T", "I"):
+            raise _refusal(node)
+        decorators = [ast.unparse(one) for one in node.decorator_list]
+        if isinstance(node, ast.ClassDef):
+            if decorators != ["I.ir_module"] or node.bases or node.keywords:
+                raise _refusal(node)
+            for part in node.body:
+                if not isinstance(part, ast.FunctionDef):
+                    raise _refusal(part)
+                self.definition(part)
+            return
+        arguments = node.args
+        is_plain = not (
+            arguments.posonlyargs or arguments.kwonlyargs or arguments.vararg or arguments.kwarg
+            or arguments.defaults or arguments.kw_defaults or node.returns
+            or getattr(node, "type_params", None)
+        )  # fmt: skip
+        if len(decorators) != 1 or not re.fullmatch(
+            r"T\.prim_func(\((\w+=(True|False)(, )?)*\))?", decorators[0]
+        ):
+            raise _refusal(node)
+        if not is_plain:
+            raise _refusal(node)
+        for argument in arguments.args:
+            self._argument(argument)
+        for part in node.body:
+            self._visit(part)
+
+    def _argument(self, argument: ast.arg) -> None:
+        if argument.annotation is None or not self._is_free(argument.arg):
+            raise _refusal(argument)
+        self._visit(argument.annotation)
+        for part in ast.walk(argument.annotation):
+            if (
+                isinstance(part, ast.Constant)
+                and isinstance(part.value, str)
+                and not _SIGNATURE_TEXT.fullmatch(part.value)
+            ):
+                raise _refusal(part)
+        argument.arg = self._renamed.get(argument.arg, argument.arg)
+
+    def _visit(self, node: ast.AST) -> None:
+        if not isinstance(node, _FORMS):
+            raise _refusal(node)
+        if isinstance(node, ast.Name):
+            if not self._is_free(node.id) or node.id not in self._names:
+                raise _refusal(node)
+            node.id = self._renamed.get(node.id, node.id)
+        elif isinstance(node, ast.Attribute):
+            self._attribute(node)
+        elif isinstance(node, ast.For):
+            self._loop(node)
+        elif (isinstance(node, ast.keyword) and node.arg is None) or (
+            isinstance(node, ast.Constant) and not isinstance(node.value, _CONSTANTS)
+        ):
+            raise _refusal(node)
+        else:
+            for part in ast.iter_child_nodes(node):
+                self._visit(part)
+
+    def _loop(self, node: ast.For) -> None:
+        """A loop over `range(...)` is one of TVMScript; the name stands nowhere else."""
+        call = node.iter
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name):
+            if call.func.id != "range" or "range" in self._names:
+                raise _refusal(call)
+            parts: list[ast.AST] = [*call.args, *call.keywords]
+        else:
+            parts = [call]
+        for part in [*parts, node.target, *node.body]:
+            self._visit(part)
+        if node.orelse:
+            raise _refusal(node)
+
+    def _attribute(self, node: ast.Attribute) -> None:
+        """Passes `T.NAME`, `T.axis.NAME` and the parts of a buffer."""
+        base = node.value
+        if _is_store(node):
+            raise _refusal(node)
+        if isinstance(base, ast.Name) and base.id == "T":
+            is_known = node.attr in _NAMES or _TYPE.fullmatch(node.attr) is not None
+        elif ast.unparse(base) == "T.axis":
+            is_known = node.attr in _AXES
+        else:
+            is_known = isinstance(base, ast.Name) and node.attr in _PARTS
+            self._visit(base)
+        if not is_known:
+            raise _refusal(node)
+
+    def _is_free(self, name: str) -> bool:
+        return not name.startswith("__") and name not in ("T", "I")
+
+
+def _is_store(node: ast.Name | ast.Attribute) -> bool:
+    return not isinstance(node.ctx, ast.Load)
+
+
+def _fresh(name: str, names: set[str]) -> str:
+    while name in names or hasattr(builtins, name):
+        name += "_"
+    return name
+
+
+def _refusal(node: ast.AST) -> DataError:
+    line = getattr(node, "lineno", 0)
+    try:
+        what = ast.unparse(node).strip().splitlines()[0][:60]
+    except (AttributeError, IndexError, RecursionError, ValueError):
+        what = type(node).__name__
+    return DataError(
+        f"line {line}: `{what}` is not taken from strangers; expected plain TVMScript as "
+        "module.script() prints it, or TIR JSON"
+    )
+
+
+def _reason(error: Exception) -> str:
+    """Returns what TVM says: its diagnosis, else the last line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    said = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+    return (said or lines[-1:] or [type(error).__name__])[0][:200]
+
+
+def read_tir_json(text: str) -> list[NamedProgram]:
+    """Returns the programs of a module or function as `tvm.ir.save_json` writes it.
+
+    Raises:
+        DataError: it is no such JSON, or something else than programs.
+    """
+    _check_nodes(text)
+    try:
+        value = tvm.ir.load_json(text)
+    except Exception as error:  # TVM raises whatever its reader does
+        raise DataError(f"is no TIR JSON of this TVM ({_reason(error)})") from None
+    programs = programs_of({"main": value})
+    if not programs:
+        raise DataError("is no tensor program; expected tvm.ir.save_json of a PrimFunc or IRModule")
+    return programs
+
+
+def _check_nodes(text: str) -> None:
+    """Checks that a node graph has nodes of programs only.
+
+    Raises:
+        DataError: it has others, or is none.
+    """
+    try:
+        kinds = {node["type"] for node in json.loads(text)["nodes"]}
+        strange = sorted(kind for kind in kinds if not _NODE.fullmatch(kind))
+    except (ValueError, LookupError, TypeError, RecursionError):
+        raise DataError("is no TIR JSON; expected what tvm.ir.save_json writes") from None
+    if strange:
+        raise DataError(f"its node {strange[0][:60]!r} is no part of a program")
