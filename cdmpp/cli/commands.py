@@ -58,7 +58,7 @@ COMMANDS = (
             ),
         ),
     ),
-    Command("train", "train a cost model and judge it on tasks it has not seen", "train"),
+    Command("train", "train a cost model and judge it on tasks it has not seen", "train.command"),
     Command(
         "finetune",
         "adapt a trained model to a new device or network with a few measured tasks",
@@ -259,11 +259,13 @@ MAINTAINERS_COMMANDS = (
         "benchmark",
     ),
     Command("golden", "compare replayed records with the original TVM's results", "golden"),
-    Command("pretrain", "train and package the model behind `--model pretrained`", "pretrain"),
+    Command(
+        "pretrain", "train and package the model behind `--model pretrained`", "train.pretrain"
+    ),
     Command(
         "train-code",
         "teach a trained model to read machine code",
-        "train_code",
+        "train.train_code",
     ),
 )
 

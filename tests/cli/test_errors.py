@@ -116,7 +116,7 @@ def test_interruption_is_one_line(capsys, monkeypatch):
     def interrupted(args):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("cdmpp.cli.train.run", interrupted)
+    monkeypatch.setattr("cdmpp.cli.train.command.run", interrupted)
     assert "run the same command again" in fails(capsys, 130, "train")
 
 

@@ -60,7 +60,9 @@ def test_without_package_the_installed_weights_stay(dataset, tmp_path, monkeypat
 
 def test_with_package_they_are_replaced(packaged, dataset, tmp_path, monkeypatch):
     monkeypatch.setattr("tvm_helper.extract.default_dataset_dir", lambda: dataset)
-    monkeypatch.setattr("cdmpp.cli.pretrain.package_folder", lambda name: tmp_path / "package")
+    monkeypatch.setattr(
+        "cdmpp.cli.train.pretrain.package_folder", lambda name: tmp_path / "package"
+    )
     arguments = ["--cache", str(packaged / "cache"), "--run", str(tmp_path / "run")]
     assert main(["pretrain", "--package", "--jobs", "1", "-q", *arguments, *QUICK]) == 0
     assert set(read_card(tmp_path / "package" / "default")["devices"]) == set(DEVICES)

@@ -36,7 +36,7 @@ from tests.serve.serving import (
 
 LIMITS = {
     "most_body_bytes": 200_000, "most_programs": 40, "header_timeout_s": 0.5,
-    "body_timeout_s": 0.5, "read_timeout_s": 1.0, "answer_timeout_s": 2.0, "most_waiting": 8,
+    "body_timeout_s": 0.5, "read_timeout_s": 1.0, "answer_timeout_s": 15, "most_waiting": 8,
     "reload_s": 0.05,
 }  # fmt: skip
 
