@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
+from cdmpp.networks.graph.factory import load_factory
 from tests.benchmarks.compare_whole_models import judge
-from tests.paths import shared
+from tests.paths import ROOT, shared
 
 
 @pytest.mark.slow
@@ -18,3 +20,14 @@ def test_measured_transformers_are_answered_better_than_by_their_roofline() -> N
     assert errors.mean() < 0.15 < rooflines.mean()
     assert all(row.low_s <= row.measured_s <= row.high_s for row in rows)
     assert {row.method for row in rows} == {"operator models"}
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [("resnet50", 25_557_032), ("bert_large", 302_309_376 + 30_522 * 1024 + 2 * 1024)],
+)
+def test_the_networks_of_the_guide_are_the_published_ones(name: str, parameters: int) -> None:
+    factory = load_factory(f"{ROOT / 'docs' / 'examples' / 'networks.py'}:{name}")
+    with torch.device("meta"):
+        module = factory()
+    assert sum(one.numel() for one in module.parameters()) == parameters
