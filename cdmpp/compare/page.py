@@ -18,7 +18,8 @@ from cdmpp.text import seconds_text
 METHODS = {
     METHOD: "the transformer's kernels one after the other: products, attention and collectives "
     "by models that were judged on devices left out of their fit (docs/results/gpu-kernels.md), "
-    "what only moves elements by the operator model; no whole pass was ever measured here",
+    "what only moves elements by the operator model; whole passes judged on figures that NVIDIA "
+    "published (docs/results/compare-serving.md)",
     MEASURED: "a model of whole networks, judged on architectures it never saw, on this very "
     "device (docs/results/networks.md)",
     OPERATORS: "the network's operators one after the other, each by the model of its kind for "
