@@ -56,9 +56,9 @@ def comparison_page(cells: Sequence[CompareCell], objective: Objective, command:
         warnings=[warning] if guessed else [],
         tiles=_tiles(cells, objective),
         notes=[
-            "Latency is one run after the other on an idle device; the interval is to hold nine of "
-            "ten truths where its method was judged. Devices whose intervals overlap may change "
-            "places.",
+            "Latency is one run after the other on an idle device. The interval is made to hold "
+            "nine of ten truths; what it held where it was judged is in the pages named above. "
+            "Devices whose intervals overlap may change places.",
             "Throughput is items over latency: no overlap of runs. An item is an inference, or a "
             "token that a transformer takes in (prefill) or makes (decode).",
             "Cost is the price of the devices for as long as a run takes: they are rented for "

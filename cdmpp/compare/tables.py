@@ -44,7 +44,7 @@ def titles(cells: Sequence[CompareCell]) -> list[str]:
     """Returns the titles of one network's table."""
     item = cells[0].item
     return [
-        "device", "latency [90 %]", "memory", "fits", f"{item}s/s", f"$/million {item}s",
+        "device", "latency [interval]", "memory", "fits", f"{item}s/s", f"$/million {item}s",
         f"J/{item}, at most", "answered by",
     ]  # fmt: skip
 
