@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import lru_cache
@@ -10,11 +11,13 @@ from cdmpp.analytic.conv.errors import LAYER, ConvErrors
 from cdmpp.analytic.conv.layers.model import load_layers_model, packaged_layers_path
 from cdmpp.analytic.intervals import LogErrors
 from cdmpp.analytic.kernels.predictor import ROOFLINE, KernelPredictor
+from cdmpp.analytic.kernels.times import KernelTimes
 from cdmpp.analytic.kernels.work import Work, WorkKind
 from cdmpp.analytic.operators.intervals import card_errors
 from cdmpp.analytic.operators.model import OperatorModel, packaged_model_path
 from cdmpp.analytic.roofline.floor import LEAST_SHARE, least_kernel_s
 from cdmpp.compare.sums import KindSums
+from cdmpp.devices.registry import get_device
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.networks.graph.graph import NetworkGraph
 
@@ -56,8 +59,8 @@ def network_sums(graph: NetworkGraph, device: DeviceSpec) -> KindSums:
     Small operators take what a call took where it was measured, about 20 us, as eager torch calls
     them one by one. Products, convolutions, softmax and layer norm have models on NVIDIA GPUs;
     everything else is timed as an element-wise operator that moves as many bytes. Where no model
-    takes a shape or a GPU its roofline stands in, from a quarter of it (other units and algorithms
-    may do its work) to a twentieth of its rates.
+    takes a shape or a GPU its roofline stands in, but no less than a call takes elsewhere; from a
+    quarter of it (other units and algorithms may do its work) to a twentieth of its rates.
     """
     predictor, sums = KernelPredictor(device), KindSums()
     for work, count in Counter(_works(graph)).items():
@@ -66,7 +69,8 @@ def network_sums(graph: NetworkGraph, device: DeviceSpec) -> KindSums:
             continue
         if found.model == ROOFLINE:
             low_s = max(found.seconds / _MOST_SHARE, least_kernel_s(device))
-            ends = found.seconds, low_s, found.seconds / LEAST_SHARE
+            seconds = max(found.seconds, _smallest_call_s())
+            ends = seconds, low_s, max(seconds, found.seconds / LEAST_SHARE)
         else:
             low_s, high_s = _errors(work, device.name).ends(found.seconds)
             ends = found.seconds, max(low_s, least_kernel_s(device)), high_s
@@ -161,6 +165,16 @@ def _operator_errors() -> tuple[frozenset[str], Mapping[str, Mapping[str, LogErr
     """Returns the devices of the operator model's fit, and its errors by kind."""
     known = OperatorModel.load(packaged_model_path()).known
     return frozenset(known), card_errors("queued_log_errors")
+
+
+@lru_cache
+def _smallest_call_s() -> float:
+    """Returns what a call of next to no work takes in the middle of the GPUs of the fit."""
+    nothing = {"rows": 1, "cols": 1}
+    return statistics.median(
+        KernelTimes(get_device(label)).operator_s(_ELEMENT_WISE, nothing)
+        for label in _operator_errors()[0]
+    )
 
 
 @lru_cache

@@ -18,7 +18,8 @@ from cdmpp.text import seconds_text
 METHODS = {
     METHOD: "the transformer's kernels one after the other: products, attention and collectives "
     "by models that were judged on devices left out of their fit (docs/results/gpu-kernels.md), "
-    "what only moves elements by the operator model; no whole pass was ever measured here",
+    "what only moves elements by the operator model; whole passes judged on figures that NVIDIA "
+    "published (docs/results/compare-serving.md)",
     MEASURED: "a model of whole networks, judged on architectures it never saw, on this very "
     "device (docs/results/networks.md)",
     OPERATORS: "the network's operators one after the other, each by the model of its kind for "
@@ -55,9 +56,9 @@ def comparison_page(cells: Sequence[CompareCell], objective: Objective, command:
         warnings=[warning] if guessed else [],
         tiles=_tiles(cells, objective),
         notes=[
-            "Latency is one run after the other on an idle device; the interval is to hold nine of "
-            "ten truths where its method was judged. Devices whose intervals overlap may change "
-            "places.",
+            "Latency is one run after the other on an idle device. The interval is made to hold "
+            "nine of ten truths; what it held where it was judged is in the pages named above. "
+            "Devices whose intervals overlap may change places.",
             "Throughput is items over latency: no overlap of runs. An item is an inference, or a "
             "token that a transformer takes in (prefill) or makes (decode).",
             "Cost is the price of the devices for as long as a run takes: they are rented for "

@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Any
 
 from cdmpp.compare.cell import CompareCell, Objective, front, ranked
-from cdmpp.text import interval_text
+from cdmpp.text import interval_text, listed
 
 _FITS = {True: "yes", False: "no", None: "not sure"}
 _UNKNOWN = "unknown"
@@ -44,7 +44,7 @@ def titles(cells: Sequence[CompareCell]) -> list[str]:
     """Returns the titles of one network's table."""
     item = cells[0].item
     return [
-        "device", "latency [90 %]", "memory", "fits", f"{item}s/s", f"$/million {item}s",
+        "device", "latency [interval]", "memory", "fits", f"{item}s/s", f"$/million {item}s",
         f"J/{item}, at most", "answered by",
     ]  # fmt: skip
 
@@ -91,13 +91,23 @@ def number(value: float | None) -> str:
 
 
 def notes(cells: Sequence[CompareCell]) -> list[str]:
-    """Returns why cells have no latency or are guesses: equal reasons once, with their devices."""
+    """Returns why cells have no latency or are guesses: equal reasons once, with their devices;
+    and that methods are mixed.
+    """
     devices: dict[tuple[str, ...], list[str]] = {}
     for cell in cells:
         if cell.reasons:
             reasons = tuple(reason.replace(cell.device, "it") for reason in cell.reasons)
             devices.setdefault(reasons, []).append(cell.device)
-    return [
+    found = [
         f"{', '.join(dict.fromkeys(names))}: {'; '.join(reasons)}"
         for reasons, names in devices.items()
     ]
+    methods = sorted({cell.method for cell in cells if cell.method})
+    if len(methods) > 1:
+        found.insert(
+            0,
+            f"{listed(methods)} stand side by side, and a device may be ahead by its method alone: "
+            "rooflines are quicker than what is measured as a rule",
+        )
+    return found

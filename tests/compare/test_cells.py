@@ -91,6 +91,11 @@ def test_a_reason_is_said_once_for_all_its_devices() -> None:
     assert found == ["a1, b2: it has no rate"]
 
 
+def test_mixed_methods_are_said() -> None:
+    (said,) = notes([cell("a", 1.0), replace(cell("b", 1.0), method="operator rooflines")])
+    assert said.startswith("operator rooflines and serving kernels stand side by side")
+
+
 def test_what_if_scales_a_copy_beside_the_real_device() -> None:
     devices, hypothetical = asked_devices(
         ["h100"], [], parse_scales("bandwidth=2,peak=1.5"), takes_all=False

@@ -66,7 +66,7 @@ def test_every_number_of_a_row() -> None:
     assert cell.energy_bound_j == pytest.approx(2 * 700 * latency_s / 8)
     shown = dict(zip(titles([cell]), rows([cell], "latency")[0], strict=True))
     assert shown["device"] == "h100 *"
-    assert shown["latency [90 %]"].startswith(f"{1e3 * latency_s:.0f} ms")
+    assert shown["latency [interval]"].startswith(f"{1e3 * latency_s:.0f} ms")
     assert shown["memory"] == "9.48 of 80 GiB"
     assert shown["answered by"] == "serving kernels"
     assert float(shown["tokens/s"]) == pytest.approx(8 / latency_s, rel=0.01)

@@ -120,9 +120,6 @@ def test_peaks_of_matrix_units_double_as_the_type_halves(spec: DeviceSpec) -> No
     if fp4 is not None:
         assert fp8 is not None
         assert 1.99 * fp8 < fp4 < 4.01 * fp8
-    if spec.name in ("b300", "gb300"):  # Blackwell Ultra has few int8 units
-        assert spec.peak_int8_op_per_s is not None
-        assert spec.peak_int8_op_per_s < 0.1 * (bf16 or 0)
 
 
 @pytest.mark.parametrize("spec", DEVICES.values(), ids=by_name)

@@ -187,7 +187,7 @@ def test_what_was_measured_lies_within_what_a_device_never_measured_is_told():
         (["broken.py:net"], 3, "not_there_at_all"),
         (["nets.py:Dynamic"], 3, "--export"),
         (["nets.py:net", "--input", "7x8x8"], 3, "input"),
-        (["nets.py:net", "--input", "3,8"], 2, "--input '3,8'"),
+        (["nets.py:net", "--input", "3,8"], 2, "input '3,8'"),
         (["nets.py:net", "--input", "8:int65"], 2, "int65"),
         (["nets.py:net", "--batch", "0"], 2, "--batch '0'"),
         (["nets.py:net", "--batch", "1,x"], 2, "--batch '1,x'"),

@@ -53,7 +53,7 @@ def parse_inputs(
         parts = shape.lower().split("x")
         if not all(part.isdecimal() and int(part) >= 1 for part in parts):
             raise UsageError(
-                f"--input {text!r}, expected a shape without the batch such as 3x224x224, or "
+                f"input {text!r}, expected a shape without the batch such as 3x224x224, or "
                 "128:int64"
             )
         shapes.append(tuple(int(part) for part in parts))
@@ -63,5 +63,5 @@ def parse_inputs(
     dtypes = [getattr(torch, name or "float32", None) for name in names]
     for name, dtype in zip(names, dtypes, strict=True):
         if not isinstance(dtype, torch.dtype):
-            raise UsageError(f"--input type {name!r}, expected a torch type such as int64")
+            raise UsageError(f"input type {name!r}, expected a torch type such as int64")
     return shapes, [dtype for dtype in dtypes if dtype is not None]

@@ -28,7 +28,7 @@ def load_factory(text: str) -> Callable[[], Any]:
     """
     where, colon, name = text.rpartition(":")
     if not colon or not where or not name:
-        raise UsageError(f"--torch {text!r} names no factory; {_EXPECTED}")
+        raise UsageError(f"{text!r} names no factory; {_EXPECTED}")
     module = _from_file(Path(where)) if where.endswith(".py") else _from_name(where)
     factory: Any = module
     for part in name.split("."):
