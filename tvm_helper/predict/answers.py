@@ -34,6 +34,7 @@ class Prediction:
         is_far: whether the program is unlike every training task; None where that is not known.
         is_new_device: whether the device was not trained on.
         is_floor: whether the latency is what the device needs at the least: the model says less.
+        is_compiled: whether its machine code counts in.
         nearest: training tasks nearest to it, nearest first.
         explanation: what its roofline time goes into.
         reason: why it cannot be predicted; None where it can.
@@ -53,6 +54,7 @@ class Prediction:
     is_far: bool | None = None
     is_new_device: bool = False
     is_floor: bool = False
+    is_compiled: bool = False
     nearest: tuple[NearTask, ...] = ()
     explanation: Explanation | None = None
     reason: str | None = None
@@ -103,6 +105,7 @@ def estimated(asked: AskedProgram, found: Estimates, place: int = 0, *, name: st
         is_far=None if found.is_far is None else bool(found.is_far[place]),
         is_new_device=bool(found.is_new_device[place]),
         is_floor=bool(found.is_floor[place]),
+        is_compiled=found.is_compiled is not None and bool(found.is_compiled[place]),
         nearest=() if found.nearest is None else tuple(found.nearest[place]),
         measured_s=asked.measured_s,
         elsewhere_s=asked.elsewhere_s,

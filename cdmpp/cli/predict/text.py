@@ -22,6 +22,7 @@ def row(one: Prediction) -> dict[str, Any]:
         "measured_s": one.measured_s,
         "out_of_distribution": one.out_of_distribution,
         "is_floor": one.is_floor,
+        "is_compiled": one.is_compiled,
         "nearest_tasks": [
             {"task": near.task, "operator": near.operator, "distance": near.distance}
             for near in one.nearest
@@ -80,6 +81,9 @@ def print_notes(found: Sequence[Prediction], card: ModelCard) -> None:
     if floors:
         least = "what the device needs at the least: the model says less"
         print(f"\n{floors} of {len(found)} are {least}")
+    compiled = sum(one.is_compiled for one in found)
+    if compiled:
+        print(f"\n{compiled} of {len(found)} are compiled: their machine code counts in")
     trained_on = ", ".join(spec.name for spec in card.devices)
     for device in dict.fromkeys(one.device for one in found if one.is_new_device):
         print(f"  device {device} was not trained on; the model knows {trained_on}")
