@@ -44,6 +44,7 @@ class Estimates:
         is_floor: bool [N], whether latency_s is what the device needs at the least: the model says
             less.
         nearest: for each sample the nearest training tasks, nearest first; None as `is_far`.
+        is_compiled: bool [N], whether its machine code counts in; None where none does.
     """
 
     latency_s: FloatArray
@@ -54,6 +55,7 @@ class Estimates:
     is_new_device: BoolArray
     is_floor: BoolArray
     nearest: list[list[NearTask]] | None
+    is_compiled: BoolArray | None = None
 
     @property
     def out_of_distribution(self) -> BoolArray | None:
@@ -133,7 +135,10 @@ class TrainedModel:
         values = {name: getattr(found, name).copy() for name in new}
         for name, column in new.items():
             values[name][known] = column
-        return replace(found, **values)
+        is_compiled = ~np.isnan(code[:, 0])
+        if found.is_compiled is not None:
+            is_compiled |= found.is_compiled
+        return replace(found, **values, is_compiled=is_compiled)
 
     def estimate(self, samples: Samples, *, latency_s: FloatArray | None = None) -> Estimates:
         """Returns latencies, intervals and flags.

@@ -40,6 +40,7 @@ from cdmpp.machine import commit, machine, versions
 from cdmpp.metrics import Judged, mean_and_interval, spearman_by_task
 from cdmpp.models.parts.labels import least_mape_factor
 from cdmpp.models.parts.pooling import pooled_features
+from cdmpp.models.roofline import RooflineCostModel
 from cdmpp.records import program_id_of_text
 from cdmpp.text import markdown_table, percent_text
 from cdmpp.training.machine_code.model import CodeModel, CodeRows
@@ -61,6 +62,7 @@ SEEDS, FOLDS, DRAWS = (0, 1, 2), 5, 2000
 LINES = {
     "constant": "one latency for everything (median)",
     "oracle": "the median of the program's own workload and device (known only afterwards)",
+    "roofline": "the roofline of the loop nest, one factor a device",
     "core": "the time of the instructions, one factor",
     "leaf_trees": "leaf columns: trees",
     "leaf_perceptron": "leaf columns: perceptron",
@@ -163,6 +165,9 @@ def judged(samples: Samples, code: NDArray[np.float32], seed: int) -> Table:
             said[f"{name}_trees"][test] = np.exp(trees)
             said[f"{name}_perceptron"][test] = np.exp(perceptron)
             said[name][test] = np.exp(model.estimate(part)[0])
+        roofline = RooflineCostModel()
+        roofline.fit(samples.take(~test), samples.take(watched), seed=seed)
+        said["roofline"][test] = roofline.predict(samples.take(test))
         factor = least_mape_factor(np.exp(own.core_log_s[~test]), samples.latency_s[~test])
         said["core"][test] = factor * np.exp(own.core_log_s[test])
     said["constant"], said["oracle"] = median, oracle_task_median(samples)
@@ -323,16 +328,19 @@ def _spread(values: list[float]) -> str:
 _PAGE = """# Machine code of GPU programs
 
 `python -m tests.benchmarks.gpu_code tables`, then `run`: programs that were measured on GPUs,
-compiled without one (`docs/machine-code.md`): of AutoTVM's logs {counts} of each workload, of the
-records of Ansor's search on a V100 {of_ansor} (`data/ansor-gpu`), drawn by a hash. Programs with
-tensor cores do not compile. Workloads (operator and shapes, of whatever template) are shared out
-into {folds} folds by a hash; each is judged by models that never saw it. One model learns from the
-three logs together. Both models are the same: trees and a perceptron with the settings of the
-product, weighted by what another fold says. One sees the leaf columns and the device's, the other
-the machine code too, and learns the ratio to the time of the instructions. Seeds 0, 1, 2 draw
-folds and training: ± is the 95 % interval over seeds. Means over devices. Ratios are over the
-model without, with their 95 % interval over workloads: of the MAPE, and of a workload's error
-(geometric mean). Log error: mean |log(predicted / measured)|.
+compiled without one (`docs/machine-code.md`). They are drawn by a hash from each workload: of
+AutoTVM's logs {counts} (the T4's log has seven tasks, of four operators and shapes), of the
+records of Ansor's search on a V100 {of_ansor} (`data/ansor-gpu`). The 16 drawn programs with
+tensor cores do not compile and are left out.
+
+Workloads (operator and shapes, of whatever template) are shared out into {folds} folds by a hash;
+each is judged by models that never saw it. One model learns from the three logs together. The
+models with and without are the same: trees and a perceptron with the settings of the product,
+weighted by what another fold says. One sees the columns of leaves and device, the other the
+machine code too, and learns the ratio to the time of the instructions. Seeds 0, 1, 2 draw folds
+and training: ± is the 95 % interval over seeds. Means over devices. Ratios are over the model
+without, with their 95 % interval over workloads: of the MAPE, and of a workload's error (geometric
+mean). Log error: mean |log(predicted / measured)|.
 
 {sections}"""
 

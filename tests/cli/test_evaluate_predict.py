@@ -18,7 +18,7 @@ INTERVAL_KEYS = ["interval_coverage", "interval_log_width"]
 EVALUATE_KEYS = [*METRIC_NAMES, "overlap_with_training", "by_device", *INTERVAL_KEYS]
 PREDICT_KEYS = [
     "program_id", "device", "latency_s", "low_s", "high_s", "measured_s", "out_of_distribution",
-    "is_floor", "nearest_tasks",
+    "is_floor", "is_compiled", "nearest_tasks",
 ]  # fmt: skip
 
 

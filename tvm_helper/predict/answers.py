@@ -35,6 +35,7 @@ class Prediction:
         is_far: whether the program is unlike every training task; None where that is not known.
         is_new_device: whether the device was not trained on.
         is_floor: whether the latency is what the device needs at the least: the model says less.
+        is_compiled: whether its machine code counts in.
         nearest: training tasks nearest to it, nearest first.
         explanation: what its time goes into.
         reason: why it cannot be predicted; None where it can.
@@ -54,6 +55,7 @@ class Prediction:
     is_far: bool | None = None
     is_new_device: bool = False
     is_floor: bool = False
+    is_compiled: bool = False
     nearest: tuple[NearTask, ...] = ()
     explanation: Explanation | None = None
     reason: str | None = None
@@ -78,6 +80,7 @@ class Prediction:
             program_id=row["program_id"], latency_s=row["latency_s"], low_s=row["low_s"],
             high_s=row["high_s"], mean_s=row["mean_s"], is_far=row["is_far"],
             is_new_device=row["is_new_device"], is_floor=row["is_floor"],
+            is_compiled=row["is_compiled"],
             nearest=tuple(NearTask(**near) for near in row["nearest_tasks"]),
             reason=row["reason"], is_scheduled=row["is_scheduled"], measured_s=row["measured_s"],
         )  # fmt: skip
@@ -93,6 +96,7 @@ class Prediction:
             "measured_s": self.measured_s,
             "out_of_distribution": self.out_of_distribution,
             "is_floor": self.is_floor,
+            "is_compiled": self.is_compiled,
             "nearest_tasks": [
                 {"task": near.task, "operator": near.operator, "distance": near.distance}
                 for near in self.nearest
@@ -162,6 +166,7 @@ def estimated(asked: AskedProgram, found: Estimates, place: int = 0, *, name: st
         is_far=None if found.is_far is None else bool(found.is_far[place]),
         is_new_device=bool(found.is_new_device[place]),
         is_floor=bool(found.is_floor[place]),
+        is_compiled=found.is_compiled is not None and bool(found.is_compiled[place]),
         nearest=() if found.nearest is None else tuple(found.nearest[place]),
         measured_s=asked.measured_s,
         elsewhere_s=asked.elsewhere_s,

@@ -64,6 +64,9 @@ def print_notes(found: Sequence[Prediction], model: ModelFacts) -> None:
     if floors:
         least = "what the device needs at the least: the model says less"
         print(f"\n{floors} of {len(found)} are {least}")
+    compiled = sum(one.is_compiled for one in found)
+    if compiled:
+        print(f"\n{compiled} of {len(found)} are compiled: their machine code counts in")
     trained_on = ", ".join(model.trained_on)
     for device in dict.fromkeys(one.device for one in found if one.is_new_device):
         print(f"  device {device} was not trained on; the model knows {trained_on}")

@@ -87,6 +87,7 @@ def test_records_of_a_gpu_have_a_table_and_predictions_with_it(
     (file,) = (dataset / "measure_records" / "v100").iterdir()
     found = predict_records(trained, file, devices=["v100"], compiles=True)
     assert [one.latency_s for one in found.programs] == pytest.approx([3.0] * COUNT)
+    assert all(one.is_compiled for one in found.programs)
     rows = np.concatenate(read)
     assert {row.tobytes() for row in rows} == {one.tobytes() for one in table.columns.values()}
     assert rows.shape[1] == len(CODE_LAYOUTS["gpu"].names)
@@ -100,6 +101,7 @@ def test_programs_of_a_user_are_compiled_for_the_gpu(monkeypatch: pytest.MonkeyP
     on_v100, on_t4 = asked.programs([program])
     assert on_v100.latency_s == pytest.approx(3.0)
     assert on_t4.latency_s != on_v100.latency_s
+    assert (on_v100.is_compiled, on_t4.is_compiled) == (True, False)
     assert len(read) == 1
     assert not Predictor(trained, ["v100"], compiles=True).reads_code_of(get_device("v100"))
     with pytest.raises(UsageError, match="reads the machine code of v100, not of t4"):
