@@ -96,9 +96,10 @@ bench-scoring: $(STAMP) ## time scoring of search candidates beside TVM's XGBMod
 	OMP_NUM_THREADS=1 taskset -c 0 $(BIN)/python -m tests.benchmarks.scoring_speed --model $(MODEL) --out docs/results
 
 SERVE_SECONDS ?= 60
-bench-serve: $(STAMP) ## attack and load a server on this machine's loopback (10 minutes of two quiet cores): docs/results/serve-*.json
+bench-serve: $(STAMP) ## attack and load a server on this machine's loopback (10 minutes of two quiet cores): docs/results/serve.*
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.serve_attack --out docs/results/serve-attack.json
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.serve_load --seconds $(SERVE_SECONDS) --out docs/results
+	$(BIN)/python -m tests.benchmarks.serve_page docs/results
 
 bench-replay: $(STAMP) ## replayed networks against measured ones (DEVICE=LABEL of this CPU, TRIALS=32): docs/results/replay.*
 	OMP_NUM_THREADS=1 TVM_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.replay_validation --device $(DEVICE) --trials $(TRIALS)

@@ -171,9 +171,21 @@ class Client:
         headers = {"Content-Type": "application/json"} if body is not None else {}
         if self._token is not None:
             headers["Authorization"] = f"Bearer {self._token}"
-        connection = self._connection()
+        path = self._parts.path.rstrip("/") + path
+        with contextlib.suppress(queue.Empty, ConnectionError):  # one that lay idle may be closed
+            return self._send(self._idle.get_nowait(), method, path, body, headers)
+        return self._send(self._connect(), method, path, body, headers)
+
+    def _send(
+        self,
+        connection: http.client.HTTPConnection,
+        method: str,
+        path: str,
+        body: bytes | None,
+        headers: dict[str, str],
+    ) -> tuple[int, Any, bytes]:
         try:
-            connection.request(method, self._parts.path.rstrip("/") + path, body, headers)
+            connection.request(method, path, body, headers)
             answer = connection.getresponse()
             found = answer.status, answer.headers, answer.read()
         except BaseException:
@@ -182,13 +194,10 @@ class Client:
         self._idle.put(connection)
         return found
 
-    def _connection(self) -> http.client.HTTPConnection:
-        try:
-            return self._idle.get_nowait()
-        except queue.Empty:
-            is_safe = self._parts.scheme == "https"
-            kind = http.client.HTTPSConnection if is_safe else http.client.HTTPConnection
-            return kind(str(self._parts.hostname), self._parts.port, timeout=self._timeout_s)
+    def _connect(self) -> http.client.HTTPConnection:
+        is_safe = self._parts.scheme == "https"
+        kind = http.client.HTTPSConnection if is_safe else http.client.HTTPConnection
+        return kind(str(self._parts.hostname), self._parts.port, timeout=self._timeout_s)
 
     def _value(self, data: bytes) -> dict[str, Any]:
         try:

@@ -134,6 +134,37 @@ def test_states_and_the_records_written_of_them_have_equal_features(searched: Se
     assert len({fact["digest"] for fact in of_records}) > TRIALS // 2
 
 
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    command = [str(find_python()), "-m", "cdmpp.cli.main", "serve", "--port", "0", "--json", "-q"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, cwd=ROOT,
+        env={**_own_variables(os.environ), "PYTHONPATH": str(ROOT)},
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        yield json.loads(process.stdout.readline())["url"]
+        process.terminate()
+
+
+def test_a_search_on_a_server_measures_the_programs_of_one_without(
+    url: str, tmp_path: Path
+) -> None:
+    task = matmul_task()
+    states = random_states(task, 24)
+    scores, programs = [], []
+    for server in (url, None):
+        scorer = CdmppPythonModel("pretrained", DEVICE, server=server)
+        scores.append(scorer.predict(task, states).tolist())
+        log = tmp_path / f"{server is None}.json"
+        search(task, scorer, trials=TRIALS, log=str(log), population=64, is_invented=True)
+        lines = log.read_text(encoding="utf-8").splitlines()
+        programs.append([json.loads(line)["i"] for line in lines])
+        assert scorer.usage.measured == TRIALS - 8
+        scorer.close()
+    assert scores[0] == scores[1]
+    assert programs[0] == programs[1]
+
+
 @pytest.mark.parametrize("name", list(TASKS))
 def test_the_same_seed_measures_the_same_programs(
     name: str, model: CdmppPythonModel, tmp_path: Path

@@ -2,15 +2,14 @@
 
 `python -m tests.benchmarks.serve_load --seconds 60 --out docs/results` (`make bench-serve`).
 Clients are threads of this process; each sends the same request again and again over a connection
-of its own. Local scoring is `predict` of the same batch in this process while the server is not
-there. Where clients and server share two cores, the processor seconds a program say more than the
-clock.
+of its own. Local scoring is `predict` of the same batch in this process, just before each load
+while the server idles. Where clients and server share two cores, the processor seconds a program
+say more than the clock.
 """
 
 from __future__ import annotations
 
 import argparse
-import gc
 import json
 import sys
 import threading
@@ -28,7 +27,7 @@ from cdmpp.datasets.tenset.folder import default_dataset_dir, find_device_files,
 from cdmpp.datasets.tenset.record_file import read_records
 from cdmpp.devices.registry import load_registry
 from cdmpp.files.atomic import write_json
-from cdmpp.machine import versions
+from cdmpp.machine import commit, machine, versions
 from cdmpp.models.assemble import AskedProgram, assemble_samples
 from cdmpp.pretrained import find_pretrained
 from cdmpp.serve.client import Client
@@ -54,7 +53,7 @@ class Load:
         p50_s: median wait of a request.
         p99_s: 99th percentile.
         statuses: how often which status was answered.
-        memory_mib: of the server, before and after.
+        memory_mib: of the server, before, after each quarter of the time, and afterwards.
     """
 
     clients: int
@@ -64,7 +63,7 @@ class Load:
     p50_s: float
     p99_s: float
     statuses: dict[int, int]
-    memory_mib: tuple[float, float]
+    memory_mib: list[float]
 
 
 def asked_programs(count: int) -> list[AskedProgram]:
@@ -83,17 +82,22 @@ def asked_programs(count: int) -> list[AskedProgram]:
     raise SystemExit("too few shipped records")
 
 
-def local_speed(asked: list[AskedProgram], seconds: float) -> dict[str, float]:
-    """Returns programs a second, and processor milliseconds a program, of a model here."""
-    trained = load_trained(find_pretrained())
-    trained.model.predict(assemble_samples(asked))
-    done = 0
-    began, cpu = time.perf_counter(), time.process_time()
-    while time.perf_counter() - began < seconds:
-        trained.model.predict(assemble_samples(asked))
-        done += len(asked)
-    elapsed, used = time.perf_counter() - began, time.process_time() - cpu
-    return {"per_s": done / elapsed, "cpu_ms": 1e3 * used / done}
+class Local:
+    """A model of this process, without a server."""
+
+    def __init__(self) -> None:
+        self._model = load_trained(find_pretrained()).model
+
+    def speed(self, asked: list[AskedProgram], seconds: float = 4.0) -> dict[str, float]:
+        """Returns programs a second, and processor milliseconds a program, of one batch."""
+        self._model.predict(assemble_samples(asked))
+        done = 0
+        began, cpu = time.perf_counter(), time.process_time()
+        while time.perf_counter() - began < seconds:
+            self._model.predict(assemble_samples(asked))
+            done += len(asked)
+        elapsed, used = time.perf_counter() - began, time.process_time() - cpu
+        return {"per_s": done / elapsed, "cpu_ms": 1e3 * used / done}
 
 
 def load(url: str, process: psutil.Process, body: bytes, clients: int, programs: int,
@@ -102,7 +106,7 @@ def load(url: str, process: psutil.Process, body: bytes, clients: int, programs:
     waits: list[float] = []
     statuses: Counter[int] = Counter()
     stop = time.monotonic() + seconds
-    before, cpu = memory_mib(process), sum(process.cpu_times()[:2])
+    memory, cpu = [memory_mib(process)], sum(process.cpu_times()[:2])
 
     def ask() -> None:
         with Client(url, timeout_s=120, tries=tries) as client:
@@ -116,6 +120,9 @@ def load(url: str, process: psutil.Process, body: bytes, clients: int, programs:
     began = time.monotonic()
     for thread in threads:
         thread.start()
+    for _ in range(4):
+        time.sleep(seconds / 4)
+        memory.append(memory_mib(process))
     for thread in threads:
         thread.join()
     elapsed = time.monotonic() - began
@@ -124,29 +131,31 @@ def load(url: str, process: psutil.Process, body: bytes, clients: int, programs:
     p50, p99 = np.percentile(waits, [50, 99])
     return Load(
         clients, programs, answered / elapsed, 1e3 * used / max(1, answered), float(p50),
-        float(p99), dict(statuses), (before, memory_mib(process)),
+        float(p99), dict(statuses), [*memory, memory_mib(process)],
     )  # fmt: skip
 
 
 def run(seconds: float) -> dict[str, Any]:
     """Loads a server with every number of clients and size of request."""
-    facts: dict[str, Any] = {"seconds": seconds, "loads": [], "local": {}, "cores": 0}
-    facts["cores"] = len(psutil.Process().cpu_affinity())
+    facts: dict[str, Any] = {
+        "seconds": seconds, "loads": [], "machine": machine(), "commit": commit(),
+        "cores": len(psutil.Process().cpu_affinity()), "load_average": psutil.getloadavg()[0],
+    }  # fmt: skip
     asked = asked_programs(max(PROGRAMS))
+    local = Local()
     bodies = {}
     for count in PROGRAMS:
-        facts["local"][count] = local_speed(asked[:count], min(seconds, 5.0))
         entry = {"leaves": encode_asts([one.ast for one in asked[:count]])}
         bodies[count] = json.dumps({"programs": [entry], "device": DEVICE}).encode()
     facts["body_bytes"] = {count: len(body) for count, body in bodies.items()}
-    gc.collect()
     with whole_server("--timeout", "60") as (url, process):
         load(url, process, bodies[1], 4, 1, 2.0)  # what is loaded late is loaded
         for count, body in bodies.items():
             for clients in CLIENTS:
+                here = local.speed(asked[:count])  # side by side: the machine may be shared
                 one = load(url, process, body, clients, count, seconds)
-                facts["loads"].append({**vars(one)})
-                print(_line(one, facts["local"][count]), file=sys.stderr, flush=True)
+                facts["loads"].append({**vars(one), "local": here})
+                print(_line(one, here), file=sys.stderr, flush=True)
     facts["overload"] = _overload(bodies[64])
     facts["versions"] = versions()
     return facts
@@ -165,7 +174,8 @@ def _line(one: Load, local: dict[str, float]) -> str:
         f"{one.clients} clients x {one.programs} programs: {one.per_s:.0f} programs/s "
         f"({one.per_s / local['per_s']:.2f} of local), {one.cpu_ms:.3f} CPU ms a program "
         f"(local {local['cpu_ms']:.3f}), p50 {1e3 * one.p50_s:.1f} ms, p99 "
-        f"{1e3 * one.p99_s:.1f} ms, {one.statuses}, memory {one.memory_mib}"
+        f"{1e3 * one.p99_s:.1f} ms, {one.statuses}, memory "
+        f"{[round(value) for value in one.memory_mib]} MiB"
     )
 
 

@@ -100,7 +100,7 @@ def attack(
         weights.append(8)
     if tir_json:
         kinds["tir json"] = lambda: _post(
-            [{"tir_json": _damaged(rng.choice(tir_json), rng)}], device, rng
+            [{"tir_json": _damaged_graph(rng.choice(tir_json), rng)}], device, rng
         )
         weights.append(2)
     outcome = Outcome()
@@ -233,6 +233,26 @@ def _damaged_leaves(rng: random.Random) -> dict[str, Any]:
             text[rng.randrange(len(text))] = rng.choice("ABCzyx/+901=")
         tables[name] = "".join(text)
     return entry
+
+
+def _damaged_graph(text: str, rng: random.Random) -> str:
+    """Returns a node graph as JSON that is no text any more, or whose nodes are others."""
+    if rng.random() < 0.2:
+        return _damaged(text, rng)
+    graph = json.loads(text)
+    nodes = graph["nodes"]
+    for _ in range(rng.randint(1, 3)):
+        node, other = rng.choice(nodes), rng.choice(nodes)
+        deed = rng.randrange(4)
+        if deed == 0:
+            node["type"] = other["type"]
+        elif deed == 1 and "data" in node:
+            node["data"] = copy.deepcopy(other.get("data", rng.randint(-2, 2**40)))
+        elif deed == 2 and isinstance(node.get("data"), dict) and node["data"]:
+            node["data"][rng.choice(list(node["data"]))] = rng.randint(-2, len(nodes) + 2)
+        else:
+            _replace_any(node, rng)
+    return json.dumps(graph)
 
 
 def _damaged(text: str, rng: random.Random) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import json
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -21,6 +22,7 @@ pytest.importorskip("fastapi", reason="fastapi is not installed")
 from cdmpp.errors import DataError, DeviceError, ServerError, UsageError
 from cdmpp.serve.client import Client
 from cdmpp.serve.options import ServeOptions
+from cdmpp.serve.run import listening
 from tests.serve.serving import (
     DEVICE,
     connect,
@@ -197,6 +199,7 @@ def test_connections_that_say_nothing_are_closed(url: str) -> None:
         assert time.monotonic() - began < 10
 
 
+@pytest.mark.slow
 def test_a_program_that_kills_or_hangs_its_reader_costs_itself_only(url: str) -> None:
     for deed in ("crash", "sleep 30"):
         with pytest.raises(DataError, match=r"SIGSEGV|killed after"):
@@ -227,6 +230,7 @@ def test_other_names_than_this_machines_are_refused(url: str) -> None:
         assert b"421" in said(connection).split(b"\r\n")[0]
 
 
+@pytest.mark.slow
 def test_a_new_model_is_loaded_and_a_damaged_one_is_not(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     write_model(folder)
@@ -252,6 +256,7 @@ def _wait(is_so: Any) -> None:
     raise AssertionError("it did not happen within 4 seconds")
 
 
+@pytest.mark.slow
 def test_a_server_that_is_told_to_end_answers_what_is_under_way(model_folder: Path) -> None:
     with server(model_folder) as (url, process):
         answers: list[dict[str, Any]] = []
@@ -266,6 +271,7 @@ def test_a_server_that_is_told_to_end_answers_what_is_under_way(model_folder: Pa
         assert process.wait(20) == 0
 
 
+@pytest.mark.slow
 def test_a_killed_server_is_a_clear_error_and_a_killed_client_is_none(model_folder: Path) -> None:
     with server(model_folder) as (url, process):
         code = (
@@ -284,6 +290,7 @@ def test_a_killed_server_is_a_clear_error_and_a_killed_client_is_none(model_fold
             client_of(url, tries=2).health()
 
 
+@pytest.mark.slow
 def test_others_need_a_token(model_folder: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="--token-file"):
         ServeOptions(host="0.0.0.0").token()
@@ -308,6 +315,15 @@ def test_the_error_of_the_server_is_that_of_the_client(url: str) -> None:
         client_of(url).predict([leaves(1)], model="other")
     with pytest.raises(UsageError, match="no server at"):
         Client("127.0.0.1:80")
+
+
+def test_answers_do_not_wait_for_acknowledgements() -> None:
+    """asyncio switches Nagle's algorithm off only where a socket says its protocol."""
+    with listening(ServeOptions(port=0)) as listener:
+        assert listener.proto == socket.IPPROTO_TCP
+        port = listener.getsockname()[1]
+        with pytest.raises(UsageError, match="another --port"), listening(ServeOptions(port=port)):
+            pass
 
 
 def test_a_busy_server_is_asked_again(url: str) -> None:

@@ -1,4 +1,4 @@
-"""TVMScript of strangers: checked against a list of what it may consist of, then parsed.
+"""Programs of strangers, TVMScript or TIR JSON: checked against lists, then given to TVM.
 
 TVM's own parser evaluates the expressions of a script as Python, strings in signatures too, and
 would find every builtin function. So a script is first read as a Python syntax tree. Only forms and
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import json
 import re
 from typing import Any
 
@@ -42,6 +43,11 @@ _AXES = frozenset({"spatial", "reduce", "scan", "opaque", "remap"})
 _PARTS = frozenset({"data", "strides", "elem_offset", "shape"})
 #: What TVM would read as an expression where it stands in a signature.
 _SIGNATURE_TEXT = re.compile(r"[A-Za-z][A-Za-z0-9]*([._][A-Za-z0-9]+)*")
+#: What a program's node graph consists of; TVM could make other objects of one too.
+_NODE = re.compile(
+    r"None|int|float|bool|DataType|ffi\.(Array|Map|String|Shape)|(ir|prim|tirx|s_tir|target)\.\w+"
+    r"|relax\.(\w+Type|expr\.ShapeExpr)"
+)
 _CONSTANTS = (str, int, float, type(None))
 _FORMS = (
     ast.Assign, ast.AugAssign, ast.Expr, ast.For, ast.While, ast.If, ast.With, ast.withitem,
@@ -242,8 +248,10 @@ def _refusal(node: ast.AST) -> DataError:
 
 
 def _reason(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip(" ^-|>")]
-    return (lines[-1] if lines else type(error).__name__)[:200]
+    """Returns what TVM says: its diagnosis, else the last line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    said = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+    return (said or lines[-1:] or [type(error).__name__])[0][:200]
 
 
 def read_tir_json(text: str) -> list[NamedProgram]:
@@ -252,6 +260,7 @@ def read_tir_json(text: str) -> list[NamedProgram]:
     Raises:
         DataError: it is no such JSON, or something else than programs.
     """
+    _check_nodes(text)
     try:
         value = tvm.ir.load_json(text)
     except Exception as error:  # TVM raises whatever its reader does
@@ -260,3 +269,18 @@ def read_tir_json(text: str) -> list[NamedProgram]:
     if not programs:
         raise DataError("is no tensor program; expected tvm.ir.save_json of a PrimFunc or IRModule")
     return programs
+
+
+def _check_nodes(text: str) -> None:
+    """Checks that a node graph has nodes of programs only.
+
+    Raises:
+        DataError: it has others, or is none.
+    """
+    try:
+        kinds = {node["type"] for node in json.loads(text)["nodes"]}
+        strange = sorted(kind for kind in kinds if not _NODE.fullmatch(kind))
+    except (ValueError, LookupError, TypeError, RecursionError):
+        raise DataError("is no TIR JSON; expected what tvm.ir.save_json writes") from None
+    if strange:
+        raise DataError(f"its node {strange[0][:60]!r} is no part of a program")

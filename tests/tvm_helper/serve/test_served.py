@@ -19,6 +19,7 @@ from cdmpp.cli.main import main
 from cdmpp.errors import UsageError
 from cdmpp.serve.client import Client
 from tests.paths import ROOT
+from tests.serve.test_serve_docs import COMMANDS
 from tests.tvm_helper.cost_model.ansor.test_ansor import shipped
 from tests.tvm_helper.cost_model.test_metaschedule import Batch
 from tests.tvm_helper.search.fixtures import DEVICE, matmul, search, train_into
@@ -29,7 +30,7 @@ from tvm_helper.cost_model.ansor.served import ServedAnsor
 from tvm_helper.cost_model.metaschedule import CdmppCostModel
 from tvm_helper.predict.predictor import Predictor
 
-pytestmark = pytest.mark.tvm
+pytestmark = [pytest.mark.tvm, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +74,16 @@ def _function(path: Path) -> tvm.tirx.PrimFunc:
     from tvm_helper.serve.script import read_script
 
     return read_script(path.read_text())[0].module["main"]
+
+
+def test_the_guides_commands_get_latencies(url: str) -> None:
+    for command in COMMANDS:
+        if "/v1/predict" in command or "/v1/rank" in command:
+            command = command.replace("http://127.0.0.1:8080", url)
+            done = subprocess.run(["bash", "-c", command], capture_output=True, check=True)
+            answer = json.loads(done.stdout)
+            seconds = answer.get("latency_s") or [one["latency_s"] for one in answer["predictions"]]
+            assert seconds[0] > 0
 
 
 def test_a_file_of_records(

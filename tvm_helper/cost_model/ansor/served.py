@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from typing import Any
 
 import numpy as np
@@ -64,9 +65,11 @@ class ServedAnsor:
 
     def _scores(self, name: str, lines: list[str]) -> list[float | None]:
         """Returns the scores of states; None = invalid."""
+        started = time.perf_counter()
         entry = {"records": lines, **self._tasks[name]}
         answer = self._client.rank([entry], device=self._device, model=self._model, own_batch=True)
         self._usage.predicted += len(lines)
+        self._usage.predict_s += time.perf_counter() - started
         reasons = [reason for reason in answer["reasons"] if reason is not None]
         for reason in sorted(set(reasons) - set(self._usage.unsupported)):
             _log.warning("cdmpp: candidates cannot be scored (%s); they are invalid", reason)

@@ -1,0 +1,8 @@
+"""Front of `cdmpp serve`."""
+
+import sys
+
+from cdmpp.cli.main import run_command
+
+if __name__ == "__main__":
+    sys.exit(run_command("serve"))

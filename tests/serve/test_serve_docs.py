@@ -1,0 +1,44 @@
+"""Every curl command of docs/serve.md gets an answer."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+pytest.importorskip("fastapi", reason="fastapi is not installed")
+
+from tests.paths import ROOT
+from tests.serve.serving import server, write_model
+
+COMMANDS = re.findall(r"```\n(curl .*?)```", (ROOT / "docs/serve.md").read_text("utf-8"), re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("docs") / "run"
+    write_model(folder)
+    with server(folder) as (url, _):
+        yield url
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.split("8080")[1][:12])
+def test_it_is_answered(command: str, url: str) -> None:
+    if shutil.which("curl") is None:
+        pytest.skip("curl is not installed")
+    command = command.replace("curl -s", "curl -s --fail").replace("http://127.0.0.1:8080", url)
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
+    if "/metrics" in command:
+        assert "cdmpp_requests_total" in done.stdout
+    else:
+        assert json.loads(done.stdout)
+
+
+def test_there_is_a_command_for_every_route() -> None:
+    assert len(COMMANDS) == 6
+    for route in ("predict", "rank", "models", "devices", "healthz", "metrics"):
+        assert any(route in command for command in COMMANDS)
