@@ -53,6 +53,14 @@ def _add_questions(app: FastAPI, service: Service) -> None:
         )
         return schemas.PredictAnswer(model=_named(hot), predictions=rows)
 
+    @app.post("/v1/explain")
+    async def explain(request: schemas.PredictRequest) -> schemas.ExplainAnswer:
+        """Why programs take their time: their lines with shares, limits, and what they might be."""
+        hot, rows = await service.explain(
+            _entries(request.programs), request.devices, request.model
+        )
+        return schemas.ExplainAnswer(model=_named(hot), explanations=rows)
+
     @app.post("/v1/rank")
     async def rank(request: schemas.RankRequest) -> schemas.RankAnswer:
         """The order of programs on a device, without intervals: what a search asks."""
@@ -96,6 +104,12 @@ def _add_facts(app: FastAPI, service: Service, gate: Gate, measures: Measures) -
 
 def _add_page(app: FastAPI) -> None:
     folder = package_folder("cdmpp.serve") / "page"
+    style = package_folder("cdmpp.report") / "style.css"  # the reports' own
+
+    @app.get("/static/style.css", include_in_schema=False)
+    async def styles() -> FileResponse:
+        return FileResponse(style)
+
     app.mount("/static", StaticFiles(directory=folder))
 
     @app.get("/", include_in_schema=False)
