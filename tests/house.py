@@ -21,7 +21,8 @@ LAYERS = (
     "models networks replay profiling",
     "training",
     "report",
-    "compare serve",
+    "compare",
+    "serve",
     "autotune benchmark tvm_helper",
     "cli",
 )

@@ -72,12 +72,12 @@ COMMANDS = (
     Command("evaluate", "judge a trained model on measured programs", "evaluate"),
     Command("predict", "predict the latency of programs, best first", "predict.command"),
     Command(
-        "compare", "networks on many devices side by side: time, memory, cost, energy", "compare"
-    ),
-    Command(
         "explain", "where the time of a program or network goes, line by line", "explain.command"
     ),
-    Command("serve", "answer predictions over HTTP, with hot models", "serve"),
+    Command(
+        "compare", "networks on many devices side by side: time, memory, cost, energy", "compare"
+    ),
+    Command("serve", "answer predictions over HTTP, with hot models", "serve.command"),
     Command("measure", "build and time programs on a device", "measure"),
     Command("search", "find fast schedules of tasks or of a network", "search.command"),
     Command(

@@ -15,6 +15,7 @@ from cdmpp import __version__, errors
 from cdmpp.errors import CdmppError, DataError, DeviceError, UsageError
 from cdmpp.files.places import package_folder
 from cdmpp.serve import schemas
+from cdmpp.serve.comparing import add_compare
 from cdmpp.serve.gate import App, Gate, error_body
 from cdmpp.serve.hot_models import HotModel
 from cdmpp.serve.measures import Measures
@@ -36,6 +37,7 @@ def make_app(service: Service, options: ServeOptions, measures: Measures) -> App
     gate = Gate(app, options, options.token(), measures)
     _add_questions(app, service)
     _add_facts(app, service, gate, measures)
+    add_compare(app)
     _add_page(app)
     _add_errors(app)
     measures.routes = frozenset(getattr(route, "path", "") for route in app.routes)
@@ -50,6 +52,14 @@ def _add_questions(app: FastAPI, service: Service) -> None:
             _entries(request.programs), request.devices, request.model
         )
         return schemas.PredictAnswer(model=_named(hot), predictions=rows)
+
+    @app.post("/v1/explain")
+    async def explain(request: schemas.PredictRequest) -> schemas.ExplainAnswer:
+        """Why programs take their time: their lines with shares, limits, and what they might be."""
+        hot, rows = await service.explain(
+            _entries(request.programs), request.devices, request.model
+        )
+        return schemas.ExplainAnswer(model=_named(hot), explanations=rows)
 
     @app.post("/v1/rank")
     async def rank(request: schemas.RankRequest) -> schemas.RankAnswer:
@@ -94,6 +104,12 @@ def _add_facts(app: FastAPI, service: Service, gate: Gate, measures: Measures) -
 
 def _add_page(app: FastAPI) -> None:
     folder = package_folder("cdmpp.serve") / "page"
+    style = package_folder("cdmpp.report") / "style.css"  # the reports' own
+
+    @app.get("/static/style.css", include_in_schema=False)
+    async def styles() -> FileResponse:
+        return FileResponse(style)
+
     app.mount("/static", StaticFiles(directory=folder))
 
     @app.get("/", include_in_schema=False)

@@ -25,6 +25,7 @@ class HotModel:
 
     Attributes:
         name: what requests call it: as it was given to the server.
+        folder: where its files are.
         trained: the model.
         version: digest of its files.
         loaded_at: Unix time in seconds.
@@ -32,6 +33,7 @@ class HotModel:
     """
 
     name: str
+    folder: Path
     trained: TrainedModel
     version: str
     loaded_at: float
@@ -116,7 +118,7 @@ class HotModels:
         for path in sorted(one for one in folder.rglob("*") if _is_of_model(one, folder)):
             digest.update(f"{path.relative_to(folder)} {sha256_file(path)}\n".encode())
         self.loads += 1
-        return HotModel(name, trained, digest.hexdigest()[:16], time.time())
+        return HotModel(name, folder, trained, digest.hexdigest()[:16], time.time())
 
     def _watch(self, every_s: float) -> None:
         while not self._stopped.wait(every_s):

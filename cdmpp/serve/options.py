@@ -24,6 +24,7 @@ class ServeOptions:
         token_file: file whose first line every request has to show; None = none.
         workers: processes that read programs.
         most_programs: programs x devices of one request.
+        most_explained: likewise of a request that asks why: each takes a second.
         most_body_bytes: of one request.
         most_waiting: requests that are read, wait or are answered at a time; more get a 503.
         most_waiting_bytes: likewise, of their bodies together.
@@ -41,6 +42,7 @@ class ServeOptions:
     token_file: Path | None = None
     workers: int = 1
     most_programs: int = 4096
+    most_explained: int = 16
     most_body_bytes: int = 32 << 20
     most_waiting: int = 256
     most_waiting_bytes: int = 256 << 20

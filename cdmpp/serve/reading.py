@@ -102,29 +102,68 @@ class ProgramReader:
         found: list[ReadProgram] = []
         if texts:
             some = [entries[place] for place in texts]
-            read = await loop.run_in_executor(self._threads, self._ask, some, devices)
+            read = await loop.run_in_executor(self._threads, self._read, some, devices)
             found += [_placed(one, texts[one.entry]) for one in read]
         if len(texts) < len(entries):
             found += await loop.run_in_executor(self._decoder, _decoded, entries, devices)
         return sorted(found, key=lambda one: one.entry) if texts else found
 
-    def _ask(
+    async def explain(
+        self,
+        entries: Sequence[dict[str, Any]],
+        devices: Sequence[DeviceSpec],
+        *,
+        model: tuple[Path, str],
+        most: int,
+        timeout_s: float,
+    ) -> list[dict[str, Any]]:
+        """Returns why every program takes its time on every device, as JSON.
+
+        Args:
+            model: its folder and version.
+            most: programs x devices that are explained.
+            timeout_s: how long it may take.
+
+        Raises:
+            DataError: the entries are no programs, or explaining them was given up.
+        """
+        facts = {"folder": str(model[0]), "version": model[1], "most": most}
+        loop = asyncio.get_running_loop()
+        answer = await loop.run_in_executor(
+            self._threads, self._ask, "explain", entries, devices, facts, timeout_s
+        )
+        rows: list[dict[str, Any]] = answer["explained"]
+        return rows
+
+    def _read(
         self, entries: Sequence[dict[str, Any]], devices: Sequence[DeviceSpec]
     ) -> list[ReadProgram]:
         specs = {device.name: device for device in devices}
+        answer = self._ask("read", entries, devices, {}, self._timeout_s)
+        asts = iter(decode_asts(answer["leaves"]))
+        return [_read_program(row, specs[row["device"]], asts) for row in answer["asked"]]
+
+    def _ask(
+        self,
+        op: str,
+        entries: Sequence[dict[str, Any]],
+        devices: Sequence[DeviceSpec],
+        facts: dict[str, Any],
+        timeout_s: float,
+    ) -> dict[str, Any]:
         request = {
-            "op": "read", "entries": list(entries), "devices": [asdict(one) for one in devices]
+            "op": op, "entries": list(entries), "devices": [asdict(one) for one in devices], **facts
         }  # fmt: skip
         worker = self._free.get()
         try:
-            answer = worker.ask(request, timeout_s=self._timeout_s)
+            answer = worker.ask(request, timeout_s=timeout_s)
         finally:
             self._free.put(worker)
         if answer.outcome != "done":
             self.restarts += answer.outcome != "failed"
             raise DataError(f"the programs cannot be read ({_why(answer)})")
-        asts = iter(decode_asts(answer.value["leaves"]))
-        return [_read_program(row, specs[row["device"]], asts) for row in answer.value["asked"]]
+        value: dict[str, Any] = answer.value
+        return value
 
 
 def _why(answer: Answer) -> str:

@@ -113,6 +113,13 @@ class PredictAnswer(BaseModel):
     predictions: list[dict[str, Any]]
 
 
+class ExplainAnswer(BaseModel):
+    """What `cdmpp explain --json` prints of every program on every device, and its entry."""
+
+    model: ModelName
+    explanations: list[dict[str, Any]]
+
+
 class RankAnswer(BaseModel):
     """Seconds as the model says them, program after program, and the order by them.
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from cdmpp.devices.registry import load_registry
 from cdmpp.devices.spec import DeviceSpec
-from cdmpp.errors import UsageError
+from cdmpp.errors import DataError, UsageError
 from cdmpp.models.assemble import AskedProgram
 from cdmpp.serve.hot_models import HotModel, HotModels
 from cdmpp.serve.options import ServeOptions
@@ -110,6 +110,27 @@ class Service:
                 value, reasons[place] = None, "the model has no finite answer to these columns"
             seconds.append(value)
         return hot, devices[0], seconds, reasons
+
+    async def explain(
+        self, entries: Sequence[dict[str, Any]], labels: Sequence[str], model: str | None
+    ) -> tuple[HotModel, list[dict[str, Any]]]:
+        """Returns the model, and why every program takes its time on every device.
+
+        Raises:
+            CdmppError: the request cannot be answered.
+        """
+        hot = self.models.find(model)
+        devices = asked_devices(labels, (), hot.trained.card)
+        most = self._options.most_explained
+        if len(entries) * len(devices) > most:
+            raise TooLargeError(f"more than {most} programs x devices; send them in parts")
+        if any(entry.get("records") or entry.get("leaves") for entry in entries):
+            raise DataError("what is explained has a text; expected tvmscript or tir_json")
+        rows = await self.reader.explain(
+            entries, devices, model=(hot.folder, hot.version), most=most,
+            timeout_s=self._options.answer_timeout_s,
+        )  # fmt: skip
+        return hot, rows
 
     def devices(self) -> list[dict[str, Any]]:
         """Returns what is known of every device of the registry and of the models."""

@@ -8,6 +8,9 @@ Request `read`: `entries`, each {"tvmscript": text}, {"tir_json": text} or {"rec
 for every program of every entry on every device {entry, name, operator, device, reason} and, where
 the reason is null, {program_id, task, schedule, is_scheduled, measured_s}; and `leaves`, the leaf
 tables of those without a reason, in order.
+
+Request `explain`: `entries` of the first two forms, `devices`, `folder` and `version` of a model,
+and `most`, the most programs. Answer: `explained`, rows of `ExplainedProgram` with their `entry`.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from __future__ import annotations
 import resource
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from cdmpp.datasets.tenset.folder import default_dataset_dir
@@ -28,6 +32,7 @@ from cdmpp.processes.serve import serve
 from cdmpp.records import MeasureRecord, TensetTask, program_id
 from cdmpp.serve.leaf_table import MOST_LEAVES, encode_asts
 from cdmpp.text import short_task
+from cdmpp.training.estimates import TrainedModel, load_trained
 from tvm_helper.predict.answers import misfit
 from tvm_helper.predict.records import record_programs
 from tvm_helper.programs.program_file import NamedProgram
@@ -39,7 +44,7 @@ Row = dict[str, Any]
 
 def main() -> None:
     """Serves until the server is gone."""
-    serve({"read": _read}, _prepare)
+    serve({"read": _read, "explain": _explain}, _prepare)
 
 
 def _prepare() -> None:
@@ -67,6 +72,38 @@ def _read(request: dict[str, Any], begin: Callable[[], None]) -> dict[str, Any]:
     return {"asked": rows, "leaves": encode_asts(asts)}
 
 
+def _explain(request: dict[str, Any], begin: Callable[[], None]) -> dict[str, Any]:
+    from tvm_helper.predict.explain import explain_programs
+    from tvm_helper.predict.predictor import Predictor
+
+    begin()
+    trained = _trained(request["folder"], request["version"])
+    devices = [DeviceSpec(**one) for one in request["devices"]]
+    predictor = Predictor(trained, devices)
+    rows: list[Row] = []
+    for number, entry in enumerate(request["entries"]):
+        programs = _programs(entry)
+        if len(rows) + len(programs) * len(devices) > request["most"]:
+            raise DataError(f"more than {request['most']} programs x devices; send fewer")
+        explained = explain_programs(predictor, programs)
+        rows += [{"entry": number, **one.row()} for one in explained]
+    return {"explained": rows}
+
+
+@lru_cache(maxsize=2)
+def _trained(folder: str, version: str) -> TrainedModel:
+    """Returns a model; one of another version is another one."""
+    return load_trained(Path(folder))
+
+
+def _programs(entry: dict[str, Any]) -> list[NamedProgram]:
+    from tvm_helper.serve.script import read_script, read_tir_json
+
+    if entry.get("tvmscript") is not None:
+        return list(read_script(entry["tvmscript"]))
+    return list(read_tir_json(entry["tir_json"]))
+
+
 def _read_entry(
     entry: dict[str, Any], devices: Sequence[DeviceSpec]
 ) -> Iterator[tuple[Row, CompactAst | None]]:
@@ -79,13 +116,7 @@ def _read_entry(
     if entry.get("records") is not None:
         yield from _records(entry, devices)
         return
-    from tvm_helper.serve.script import read_script, read_tir_json
-
-    if entry.get("tvmscript") is not None:
-        programs = read_script(entry["tvmscript"])
-    else:
-        programs = read_tir_json(entry["tir_json"])
-    for program in programs:
+    for program in _programs(entry):
         yield from _program(program, devices)
 
 
