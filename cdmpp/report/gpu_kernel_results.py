@@ -26,6 +26,8 @@ _NOTES = (
     "which software launched the kernels. `cdmpp, one factor`: the same times the best factor on "
     "the device, as the neighbour has it. `roofline`: the floor times one factor, `constant`: one "
     "time for all; both from the other devices.",
+    "In the interval: share of the calls in the interval of 90 % that the errors of the other "
+    "devices, each left out of a fit of its own, give a device that was not measured.",
     "Neighbour: the same call on the device whose numbers are nearest, times the factor with the "
     "least error on the device itself, which nobody has who has not measured there; only calls "
     "that both measured.",
@@ -81,12 +83,13 @@ def write_results(judged: JudgedKernels, out: Path, *, command: str, data: Path)
 
 def _device_table(means: _Means) -> Table:
     models = ("cdmpp", "cdmpp-one-factor", "roofline", "constant")
-    rows = [
-        [family, device, str(_n(means, family, device)), *_cells(means, family, device, models)]
-        for family in FAMILIES
-        for device in _devices(means, family)
-    ]
-    names = ["cdmpp", "cdmpp, one factor", "roofline", "constant"]
+    rows = []
+    for family in FAMILIES:
+        for device in _devices(means, family):
+            own = means["device-left-out", family, device, "all", "cdmpp"]
+            cells = _cells(means, family, device, models)
+            rows.append([family, device, str(own.n), *cells, f"{100 * (own.covered or 0):.0f}"])
+    names = ["cdmpp", "cdmpp, one factor", "roofline", "constant", "in the interval, %"]
     return plain_table(["kernels", "device", "n", *names], rows)
 
 
@@ -151,10 +154,6 @@ def _left_out(judged: JudgedKernels) -> list[str]:
 
 def _devices(means: _Means, family: str) -> list[str]:
     return list(dict.fromkeys(place[2] for place in means if place[1] == family))
-
-
-def _n(means: _Means, family: str, device: str) -> int:
-    return means["device-left-out", family, device, "all", "cdmpp"].n
 
 
 def _cells(means: _Means, family: str, device: str, models: tuple[str, ...]) -> list[str]:

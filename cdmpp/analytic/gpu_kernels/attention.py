@@ -24,9 +24,12 @@ _EXP_PER_CLOCK = 16.0
 _CHUNK = 256.0
 #: Rows that a matrix unit takes at once: fewer queries a key and value head leave it idle.
 _UNIT_ROWS = 16.0
-#: What the kernels around the products take (position codes, writing the cache), seconds.
-_LAUNCH_S = 8.0e-6
 _OUT_BYTES = 2.0
+_PREFILL_PRIOR = {"busiest": 1.3, "exponentials": 0.5, "cache": 0.4, "beyond": 1.2}
+_DECODE_PRIOR = {"beyond": 1.15, "port": 1.0, "units": 0.4, "converting": 0.4}
+_PREFILL_LAUNCH_S = 10.0e-6
+_DECODE_LAUNCH_S = 9.0e-6
+_FADE = 0.5
 #: Tokens that a token without a window may look at.
 _NO_WINDOW = 1e12
 
@@ -63,14 +66,21 @@ def prefill_work(columns: Columns, chip: ChipRows) -> KernelWork:
     exponentials = share * _TILE * _TILE / (_EXP_PER_CLOCK * chip["clock_hz"])
     cache = tiles * _TILE * size * 2.0 * cached / chip["l2_bytes_per_s"]
     memory = (own * _OUT_BYTES * 2.0 + before) / chip["dram_bytes_per_s"]
-    nominal = np.maximum(np.maximum(busiest, exponentials), np.maximum(cache, memory))
     return KernelWork(
         limits,
-        nominal + 0.3 * (busiest + exponentials + memory) + _LAUNCH_S,
-        {
+        terms={
+            "busiest": busiest, "exponentials": exponentials, "cache": cache,
+            "beyond": limits["memory"],
+        },
+        prior=_PREFILL_PRIOR,
+        launch_s=_PREFILL_LAUNCH_S,
+        fade=_FADE,
+        times={
+            "bf16": bf16, "memory": memory, "compute": limits["compute"],
+            "floor": np.maximum.reduce(list(limits.values())),
+        },
+        inputs={
             **logs(
-                busiest=busiest, bf16=bf16, exponentials=exponentials, cache=cache, memory=memory,
-                floor=np.maximum.reduce(list(limits.values())), compute=limits["compute"],
                 waves=blocks / cores, use=tiles / (share * cores), longest=longest,
                 fits=moved / chip["l2_bytes"], filled=pairs * batch * heads / (tiles * _TILE**2),
                 batch=batch, length=length, heads=heads, group=heads / kv_heads, size=size,
@@ -78,7 +88,7 @@ def prefill_work(columns: Columns, chip: ChipRows) -> KernelWork:
             ),
             **_types(columns),
         },
-        flop,
+        size=flop,
     )  # fmt: skip
 
 
@@ -109,24 +119,27 @@ def decode_work(columns: Columns, chip: ChipRows) -> KernelWork:
     padded = np.ceil(group / _UNIT_ROWS) * _UNIT_ROWS
     units = waves * 4.0 * padded * size * (tokens / parts) / (chip["bf16_flop_per_s"] / cores)
     converting = waves * 2.0 * size * (tokens / parts) / (chip["fp32_flop_per_s"] / cores)
-    memory = moved / chip["dram_bytes_per_s"]
-    nominal = np.maximum(np.maximum(memory, port), units)
     return KernelWork(
         limits,
-        nominal + 0.3 * (memory + port + units) + _LAUNCH_S,
-        {
+        terms={"beyond": limits["memory"], "port": port, "units": units, "converting": converting},
+        prior=_DECODE_PRIOR,
+        launch_s=_DECODE_LAUNCH_S,
+        fade=_FADE,
+        times={
+            "memory": moved / chip["dram_bytes_per_s"], "compute": limits["compute"],
+            "own": own / chip["dram_bytes_per_s"],
+            "floor": np.maximum.reduce(list(limits.values())),
+        },
+        inputs={
             **logs(
-                memory=memory, port=port, units=units, converting=converting,
-                floor=np.maximum.reduce(list(limits.values())), compute=limits["compute"],
                 waves=pairs / cores, use=blocks / (waves * cores), parts=parts,
-                fits=moved / chip["l2_bytes"], chunk=tokens / parts,
-                own=own / chip["dram_bytes_per_s"], batch=batch, tokens=tokens, context=context,
-                heads=heads, kv_heads=kv_heads, group=group, size=size,
+                fits=moved / chip["l2_bytes"], chunk=tokens / parts, batch=batch, tokens=tokens,
+                context=context, heads=heads, kv_heads=kv_heads, group=group, size=size,
             ),
             "is_windowed": np.asarray(number(columns, "window") > 0, np.float64),
             **_types(columns),
         },
-        moved,
+        size=moved,
     )  # fmt: skip
 
 

@@ -15,9 +15,11 @@ from cdmpp.analytic.gpu_kernels.work import (
     number,
 )
 
-#: A round of messages and a launch, seconds.
+#: A round of messages, seconds.
 _ROUND_S = 1.0e-6
-_LAUNCH_S = 5.0e-6
+_PRIOR = {"ring": 1.3, "rounds": 1.5}
+_LAUNCH_S = 6.0e-6
+_FADE = 0.5
 
 
 def collective_work(columns: Columns, chip: ChipRows) -> KernelWork:
@@ -36,13 +38,14 @@ def collective_work(columns: Columns, chip: ChipRows) -> KernelWork:
     }
     return KernelWork(
         limits,
-        ring + rounds * _ROUND_S + _LAUNCH_S,
-        {
-            **logs(
-                ring=ring, rounds=rounds, gpus=gpus, size=size, chunk=size / gpus,
-                memory=size / chip["dram_bytes_per_s"], link=chip["link_bytes_per_s"],
-            ),
+        terms={"ring": ring, "rounds": rounds * _ROUND_S},
+        prior=_PRIOR,
+        launch_s=_LAUNCH_S,
+        fade=_FADE,
+        times={"memory": size / chip["dram_bytes_per_s"]},
+        inputs={
+            **logs(gpus=gpus, size=size, chunk=size / gpus, link=chip["link_bytes_per_s"]),
             **flags(columns["kind"], COLLECTIVES),
         },
-        size,
-    )  # fmt: skip
+        size=size,
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,10 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cdmpp.analytic.gpu_kernels.calls import SOFTWARE
-from cdmpp.analytic.gpu_kernels.work import KernelWork, flags
+from cdmpp.analytic.gpu_kernels.work import KernelWork, flags, logs
 from cdmpp.files.boosted_trees import grow_trees, tree_rows
 
 FloatArray = NDArray[np.float64]
+
+#: Least squares that are weighted anew, and the relative error that counts as none.
+_REWEIGHTINGS = 6
+_LEAST_ERROR = 0.1
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,7 @@ class EfficiencyOptions:
         share: of the rows and of the inputs that a tree sees.
         least_rows: of a leaf.
         most_rows: of a fit; more are drawn from.
+        prior_share: weight of the prior of the nominal time, as a share of the rows.
     """
 
     trees: int = 150
@@ -36,6 +41,7 @@ class EfficiencyOptions:
     share: float = 0.7
     least_rows: int = 20
     most_rows: int = 48_000
+    prior_share: float = 0.1
 
     def parameters(self, seed: int) -> dict[str, Any]:
         """Returns the parameters of XGBoost."""
@@ -57,11 +63,16 @@ class Efficiency:
 
     Attributes:
         booster: of XGBoost; gives log(time / nominal time).
-        software: that the fit has seen, most rows first; other software counts as the first.
+        launch_s: software that the fit has seen, most rows first -> seconds of its launch; other
+            software counts as the first.
+        weights: term of the nominal time -> its weight.
+        largest: size of the largest call of the fit.
     """
 
     booster: Any
-    software: tuple[str, ...]
+    launch_s: Mapping[str, float]
+    weights: Mapping[str, float]
+    largest: float
 
     def latency_s(self, work: KernelWork, software: NDArray[np.str_]) -> FloatArray:
         """Returns float64 [N], seconds; never below the floor, so that the floor over it, the
@@ -70,9 +81,15 @@ class Efficiency:
         Args:
             software: text [N].
         """
-        known = np.where(np.isin(software, self.software), software, self.software[0])
-        logs = self.booster.predict(tree_rows(_matrix(work, known), threads=1))
-        return np.maximum(work.nominal_s * np.exp(np.asarray(logs, np.float64)), work.floor_s)
+        names = list(self.launch_s)
+        known = np.where(np.isin(software, names), software, names[0])
+        nominal_s = _columns(work, known, names) @ np.array(
+            [*self.launch_s.values(), *(self.weights[name] for name in work.terms)]
+        )
+        logs = self.booster.predict(tree_rows(_matrix(work, known, nominal_s), threads=1))
+        kept = np.minimum(1.0, self.largest / work.size) ** work.fade
+        found = nominal_s * np.exp(kept * np.asarray(logs, np.float64))
+        return np.asarray(np.maximum(found, work.floor_s), np.float64)
 
 
 def fit_efficiency(
@@ -83,24 +100,66 @@ def fit_efficiency(
     seed: int,
     options: EfficiencyOptions | None = None,
 ) -> Efficiency:
-    """Returns the trees of N measured calls.
+    """Returns weights and trees of N measured calls.
 
     Args:
         software: text [N].
         latency_s: float64 [N].
     """
-    names, counts = np.unique(software, return_counts=True)
     options = options or EfficiencyOptions()
-    count = len(latency_s)
-    drawn = np.random.default_rng(seed).permutation(count)[: options.most_rows]
-    inputs = _matrix(work, software)[drawn]
-    labels = np.log(latency_s[drawn] / work.nominal_s[drawn])
-    rows = tree_rows(inputs, labels, threads=1)
-    booster = grow_trees(options.parameters(seed), rows, trees=options.trees)
+    names, counts = np.unique(software, return_counts=True)
     ordered = [str(names[i]) for i in np.argsort(-counts, kind="stable")]
-    return Efficiency(booster, tuple(ordered))
+    columns = _columns(work, software, ordered)
+    prior = np.array([*(work.launch_s for _ in ordered), *work.prior.values()])
+    drawn = np.random.default_rng(seed).permutation(len(latency_s))[: options.most_rows]
+    weights = _nominal_weights(columns[drawn], latency_s[drawn], prior, options.prior_share)
+    nominal_s = columns @ weights
+    inputs = _matrix(work, software, nominal_s)[drawn]
+    rows = tree_rows(inputs, np.log(latency_s[drawn] / nominal_s[drawn]), threads=1)
+    values = [float(weight) for weight in weights]
+    return Efficiency(
+        grow_trees(options.parameters(seed), rows, trees=options.trees),
+        dict(zip(ordered, values, strict=False)),
+        dict(zip(work.prior, values[len(ordered) :], strict=True)),
+        float(work.size.max()),
+    )
 
 
-def _matrix(work: KernelWork, software: NDArray[np.str_]) -> NDArray[np.float32]:
-    columns: Sequence[FloatArray] = [*work.inputs.values(), *flags(software, SOFTWARE).values()]
+def _nominal_weights(
+    columns: FloatArray, latency_s: FloatArray, prior: FloatArray, share: float
+) -> FloatArray:
+    """Returns float64 [C], not negative: least absolute relative error, by squares weighted anew,
+    with the prior as further rows.
+
+    Args:
+        share: of the prior's rows in the number of rows.
+    """
+    from scipy.optimize import nnls
+
+    relative = columns / latency_s[:, None]
+    strength = np.full(len(prior), np.sqrt(share * len(latency_s)))
+    weights, row_weight = prior, np.ones(len(latency_s))
+    for _ in range(_REWEIGHTINGS):
+        told = np.vstack([relative * prior * row_weight[:, None], np.diag(strength)])
+        weights = prior * nnls(told, np.concatenate([row_weight, strength]))[0]
+        error = np.abs(relative @ weights - 1.0)
+        row_weight = 1.0 / np.sqrt(np.maximum(error, _LEAST_ERROR))
+    return np.asarray(weights, np.float64)
+
+
+def _columns(work: KernelWork, software: NDArray[np.str_], names: Sequence[str]) -> FloatArray:
+    """Returns float64 [N, software + terms], what the nominal time is a weighted sum of."""
+    launches = [np.asarray(software == name, np.float64) for name in names]
+    return np.stack([*launches, *work.terms.values()], axis=1)
+
+
+def _matrix(
+    work: KernelWork, software: NDArray[np.str_], nominal_s: FloatArray
+) -> NDArray[np.float32]:
+    times = {**work.terms, **work.times}
+    columns: Sequence[FloatArray] = [
+        *logs(**{name: time / nominal_s for name, time in times.items()}).values(),
+        *work.inputs.values(),
+        *flags(software, SOFTWARE).values(),
+    ]
     return np.stack(columns, axis=1).astype(np.float32)

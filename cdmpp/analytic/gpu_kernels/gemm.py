@@ -30,12 +30,13 @@ _K_STEP = 64
 _STEP_S = 2.5e-8
 #: Rows of the smallest tile that keep a matrix unit busy.
 _FULL_ROWS = 64
-#: Adding up the parts of a split sum, seconds, and a launch, clocks.
+#: Adding up the parts of a split sum, seconds.
 _SPLIT_S = 1.5e-6
-_LAUNCH_CLOCKS = 3800.0
 #: How much of the shorter pipes' time is not hidden behind the longest's.
 _NOT_HIDDEN = 0.3
 _OUT_BYTES = 2.0
+_PRIOR = {"longest": 1.0, "busiest": 0.2, "cache": 0.2, "memory": 0.2, "steps": 0.5}
+_LAUNCH_S = 3.0e-6
 
 
 def gemm_work(columns: Columns, chip: ChipRows) -> KernelWork:
@@ -52,30 +53,27 @@ def gemm_work(columns: Columns, chip: ChipRows) -> KernelWork:
     }
     best = _best_tiling(m, n, k, element, moved, peak, chip)
     dram_s = moved / chip["dram_bytes_per_s"]
+    scaled = is_word(columns, "dtype", "fp8", "nvfp4")
     return KernelWork(
         limits,
-        best["nominal"] + _LAUNCH_CLOCKS / chip["clock_hz"],
-        {
+        terms={name: best.pop(name) for name in _PRIOR},
+        prior=_PRIOR,
+        launch_s=_LAUNCH_S,
+        fade=0.0,
+        times={
+            "floor": np.maximum.reduce(list(limits.values())), "compute": limits["compute"],
+            "scaling": np.where(scaled, m * k * 4 / chip["dram_bytes_per_s"], 0.0),
+        },
+        inputs={
             **logs(
-                **best,
-                floor=np.maximum.reduce(list(limits.values())),
-                compute=limits["compute"],
-                m=m,
-                n=n,
-                k=k,
-                fits=moved / chip["l2_bytes"],
+                **best, m=m, n=n, k=k, fits=moved / chip["l2_bytes"],
                 balance=limits["compute"] / dram_s,
-                scaling=np.where(
-                    is_word(columns, "dtype", "fp8", "nvfp4"),
-                    m * k * 4 / chip["dram_bytes_per_s"],
-                    0,
-                ),
             ),
             "is_aligned": np.asarray((n % 128 == 0) & (k % 128 == 0), np.float64),
             **flags(columns["dtype"], GEMM_DTYPES),
         },
-        flop,
-    )
+        size=flop,
+    )  # fmt: skip
 
 
 def element_bytes(columns: Columns) -> FloatArray:
@@ -121,6 +119,7 @@ def _best_tiling(
             longest = np.maximum.reduce([busiest, cache, memory, steps])
             found = {
                 "nominal": longest + _NOT_HIDDEN * (busiest + cache + memory),
+                "longest": longest,
                 "busiest": busiest,
                 "cache": cache,
                 "memory": memory,

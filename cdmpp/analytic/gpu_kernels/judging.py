@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from cdmpp.analytic.gpu_kernels.calls import FAMILIES, Family
 from cdmpp.analytic.gpu_kernels.measured import Measured, read_measured
 from cdmpp.analytic.gpu_kernels.references import best_factor, nearest_device, neighbour_s
+from cdmpp.analytic.intervals import LogErrors
 
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
@@ -43,6 +44,8 @@ class KernelScore:
         mape: mean absolute error.
         median_ape: median absolute error.
         n: rows.
+        covered: share of the rows in the interval that the errors of the other devices give, each
+            left out of a fit of its own; None = not asked.
     """
 
     split: str
@@ -54,12 +57,15 @@ class KernelScore:
     mape: float
     median_ape: float
     n: int
+    covered: float | None = None
 
     def tidy(self) -> Iterator[tuple[object, ...]]:
         """Yields one row of `TIDY_COLUMNS` a metric."""
         where = (self.split, self.device, f"{self.family} {self.group}", self.model, self.seed)
-        for metric, value in (("mape", self.mape), ("median_ape", self.median_ape)):
-            yield "gpu-kernels", "gpu-kernels", *where, metric, value, self.n
+        values = {"mape": self.mape, "median_ape": self.median_ape, "covered": self.covered}
+        for metric, value in values.items():
+            if value is not None:
+                yield "gpu-kernels", "gpu-kernels", *where, metric, value, self.n
 
 
 @dataclass(frozen=True)
@@ -96,19 +102,40 @@ def judge(folder: Path, seeds: Sequence[int]) -> JudgedKernels:
 
 
 def _of_left_out_devices(measured: Measured, seed: int) -> Iterator[KernelScore]:
+    measured_s, seconds = measured.table.latency_s, measured.left_out_s(seed)
+    is_covered = _is_covered(measured, np.log(measured_s / seconds))
     for label in measured.devices:
         own = measured.table.device == label
-        predicted = np.full(len(own), np.nan)
-        predicted[own] = measured.predicted_s(measured.fit(~own, seed=seed), own)
-        factor = best_factor(measured.table.latency_s[own], predicted[own])
-        found = {"cdmpp": predicted, "cdmpp-one-factor": factor * predicted}
+        found = {
+            "cdmpp": seconds,
+            "cdmpp-one-factor": best_factor(measured_s[own], seconds[own]) * seconds,
+        }
         is_shared = np.isfinite(_of_neighbour(measured, label))
-        for model, seconds in found.items():
-            yield from _scores(measured, "device-left-out", label, model, seed, seconds, own)
+        for model, predicted in found.items():
+            for score in _scores(measured, "device-left-out", label, model, seed, predicted, own):
+                is_asked = model == "cdmpp" and score.group == "all"
+                covered = float(np.mean(is_covered[own])) if is_asked else None
+                yield replace(score, covered=covered)
             if is_shared.any():
                 yield _score(
-                    measured, "shared-calls", label, "all", model, seed, seconds, is_shared
+                    measured, "shared-calls", label, "all", model, seed, predicted, is_shared
                 )
+
+
+def _is_covered(measured: Measured, logs: FloatArray) -> BoolArray:
+    """Returns bool [N], whether the error log(measured / predicted) of a row is within those of the
+    other devices, as the model's intervals are made.
+    """
+    found = np.zeros(len(logs), np.bool_)
+    for label in measured.devices:
+        own = measured.table.device == label
+        for group in np.unique(measured.groups[own]):
+            rows = own & (measured.groups == group)
+            errors = LogErrors.of(logs[~own & (measured.groups == group)])
+            errors = errors or LogErrors.of(logs[~own])
+            if errors is not None:
+                found[rows] = (errors.low <= logs[rows]) & (logs[rows] <= errors.high)
+    return found
 
 
 def _of_references(measured: Measured) -> Iterator[KernelScore]:
@@ -198,11 +225,15 @@ def mean_over_seeds(scores: Sequence[KernelScore]) -> Mapping[tuple[str, ...], K
     for one in scores:
         place = (one.split, one.family, one.device, one.group, one.model)
         parts.setdefault(place, []).append(one)
-    return {
-        place: KernelScore(
-            own[0].split, own[0].family, own[0].device, own[0].group, own[0].model, "mean",
-            float(np.mean([one.mape for one in own])),
-            float(np.mean([one.median_ape for one in own])), own[0].n,
-        )
-        for place, own in parts.items()
-    }  # fmt: skip
+    return {place: _mean(own) for place, own in parts.items()}
+
+
+def _mean(own: Sequence[KernelScore]) -> KernelScore:
+    covered = [one.covered for one in own if one.covered is not None]
+    return replace(
+        own[0],
+        seed="mean",
+        mape=float(np.mean([one.mape for one in own])),
+        median_ape=float(np.mean([one.median_ape for one in own])),
+        covered=float(np.mean(covered)) if covered else None,
+    )

@@ -66,6 +66,14 @@ class Measured:
         """Returns float64 [R], the seconds of some rows (bool [N])."""
         return model.latency_s(self.work[rows], self.software[rows])
 
+    def left_out_s(self, seed: int) -> FloatArray:
+        """Returns float64 [N], the seconds of every row by the fit without its device."""
+        seconds = np.empty(len(self.table))
+        for label in self.devices:
+            own = self.table.device == label
+            seconds[own] = self.predicted_s(self.fit(~own, seed=seed), own)
+        return seconds
+
     def in_fold(self, seed: int) -> BoolArray:
         """Returns bool [N], the rows of a fifth of the shapes, on whatever device and in whatever
         type.

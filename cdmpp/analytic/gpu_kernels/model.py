@@ -31,7 +31,7 @@ from cdmpp.pretrained import PRETRAINED
 
 FloatArray = NDArray[np.float64]
 
-FORMAT = "gpu-kernels-1"
+FORMAT = "gpu-kernels-2"
 MODEL_FILE = "kernels.json"
 _AGAIN = "make it again: cdmpp analytic kernels fit"
 
@@ -151,7 +151,9 @@ class GpuKernels:
                 "format": FORMAT,
                 "families": {
                     family: {
-                        "software": list(efficiency.software),
+                        "launch_s": dict(efficiency.launch_s),
+                        "weights": dict(efficiency.weights),
+                        "largest": efficiency.largest,
                         "devices": list(self.devices[family]),
                     }
                     for family, efficiency in self.families.items()
@@ -176,7 +178,9 @@ class GpuKernels:
                 {
                     family: Efficiency(
                         load_booster(folder / f"{family}.ubj.xz", hint=_AGAIN),
-                        tuple(one["software"]),
+                        one["launch_s"],
+                        one["weights"],
+                        one["largest"],
                     )
                     for family, one in own.items()
                 },

@@ -56,22 +56,12 @@ def fit_kernels(
     return GpuKernels(families, devices, errors, {**facts, **(about or {})})
 
 
-def left_out_logs(measured: Measured, seed: int) -> FloatArray:
-    """Returns float64 [N], log(measured / predicted) of every row by the fit without its device."""
-    logs = np.empty(len(measured.table))
-    for label in measured.devices:
-        own = measured.table.device == label
-        predicted = measured.predicted_s(measured.fit(~own, seed=seed), own)
-        logs[own] = np.log(measured.table.latency_s[own] / predicted)
-    return logs
-
-
 def _errors(measured: Measured, seed: int) -> Iterator[tuple[str, str, LogErrors]]:
     """Yields (label, group, errors)."""
     held = measured.in_fold(seed)
     predicted = measured.predicted_s(measured.fit(~held, seed=seed), held)
     logs = np.log(measured.table.latency_s[held] / predicted)
-    left_out = left_out_logs(measured, seed)
+    left_out = np.log(measured.table.latency_s / measured.left_out_s(seed))
     for group in np.unique(measured.groups):
         is_group = measured.groups[held] == group
         for label in measured.devices:

@@ -1,9 +1,9 @@
-"""What kernels must do on a GPU: floors by what sets them, a nominal time, a model's inputs."""
+"""What kernels must do on a GPU: floors by what sets them, terms of their time, other inputs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,22 +25,37 @@ class KernelWork:
     Attributes:
         limits: what sets a floor (`compute`, `memory`, `cache`, `link`, `launch`) -> float64 [N],
             seconds that no kernel can beat.
-        nominal_s: float64 [N], seconds at the rates of the data sheet, with waves and a launch.
-        inputs: name -> float64 [N], what the learned part sees; logarithms or flags.
+        terms: float64 [N] each, seconds whose weighted sum, with a launch, is the nominal time.
+        prior: name of a term -> weight that it has where the data do not tell.
+        launch_s: the same of a launch, seconds.
+        fade: how fast what was learned fades beyond the largest call of the fit: the power of the
+            ratio of sizes; 0 = not at all.
+        times: float64 [N] each, more seconds that the learned part sees, relative to the nominal
+            time as the terms are.
+        inputs: float64 [N] each, what else it sees; logarithms or flags.
         size: float64 [N], how large the call is on any GPU: operations, or bytes where they count.
     """
 
     limits: Mapping[str, FloatArray]
-    nominal_s: FloatArray
+    terms: Mapping[str, FloatArray]
+    prior: Mapping[str, float]
+    launch_s: float
+    fade: float
+    times: Mapping[str, FloatArray]
     inputs: Mapping[str, FloatArray]
     size: FloatArray
 
     def __getitem__(self, rows: NDArray[np.bool_]) -> KernelWork:
-        return KernelWork(
-            {name: term[rows] for name, term in self.limits.items()},
-            self.nominal_s[rows],
-            {name: term[rows] for name, term in self.inputs.items()},
-            self.size[rows],
+        def chosen(columns: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
+            return {name: column[rows] for name, column in columns.items()}
+
+        return replace(
+            self,
+            limits=chosen(self.limits),
+            terms=chosen(self.terms),
+            times=chosen(self.times),
+            inputs=chosen(self.inputs),
+            size=self.size[rows],
         )
 
     @property

@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 
 from cdmpp.analytic.conv.shapes import ConvShapes
 from cdmpp.analytic.embedding.shapes import EmbeddingShape
+from cdmpp.analytic.gpu_kernels.calls import Gemm
+from cdmpp.analytic.gpu_kernels.model import GpuKernels
 from cdmpp.analytic.kernels.times import KernelTimes
 from cdmpp.analytic.kernels.work import Work
 from cdmpp.analytic.roofline.floor import least_kernel_s
@@ -37,8 +39,9 @@ class KernelPredictor:
         self._known: dict[Work, KernelPrediction | None] = {}
 
     def predict(self, work: Work) -> KernelPrediction | None:
-        """Returns the time of one call: by the model of the operator on an NVIDIA GPU in fp32,
-        else the roofline; None = the registry knows too little of the device.
+        """Returns the time of one call: by the model of the operator on an NVIDIA GPU in fp32, by
+        that of serving kernels for a product in 16 bits, else the roofline; None = the registry
+        knows too little of the device.
         """
         if work not in self._known:
             found = self._model(work) or self._roofline(work)
@@ -65,9 +68,16 @@ class KernelPredictor:
         return KernelPrediction(max(limits), ROOFLINE) if limits else None
 
     def _model(self, work: Work) -> KernelPrediction | None:
-        if self.device.kind != "gpu" or self.device.vendor != "NVIDIA" or work.dtype != "float":
+        is_half = work.dtype in _HALF and work.name == "linear"
+        is_modelled = is_half or work.dtype == "float"
+        if self.device.kind != "gpu" or self.device.vendor != "NVIDIA" or not is_modelled:
             return None
         try:
+            if is_half:
+                sizes = dict(work.sizes)
+                product = Gemm(sizes["m"], sizes["n"], sizes["k"])
+                times = GpuKernels.packaged().times([product], self.device)
+                return KernelPrediction(float(times.latency_s[0]), "kernel model")
             if work.kind == "conv":
                 shapes = _conv_shapes(work)
                 if shapes is None:

@@ -9,17 +9,19 @@ import numpy as np
 import pytest
 
 from cdmpp.analytic.gpu_kernels.calls import Collective, DecodeAttention, Gemm, PrefillAttention
-from cdmpp.analytic.gpu_kernels.judging import judge, mean_over_seeds
+from cdmpp.analytic.gpu_kernels.families import columns_of, work_on
+from cdmpp.analytic.gpu_kernels.judging import KernelScore, mean_over_seeds
 from cdmpp.analytic.gpu_kernels.model import MODEL_FILE, GpuKernels, packaged_folder
 from cdmpp.analytic.gpu_kernels.references import best_factor, nearest_device
 from cdmpp.analytic.gpu_kernels.training import fit_kernels
 from cdmpp.analytic.intervals import UNSEEN
+from cdmpp.analytic.kernels.call import Call
+from cdmpp.analytic.kernels.predictor import KernelPredictor
+from cdmpp.analytic.kernels.work import work_of
 from cdmpp.cli.main import main
 from cdmpp.devices.registry import get_device
 from cdmpp.errors import DataError, UsageError
-from cdmpp.files.atomic import sha256_file
-from cdmpp.report.gpu_kernel_results import results_page
-from cdmpp.report.page import page_markdown
+from cdmpp.files.atomic import sha256_file, write_columns
 from tests.analytic.gpu_kernels.made_kernels import write_kernels
 from tests.paths import ROOT
 
@@ -39,12 +41,15 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def fitted(folder):
-    return fit_kernels(folder)
+def fitted(folder, tmp_path_factory):
+    out = tmp_path_factory.mktemp("model")
+    arguments = ["analytic", "kernels", "fit", "--data", str(folder), "--out", str(out)]
+    assert main(arguments) == 0
+    return GpuKernels.load(out)
 
 
 def test_a_rule_is_found_on_known_and_unknown_devices(fitted):
-    """Every made call takes 1.3 times its nominal time, wherever it runs."""
+    """Every made call takes 1.3 times its time by the prior, wherever it runs."""
     for device in (H100, get_device("gb300")):
         times = fitted.times(CALLS, device)
         one_by_one = [fitted.times([call], device).latency_s[0] for call in CALLS]
@@ -92,21 +97,6 @@ def test_unknown_software_counts_as_the_one_most_rows_have(fitted):
         fitted.times(CALLS, H100, software="tgi")
 
 
-def test_judging_finds_the_rule_where_it_was_not_fitted(folder):
-    judged = judge(folder, [0])
-    means = mean_over_seeds(judged.scores)
-    for family in ("gemm", "prefill", "decode", "collective"):
-        own = means["device-left-out", family, "h100", "all", "cdmpp"]
-        assert own.n == 130
-        assert own.mape < 0.06
-        for worse in ("roofline", "constant"):
-            assert own.mape < means["device-left-out", family, "h100", "all", worse].mape
-        assert means["new-shapes", family, "h100", "all", "cdmpp"].mape < 0.06
-        assert means["larger-shapes", family, "h100", "all", "cdmpp"].n > 5
-    text = page_markdown(results_page(judged, command="cdmpp"))
-    assert "| gemm | h100 | 130 |" in text
-
-
 def test_a_factor_is_the_best_one_and_the_neighbour_the_nearest():
     measured = np.array([1.0, 2.0, 3.0, 10.0])
     assert best_factor(measured, measured / 3) == pytest.approx(3.0, rel=0.01)
@@ -135,3 +125,62 @@ def test_the_command_predicts(capsys):
     assert main([*arguments, "--device", "h100"]) == 0
     assert "of its" in capsys.readouterr().out
     assert main([*arguments[:-1], "m64", "--device", "h100"]) == 2
+
+
+def test_products_in_16_bits_of_a_trace_have_the_kernel_model():
+    shapes = ((4096, 4096), (4096, 4096))
+    work = work_of(Call("aten::mm", shapes, ("c10::BFloat16", "c10::BFloat16")))
+    assert work is not None
+    found = KernelPredictor(H100).predict(work)
+    assert found is not None
+    assert found.model == "kernel model"
+    assert found.seconds == pytest.approx(
+        GpuKernels.packaged().times([CALLS[-1]], H100).latency_s[0]
+    )
+
+
+def test_what_was_learned_fades_beyond_the_largest_call(fitted):
+    """Trees that say e times the nominal time: a hundred times the size is e to the tenth."""
+
+    class Always:
+        def predict(self, rows):
+            return np.ones(rows.num_row())
+
+    known = fitted.families["decode"]
+    model = replace(
+        fitted,
+        families={**fitted.families, "decode": replace(known, booster=Always(), largest=1e30)},
+    )
+    faded = replace(known, booster=Always(), largest=0.0)
+    within = model.times(CALLS[1:2], H100).latency_s[0]
+    work = work_on("decode", columns_of(CALLS[1:2]), H100)
+    for largest, power in ((work.size[0] / 100, 0.1), (0.0, 0.0)):
+        beyond = replace(faded, largest=largest).latency_s(work, np.array(["trtllm"]))[0]
+        assert beyond == pytest.approx(within * np.exp(power - 1.0))
+
+
+def test_judging_finds_the_rule_where_it_was_not_fitted(folder, tmp_path, capsys):
+    arguments = ["analytic", "kernels", "evaluate", "--data", str(folder), "--seeds", "0", "--json"]
+    assert main([*arguments, "--out", str(tmp_path)]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    means = mean_over_seeds([KernelScore(**row) for row in rows])
+    for family in ("gemm", "prefill", "decode", "collective"):
+        own = means["device-left-out", family, "h100", "all", "cdmpp"]
+        assert own.n == 130
+        assert own.mape < 0.06
+        assert own.covered is not None
+        assert own.covered > 0.6
+        for worse in ("roofline", "constant"):
+            assert own.mape < means["device-left-out", family, "h100", "all", worse].mape
+        assert means["new-shapes", family, "h100", "all", "cdmpp"].mape < 0.06
+        assert means["larger-shapes", family, "h100", "all", "cdmpp"].n > 5
+    assert "| decode | b200 | 130 |" in (tmp_path / "gpu-kernels.md").read_text()
+
+
+def test_a_folder_without_the_tables_is_refused(folder, tmp_path):
+    with pytest.raises(DataError, match=r"gemm\.parquet: cannot read the measured kernels"):
+        fit_kernels(tmp_path)
+    content = {"m": np.ones(3), "latency_s": np.ones(3)}
+    write_columns(tmp_path / "gemm.parquet", content)
+    with pytest.raises(DataError, match="expected a Parquet file with m, n, k"):
+        fit_kernels(tmp_path)
