@@ -155,7 +155,7 @@ function answers(found) {
       el("td", {}, isText ? whyButton(one) : ""),
     ]),
   ]);
-  return scrolling("Predictions", table(["program", "device", "latency, 90 % interval", "log scale", ""], rows, { class: "answer" }));
+  return scrolling("Predictions", table(["program", "device", "latency [90 %]", "on a log scale", ""], rows, { class: "answer" }));
 }
 
 function bar(one, scale) {
