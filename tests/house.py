@@ -21,6 +21,7 @@ LAYERS = (
     "models networks replay profiling",
     "training",
     "report",
+    "compare",
     "serve",
     "autotune benchmark tvm_helper",
     "cli",

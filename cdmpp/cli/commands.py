@@ -74,7 +74,10 @@ COMMANDS = (
     Command(
         "explain", "where the time of a program or network goes, line by line", "explain.command"
     ),
-    Command("serve", "answer predictions over HTTP, with hot models", "serve"),
+    Command(
+        "compare", "networks on many devices side by side: time, memory, cost, energy", "compare"
+    ),
+    Command("serve", "answer predictions over HTTP, with hot models", "serve.command"),
     Command("measure", "build and time programs on a device", "measure"),
     Command("search", "find fast schedules of tasks or of a network", "search.command"),
     Command(
@@ -104,7 +107,7 @@ COMMANDS = (
     Command("doctor", "health of measurements, or of this machine", "doctor"),
     Command(
         "analytic",
-        "closed-form models: convolutions, embedding lookups, operators",
+        "analytic models: convolutions, embedding lookups, operators, kernels of serving",
         parts=(
             Command(
                 "conv",
@@ -134,6 +137,11 @@ COMMANDS = (
                         "collect",
                         "measure on a machine with an NVIDIA GPU",
                         "analytic.conv_collect",
+                    ),
+                    Command(
+                        "from-nvprof",
+                        "workbooks of kernels from what nvprof printed",
+                        "analytic.conv_nvprof",
                     ),
                 ),
             ),
@@ -179,6 +187,23 @@ COMMANDS = (
                         "analytic.operator:evaluate",
                     ),
                     Command("predict", "time of one operator", "analytic.operator:predict"),
+                ),
+            ),
+            Command(
+                "kernels",
+                "products, attention and collectives of serving frameworks on today's GPUs",
+                parts=(
+                    Command(
+                        "fit",
+                        "fit the models on a folder of measured kernels",
+                        "analytic.kernels:fit",
+                    ),
+                    Command(
+                        "evaluate",
+                        "judge the models on devices left out, new shapes and larger ones",
+                        "analytic.kernels:evaluate",
+                    ),
+                    Command("predict", "time of one call", "analytic.kernels:predict"),
                 ),
             ),
         ),

@@ -18,7 +18,7 @@ DeviceKind = Literal["gpu", "cpu", "accelerator"]
 #: Kinds of devices.
 DEVICE_KINDS = ("gpu", "cpu", "accelerator")
 _TEXT_FIELDS = frozenset({"vendor", "architecture", "compute_capability"})
-_REAL_SUFFIXES = ("_hz", "_s")
+_REAL_SUFFIXES = ("_hz", "_s", "_w")
 _ALIASES = "aliases"
 
 

@@ -19,6 +19,12 @@ class DeviceSpec:
         threads: software threads used by the label.
         launch_s: smallest time of a kernel, seconds; no input of any model (not in the device
             vector), only a floor of what is predicted.
+        peak_bf16_flop_per_s, peak_fp8_flop_per_s, peak_fp4_flop_per_s, peak_int8_op_per_s: dense
+            rates of matrix units, sums in fp32 (int32); None also where the device has no such
+            units. These and what follows are no inputs of learned models (not in the device
+            vector).
+        link_bandwidth_bytes_per_s: to other devices of the node, each way, all links together.
+        tdp_w: watts that the device is allowed to take.
         sources: field name -> where the value is from.
     """
 
@@ -44,4 +50,10 @@ class DeviceSpec:
     threads: int | None = None
     compute_capability: str | None = None
     launch_s: float | None = None
+    peak_bf16_flop_per_s: float | None = None
+    peak_fp8_flop_per_s: float | None = None
+    peak_fp4_flop_per_s: float | None = None
+    peak_int8_op_per_s: float | None = None
+    link_bandwidth_bytes_per_s: float | None = None
+    tdp_w: float | None = None
     sources: dict[str, str] = field(default_factory=dict)

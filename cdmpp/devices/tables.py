@@ -32,6 +32,14 @@ _MEMORY_COLUMNS = (
     _Column("L1 (KiB)", "l1_bytes", 1024),
     _Column("L2 (KiB)", "l2_bytes", 1024),
 )
+_MATRIX_COLUMNS = (
+    _Column("bf16", "peak_bf16_flop_per_s", 1e12),
+    _Column("fp8", "peak_fp8_flop_per_s", 1e12),
+    _Column("fp4", "peak_fp4_flop_per_s", 1e12),
+    _Column("int8", "peak_int8_op_per_s", 1e12),
+    _Column("link (GB/s)", "link_bandwidth_bytes_per_s", 1e9),
+    _Column("TDP (W)", "tdp_w"),
+)
 _COLUMNS = {
     "gpu": (
         _Column("architecture", "architecture"),
@@ -43,6 +51,7 @@ _COLUMNS = {
         _Column("shared (KiB)", "shared_mem_bytes_per_core", 1024),
         _Column("registers", "registers_per_core"),
         _Column("kernel (µs)", "launch_s", 1e-6),
+        *_MATRIX_COLUMNS,
     ),
     "cpu": (
         _Column("architecture", "architecture"),
@@ -51,11 +60,13 @@ _COLUMNS = {
         _Column("SIMD bits", "simd_bits"),
         *_MEMORY_COLUMNS,
         _Column("L3 (KiB)", "l3_bytes", 1024),
+        _Column("TDP (W)", "tdp_w"),
     ),
     "accelerator": (
         _Column("architecture", "architecture"),
         *_SHARED_COLUMNS,
         *_MEMORY_COLUMNS,
+        *_MATRIX_COLUMNS,
     ),
 }
 _TITLES = {"gpu": "GPUs", "cpu": "CPUs", "accelerator": "Accelerators"}
@@ -113,7 +124,8 @@ def devices_markdown(
         "bytes) are per core, the L2 of a GPU and every L3 per chip, the L2 of a CPU per core. "
         "Where a GPU has L1 and shared memory in one array, L1 is the size of both. `kernel` = the "
         "smallest time of a kernel (`launch_s`): nothing is predicted below it; where it is not "
-        "known, 1 µs (`docs/bounds.md`).\n\n"
+        "known, 1 µs (`docs/bounds.md`). `bf16` to `int8` are dense rates of matrix units in "
+        "10¹² operations a second; `link` is to the other devices of a node, each way.\n\n"
         "A device of your own: a YAML file like those in `cdmpp/devices`, tried out with "
         "`cdmpp device show --device-spec FILE`; or let `cdmpp device add` describe and measure "
         "the machine it runs on.\n",

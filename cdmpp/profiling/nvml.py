@@ -6,9 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import pynvml
-
-from cdmpp.errors import DeviceError
+from cdmpp.errors import DeviceError, UsageError
+from cdmpp.extras import require
 
 _MW_PER_W = 1e3
 
@@ -34,16 +33,21 @@ class Nvml:
     """The GPUs of this machine.
 
     Raises:
-        DeviceError: no driver, or no GPU.
+        DeviceError: the package is missing, no driver, or no GPU.
     """
 
     def __init__(self) -> None:
         try:
-            pynvml.nvmlInit()
-            count = pynvml.nvmlDeviceGetCount()
-        except pynvml.NVMLError as error:
+            self._library = require("pynvml", extra="nvml", purpose="how busy a GPU is")
+        except UsageError as error:
+            raise DeviceError(str(error)) from None
+        try:
+            self._library.nvmlInit()
+            count = self._library.nvmlDeviceGetCount()
+        except self._library.NVMLError as error:
             raise DeviceError(f"no NVML ({error}); expected an NVIDIA driver that runs") from None
-        found = [_told(pynvml.nvmlDeviceGetHandleByIndex, index) for index in range(count)]
+        get = self._library.nvmlDeviceGetHandleByIndex
+        found = [self._told(get, index) for index in range(count)]
         self._handles = [handle for handle in found if handle is not None]
         if not self._handles:
             raise DeviceError("NVML finds no GPU")
@@ -53,9 +57,9 @@ class Nvml:
         return [self._one(index, handle) for index, handle in enumerate(self._handles)]
 
     def _one(self, index: int, handle: Any) -> GpuSample:
-        busy = _told(pynvml.nvmlDeviceGetUtilizationRates, handle)
-        memory = _told(pynvml.nvmlDeviceGetMemoryInfo, handle)
-        power_mw = _told(pynvml.nvmlDeviceGetPowerUsage, handle)
+        busy = self._told(self._library.nvmlDeviceGetUtilizationRates, handle)
+        memory = self._told(self._library.nvmlDeviceGetMemoryInfo, handle)
+        power_mw = self._told(self._library.nvmlDeviceGetPowerUsage, handle)
         return GpuSample(
             index,
             None if busy is None else busy.gpu / 100.0,
@@ -65,12 +69,11 @@ class Nvml:
 
     def close(self) -> None:
         """Gives the library back."""
-        pynvml.nvmlShutdown()
+        self._library.nvmlShutdown()
 
-
-def _told(call: Callable[[Any], Any], what: Any) -> Any:
-    """Returns what a call answers; None = the driver does not tell."""
-    try:
-        return call(what)
-    except pynvml.NVMLError:
-        return None
+    def _told(self, call: Callable[[Any], Any], what: Any) -> Any:
+        """Returns what a call answers; None = the driver does not tell."""
+        try:
+            return call(what)
+        except self._library.NVMLError:
+            return None

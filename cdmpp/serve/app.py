@@ -15,6 +15,7 @@ from cdmpp import __version__, errors
 from cdmpp.errors import CdmppError, DataError, DeviceError, UsageError
 from cdmpp.files.places import package_folder
 from cdmpp.serve import schemas
+from cdmpp.serve.comparing import add_compare
 from cdmpp.serve.gate import App, Gate, error_body
 from cdmpp.serve.hot_models import HotModel
 from cdmpp.serve.measures import Measures
@@ -36,6 +37,7 @@ def make_app(service: Service, options: ServeOptions, measures: Measures) -> App
     gate = Gate(app, options, options.token(), measures)
     _add_questions(app, service)
     _add_facts(app, service, gate, measures)
+    add_compare(app)
     _add_page(app)
     _add_errors(app)
     measures.routes = frozenset(getattr(route, "path", "") for route in app.routes)

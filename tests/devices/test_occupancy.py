@@ -35,7 +35,8 @@ def compute(capability: str, threads: int, registers: int, shared: int = 0) -> O
 def test_nvidias_own_calculator_gives_the_same() -> None:
     lines = [line for line in GOLDEN.read_text().splitlines() if not line.startswith("#")]
     rows = list(csv.DictReader(lines))
-    assert {row["compute_capability"] for row in rows} == set(COMPUTE_CAPABILITIES)
+    known = {row["compute_capability"] for row in rows}  # that calculator ends with Hopper
+    assert known == set(COMPUTE_CAPABILITIES) - {"10.0", "10.3", "12.0"}
     for row in rows:
         result = compute(
             row["compute_capability"],
@@ -149,8 +150,8 @@ def test_devices_without_limits() -> None:
             device_occupancy_limits(get_device(name))
     with pytest.raises(DeviceError, match="compute capability of 'mine' is not known"):
         device_occupancy_limits(DeviceSpec("mine", "gpu"))
-    with pytest.raises(DeviceError, match="no occupancy limits for compute capability '10"):
-        device_occupancy_limits(DeviceSpec("mine", "gpu", compute_capability="10.0"))
+    with pytest.raises(DeviceError, match="no occupancy limits for compute capability '11"):
+        device_occupancy_limits(DeviceSpec("mine", "gpu", compute_capability="11.0"))
 
 
 @pytest.mark.parametrize(("threads", "registers", "shared"), [(0, 1, 0), (1, -1, 0), (1, 1, -1)])

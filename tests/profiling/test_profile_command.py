@@ -278,6 +278,12 @@ def test_nvml_on_a_stand_in_for_the_library(monkeypatch):
         Nvml()
 
 
+def test_without_its_package_nvml_says_how_to_get_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    with pytest.raises(DeviceError, match=r"pip install 'cdmpp\[nvml\]'"):
+        Nvml()
+
+
 def test_texts():
     assert spark([0.0, 1.0, 0.0]) == " @ "
     assert len(spark(list(range(1000)))) == 48

@@ -6,6 +6,7 @@ import contextlib
 import copy
 import json
 import random
+import re
 import socket
 import time
 from collections import Counter
@@ -39,6 +40,7 @@ _VALUES = (
     "", "localhost", "-1", "9" * 30, "chunked", "100-continue", "\x00", "a, b", "websocket",
     "A" * 9000, "5", "Bearer x", "text/plain",
 )  # fmt: skip
+_SIZES = (0, 1, 7, 2**31, 2**40, 10**30, -1)
 SCRIPT = """@T.prim_func(s_tir=True)
 def f(A: T.Buffer((16,), "float32"), B: T.Buffer((16,), "float32")):
     for i in range(16):
@@ -93,8 +95,9 @@ def attack(
         "json": lambda: _damaged_json(device, rng),
         "http": lambda: _damaged_http(rng),
         "leaves": lambda: _post([_damaged_leaves(rng)], device, rng),
+        "compare": lambda: _damaged_comparison(rng),
     }
-    weights = [30, 30, 20, 10]
+    weights = [30, 28, 20, 10, 2]
     if scripts:
         kinds["script"] = lambda: _post([{"tvmscript": _damaged(SCRIPT, rng)}], device, rng)
         weights.append(8)
@@ -190,6 +193,21 @@ def _damaged_json(device: str, rng: random.Random) -> bytes:
     for _ in range(rng.randint(1, 3)):
         _replace_any(value, rng)
     return _message(_bytes(value), path)
+
+
+def _damaged_comparison(rng: random.Random) -> bytes:
+    shape = "layers=2,width=64,heads=4,ffn=128,vocab=99,dtype=bf16"
+    value = {
+        "transformers": [shape], "prefill": [9], "decode_at": [9], "batch": [1, 8],
+        "tensor_parallel": [1, 2], "devices": ["h100", "t4"], "scale": {"peak": 2.0},
+        "objective": "cost",
+    }  # fmt: skip
+    if rng.random() < 0.5:
+        value["transformers"] = [re.sub(r"\d+", lambda _: str(rng.choice(_SIZES)), shape)]
+        value["prefill"] = [rng.choice(_SIZES)]
+    else:
+        _replace_any(value, rng)
+    return _message(_bytes(value), "/v1/compare")
 
 
 def _replace_any(value: Any, rng: random.Random) -> None:

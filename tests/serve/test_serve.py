@@ -19,7 +19,8 @@ import pytest
 
 pytest.importorskip("fastapi", reason="fastapi is not installed")
 
-from cdmpp.errors import DataError, DeviceError, ServerError, UsageError
+from cdmpp.cli.main import main
+from cdmpp.errors import CdmppError, DataError, DeviceError, ServerError, UsageError
 from cdmpp.serve.client import Client
 from cdmpp.serve.options import ServeOptions
 from cdmpp.serve.run import listening
@@ -132,11 +133,35 @@ def test_models_devices_and_health(url: str, model_folder: Path) -> None:
     assert client.health()["status"] == "ok"
 
 
+def test_a_comparison_is_that_of_the_command(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    schemas = client_of(url).ask("GET", "/openapi.json")["components"]["schemas"]
+    (request,) = schemas["CompareRequest"]["examples"]
+    cells = client_of(url, tries=8).ask("POST", "/v1/compare", request)["cells"]  # loads a model
+    (shape,) = request["transformers"]
+    options = ["--prefill", "2048", "--decode-at", "4096", "--device", "h100,a100"]
+    assert main(["compare", "--transformer", shape, *options, "--json"]) == 0
+    expected = json.loads(capsys.readouterr().out)
+    assert sorted(map(json.dumps, cells)) == sorted(map(json.dumps, expected))
+    assert cells[0]["cost_usd_per_million"] <= cells[1]["cost_usd_per_million"]
+    for change, text in (
+        ({"prefill": [], "decode_at": []}, "no pass"),
+        ({"scale": {"colour": 2}}, "expected some of"),
+        ({"transformers": ["layers=1"]}, "lacks"),
+        ({"devices": ["t5"]}, "unknown device"),
+        ({"all_devices": True, "batch": list(range(1, 65))}, "in one; expected at most"),
+        ({"transformers": ["x.onnx"]}, "expected e.g."),
+    ):
+        with pytest.raises(CdmppError, match=text):
+            client_of(url).ask("POST", "/v1/compare", {**request, **change})
+
+
 def test_the_page_is_served_and_asks_nobody_else(url: str) -> None:
     status, headers, data = client_of(url)._once("GET", "/", None)
     assert status == 200
     assert b"<title>cdmpp" in data
-    assert "default-src 'none'" in headers["Content-Security-Policy"]
+    policy = headers["Content-Security-Policy"]
+    assert "default-src 'none'; script-src 'self'" in policy
+    assert "connect-src 'self'" in policy
     assert client_of(url)._once("GET", "/static/index.html", None)[2] == data
     assert client_of(url)._once("GET", "/static/../schemas.py", None)[0] == 404
 

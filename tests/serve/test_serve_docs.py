@@ -39,6 +39,6 @@ def test_it_is_answered(command: str, url: str) -> None:
 
 
 def test_there_is_a_command_for_every_route() -> None:
-    assert len(COMMANDS) == 6
-    for route in ("predict", "rank", "models", "devices", "healthz", "metrics"):
+    assert len(COMMANDS) == 7
+    for route in ("predict", "rank", "compare", "models", "devices", "healthz", "metrics"):
         assert any(route in command for command in COMMANDS)

@@ -50,10 +50,10 @@ def _options(spec: DeviceSpec) -> dict[str, Any]:
         architecture = spec.compute_capability or ""
         mcpu = {"mcpu": architecture} if architecture.startswith("gfx") else {}
         return {"kind": "rocm", **mcpu, **_KERNEL_LIMITS, "thread_warp_size": spec.warp_size or 64}
-    if spec.kind == "gpu":
+    if spec.kind == "gpu" and spec.vendor in (None, "NVIDIA"):
         capability = (spec.compute_capability or "7.0").replace(".", "")
         return {"kind": "cuda", "arch": f"sm_{capability}", **_KERNEL_LIMITS}
     raise DeviceError(
-        f"{spec.name} is an {spec.kind}, for which TVM has no target; expected a CPU or a GPU, see "
-        "`cdmpp device list`"
+        f"{spec.name} is of the kind {spec.vendor or ''} {spec.kind}, for which TVM has no target "
+        "here; expected a CPU, an NVIDIA or an AMD GPU, see `cdmpp device list`"
     )

@@ -20,7 +20,7 @@ from cdmpp.devices.registry import get_device
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError, DeviceError, UsageError
 from cdmpp.networks.graph.mode import Mode
-from cdmpp.networks.graph.network_file import network_format, read_exported
+from cdmpp.networks.graph.network_file import exported_network, network_format
 from cdmpp.networks.graph.torch_graph import Method, example_inputs
 from cdmpp.pretrained import PRETRAINED, model_folder
 from cdmpp.replay.costs import OperatorCost
@@ -263,26 +263,14 @@ def _torch_module(
     """Returns module (or what makes it), batches, shapes without the batch, and types.
 
     Raises:
-        DataError: the inputs of an exported program do not share their first axis.
+        DataError: an exported program has dynamic shapes or inputs that do not share their first
+            axis.
     """
     if not isinstance(question.source, Path):
         batches = [batch or 1 for batch in question.batches]
         return question.source, batches, question.shapes, question.dtypes
-    program, inputs = _exported(question.source)
-    sizes = {tuple(one.shape[:1]) for one in inputs}
-    if len(sizes) != 1 or sizes == {()}:
-        raise DataError("its inputs do not share a first axis, so its batch is not known")
-    ((batch,),) = sizes
-    shapes = [tuple(one.shape[1:]) for one in inputs]
-    return program.module(), [batch], shapes, [one.dtype for one in inputs]
-
-
-def _exported(path: Path) -> tuple[Any, list[Any]]:
-    """Returns a saved program and the tensors that stand for its inputs."""
-    program = read_exported(path)
-    wanted = set(program.graph_signature.user_inputs)
-    nodes = [node for node in program.graph.nodes if node.op == "placeholder"]
-    return program, [node.meta["val"] for node in nodes if node.name in wanted]
+    saved = exported_network(question.source)
+    return saved.module, [saved.batch], saved.shapes, saved.dtypes
 
 
 def _compiled_answers(

@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from cdmpp.analytic.conv.algorithms import ConvAlgorithm
 from cdmpp.analytic.conv.shapes import ConvShapes
 from cdmpp.errors import UsageError
 from cdmpp.pretrained import PRETRAINED
@@ -38,3 +39,12 @@ def parse_layers(texts: Sequence[str]) -> ConvShapes:
         rows.append([*map(int, words), *(1, 0)[len(words) - 5 :]])
     columns = list(zip(*rows, strict=True))
     return ConvShapes.of(*columns)
+
+
+def parse_algorithm(text: str) -> int:
+    """Returns cuDNN's number of an algorithm given by name or number."""
+    try:
+        return int(ConvAlgorithm(int(text)) if text.isdecimal() else ConvAlgorithm[text.upper()])
+    except (KeyError, ValueError):
+        known = ", ".join(algorithm.name.lower() for algorithm in ConvAlgorithm)
+        raise UsageError(f"unknown algorithm {text!r}; known: {known}, or 0 to 7") from None

@@ -20,7 +20,7 @@ from cdmpp.analytic.conv.collect.cudnn_counters import read_kernel_names
 from cdmpp.analytic.conv.collect.cudnn_library import open_cudnn
 from cdmpp.analytic.conv.collect.cudnn_profile import write_counters
 from cdmpp.analytic.conv.collect.torch_operators import time_operators
-from cdmpp.cli.analytic.conv import LAYER_HELP, parse_layers
+from cdmpp.cli.analytic.conv import LAYER_HELP, parse_algorithm, parse_layers
 from cdmpp.cli.shared.options import add_output_options
 from cdmpp.errors import UsageError
 from cdmpp.files.atomic import write_text
@@ -76,7 +76,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Runs `cdmpp analytic conv collect`; returns the exit code."""
-    asked = [_number(text) for text in args.algorithm]
+    asked = [parse_algorithm(text) for text in args.algorithm]
     if args.grid is not None:
         algorithm = ConvAlgorithm[args.grid.upper()]
         layers, asked = original_grid(algorithm), asked or [int(algorithm)]
@@ -120,12 +120,3 @@ def run(args: argparse.Namespace) -> int:
         cells = [list(rows[0]), *([str(value) for value in row.values()] for row in rows)]
         print(aligned(cells, "lr"))
     return 0
-
-
-def _number(text: str) -> int:
-    """Returns cuDNN's number of an algorithm given by name or number."""
-    try:
-        return int(ConvAlgorithm(int(text)) if text.isdecimal() else ConvAlgorithm[text.upper()])
-    except (KeyError, ValueError):
-        known = ", ".join(algorithm.name.lower() for algorithm in ConvAlgorithm)
-        raise UsageError(f"unknown algorithm {text!r}; known: {known}, or 0 to 7") from None

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import logging
 import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from cdmpp.errors import DataError, last_line
+from cdmpp.extras import require
 
 if TYPE_CHECKING:
+    import torch
     from torch.export import ExportedProgram
 
 #: What can be read, in words.
@@ -52,3 +56,83 @@ def read_exported(path: Path) -> ExportedProgram:
         ) from None
     finally:
         log.disabled = was_disabled
+
+
+@dataclass(frozen=True)
+class ExportedNetwork:
+    """A saved program as a module with the inputs it was exported for.
+
+    Attributes:
+        module: runs it.
+        batch: first axis of its inputs.
+        shapes, dtypes: of the inputs, without the batch.
+    """
+
+    module: Any
+    batch: int
+    shapes: Sequence[tuple[int, ...]]
+    dtypes: Sequence[torch.dtype]
+
+
+def exported_network(path: Path) -> ExportedNetwork:
+    """Returns what torch.export.save wrote.
+
+    Raises:
+        DataError: it is no such file, its shapes are dynamic, or its inputs do not share their
+            first axis.
+    """
+    program = read_exported(path)
+    inputs = _inputs(program)
+    dynamic = [str(size) for one in inputs for size in one.shape if not isinstance(size, int)]
+    if dynamic:
+        raise DataError(
+            f"{path}: its inputs have dynamic shapes ({', '.join(dict.fromkeys(dynamic))}); export "
+            "it with fixed ones (without dynamic_shapes)"
+        )
+    sizes = {tuple(one.shape[:1]) for one in inputs}
+    if len(sizes) != 1 or sizes == {()}:
+        raise DataError("its inputs do not share a first axis, so its batch is not known")
+    ((batch,),) = sizes
+    return ExportedNetwork(
+        program.module(), batch, [tuple(one.shape[1:]) for one in inputs],
+        [one.dtype for one in inputs],
+    )  # fmt: skip
+
+
+def _inputs(program: ExportedProgram) -> list[Any]:
+    """Returns the tensors that stand for a saved program's inputs."""
+    wanted = set(program.graph_signature.user_inputs)
+    nodes = [node for node in program.graph.nodes if node.op == "placeholder"]
+    return [node.meta["val"] for node in nodes if node.name in wanted]
+
+
+def onnx_batch(path: Path) -> int:
+    """Returns the first axis of an ONNX file's inputs.
+
+    Raises:
+        UsageError: the package onnx is missing.
+        DataError: it is no ONNX file, its shapes are dynamic, or its inputs do not share their
+            first axis.
+    """
+    onnx = require("onnx", extra="onnx", purpose=f"reading {path.name}")
+    try:
+        graph = onnx.load(str(path), load_external_data=False).graph
+    except Exception as error:  # protobuf raises its own kinds
+        raise DataError(f"{path} is no ONNX file ({last_line(error)})") from None
+    weights = {one.name for one in graph.initializer}
+    inputs = [one for one in graph.input if one.name not in weights]
+    axes = [axis for one in inputs for axis in one.type.tensor_type.shape.dim]
+    dynamic = [axis.dim_param or "?" for axis in axes if not axis.dim_value]
+    if dynamic:
+        raise DataError(
+            f"{path}: its inputs have dynamic shapes ({', '.join(dict.fromkeys(dynamic))}); export "
+            "it with fixed ones"
+        )
+    sizes = {
+        one.type.tensor_type.shape.dim[0].dim_value
+        for one in inputs
+        if one.type.tensor_type.shape.dim
+    }
+    if len(sizes) != 1:
+        raise DataError(f"{path}: its inputs do not share a first axis, so its batch is not known")
+    return int(sizes.pop())

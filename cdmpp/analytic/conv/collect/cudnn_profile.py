@@ -70,7 +70,7 @@ def profile(
         unmatched.update(unknown)
         for name in dict.fromkeys(table for table in tables if table is not None):
             own = [launch for launch, table in zip(launches, tables, strict=True) if table == name]
-            rows.setdefault(name, []).append(_row(layer, algorithm, own))
+            rows.setdefault(name, []).append(table_row(layer, algorithm, own))
     return Profiled(
         {name: concatenate_tables(parts) for name, parts in rows.items()}, dict(unmatched)
     )
@@ -91,10 +91,19 @@ def write_counters(
         [value.algorithm for value in measured],
         names,
     )
+    write_profiled(folder, profiled)
+    return profiled.unmatched
+
+
+def write_profiled(folder: Path, profiled: Profiled) -> None:
+    """Writes a workbook (csv) for each variant.
+
+    Raises:
+        DataError: the folder cannot be written.
+    """
     make_folder(folder, what="workbooks")
     for name, table in profiled.tables.items():
         write_workbook(folder / name, {"train": table})
-    return profiled.unmatched
 
 
 def run_command(command: Sequence[str]) -> str:
@@ -124,7 +133,7 @@ def _program(layer: ConvShapes, algorithm: int) -> list[str]:
     ]  # fmt: skip
 
 
-def _row(layer: ConvShapes, algorithm: int, launches: Sequence[KernelCounters]) -> ConvTable:
+def table_row(layer: ConvShapes, algorithm: int, launches: Sequence[KernelCounters]) -> ConvTable:
     """Returns one row: sums over the launches, levels and launch sizes of the longest one."""
     longest = max(launches, key=lambda launch: launch.time_ms)
 

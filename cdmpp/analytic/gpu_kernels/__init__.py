@@ -1,0 +1,1 @@
+"""Kernels of serving frameworks on GPUs of today: products, attention and collectives."""

@@ -1,0 +1,206 @@
+"""Calls of a serving framework's kernels: what is asked of `GpuKernels`, nothing of a device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields
+from typing import Any, Literal
+
+from cdmpp.errors import UsageError
+
+Family = Literal["gemm", "prefill", "decode", "collective"]
+FAMILIES: tuple[Family, ...] = ("gemm", "prefill", "decode", "collective")
+
+#: Types of a product: `fp8` takes 16-bit input and scales it itself, `fp8_static` is the product
+#: alone, `fp8_block` has a scale for each block of 128, `nvfp4` one for each 16 elements.
+GEMM_DTYPES = ("bfloat16", "float16", "fp8", "fp8_static", "fp8_block", "nvfp4")
+#: Types of attention's arithmetic and of its cache. `float16` is taken for `bfloat16`.
+ATTENTION_DTYPES = ("bfloat16", "float16", "fp8")
+COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "alltoall")
+#: Who launches the kernels; each has its own choice of them (`vllm_xpu`: vLLM on Intel's GPUs).
+SOFTWARE = ("trtllm", "vllm", "vllm_xpu", "sglang")
+
+
+@dataclass(frozen=True)
+class Gemm:
+    """A matrix product [m, k] x [k, n] of a linear layer; the weight is [k, n].
+
+    Raises:
+        UsageError: a size is not positive, or the type is not one of `GEMM_DTYPES`.
+    """
+
+    m: int
+    n: int
+    k: int
+    dtype: str = "bfloat16"
+
+    def __post_init__(self) -> None:
+        _check_sizes(self)
+        _check_word(self, "dtype", GEMM_DTYPES)
+
+
+@dataclass(frozen=True)
+class PrefillAttention:
+    """Causal attention of new tokens to themselves and to those before them.
+
+    Attributes:
+        batch: sequences.
+        length: new tokens a sequence.
+        heads: of the queries; `kv_heads` of the keys and values divides it.
+        head_size: elements of a head.
+        past: tokens that are in the cache already. None of the packaged model's data has any: more
+            than 0 is beyond what was measured.
+        window: most tokens that a token looks at; 0 = all.
+        dtype: of the arithmetic.
+        kv_dtype: of the cache.
+
+    Raises:
+        UsageError: a size is out of range, or a type is not one of `ATTENTION_DTYPES`.
+    """
+
+    batch: int
+    length: int
+    heads: int
+    kv_heads: int
+    head_size: int
+    past: int = 0
+    window: int = 0
+    dtype: str = "bfloat16"
+    kv_dtype: str = "bfloat16"
+
+    def __post_init__(self) -> None:
+        _check_sizes(self, may_be_zero=("past", "window"))
+        _check_attention(self)
+
+
+@dataclass(frozen=True)
+class DecodeAttention:
+    """Attention of one new token of each sequence to its cache.
+
+    Attributes:
+        batch: sequences.
+        context: tokens a sequence that are read from the cache, the new one among them.
+        heads, kv_heads, head_size, window, dtype, kv_dtype: as `PrefillAttention`.
+
+    Raises:
+        UsageError: as `PrefillAttention`.
+    """
+
+    batch: int
+    context: int
+    heads: int
+    kv_heads: int
+    head_size: int
+    window: int = 0
+    dtype: str = "bfloat16"
+    kv_dtype: str = "bfloat16"
+
+    def __post_init__(self) -> None:
+        _check_sizes(self, may_be_zero=("window",))
+        _check_attention(self)
+
+
+@dataclass(frozen=True)
+class Collective:
+    """A collective of the GPUs of one machine.
+
+    Attributes:
+        kind: one of `COLLECTIVES`.
+        message_bytes: of the whole tensor: reduced, gathered, before it is scattered, or sent by
+            each GPU to all.
+        gpus: that take part, at least 2.
+
+    Raises:
+        UsageError: the kind is unknown or a number is out of range.
+    """
+
+    kind: str
+    message_bytes: int
+    gpus: int
+
+    def __post_init__(self) -> None:
+        _check_sizes(self)
+        _check_word(self, "kind", COLLECTIVES)
+        if self.gpus < 2:
+            raise UsageError(f"Collective: gpus is {self.gpus}; expected at least 2")
+
+
+GpuCall = Gemm | PrefillAttention | DecodeAttention | Collective
+
+
+#: Name of a kernel on the command line -> its call; a collective is asked by its kind.
+KERNELS: Mapping[str, type[GpuCall]] = {
+    "gemm": Gemm,
+    "prefill": PrefillAttention,
+    "decode": DecodeAttention,
+    **dict.fromkeys(COLLECTIVES, Collective),
+}
+
+
+def make_call(kernel: str, values: Mapping[str, str]) -> GpuCall:
+    """Returns the call of a kernel (one of `KERNELS`) from its fields as text.
+
+    Raises:
+        UsageError: no such kernel, or a field is missing, unknown or not what the call takes.
+    """
+    if kernel not in KERNELS:
+        raise UsageError(f"no kernel {kernel!r}; expected one of {', '.join(KERNELS)}")
+    made = KERNELS[kernel]
+    given = {**({"kind": kernel} if made is Collective else {}), **values}
+    known = {one.name: one for one in fields(made)}
+    needed = [name for name, one in known.items() if one.default is MISSING]
+    missing = [name for name in needed if name not in given]
+    unknown = [name for name in given if name not in known]
+    if missing or unknown:
+        what = f"{', '.join(missing)} missing" if missing else f"no field {', '.join(unknown)}"
+        options = [name for name in known if name not in needed]
+        raise UsageError(
+            f"{kernel}: {what}; expected {', '.join(needed)}"
+            + (f", and if wanted {', '.join(options)}" if options else "")
+        )
+    filled: dict[str, Any] = {name: _value(text) for name, text in given.items()}
+    return made(**filled)
+
+
+def _value(text: str) -> int | str:
+    return int(text) if text.lstrip("-").isdecimal() else text
+
+
+def family_of(call: GpuCall) -> Family:
+    """Returns whose model answers for a call."""
+    if isinstance(call, Gemm):
+        return "gemm"
+    if isinstance(call, PrefillAttention):
+        return "prefill"
+    return "decode" if isinstance(call, DecodeAttention) else "collective"
+
+
+def _check_sizes(call: GpuCall, may_be_zero: tuple[str, ...] = ()) -> None:
+    for one in fields(call):
+        size = getattr(call, one.name)
+        if one.type == "str":
+            continue
+        least = 0 if one.name in may_be_zero else 1
+        if not isinstance(size, int) or size < least:
+            raise UsageError(
+                f"{type(call).__name__}: {one.name} is {size!r}; expected a whole number of at "
+                f"least {least}"
+            )
+
+
+def _check_word(call: GpuCall, name: str, known: tuple[str, ...]) -> None:
+    value = getattr(call, name)
+    if value not in known:
+        raise UsageError(
+            f"{type(call).__name__}: {name} is {value!r}; expected one of {', '.join(known)}"
+        )
+
+
+def _check_attention(call: PrefillAttention | DecodeAttention) -> None:
+    _check_word(call, "dtype", ATTENTION_DTYPES)
+    _check_word(call, "kv_dtype", ATTENTION_DTYPES)
+    if call.heads % call.kv_heads:
+        raise UsageError(
+            f"{type(call).__name__}: {call.heads} heads do not divide among {call.kv_heads} "
+            "kv_heads; expected a multiple"
+        )

@@ -1,0 +1,98 @@
+"""What the kernel models know of a GPU, as arrays over rows: rates of its pipes and sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cdmpp.analytic.roofline.floor import least_kernel_s
+from cdmpp.devices.spec import DeviceSpec
+from cdmpp.errors import DeviceError
+
+FloatArray = NDArray[np.float64]
+
+#: Bytes that the L2 gives a core in a clock at most. Source: NVIDIA's A100 white paper (5,120 bytes
+#: a clock for 108 multiprocessors, each with a port of 64 bytes).
+_L2_PORT_BYTES = 64.0
+
+
+@dataclass(frozen=True)
+class Chip:
+    """Numbers of one GPU, SI units; 0 = it has no such pipe, or the registry does not know it.
+
+    Attributes:
+        bf16_flop_per_s, fp8_flop_per_s, fp4_flop_per_s: dense peaks of the matrix units.
+        fp32_flop_per_s: of the other arithmetic.
+        core_count: multiprocessors.
+        l2_bytes_per_s: the most that all cores together can take from the L2.
+        link_bytes_per_s: to the other GPUs, each way, all links.
+        least_s: no kernel takes less, seconds.
+    """
+
+    bf16_flop_per_s: float
+    fp8_flop_per_s: float
+    fp4_flop_per_s: float
+    fp32_flop_per_s: float
+    core_count: float
+    clock_hz: float
+    dram_bytes_per_s: float
+    l2_bytes: float
+    l2_bytes_per_s: float
+    link_bytes_per_s: float
+    least_s: float
+
+
+def chip_of(device: DeviceSpec) -> Chip:
+    """Returns the numbers of a GPU.
+
+    Raises:
+        DeviceError: not a GPU, or the registry lacks a number that every kernel needs.
+    """
+    wanted = {
+        "peak_bf16_flop_per_s": device.peak_bf16_flop_per_s or device.peak_tensor_flop_per_s,
+        "peak_fp32_flop_per_s": device.peak_fp32_flop_per_s,
+        "core_count": device.core_count,
+        "clock_hz": device.clock_hz,
+        "mem_bandwidth_bytes_per_s": device.mem_bandwidth_bytes_per_s,
+        "l2_bytes": device.l2_bytes,
+    }
+    unknown = [name for name, value in wanted.items() if not value]
+    if device.kind != "gpu" or unknown:
+        why = (
+            f"it is a {device.kind}"
+            if device.kind != "gpu"
+            else f"the registry does not know its {', '.join(unknown)}"
+        )
+        raise DeviceError(
+            f"no kernel model for {device.name!r}: {why}; expected a GPU with all of "
+            f"{', '.join(wanted)}; see: cdmpp device show {device.name}"
+        )
+    value = {name: float(number or 0.0) for name, number in wanted.items()}
+    return Chip(
+        bf16_flop_per_s=value["peak_bf16_flop_per_s"],
+        fp8_flop_per_s=device.peak_fp8_flop_per_s or 0.0,
+        fp4_flop_per_s=device.peak_fp4_flop_per_s or 0.0,
+        fp32_flop_per_s=value["peak_fp32_flop_per_s"],
+        core_count=value["core_count"],
+        clock_hz=value["clock_hz"],
+        dram_bytes_per_s=value["mem_bandwidth_bytes_per_s"],
+        l2_bytes=value["l2_bytes"],
+        l2_bytes_per_s=_L2_PORT_BYTES * value["core_count"] * value["clock_hz"],
+        link_bytes_per_s=device.link_bandwidth_bytes_per_s or 0.0,
+        least_s=least_kernel_s(device),
+    )
+
+
+def chip_rows(chips: Sequence[Chip], place: NDArray[np.intp]) -> Mapping[str, FloatArray]:
+    """Returns field of `Chip` -> float64 [N].
+
+    Args:
+        place: int [N], the chip of each row.
+    """
+    return {
+        one.name: np.array([getattr(chip, one.name) for chip in chips])[place]
+        for one in fields(Chip)
+    }

@@ -1,0 +1,48 @@
+"""Work of a collective: bytes over the links, and rounds that follow one another."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cdmpp.analytic.gpu_kernels.calls import COLLECTIVES
+from cdmpp.analytic.gpu_kernels.work import (
+    ChipRows,
+    Columns,
+    KernelWork,
+    flags,
+    is_word,
+    logs,
+    number,
+)
+
+#: A round of messages and a launch, seconds.
+_ROUND_S = 1.0e-6
+_LAUNCH_S = 5.0e-6
+
+
+def collective_work(columns: Columns, chip: ChipRows) -> KernelWork:
+    """Returns the work of collectives (fields of `Collective`).
+
+    The floor of an all-reduce is one passage of the tensor: a switch may add up on the way.
+    """
+    size, gpus = number(columns, "message_bytes"), number(columns, "gpus")
+    is_reduce = is_word(columns, "kind", "all_reduce")
+    sent = size * (gpus - 1.0) / gpus
+    rounds = (gpus - 1.0) * np.where(is_reduce, 2.0, 1.0)
+    ring = sent * np.where(is_reduce, 2.0, 1.0) / chip["link_bytes_per_s"]
+    limits = {
+        "link": np.where(is_reduce, size, sent) / chip["link_bytes_per_s"],
+        "launch": chip["least_s"],
+    }
+    return KernelWork(
+        limits,
+        ring + rounds * _ROUND_S + _LAUNCH_S,
+        {
+            **logs(
+                ring=ring, rounds=rounds, gpus=gpus, size=size, chunk=size / gpus,
+                memory=size / chip["dram_bytes_per_s"], link=chip["link_bytes_per_s"],
+            ),
+            **flags(columns["kind"], COLLECTIVES),
+        },
+        size,
+    )  # fmt: skip

@@ -1,0 +1,91 @@
+"""Calls, or rows of a table, and GPUs -> the work of a family's kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cdmpp.analytic.gpu_kernels.attention import decode_work, prefill_work
+from cdmpp.analytic.gpu_kernels.calls import Family, GpuCall
+from cdmpp.analytic.gpu_kernels.chip import Chip, chip_of, chip_rows
+from cdmpp.analytic.gpu_kernels.collective import collective_work
+from cdmpp.analytic.gpu_kernels.gemm import gemm_work
+from cdmpp.analytic.gpu_kernels.work import ChipRows, Columns, KernelWork
+from cdmpp.devices.spec import DeviceSpec
+from cdmpp.errors import DeviceError
+
+_WORK: Mapping[Family, Callable[[Columns, ChipRows], KernelWork]] = {
+    "gemm": gemm_work,
+    "prefill": prefill_work,
+    "decode": decode_work,
+    "collective": collective_work,
+}
+
+
+def columns_of(calls: Sequence[GpuCall]) -> Columns:
+    """Returns field -> [N] of calls of one family; `float16` becomes `bfloat16`."""
+    columns = {
+        one.name: np.array([getattr(call, one.name) for call in calls]) for one in fields(calls[0])
+    }
+    for name, column in columns.items():
+        if column.dtype.kind == "U":
+            columns[name] = np.where(column == "float16", "bfloat16", column)
+    return columns
+
+
+def whose_kernels(family: Family, columns: Columns, software: NDArray[np.str_]) -> NDArray[np.str_]:
+    """Returns text [N], the software whose kernels run: products in 16 bits on NVIDIA's GPUs are
+    cuBLAS's, whoever launches them, and count as TensorRT-LLM's.
+    """
+    if family != "gemm":
+        return software
+    is_library = (columns["dtype"] == "bfloat16") & (software != "vllm_xpu")
+    return np.where(is_library, "trtllm", software)
+
+
+def error_groups(family: Family, columns: Columns) -> NDArray[np.str_]:
+    """Returns text [N], what each call is judged with: its family, and the type of a product."""
+    count = len(next(iter(columns.values())))
+    if family != "gemm":
+        return np.full(count, family)
+    return np.char.add("gemm ", columns["dtype"].astype(np.str_))
+
+
+def work_on(family: Family, columns: Columns, device: DeviceSpec) -> KernelWork:
+    """Returns the work of calls on one GPU.
+
+    Raises:
+        DeviceError: it is none, lacks the pipe of a call, or the registry lacks a number.
+    """
+    chip = chip_of(device)
+    _check_pipes(family, columns, chip, device.name)
+    count = len(next(iter(columns.values())))
+    return _WORK[family](columns, chip_rows([chip], np.zeros(count, np.intp)))
+
+
+def work_of_rows(
+    family: Family, columns: Columns, labels: NDArray[np.str_], known: Mapping[str, DeviceSpec]
+) -> KernelWork:
+    """Returns the work of rows that were measured on GPUs of these labels, text [N].
+
+    Raises:
+        DeviceError: the registry lacks a number of one.
+    """
+    names, place = np.unique(labels, return_inverse=True)
+    return _WORK[family](columns, chip_rows([chip_of(known[str(n)]) for n in names], place))
+
+
+def _check_pipes(family: Family, columns: Columns, chip: Chip, name: str) -> None:
+    if family == "collective" and not chip.link_bytes_per_s:
+        raise DeviceError(
+            f"no collective on {name!r}: the registry does not know its link_bandwidth_bytes_per_s;"
+            " give it in a device file (docs/devices.md)"
+        )
+    if family == "gemm" and not chip.fp4_flop_per_s and "nvfp4" in columns["dtype"]:
+        raise DeviceError(
+            f"no product in nvfp4 on {name!r}: the registry knows no peak_fp4_flop_per_s of it; "
+            "expected a GPU with fp4 units, or another type (bfloat16, fp8)"
+        )

@@ -1,0 +1,138 @@
+"""Work of a matrix product: tiles, waves of thread blocks and the busiest core's share."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cdmpp.analytic.gpu_kernels.calls import GEMM_DTYPES
+from cdmpp.analytic.gpu_kernels.work import (
+    ChipRows,
+    Columns,
+    FloatArray,
+    KernelWork,
+    flags,
+    is_word,
+    logs,
+    memory_limits,
+    number,
+)
+
+#: Rows and columns of a thread block's tile that a library may choose.
+_TILES = (
+    (16, 64), (16, 128), (64, 64), (128, 64), (64, 128), (128, 128), (128, 256), (256, 128),
+    (256, 256),
+)  # fmt: skip
+#: In how many parts the sum over k may be split, each for a block of its own.
+_SPLITS = (1, 2, 4, 8, 16)
+#: Elements of k that a block takes at a time, and what a step takes at the least, seconds: a round
+#: trip to the L2 that its neighbours hide in part.
+_K_STEP = 64
+_STEP_S = 2.5e-8
+#: Rows of the smallest tile that keep a matrix unit busy.
+_FULL_ROWS = 64
+#: Adding up the parts of a split sum, seconds, and a launch, clocks.
+_SPLIT_S = 1.5e-6
+_LAUNCH_CLOCKS = 3800.0
+#: How much of the shorter pipes' time is not hidden behind the longest's.
+_NOT_HIDDEN = 0.3
+_OUT_BYTES = 2.0
+
+
+def gemm_work(columns: Columns, chip: ChipRows) -> KernelWork:
+    """Returns the work of products (fields of `Gemm`)."""
+    m, n, k = (number(columns, name) for name in "mnk")
+    element = element_bytes(columns)
+    peak = gemm_peak(columns, chip)
+    flop = 2.0 * m * n * k
+    moved = (m * k + n * k) * element + _OUT_BYTES * m * n
+    limits = {
+        "compute": flop / peak,
+        **memory_limits(moved, chip),
+        "launch": chip["least_s"],
+    }
+    best = _best_tiling(m, n, k, element, moved, peak, chip)
+    dram_s = moved / chip["dram_bytes_per_s"]
+    return KernelWork(
+        limits,
+        best["nominal"] + _LAUNCH_CLOCKS / chip["clock_hz"],
+        {
+            **logs(
+                **best,
+                floor=np.maximum.reduce(list(limits.values())),
+                compute=limits["compute"],
+                m=m,
+                n=n,
+                k=k,
+                fits=moved / chip["l2_bytes"],
+                balance=limits["compute"] / dram_s,
+                scaling=np.where(
+                    is_word(columns, "dtype", "fp8", "nvfp4"),
+                    m * k * 4 / chip["dram_bytes_per_s"],
+                    0,
+                ),
+            ),
+            "is_aligned": np.asarray((n % 128 == 0) & (k % 128 == 0), np.float64),
+            **flags(columns["dtype"], GEMM_DTYPES),
+        },
+        flop,
+    )
+
+
+def element_bytes(columns: Columns) -> FloatArray:
+    """Returns float64 [N], bytes of an element of the factors, with its share of the scales."""
+    size = np.where(is_word(columns, "dtype", "nvfp4"), 0.5 + 1 / 16, 2.0)
+    return np.where(is_word(columns, "dtype", "fp8", "fp8_static", "fp8_block"), 1.0, size)
+
+
+def gemm_peak(columns: Columns, chip: ChipRows) -> FloatArray:
+    """Returns float64 [N], operations a second; a GPU without fp8 units does it in 16 bits."""
+    eight = np.where(chip["fp8_flop_per_s"] > 0, chip["fp8_flop_per_s"], chip["bf16_flop_per_s"])
+    peak = np.where(
+        is_word(columns, "dtype", "nvfp4"), chip["fp4_flop_per_s"], chip["bf16_flop_per_s"]
+    )
+    return np.where(is_word(columns, "dtype", "fp8", "fp8_static", "fp8_block"), eight, peak)
+
+
+def _best_tiling(
+    m: FloatArray,
+    n: FloatArray,
+    k: FloatArray,
+    element: FloatArray,
+    moved: FloatArray,
+    peak: FloatArray,
+    chip: ChipRows,
+) -> dict[str, FloatArray]:
+    """Returns the terms of the tiling with the least nominal time, float64 [N] each."""
+    cores = chip["core_count"]
+    best: dict[str, FloatArray] = {}
+    for rows, cols in _TILES:
+        for parts in _SPLITS:
+            depth = np.ceil(k / parts / _K_STEP) * _K_STEP
+            blocks = np.ceil(m / rows) * np.ceil(n / cols) * parts
+            waves = np.ceil(blocks / cores)
+            active = np.minimum(blocks, cores) / cores
+            shape = 2.0 * rows * cols * max(1.0, _FULL_ROWS / rows)
+            busiest = waves * shape * depth / (peak / cores)
+            traffic = blocks * (rows + cols) * depth * element
+            traffic += 8.0 * m * n * parts * (parts > 1)
+            cache = 1.5 * traffic / (chip["l2_bytes_per_s"] * active)
+            memory = moved / chip["dram_bytes_per_s"] / np.minimum(1.0, 3.0 * active)
+            steps = waves * depth / _K_STEP * _STEP_S + _SPLIT_S * (parts > 1)
+            longest = np.maximum.reduce([busiest, cache, memory, steps])
+            found = {
+                "nominal": longest + _NOT_HIDDEN * (busiest + cache + memory),
+                "busiest": busiest,
+                "cache": cache,
+                "memory": memory,
+                "steps": steps,
+                "waves": waves,
+                "use": blocks / (waves * cores),
+                "tile": np.full(len(m), float(rows * cols)),
+                "parts": np.full(len(m), float(parts)),
+            }
+            is_better = found["nominal"] < best["nominal"] if best else np.ones(len(m), bool)
+            best = {
+                name: np.where(is_better, term, best.get(name, term))
+                for name, term in found.items()
+            }
+    return best

@@ -1,0 +1,125 @@
+"""Measured kernels with their work: which rows a fit may use, and how they are held out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cdmpp.analytic.gpu_kernels.calls import Family
+from cdmpp.analytic.gpu_kernels.efficiency import Efficiency, EfficiencyOptions, fit_efficiency
+from cdmpp.analytic.gpu_kernels.families import error_groups, whose_kernels, work_of_rows
+from cdmpp.analytic.gpu_kernels.table import GpuKernelTable, read_kernels
+from cdmpp.analytic.gpu_kernels.work import KernelWork
+from cdmpp.devices.registry import get_device
+
+FloatArray = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
+
+#: A device with more rows than this below its floor was not timed right: none of them counts.
+_MOST_IMPOSSIBLE = 0.04
+#: Parts of the shapes, one of which is held out of a fit.
+_FOLDS = 5
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Rows of one family that a fit may use.
+
+    Attributes:
+        family: of the rows.
+        table: N rows.
+        work: of the rows.
+        software: text [N], whose kernels ran.
+        groups: text [N], what each is judged with.
+        left_out: why -> how many rows of the file are not among them.
+    """
+
+    family: Family
+    table: GpuKernelTable
+    work: KernelWork
+    software: NDArray[np.str_]
+    groups: NDArray[np.str_]
+    left_out: Mapping[str, int]
+
+    @property
+    def devices(self) -> list[str]:
+        """Labels of the GPUs."""
+        return [str(label) for label in np.unique(self.table.device)]
+
+    def fit(
+        self, rows: BoolArray, *, seed: int, options: EfficiencyOptions | None = None
+    ) -> Efficiency:
+        """Returns what the kernels of some rows (bool [N]) reach."""
+        return fit_efficiency(
+            self.work[rows],
+            self.software[rows],
+            self.table.latency_s[rows],
+            seed=seed,
+            options=options,
+        )
+
+    def predicted_s(self, model: Efficiency, rows: BoolArray) -> FloatArray:
+        """Returns float64 [R], the seconds of some rows (bool [N])."""
+        return model.latency_s(self.work[rows], self.software[rows])
+
+    def in_fold(self, seed: int) -> BoolArray:
+        """Returns bool [N], the rows of a fifth of the shapes, on whatever device and in whatever
+        type.
+        """
+        sizes = [
+            column
+            for column in self.table.columns.values()
+            if np.issubdtype(column.dtype, np.integer)
+        ]
+        _, place = np.unique(np.stack(sizes, axis=1), axis=0, return_inverse=True)
+        place = place.reshape(-1)
+        chosen = np.random.default_rng(seed).integers(_FOLDS, size=int(place.max()) + 1) == 0
+        return np.asarray(chosen[place], np.bool_)
+
+
+def read_measured(folder: Path, family: Family) -> Measured:
+    """Returns the rows of a family that a fit may use.
+
+    Left out are: vLLM's products in blocks of fp8, whose smallest takes 55 to 170 us (the host was
+    timed, not the GPU); rows below their floor; and all of a device and software that has more
+    than a few of those.
+
+    Raises:
+        DataError: the file is missing or lacks a column.
+        DeviceError: the registry does not know a device, or lacks a number of it.
+    """
+    table = read_kernels(folder, family)
+    labels = [str(label) for label in np.unique(table.device)]
+    work = work_of_rows(family, table.columns, table.device, {n: get_device(n) for n in labels})
+    reasons: dict[str, int] = {}
+    kept = np.ones(len(table), np.bool_)
+
+    def leave_out(rows: BoolArray, why: str) -> None:
+        if np.any(rows & kept):
+            reasons[why] = int(np.sum(rows & kept))
+            kept[rows] = False
+
+    if family == "gemm":
+        is_host = (table.software == "vllm") & (table.columns["dtype"] == "fp8_block")
+        leave_out(is_host, "vLLM's fp8_block: the host was timed")
+    is_impossible = table.latency_s < work.floor_s
+    for label in labels:
+        own = table.device == label
+        if np.mean(is_impossible[own]) > _MOST_IMPOSSIBLE:
+            leave_out(
+                own, f"{label}: {np.mean(is_impossible[own]):.0%} of its rows below the floor"
+            )
+    leave_out(is_impossible, "below the floor of its GPU")
+    table = table[kept]
+    return Measured(
+        family,
+        table,
+        work[kept],
+        whose_kernels(family, table.columns, table.software),
+        error_groups(family, table.columns),
+        reasons,
+    )

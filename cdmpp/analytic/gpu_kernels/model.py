@@ -1,0 +1,216 @@
+"""The kernel models of today's GPUs, one a family: `GpuKernels.packaged().times(calls, device)`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cdmpp.analytic.gpu_kernels.calls import FAMILIES, SOFTWARE, Family, GpuCall, family_of
+from cdmpp.analytic.gpu_kernels.efficiency import Efficiency
+from cdmpp.analytic.gpu_kernels.families import columns_of, error_groups, whose_kernels, work_on
+from cdmpp.analytic.intervals import (
+    UNSEEN,
+    DeviceErrors,
+    LogErrors,
+    errors_from_json,
+    errors_on,
+    errors_to_json,
+)
+from cdmpp.devices.spec import DeviceSpec
+from cdmpp.errors import DataError, UsageError
+from cdmpp.files.atomic import make_folder, read_json, write_json
+from cdmpp.files.boosted_trees import load_booster, save_booster
+from cdmpp.files.places import package_folder
+from cdmpp.pretrained import PRETRAINED
+
+FloatArray = NDArray[np.float64]
+
+FORMAT = "gpu-kernels-1"
+MODEL_FILE = "kernels.json"
+_AGAIN = "make it again: cdmpp analytic kernels fit"
+
+
+@dataclass(frozen=True)
+class GpuKernelTimes:
+    """What N calls take on one GPU.
+
+    Attributes:
+        latency_s: float64 [N], seconds.
+        low_s, high_s: float64 [N], the ends that hold 90 % of the errors of the validation.
+        floor_s: float64 [N], what no kernel can beat.
+        bound: what sets the floor of each call: `compute`, `memory`, `cache`, `link`, `launch`.
+        is_seen_device: whether the model was fitted on the device.
+    """
+
+    latency_s: FloatArray
+    low_s: FloatArray
+    high_s: FloatArray
+    floor_s: FloatArray
+    bound: list[str]
+    is_seen_device: bool
+
+
+@dataclass(frozen=True)
+class GpuKernels:
+    """The models of all families.
+
+    Attributes:
+        families: family -> what its kernels reach.
+        devices: family -> labels of the fit.
+        errors: device label or `UNSEEN` -> `error_groups` -> errors on rows held out of the fit.
+        about: free facts: data, seeds, versions.
+    """
+
+    families: Mapping[Family, Efficiency]
+    devices: Mapping[Family, tuple[str, ...]]
+    errors: DeviceErrors
+    about: Mapping[str, Any]
+
+    @classmethod
+    def packaged(cls) -> GpuKernels:
+        """Returns the model that comes with the package; it is read once."""
+        return _packaged()
+
+    def times(
+        self, calls: Sequence[GpuCall], device: DeviceSpec, *, software: str | None = None
+    ) -> GpuKernelTimes:
+        """Returns the times of calls, of whatever families, in their order.
+
+        Args:
+            software: whose kernels, one of `SOFTWARE`; None = `default_software`.
+
+        Raises:
+            UsageError: the software is not known.
+            DeviceError: no GPU, one without the pipe that a call is for, or one of which the
+                registry knows too little.
+        """
+        if software is not None and software not in SOFTWARE:
+            raise UsageError(
+                f"software {software!r} is not known; expected one of {', '.join(SOFTWARE)}"
+            )
+        numbers = {name: np.zeros(len(calls)) for name in ("latency", "low", "high", "floor")}
+        bound = [""] * len(calls)
+        is_seen = True
+        for family in FAMILIES:
+            rows = [i for i, call in enumerate(calls) if family_of(call) == family]
+            if not rows:
+                continue
+            is_seen &= device.name in self.devices[family]
+            columns = columns_of([calls[i] for i in rows])
+            work = work_on(family, columns, device)
+            own = np.full(len(rows), software or default_software(family, device))
+            whose = whose_kernels(family, columns, own)
+            latency_s = self.families[family].latency_s(work, whose)
+            low_s, high_s = self._ends(family, error_groups(family, columns), device, latency_s)
+            numbers["latency"][rows], numbers["floor"][rows] = latency_s, work.floor_s
+            numbers["low"][rows] = np.maximum(low_s, work.floor_s)
+            numbers["high"][rows] = high_s
+            for i, word in zip(rows, work.bound, strict=True):
+                bound[i] = word
+        return GpuKernelTimes(
+            numbers["latency"], numbers["low"], numbers["high"], numbers["floor"], bound, is_seen
+        )
+
+    def _ends(
+        self, family: Family, groups: NDArray[np.str_], device: DeviceSpec, latency_s: FloatArray
+    ) -> tuple[FloatArray, FloatArray]:
+        spread = np.array([self._errors_of(str(group), family, device) for group in groups])
+        return latency_s * np.exp(spread[:, 0]), latency_s * np.exp(spread[:, 1])
+
+    def _errors_of(self, group: str, family: Family, device: DeviceSpec) -> tuple[float, float]:
+        """Returns (low, high) of a group: those of the device, else of devices that were left out,
+        else the widest of its family there.
+        """
+        unseen = self.errors[UNSEEN]
+        one = errors_on(self.errors, device.name).get(group) or unseen.get(group)
+        one = one or LogErrors.widest(
+            errors for name, errors in unseen.items() if name.split()[0] == family
+        )
+        if one is None:
+            raise DataError(f"the kernel model has no errors of {group}; {_AGAIN}")
+        return one.low, one.high
+
+    def save(self, folder: Path) -> None:
+        """Writes the model: `kernels.json` and the trees of each family.
+
+        Raises:
+            DataError: the files cannot be written.
+        """
+        make_folder(folder, what="kernel model")
+        for family, efficiency in self.families.items():
+            save_booster(efficiency.booster, folder / f"{family}.ubj.xz")
+        write_json(
+            folder / MODEL_FILE,
+            {
+                "format": FORMAT,
+                "families": {
+                    family: {
+                        "software": list(efficiency.software),
+                        "devices": list(self.devices[family]),
+                    }
+                    for family, efficiency in self.families.items()
+                },
+                "errors": errors_to_json(self.errors),
+                "about": dict(self.about),
+            },
+        )
+
+    @classmethod
+    def load(cls, folder: Path) -> GpuKernels:
+        """Reads what `save` wrote.
+
+        Raises:
+            DataError: a file is missing, damaged or of another version.
+        """
+        path = folder / MODEL_FILE
+        state = read_json(path, what="kernel model", hint=_AGAIN, format=FORMAT)
+        try:
+            own = {family: state["families"][family] for family in FAMILIES}
+            return cls(
+                {
+                    family: Efficiency(
+                        load_booster(folder / f"{family}.ubj.xz", hint=_AGAIN),
+                        tuple(one["software"]),
+                    )
+                    for family, one in own.items()
+                },
+                {family: tuple(one["devices"]) for family, one in own.items()},
+                errors_from_json(state["errors"]),
+                dict(state["about"]),
+            )
+        except (ValueError, KeyError, TypeError) as error:
+            raise DataError(f"{path}: cannot read the kernel model ({error}); {_AGAIN}") from None
+
+
+def default_software(family: Family, device: DeviceSpec) -> str:
+    """Returns whose kernels are meant where nobody says: those that most GPUs of the packaged
+    model's data were measured with.
+    """
+    if device.vendor == "Intel":
+        return "vllm_xpu"
+    return "vllm" if family == "decode" else "trtllm"
+
+
+def load_gpu_kernels(folder: Path | str) -> GpuKernels:
+    """Returns the model of a folder; `pretrained` is the one that comes with the package.
+
+    Raises:
+        DataError: there is none, or of another version.
+    """
+    return GpuKernels.packaged() if str(folder) == PRETRAINED else GpuKernels.load(Path(folder))
+
+
+def packaged_folder() -> Path:
+    """Returns where the model is that comes with the package."""
+    return package_folder("cdmpp.pretrained") / "gpu_kernels"
+
+
+@lru_cache(maxsize=1)
+def _packaged() -> GpuKernels:
+    return GpuKernels.load(packaged_folder())

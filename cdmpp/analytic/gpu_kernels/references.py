@@ -1,0 +1,52 @@
+"""What the kernel models are to beat: another GPU's times, or a roofline, times one factor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cdmpp.analytic.gpu_kernels.chip import chip_of
+from cdmpp.analytic.gpu_kernels.measured import Measured
+from cdmpp.devices.registry import get_device
+
+FloatArray = NDArray[np.float64]
+#: Factors that are tried, relative to the median ratio.
+_FACTORS = np.exp(np.linspace(-1.0, 1.0, 401))
+
+
+def best_factor(measured_s: FloatArray, predicted_s: FloatArray) -> float:
+    """Returns the factor on the predictions (float64 [N] both) with the least mean absolute
+    percentage error.
+    """
+    ratio = predicted_s / measured_s
+    tried = _FACTORS / float(np.median(ratio))
+    errors = [float(np.mean(np.abs(factor * ratio - 1.0))) for factor in tried]
+    return float(tried[int(np.argmin(errors))])
+
+
+def nearest_device(label: str, others: Sequence[str]) -> str:
+    """Returns the GPU whose peak, bandwidth, cores and L2 differ the least, in octaves."""
+    place = _coordinates(label)
+    distances = [float(np.abs(place - _coordinates(other)).sum()) for other in others]
+    return others[int(np.argmin(distances))]
+
+
+def neighbour_s(measured: Measured, label: str, neighbour: str) -> FloatArray:
+    """Returns float64 [N], the seconds that the neighbour measured of the same call; NaN in rows of
+    other devices than `label`, and where the neighbour has no such call.
+    """
+    columns = list(measured.table.columns.values())
+    rows = np.array([" ".join(map(str, row)) for row in zip(*columns, strict=True)])
+    there = np.flatnonzero(measured.table.device == neighbour)
+    own = np.flatnonzero(measured.table.device == label)
+    known = dict(zip(rows[there], measured.table.latency_s[there], strict=True))
+    found = np.full(len(measured.table), np.nan)
+    found[own] = [known.get(row, np.nan) for row in rows[own]]
+    return found
+
+
+def _coordinates(label: str) -> FloatArray:
+    chip = chip_of(get_device(label))
+    return np.log2([chip.bf16_flop_per_s, chip.dram_bytes_per_s, chip.core_count, chip.l2_bytes])

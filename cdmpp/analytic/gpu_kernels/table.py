@@ -1,0 +1,131 @@
+"""Measured kernels of serving frameworks: four Parquet files -> columns, device and time a row.
+
+Source: the layout of ai-dynamo/aiconfigurator's collected tables (Apache-2.0).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cdmpp.analytic.gpu_kernels.calls import Family
+from cdmpp.analytic.gpu_kernels.work import Columns
+from cdmpp.devices.registry import get_device
+from cdmpp.errors import DataError
+
+FloatArray = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
+FILES: Mapping[Family, str] = {
+    "gemm": "gemm.parquet",
+    "prefill": "context_attention.parquet",
+    "decode": "generation_attention.parquet",
+    "collective": "nccl.parquet",
+}
+#: Column of a call -> column of the file.
+_NAMES: Mapping[Family, Mapping[str, str]] = {
+    "gemm": {"m": "m", "n": "n", "k": "k", "dtype": "gemm_dtype"},
+    "prefill": {
+        "batch": "batch_size", "length": "isl", "heads": "num_heads", "past": "step",
+        "kv_heads": "num_key_value_heads", "head_size": "head_dim", "window": "window_size",
+        "dtype": "attn_dtype", "kv_dtype": "kv_cache_dtype",
+    },
+    "decode": {
+        "batch": "batch_size", "context": "step", "heads": "num_heads",
+        "kv_heads": "num_key_value_heads", "head_size": "head_dim", "window": "window_size",
+        "dtype": "attn_dtype", "kv_dtype": "kv_cache_dtype",
+    },
+    "collective": {"kind": "op_name", "message_bytes": "message_size", "gpus": "num_gpus"},
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class GpuKernelTable:
+    """Measured calls of one family.
+
+    Attributes:
+        columns: fields of the family's call -> [N].
+        device: text [N], labels of the registry.
+        software: text [N], one of `SOFTWARE`.
+        version: text [N], of the software.
+        latency_s: float64 [N].
+    """
+
+    columns: Columns
+    device: NDArray[np.str_]
+    software: NDArray[np.str_]
+    version: NDArray[np.str_]
+    latency_s: FloatArray
+
+    def __len__(self) -> int:
+        return len(self.latency_s)
+
+    def __getitem__(self, rows: NDArray[np.intp] | BoolArray) -> GpuKernelTable:
+        return GpuKernelTable(
+            {name: column[rows] for name, column in self.columns.items()},
+            self.device[rows],
+            self.software[rows],
+            self.version[rows],
+            self.latency_s[rows],
+        )
+
+
+def read_kernels(folder: Path, family: Family) -> GpuKernelTable:
+    """Returns the measured calls of a family.
+
+    Raises:
+        DataError: the file is missing or lacks a column.
+        DeviceError: a device that the registry does not know.
+    """
+    names = _NAMES[family]
+    more = ("nccl_dtype",) if family == "collective" else ()
+    raw = _read(
+        Path(folder) / FILES[family],
+        [*names.values(), *more, "system", "framework", "version", "latency_s"],
+    )
+    columns = {name: raw[place] for name, place in names.items()}
+    if family == "decode":
+        columns["context"] = columns["context"] + 1  # the new token beside those before it
+    if family == "collective":
+        halves = np.where(raw["nccl_dtype"] == "half", 2, 1)
+        columns["message_bytes"] = columns["message_bytes"] * halves
+    systems, place = np.unique(raw["system"].astype(str), return_inverse=True)
+    specs = [get_device(str(system)) for system in systems]
+    is_xpu = np.array([spec.vendor == "Intel" for spec in specs])[place]
+    software = np.char.lower(raw["framework"].astype(str))
+    return GpuKernelTable(
+        columns,
+        np.array([spec.name for spec in specs])[place],
+        np.where(is_xpu & (software == "vllm"), "vllm_xpu", software),
+        raw["version"].astype(str),
+        np.asarray(raw["latency_s"], np.float64),
+    )
+
+
+def _read(path: Path, names: Sequence[str]) -> dict[str, NDArray[np.generic]]:
+    import pyarrow as pa
+    import pyarrow.parquet as parquet
+
+    try:
+        table = parquet.read_table(path, columns=list(names))
+        missing = [name for name in names if name not in table.column_names]
+        if missing:
+            raise KeyError(f"no column {', '.join(missing)}")
+    except (OSError, KeyError, pa.ArrowException) as error:
+        raise DataError(
+            f"{path}: cannot read the measured kernels ({error}); expected a Parquet file with "
+            f"{', '.join(names)}"
+        ) from None
+    found = {}
+    for name in names:
+        column = table.column(name)
+        is_text = pa.types.is_string(column.type)
+        found[name] = (
+            (column if is_text else column.fill_null(0))
+            .to_numpy()
+            .astype(np.str_ if is_text else column.type.to_pandas_dtype())
+        )
+    return found

@@ -1,0 +1,83 @@
+"""Fits the kernel models, with their errors on devices and on shapes that were left out."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cdmpp.analytic.gpu_kernels.calls import FAMILIES, Family
+from cdmpp.analytic.gpu_kernels.efficiency import Efficiency
+from cdmpp.analytic.gpu_kernels.measured import Measured, read_measured
+from cdmpp.analytic.gpu_kernels.model import GpuKernels
+from cdmpp.analytic.gpu_kernels.table import FILES
+from cdmpp.analytic.intervals import UNSEEN, DeviceErrors, LogErrors
+from cdmpp.files.atomic import sha256_file
+
+FloatArray = NDArray[np.float64]
+logger = logging.getLogger(__name__)
+
+
+def fit_kernels(
+    folder: Path, *, seed: int = 0, about: Mapping[str, Any] | None = None
+) -> GpuKernels:
+    """Returns the models of a folder of measured kernels.
+
+    A device of the fit has the errors of a fifth of the shapes that another fit left out; an
+    unknown one those of all devices together, each of which a fit of its own left out.
+
+    Args:
+        about: facts to keep with the model.
+
+    Raises:
+        DataError, DeviceError: as `read_measured`.
+    """
+    families: dict[Family, Efficiency] = {}
+    devices: dict[Family, tuple[str, ...]] = {}
+    errors: DeviceErrors = {}
+    rows: dict[str, Any] = {}
+    for family in FAMILIES:
+        measured = read_measured(folder, family)
+        logger.info("fitting %s on %d rows", family, len(measured.table))
+        families[family] = measured.fit(np.ones(len(measured.table), np.bool_), seed=seed)
+        devices[family] = tuple(measured.devices)
+        for label, group, one in _errors(measured, seed):
+            errors.setdefault(label, {})[group] = one
+        rows[family] = {"rows": len(measured.table), "left_out": dict(measured.left_out)}
+    facts = {
+        "seed": seed,
+        "families": rows,
+        "sha256": {name: sha256_file(Path(folder) / name) for name in FILES.values()},
+    }
+    return GpuKernels(families, devices, errors, {**facts, **(about or {})})
+
+
+def left_out_logs(measured: Measured, seed: int) -> FloatArray:
+    """Returns float64 [N], log(measured / predicted) of every row by the fit without its device."""
+    logs = np.empty(len(measured.table))
+    for label in measured.devices:
+        own = measured.table.device == label
+        predicted = measured.predicted_s(measured.fit(~own, seed=seed), own)
+        logs[own] = np.log(measured.table.latency_s[own] / predicted)
+    return logs
+
+
+def _errors(measured: Measured, seed: int) -> Iterator[tuple[str, str, LogErrors]]:
+    """Yields (label, group, errors)."""
+    held = measured.in_fold(seed)
+    predicted = measured.predicted_s(measured.fit(~held, seed=seed), held)
+    logs = np.log(measured.table.latency_s[held] / predicted)
+    left_out = left_out_logs(measured, seed)
+    for group in np.unique(measured.groups):
+        is_group = measured.groups[held] == group
+        for label in measured.devices:
+            one = LogErrors.of(logs[is_group & (measured.table.device[held] == label)])
+            if one is not None:
+                yield label, str(group), one
+        unseen = LogErrors.of(left_out[measured.groups == group])
+        if unseen is not None:
+            yield UNSEEN, str(group), unseen

@@ -1,0 +1,85 @@
+"""What kernels must do on a GPU: floors by what sets them, a nominal time, a model's inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+#: Columns of calls: numbers int64 or float64 [N], words text [N].
+Columns = Mapping[str, NDArray[np.generic]]
+#: Field of `Chip` -> float64 [N].
+ChipRows = Mapping[str, FloatArray]
+
+#: Where a term is nothing, its logarithm is that of a time no kernel is made of, seconds.
+_NOTHING = 1e-12
+
+
+@dataclass(frozen=True)
+class KernelWork:
+    """The work of N calls.
+
+    Attributes:
+        limits: what sets a floor (`compute`, `memory`, `cache`, `link`, `launch`) -> float64 [N],
+            seconds that no kernel can beat.
+        nominal_s: float64 [N], seconds at the rates of the data sheet, with waves and a launch.
+        inputs: name -> float64 [N], what the learned part sees; logarithms or flags.
+        size: float64 [N], how large the call is on any GPU: operations, or bytes where they count.
+    """
+
+    limits: Mapping[str, FloatArray]
+    nominal_s: FloatArray
+    inputs: Mapping[str, FloatArray]
+    size: FloatArray
+
+    def __getitem__(self, rows: NDArray[np.bool_]) -> KernelWork:
+        return KernelWork(
+            {name: term[rows] for name, term in self.limits.items()},
+            self.nominal_s[rows],
+            {name: term[rows] for name, term in self.inputs.items()},
+            self.size[rows],
+        )
+
+    @property
+    def floor_s(self) -> FloatArray:
+        """float64 [N], the largest limit."""
+        return np.asarray(np.maximum.reduce(list(self.limits.values())), np.float64)
+
+    @property
+    def bound(self) -> list[str]:
+        """What sets the floor of each call."""
+        names = list(self.limits)
+        return [names[i] for i in np.argmax(np.stack(list(self.limits.values())), axis=0)]
+
+
+def number(columns: Columns, name: str) -> FloatArray:
+    """Returns a column of numbers, float64 [N]."""
+    return np.asarray(columns[name], np.float64)
+
+
+def is_word(columns: Columns, name: str, *words: str) -> NDArray[np.bool_]:
+    """Returns bool [N], whether a column of words has one of these."""
+    return np.isin(columns[name], words)
+
+
+def logs(**terms: FloatArray) -> dict[str, FloatArray]:
+    """Returns the natural logarithm of each term."""
+    return {name: np.log(np.maximum(term, _NOTHING)) for name, term in terms.items()}
+
+
+def flags(column: NDArray[np.generic], words: tuple[str, ...]) -> dict[str, FloatArray]:
+    """Returns word -> float64 [N], 1 where the column has it."""
+    return {word: np.asarray(column == word, np.float64) for word in words}
+
+
+def memory_limits(moved: FloatArray, chip: ChipRows) -> dict[str, FloatArray]:
+    """Returns the floors of bytes that are read or written once: what no L2 can have kept comes
+    from memory, and all of it passes between L2 and cores.
+    """
+    return {
+        "memory": np.maximum(moved - chip["l2_bytes"], 0.0) / chip["dram_bytes_per_s"],
+        "cache": moved / chip["l2_bytes_per_s"],
+    }

@@ -1,0 +1,60 @@
+"""`cdmpp analytic conv from-nvprof`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from cdmpp.analytic.conv.collect.cudnn_collect import read_layer_list
+from cdmpp.analytic.conv.collect.cudnn_counters import read_kernel_names
+from cdmpp.analytic.conv.collect.cudnn_profile import write_profiled
+from cdmpp.analytic.conv.collect.nvprof_launches import NVPROF_METRICS, nvprof_tables
+from cdmpp.cli.analytic.conv import LAYER_HELP, parse_algorithm, parse_layers
+from cdmpp.cli.shared.options import add_output_options
+from cdmpp.devices.registry import get_device
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of `analytic conv from-nvprof`."""
+    parser.add_argument(
+        "--trace", type=Path, action="append", required=True, metavar="CSV",
+        help="of nvprof --print-gpu-trace --csv; repeatable, times are averaged",
+    )  # fmt: skip
+    parser.add_argument(
+        "--metrics", type=Path, required=True, metavar="CSV",
+        help=f"of the same with --metrics {','.join(NVPROF_METRICS)}",
+    )  # fmt: skip
+    group = parser.add_mutually_exclusive_group(required=True)
+    group.add_argument("--layer", action="append", metavar="SIZES", help=LAYER_HELP)
+    group.add_argument("--list", type=Path, metavar="FILE", help="file of layers (a count, lines)")
+    parser.add_argument(
+        "--algorithm", required=True, metavar="NAME", help="of all layers, name or cuDNN's number"
+    )
+    parser.add_argument("--device", required=True, metavar="LABEL", help="the GPU")
+    parser.add_argument("--kernels", type=Path, metavar="YAML", help="your table of kernel names")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="the workbooks")
+    add_output_options(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Runs `cdmpp analytic conv from-nvprof`; returns the exit code."""
+    layers = parse_layers(args.layer) if args.list is None else read_layer_list(args.list)
+    found = nvprof_tables(
+        args.trace,
+        args.metrics,
+        layers,
+        parse_algorithm(args.algorithm),
+        get_device(args.device),
+        read_kernel_names(args.kernels),
+    )
+    write_profiled(args.out, found)
+    rows = {name: len(table) for name, table in found.tables.items()}
+    if args.json:
+        print(json.dumps({"tables": rows, "unmatched": found.unmatched}))
+        return 0
+    for name, count in rows.items():
+        print(f"{name:24}{count:6} rows in {args.out}")
+    for name, times in found.unmatched.items():
+        print(f"no pattern knows the kernel {name!r} ({times} launches); add it with --kernels")
+    return 0

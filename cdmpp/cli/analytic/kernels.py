@@ -1,0 +1,134 @@
+"""`cdmpp analytic kernels`: kernels of serving frameworks on today's GPUs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+from cdmpp.analytic.gpu_kernels.calls import SOFTWARE, make_call
+from cdmpp.analytic.gpu_kernels.judging import judge
+from cdmpp.analytic.gpu_kernels.model import load_gpu_kernels
+from cdmpp.analytic.gpu_kernels.training import fit_kernels
+from cdmpp.cli.shared.options import (
+    add_output_options,
+    command_line,
+    labels_of,
+    parse_seeds,
+)
+from cdmpp.devices.registry import get_device
+from cdmpp.errors import UsageError
+from cdmpp.machine import versions
+from cdmpp.pretrained import PRETRAINED
+from cdmpp.report.gpu_kernel_results import results_page, write_results
+from cdmpp.report.page import page_markdown
+from cdmpp.text import interval_text
+
+_DATA = "folder with gemm, context_attention, generation_attention and nccl as .parquet"
+
+
+def add_fit_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of `analytic kernels fit`."""
+    parser.add_argument("--data", type=Path, required=True, metavar="DIR", help=_DATA)
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="the model's folder")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="draws of rows (0)")
+    add_output_options(parser)
+
+
+def add_evaluate_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of `analytic kernels evaluate`."""
+    parser.add_argument("--data", type=Path, required=True, metavar="DIR", help=_DATA)
+    parser.add_argument("--seeds", default="0,1,2", metavar="N,N", help="one fit each (0,1,2)")
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="also write gpu-kernels.md, .csv and .json there"
+    )
+    add_output_options(parser)
+
+
+def add_predict_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of `analytic kernels predict`."""
+    parser.add_argument(
+        "--kernel", required=True, metavar="NAME",
+        help="gemm, prefill, decode, all_reduce, all_gather, reduce_scatter or alltoall",
+    )  # fmt: skip
+    parser.add_argument(
+        "--call", required=True, metavar="NAME=VALUE,...",
+        help="e.g. m=64,n=4096,k=4096,dtype=fp8 of gemm; another name says what is expected",
+    )  # fmt: skip
+    parser.add_argument(
+        "--device", action="append", required=True, metavar="LABEL[,LABEL]", help="GPUs"
+    )
+    parser.add_argument(
+        "--software", choices=SOFTWARE, help="whose kernels (default: most of the data's)"
+    )
+    parser.add_argument(
+        "--model", type=Path, default=Path(PRETRAINED), metavar="DIR",
+        help="a fitted model (default: pretrained, the packaged one)",
+    )  # fmt: skip
+    add_output_options(parser)
+
+
+def run_fit(args: argparse.Namespace) -> int:
+    """Runs `cdmpp analytic kernels fit`; returns the exit code."""
+    model = fit_kernels(args.data, seed=args.seed, about={"versions": versions()})
+    model.save(args.out)
+    if args.json:
+        print(json.dumps({"model": str(args.out), **model.about}))
+        return 0
+    for family, facts in model.about["families"].items():
+        print(f"{family:12}{facts['rows']:8} measurements, {len(model.devices[family])} devices")
+    print(f"model: {args.out}")
+    return 0
+
+
+def run_evaluate(args: argparse.Namespace) -> int:
+    """Runs `cdmpp analytic kernels evaluate`; returns the exit code."""
+    judged = judge(args.data, parse_seeds(args.seeds))
+    if args.out is not None:
+        write_results(judged, args.out, command=command_line(), data=args.data)
+    if args.json:
+        print(json.dumps([asdict(score) for score in judged.scores]))
+    else:
+        print(page_markdown(results_page(judged, command=command_line())), end="")
+    return 0
+
+
+def run_predict(args: argparse.Namespace) -> int:
+    """Runs `cdmpp analytic kernels predict`; returns the exit code."""
+    model = load_gpu_kernels(args.model)
+    call = make_call(args.kernel, _parse(args.call))
+    rows = []
+    for device in [get_device(name) for name in labels_of(args.device)]:
+        times = model.times([call], device, software=args.software)
+        row = {
+            "kernel": args.kernel,
+            "call": asdict(call),
+            "device": device.name,
+            "latency_s": float(times.latency_s[0]),
+            "low_s": float(times.low_s[0]),
+            "high_s": float(times.high_s[0]),
+            "floor_s": float(times.floor_s[0]),
+            "bound": times.bound[0],
+            "device_was_measured": times.is_seen_device,
+        }
+        rows.append(row)
+        if not args.json:
+            text = interval_text(row["latency_s"], row["low_s"], row["high_s"])
+            share = f"{row['floor_s'] / row['latency_s']:.0%} of its {row['bound']} bound"
+            note = "" if times.is_seen_device else "   (no measurements: from other GPUs)"
+            print(f"{device.name:14}{text:>24}   {share}{note}")
+    if args.json:
+        print(json.dumps(rows))
+    return 0
+
+
+def _parse(text: str) -> dict[str, str]:
+    try:
+        return {
+            name.strip(): value.strip() for name, value in (p.split("=") for p in text.split(","))
+        }
+    except ValueError:
+        raise UsageError(
+            f"--call {text!r}: expected NAME=VALUE,..., e.g. m=64,n=4096,k=4096"
+        ) from None

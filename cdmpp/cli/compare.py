@@ -1,0 +1,184 @@
+"""`cdmpp compare`: networks on many devices, side by side: time, memory, cost, energy."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from cdmpp.analytic.gpu_kernels.model import GpuKernels
+from cdmpp.cli.shared.options import add_output_options, command_line, labels_of
+from cdmpp.compare.cell import OBJECTIVES, CompareCell
+from cdmpp.compare.compiled import compiled_cell
+from cdmpp.compare.page import comparison_page
+from cdmpp.compare.prices import prices_of
+from cdmpp.compare.run import Question, TorchNetwork, asked_devices, compare
+from cdmpp.compare.tables import groups, json_rows, notes, rows, titles
+from cdmpp.compare.transformer import Pass, parse_transformer
+from cdmpp.compare.what_if import parse_scales
+from cdmpp.devices.registry import load_registry
+from cdmpp.devices.spec import DeviceSpec
+from cdmpp.errors import UsageError
+from cdmpp.files.atomic import write_text
+from cdmpp.networks.graph.network_file import onnx_batch
+from cdmpp.report.page import page_html
+from cdmpp.text import aligned
+
+_DEFAULT_INPUT = "3x224x224"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of the command."""
+    parser.description = (
+        "Predicts networks on many devices and puts them side by side: latency with its interval, "
+        "whether they fit in memory, throughput, cost, an upper bound of the energy, and which "
+        "devices no other beats. Nothing is run."
+    )
+    parser.add_argument(
+        "networks", nargs="*", metavar="NETWORK",
+        help="MODULE:FACTORY of a torch network, with its inputs behind an @ "
+        f"(nets.py:bert@384:int64; several: @3x224x224+10; default: @{_DEFAULT_INPUT}), an ONNX "
+        "file, or .pt2 as torch.export.save writes it",
+    )  # fmt: skip
+    _add_transformer_options(parser)
+    _add_device_options(parser)
+    parser.add_argument(
+        "--batch", default="1", metavar="N[,N]", help="samples or sequences of one run (default: 1)"
+    )
+    parser.add_argument(
+        "--objective", choices=OBJECTIVES, default="latency",
+        help="what the tables are sorted by (default: latency)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--export", action="store_true",
+        help="follow torch networks with torch.export: slower, understands more code than torch.fx",
+    )  # fmt: skip
+    parser.add_argument("--html", type=Path, metavar="FILE", help="also write the page")
+    add_output_options(parser)
+
+
+def _add_transformer_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("a transformer by its shape")
+    group.add_argument(
+        "--transformer", action="append", default=[], metavar="NAME=N,...",
+        help="layers=32,width=4096,heads=32,kv_heads=8,ffn=14336,vocab=128256,dtype=bf16 (or fp16, "
+        "fp8, fp4); also head_size, kv_dtype=fp8, name=TEXT; repeat it",
+    )  # fmt: skip
+    group.add_argument("--prefill", metavar="N[,N]", help="tokens of a prompt that are read")
+    group.add_argument(
+        "--decode-at", metavar="N[,N]", help="tokens in the cache when one more is made"
+    )
+    group.add_argument(
+        "--tensor-parallel", default="1", metavar="N[,N]",
+        help="devices that share every product (default: 1)",
+    )  # fmt: skip
+
+
+def _add_device_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("devices")
+    group.add_argument(
+        "--device", action="append", metavar="LABEL[,LABEL]", help="devices; may be repeated"
+    )
+    group.add_argument("--all", action="store_true", help="all devices of `cdmpp device list`")
+    group.add_argument(
+        "--device-spec", action="append", type=Path, default=[], metavar="YAML",
+        help="hardware described as in cdmpp/devices",
+    )  # fmt: skip
+    group.add_argument(
+        "--scale", metavar="NAME=FACTOR,...",
+        help="what if: every device once more with bandwidth, peak, memory, link or power scaled, "
+        "e.g. bandwidth=1.5,peak=2",
+    )  # fmt: skip
+    group.add_argument(
+        "--prices", action="append", type=Path, default=[], metavar="YAML",
+        help="your prices, as in cdmpp/devices/prices; they count before the shipped ones",
+    )  # fmt: skip
+    group.add_argument(
+        "--provider",
+        metavar="NAME",
+        help="only this provider's shipped prices, e.g. 'Oracle Cloud'",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Runs the command; returns the exit code."""
+    scales = parse_scales(args.scale) if args.scale else {}
+    devices, hypothetical = asked_devices(
+        labels_of(args.device), args.device_spec, scales, takes_all=args.all
+    )
+    batches = _numbers(args.batch, "--batch")
+    prices = prices_of(args.prices, [spec.name for spec in devices], provider=args.provider)
+    cells = compare(
+        Question(
+            devices, hypothetical,
+            networks=[_network(text, "export" if args.export else "fx") for text in args.networks],
+            transformers=[parse_transformer(text) for text in args.transformer],
+            passes=_passes(args.prefill, args.decode_at, batches, args.tensor_parallel),
+            batches=batches, prices=prices,
+        ),
+        onnx_cells=_onnx_cells, kernels=_kernels,
+    )  # fmt: skip
+    if args.html:
+        page = comparison_page(cells, args.objective, command_line())
+        write_text(args.html, page_html(page))
+    if args.json:
+        print(json.dumps(json_rows(cells), allow_nan=False))
+        return 0
+    for title, part in groups(cells):
+        print(f"{title}\n\n{aligned([titles(part), *rows(part, args.objective)])}\n")
+        said = notes(part)
+        print("".join(f"  {note}\n" for note in said), end="\n" if said else "")
+    print("* on the front of cost (or energy) and latency; ? hypothetical")
+    return 0
+
+
+def _network(text: str, method: str) -> TorchNetwork:
+    if text.endswith((".onnx", ".pt2")):
+        return TorchNetwork(Path(text).stem, Path(text))
+    from cdmpp.cli.predict.torch import parse_inputs
+    from cdmpp.networks.graph.factory import load_factory
+
+    factory, _, inputs = text.partition("@")
+    shapes, dtypes = parse_inputs((inputs or _DEFAULT_INPUT).split("+"))
+    name = factory.rpartition(":")[2]
+    return TorchNetwork(name, load_factory(factory), shapes, dtypes, method)
+
+
+def _passes(
+    prefill: str | None, decode_at: str | None, batches: Sequence[int], degrees: str
+) -> list[Pass]:
+    lengths = [("prefill", one) for one in _numbers(prefill, "--prefill")]
+    lengths += [("decode", one) for one in _numbers(decode_at, "--decode-at")]
+    return [
+        Pass("prefill" if kind == "prefill" else "decode", length, batch, degree)
+        for kind, length in lengths
+        for degree in _numbers(degrees, "--tensor-parallel")
+        for batch in batches
+    ]
+
+
+def _numbers(text: str | None, option: str) -> list[int]:
+    parts = [part.strip() for part in (text or "").split(",") if part.strip()]
+    if not all(part.isdecimal() and int(part) >= 1 for part in parts):
+        raise UsageError(f"{option} {text!r}, expected whole numbers from 1 up, e.g. 1,8,32")
+    return list(dict.fromkeys(int(part) for part in parts))
+
+
+def _kernels() -> GpuKernels:
+    return GpuKernels.packaged()
+
+
+def _onnx_cells(path: Path, devices: Sequence[DeviceSpec]) -> list[CompareCell]:
+    from tvm_helper.replay.ways import NetworkQuestion, network_answers  # it may load TVM
+
+    batch, known = onnx_batch(path), load_registry()
+    question = NetworkQuestion(
+        path, path.stem, ways=("tvm-untuned",), batches=(None,),
+        labels=[spec.name for spec in devices if spec.name in known],
+    )  # fmt: skip
+    answers = {
+        one.device: (one.latency_s, one.low_s, one.high_s, one.reasons)
+        for one in network_answers(question)
+    }
+    return [compiled_cell(path.stem, batch, spec, answers.get(spec.name)) for spec in devices]

@@ -1,0 +1,1 @@
+"""`cdmpp serve`: the options of the server, and what it says when it answers."""

@@ -1,0 +1,1 @@
+"""`cdmpp compare`: what networks take, need and cost on many devices, side by side."""

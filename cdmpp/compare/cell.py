@@ -1,0 +1,151 @@
+"""One cell of a comparison: a network on a device, and what follows from its latency."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from cdmpp.compare.prices import Price
+
+Objective = Literal["latency", "throughput", "cost", "energy"]
+OBJECTIVES: tuple[Objective, ...] = ("latency", "throughput", "cost", "energy")
+_HOUR_S = 3600.0
+_MILLION = 1e6
+#: No device's memory is all the network's: above this share it is not sure that it fits.
+_SURE_SHARE = 0.9
+_GIB = 1024.0**3
+
+
+@dataclass(frozen=True)
+class CompareCell:
+    """A network on a device, or on several that share it.
+
+    Attributes:
+        network: what people call it, with its pass.
+        batch: samples or sequences of one run.
+        device: label.
+        degree: devices that share the network.
+        item: what is counted: an inference, or a token.
+        items: of one run.
+        latency_s: of one run; None = unknown, see `reasons`. So are its ends.
+        low_s, high_s: ends of its interval.
+        method: which model answered; empty where none did.
+        memory_bytes: that one device must hold; None = unknown.
+        memory_limit_bytes: what a device has; None = unknown.
+        fits: None = not sure, or unknown.
+        price: of one device; None = unknown.
+        tdp_w: of one device; None = unknown.
+        is_hypothetical: whether the device was scaled, or is a user's own description.
+        reasons: why it is a guess, or why there is no latency.
+        parts: seconds by kinds of kernels, where the method adds them up.
+    """
+
+    network: str
+    batch: int
+    device: str
+    degree: int
+    item: Literal["inference", "token"]
+    items: int
+    latency_s: float | None = None
+    low_s: float | None = None
+    high_s: float | None = None
+    method: str = ""
+    memory_bytes: float | None = None
+    memory_limit_bytes: float | None = None
+    fits: bool | None = None
+    price: Price | None = None
+    tdp_w: float | None = None
+    is_hypothetical: bool = False
+    reasons: tuple[str, ...] = ()
+    parts: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def throughput_per_s(self) -> float | None:
+        """Items a second, one run after the other."""
+        return None if self.latency_s is None else self.items / self.latency_s
+
+    @property
+    def cost_per_million(self) -> float | None:
+        """US dollars for a million items on devices that are rented for nothing else."""
+        if self.latency_s is None or self.price is None:
+            return None
+        run = self.degree * self.price.per_hour * self.latency_s / _HOUR_S
+        return _MILLION * run / self.items
+
+    @property
+    def energy_bound_j(self) -> float | None:
+        """Joule of an item were the devices to take all that they may for as long as a run takes:
+        an upper bound, the host is not in it.
+        """
+        if self.latency_s is None or self.tdp_w is None:
+            return None
+        return self.degree * self.tdp_w * self.latency_s / self.items
+
+    def value(self, objective: Objective) -> float | None:
+        """Returns what is the lower the better; None = unknown."""
+        rate = self.throughput_per_s
+        return {
+            "latency": self.latency_s,
+            "throughput": None if rate is None else -rate,
+            "cost": self.cost_per_million,
+            "energy": self.energy_bound_j,
+        }[objective]
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns one flat JSON object."""
+        values = asdict(self)
+        price = values.pop("price")
+        return values | {
+            "reasons": list(self.reasons),
+            "throughput_per_s": self.throughput_per_s,
+            "cost_usd_per_million": self.cost_per_million,
+            "energy_bound_j": self.energy_bound_j,
+            "usd_per_hour": None if price is None else price["per_hour"],
+            "price": None if self.price is None else self.price.text,
+        }
+
+
+def fits_into(needed: float, limit: float | None) -> bool | None:
+    """Returns whether so many bytes fit; None = not sure, or no limit is known."""
+    if limit is None:
+        return None
+    if needed > limit:
+        return False
+    return True if needed <= _SURE_SHARE * limit else None
+
+
+def no_fit(cell: CompareCell) -> str:
+    """Returns the sentence on a network that a device cannot hold."""
+    needed, limit = (cell.memory_bytes or 0.0) / _GIB, (cell.memory_limit_bytes or 0.0) / _GIB
+    each = f" on each of {cell.degree}" if cell.degree > 1 else ""
+    return f"does not fit: it needs {needed:.3g} GiB{each}, {cell.device} has {limit:.3g} GiB"
+
+
+def ranked(cells: Sequence[CompareCell], objective: Objective) -> list[CompareCell]:
+    """Returns the cells of one network, best first; what is unknown comes last."""
+
+    def order(cell: CompareCell) -> tuple[bool, float, str]:
+        value = cell.value(objective)
+        return value is None, value or 0.0, cell.device
+
+    return sorted(cells, key=order)
+
+
+def front(cells: Sequence[CompareCell], first: Objective, second: Objective) -> list[CompareCell]:
+    """Returns the cells that no other beats in both: the Pareto front, by the first objective.
+
+    Cells of which one of the two is unknown are on no front.
+    """
+    known = [
+        (a, b, cell)
+        for cell in cells
+        if (a := cell.value(first)) is not None and (b := cell.value(second)) is not None
+    ]
+    found: list[CompareCell] = []
+    best = float("inf")
+    for _, b, cell in sorted(known, key=lambda one: one[:2]):
+        if b < best:
+            found.append(cell)
+            best = b
+    return found

@@ -1,0 +1,161 @@
+"""A comparison from its question to its cells."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cdmpp.compare.cell import CompareCell
+from cdmpp.compare.eager import eager_cells
+from cdmpp.compare.prices import Price
+from cdmpp.compare.serving import KernelModel, serving_cell
+from cdmpp.compare.transformer import Pass, TransformerShape
+from cdmpp.compare.what_if import scaled
+from cdmpp.devices.device_file import read_device_file
+from cdmpp.devices.registry import get_device, load_registry
+from cdmpp.devices.spec import DeviceSpec
+from cdmpp.errors import DataError, UsageError
+from cdmpp.networks.graph.network_file import exported_network, network_format
+from cdmpp.pretrained import PRETRAINED
+
+if TYPE_CHECKING:
+    import torch
+
+    from cdmpp.networks.predict import NetworkPredictor
+
+#: ONNX file and devices -> its cells: torch runs no ONNX.
+OnnxCells = Callable[[Path, Sequence[DeviceSpec]], list[CompareCell]]
+
+
+@dataclass(frozen=True)
+class TorchNetwork:
+    """A network of torch.
+
+    Attributes:
+        name: what people call it.
+        source: a saved `torch.export` program, or a function that makes a module.
+        shapes, dtypes: of a module's inputs, without the batch.
+        method: how a module is followed.
+    """
+
+    name: str
+    source: Path | Callable[[], Any]
+    shapes: Sequence[tuple[int, ...]] = ()
+    dtypes: Sequence[torch.dtype] | None = None
+    method: str = "fx"
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is compared.
+
+    Attributes:
+        devices: specs, see `asked_devices`.
+        hypothetical: labels among them that nobody sells.
+        networks: of torch, and ONNX files.
+        transformers: by their shapes; each makes all `passes`.
+        passes: of transformers, with batch and degree.
+        batches: of torch networks.
+        prices: label -> price of one device.
+        model: of whole networks, a run folder or `pretrained`.
+    """
+
+    devices: Sequence[DeviceSpec]
+    hypothetical: frozenset[str] = frozenset()
+    networks: Sequence[TorchNetwork] = ()
+    transformers: Sequence[TransformerShape] = ()
+    passes: Sequence[Pass] = ()
+    batches: Sequence[int] = (1,)
+    prices: Mapping[str, Price] = field(default_factory=dict)
+    model: str | Path = PRETRAINED
+
+
+def asked_devices(
+    labels: Sequence[str],
+    descriptions: Iterable[Path],
+    scales: Mapping[str, float],
+    *,
+    takes_all: bool,
+) -> tuple[list[DeviceSpec], frozenset[str]]:
+    """Returns the devices that are asked about and the names of those that nobody sells: a user's
+    descriptions, and every device that is scaled. A scaled device stands beside the real one.
+
+    Raises:
+        UsageError: none is named.
+        DeviceError: an unknown label, or a description that is not as it should be.
+    """
+    real = list(load_registry().values()) if takes_all else [get_device(label) for label in labels]
+    own = [spec for path in descriptions for spec in read_device_file(path).devices.values()]
+    devices = list({spec.name: spec for spec in [*real, *own]}.values())
+    if not devices:
+        raise UsageError(
+            "no device; name some, e.g. --device h100,l40s,b200, or --all, or --device-spec FILE"
+        )
+    changed = [scaled(spec, scales) for spec in devices] if scales else []
+    return [*devices, *changed], frozenset(spec.name for spec in [*own, *changed])
+
+
+def compare(
+    question: Question, *, onnx_cells: OnnxCells, kernels: Callable[[], KernelModel]
+) -> list[CompareCell]:
+    """Returns the cells, network by network, in the order of the question.
+
+    Args:
+        onnx_cells: answers ONNX files.
+        kernels: loads the model of serving kernels; called where a transformer is asked about.
+
+    Raises:
+        CdmppError: a network cannot be read, the devices cannot share a transformer, or no device
+            has an answer.
+    """
+    found: list[CompareCell] = []
+    for network in question.networks:
+        if isinstance(network.source, Path) and network_format(network.source) == "onnx":
+            found += onnx_cells(network.source, question.devices)
+        else:
+            found += _torch_cells(question, network)
+    model = kernels() if question.transformers else None
+    for transformer in question.transformers:
+        for one in question.passes:
+            assert model is not None
+            found += [serving_cell(transformer, one, spec, model) for spec in question.devices]
+    if not found:
+        raise UsageError(
+            "nothing to compare; name a network, or --transformer SHAPE with --prefill or "
+            "--decode-at"
+        )
+    if all(cell.latency_s is None for cell in found):
+        reasons = dict.fromkeys(reason for cell in found for reason in cell.reasons)
+        raise DataError(f"no device has an answer: {'; '.join(list(reasons)[:3])}")
+    return [_completed(cell, question) for cell in found]
+
+
+def _torch_cells(question: Question, network: TorchNetwork) -> list[CompareCell]:
+    predictor = _predictor(question.model)
+    source, batches = network.source, list(question.batches)
+    shapes, dtypes = network.shapes, network.dtypes
+    if isinstance(source, Path):
+        saved = exported_network(source)
+        source, batches, shapes, dtypes = saved.module, [saved.batch], saved.shapes, saved.dtypes
+    graphs = predictor.graphs(
+        source, shapes, batches, name=network.name, dtypes=dtypes,
+        method="export" if network.method == "export" else "fx",
+    )  # fmt: skip
+    return eager_cells(predictor, graphs, question.devices)
+
+
+def _predictor(model: str | Path) -> NetworkPredictor:
+    from cdmpp.networks.predict import NetworkPredictor
+
+    return NetworkPredictor.load(model)
+
+
+def _completed(cell: CompareCell, question: Question) -> CompareCell:
+    """Returns the cell with its price; a scaled device has none."""
+    return replace(
+        cell,
+        price=question.prices.get(cell.device),
+        is_hypothetical=cell.device in question.hypothetical,
+    )

@@ -1,0 +1,66 @@
+"""Hardware that nobody sells: a device with some of its numbers scaled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
+
+from cdmpp.devices.device_file import nearest
+from cdmpp.devices.spec import DeviceSpec
+from cdmpp.errors import UsageError
+
+_PEAKS = tuple(one.name for one in fields(DeviceSpec) if one.name.startswith("peak_"))
+#: What can be scaled -> the fields of a device.
+SCALED: dict[str, tuple[str, ...]] = {
+    "bandwidth": ("mem_bandwidth_bytes_per_s", "l2_bandwidth_bytes_per_s"),
+    "peak": (*_PEAKS, "clock_hz"),
+    "memory": ("mem_bytes",),
+    "link": ("link_bandwidth_bytes_per_s",),
+    "power": ("tdp_w",),
+}
+_WHOLE = ("mem_bytes",)
+
+
+def parse_scales(text: str) -> dict[str, float]:
+    """Returns the factors of `bandwidth=1.5,peak=2`.
+
+    Raises:
+        UsageError: an unknown name, or a factor that is no number above 0.
+    """
+    found = {}
+    for part in text.split(","):
+        name, _, value = (word.strip() for word in part.partition("="))
+        if name not in SCALED:
+            raise UsageError(
+                f"--scale {part!r}{nearest(name, SCALED)}; expected NAME=FACTOR with one of "
+                f"{', '.join(SCALED)}"
+            )
+        try:
+            factor = float(value)
+        except ValueError:
+            factor = 0.0
+        if not 0 < factor < float("inf"):
+            raise UsageError(f"--scale {part!r}, expected a factor above 0, e.g. {name}=1.5")
+        found[name] = factor
+    return found
+
+
+def scaled(device: DeviceSpec, factors: Mapping[str, float]) -> DeviceSpec:
+    """Returns the device with its numbers scaled and a name that says so; unknown stays unknown.
+
+    A peak is scaled as by a higher clock.
+    """
+    if not factors:
+        return device
+    changed: dict[str, float | int] = {}
+    for name, factor in factors.items():
+        for field in SCALED[name]:
+            value = getattr(device, field)
+            if value is not None:
+                changed[field] = round(factor * value) if field in _WHOLE else factor * value
+    words = ", ".join(f"{name} x{factor:g}" for name, factor in factors.items())
+    note = f"scaled: {words}"
+    sources = device.sources | {
+        field: f"{device.sources.get(field, '')}; {note}" for field in changed
+    }
+    return replace(device, name=f"{device.name} ({words})", sources=sources, **changed)  # type: ignore[arg-type]

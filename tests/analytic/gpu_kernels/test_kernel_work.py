@@ -1,0 +1,112 @@
+"""Work of kernels: recomputed by hand, and beside what was measured."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from cdmpp.analytic.gpu_kernels.attention import pairs_looked_at
+from cdmpp.analytic.gpu_kernels.calls import (
+    FAMILIES,
+    Collective,
+    DecodeAttention,
+    Gemm,
+    PrefillAttention,
+    make_call,
+)
+from cdmpp.analytic.gpu_kernels.families import columns_of, work_on
+from cdmpp.analytic.gpu_kernels.measured import read_measured
+from cdmpp.devices.registry import get_device
+from cdmpp.errors import DeviceError, UsageError
+from tests.paths import shared
+
+H100 = get_device("h100")
+
+
+def test_floor_of_a_large_product_is_its_operations_at_peak():
+    work = work_on(
+        "gemm", columns_of([Gemm(8192, 8192, 8192), Gemm(8192, 8192, 8192, "fp8")]), H100
+    )
+    assert work.floor_s == pytest.approx([2 * 8192**3 / 989.4e12, 2 * 8192**3 / 1978.9e12])
+    assert work.bound == ["compute", "compute"]
+    assert np.all(work.nominal_s > work.floor_s)
+
+
+def test_waves_of_a_product_are_those_of_its_tiles():
+    """66 tiles of 256 x 256 in two parts fill an H100's 132 cores once; more begin again."""
+    full, one_more = Gemm(128 * 12, 256 * 11, 4096), Gemm(128 * 13, 256 * 11, 4096)
+    work = work_on("gemm", columns_of([full, one_more]), H100)
+    assert np.exp(work.inputs["use"][0]) == pytest.approx(1.0)
+    assert np.exp(work.inputs["waves"]) == pytest.approx([1.0, 3.0])
+    busiest = np.exp(work.inputs["busiest"])
+    assert busiest[0] == pytest.approx(work.limits["compute"][0])
+    assert busiest[1] == pytest.approx(1.5 * busiest[0])
+
+
+@pytest.mark.parametrize(
+    ("length", "past", "window"), [(7, 0, 100), (7, 3, 5), (9, 0, 4), (4, 9, 3)]
+)
+def test_pairs_are_counted_token_by_token(length, past, window):
+    by_hand = sum(min(past + i, window) for i in range(1, length + 1))
+    found = pairs_looked_at(*(np.array([float(x)]) for x in (length, past, window)))
+    assert found[0] == by_hand
+
+
+def test_decode_reads_its_cache():
+    call = DecodeAttention(64, 8192, 32, 8, 128)
+    work = work_on("decode", columns_of([call]), H100)
+    cache = 64 * 8192 * 8 * 128 * 2 * 2
+    own = 64 * 128 * (2 * 32 + 2 * 8) * 2
+    expected = (cache + own - H100.l2_bytes) / H100.mem_bandwidth_bytes_per_s
+    assert work.limits["memory"][0] == pytest.approx(expected)
+    assert work.bound == ["memory"]
+
+
+def test_windows_and_small_caches_make_attention_shorter():
+    wide, narrow, small = (
+        DecodeAttention(64, 8192, 32, 8, 128, window=window, kv_dtype=dtype)
+        for window, dtype in ((0, "bfloat16"), (128, "bfloat16"), (0, "fp8"))
+    )
+    work = work_on("decode", columns_of([wide, narrow, small]), H100)
+    assert work.nominal_s[1] < work.nominal_s[2] < work.nominal_s[0]
+
+
+def test_collectives_pass_the_link():
+    calls = [Collective("all_gather", 2**29, 8), Collective("all_reduce", 2**29, 8)]
+    work = work_on("collective", columns_of(calls), H100)
+    assert work.floor_s == pytest.approx([2**29 * 7 / 8 / 450e9, 2**29 / 450e9])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_no_kernel_was_faster_than_its_floor(family):
+    """But for rows that say so themselves: 292 of B200 in SGLang, 222 of the L40S, one product."""
+    measured = read_measured(shared("gpu-kernels"), family)
+    assert np.all(measured.table.latency_s >= measured.work.floor_s)
+    impossible = [why for why in measured.left_out if "below the floor" in why]
+    assert sum(measured.left_out[why] for why in impossible) < 6300
+    assert np.all(np.isfinite(np.stack(list(measured.work.inputs.values()))))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Gemm(0, 4, 4), "m is 0"),
+        (lambda: Gemm(4, 4, 4, "float64"), "dtype is 'float64'"),
+        (lambda: PrefillAttention(1, 8, 6, 4, 64), "do not divide"),
+        (lambda: Collective("all_reduce", 8, 1), "at least 2"),
+        (lambda: make_call("conv", {}), "no kernel 'conv'"),
+        (lambda: make_call("gemm", {"m": "4"}), "n, k missing"),
+        (lambda: make_call("decode", {"batch": "1", "length": "4"}), "context"),
+        (lambda: make_call("gemm", {"m": "x", "n": "4", "k": "4"}), "m is 'x'"),
+    ],
+)
+def test_wrong_calls_are_refused_in_a_sentence(make, message):
+    with pytest.raises(UsageError, match=message):
+        make()
+
+
+def test_a_gpu_without_the_pipe_is_refused():
+    with pytest.raises(DeviceError, match="nvfp4 on 'a100-sxm'"):
+        work_on("gemm", columns_of([Gemm(8, 8, 8, "nvfp4")]), get_device("a100_sxm"))
+    with pytest.raises(DeviceError, match="it is a cpu"):
+        work_on("gemm", columns_of([Gemm(8, 8, 8)]), get_device("epyc-avx512-2c"))

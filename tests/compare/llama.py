@@ -1,0 +1,39 @@
+"""An 8 B transformer, and a stand-in for the kernel models whose times are easy to add up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cdmpp.analytic.gpu_kernels.calls import GpuCall
+from cdmpp.compare.transformer import parse_transformer
+from cdmpp.devices.spec import DeviceSpec
+
+EIGHT_B = "layers=32,width=4096,heads=32,kv_heads=8,ffn=14336,vocab=128256,dtype=bf16,name=8b"
+MODEL = parse_transformer(EIGHT_B)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the stand-in says of calls."""
+
+    latency_s: NDArray[np.float64]
+    low_s: NDArray[np.float64]
+    high_s: NDArray[np.float64]
+    is_seen_device: bool = True
+
+
+class Millisecond:
+    """Every kernel takes a millisecond, from 0.9 to 1.2."""
+
+    def __init__(self) -> None:
+        self.calls: list[GpuCall] = []
+
+    def times(self, calls: Sequence[GpuCall], device: DeviceSpec) -> Answer:
+        """Returns the times of calls."""
+        self.calls = list(calls)
+        ones = np.full(len(calls), 1e-3)
+        return Answer(ones, 0.9 * ones, 1.2 * ones)
