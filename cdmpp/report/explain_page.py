@@ -101,4 +101,6 @@ def _program(row: Mapping[str, Any]) -> list[Section]:
               ", ".join(part["column"] for part in one["differs"])] for one in row["nearest"]],
         ))  # fmt: skip
     note = interval_text(row["latency_s"], row["low_s"], row["high_s"])
+    if row["out_of_distribution"]:
+        note += "; program or device is unlike what the model knows"
     return [Section(title, note, points=points, painted=lines, tables=tables)]
