@@ -130,7 +130,6 @@ def test_a_program_is_predicted_and_explained_and_a_link_brings_it_back(
     browser.set_window_size(400, 900)
     wide = "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
     assert browser.execute_script(wide) <= 0
-    picture(browser, "page-narrow", 400)
     text = browser.find_element(By.ID, "why").text
     ready(browser, url, link.partition("/#")[1].lstrip("/") + link.partition("/#")[2])
     shown(browser, "#why h2")
@@ -159,6 +158,20 @@ def test_what_cannot_be_read_is_said_and_names_stay_text(
     )
     assert not browser.find_elements(By.CSS_SELECTOR, "main img, main script")
     check_accessible(browser)
+
+
+def test_a_transformer_is_compared_on_devices(browser: Chrome, url: str) -> None:
+    ready(browser, url, "#view=compare")
+    browser.find_element(By.CSS_SELECTOR, "#compare button").click()
+    assert "h100" in shown(browser, "#compared table").text.lower()
+    assert browser.find_elements(By.CSS_SELECTOR, "svg.front circle.dot")
+    picture(browser, "page-compare", 1400)
+    check_accessible(browser)
+    text = browser.find_element(By.ID, "compared").text
+    ready(browser, url, browser.current_url.removeprefix(f"{url}/"))
+    assert shown(browser, "#compared table")
+    assert browser.find_element(By.ID, "compared").text == text
+    check_quiet(browser, url)
 
 
 def test_devices_and_models_can_be_looked_at(browser: Chrome, url: str) -> None:
