@@ -11,11 +11,16 @@ from cdmpp.report.tables import plain_table
 from cdmpp.text import interval_text, percent_text, seconds_text, short_task
 
 _STEPS = 10
+#: Source: docs/results/explain.md.
+DOUBT = (
+    "Of such changes of programs that are scheduled already, four in five made no difference when "
+    "they were measured."
+)
 _NOTES = (
     "A share is the part of the predicted time that the model gives a store.",
     "`bound by` is what takes a store longest at the device's rates; `the next` is how many times "
     "as long that is as the next limit.",
-    "Changed programs are predicted, not measured; TVM's schedule takes them for legal.",
+    f"Changed programs are predicted, not measured; TVM's schedule takes them for legal. {DOUBT}",
 )
 
 
@@ -96,4 +101,6 @@ def _program(row: Mapping[str, Any]) -> list[Section]:
               ", ".join(part["column"] for part in one["differs"])] for one in row["nearest"]],
         ))  # fmt: skip
     note = interval_text(row["latency_s"], row["low_s"], row["high_s"])
+    if row["out_of_distribution"]:
+        note += "; program or device is unlike what the model knows"
     return [Section(title, note, points=points, painted=lines, tables=tables)]

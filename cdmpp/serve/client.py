@@ -79,6 +79,24 @@ class Client:
         body = {"programs": list(programs), "devices": list(devices), "model": model}
         return self.ask("POST", "/v1/predict", body)
 
+    def explain(
+        self, programs: Sequence[Entry], *, devices: Sequence[str] = (), model: str | None = None
+    ) -> list[dict[str, Any]]:
+        """Returns why every program takes its time on every device, as `cdmpp explain --json` says
+        it.
+
+        Args:
+            programs: each {"tvmscript": text} or {"tir_json": text}.
+            devices, model: as of `predict`.
+
+        Raises:
+            ServerError: the server is gone, busy or fails.
+            CdmppError: what the server says of the request.
+        """
+        body = {"programs": list(programs), "devices": list(devices), "model": model}
+        found: list[dict[str, Any]] = self.ask("POST", "/v1/explain", body)["explanations"]
+        return found
+
     def rank(
         self,
         programs: Sequence[Entry],

@@ -69,17 +69,25 @@ def leaves(count: int, *, seed: int = 0) -> dict[str, Any]:
 def server(model: Path, **options: Any) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """Runs a server as a process of its own; gives its URL and the process."""
     facts = {"models": [str(model)], "port": 0, **options}
-    with subprocess.Popen(
-        [sys.executable, "-m", "tests.serve.serve_child", json.dumps(facts)], cwd=ROOT, text=True,
-        stdout=subprocess.PIPE,
-    ) as process:  # fmt: skip
+    with running([sys.executable, "-m", "tests.serve.serve_child", json.dumps(facts)]) as found:
+        yield found
+
+
+@contextlib.contextmanager
+def running(command: Sequence[str]) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """Runs a server; gives the first line that it prints and the process."""
+    with subprocess.Popen(command, cwd=ROOT, text=True, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         try:
-            url = process.stdout.readline().strip()
-            assert url, "the server did not start, see its error above"
-            yield url, process
+            line = process.stdout.readline().strip()
+            assert line, "the server did not start, see its error above"
+            yield line, process
         finally:
-            process.kill()
+            process.terminate()
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
 
 
 def connect(url: str) -> socket.socket:

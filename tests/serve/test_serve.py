@@ -159,7 +159,9 @@ def test_the_page_is_served_and_asks_nobody_else(url: str) -> None:
     status, headers, data = client_of(url)._once("GET", "/", None)
     assert status == 200
     assert b"<title>cdmpp" in data
-    assert "default-src 'self'" in headers["Content-Security-Policy"]
+    policy = headers["Content-Security-Policy"]
+    assert "default-src 'none'; script-src 'self'" in policy
+    assert "connect-src 'self'" in policy
     assert client_of(url)._once("GET", "/static/index.html", None)[2] == data
     assert client_of(url)._once("GET", "/static/../schemas.py", None)[0] == 404
 

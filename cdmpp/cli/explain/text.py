@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from cdmpp.report.explain_page import DOUBT
 from cdmpp.text import aligned, interval_text, percent_text, seconds_text, short_task, shortened
 
 _BOLD, _RED, _YELLOW, _DIM, _PLAIN = "\033[1m", "\033[31m", "\033[33m", "\033[2m", "\033[0m"
@@ -136,6 +137,6 @@ def _instead(row: Mapping[str, Any]) -> str:
         for one in row["counterfactuals"][:_CHANGES]
     ]  # fmt: skip
     titles = ["predicted", "of now", "store", "change"]
-    return "if it were changed (--json has the programs):\n" + aligned(
-        [titles, *rows], "lrrl", key=0
-    )
+    table = aligned([titles, *rows], "lrrl", key=0)
+    doubt = f"\n{DOUBT}" if row["is_scheduled"] else ""
+    return f"if it were changed (--json has the programs):\n{table}{doubt}"

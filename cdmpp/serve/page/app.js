@@ -1,5 +1,6 @@
 // The page: what is asked stands in the address (after #), so a link brings a view back.
 
+import { compared } from "./compare.js";
 import { el, interval, scrolling, significant, svg, table } from "./words.js";
 import { explained } from "./why.js";
 
@@ -17,7 +18,8 @@ def dense_relu(A: T.Buffer((256, 512), "float32"), B: T.Buffer((512, 256), "floa
             vi, vj = T.axis.remap("SS", [i, j])
             D[vi, vj] = T.max(C[vi, vj], T.float32(0))
 `;
-const VIEWS = ["predict", "devices", "models"];
+const VIEWS = ["predict", "compare", "devices", "models"];
+const COMPARE = ["shape", "pass", "tokens", "objective"];
 const MOST_IN_ADDRESS = 16000;
 const COLUMNS = [
   ["name", "label"], ["kind", "kind"], ["vendor", "vendor"], ["architecture", "architecture"],
@@ -70,6 +72,10 @@ async function restore() {
   show(VIEWS.includes(asked.get("view")) ? asked.get("view") : "predict");
   $("registry-filter").value = asked.get("filter") ?? "";
   list();
+  if (asked.has("shape")) {
+    for (const name of COMPARE) $(name).value = asked.get(name) ?? $(name).value;
+    return compare();
+  }
   if (!asked.has("program")) return;
   try {
     $("program").value = await unpacked(asked.get("program"));
@@ -155,7 +161,7 @@ function answers(found) {
       el("td", {}, isText ? whyButton(one) : ""),
     ]),
   ]);
-  return scrolling("Predictions", table(["program", "device", "latency, 90 % interval", "log scale", ""], rows, { class: "answer" }));
+  return scrolling("Predictions", table(["program", "device", "latency [90 %]", "on a log scale", ""], rows, { class: "answer" }));
 }
 
 function bar(one, scale) {
@@ -187,6 +193,23 @@ async function why(device) {
     $("why").replaceChildren(...found.map(explained));
     $("why").querySelector("h2")?.focus();
   }, "Looking where the time goes…");
+}
+
+// Which device.
+
+async function compare() {
+  $("compare-status").className = "";
+  $("compare-status").textContent = "Comparing…";
+  $("compared").replaceChildren();
+  try {
+    const tokens = [Number($("tokens").value)];
+    const body = { transformers: [$("shape").value], [$("pass").value]: tokens, all_devices: true, objective: $("objective").value };
+    $("compared").replaceChildren(...compared((await ask("/v1/compare", body)).cells));
+    $("compare-status").textContent = "";
+  } catch (error) {
+    $("compare-status").textContent = error.message;
+    $("compare-status").className = "error";
+  }
 }
 
 // What the server knows.
@@ -228,6 +251,12 @@ function wire() {
     event.preventDefault();
     await predict();
     await remember({});
+  });
+  $("compare").addEventListener("submit", (event) => {
+    event.preventDefault();
+    written = `#${new URLSearchParams({ view: "compare", ...Object.fromEntries(COMPARE.map((name) => [name, $(name).value])) })}`;
+    history.pushState(null, "", written);
+    compare();
   });
   $("example").addEventListener("click", () => { $("program").value = EXAMPLE; });
   $("file").addEventListener("change", () => { if ($("file").files.length) read($("file").files[0]); });

@@ -41,11 +41,12 @@ export function significant(value) {
 }
 
 export function table(titles, rows, attributes = {}) {
-  const head = el("tr", {}, ...titles.map((title) => el("th", { scope: "col" }, title)));
+  const isText = (place) => /^(text|wrap|bar)$/.test(rows[0]?.[place]?.className ?? "");
+  const head = titles.map((title, place) => el("th", { scope: "col", class: isText(place) ? "text" : null }, title));
   const lines = rows.map((cells) =>
     el("tr", {}, ...cells.map((cell) => (cell instanceof HTMLTableCellElement ? cell : el("td", {}, cell)))),
   );
-  return el("table", attributes, el("thead", {}, head), el("tbody", {}, ...lines));
+  return el("table", attributes, el("thead", {}, el("tr", {}, ...head)), el("tbody", {}, ...lines));
 }
 
 export function scrolling(label, content) {

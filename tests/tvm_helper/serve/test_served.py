@@ -16,7 +16,7 @@ pytest.importorskip("tvm", reason="apache-tvm is not installed")
 pytest.importorskip("fastapi", reason="fastapi is not installed")
 
 from cdmpp.cli.main import main
-from cdmpp.errors import UsageError
+from cdmpp.errors import DataError, UsageError
 from cdmpp.serve.client import Client
 from tests.paths import ROOT
 from tests.serve.test_serve_docs import COMMANDS
@@ -84,6 +84,24 @@ def test_the_guides_commands_get_latencies(url: str) -> None:
             answer = json.loads(done.stdout)
             seconds = answer.get("latency_s") or [one["latency_s"] for one in answer["predictions"]]
             assert seconds[0] > 0
+
+
+def test_an_explanation_is_that_of_the_command_here(
+    url: str, run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "plain.py"
+    path.write_text(PLAIN)
+    with Client(url) as client:
+        (served,) = client.explain([{"tvmscript": PLAIN}], devices=[DEVICE])
+        with pytest.raises(DataError, match="has a text"):
+            client.explain([{"records": ["x"]}], devices=[DEVICE])
+    options = ["--program", str(path), "--model", str(run_folder), "--device", DEVICE, "--json"]
+    assert main(["explain", *options]) == 0
+    (here,) = json.loads(capsys.readouterr().out)
+    assert served["entry"] == 0
+    assert served["latency_s"] == pytest.approx(here["latency_s"], rel=1e-5)
+    for name in ("lines", "leaves", "counterfactuals"):
+        assert len(served[name]) == len(here[name]) > 0
 
 
 def test_a_file_of_records(
