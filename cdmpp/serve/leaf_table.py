@@ -73,34 +73,45 @@ def decode_asts(value: Mapping[str, Any]) -> list[CompactAst]:
         raise DataError("leaf columns that are not finite, or beyond any program's")
     features = features.reshape(leaves, LEAF_FEATURE_COUNT)
     extra = extra.reshape(leaves, LEAF_EXTRA_COUNT)
+    if leaf_count:
+        _check_trees(tree, position, np.array(tree_length), np.array(leaf_count))
     row, node, asts = 0, 0, []
     for count, length in zip(leaf_count, tree_length, strict=True):
         own = slice(row, row + count)
-        ast = CompactAst(features[own], extra[own], position[own], tree[node : node + length])
-        _check_tree(ast)
-        asts.append(ast)
+        asts.append(
+            CompactAst(features[own], extra[own], position[own], tree[node : node + length])
+        )
         row, node = row + count, node + length
     return asts
 
 
-def _check_tree(ast: CompactAst) -> None:
-    """Checks that the nodes of a tree are entered in order and left, and leaves are some of them.
+def _check_trees(
+    tree: NDArray[np.int32],
+    position: NDArray[np.int32],
+    tree_length: NDArray[np.int64],
+    leaf_count: NDArray[np.int64],
+) -> None:
+    """Checks that the nodes of every tree are entered in order and left, and leaves are some of
+    them; of all trees at once, for there are many small ones.
 
     Raises:
         DataError: they are not.
     """
-    tree, position = ast.tree, ast.leaf_position
+    stop = np.cumsum(tree_length)
+    start = stop - tree_length
     is_entry = tree != -1
     depth = np.cumsum(np.where(is_entry, 1, -1))
-    entered = tree[is_entry]
+    entries = np.cumsum(is_entry)
+    before = np.repeat(entries[start] - is_entry[start], tree_length)
+    is_outside = (position < 0) | (position >= np.repeat(tree_length, leaf_count))
+    place = np.where(is_outside, 0, position) + np.repeat(start, leaf_count)
     if (
-        not np.array_equal(entered, np.arange(len(entered)))
-        or depth[-1] != 0
+        np.any(tree[is_entry] != (entries - 1 - before)[is_entry])
+        or np.any(depth[stop - 1] != 0)
         or depth.min() < 0
-        or np.any(np.diff(position) <= 0)
-        or position[0] < 0
-        or position[-1] >= len(tree)
-        or not np.all(is_entry[position])
+        or np.any(is_outside)
+        or np.any(np.diff(place) <= 0)
+        or not np.all(is_entry[place])
     ):
         raise DataError(
             "a tree whose nodes are not entered and left in order, or leaves that are none of them"
