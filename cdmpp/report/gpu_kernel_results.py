@@ -32,7 +32,8 @@ _NOTES = (
     "least error on the device itself, which nobody has who has not measured there; only calls "
     "that both measured.",
     f"Settings were chosen by the errors of {', '.join(DEVELOPMENT_DEVICES)}, each left out in "
-    "turn, seed 0; a100-sxm, b200, b300 and rtx-pro-6000 were looked at once.",
+    "turn, seed 0. The errors on a100-sxm, b200, b300 and rtx-pro-6000 were computed once; what "
+    "their data hold (peaks, floors, the neighbours' ratios) was looked at before.",
     "Larger shapes: of each device, fitted on the rows up to a quarter of the size (operations, "
     "bytes in decode and collectives) that 75 % of its rows have, judged on those above it: at "
     "least four times as large as any in the fit. New shapes: a fifth of the shapes held out.",
