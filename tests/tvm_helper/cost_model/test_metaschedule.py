@@ -215,9 +215,7 @@ def test_what_was_missed_corrects_the_other_candidates_of_the_task(
     after = model.predict(others.context, others.candidates)
     assert spearman(after, others.seconds) > spearman(before, others.seconds) + 0.2
     assert spearman(model.predict(batch.context, batch.candidates), -batch.seconds) > 0.5
-    np.testing.assert_array_equal(
-        model.predict(elsewhere.context, elsewhere.candidates), untouched
-    )
+    np.testing.assert_array_equal(model.predict(elsewhere.context, elsewhere.candidates), untouched)
     model.save(str(tmp_path / "search.tar"))
     other = CdmppCostModel(run_folder, DEVICE, safety_net=False)
     other.load(str(tmp_path / "search.tar"))
