@@ -326,11 +326,18 @@ class SearchSession:
         self._store.journal.append(
             {"kind": "round", "round": number, "task": None if state is None else state.task.key,
              "wall_s": now - self._last, "predicted_gain": gain.predicted,
+             "xgb_share": self._xgb_share(),
              **{f"{name}_s": value for name, value in self.seconds.items()}}
         )  # fmt: skip
         self._store.save_code()
         self._last = now
         self.seconds.update(dict.fromkeys(self.seconds, 0.0))
+
+    def _xgb_share(self) -> float | None:
+        """Returns the weight of TVM's XGB model in our scores now; None where none runs along."""
+        if self._options.cost_model != "cdmpp" or not self._options.safety_net:
+            return None
+        return float(self._model.model.net.peer_share)
 
     def progress(self, stage: str) -> SearchProgress:
         """Returns how far the search is."""

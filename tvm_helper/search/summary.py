@@ -51,6 +51,7 @@ def search_summary(folder: Path) -> dict[str, Any]:
         "end_to_end": _compared(timings.get("main")) if is_network else None,
         "gain": total_gain(gains, seconds),
         "advice": advice(gains, options["stop_gain"], len(trials)),
+        "xgb_shares": _xgb_shares(entries),
         "seconds": _seconds(entries),
         "module": str(folder / MODULE_FILE) if is_final else None,
     }  # fmt: skip
@@ -112,6 +113,12 @@ def _counts(entries: Sequence[dict[str, Any]]) -> dict[str, int]:
         "built": sum(e["built"] for e in drafts)
         + sum(e["error_code"] not in BUILD_CODES for e in others),
     }
+
+
+def _xgb_shares(entries: Sequence[dict[str, Any]]) -> list[float]:
+    """Returns the weight of TVM's XGB model after every round, where it runs along."""
+    shares = [e.get("xgb_share") for e in entries if e["kind"] == "round" and e["task"] is not None]
+    return [share for share in shares if share is not None]
 
 
 def _seconds(entries: Sequence[dict[str, Any]]) -> dict[str, float]:

@@ -44,6 +44,12 @@ def summary_text(summary: dict[str, Any]) -> str:
             f"{summary['drafted']} candidates were drafted, {summary['built']} built, "
             f"{summary['trials']} taken as trials"
         )
+    shares = summary["xgb_shares"]
+    if any(shares):
+        lines.append(
+            f"scores listened to TVM's XGB model after {sum(share > 0 for share in shares)} of "
+            f"{len(shares)} rounds, now with weight {shares[-1]:.2f}"
+        )
     lines += _notes(summary)
     lines += [_times(summary["seconds"])]
     if summary["gain"] is not None:

@@ -203,6 +203,8 @@ def test_of_a_draft_the_best_that_are_built_are_run(
     assert len(database_lines(out)) == 6
     assert read_machine_code(out) == (), "which was not asked for"
     assert "12 candidates were drafted, 11 built, 6 taken as trials" in summary_text(summary)
+    listening = summary_text({**summary, "xgb_shares": [0.0, 0.7]})
+    assert "XGB model after 1 of 2 rounds, now with weight 0.70" in listening
 
 
 def test_drafts_that_do_not_build_are_trials_where_nothing_else_is_there(
