@@ -143,7 +143,7 @@ def run(rows: Rows, seed: int) -> dict[str, Any]:
             "code": (both, fitted(both, rows, measured, None, seed, is_ratio=True)),
             "measured": (rows.leaves, whole),
         }
-        found[str(share)] = {"measured": int(measured.sum())}
+        found[str(share)] = {"kernels": int(measured.sum())}
         for name, (columns, model) in models.items():
             log_s = model.log_s(columns[judged]) + (rows.core[judged] if name == "code" else 0.0)
             missed = log_s - rows.log_s[judged]
@@ -275,7 +275,7 @@ def page(work: Path) -> None:
                 _spread([one[name]["median_ape"] for one in own]),
                 f"{np.mean([one[name]['log_error'] for one in own]):.3f}", ratio,
             ])  # fmt: skip
-        counts = ", ".join(f"{one['measured']:,}" for one in own)
+        counts = ", ".join(f"{one['kernels']:,}" for one in own)
         heads = [
             "perceptron on",
             "MAPE",
