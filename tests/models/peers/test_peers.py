@@ -238,12 +238,12 @@ def test_added_columns_are_used_and_can_be_left_out(kind):
         latency_s=np.exp(value[samples.program].astype(np.float64)),
     )
     errors = {}
-    rate = 3e-4 if kind == "cdmpp-paper" else 3e-3
+    rate, passes = (3e-4, 40) if kind == "cdmpp-paper" else (3e-3, 20)
     for blocks in (None, ()):
         model = (
             GbdtCostModel(GbdtOptions(trees=60, depth=3, extra_blocks=blocks))
             if kind == "gbdt"
-            else small(kind, longer(20, learning_rate=rate), extra_blocks=blocks)
+            else small(kind, longer(passes, learning_rate=rate), extra_blocks=blocks)
         )
         part = samples.programs.task_id[samples.program] % 4 == 0
         model.fit(samples.take(~part), samples.take(~part), seed=0)

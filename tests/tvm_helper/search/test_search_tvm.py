@@ -84,7 +84,7 @@ def test_a_search_with_every_cost_model_that_learns(
     assert summary["seconds"]["cost_model"] > 0
     last = [entry for entry in read_journal(tmp_path / "out") if entry["kind"] == "round"][-2]
     assert (last["predicted_gain"] is not None) == (cost_model == "cdmpp")
-    assert summary["xgb_shares"] == ([0.0, 0.0] if cost_model == "cdmpp" else [])
+    assert set(summary["xgb_shares"]) == ({0.0} if cost_model == "cdmpp" else set())
     assert result_of_matmul(Path(summary["module"]), task["symbol"]) < 1e-5
 
 
