@@ -290,9 +290,17 @@ def page(work: Path) -> None:
     out = ROOT / "docs" / "results"
     write_json(out / f"{NAME}.json", {
         "command": "python -m tests.benchmarks.compiled_only run", "commit": commit(),
-        "versions": versions(), "machine": machine(), "seeds": found,
+        "versions": versions(), "machine": machine(), "seeds": [_short(one) for one in found],
     })  # fmt: skip
     write_text(out / f"{NAME}.md", "\n\n".join(texts) + "\n")
+
+
+def _short(seed: dict[str, Any]) -> dict[str, Any]:
+    """Returns a seed's results without those of single tasks."""
+    for share in SHARES:
+        for name in LINES:
+            del seed[str(share)][name]["by_task"]
+    return seed
 
 
 def _spread(values: list[float]) -> str:
