@@ -8,7 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cdmpp.analytic.gpu_kernels.model import GpuKernels
-from cdmpp.cli.shared.options import add_output_options, command_line, labels_of
+from cdmpp.cli.shared.options import (
+    add_device_spec_option,
+    add_output_options,
+    command_line,
+    labels_of,
+)
 from cdmpp.compare.cell import OBJECTIVES, CompareCell
 from cdmpp.compare.compiled import compiled_cell
 from cdmpp.compare.page import comparison_page
@@ -81,10 +86,7 @@ def _add_device_options(parser: argparse.ArgumentParser) -> None:
         "--device", action="append", metavar="LABEL[,LABEL]", help="devices; may be repeated"
     )
     group.add_argument("--all", action="store_true", help="all devices of `cdmpp device list`")
-    group.add_argument(
-        "--device-spec", action="append", type=Path, default=[], metavar="YAML",
-        help="hardware described as in cdmpp/devices",
-    )  # fmt: skip
+    add_device_spec_option(group)
     group.add_argument(
         "--scale", metavar="NAME=FACTOR,...",
         help="what if: every device once more with bandwidth, peak, memory, link or power scaled, "
@@ -105,7 +107,7 @@ def run(args: argparse.Namespace) -> int:
     """Runs the command; returns the exit code."""
     scales = parse_scales(args.scale) if args.scale else {}
     devices, hypothetical = asked_devices(
-        labels_of(args.device), args.device_spec, scales, takes_all=args.all
+        labels_of(args.device), args.device_spec or (), scales, takes_all=args.all
     )
     batches = _numbers(args.batch, "--batch")
     prices = prices_of(args.prices, [spec.name for spec in devices], provider=args.provider)
@@ -117,7 +119,7 @@ def run(args: argparse.Namespace) -> int:
             passes=_passes(args.prefill, args.decode_at, batches, args.tensor_parallel),
             batches=batches, prices=prices,
         ),
-        onnx_cells=_onnx_cells, kernels=_kernels,
+        onnx_cells=_onnx_cells, kernels=GpuKernels.packaged,
     )  # fmt: skip
     if args.html:
         page = comparison_page(cells, args.objective, command_line())
@@ -163,10 +165,6 @@ def _numbers(text: str | None, option: str) -> list[int]:
     if not all(part.isdecimal() and int(part) >= 1 for part in parts):
         raise UsageError(f"{option} {text!r}, expected whole numbers from 1 up, e.g. 1,8,32")
     return list(dict.fromkeys(int(part) for part in parts))
-
-
-def _kernels() -> GpuKernels:
-    return GpuKernels.packaged()
 
 
 def _onnx_cells(path: Path, devices: Sequence[DeviceSpec]) -> list[CompareCell]:

@@ -31,6 +31,18 @@ def of_devices(samples: Samples, labels: Iterable[str]) -> Samples:
     return samples.take(chosen)
 
 
+def times_on(samples: Samples, label: str) -> NDArray[np.float64]:
+    """Returns float64 [P], seconds of each program on the device with this label; NaN where it was
+    not measured there.
+    """
+    latency_s = np.full(len(samples.programs.program_id), np.nan)
+    for index, spec in enumerate(samples.devices):
+        if spec.name == label:
+            rows = samples.device == index
+            latency_s[samples.program[rows]] = samples.latency_s[rows]
+    return latency_s
+
+
 def cap_programs(samples: Samples, most: int, *, seed: int) -> Samples:
     """Returns at most `most` samples a device, every task kept.
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cdmpp.datasets.samples import Samples
-from cdmpp.datasets.selection import of_devices
+from cdmpp.datasets.selection import of_devices, times_on
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError
 from cdmpp.files.atomic import write_columns
@@ -104,10 +104,5 @@ def transfer_dataset(
     asked = on_device(own, target)
     alone = trained.estimate(asked)
     found = trained.measured_elsewhere(asked, alone, own.latency_s, source)
-    there = np.full(len(samples.programs.program_id), np.nan)
-    for index, spec in enumerate(samples.devices):
-        if spec.name == target.name:
-            rows = samples.device == index
-            there[samples.program[rows]] = samples.latency_s[rows]
-    measured = replace(asked, latency_s=there[asked.program])
+    measured = replace(asked, latency_s=times_on(samples, target.name)[asked.program])
     return Transferred(measured, own.latency_s, found, alone)

@@ -6,8 +6,6 @@ from dataclasses import dataclass, replace
 
 from cdmpp.analytic.conv.shapes import ConvShapes
 from cdmpp.analytic.embedding.shapes import EmbeddingShape
-from cdmpp.analytic.gpu_kernels.calls import Gemm
-from cdmpp.analytic.gpu_kernels.model import GpuKernels
 from cdmpp.analytic.kernels.times import KernelTimes
 from cdmpp.analytic.kernels.work import Work
 from cdmpp.analytic.roofline.floor import least_kernel_s
@@ -74,10 +72,9 @@ class KernelPredictor:
             return None
         try:
             if is_half:
-                sizes = dict(work.sizes)
-                product = Gemm(sizes["m"], sizes["n"], sizes["k"])
-                times = GpuKernels.packaged().times([product], self.device)
-                return KernelPrediction(float(times.latency_s[0]), "kernel model")
+                return KernelPrediction(
+                    self._times.half_product_s(dict(work.sizes)), "kernel model"
+                )
             if work.kind == "conv":
                 shapes = _conv_shapes(work)
                 if shapes is None:

@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from cdmpp.analytic.embedding.devices import KernelDevice, rates_of
 from cdmpp.analytic.embedding.gpu import estimate
 from cdmpp.analytic.embedding.shapes import EmbeddingShape, Pass
+from cdmpp.analytic.gpu_kernels.calls import Gemm
+from cdmpp.analytic.gpu_kernels.model import GpuKernels
 from cdmpp.analytic.intervals import LogErrors
 from cdmpp.analytic.kernels.data_movement import MOVEMENTS, element_wise_operators, movement_s
 from cdmpp.analytic.operators.device import Hardware, hardware
@@ -126,6 +128,11 @@ class KernelTimes:
             operators, np.array([self.device.name]), self._hardware, context="queued"
         )
         return max(float(found[0]), least_kernel_s(self.device))
+
+    def half_product_s(self, sizes: Mapping[str, int]) -> float:
+        """Returns the seconds of a product in 16 bits, as serving frameworks run it."""
+        product = Gemm(sizes["m"], sizes["n"], sizes["k"])
+        return float(GpuKernels.packaged().times([product], self.device).latency_s[0])
 
     def convolutions_s(self, shapes: ConvShapes) -> NDArray[np.float64]:
         """Returns float64 [N], seconds of convolutions by the fastest algorithm."""

@@ -8,7 +8,12 @@ import sys
 from pathlib import Path
 
 from cdmpp.cli.explain.text import network_text, program_text
-from cdmpp.cli.shared.options import add_model_option, add_output_options, labels_of
+from cdmpp.cli.shared.options import (
+    add_device_spec_option,
+    add_model_option,
+    add_output_options,
+    labels_of,
+)
 from cdmpp.files.atomic import write_text
 from cdmpp.report.explain_page import explain_page
 from cdmpp.report.page import page_html
@@ -34,10 +39,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--device", action="append", metavar="LABEL", help="device; several one after another"
     )
-    parser.add_argument(
-        "--device-spec", action="append", type=Path, metavar="YAML",
-        help="hardware that nobody measured, described as in cdmpp/devices",
-    )  # fmt: skip
+    add_device_spec_option(parser)
     parser.add_argument(
         "--machine-code", action="store_true",
         help="compile the programs, half a second each: say what the compiler made of them",

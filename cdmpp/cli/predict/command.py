@@ -11,7 +11,7 @@ from pathlib import Path
 from cdmpp.cli.predict.network import predict_network
 from cdmpp.cli.predict.records import predict_record_file
 from cdmpp.cli.predict.served import predict_served
-from cdmpp.cli.shared.options import add_output_options, labels_of
+from cdmpp.cli.shared.options import add_device_spec_option, add_output_options, labels_of
 from cdmpp.errors import UsageError
 from cdmpp.pretrained import PRETRAINED
 from cdmpp.serve.client import Client, read_token
@@ -75,13 +75,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="device to predict for; several side by side (default: that of each record, of the "
         "model's only device, or of the networks that were measured)",
     )
-    parser.add_argument(
-        "--device-spec",
-        action="append",
-        type=Path,
-        metavar="YAML",
-        help="hardware that nobody measured, described as in cdmpp/devices",
-    )
+    add_device_spec_option(parser)
     parser.add_argument(
         "--machine-code",
         action="store_true",

@@ -9,7 +9,12 @@ from pathlib import Path
 
 from cdmpp.analytic.kernels.times import KernelTimes
 from cdmpp.cli.replay.output import show_outcomes, show_statistics, show_walk
-from cdmpp.cli.shared.options import add_force_option, add_output_options, labels_of
+from cdmpp.cli.shared.options import (
+    add_device_spec_option,
+    add_force_option,
+    add_output_options,
+    labels_of,
+)
 from cdmpp.devices.registry import get_device
 from cdmpp.errors import UsageError
 from cdmpp.pretrained import model_folder
@@ -72,10 +77,7 @@ def _add_cost_options(parser: argparse.ArgumentParser) -> None:
         "--device", action="append", metavar="LABEL",
         help="hardware; several are replayed one after the other",
     )  # fmt: skip
-    costs.add_argument(
-        "--device-spec", action="append", type=Path, metavar="YAML",
-        help="hardware that nobody measured, described as in cdmpp/devices (networks)",
-    )  # fmt: skip
+    add_device_spec_option(costs, of="networks")
     costs.add_argument(
         "--model", type=Path, default=Path("pretrained"), metavar="RUN",
         help="cost model of networks and tasks: run folder (default: pretrained)",

@@ -74,6 +74,19 @@ def add_model_option(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
+def add_device_spec_option(parser: argparse._ActionsContainer, *, of: str = "") -> None:
+    """Adds --device-spec, None where it is not given.
+
+    Args:
+        of: what it is for, where that is not all of the command.
+    """
+    parser.add_argument(
+        "--device-spec", action="append", type=Path, metavar="YAML",
+        help="hardware that nobody measured, described as in cdmpp/devices"
+        + (f" ({of})" if of else ""),
+    )  # fmt: skip
+
+
 def add_no_install_option(parser: argparse.ArgumentParser) -> None:
     """Adds --no-install."""
     parser.add_argument(

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cdmpp.datasets.samples import Samples
-from cdmpp.datasets.selection import of_devices
+from cdmpp.datasets.selection import of_devices, times_on
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import UsageError
 from cdmpp.models.base import CostModel
@@ -86,7 +86,5 @@ def times_elsewhere(samples: Samples, label: str, new: Sequence[str], card: Mode
             f"--measured-on {label}: expected a device that the model was trained on "
             f"({', '.join(known)}), beside a --device that is another one"
         )
-    own = of_devices(samples, [label])
-    latency_s = np.full(len(samples.programs.program_id), np.nan)
-    latency_s[own.program] = own.latency_s
-    return Elsewhere(known[label], latency_s)
+    of_devices(samples, [label])  # refuses a device without measurements
+    return Elsewhere(known[label], times_on(samples, label))
