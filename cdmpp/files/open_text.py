@@ -19,8 +19,11 @@ _MOST_TABLE_BYTES = 1 << 30
 
 
 @contextmanager
-def open_binary(path: Path) -> Iterator[IO[bytes]]:
+def open_binary(path: Path, *, expected: str = "a profile, trace or graph") -> Iterator[IO[bytes]]:
     """Opens a file, unpacked if it is gzipped.
+
+    Args:
+        expected: what it is to be, for the message where there is none.
 
     Raises:
         DataError: missing, a folder, unreadable, or a gzip stream that ends too early.
@@ -43,18 +46,21 @@ def open_binary(path: Path) -> Iterator[IO[bytes]]:
     except IsADirectoryError:
         raise DataError(f"{path}: is a folder, expected a file; name one in it") from None
     except FileNotFoundError:
-        raise DataError(f"{path}: no such file; expected a profile, trace or graph") from None
+        raise DataError(f"{path}: no such file; expected {expected}") from None
     except OSError as error:
         raise DataError(f"{path}: cannot read ({error.strerror or error})") from None
 
 
-def read_text(path: Path) -> str:
+def read_text(path: Path, *, expected: str = "a profile, trace or graph") -> str:
     """Returns the text of a file.
+
+    Args:
+        expected: as in `open_binary`.
 
     Raises:
         DataError: it cannot be read, or is larger than tables are.
     """
-    with open_binary(path) as stream:
+    with open_binary(path, expected=expected) as stream:
         content = stream.read(_MOST_TABLE_BYTES + 1)
     if len(content) > _MOST_TABLE_BYTES:
         raise DataError(f"{path}: more than 1 GiB of text; expected a table of a profiler")

@@ -31,7 +31,7 @@ def served_programs(
         DataError: the file cannot be read.
         CdmppError: what the server says.
     """
-    entries = [{"tvmscript": read_text(path)}]
+    entries = [{"tvmscript": read_text(path, expected="TVMScript")}]
     rows = client.predict(entries, devices=devices, model=model)["predictions"]
     return [Prediction.from_json({**row, "name": row["name"] or path.name}) for row in rows]
 
@@ -49,7 +49,8 @@ def served_records(
         DataError: the file cannot be read.
         CdmppError: what the server says.
     """
-    lines = [line for line in read_text(path).splitlines() if line.strip()]
+    text = read_text(path, expected="measure records")
+    lines = [line for line in text.splitlines() if line.strip()]
     if not lines:
         raise DataError(f"{path} has no records; expected one JSON object a line")
     step = _PROGRAMS // max(1, len(devices))
