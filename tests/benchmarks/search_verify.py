@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import math
 import subprocess
 import sys
@@ -26,6 +25,7 @@ from cdmpp.files.atomic import read_json, write_json, write_text
 from cdmpp.machine import commit, machine, versions
 from cdmpp.metrics import mean_and_interval
 from cdmpp.text import markdown_table
+from tests.benchmarks.search_timing import journal_entries
 from tests.paths import ROOT
 
 #: Of `search_campaign`, chosen before any search ran.
@@ -83,7 +83,7 @@ def remeasure(args: argparse.Namespace) -> None:
         seeds = [seed for task_name, seed in _pairs(args.out) if task_name == name]
         for seed, verify in itertools.product(seeds, METHODS):
             folder = _folder(args.out, name, seed, verify)
-            trials = _trials(folder)
+            trials = journal_entries(folder)
             winners = {}
             for count in CHECKPOINTS:
                 place = min(range(count), key=[_cost_s(one) for one in trials].__getitem__)
@@ -170,7 +170,7 @@ def kept(args: argparse.Namespace) -> None:
     names = samples.programs.program_id[samples.program]
     is_asked = np.array([str(name) in table.columns for name in names]) & is_new[samples.task_id]
     samples, names = samples.take(is_asked), names[is_asked]
-    place = {one["program_id"]: number for number, one in enumerate(_trials(args.searched))}
+    place = {one["program_id"]: number for number, one in enumerate(journal_entries(args.searched))}
     code = np.array([table.columns[str(name)] for name in names], np.float32)
     alone = trained.estimate(samples)
     orders = {
@@ -333,11 +333,6 @@ def _tasks(out: Path) -> list[str]:
 
 def _folder(out: Path, task: str, seed: int, verify: int) -> Path:
     return Path(out) / f"{task}--{seed}--{verify}"
-
-
-def _trials(folder: Path) -> list[dict[str, Any]]:
-    lines = (folder / "journal.jsonl").read_text(encoding="utf-8").splitlines()
-    return [one for one in map(json.loads, lines) if one["kind"] == "measured"]
 
 
 def _cost_s(entry: Mapping[str, Any]) -> float:
