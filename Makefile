@@ -14,7 +14,7 @@ TRIALS ?= 32
 DEVICE_DATA = $(if $(wildcard $(AUTOTVM)/manifest.json),--data autotvm=$(AUTOTVM))
 export OMP_NUM_THREADS ?= 2
 
-.PHONY: docker-steps bench-serve bench-by-name bench-autotune ablation priors bench-embedding bench-models bench-scoring tune-peers tables pretrained leaderboard bench-extract bench-conv bench-operators bench-bounds bench-search bench-replay data-a100 legacy-env ansor-test bench-ansor help venv demo test check exhaustive lines structure lint format bench golden report clean
+.PHONY: bench-sealed docker-steps bench-serve bench-by-name bench-autotune ablation priors bench-embedding bench-models bench-scoring tune-peers tables pretrained leaderboard bench-extract bench-conv bench-operators bench-bounds bench-search bench-replay data-a100 legacy-env ansor-test bench-ansor help venv demo test check exhaustive lines structure lint format bench golden report clean
 
 help:
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -103,6 +103,9 @@ bench-serve: $(STAMP) ## attack and load a server on this machine's loopback (10
 
 bench-replay: $(STAMP) ## replayed networks against measured ones (DEVICE=LABEL of this CPU, TRIALS=32): docs/results/replay.*
 	OMP_NUM_THREADS=1 TVM_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.replay_validation --device $(DEVICE) --trials $(TRIALS)
+
+bench-sealed: cache/data/sealed-cpu/manifest.json $(STAMP) ## judge the shipped model on kernels that no choice has seen: docs/results/sealed.*
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.sealed cache/data/sealed-cpu
 
 SEARCH_MODEL ?= pretrained
 bench-search: $(STAMP) ## searches under different cost models (hours on one core, resumable): docs/results/search.*
