@@ -145,9 +145,9 @@ _PAGE = """# Sealed: kernels that no choice has seen
 {programs} fused kernels of networks drawn at random, one valid random schedule of each, measured
 once on `{device}`: the networks were named by their seed before anything of them was measured
 (`configs/measure/metaschedule-cpu-sealed.yaml`), and judged once. None of these tasks is in the
-model's training part ({known} more programs are of tasks that it knows: left out). 95 % intervals over programs. Log
-error: mean |log(predicted / measured)|; median ratio: predicted over measured; last column:
-programs in their 90 % interval.
+model's training part ({known} more programs are of tasks that it knows: left out). 95 % intervals
+over programs. Log error: mean |log(predicted / measured)|; median ratio: predicted over measured;
+last column: programs in their 90 % interval.
 
     make bench-sealed    # data/sealed-cpu says how it was measured
 
