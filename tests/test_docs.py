@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from functools import reduce
 from pathlib import Path
 
 import pytest
 
+import cdmpp
 import tvm_helper
 from tests import house
 from tests.paths import ROOT
@@ -34,6 +36,11 @@ def _is_there(name: str) -> bool:
     if path.with_suffix(".py").exists() or path.is_dir():
         return True
     parts = name.split(".")
+    if parts[0] == "cdmpp" and parts[1] in dir(cdmpp):
+        try:
+            return reduce(getattr, parts[1:], cdmpp) is not None
+        except AttributeError:
+            pass  # a module that nobody has imported
     for end in range(len(parts) - 1, 0, -1):
         module = house.modules().get(".".join(parts[:end]))
         if module is not None:
