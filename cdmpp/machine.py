@@ -12,7 +12,7 @@ from typing import Any
 
 from cdmpp import __version__
 from cdmpp.errors import UsageError
-from cdmpp.files.places import package_folder
+from cdmpp.files.places import is_checkout, package_folder
 
 _CPU = Path("/sys/devices/system/cpu/cpu0")
 CACHE_FOLDER = _CPU / "cache"
@@ -31,6 +31,8 @@ def versions() -> dict[str, str]:
 
 def commit() -> str | None:
     """Returns the commit of the checkout that this package is in, if it is in one."""
+    if not is_checkout():  # an installed package may lie in the checkout of something else
+        return None
     try:
         done = subprocess.run(
             ["git", "rev-parse", "HEAD"],

@@ -1,8 +1,8 @@
 """Compiles the native code on first use and keeps the library for the next process.
 
-The library is kept beside the sources, or in the user's cache folder where that is read-only; its
-name is a hash of the sources, the compiler's version and its flags. `CXX` names the compiler (g++
-when unset); `CDMPP_NATIVE=0` turns the native code off.
+A checkout keeps the library beside the sources; an installed package, or a checkout that is
+read-only, in the user's cache folder. Its name is a hash of the sources, the compiler's version and
+its flags. `CXX` names the compiler (g++ when unset); `CDMPP_NATIVE=0` turns the native code off.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from cdmpp.errors import DataError
-from cdmpp.files.places import package_folder
+from cdmpp.files.places import is_checkout, package_folder
 
 _FOLDER = package_folder("tvm_helper.native")
 SOURCE_DIR = _FOLDER / "src"
@@ -116,8 +116,8 @@ def library_path(
 
 def default_cache_dirs() -> tuple[Path, ...]:
     """Returns where the library may be kept, best first."""
-    user = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return _FOLDER / "cache", Path(user) / "cdmpp" / "native"
+    user = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cdmpp" / "native"
+    return (_FOLDER / "cache", user) if is_checkout() else (user,)
 
 
 def _fingerprint(compiler: list[str], flags: Sequence[str]) -> str:
