@@ -1,6 +1,6 @@
 """A kernel in TVMScript, as a search writes it: a product of matrices in tiles of 4 by 16."""
 
-from tvm.script import tirx as T
+from tvm.script import tirx as T  # noqa: N812
 
 
 @T.prim_func(s_tir=True)
