@@ -90,7 +90,7 @@ bench-bounds: $(STAMP) $(TABLES) ## put lower bounds beside every measurement an
 	$(BIN)/python -m tests.benchmarks.bounds $(foreach d,$(BOUND_DATA),--data $(notdir $(d))=$(d)) --operators $(NEUSIGHT)
 
 bench-modules: $(STAMP) ## measure featurising modules in TVM's hands, beside TVM's own extractor
-	$(BIN)/python -m tests.benchmarks.module_speed --out docs/results/module-speed.md
+	$(BIN)/python -m tests.benchmarks.module_speed
 
 bench-scoring: $(STAMP) ## time scoring of search candidates beside TVM's XGBModel (MODEL=RUN)
 	OMP_NUM_THREADS=1 taskset -c 0 $(BIN)/python -m tests.benchmarks.scoring_speed --model $(MODEL) --out docs/results

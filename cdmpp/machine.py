@@ -7,6 +7,7 @@ import os
 import platform
 import re
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +32,23 @@ def versions() -> dict[str, str]:
 
 def commit() -> str | None:
     """Returns the commit of the checkout that this package is in, if it is in one."""
+    return _git("rev-parse", "HEAD")
+
+
+def is_changed(folders: Sequence[str]) -> bool | None:
+    """Returns whether files of the checkout are not as its commit has them; None without one.
+
+    Args:
+        folders: where to look, from the top of the checkout.
+    """
+    found = _git("status", "--porcelain", "--", *(f":/{folder}" for folder in folders))
+    return None if found is None else bool(found)
+
+
+def _git(*arguments: str) -> str | None:
     try:
         done = subprocess.run(
-            ["git", "rev-parse", "HEAD"],
+            ["git", *arguments],
             cwd=package_folder("cdmpp"),
             capture_output=True,
             text=True,
