@@ -14,7 +14,7 @@ TRIALS ?= 32
 DEVICE_DATA = $(if $(wildcard $(AUTOTVM)/manifest.json),--data autotvm=$(AUTOTVM))
 export OMP_NUM_THREADS ?= 2
 
-.PHONY: evidence bench-sealed docker-steps bench-serve bench-by-name bench-autotune ablation priors bench-embedding bench-models bench-scoring tune-peers tables pretrained leaderboard bench-extract bench-conv bench-operators bench-bounds bench-search bench-replay data-a100 legacy-env ansor-test bench-ansor help venv demo test check exhaustive lines structure lint format bench golden report clean
+.PHONY: claims evidence bench-sealed docker-steps bench-serve bench-by-name bench-autotune ablation priors bench-embedding bench-models bench-scoring tune-peers tables pretrained leaderboard bench-extract bench-conv bench-operators bench-bounds bench-search bench-replay data-a100 legacy-env ansor-test bench-ansor help venv demo test check exhaustive lines structure lint format bench golden report clean
 
 help:
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -118,6 +118,9 @@ evidence: export NEUSIGHT := $(NEUSIGHT)
 evidence: export DEVICE := $(DEVICE)
 evidence: $(STAMP) ## which results are not of today's code, why, and what makes them (RUN=1: make them)
 	$(BIN)/python -m tests.evidence $(if $(RUN),run $(filter-out 1,$(RUN)))
+
+claims: $(STAMP) ## look up what the README says in the pages of results: docs/results/claims.md
+	$(BIN)/python -m tests.claims
 
 golden: $(STAMP) ## compare replayed records with the original TVM's results (GOLDEN=FILE)
 	$(BIN)/python scripts/golden.py $(GOLDEN) --network-info data/tenset-cpu/network_info
