@@ -14,18 +14,32 @@ TRIALS ?= 32
 DEVICE_DATA = $(if $(wildcard $(AUTOTVM)/manifest.json),--data autotvm=$(AUTOTVM))
 export OMP_NUM_THREADS ?= 2
 
-.PHONY: bench-sealed docker-steps bench-serve bench-by-name bench-autotune ablation priors bench-embedding bench-models bench-scoring tune-peers tables pretrained leaderboard bench-extract bench-conv bench-operators bench-bounds bench-search bench-replay data-a100 legacy-env ansor-test bench-ansor help venv demo test check exhaustive lines structure lint format bench golden report clean notebook
+.PHONY: bench-sealed docker-steps bench-serve bench-by-name bench-autotune ablation priors bench-embedding bench-models bench-scoring tune-peers tables pretrained leaderboard bench-extract bench-conv bench-operators bench-bounds bench-search bench-replay data-a100 legacy-env ansor-test bench-ansor help venv demo test check exhaustive lines structure lint format bench golden report clean notebook lock licences claims evidence
 
 help:
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
+# LOCKED=cpu or LOCKED=pypi: exactly the versions and hashes of locks/, torch as a CPU build or as on PyPI;
+# TORCH_WHEELS: where pip finds the CPU build, a folder or a page, if its own settings do not say.
+TORCH_WHEELS ?=
+REQUIRED = $(if $(LOCKED),--require-hashes -r locks/all.lock -r locks/torch-$(LOCKED).lock $(TORCH_WHEELS:%=--find-links %),-r requirements.txt -r requirements-dev.txt)
+
 $(STAMP): requirements.txt requirements-dev.txt pyproject.toml setup.py
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.txt -r requirements-dev.txt
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -e .
+	$(BIN)/pip install --quiet --disable-pip-version-check $(REQUIRED)
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps $(if $(LOCKED),--no-build-isolation) -e .
 	@touch $@
 
 venv: $(STAMP) ## install everything into .venv
+
+LOCK = cache/lock/bin/uv pip compile --quiet --no-config --generate-hashes --no-annotate --custom-compile-command "make lock" --python-version 3.11
+lock: ## exact versions with hashes into locks/ (TORCH_WHEELS: where a CPU build of torch is)
+	$(PYTHON) -m venv cache/lock
+	cache/lock/bin/pip install --quiet --disable-pip-version-check uv==0.13.9
+	grep '^torch==' requirements.txt > cache/lock/torch.txt
+	$(LOCK) --universal requirements.txt requirements-dev.txt --excludes cache/lock/torch.txt -o locks/all.lock
+	$(LOCK) --universal cache/lock/torch.txt -c locks/all.lock -o locks/torch-pypi.lock
+	$(if $(TORCH_WHEELS),$(LOCK) --python-platform x86_64-manylinux_2_28 --find-links $(TORCH_WHEELS) cache/lock/torch.txt -c locks/all.lock -o locks/torch-cpu.lock)
 
 demo: $(STAMP) ## train on the shipped real measurements and print the table and the report
 	$(BIN)/python scripts/train.py --out runs/demo --seed 0
@@ -93,7 +107,7 @@ bench-bounds: $(STAMP) $(TABLES) ## put lower bounds beside every measurement an
 	$(BIN)/python -m tests.benchmarks.bounds $(foreach d,$(BOUND_DATA),--data $(notdir $(d))=$(d)) --operators $(NEUSIGHT)
 
 bench-modules: $(STAMP) ## measure featurising modules in TVM's hands, beside TVM's own extractor
-	$(BIN)/python -m tests.benchmarks.module_speed --out docs/results/module-speed.md
+	$(BIN)/python -m tests.benchmarks.module_speed
 
 bench-scoring: $(STAMP) ## time scoring of search candidates beside TVM's XGBModel (MODEL=RUN)
 	OMP_NUM_THREADS=1 taskset -c 0 $(BIN)/python -m tests.benchmarks.scoring_speed --model $(MODEL) --out docs/results
@@ -115,6 +129,18 @@ bench-search: $(STAMP) ## searches under different cost models (hours on one cor
 	OMP_NUM_THREADS=1 TVM_NUM_THREADS=1 taskset -c 0 $(BIN)/python -m tests.benchmarks.search_campaign run --model $(SEARCH_MODEL)
 	OMP_NUM_THREADS=1 TVM_NUM_THREADS=1 taskset -c 0 $(BIN)/python -m tests.benchmarks.search_campaign remeasure
 	$(BIN)/python -m tests.benchmarks.search_campaign report
+
+# `make evidence RUN=1` makes them, `RUN="conv embedding"` only these; DEVICE names this machine's CPU.
+evidence: export NEUSIGHT := $(NEUSIGHT)
+evidence: export DEVICE := $(DEVICE)
+evidence: $(STAMP) ## which results are not of today's code, why, and what makes them (RUN=1: make them)
+	$(BIN)/python -m tests.evidence $(if $(RUN),run $(filter-out 1,$(RUN)))
+
+licences: $(STAMP) ## list the licences of all packages that are needed: docs/licences.md
+	$(BIN)/python -m tests.licences
+
+claims: $(STAMP) ## look up what the README says in the pages of results: docs/results/claims.md
+	$(BIN)/python -m tests.claims
 
 golden: $(STAMP) ## compare replayed records with the original TVM's results (GOLDEN=FILE)
 	$(BIN)/python scripts/golden.py $(GOLDEN) --network-info data/tenset-cpu/network_info

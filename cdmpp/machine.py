@@ -7,6 +7,7 @@ import os
 import platform
 import re
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +34,25 @@ def commit() -> str | None:
     """Returns the commit of the checkout that this package is in, if it is in one."""
     if not is_checkout():  # an installed package may lie in the checkout of something else
         return None
+    return _git("rev-parse", "HEAD")
+
+
+def is_changed(folders: Sequence[str]) -> bool | None:
+    """Returns whether files of the checkout are not as its commit has them; None without one.
+
+    Args:
+        folders: where to look, from the top of the checkout.
+    """
+    if not is_checkout():
+        return None
+    found = _git("status", "--porcelain", "--", *(f":/{folder}" for folder in folders))
+    return None if found is None else bool(found)
+
+
+def _git(*arguments: str) -> str | None:
     try:
         done = subprocess.run(
-            ["git", "rev-parse", "HEAD"],
+            ["git", *arguments],
             cwd=package_folder("cdmpp"),
             capture_output=True,
             text=True,

@@ -17,10 +17,9 @@ from numpy.typing import NDArray
 
 from cdmpp.datasets.cache import load_samples
 from cdmpp.datasets.extraction.machine_code import read_machine_code
-from cdmpp.files.atomic import write_json, write_text
-from cdmpp.machine import commit, machine, versions
 from cdmpp.metrics import mean_and_interval
-from cdmpp.pretrained import model_folder
+from cdmpp.pretrained import PRETRAINED, model_folder
+from cdmpp.report.stamp import COMPILED, stamp, write_page
 from cdmpp.text import markdown_table, percent_text
 from cdmpp.training.estimates import load_trained
 from cdmpp.training.run_folder import task_digest
@@ -57,14 +56,11 @@ def main() -> None:
          percent_text(lines[name]["coverage"]) if "coverage" in lines[name] else "-"]
         for name, words in LINES.items()
     ]  # fmt: skip
-    write_json(args.results / "sealed.json", {
-        "command": "make bench-sealed", "commit": commit(),
-        "machine": machine(), "versions": versions(), **facts, "lines": lines,
-    })  # fmt: skip
     by_time = markdown_table(["measured", "programs", "fast tier, MAPE", "compiled tier, MAPE"],
                              list(rows_by_time(said)))  # fmt: skip
     text = _PAGE.format(table=markdown_table(heads, rows), by_time=by_time, **facts)
-    write_text(args.results / "sealed.md", text)
+    found = stamp("make bench-sealed", schemas=COMPILED, models=[PRETRAINED])
+    write_page(args.results, "sealed", text, {**facts, "lines": lines}, found)
 
 
 def predicted(campaign: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:

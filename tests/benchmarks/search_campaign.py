@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from cdmpp.files.atomic import write_json
-from cdmpp.machine import commit, machine
+from cdmpp.report.stamp import PROGRAMS, stamp
 from tests.paths import ROOT
 
 #: Tasks that no model has seen: kinds of the trained data at other shapes.
@@ -137,9 +137,10 @@ def cell(args: argparse.Namespace) -> int:
     search = _product_search if METHODS[args.method][0] == "search" else _tvm_search
     facts = search(searched, args, folder / "work")
     is_ours = METHODS[args.method][0] in _OURS
+    origin = stamp("", schemas=PROGRAMS, models=[args.model] if is_ours else [])
     result = {
-        **asdict(searched), **facts, "device": args.device, "commit": commit(),
-        "machine": machine(), "model": args.model if is_ours else None,
+        **asdict(searched), **facts, "device": args.device, "stamp": origin,
+        "model": args.model if is_ours else None,
     }  # fmt: skip
     write_json(folder / "result.json", result)
     return 0
@@ -303,7 +304,7 @@ def _timed_in_turns(modules: Mapping[str, tuple[Any, list[Any]]]) -> dict[str, l
 
 def report(args: argparse.Namespace) -> int:
     """Writes the results page from what was searched and timed again."""
-    from tests.benchmarks.search_page import write_page
+    from tests.benchmarks.search_page import write_results
 
     found = finished(args.out)
     timed = {
@@ -313,7 +314,7 @@ def report(args: argparse.Namespace) -> int:
     }
     if not timed:
         raise SystemExit(f"{args.out} has no timed winners; run the step remeasure first")
-    write_page(found, timed, args.results, tasks=TASKS, methods=tuple(METHODS))
+    write_results(found, timed, args.results, tasks=TASKS, methods=tuple(METHODS))
     return 0
 
 

@@ -21,9 +21,10 @@ from typing import Any
 
 import numpy as np
 
-from cdmpp.files.atomic import read_json, write_json, write_text
-from cdmpp.machine import commit, machine, versions
+from cdmpp.files.atomic import read_json, write_json
 from cdmpp.metrics import mean_and_interval
+from cdmpp.pretrained import PRETRAINED
+from cdmpp.report.stamp import PROGRAMS, stamp, write_page
 from cdmpp.text import markdown_table
 from tests.benchmarks.search_timing import journal_entries
 from tests.paths import ROOT
@@ -251,12 +252,10 @@ def report(args: argparse.Namespace) -> None:
          "-" if name == "chance" else _interval([one[f"{name}_rank"] for one in found["tasks"]])]
         for name, text in _KEPT.items()
     ]  # fmt: skip
-    facts = {"commit": commit(), "machine": machine(), "versions": versions(), "kept": found,
-             "timed": timed,
+    facts = {"kept": found, "timed": timed,
              "summaries": [{"task": t, "seed": s, "verify": v, **{k: one[k] for k in
                             ("drafted", "built", "trials", "failed", "seconds")}}
                            for (t, s, v), one in summaries.items()]}  # fmt: skip
-    write_json(args.results / "search-verify.json", facts)
     text = (args.results / "search-verify.md").read_text(encoding="utf-8")
     tables = "\n\n".join(
         [markdown_table(["latency of verify=4 over verify=1", "ratio"], rows),
@@ -268,8 +267,10 @@ def report(args: argparse.Namespace) -> None:
                          "best of them over best of all", "Spearman"], searched)]
     )  # fmt: skip
     start, end = "<!-- tables -->\n", "\n<!-- end of tables -->"
-    head, tail = text.partition(start)[0], text.partition(end)[2]
-    write_text(args.results / "search-verify.md", f"{head}{start}{tables}{end}{tail}")
+    head, tail = text.partition(start)[0], text.partition(end)[2].partition("\n## Stamp")[0]
+    command = "python -m tests.benchmarks.search_verify run"
+    origin = stamp(command, schemas=PROGRAMS, models=[PRETRAINED])
+    write_page(args.results, "search-verify", f"{head}{start}{tables}{end}{tail}", facts, origin)
 
 
 def _ranks(timed: Mapping[str, Any]) -> list[list[str]]:
