@@ -1,8 +1,8 @@
-"""What the README says of results: every number looked up in the page that it is from.
+"""What README.md and docs/accuracy.md say: every number looked up in the page that it is from.
 
 python -m tests.claims    # writes docs/results/claims.md from claims.yaml
 
-An entry of claims.yaml has `readme`, a piece of the README with {} for each number, `page`, and
+An entry of claims.yaml has `readme`, a piece of either with {} for each number, `page`, and
 `numbers`, one for each {}. A number is at `cell` (`heading // beginning of the row // column`, in a
 table of the page), at `text` (a piece of the page with {} for the number) or `at` a path in its
 JSON (a list of one number a seed counts as its mean). `scale` multiplies it (1), `digits` are kept
@@ -30,7 +30,7 @@ from cdmpp.text import markdown_table
 from tests import evidence
 from tests.paths import ROOT
 
-README = ROOT / "README.md"
+SAID_IN = (ROOT / "README.md", ROOT / "docs" / "accuracy.md")
 PAGE = evidence.RESULTS / "claims.md"
 _NUMBER = r"-?\d[\d,]*(?:\.\d+)?"
 _INTERVAL = re.compile(rf"± ({_NUMBER})|\[({_NUMBER})[ %]*, ({_NUMBER})[ %]*\]")
@@ -38,9 +38,9 @@ _AROUND = 60
 _SHARE = re.compile(r"(?<![\w.])[\d,.]*\d %")
 _HEAD = """# Claims
 
-Every number of the README that is a result, with the page and the place that it is from; made of
-`claims.yaml` by `make claims`, and `tests/test_claims.py` fails when the README says another number
-than the page. The interval is the page's, 95 %: over seeds where it is `±`. `make evidence` says
+Every number of README.md and docs/accuracy.md that is a result, with the page and the place that it is from; made of
+`claims.yaml` by `make claims`, and `tests/test_claims.py` fails when they say another number than
+the page. The interval is the page's, 95 %: over seeds where it is `±`. `make evidence` says
 which pages are of today's code.
 
 """
@@ -76,6 +76,11 @@ class Claim:
     page: str
     numbers: tuple[Found, ...]
     is_made: bool
+
+
+def said() -> str:
+    """Returns the text of the pages that claim."""
+    return "\n\n".join(path.read_text("utf-8") for path in SAID_IN)
 
 
 def claims(readme: str, results: Path = evidence.RESULTS) -> list[Claim]:
@@ -213,7 +218,7 @@ def page(found: Sequence[Claim], readme: str) -> str:
         for number, one in enumerate(claim.numbers)
     ]  # fmt: skip
     rows = [[cell.replace("|", "/") for cell in row] for row in rows]
-    heads = ["the README says", "page", "number", "interval", "where", "command"]
+    heads = ["said", "page", "number", "interval", "where", "command"]
     rest = unclaimed(found, readme)
     lines = "\n".join(f"- {one.replace('|', '/')}" for one in rest)
     text = _HEAD + markdown_table(heads, rows) + "\n"
@@ -221,9 +226,9 @@ def page(found: Sequence[Claim], readme: str) -> str:
 
 
 if __name__ == "__main__":
-    readme_text = README.read_text("utf-8")
+    readme_text = said()
     every = claims(readme_text)
     write_text(PAGE, page(every, readme_text))
     wrong = [claim.text for claim in every if not claim.is_made]
-    print("\n".join(f"the README does not say: {one}" for one in wrong))
+    print("\n".join(f"not said: {one}" for one in wrong))
     sys.exit(bool(wrong))

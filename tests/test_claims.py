@@ -36,7 +36,7 @@ def page(tmp_path: Path) -> Path:
 
 
 def test_the_readme_says_what_the_pages_say() -> None:
-    readme = claims.README.read_text("utf-8")
+    readme = claims.said()
     found = claims.claims(readme)
     assert [claim.text for claim in found if not claim.is_made] == []
     assert claims.PAGE.read_text("utf-8") == claims.page(found, readme), "run: make claims"

@@ -26,8 +26,8 @@ SAYS = {
     "predict_onnx": "small on epyc-avx512-1c: ",
     "tune_with_our_model": "programs measured, the best takes",
 }
-#: Networks for `cdmpp compare`: a module to import, no script.
-MODULES = {"networks"}
+#: What commands are given: a module to import, no script.
+MODULES = {"kernel", "networks"}
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
 
