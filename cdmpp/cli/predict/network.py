@@ -7,26 +7,22 @@ import math
 import sys
 from collections.abc import Iterable, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cdmpp.errors import DataError
 from cdmpp.text import aligned, interval_text, percent_text, seconds_text, shortened
 from tvm_helper.replay.ways import (
     WAYS,
-    KernelAnswer,
     NetworkAnswer,
     NetworkQuestion,
     network_answers,
+    with_shares,
 )
 
 if TYPE_CHECKING:  # it imports torch
     from cdmpp.networks.predict import Estimate
 
 _KERNELS = 8
-_MEMORY_KEYS = (
-    "memory_bytes", "memory_low_bytes", "memory_high_bytes", "utilisation", "utilisation_low",
-    "utilisation_high", "memory_limit_bytes", "fits",
-)  # fmt: skip
 
 
 def predict_network(question: NetworkQuestion, *, as_json: bool, is_quiet: bool) -> None:
@@ -44,31 +40,11 @@ def predict_network(question: NetworkQuestion, *, as_json: bool, is_quiet: bool)
     except DataError as error:
         raise DataError(str(error).replace("method='export'", "--export")) from error
     if as_json:
-        print(json.dumps([_row(one) for one in found], allow_nan=False))
+        print(json.dumps([one.to_json() for one in found], allow_nan=False))
         return
     for number, (place, group) in enumerate(groupby(found, lambda one: (one.device, one.batch))):
         print("\n" if number else "", end="")
         _print_place(*place, list(group))
-
-
-def _row(one: NetworkAnswer) -> dict[str, Any]:
-    return {
-        "network": one.network, "batch": one.batch, "way": one.way, "mode": one.mode,
-        "device": one.device, "program_id": None, "latency_s": one.latency_s, "low_s": one.low_s,
-        "high_s": one.high_s, "measured_s": None, "out_of_distribution": bool(one.reasons),
-        "reasons": list(one.reasons), "schedule": one.schedule or None,
-        "kernels": [_kernel_row(kernel) for kernel in one.kernels],
-        **({} if one.eager is None else
-           {key: value for key, value in one.eager.to_json().items() if key in _MEMORY_KEYS}),
-    }  # fmt: skip
-
-
-def _kernel_row(one: KernelAnswer) -> dict[str, Any]:
-    alone = {} if one.prediction is None else one.prediction.to_json()
-    return alone | {
-        "name": one.name, "calls": one.calls, "shapes": list(one.shapes),
-        "in_network_s": one.in_network_s, "reason": one.reason or None,
-    }  # fmt: skip
 
 
 def _print_place(device: str, batch: int | None, found: Sequence[NetworkAnswer]) -> None:
@@ -110,15 +86,14 @@ def _print_memory(found: Iterable[NetworkAnswer]) -> None:
 
 
 def _print_kernels(one: NetworkAnswer) -> None:
-    whole_s = sum(kernel.calls * kernel.in_network_s for kernel in one.kernels) or 1.0
     rows = [
         [
             str(kernel.calls),
             shortened(kernel.name, 40),
             seconds_text(kernel.in_network_s),
-            percent_text(kernel.calls * kernel.in_network_s / whole_s, 0),
+            percent_text(share, 0),
         ]
-        for kernel in one.kernels[:_KERNELS]
+        for kernel, share in with_shares(one.kernels)[:_KERNELS]
     ]
     print(f"\n{WAYS[one.way]}: {one.schedule}")
     print(aligned([["calls", "kernel", "time of one", "share"], *rows], key=1))

@@ -1,0 +1,76 @@
+"""Routes beyond programs: files that are kept, and what is asked about them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("fastapi", reason="fastapi is not installed")
+
+from cdmpp.errors import UsageError
+from cdmpp.serve.client import Client
+from cdmpp.serve.routes.uploads import Uploads
+from tests.serve.serving import DEVICE, connect, said, server, write_model
+
+_BYTES = "application/octet-stream"
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("routes") / "run"
+    write_model(folder)
+    limits = {"most_body_bytes": 2000, "most_network_bytes": 4000, "most_kept_bytes": 6000}
+    with server(folder, **limits, most_network_devices=1) as (url, _):
+        yield url
+
+
+def sent(url: str, body: bytes, kind: str = _BYTES) -> tuple[int, dict[str, object]]:
+    """Returns the status and the answer to a file."""
+    head = f"POST /v1/networks HTTP/1.1\r\nHost: localhost\r\nContent-Type: {kind}\r\n"
+    with connect(url) as connection:
+        connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        head, _, content = said(connection).decode().partition("\r\n\r\n")
+    return int(head.split()[1]), json.loads(content)
+
+
+def test_a_file_is_kept_and_asked_about(url: str) -> None:
+    status, kept = sent(url, b"x" * 3000)  # more than other bodies may have
+    assert (status, kept["size_bytes"]) == (200, 3000)
+    with Client(url, tries=1) as client:
+        asked = {"network": kept["network"], "name": "mine", "devices": [DEVICE]}
+        answer = client.ask("POST", "/v1/network", asked)
+        assert answer["networks"] == [{"network": "mine", "device": DEVICE, "text": "x" * 3000}]
+        with pytest.raises(UsageError, match="2 devices; expected at most 1"):
+            client.ask("POST", "/v1/network", {**asked, "devices": [DEVICE, "t4"]})
+        with pytest.raises(UsageError, match="does not have this file"):
+            client.ask("POST", "/v1/network", {**asked, "network": "0" * 64})
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "status", "text"),
+    [
+        (b"", _BYTES, 422, "is empty"),
+        (b"PK\x03\x04" + b"x" * 40, _BYTES, 422, "may run what is in it"),
+        (b"x", "text/plain", 415, "as it is"),
+        (b"x" * 4001, _BYTES, 413, "expected at most 4000"),
+    ],
+)
+def test_files_that_are_not_taken(url: str, body: bytes, kind: str, status: int, text: str) -> None:
+    got, answer = sent(url, body, kind)
+    assert (got, text in json.dumps(answer)) == (status, True), answer
+
+
+def test_the_files_that_nobody_asks_for_go_first(tmp_path: Path) -> None:
+    uploads = Uploads(tmp_path, 25, suffix=".onnx")
+    first, second = uploads.keep(b"a" * 10), uploads.keep(b"b" * 10)
+    path = uploads.find(first)
+    assert uploads.keep(b"b" * 10) == second
+    assert uploads.find(first).read_bytes() == b"a" * 10
+    third = uploads.keep(b"c" * 10)
+    assert path.exists()
+    with pytest.raises(UsageError, match="not any more; send it again"):
+        uploads.find(second)
+    assert {file.name for file in tmp_path.iterdir()} == {f"{first}.onnx", f"{third}.onnx"}
