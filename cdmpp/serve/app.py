@@ -21,6 +21,7 @@ from cdmpp.serve.gate import App, Gate, error_body
 from cdmpp.serve.hot_models import HotModel
 from cdmpp.serve.measures import Measures
 from cdmpp.serve.options import ServeOptions
+from cdmpp.serve.routes.browsing import add_browsing
 from cdmpp.serve.routes.networks import add_networks
 from cdmpp.serve.service import Service, TooLargeError
 
@@ -45,6 +46,7 @@ def make_app(service: Service, options: ServeOptions, measures: Measures, folder
     _add_facts(app, service, gate, measures)
     add_compare(app)
     add_networks(app, service, options, folder)
+    add_browsing(app, options)
     _add_page(app)
     _add_errors(app)
     measures.routes = frozenset(getattr(route, "path", "") for route in app.routes)

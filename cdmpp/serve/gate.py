@@ -174,7 +174,10 @@ class _Answer:
         if message["type"] == "http.response.start":
             self.status = message["status"]
             own = (b"x-request-id", self._request_id.encode("ascii"))
-            message["headers"] = [*message.get("headers", ()), own, *_SAFE]
+            headers = list(message.get("headers", ()))
+            known = {name for name, _ in headers}  # a report has a policy of its own
+            safe = [header for header in _SAFE if header[0] not in known]
+            message["headers"] = [*headers, own, *safe]
         await self._send(message)
 
     async def refuse(self, refusal: Refused) -> None:

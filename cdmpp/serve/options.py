@@ -24,6 +24,8 @@ class ServeOptions:
         host: address to listen on; another one than this machine's own needs a token.
         port: 0 = any free one.
         token_file: file whose first line every request has to show; None = none.
+        results: folder of tables to browse; None = docs/results of a checkout, where it is one.
+        runs: folder of run folders to compare; None = none.
         workers: processes that read programs.
         most_programs: programs x devices of one request.
         most_explained: likewise of a request that asks why: each takes a second.
@@ -45,6 +47,8 @@ class ServeOptions:
     host: str = "127.0.0.1"
     port: int = 8080
     token_file: Path | None = None
+    results: Path | None = None
+    runs: Path | None = None
     workers: int = 1
     most_programs: int = 4096
     most_explained: int = 16

@@ -29,6 +29,8 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select, WebDriverWait
 
+from tests.paths import ROOT
+from tests.report.run_folders import write_run
 from tests.serve.onnx_files import small_network
 from tests.serve.serving import running
 
@@ -44,8 +46,12 @@ _RECORDS = '{"i": [["[\\"<script>alert(1)</script>\\"]", "llvm"], [[], []]], "r"
 
 
 @pytest.fixture(scope="module")
-def url() -> Iterator[str]:
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    runs = tmp_path_factory.mktemp("runs")
+    write_run(runs / "roofline-0", "roofline", epochs=12)
+    write_run(runs / "roofline-1", "roofline", seed=1, epochs=12)
     command = [sys.executable, "-m", "cdmpp.cli.main", "serve", "--port", "0", "--json"]
+    command += ["--results", str(ROOT / "docs/results"), "--runs", str(runs)]
     with running(command) as (line, _):
         yield str(json.loads(line)["url"])
 
@@ -224,6 +230,54 @@ def test_a_transformer_is_compared_on_devices(browser: Chrome, url: str) -> None
     again(browser, url)
     assert shown(browser, "#compared table")
     assert browser.find_element(By.ID, "compared").text == text
+    check_quiet(browser, url)
+
+
+def test_results_are_narrowed_down_and_sorted(browser: Chrome, url: str) -> None:
+    ready(browser, url, "#view=results&table=tenset&group=test&device=all")
+    shown(browser, "#results-board table")
+    Select(browser.find_element(By.ID, "results-device")).select_by_value("xeon-avx2-2c")
+    WebDriverWait(browser, _WAIT_S).until(lambda b: "device=xeon-avx2-2c" in b.current_url)
+    column = "#results-board th:nth-child(4) button"
+    for state in ("ascending", "descending"):
+        browser.find_element(By.CSS_SELECTOR, column).send_keys(Keys.ENTER)
+        cells = browser.find_elements(By.CSS_SELECTOR, "#results-board td:nth-child(4)")
+        values = [float(cell.text.split()[0]) for cell in cells]
+        assert values == sorted(values, reverse=state == "descending")
+        assert browser.find_elements(By.CSS_SELECTOR, f"th[aria-sort={state}]")
+    assert "sort=mape" in browser.current_url
+    picture(browser, "page-results", 1400)
+    check_accessible(browser)
+    check_narrow(browser)
+    text = browser.find_element(By.ID, "results-board").text
+    again(browser, url)
+    shown(browser, "#results-board table")
+    assert browser.find_element(By.ID, "results-board").text == text
+    Select(browser.find_element(By.ID, "results-table")).select_by_value("cross-model")
+    assert "ahead" in shown(browser, "#results-board details").get_attribute("textContent")
+    check_quiet(browser, url)
+
+
+def test_runs_are_compared_and_lead_to_their_reports(browser: Chrome, url: str) -> None:
+    ready(browser, url, "#view=runs")
+    for box in browser.find_elements(By.CSS_SELECTOR, "#runs-choice input"):
+        box.send_keys(Keys.SPACE)
+    browser.find_element(By.CSS_SELECTOR, "#runs button").send_keys(Keys.ENTER)
+    assert "do not compare" in shown(browser, "#runs-compared .warning").text
+    assert len(browser.find_elements(By.CSS_SELECTOR, "svg.curves polyline")) == 4
+    picture(browser, "page-runs", 1400)
+    check_accessible(browser)
+    check_narrow(browser)
+    text = browser.find_element(By.ID, "runs-compared").text
+    for heading in ("Learning curves", "Errors by task", "Worst programs"):
+        assert heading in text
+    again(browser, url)
+    shown(browser, "#runs-compared table")
+    assert browser.find_element(By.ID, "runs-compared").text == text
+    report = browser.find_element(By.CSS_SELECTOR, "#runs-compared a").get_attribute("href")
+    browser.get(str(report))
+    assert shown(browser, "h1").text == "Run roofline-0"
+    check_accessible(browser)
     check_quiet(browser, url)
 
 

@@ -3,10 +3,15 @@
 import { restoreCompare, wireCompare } from "./compare.js";
 import { isNetwork, readNetwork, restoreNetwork, wireNetwork } from "./network.js";
 import { readProgram, restorePredict, wirePredict } from "./predict.js";
+import { restoreResults, wireResults } from "./results.js";
+import { restoreRuns, wireRuns } from "./runs.js";
 import { $, ask, asked, fillDevices, filterDevices, remember, say, useToken } from "./shared.js";
 import { el, significant, table } from "./words.js";
 
-const RESTORE = { predict: restorePredict, network: restoreNetwork, compare: restoreCompare, devices: restoreDevices, models: () => {} };
+const RESTORE = {
+  predict: restorePredict, network: restoreNetwork, compare: restoreCompare, results: restoreResults,
+  runs: restoreRuns, devices: restoreDevices, models: () => {},
+};
 const COLUMNS = [
   ["name", "label"], ["kind", "kind"], ["vendor", "vendor"], ["architecture", "architecture"],
   ["core_count", "cores"], ["threads", "threads"], ["simd_bits", "SIMD bits"],
@@ -72,6 +77,8 @@ function wire() {
   wirePredict();
   wireNetwork();
   wireCompare();
+  wireResults();
+  wireRuns();
   filterDevices("device-filter", "device-choice");
   filterDevices("net-filter", "net-choice");
   $("registry-filter").addEventListener("input", () => {

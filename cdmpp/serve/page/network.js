@@ -6,6 +6,7 @@ import { markKernel, timeline } from "./timeline.js";
 import { el, interval, percent, scrolling, seconds, table } from "./words.js";
 import { explained } from "./why.js";
 
+const MOST = 8;
 const answers = new Map(); // what was asked already, so that going back is quick
 let sent = null; // {network, name, packed}
 let rows = [];
@@ -111,15 +112,20 @@ function show(device) {
     el("p", {}, `${interval(shown.latency_s, shown.low_s, shown.high_s)} an iteration, as TVM compiles it untuned: one kernel after another.`),
     timeline(shown, pick),
     el("h3", {}, `Kernels: ${shown.kernels.length}, called ${shown.timeline.length} times`),
-    scrolling("Kernels", kernels(shown)));
+    scrolling("Kernels", kernels(shown.kernels.slice(0, MOST), 0)));
+  const rest = shown.kernels.slice(MOST);
+  if (!rest.length) return;
+  const share = rest.reduce((sum, kernel) => sum + kernel.share, 0);
+  $("net-detail").append(el("details", {}, el("summary", {}, `${rest.length} more kernels with ${percent(share, 1)} of the time`),
+    scrolling("More kernels", kernels(rest, MOST))));
 }
 
-function kernels(one) {
-  const lines = one.kernels.map((kernel, place) => [
+function kernels(some, first) {
+  const lines = some.map((kernel, place) => [
     kernel.name, percent(kernel.share, 1), String(kernel.calls), seconds(kernel.in_network_s),
     el("td", { class: "text" }, kernel.shapes.join(", ")),
     kernel.tvmscript === null ? el("td", { class: "wrap" }, kernel.reason ?? "no program") : el("td", {},
-      el("button", { type: "button", "aria-label": `Why does ${kernel.name} take its time?`, onclick: () => pick(place) }, "Why?")),
+      el("button", { type: "button", "aria-label": `Why does ${kernel.name} take its time?`, onclick: () => pick(first + place) }, "Why?")),
   ]);
   return table(["kernel", "share", "calls", "time of one", "shapes", ""], lines, { class: "kernels" });
 }
@@ -137,7 +143,7 @@ async function why(place) {
   await busy("net-status", `Looking where the time of ${kernel.name} goes…`, async () => {
     const body = { programs: [{ tvmscript: kernel.tvmscript }], devices: [shown.device], model: $("net-model").value || null };
     const [found] = (await ask("/v1/explain", body)).explanations;
-    const text = `In the network ${seconds(kernel.in_network_s)} a call, ${kernel.calls} calls, ${percent(kernel.share, 1)} of its time; below is the kernel alone.`;
+    const text = `In the network ${seconds(kernel.in_network_s)} a call, called ${kernel.calls === 1 ? "once" : `${kernel.calls} times`}, ${percent(kernel.share, 1)} of its time; below is the kernel alone.`;
     $("net-why").replaceChildren(explained({ ...found, name: kernel.name }, el("p", {}, text)));
     $("net-why").querySelector("h2").focus();
   }, $("net-predict"));

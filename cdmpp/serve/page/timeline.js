@@ -14,11 +14,13 @@ export function timeline(row, pick) {
     ...lanes.flatMap((lane) => [
       lanes.length > 1 ? el("p", { class: "soft" }, lane) : null,
       svg("svg", { viewBox: `0 0 ${WIDTH} 40`, preserveAspectRatio: "none", "aria-hidden": "true" },
-        ...row.timeline.filter((one) => one.lanes.includes(lane)).map((one) => svg("rect", {
-          class: `series-${series.get(one.kind) ?? 0}`, "data-kernel": one.kernel,
-          x: (WIDTH * one.start_s) / total, width: Math.max(0.4, (WIDTH * one.time_s) / total), y: 0, height: 40,
-          onclick: () => pick(one.kernel),
-        }, svg("title", {}, `${row.kernels[one.kernel].name}: ${seconds(one.time_s)}`)))),
+        ...row.timeline.filter((one) => one.lanes.includes(lane)).map((one) => {
+          const width = (WIDTH * one.time_s) / total;
+          return svg("rect", {
+            class: `series-${series.get(one.kind) ?? 0}${width > 4 ? " wide" : ""}`, "data-kernel": one.kernel,
+            x: (WIDTH * one.start_s) / total, width: Math.max(0.4, width), y: 0, height: 40, onclick: () => pick(one.kernel),
+          }, svg("title", {}, `${row.kernels[one.kernel].name}: ${seconds(one.time_s)}`));
+        })),
     ]),
     el("div", { class: "axis", "aria-hidden": "true" }, ...axisTexts(total).map((text) => el("span", {}, text))),
     legend(row.timeline, series));
@@ -46,5 +48,5 @@ function legend(calls, series) {
   const entries = known.slice(0, KINDS).map(([kind, time]) => [series.get(kind), kind, time]);
   if (rest.length) entries.push([0, `${rest.length} more kinds`, rest.reduce((sum, [, time]) => sum + time, 0)]);
   return el("ul", { class: "legend", "aria-label": "Kinds of kernels and their share of the time" }, ...entries.map(([number, kind, time]) =>
-    el("li", {}, el("i", { class: `series-${number}` }), `${kind} ${percent(time / whole)}`)));
+    el("li", {}, el("i", { class: `series-${number}` }), `${kind} ${time < whole / 200 ? "< 1 %" : percent(time / whole)}`)));
 }

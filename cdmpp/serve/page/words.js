@@ -55,6 +55,11 @@ export function table(titles, rows, attributes = {}) {
   return el("table", attributes, el("thead", {}, el("tr", {}, ...head)), el("tbody", {}, ...lines));
 }
 
+/** A page of the server that opens beside this one. */
+export function link(path, text) {
+  return el("a", { href: path, target: "_blank", rel: "noopener" }, text);
+}
+
 export function scrolling(label, content) {
   return el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": label }, content);
 }
