@@ -14,18 +14,32 @@ TRIALS ?= 32
 DEVICE_DATA = $(if $(wildcard $(AUTOTVM)/manifest.json),--data autotvm=$(AUTOTVM))
 export OMP_NUM_THREADS ?= 2
 
-.PHONY: docker-steps bench-serve bench-by-name bench-autotune ablation priors bench-embedding bench-models bench-scoring tune-peers tables pretrained leaderboard bench-extract bench-conv bench-operators bench-bounds bench-search bench-replay data-a100 legacy-env ansor-test bench-ansor help venv demo test check exhaustive lines structure lint format bench golden report clean
+.PHONY: bench-sealed docker-steps bench-serve bench-by-name bench-autotune ablation priors bench-embedding bench-models bench-scoring tune-peers tables pretrained leaderboard bench-extract bench-conv bench-operators bench-bounds bench-search bench-replay data-a100 legacy-env ansor-test bench-ansor help venv demo test check exhaustive lines structure lint format bench golden report clean notebook lock licences claims evidence
 
 help:
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
+# LOCKED=cpu or LOCKED=pypi: exactly the versions and hashes of locks/, torch as a CPU build or as on PyPI;
+# TORCH_WHEELS: where pip finds the CPU build, a folder or a page, if its own settings do not say.
+TORCH_WHEELS ?=
+REQUIRED = $(if $(LOCKED),--require-hashes -r locks/all.lock -r locks/torch-$(LOCKED).lock $(TORCH_WHEELS:%=--find-links %),-r requirements.txt -r requirements-dev.txt)
+
 $(STAMP): requirements.txt requirements-dev.txt pyproject.toml setup.py
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.txt -r requirements-dev.txt
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -e .
+	$(BIN)/pip install --quiet --disable-pip-version-check $(REQUIRED)
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps $(if $(LOCKED),--no-build-isolation) -e .
 	@touch $@
 
 venv: $(STAMP) ## install everything into .venv
+
+LOCK = cache/lock/bin/uv pip compile --quiet --no-config --generate-hashes --no-annotate --custom-compile-command "make lock" --python-version 3.11
+lock: ## exact versions with hashes into locks/ (TORCH_WHEELS: where a CPU build of torch is)
+	$(PYTHON) -m venv cache/lock
+	cache/lock/bin/pip install --quiet --disable-pip-version-check uv==0.13.9
+	grep '^torch==' requirements.txt > cache/lock/torch.txt
+	$(LOCK) --universal requirements.txt requirements-dev.txt --excludes cache/lock/torch.txt -o locks/all.lock
+	$(LOCK) --universal cache/lock/torch.txt -c locks/all.lock -o locks/torch-pypi.lock
+	$(if $(TORCH_WHEELS),$(LOCK) --python-platform x86_64-manylinux_2_28 --find-links $(TORCH_WHEELS) cache/lock/torch.txt -c locks/all.lock -o locks/torch-cpu.lock)
 
 demo: $(STAMP) ## train on the shipped real measurements and print the table and the report
 	$(BIN)/python scripts/train.py --out runs/demo --seed 0
@@ -47,6 +61,9 @@ exhaustive: $(STAMP) ## the tests that make test samples, on everything (10 minu
 
 lines: $(STAMP) ## count the lines of the product, package by package
 	@$(BIN)/python -m tests.code_structure lines
+
+notebook: $(STAMP) ## run the notebook of examples/ and keep what it prints
+	$(BIN)/python -m tests.notebook
 
 structure: $(STAMP) ## write docs/code-structure.md from what the folders say of themselves
 	$(BIN)/python -m tests.code_structure write
@@ -90,7 +107,7 @@ bench-bounds: $(STAMP) $(TABLES) ## put lower bounds beside every measurement an
 	$(BIN)/python -m tests.benchmarks.bounds $(foreach d,$(BOUND_DATA),--data $(notdir $(d))=$(d)) --operators $(NEUSIGHT)
 
 bench-modules: $(STAMP) ## measure featurising modules in TVM's hands, beside TVM's own extractor
-	$(BIN)/python -m tests.benchmarks.module_speed --out docs/results/module-speed.md
+	$(BIN)/python -m tests.benchmarks.module_speed
 
 bench-scoring: $(STAMP) ## time scoring of search candidates beside TVM's XGBModel (MODEL=RUN)
 	OMP_NUM_THREADS=1 taskset -c 0 $(BIN)/python -m tests.benchmarks.scoring_speed --model $(MODEL) --out docs/results
@@ -104,11 +121,26 @@ bench-serve: $(STAMP) ## attack and load a server on this machine's loopback (10
 bench-replay: $(STAMP) ## replayed networks against measured ones (DEVICE=LABEL of this CPU, TRIALS=32): docs/results/replay.*
 	OMP_NUM_THREADS=1 TVM_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.replay_validation --device $(DEVICE) --trials $(TRIALS)
 
+bench-sealed: cache/data/sealed-cpu/manifest.json $(STAMP) ## judge the shipped model on kernels that no choice has seen: docs/results/sealed.*
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.sealed cache/data/sealed-cpu
+
 SEARCH_MODEL ?= pretrained
 bench-search: $(STAMP) ## searches under different cost models (hours on one core, resumable): docs/results/search.*
 	OMP_NUM_THREADS=1 TVM_NUM_THREADS=1 taskset -c 0 $(BIN)/python -m tests.benchmarks.search_campaign run --model $(SEARCH_MODEL)
 	OMP_NUM_THREADS=1 TVM_NUM_THREADS=1 taskset -c 0 $(BIN)/python -m tests.benchmarks.search_campaign remeasure
 	$(BIN)/python -m tests.benchmarks.search_campaign report
+
+# `make evidence RUN=1` makes them, `RUN="conv embedding"` only these; DEVICE names this machine's CPU.
+evidence: export NEUSIGHT := $(NEUSIGHT)
+evidence: export DEVICE := $(DEVICE)
+evidence: $(STAMP) ## which results are not of today's code, why, and what makes them (RUN=1: make them)
+	$(BIN)/python -m tests.evidence $(if $(RUN),run $(filter-out 1,$(RUN)))
+
+licences: $(STAMP) ## list the licences of all packages that are needed: docs/licences.md
+	$(BIN)/python -m tests.licences
+
+claims: $(STAMP) ## look up what the README says in the pages of results: docs/results/claims.md
+	$(BIN)/python -m tests.claims
 
 golden: $(STAMP) ## compare replayed records with the original TVM's results (GOLDEN=FILE)
 	$(BIN)/python scripts/golden.py $(GOLDEN) --network-info data/tenset-cpu/network_info

@@ -1,3 +1,43 @@
-"""cdmpp: how long a tensor program takes on a device, predicted without running it."""
+"""cdmpp: how long a tensor program takes on a device, predicted without running it.
+
+>>> import cdmpp
+>>> model = cdmpp.load("pretrained")
+>>> "epyc-avx512-1c" in model.devices
+True
+
+`docs/python.md` explains every name. Each loads its module when it is asked for, so that
+`import cdmpp` takes milliseconds; their types are in `__init__.pyi`.
+"""
+
+from importlib import import_module
+from typing import Any
 
 __version__ = "0.1.0"
+
+#: Public name -> where it is. The folders `devices` and `testing` have public names of their own.
+_PLACES = {
+    "CdmppError": "errors",
+    "Dataset": "api.dataset",
+    "ExplainedAnswer": "api.predictions",
+    "Model": "api.model",
+    "Predicted": "api.predictions",
+    "Predictions": "api.predictions",
+    "devices": "",
+    "load": "api.model",
+    "testing": "",
+    "train": "api.train",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Returns a public name of a module that need not be loaded before."""
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    place = _PLACES[name]
+    return (
+        getattr(import_module(f"cdmpp.{place}"), name) if place else import_module(f"cdmpp.{name}")
+    )
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_PLACES])

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import yaml
 
 from cdmpp.errors import UsageError
+from cdmpp.files.places import given_or_shipped
 
 Config = TypeVar("Config")
 
@@ -93,13 +94,13 @@ def dump_text(config: Any) -> str:
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """Returns the mapping in a YAML file; empty for an empty file.
+    """Returns the mapping in a YAML file, yours or a shipped one; empty for an empty file.
 
     Raises:
         UsageError: unreadable, not YAML, or no mapping.
     """
     try:
-        value = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        value = yaml.safe_load(given_or_shipped(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(
             f"{path}: cannot read the configuration ({error.strerror}); give an existing YAML file"

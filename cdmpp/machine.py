@@ -7,12 +7,13 @@ import os
 import platform
 import re
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from cdmpp import __version__
 from cdmpp.errors import UsageError
-from cdmpp.files.places import package_folder
+from cdmpp.files.places import is_checkout, package_folder
 
 _CPU = Path("/sys/devices/system/cpu/cpu0")
 CACHE_FOLDER = _CPU / "cache"
@@ -31,9 +32,27 @@ def versions() -> dict[str, str]:
 
 def commit() -> str | None:
     """Returns the commit of the checkout that this package is in, if it is in one."""
+    if not is_checkout():  # an installed package may lie in the checkout of something else
+        return None
+    return _git("rev-parse", "HEAD")
+
+
+def is_changed(folders: Sequence[str]) -> bool | None:
+    """Returns whether files of the checkout are not as its commit has them; None without one.
+
+    Args:
+        folders: where to look, from the top of the checkout.
+    """
+    if not is_checkout():
+        return None
+    found = _git("status", "--porcelain", "--", *(f":/{folder}" for folder in folders))
+    return None if found is None else bool(found)
+
+
+def _git(*arguments: str) -> str | None:
     try:
         done = subprocess.run(
-            ["git", "rev-parse", "HEAD"],
+            ["git", *arguments],
             cwd=package_folder("cdmpp"),
             capture_output=True,
             text=True,

@@ -20,10 +20,11 @@ LAYERS = (
     "nn analytic",
     "models networks replay profiling",
     "training",
-    "report",
+    "report testing",
     "compare",
     "serve",
     "autotune benchmark tvm_helper",
+    "api",
     "cli",
 )
 MOST_MODULES = 15

@@ -60,7 +60,7 @@ def open_storage(place: str, *, lease_s: float) -> BaseStorage:
             )
     except ImportError as error:
         raise UsageError(
-            f"PostgreSQL needs a driver ({error}); run `pip install cdmpp[autotune]`"
+            f"PostgreSQL needs a driver ({error}); install one with: pip install 'cdmpp[autotune]'"
         ) from error
     except SQLAlchemyError as error:
         reason = str(error).strip().splitlines()[0]

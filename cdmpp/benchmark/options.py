@@ -163,9 +163,7 @@ class SuiteOptions:
 
 
 def configs_dir() -> Path:
-    """Returns the folder of the shipped configurations: beside the package, else below the working
-    directory.
-    """
+    """Returns the folder of the shipped configurations."""
     places = shipped_places("configs")
     return next((place for place in places if place.is_dir()), places[-1])
 

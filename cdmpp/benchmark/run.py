@@ -25,8 +25,8 @@ from cdmpp.benchmark.plan import SuiteCell
 from cdmpp.benchmark.run_cell import run_cell
 from cdmpp.datasets.samples import Samples
 from cdmpp.errors import CdmppError, NotApplicableError, UsageError
-from cdmpp.machine import commit, versions
 from cdmpp.nn.loop.one_thread import one_thread_each
+from cdmpp.report.stamp import PROGRAMS, stamp
 from cdmpp.timing.stats import timer
 
 #: A cell that was running when a process died is tried once more.
@@ -134,8 +134,7 @@ def execute_cell_on(cell: SuiteCell, samples: Callable[[], Samples], runs_dir: P
     origin = {
         "cpu_s": time.process_time() - cpu,
         "wall_s": time.perf_counter() - started,
-        "commit": commit(),
-        "versions": versions(),
+        "stamp": stamp(cell.id, schemas=PROGRAMS),
     }
     write_cell(runs_dir, cell, status=status, reason=reason, value={**origin, **value})
 

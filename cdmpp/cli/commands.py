@@ -7,6 +7,8 @@ import importlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from cdmpp.cli.guide import examples_text
+
 
 class Command(NamedTuple):
     """A command of `cdmpp`, or a part of one.
@@ -249,6 +251,7 @@ COMMANDS = (
             ),
         ),
     ),
+    Command("completion", "print a script that completes commands in your shell", "completion"),
 )
 
 #: What those need who maintain cdmpp, apart in the help.
@@ -275,24 +278,51 @@ class CommandParser(argparse.ArgumentParser):
 
     command: Command | None = None
 
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parses as the base class does, with the options of the command."""
+    def fill(self) -> None:
+        """Adds the options of the command; a second time does nothing."""
         command, self.command = self.command, None
         if command is not None:
             _fill(self, command)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parses as the base class does, with the options of the command."""
+        self.fill()
         return super().parse_known_args(args, namespace)
+
+    def format_help(self) -> str:
+        """Returns the help, of a command with its examples."""
+        words = self.prog.partition(" ")[2]
+        text = super().format_help()
+        return f"{text}\n{examples_text(words)}\n" if words else text
+
+    def parts(self) -> list[CommandParser]:
+        """Returns the parsers of the sub-commands, with their options."""
+        self.fill()
+        groups = [a for a in self._actions if isinstance(a, argparse._SubParsersAction)]
+        return [part for group in groups for part in group.choices.values()]
+
+
+def filled(parser: CommandParser) -> list[CommandParser]:
+    """Returns a parser and those of all its sub-commands, with their options."""
+    return [parser, *(below for part in parser.parts() for below in filled(part))]
 
 
 def add_commands(
-    parser: CommandParser, commands: Sequence[Command], dest: str, others: Sequence[Command] = ()
+    parser: CommandParser,
+    commands: Sequence[Command],
+    dest: str,
+    others: Sequence[Command] = (),
+    *,
+    is_required: bool = True,
 ) -> None:
     """Adds a table of commands to a parser.
 
     Args:
         dest: attribute that gets the typed name.
         others: commands that the list of the help leaves out.
+        is_required: whether one has to be typed.
     """
-    parts = parser.add_subparsers(dest=dest, required=True, metavar="COMMAND")
+    parts = parser.add_subparsers(dest=dest, required=is_required, metavar="COMMAND")
     for command in commands:
         parts.add_parser(command.name, help=command.help).command = command
     for command in others:  # without a help they are in no list but the epilogue's

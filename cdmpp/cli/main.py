@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 from cdmpp import __version__
 from cdmpp.cli.commands import COMMANDS, MAINTAINERS_COMMANDS, CommandParser, add_commands
+from cdmpp.cli.guide import questions_text
 from cdmpp.errors import CdmppError
 
 _EXIT_INTERRUPTED = 130
@@ -26,6 +27,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: arguments without the program's name; None = those of the process.
     """
     args = build_parser().parse_args(argv)
+    if args.command is None:
+        print(questions_text())
+        return 0
     _set_up_logging(args.verbose, is_quiet=args.quiet)
     is_timed = getattr(args, "profile", False)
     try:
@@ -58,7 +62,7 @@ def build_parser() -> CommandParser:
     parser.add_argument("--version", action="version", version=f"cdmpp {__version__}")
     parser.add_argument("-v", "--verbose", action="count", default=0, help="say more")
     parser.add_argument("-q", "--quiet", action="store_true", help="no progress")
-    add_commands(parser, COMMANDS, "command", MAINTAINERS_COMMANDS)
+    add_commands(parser, COMMANDS, "command", MAINTAINERS_COMMANDS, is_required=False)
     return parser
 
 

@@ -48,8 +48,7 @@ def record_folders(cache_dir: Path) -> list[RecordFolder]:
 
 
 def shipped_folders() -> list[RecordFolder]:
-    """Returns the shipped folders that are here: beside the package, or below the working
-    directory.
+    """Returns the shipped folders that are here.
 
     Raises:
         DataError: one is damaged.

@@ -36,6 +36,15 @@ def load_registry(folders: Iterable[Path] = ()) -> dict[str, DeviceSpec]:
     return devices
 
 
+def list_devices(folders: Iterable[Path] = ()) -> list[DeviceSpec]:
+    """Returns the devices that are known, those of `folders` too, by label.
+
+    Raises:
+        DeviceError: a file that is not as it should be.
+    """
+    return [spec for _, spec in sorted(load_registry(folders).items())]
+
+
 def load_aliases(folders: Iterable[Path] = ()) -> dict[str, str]:
     """Returns other name (as `normal_name` gives it) -> label, of the same files.
 

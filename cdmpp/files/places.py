@@ -22,8 +22,24 @@ def beside_package() -> Path:
     return package_folder("cdmpp").parent
 
 
+def is_checkout() -> bool:
+    """Whether the package is used from a checkout: run there, or installed as editable."""
+    return (beside_package() / "pyproject.toml").is_file()
+
+
 def shipped_places(relative: Path | str) -> list[Path]:
-    """Returns where a folder of the repository may lie: beside the package, below the working
-    directory.
+    """Returns where a shipped file or folder of the repository may lie: in the checkout, or in the
+    installed package (`setup.py` says what a wheel holds); then below the working directory.
     """
-    return [beside_package() / relative, Path.cwd() / relative]
+    here = beside_package() if is_checkout() else package_folder("cdmpp") / "shipped"
+    return [here / relative, Path.cwd() / relative]
+
+
+def given_or_shipped(path: Path | str) -> Path:
+    """Returns a path as it was given; where nothing is there, the shipped file of that name, if
+    there is one (`configs/train/quick.yaml` from any folder).
+    """
+    path = Path(path)
+    if path.is_absolute() or path.exists():
+        return path
+    return next((place for place in shipped_places(path) if place.is_file()), path)

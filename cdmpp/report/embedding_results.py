@@ -14,11 +14,11 @@ from cdmpp.analytic.embedding.campaign import ROWS_FILE, read_folder, round_spre
 from cdmpp.analytic.embedding.errors import HISTOGRAM_EDGES, error_histogram, histogram_labels
 from cdmpp.analytic.embedding.evaluate import LINES, SPLITS, Judgement, judge_campaign
 from cdmpp.analytic.embedding.shapes import Pass
-from cdmpp.files.atomic import make_folder, sha256_file, write_json, write_text
-from cdmpp.machine import commit, versions
+from cdmpp.files.atomic import sha256_file, write_text
 from cdmpp.metrics import mean_and_interval, spearman
-from cdmpp.report.page import Page, Section, page_markdown
+from cdmpp.report.page import Page, Section
 from cdmpp.report.plots import COLOURS, new_figure, predicted_against_measured, svg_text
+from cdmpp.report.stamp import stamp, write_page
 from cdmpp.report.tables import Table, plain_table
 from cdmpp.text import percent_text, tidy_csv
 
@@ -116,7 +116,7 @@ def results_page(rows: Sequence[ResultRow], facts: dict[str, Any]) -> Page:
     """Returns the results page.
 
     Args:
-        facts: command, machine and data (see `cdmpp analytic embedding report`).
+        facts: machine and data (see `cdmpp analytic embedding report`).
     """
     table = {(e["split"], e["group"], e["line"]): e for e in summary(rows)}
     machine = facts["machine"]
@@ -156,7 +156,6 @@ def results_page(rows: Sequence[ResultRow], facts: dict[str, Any]) -> Page:
             "100,000 rows up). Another machine, another kernel and other shapes: it says what such "
             "formulas reach, and is no row of the tables.",
         ],
-        command=facts["command"],
     )
 
 
@@ -243,11 +242,7 @@ def embedding_report(
     spread = sorted(round_spread(campaign.rows))
     loads = [row.load_average for row in campaign.rows]
     facts: dict[str, Any] = {
-        "command": command,
-        "commit": commit(),
-        "versions": versions(),
         "machine": campaign.machine,
-        "data_hash": sha256_file(data / ROWS_FILE),
         "seeds": list(seeds),
         "measurements": len(campaign.rows),
         "points": points,
@@ -255,13 +250,11 @@ def embedding_report(
         "load_range": [min(loads), max(loads)],
         "round_spread": spread[len(spread) // 2] if spread else 0.0,
     }
-    page = page_markdown(results_page(rows, facts))
     value = {**facts, "summary": summary(rows)}
-    make_folder(out, what="results")
-    write_text(out / "embedding.md", page)
+    found = stamp(command, data={data.name: sha256_file(data / ROWS_FILE)})
+    page = write_page(out, "embedding", results_page(rows, facts), value, found)
     write_text(out / "embedding.csv", results_csv(rows, "cpu-1t"))
-    write_json(out / "embedding.json", value)
-    return value, page
+    return {"stamp": found, **value}, page
 
 
 def _cell(entry: dict[str, Any] | None) -> str:

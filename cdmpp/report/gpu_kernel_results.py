@@ -13,9 +13,9 @@ from cdmpp.analytic.gpu_kernels.judging import (
     mean_over_seeds,
 )
 from cdmpp.analytic.gpu_kernels.table import FILES
-from cdmpp.files.atomic import make_folder, sha256_file, write_json, write_text
-from cdmpp.machine import commit, machine, versions
-from cdmpp.report.page import Page, Section, page_markdown
+from cdmpp.files.atomic import sha256_file, write_text
+from cdmpp.report.page import Page, Section
+from cdmpp.report.stamp import stamp, write_page
 from cdmpp.report.tables import Table, plain_table
 from cdmpp.text import tidy_csv
 
@@ -40,7 +40,7 @@ _NOTES = (
 )
 
 
-def results_page(judged: JudgedKernels, *, command: str) -> Page:
+def results_page(judged: JudgedKernels) -> Page:
     """Returns the tables."""
     means = mean_over_seeds(judged.scores)
     return Page(
@@ -55,7 +55,6 @@ def results_page(judged: JudgedKernels, *, command: str) -> Page:
             Section("Rows that are judged nowhere", points=_left_out(judged)),
         ],
         notes=_NOTES,
-        command=command,
     )
 
 
@@ -65,21 +64,10 @@ def write_results(judged: JudgedKernels, out: Path, *, command: str, data: Path)
     Raises:
         DataError: the folder cannot be written.
     """
-    make_folder(out, what="results")
-    write_text(out / "gpu-kernels.md", page_markdown(results_page(judged, command=command)))
+    hashes = {name: sha256_file(data / name) for name in FILES.values()}
+    write_page(out, "gpu-kernels", results_page(judged), {}, stamp(command, data=hashes))
     rows = (row for score in judged.scores for row in score.tidy())
     write_text(out / "gpu-kernels.csv", tidy_csv(rows))
-    write_json(
-        out / "gpu-kernels.json",
-        {
-            "suite": "gpu-kernels",
-            "command": command,
-            "commit": commit(),
-            "versions": versions(),
-            "machine": machine(),
-            "data_hash": {name: sha256_file(data / name) for name in FILES.values()},
-        },
-    )
 
 
 def _device_table(means: _Means) -> Table:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from cdmpp.analytic.operators.evaluate import Score
 from cdmpp.analytic.operators.tables import PEERS, TABLES
-from cdmpp.files.atomic import make_folder, sha256_file, write_json, write_text
-from cdmpp.machine import commit, machine, versions
-from cdmpp.report.page import Page, Section, page_markdown
+from cdmpp.files.atomic import sha256_file, write_text
+from cdmpp.report.page import Page, Section
+from cdmpp.report.stamp import stamp, write_page
 from cdmpp.report.tables import Table, plain_table
 from cdmpp.text import tidy_csv
 
@@ -23,7 +23,7 @@ _NOTES = (
 )
 
 
-def results_page(scores: Sequence[Score], *, command: str) -> Page:
+def results_page(scores: Sequence[Score]) -> Page:
     """Returns the tables."""
     tables = {
         "Instances in whole models, same rows for all": _instance_table(scores),
@@ -40,7 +40,6 @@ def results_page(scores: Sequence[Score], *, command: str) -> Page:
         lead="Cells: mean / median absolute error, in percent.",
         sections=[Section(title, tables=[table]) for title, table in tables.items()],
         notes=_NOTES,
-        command=command,
     )
 
 
@@ -50,21 +49,10 @@ def write_results(scores: Sequence[Score], out: Path, *, command: str, data: Pat
     Raises:
         DataError: the folder cannot be written.
     """
-    make_folder(out, what="results")
-    write_text(out / "operators.md", page_markdown(results_page(scores, command=command)))
-    write_text(out / "operators.csv", tidy_csv(row for score in scores for row in score.tidy()))
     files = sorted(path for path in data.rglob("*.csv.gz"))
-    write_json(
-        out / "operators.json",
-        {
-            "suite": "operators",
-            "command": command,
-            "commit": commit(),
-            "versions": versions(),
-            "machine": machine(),
-            "data_hash": {str(path.relative_to(data)): sha256_file(path) for path in files},
-        },
-    )
+    hashes = {str(path.relative_to(data)): sha256_file(path) for path in files}
+    write_page(out, "operators", results_page(scores), {}, stamp(command, data=hashes))
+    write_text(out / "operators.csv", tidy_csv(row for score in scores for row in score.tidy()))
 
 
 def _instance_table(scores: Sequence[Score]) -> Table:

@@ -147,7 +147,7 @@ class ProgramReader:
         """Returns what a network takes on every device, kernel by kernel, as JSON.
 
         Args:
-            path: ONNX file, named by its content.
+            path: file with a network, named by its content.
             name: what it is called.
             model: its folder and version.
             timeout_s: how long it may take.

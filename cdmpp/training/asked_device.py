@@ -14,19 +14,24 @@ from cdmpp.training.run_folder import ModelCard
 
 
 def asked_devices(
-    labels: Iterable[str], descriptions: Iterable[Path], card: ModelCard
+    devices: Iterable[str | DeviceSpec], descriptions: Iterable[Path], card: ModelCard
 ) -> list[DeviceSpec]:
     """Returns labelled and described hardware; where nothing is named, the devices that the model
     was trained for without measurements of them, or its only device.
 
     Args:
+        devices: labels, or hardware as it is.
         descriptions: files.
 
     Raises:
         DeviceError: as `asked_device` and `described_devices`.
         UsageError: a device is named twice, or none and the model was trained on several.
     """
-    specs = [asked_device(label, card) for label in dict.fromkeys(labels)]
+    given = list(devices)
+    asked = [one for place, one in enumerate(given) if one not in given[:place]]
+    specs = [
+        asked_device(one, card) if isinstance(one, str) else _asked_spec(one, card) for one in asked
+    ]
     for path in descriptions:
         specs += described_devices(path, card)
     names = [spec.name for spec in specs]
@@ -61,6 +66,25 @@ def asked_device(name: str, card: ModelCard) -> DeviceSpec:
     )
 
 
+def _asked_spec(spec: DeviceSpec, card: ModelCard) -> DeviceSpec:
+    """Returns hardware as it is; what the registry says of a device that was trained on is that
+    device.
+    """
+    trained = {one.name: one for one in card.devices}
+    if spec.name not in trained:
+        return spec
+    if spec not in (trained[spec.name], find_device(spec.name)):
+        raise _taken(spec.name)
+    return trained[spec.name]
+
+
+def _taken(name: str, where: str = "") -> DeviceError:
+    return DeviceError(
+        f"{where}{name!r} is a device that the model was trained on; expected another label for "
+        f"hardware that was not measured, or --device {name}"
+    )
+
+
 def described_devices(path: Path, card: ModelCard) -> list[DeviceSpec]:
     """Returns the devices of a user's file: hardware that the model has no measurements of.
 
@@ -73,8 +97,5 @@ def described_devices(path: Path, card: ModelCard) -> list[DeviceSpec]:
     trained = {spec.name for spec in card.devices}
     for spec in specs:
         if spec.name in trained:
-            raise DeviceError(
-                f"{path}: {spec.name!r} is a device that the model was trained on; expected "
-                f"another label for hardware that was not measured, or --device {spec.name}"
-            )
+            raise _taken(spec.name, f"{path}: ")
     return specs

@@ -291,6 +291,15 @@ def load_trained(directory: Path, *, with_code: bool = False) -> TrainedModel:
         DataError: there is no complete model, or it was written by another version of this format.
     """
     model, card = load_model(directory)
-    code = CodeModel.load(directory) if with_code else None
-    gpu_code = CodeModel.load(directory, kind="gpu") if with_code else None
-    return TrainedModel(model, card, TrainingTasks.load(directory), code, gpu_code)
+    trained = TrainedModel(model, card, TrainingTasks.load(directory))
+    return read_code(trained, directory) if with_code else trained
+
+
+def read_code(trained: TrainedModel, directory: Path) -> TrainedModel:
+    """Returns the model of a run folder with its models of machine code.
+
+    Raises:
+        DataError: as `load_trained`.
+    """
+    code, gpu_code = CodeModel.load(directory), CodeModel.load(directory, kind="gpu")
+    return replace(trained, code=code, gpu_code=gpu_code)

@@ -21,7 +21,7 @@ from cdmpp.datasets.samples import ProgramArrays, Samples
 from cdmpp.devices.registry import get_device
 from cdmpp.features.added_columns import LEAF_EXTRA_COUNT, LEAF_EXTRA_NAMES
 from cdmpp.features.schema import LEAF_FEATURE_NAMES
-from tests.models.synthetic import make_samples
+from cdmpp.testing.synthetic import make_samples
 
 CONV = ConvShapes.of(16, 32, 28, 64, 3, 1, 1)
 Leaf = dict[str, float]

@@ -11,7 +11,7 @@ import pytest
 from cdmpp.analytic.embedding.shapes import EmbeddingShape
 from cdmpp.analytic.recognise import recognise
 from cdmpp.features.tree import compact_ast
-from tests.models.synthetic import make_samples
+from cdmpp.testing.synthetic import make_samples
 
 tvm = pytest.importorskip("tvm")
 from tvm import te  # noqa: E402

@@ -10,8 +10,8 @@ from pathlib import Path
 from cdmpp.autotune import worker
 from cdmpp.autotune.objective import Parts, chosen_options
 from cdmpp.autotune.options import AutotuneOptions, PrunerOptions
+from cdmpp.testing.synthetic import make_samples
 from cdmpp.training.options import TrainOptions
-from tests.models.synthetic import make_samples
 
 TRIALS = 6
 OPTIONS = AutotuneOptions(

@@ -41,8 +41,8 @@ from cdmpp.errors import DataError, NotApplicableError, NotFiniteError, UsageErr
 from cdmpp.models.base import CostModel
 from cdmpp.models.options import SegmentMlpOptions
 from cdmpp.nn.options import LoopOptions
+from cdmpp.testing.synthetic import make_samples
 from cdmpp.training.options import TrainOptions
-from tests.models.synthetic import make_samples
 
 TRAIN = TrainOptions(
     model="segment-mlp",

@@ -12,7 +12,7 @@ import numpy as np
 from cdmpp.benchmark.options import SuiteDataset, SuiteFamily, SuiteModel, SuiteOptions
 from cdmpp.benchmark.plan import SuiteCell, dataset_facts, plan_cells
 from cdmpp.datasets.samples import Samples
-from tests.models.synthetic import make_samples
+from cdmpp.testing.synthetic import make_samples
 
 QUICK = (
     "gbdt.trees=5",

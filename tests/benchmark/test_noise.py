@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cdmpp.benchmark.noise_floor import noise_floor, noise_metrics
-from tests.models.synthetic import make_samples
+from cdmpp.testing.synthetic import make_samples
 
 
 def test_floor_is_what_a_perfect_model_shows_on_one_timing():

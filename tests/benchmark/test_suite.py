@@ -25,10 +25,10 @@ from cdmpp.datasets.judge import judge_everywhere
 from cdmpp.errors import DataError, NotApplicableError, UsageError
 from cdmpp.models.constant import ConstantCostModel
 from cdmpp.models.roofline import RooflineCostModel
+from cdmpp.testing.synthetic import FLOAT_ADD, make_samples
 from cdmpp.training.finetune.one_factor import fit_one_factor
 from cdmpp.training.uncertainty.calibration import INTERVAL_METRICS, calibrate
 from tests.benchmark.suites import CROSS_DEVICE, CROSS_MODEL, load_or_die, load_synthetic, plan
-from tests.models.synthetic import FLOAT_ADD, make_samples
 
 FOLDERS = {"synthetic": Path("synthetic")}
 

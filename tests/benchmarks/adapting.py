@@ -27,8 +27,8 @@ from cdmpp.datasets.samples import Samples
 from cdmpp.datasets.sampling import choose_tasks
 from cdmpp.datasets.selection import of_devices
 from cdmpp.datasets.splits import split
-from cdmpp.files.atomic import write_json, write_text
-from cdmpp.machine import machine, versions
+from cdmpp.files.atomic import write_json
+from cdmpp.report.stamp import PROGRAMS, stamp, write_page
 from cdmpp.training.finetune.adapt import TriedFits, comparable
 from cdmpp.training.finetune.choice import KEPT, task_errors
 from cdmpp.training.finetune.one_factor import as_device, fit_one_factor, with_devices
@@ -130,7 +130,7 @@ def run_cell(target: str, base: Path, budget: int, draw: int, samples: Samples) 
             name: task_errors(values, held_out.latency_s, held_out.task_id).tolist()
             for name, values in fits.held_out_s.items()
         },
-        "cpu_s": time.process_time() - started,
+        "cpu_s": time.process_time() - started, "stamp": stamp("", schemas=PROGRAMS),
     }  # fmt: skip
 
 
@@ -214,13 +214,15 @@ def page(work: Path) -> None:
     cells = cells_of(work)
     rows = summary(cells)
     facts = {
-        "command": "python -m tests.benchmarks.adapting run --work runs/adapting",
         "tuning": asdict(TUNING), "base": BASE, "passes": PASSES, "targets": TARGETS,
-        "machine": machine(), "versions": versions(), "rows": rows,
-        "cells": [{k: v for k, v in cell.items() if k != "held_out"} for cell in cells],
+        "rows": rows,
+        "cells": [
+            {k: v for k, v in cell.items() if k not in ("held_out", "stamp")} for cell in cells
+        ],
     }  # fmt: skip
-    write_json(RESULTS / "adapting.json", facts)
-    write_text(RESULTS / "adapting.md", markdown(rows, cells))
+    command = "python -m tests.benchmarks.adapting run --work runs/adapting"
+    found = stamp(command, schemas=PROGRAMS, parts=[cell.get("stamp") for cell in cells])
+    write_page(RESULTS, "adapting", markdown(rows, cells), facts, found)
 
 
 def markdown(rows: list[dict[str, Any]], cells: list[dict[str, Any]]) -> str:

@@ -26,6 +26,7 @@ from tvm import auto_scheduler
 
 from cdmpp.files.atomic import write_text
 from cdmpp.metrics import spearman
+from cdmpp.report.stamp import PROGRAMS, stamp, write_page
 from tests.ansor.ansor_tasks import DEVICE, TARGET, conv2d_task, matmul_task, search
 from tests.benchmarks.ansor_search_page import page
 from tvm_helper.cost_model.ansor.model import CdmppPythonModel
@@ -72,10 +73,8 @@ def main() -> int:
         "ranking": {task: _ranking(args, task, runs) for task in TASKS},
         "winners": {task: _winners(args, task, runs) for task in TASKS},
     }  # fmt: skip
-    text = json.dumps(result, indent=1) + "\n"
-    args.out.mkdir(parents=True, exist_ok=True)
-    write_text(args.out / "ansor.json", text)
-    write_text(args.out / "ansor.md", page(result))
+    found = stamp(result["command"], schemas=PROGRAMS, models=[args.model])
+    write_page(args.out, "ansor", page(result), result, found)
     print(args.out / "ansor.md")
     return 0
 

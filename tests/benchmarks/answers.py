@@ -17,10 +17,10 @@ from typing import Any
 import torch
 from torch.utils.benchmark import Timer
 
-from cdmpp.files.atomic import make_folder, write_json, write_text
-from cdmpp.machine import commit, machine, versions
+from cdmpp.files.atomic import make_folder, write_json
 from cdmpp.pretrained import PRETRAINED
 from cdmpp.replay.engine import ReplayOptions
+from cdmpp.report.stamp import PROGRAMS, stamp, write_page
 from cdmpp.text import interval_text, markdown_table, percent_text
 from tests.benchmarks.example_networks import REPLAYED
 from tests.benchmarks.replay_validation import exported
@@ -45,7 +45,11 @@ def main() -> int:
     make_folder(args.work, what="networks")
     make_folder(args.out, what="results")
     kept = args.out / "answers.json"
-    rows = json.loads(kept.read_text("utf-8"))["rows"] if kept.is_file() else []
+    models = ["pretrained", "pretrained:networks"]
+    origin = stamp("python -m tests.benchmarks.answers", schemas=PROGRAMS, models=models)
+    before = json.loads(kept.read_text("utf-8")) if kept.is_file() else {}
+    is_current = before.get("stamp", {}).get("models") == origin["models"]
+    rows = before["rows"] if is_current else []
     for name in args.networks:
         path = exported(f"{name}-b1", partial(REPLAYED[name], 1), args.work)
         asked: list[tuple[str, Path | str]] = [(device, PRETRAINED) for device in args.devices]
@@ -60,13 +64,10 @@ def main() -> int:
                 _measure(found, path, device, model)
             rows += found
             print(f"{name} on {device}", file=sys.stderr, flush=True)
-            write_json(kept, {
-                "command": "python -m tests.benchmarks.answers", "commit": commit(),
-                "machine": machine(), "versions": versions(), "rows": rows,
-            })  # fmt: skip
+            write_json(kept, {"stamp": origin, "rows": rows})
     order = [*DEVICES, *(row["device"] for row in rows)]
     rows.sort(key=lambda row: order.index(row["device"]))
-    write_text(args.out / "answers.md", page(rows))
+    write_page(args.out, "answers", page(rows), {"rows": rows}, origin)
     return 0
 
 

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from cdmpp.files.atomic import make_folder, write_json, write_text
-from cdmpp.machine import commit, machine
+from cdmpp.report.stamp import PROGRAMS, stamp, write_page
 from cdmpp.text import TIDY_COLUMNS, csv_text
 from tests.paths import ROOT
 
@@ -91,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
         if done.returncode:
             print(f"{study.name}: exit {done.returncode}; {done.stderr[-300:]}", flush=True)
             continue
-        value = {**_facts(json.loads(done.stdout)), "commit": commit(), "machine": machine()}
+        value = {**_facts(json.loads(done.stdout)), "stamp": stamp("", schemas=PROGRAMS)}
         write_json(path, {**value, "group": study.group, "seed": study.seed})
         print(f"{study.name}: {value['best']['values'][0]:.4f}", flush=True)
     return 0
@@ -111,16 +111,12 @@ def report(args: argparse.Namespace) -> int:
     found = finished(args.finished)
     if not found:
         raise SystemExit(f"{args.finished} has no finished study; run the step run first")
-    make_folder(args.results, what="results")
     text = "\n".join([*_head(), *_budget(found), *_pruning(found), *_trees(found)]) + "\n"
-    write_text(args.results / "autotune.md", text)
+    values = {f"{group}-{seed}": _facts(v) for (group, seed), v in sorted(found.items())}
+    parts = [value.get("stamp") for value in found.values()]
+    origin = stamp("make bench-autotune", schemas=PROGRAMS, parts=parts)
+    write_page(args.results, "autotune", text, {"studies": values}, origin)
     write_text(args.results / "autotune.csv", csv_text(TIDY_COLUMNS, _rows(found)))
-    write_json(args.results / "autotune.json", {
-        "command": "make bench-autotune",
-        "commits": sorted({str(value["commit"]) for value in found.values()}),
-        "machine": next(iter(found.values()))["machine"],
-        "studies": {f"{group}-{seed}": _facts(v) for (group, seed), v in sorted(found.items())},
-    })  # fmt: skip
     return 0
 
 

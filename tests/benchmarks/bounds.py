@@ -20,7 +20,7 @@ from cdmpp.analytic.operators.tables import OperatorTable, read_table
 from cdmpp.analytic.roofline.floor import floor_on, least_work_of_operators, sample_floor_s
 from cdmpp.datasets.cache import load_samples
 from cdmpp.devices.registry import get_device
-from cdmpp.machine import commit
+from cdmpp.report.stamp import stamp, write_page
 from cdmpp.text import markdown_table, seconds_text
 
 FloatArray = NDArray[np.float64]
@@ -95,7 +95,6 @@ def page(found: list[Compared]) -> str:
     share = 1 - len(broken) / max(total, 1)
     text = (
         "# Lower bounds beside measurements\n\n"
-        f"`make bench-bounds` (commit {commit() or 'unknown'}).\n\n"
         "The bound is what a program takes at the least on its device (`docs/bounds.md`). Of "
         f"{total:,} measurements {100 * share:.3f} % took at least the bound over {TOLERANCE}; "
         f"{len(broken)} took less. Bound over measurement: median, 99 % quantile, greatest.\n\n"
@@ -121,7 +120,7 @@ def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.bounds")
     parser.add_argument("--data", action="append", default=[], metavar="NAME=FOLDER")
     parser.add_argument("--operators", type=Path, metavar="DIR")
-    parser.add_argument("--out", type=Path, default=Path("docs/results/bounds.md"))
+    parser.add_argument("--out", type=Path, default=Path("docs/results"))
     args = parser.parse_args(arguments)
     found: list[Compared] = []
     for pair in args.data:
@@ -129,8 +128,7 @@ def main(arguments: list[str]) -> None:
         found += of_programs(name, Path(folder))
     if args.operators:
         found += of_operators(args.operators.name, args.operators)
-    args.out.write_text(page(found), encoding="utf-8")
-    print(args.out.read_text(encoding="utf-8"))
+    print(write_page(args.out, "bounds", page(found), {}, stamp("make bench-bounds")))
 
 
 if __name__ == "__main__":

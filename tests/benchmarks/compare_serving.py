@@ -21,8 +21,7 @@ from cdmpp.compare.serving import least_pass_s, serving_cell
 from cdmpp.compare.transformer import Pass, TransformerShape
 from cdmpp.devices.registry import get_device
 from cdmpp.errors import DataError
-from cdmpp.files.atomic import write_json, write_text
-from cdmpp.machine import commit, machine, versions
+from cdmpp.report.stamp import stamp, write_page
 from cdmpp.text import markdown_table, percent_text
 
 #: Contexts at which a continuation's steps are asked; between them they are taken as a line.
@@ -197,13 +196,10 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("docs/results"))
     args = parser.parse_args()
     rows = judge()
-    write_text(args.out / "compare-serving.md", page(rows))
-    content = {
-        "command": "python -m tests.benchmarks.compare_serving", "commit": commit(),
-        "versions": versions(), "machine": machine(), "rows": [asdict(row) for row in rows],
-    }  # fmt: skip
-    write_json(args.out / "compare-serving.json", content)
-    print(page(rows))
+    models = ("pretrained:gpu_kernels", "pretrained:operators")
+    found = stamp("python -m tests.benchmarks.compare_serving", models=models)
+    values = {"rows": [asdict(row) for row in rows]}
+    print(write_page(args.out, "compare-serving", page(rows), values, found))
     return 0
 
 

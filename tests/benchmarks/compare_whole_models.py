@@ -13,7 +13,6 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -21,12 +20,11 @@ from torch import Tensor, nn
 
 from cdmpp.compare.eager import OPERATORS, eager_cells
 from cdmpp.devices.registry import get_device
-from cdmpp.files.atomic import write_json, write_text
-from cdmpp.machine import commit, machine, versions
 from cdmpp.networks.graph.graph import NetworkGraph
 from cdmpp.networks.graph.live_memory import roofline_seconds
 from cdmpp.networks.graph.torch_graph import torch_graph
 from cdmpp.networks.predict import NetworkPredictor
+from cdmpp.report.stamp import stamp, write_page
 from cdmpp.text import markdown_table, percent_text
 
 LABELS = {
@@ -243,13 +241,10 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("docs/results"))
     args = parser.parse_args()
     rows = judge(args.folder)
-    write_text(args.out / "compare.md", page(rows))
-    content: dict[str, Any] = {
-        "command": "python -m tests.benchmarks.compare_whole_models NEUSIGHT", "commit": commit(),
-        "versions": versions(), "machine": machine(), "rows": [asdict(row) for row in rows],
-    }  # fmt: skip
-    write_json(args.out / "compare.json", content)
-    print(page(rows))
+    models = [f"pretrained:{name}" for name in ("gpu_kernels", "networks", "operators")]
+    command = "python -m tests.benchmarks.compare_whole_models $NEUSIGHT"
+    values = {"rows": [asdict(row) for row in rows]}
+    print(write_page(args.out, "compare", page(rows), values, stamp(command, models=models)))
     return 0
 
 

@@ -25,11 +25,11 @@ from cdmpp.datasets.cache import load_samples
 from cdmpp.datasets.extraction.machine_code import read_machine_code
 from cdmpp.datasets.samples import Samples
 from cdmpp.datasets.splits import split
-from cdmpp.files.atomic import write_columns, write_json, write_text
-from cdmpp.machine import commit, machine, versions
+from cdmpp.files.atomic import write_columns
 from cdmpp.metrics import Judged, mean_and_interval, spearman_by_task
 from cdmpp.models.ensemble import EnsembleCostModel
 from cdmpp.models.parts.labels import least_mape_factor
+from cdmpp.report.stamp import COMPILED, stamp, write_page
 from cdmpp.text import markdown_table, percent_text
 from cdmpp.training.machine_code.model import CodeModel, CodeRows
 from tests.benchmarks.measured_elsewhere import FRACTIONS, PASSES, SEEDS, trained_in
@@ -160,12 +160,8 @@ def page(files: list[Path]) -> None:
         tasks=", ".join(str(len(np.unique(one["task"]))) for one in tables),
     )  # fmt: skip
     out = ROOT / "docs" / "results"
-    facts = {
-        "command": "python -m tests.benchmarks.compiled run", "commit": commit(),
-        "versions": versions(), "machine": machine(), "interval_coverage": inside,
-    }  # fmt: skip
-    write_json(out / "compiled.json", {**facts, "lines": values})
-    write_text(out / "compiled.md", text)
+    found = stamp("python -m tests.benchmarks.compiled run", schemas=COMPILED)
+    write_page(out, "compiled", text, {"interval_coverage": inside, "lines": values}, found)
 
 
 def _judged(tables: list[dict[str, NDArray[Any]]], name: str) -> dict[str, Any]:

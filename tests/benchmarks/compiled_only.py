@@ -27,10 +27,10 @@ from cdmpp.conformal import owner_means
 from cdmpp.datasets.cache import load_samples
 from cdmpp.datasets.extraction.machine_code import read_machine_code
 from cdmpp.datasets.splits import uniform_draw
-from cdmpp.files.atomic import make_folder, write_json, write_text
-from cdmpp.machine import commit, machine, versions
+from cdmpp.files.atomic import make_folder, write_json
 from cdmpp.metrics import mean_and_interval
 from cdmpp.models.parts.pooling import pooled_features
+from cdmpp.report.stamp import COMPILED, stamp, write_page
 from cdmpp.text import markdown_table, percent_text
 from cdmpp.training.machine_code.core_time import core_log_s
 from tests.paths import ROOT
@@ -288,11 +288,8 @@ def page(work: Path) -> None:
             markdown_table(heads, rows),
         ]
     out = ROOT / "docs" / "results"
-    write_json(out / f"{NAME}.json", {
-        "command": "python -m tests.benchmarks.compiled_only run", "commit": commit(),
-        "versions": versions(), "machine": machine(), "seeds": [_short(one) for one in found],
-    })  # fmt: skip
-    write_text(out / f"{NAME}.md", "\n\n".join(texts) + "\n")
+    origin = stamp("python -m tests.benchmarks.compiled_only run", schemas=COMPILED)
+    write_page(out, NAME, "\n\n".join(texts), {"seeds": [_short(one) for one in found]}, origin)
 
 
 def _short(seed: dict[str, Any]) -> dict[str, Any]:

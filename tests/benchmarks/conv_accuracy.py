@@ -34,7 +34,8 @@ from cdmpp.analytic.conv.layers.table import LayerTable, device_rows, read_layer
 from cdmpp.analytic.conv.seer.judging import time_errors
 from cdmpp.analytic.conv.seer.splits import family_split, octave_split
 from cdmpp.analytic.conv.shapes import FloatArray, IntArray
-from cdmpp.files.atomic import sha256_file, write_json, write_text
+from cdmpp.files.atomic import sha256_file, write_text
+from cdmpp.report.stamp import stamp, write_page
 from cdmpp.text import TIDY_COLUMNS, csv_text, markdown_table
 from tests.paths import ROOT
 
@@ -314,8 +315,6 @@ def _left_out(
 
 def main() -> int:
     """Runs everything and writes the three files; returns the exit code."""
-    from cdmpp.machine import commit, machine, versions
-
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--layers", type=Path, default=LAYERS)
     parser.add_argument("--seeds", default="0,1,2")
@@ -324,27 +323,16 @@ def main() -> int:
     table = read_layers(args.layers)
     seeds = [int(text) for text in args.seeds.split(",")]
     drift = drift_lines(table)
+    found = stamp(COMMAND, data={DATASET: sha256_file(args.layers)})
+    values = {"suite": SUITE, "seeds": seeds, "options": asdict(LayerOptions()),
+              "published_rmspe": PUBLISHED_RMSPE}  # fmt: skip
     rows: list[tuple[Any, ...]] = []
     for part in run(table, seeds):
         # Written after every part: what is finished can be read while the rest runs.
         rows += part
         write_text(args.out / "conv.csv", csv_text(TIDY_COLUMNS, rows))
-        write_text(args.out / "conv.md", markdown(rows, drift))
+        write_page(args.out, "conv", markdown(rows, drift), values, found)
         print(f"{time.process_time():.0f} CPU s: {part[0][2]} seed {part[0][6]}", file=sys.stderr)
-    write_json(
-        args.out / "conv.json",
-        {
-            "suite": SUITE,
-            "command": COMMAND,
-            "commit": commit(),
-            "versions": versions(),
-            "machine": machine(),
-            "data_hash": {DATASET: sha256_file(args.layers)},
-            "seeds": seeds,
-            "options": asdict(LayerOptions()),
-            "published_rmspe": PUBLISHED_RMSPE,
-        },
-    )
     return 0
 
 

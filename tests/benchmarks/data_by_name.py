@@ -19,8 +19,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from cdmpp.files.atomic import write_json, write_text
-from cdmpp.machine import commit, machine, processor_name, versions
+from cdmpp.files.atomic import write_json
+from cdmpp.machine import processor_name
+from cdmpp.report.stamp import PROGRAMS, stamp, write_page
 from cdmpp.text import markdown_table, percent_text
 from tests.paths import ROOT
 
@@ -59,7 +60,8 @@ def run(label: str, work: Path, fetched: str | None) -> None:
         commands.insert(0, ["-m", "cdmpp.cli.main", "dataset", "fetch", label, "--from", fetched])
     steps = [timed(command, clone) for command in commands]
     metrics = json.loads((clone / "runs" / name / "metrics.json").read_text("utf-8"))
-    value = {"label": label, "steps": steps, "metrics": metrics, "commit": commit()}
+    value = {"label": label, "steps": steps, "metrics": metrics,
+             "stamp": stamp("", schemas=PROGRAMS)}  # fmt: skip
     write_json(kept, value)
 
 
@@ -95,9 +97,9 @@ def report(work: Path) -> None:
     texts = [_HEAD.format(machine=f"{processor_name()}, {os.cpu_count()} cores")]
     texts += [_table(found), *(_left_out(one) for one in found if "unmeasured" in one["metrics"])]
     texts += [_transcript(one) for one in found if len(one["steps"]) > 1]
-    facts = {"command": COMMAND, "commit": commit(), "versions": versions(), "machine": machine()}
-    write_json(OUT / "data-by-name.json", {**facts, "runs": [_without_text(one) for one in found]})
-    write_text(OUT / "data-by-name.md", "\n\n".join(texts) + "\n")
+    origin = stamp(COMMAND, schemas=PROGRAMS, parts=[one.get("stamp") for one in found])
+    values = {"runs": [_without_text(one) for one in found]}
+    write_page(OUT, "data-by-name", "\n\n".join(texts), values, origin)
 
 
 _HEAD = """# Data by name

@@ -28,6 +28,8 @@ from cdmpp.errors import CdmppError
 from cdmpp.features.compact_ast import CompactAst
 from cdmpp.files.atomic import write_json
 from cdmpp.models.assemble import AskedProgram, assemble_samples
+from cdmpp.pretrained import PRETRAINED
+from cdmpp.report.stamp import PROGRAMS, stamp
 from tvm_helper.compat import Target, import_tensor_intrinsics, tvm
 from tvm_helper.predict.explain import explain_programs
 from tvm_helper.predict.explanation import explain
@@ -74,7 +76,9 @@ def main() -> int:
             print(f"{len(rows)} {name}: {len(row['model'])} leaves", flush=True)
         if len(rows) == args.programs:
             break
-    write_json(args.out, {"cpu_s": time.process_time() - started, "programs": rows})
+    origin = stamp("", schemas=PROGRAMS, models=[PRETRAINED])
+    cpu_s = time.process_time() - started
+    write_json(args.out, {"cpu_s": cpu_s, "programs": rows, "stamp": origin})
     return 0
 
 

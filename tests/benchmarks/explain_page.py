@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cdmpp.files.atomic import write_json, write_text
-from cdmpp.machine import machine
 from cdmpp.metrics import spearman
-from cdmpp.report.page import Page, Section, page_markdown
+from cdmpp.pretrained import PRETRAINED
+from cdmpp.report.page import Page, Section
+from cdmpp.report.stamp import PROGRAMS, stamp, write_page
 from cdmpp.report.tables import plain_table
 from tests.paths import ROOT
 
@@ -55,10 +55,11 @@ def main() -> int:
         "changes": _changes(programs),
         "programs": len(programs), "leaves": sum(len(one["saved"]) for one in programs),
         "programs_with_cheap_guards": len(_cheap(programs)),
-        "cpu_s": measured["cpu_s"], "seed": _SEED, "machine": machine(),
+        "cpu_s": measured["cpu_s"], "seed": _SEED,
     }  # fmt: skip
-    write_json(args.out / "explain.json", {**facts, "measured": programs})
-    write_text(args.out / "explain.md", page_markdown(_page(facts)))
+    parts = [measured.get("stamp")]
+    found = stamp(_COMMAND, schemas=PROGRAMS, models=[PRETRAINED], parts=parts)
+    write_page(args.out, "explain", _page(facts), {**facts, "measured": programs}, found)
     return 0
 
 
@@ -168,7 +169,6 @@ def _page(facts: dict[str, Any]) -> Page:
             "sharing out was fixed beforehand; the measuring was tried on 40 programs of another "
             "campaign.",
         ],
-        command=_COMMAND,
         facts=[("CPU time of the measuring", f"{facts['cpu_s']:.0f} s"), ("seed", str(_SEED))],
     )  # fmt: skip
 

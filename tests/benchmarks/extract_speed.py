@@ -27,7 +27,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from cdmpp.files.atomic import write_text
 from tests.paths import ROOT
 
 SHIPPED = ROOT / "data" / "tenset-cpu"
@@ -296,18 +295,13 @@ def main() -> None:
     if args.phases:
         print(json.dumps(phases_here(*args.phases)))
         return
-    from cdmpp.files.atomic import write_json
-    from cdmpp.machine import commit, machine, versions
+    from cdmpp.report.stamp import PROGRAMS, stamp, write_page
     from tests.benchmarks.extract_text import FULL_RECORDS, outcomes_text, report_text
     from tvm_helper.native import native_library
 
     if native_library() is None:
         sys.exit("no C++ compiler, or CDMPP_NATIVE=0: there is nothing to time")
     result: dict[str, Any] = {
-        "command": COMMAND,
-        "commit": commit(),
-        "versions": versions(),
-        "machine": machine(),
         "load_before": os.getloadavg()[0],
         "datasets": [],
     }
@@ -327,14 +321,10 @@ def main() -> None:
         "from": "llvm conv2d", "minutes_1_core": minutes[0], "minutes_2_cores": minutes[1],
     }  # fmt: skip
 
-    write_json(args.out / "extract-speed.json", result)
-    pages = {
-        "extract-speed.md": report_text(result),
-        "ansor-gpu.md": outcomes_text(result, rows["ansor-gpu"]),
-    }
-    for name, text in pages.items():
-        write_text(args.out / name, text)
-        print(text)
+    found = stamp(COMMAND, schemas=PROGRAMS)
+    print(write_page(args.out, "extract-speed", report_text(result, found), result, found))
+    text = outcomes_text(rows["ansor-gpu"], found)
+    print(write_page(args.out, "ansor-gpu", text, {}, found))
 
 
 if __name__ == "__main__":

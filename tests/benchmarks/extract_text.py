@@ -8,16 +8,16 @@ from typing import Any
 FULL_RECORDS = 200 * 4000
 
 
-def report_text(result: dict[str, Any]) -> str:
+def report_text(result: dict[str, Any], stamp: dict[str, Any]) -> str:
     """Returns the Markdown page of a result."""
-    machine = result["machine"]
+    machine = stamp["machine"]
     lines = [
         "# Extraction speed",
         "",
         "Measure-record files to Parquet: gunzip, JSON and checks, program ids, replay, lowering, "
         "leaf vectors, writing. Native",
         f"featuriser, {machine['processor']}, {machine['cores']} cores, load "
-        f"{result['load_before']:.1f} before the run. Command: `{result['command']}`.",
+        f"{result['load_before']:.1f} before the run. Command: `{stamp['command']}`.",
         "",
         "| dataset | records | programs | with features | cores | wall s | CPU s | records/s | "
         "records per CPU s | peak MB |",
@@ -79,7 +79,7 @@ def report_text(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def outcomes_text(result: dict[str, Any], row: dict[str, Any]) -> str:
+def outcomes_text(row: dict[str, Any], stamp: dict[str, Any]) -> str:
     """Returns the Markdown page about what became of a dataset's records."""
     run, two = row["jobs_1"], row["jobs_2"]
     by_device: dict[str, dict[str, int]] = run["outcomes"]
@@ -97,7 +97,7 @@ def outcomes_text(result: dict[str, Any], row: dict[str, Any]) -> str:
         "them valid).",
         f"One core: {run['wall_s']:.1f} s, {run['peak_mb']:.0f} MB; two cores: {two['wall_s']:.1f} "
         f"s, {two['peak_mb']:.0f} MB (the largest process).",
-        f"Command: `{result['command']}`, {result['machine']['processor']}.",
+        f"Command: `{stamp['command']}`, {stamp['machine']['processor']}.",
         "",
         "| device | what became of the record | records |",
         "|---|---|---|",

@@ -35,13 +35,13 @@ from cdmpp.datasets.splits import uniform_draw, workload_of
 from cdmpp.datasets.tenset.record_file import read_records
 from cdmpp.devices.vector import device_vector
 from cdmpp.features.code_layout import CODE_LAYOUTS
-from cdmpp.files.atomic import replaced_folder, write_columns, write_json, write_text
-from cdmpp.machine import commit, machine, versions
+from cdmpp.files.atomic import replaced_folder, write_columns
 from cdmpp.metrics import Judged, mean_and_interval, spearman_by_task
 from cdmpp.models.parts.labels import least_mape_factor
 from cdmpp.models.parts.pooling import pooled_features
 from cdmpp.models.roofline import RooflineCostModel
 from cdmpp.records import program_id_of_text
+from cdmpp.report.stamp import PROGRAMS, stamp, write_page
 from cdmpp.text import markdown_table, percent_text
 from cdmpp.training.machine_code.model import CodeModel, CodeRows
 from tests.paths import ROOT, SHARED_DATA
@@ -211,16 +211,10 @@ def page(sets: dict[str, list[Table]]) -> None:
         }
         values[name] = {"lines": lines, **groups}
         parts.append(_section(name, tables[0], lines, groups))
-    write_json(
-        ROOT / "docs" / "results" / f"{NAME}.json",
-        {
-            "command": "python -m tests.benchmarks.gpu_code run", "commit": commit(),
-            "machine": machine(), "versions": versions(), "sets": values,
-        },
-    )  # fmt: skip
     counts = ", ".join(f"{count} of {label}" for label, count in PER_TASK.items())
     text = _PAGE.format(counts=counts, of_ansor=OF_ANSOR, folds=FOLDS, sections="\n".join(parts))
-    write_text(ROOT / "docs" / "results" / f"{NAME}.md", text)
+    found = stamp("python -m tests.benchmarks.gpu_code run", schemas=(*PROGRAMS, "gpu_code"))
+    write_page(ROOT / "docs" / "results", NAME, text, {"sets": values}, found)
 
 
 def _section(

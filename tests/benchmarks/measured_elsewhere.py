@@ -31,13 +31,13 @@ from cdmpp.datasets.samples import Samples
 from cdmpp.datasets.sampling import choose_tasks
 from cdmpp.datasets.selection import of_devices
 from cdmpp.datasets.splits import split
-from cdmpp.files.atomic import make_folder, write_columns, write_json, write_text
-from cdmpp.machine import commit, machine, versions
+from cdmpp.files.atomic import make_folder, write_columns, write_json
 from cdmpp.metrics import mean_and_interval
 from cdmpp.models.ensemble import EnsembleCostModel
 from cdmpp.models.options import EnsembleOptions
 from cdmpp.models.parts.labels import least_mape_factor
 from cdmpp.pretrained import PRETRAINED, model_folder
+from cdmpp.report.stamp import COMPILED, stamp, write_page
 from cdmpp.text import markdown_table, percent_text
 from cdmpp.training.estimates import TrainedModel, load_trained
 from cdmpp.training.finetune.adapt import TriedFits, comparable
@@ -220,12 +220,8 @@ def page(work: Path) -> None:
     values["new_device"] = _new_devices(work / "adapted")
     texts += [_ADAPTED, values["new_device"].pop("text")]
     out = ROOT / "docs" / "results"
-    facts = {
-        "command": "python -m tests.benchmarks.measured_elsewhere run", "commit": commit(),
-        "versions": versions(), "machine": machine(),
-    }  # fmt: skip
-    write_json(out / "measured-elsewhere.json", {**facts, **values})
-    write_text(out / "measured-elsewhere.md", "\n\n".join(texts) + "\n")
+    found = stamp("python -m tests.benchmarks.measured_elsewhere run", schemas=COMPILED)
+    write_page(out, "measured-elsewhere", "\n\n".join(texts), values, found)
 
 
 def _new_devices(folder: Path) -> dict[str, Any]:

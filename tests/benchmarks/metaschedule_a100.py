@@ -28,9 +28,9 @@ from cdmpp.datasets.judge import judge, judged, oracle_task_median
 from cdmpp.datasets.samples import Samples
 from cdmpp.datasets.selection import cap_programs, of_devices
 from cdmpp.datasets.splits import split, uniform_draw
-from cdmpp.files.atomic import make_folder, write_json, write_text
-from cdmpp.machine import commit, machine, versions
+from cdmpp.files.atomic import make_folder, write_text
 from cdmpp.metrics import mean_and_interval, top_k_score
+from cdmpp.report.stamp import PROGRAMS, stamp, write_page
 from cdmpp.text import markdown_table, percent_text, seconds_text, tidy_csv
 from cdmpp.training.estimates import load_trained
 from cdmpp.training.options import TrainOptions
@@ -183,15 +183,10 @@ def _write(
             entry.append(f"{text} / {np.mean(rank):.2f}" if rank else text)
         by_workload.append(entry)
     write_text(args.out / f"{NAME}.csv", tidy_csv(rows))
-    write_json(
-        args.out / f"{NAME}.json",
-        {
-            "command": "python -m tests.benchmarks.metaschedule_a100",
-            "commit": commit(), "machine": machine(), "versions": versions(),
-            "data_hash": a100.programs.data_hash, "read": read, "scores": scores,
-        },
-    )  # fmt: skip
-    write_text(args.out / f"{NAME}.md", _page(a100, table, by_workload, list(lines), args))
+    found = stamp("python -m tests.benchmarks.metaschedule_a100", schemas=PROGRAMS,
+                  data={"metaschedule-a100": a100.programs.data_hash})  # fmt: skip
+    page = _page(a100, table, by_workload, list(lines), args)
+    write_page(args.out, NAME, page, {"read": read, "scores": scores}, found)
 
 
 _SHOWN = (

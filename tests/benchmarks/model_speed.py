@@ -9,7 +9,6 @@ extracted programs. Writes model-speed.md and .json to --out.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import tempfile
@@ -25,8 +24,8 @@ from cdmpp.config import load_config
 from cdmpp.datasets.cache import load_samples
 from cdmpp.datasets.samples import Samples
 from cdmpp.datasets.splits import split
-from cdmpp.machine import commit, machine, versions
 from cdmpp.nn.loop.progress import TrainProgress
+from cdmpp.report.stamp import PROGRAMS, stamp, write_page
 from cdmpp.training.options import TrainOptions
 from cdmpp.training.run import new_model
 from tests.paths import ROOT
@@ -128,18 +127,13 @@ def main() -> int:
             prediction[kind].append(prediction_speed(models[kind], test))
         print(f"round {number + 1} of {chosen.rounds}", file=sys.stderr)
     result = {
-        "command": COMMAND,
         "training_samples_per_cpu_s": training,
         "predictions_per_cpu_s": prediction,
         "parameters": sizes,
         "programs": {"training": len(train), "test": len(test)},
-        "data_hash": samples.programs.data_hash,
-        "commit": commit(),
-        "versions": versions(),
-        "machine": machine(),
     }
-    (chosen.out / "model-speed.json").write_text(json.dumps(result, indent=1) + "\n")
-    (chosen.out / "model-speed.md").write_text(_page(result))
+    found = stamp(COMMAND, schemas=PROGRAMS, data={"tenset-cpu": samples.programs.data_hash})
+    write_page(chosen.out, "model-speed", _page(result), result, found)
     return 0
 
 
@@ -148,7 +142,7 @@ def _page(result: dict[str, Any]) -> str:
     lines = [
         "# Speed of the cost models",
         "",
-        f"`{result['command']}`: one thread, process CPU time, {len(prediction[ORIGINAL])} rounds "
+        f"`{COMMAND}`: one thread, process CPU time, {len(prediction[ORIGINAL])} rounds "
         f"that take turns, medians; `x` is the median over rounds of the ratio to `{ORIGINAL}` in "
         f"the same round. Shipped data, by task: {result['programs']['training']:,} training "
         f"samples, {result['programs']['test']:,} predicted from extracted programs.",

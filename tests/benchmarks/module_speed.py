@@ -21,7 +21,7 @@ import numpy as np
 from tvm.s_tir import meta_schedule
 
 from cdmpp.errors import CdmppError, DataError
-from cdmpp.files.atomic import write_text
+from cdmpp.report.stamp import PROGRAMS, stamp, write_page
 from tvm_helper.compat import Schedule, installed_versions
 from tvm_helper.native.modules import MODULE_PHASES, NativeModules
 from tvm_helper.programs.sampling import WORKLOADS, TargetKind, sample_schedules, sample_target
@@ -136,14 +136,14 @@ def _better(left: Speed, right: Speed) -> Speed:
     return Speed(max(left.per_s, right.per_s), max(left.per_cpu_s, right.per_cpu_s))
 
 
-def report(results: Sequence[ModuleSpeed], *, command: str, programs: int, rounds: int) -> str:
+def report(results: Sequence[ModuleSpeed], *, programs: int, rounds: int) -> str:
     """Returns the results as Markdown."""
     versions = ", ".join(f"{name} {version}" for name, version in installed_versions().items())
     load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
     lines = [
         "# Speed of featurising modules in TVM's hands",
         "",
-        f"`{command}`",
+        "`make bench-modules`",
         "",
         f"{_processor()}, {os.cpu_count()} cores, load average {load} when the last figure was "
         f"taken; Python {platform.python_version()}, {versions}, numpy {np.__version__}.",
@@ -203,7 +203,7 @@ def _processor() -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the benchmark and writes its page."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, required=True, help="the Markdown file to write")
+    parser.add_argument("--out", type=Path, default=Path("docs/results"))
     parser.add_argument("--programs", type=int, default=64, help="schedules a workload")
     parser.add_argument("--rounds", type=int, default=5, help="repetitions of every measurement")
     options = parser.parse_args(arguments)
@@ -214,9 +214,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for target in get_args(TargetKind)
             for workload in MEASURED
         ]  # fmt: skip
-        command = f"python -m tests.benchmarks.module_speed --out {options.out}"
-        text = report(results, command=command, programs=options.programs, rounds=options.rounds)
-        write_text(options.out, text)
+        text = report(results, programs=options.programs, rounds=options.rounds)
+        found = stamp("make bench-modules", schemas=PROGRAMS)
+        write_page(options.out, "module-speed", text, {}, found)
     except CdmppError as error:
         print(error, file=sys.stderr)
         return error.exit_code

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from cdmpp.errors import DataError
-from cdmpp.files.atomic import make_folder, write_json, write_text
-from cdmpp.machine import commit, machine, versions
+from cdmpp.files.atomic import write_text
 from cdmpp.metrics import mean_and_interval
 from cdmpp.networks.dataset.samples import TARGETS, assemble
 from cdmpp.networks.dataset.store import NetworkData
@@ -17,6 +16,7 @@ from cdmpp.networks.evaluate import METRICS, noise_floor
 from cdmpp.networks.graph.mode import MODES
 from cdmpp.networks.models.base import DEFAULT_MODEL, MODELS
 from cdmpp.networks.run import data_hash
+from cdmpp.report.stamp import stamp, write_page
 from cdmpp.text import tidy_csv
 from tests.benchmarks.network_models import OUTSIDE, OUTSIDE_FILE
 
@@ -45,17 +45,9 @@ def write_report(data: NetworkData, cells: Path, out: Path, *, speed: dict[str, 
     tuned = cells / "tune.json"
     tuning = json.loads(tuned.read_text()) if tuned.exists() else []
     device = ",".join(sorted({label.device for label in data.labels}))
-    make_folder(out, what="results")
-    write_text(out / "networks.csv", tidy_csv(_tidy(found, device)))
-    write_text(out / "networks.md", markdown(found, data, outside, tuning, speed))
-    write_json(
-        out / "networks.json",
+    write_page(
+        out, "networks", markdown(found, data, outside, tuning, speed),
         {
-            "command": COMMAND,
-            "commit": commit(),
-            "versions": versions(),
-            "data_hash": data_hash(data),
-            "machine": machine(),
             "measured_on": data.manifest.get("note", {}).get("machine"),
             **{
                 name: data.manifest.get("note", {}).get(name)
@@ -70,7 +62,9 @@ def write_report(data: NetworkData, cells: Path, out: Path, *, speed: dict[str, 
                 if cell["tree_shares"]
             },
         },
-    )
+        stamp(COMMAND, schemas=["networks"], data={"networks-cpu": data_hash(data)}),
+    )  # fmt: skip
+    write_text(out / "networks.csv", tidy_csv(_tidy(found, device)))
 
 
 def read_cells(folder: Path, wanted: str) -> list[dict[str, Any]]:

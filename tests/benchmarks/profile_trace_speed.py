@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from cdmpp.files.atomic import write_text
-from cdmpp.machine import commit, machine, versions
+from cdmpp.report.stamp import stamp, write_page
 from cdmpp.text import tidy_csv
 from cdmpp.timing.stats import enable_timers, timer
 from tests.paths import ROOT
@@ -116,12 +116,10 @@ def main() -> int:
         size = path.stat().st_size
         rounds = [read_in_a_process(path) for _ in range(chosen.rounds)]
     result = {
-        "command": COMMAND, "commit": commit(), "data_hash": digest, "trace_bytes": size,
-        "rounds": rounds, "idle_timer_ns": idle_timer_ns(), "versions": versions(),
-        "machine": machine(),
+        "trace_bytes": size, "rounds": rounds, "idle_timer_ns": idle_timer_ns(),
     }  # fmt: skip
-    (chosen.out / "profiling.json").write_text(json.dumps(result, indent=1) + "\n")
-    (chosen.out / "profiling.md").write_text(_page(result))
+    found = stamp(COMMAND, data={"trace": digest})
+    write_page(chosen.out, "profiling", _page(result), result, found)
     write_text(chosen.out / "profiling.csv", tidy_csv(_rows(result)))
     return 0
 

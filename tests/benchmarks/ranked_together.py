@@ -26,11 +26,11 @@ from numpy.typing import NDArray
 
 from cdmpp.datasets.cache import load_samples
 from cdmpp.datasets.samples import Samples
-from cdmpp.files.atomic import read_json, write_json, write_text
-from cdmpp.machine import commit, machine, versions
+from cdmpp.files.atomic import read_json, write_json
 from cdmpp.metrics import mean_and_interval, spearman
 from cdmpp.models.ensemble import EnsembleCostModel
-from cdmpp.pretrained import model_folder
+from cdmpp.pretrained import PRETRAINED, model_folder
+from cdmpp.report.stamp import PROGRAMS, stamp, write_page
 from cdmpp.text import markdown_table
 from cdmpp.training.estimates import TrainedModel, load_trained
 from cdmpp.training.run_folder import task_digest
@@ -287,7 +287,7 @@ def judge(args: argparse.Namespace) -> None:
     write_json(args.out / f"{args.step}.json", {
         "rows": _means(rows), "unchosen": _unchosen(pool, facts, lines),
         "tasks": len({row["task"] for row in rows}), "cpu_s": time.process_time() - began,
-        "commit": commit(), "machine": machine(), "versions": versions(),
+        "stamp": stamp("", schemas=PROGRAMS, models=[PRETRAINED]),
     })  # fmt: skip
 
 
@@ -324,7 +324,6 @@ def report(args: argparse.Namespace) -> None:
         step: read_json(args.out / f"{step}.json", what="replays", hint=f"run {step}")
         for step in ("judge", "develop")
     }
-    write_json(args.results / "ranked-together.json", found)
     tables = [_table(found[step]["rows"]) for step in ("judge", "develop")]
     rows = found["develop"]["unchosen"]
     sets = list(dict.fromkeys(row["set"] for row in rows))
@@ -342,7 +341,10 @@ def report(args: argparse.Namespace) -> None:
     for number, table in enumerate(tables):
         start, end = f"<!-- table {number} -->\n", f"\n<!-- end of table {number} -->"
         text = text.partition(start)[0] + start + table + end + text.partition(end)[2]
-    write_text(args.results / "ranked-together.md", text)
+    command = "python -m tests.benchmarks.ranked_together judge, develop, report"
+    parts = [found[step].pop("stamp", None) for step in found]
+    origin = stamp(command, schemas=PROGRAMS, models=[PRETRAINED], parts=parts)
+    write_page(args.results, "ranked-together", text.partition("\n## Stamp")[0], found, origin)
 
 
 def _table(rows: list[dict[str, Any]]) -> str:

@@ -26,12 +26,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from cdmpp.files.atomic import make_folder, write_atomic, write_json, write_text
-from cdmpp.machine import commit, machine, versions
+from cdmpp.files.atomic import make_folder, write_atomic, write_text
+from cdmpp.machine import machine
 from cdmpp.replay.calibration import fitted_gap_s
 from cdmpp.replay.costs import gather_costs
 from cdmpp.replay.engine import ReplayOptions, replay
 from cdmpp.replay.summary import replay_costs
+from cdmpp.report.stamp import COMPILED, stamp, write_page
 from cdmpp.text import tidy_csv
 from tests.benchmarks.example_networks import REPLAYED, Network, short_operators
 from tvm_helper.predict.predictor import Predictor
@@ -115,7 +116,7 @@ def judged(
     outcome = replay_costs(costs, ReplayOptions(gap_s=gap_s), device=device.name)
     return {
         "network": path.stem, "schedule": choice.kind, "is_calibrating": is_calibrating,
-        "predicted_at": commit(), "timed_on": known["timed_on"] if known else machine(),
+        "timed_on": known["timed_on"] if known else machine(),
         "operators": len(network.graph.operators), "gap_s": gap_s, "low_s": outcome.low_s,
         "high_s": outcome.high_s, "uncovered": len(costs.uncovered),
         "untuned": sum(bool(one.remark) for one in chosen.values()),
@@ -159,7 +160,9 @@ def main() -> int:
                 choice = ScheduleChoice("database", database=searched(path, args))
             calibrated = rows.get((_CALIBRATING, "first-valid"))
             gap_s = None if stem == _CALIBRATING or calibrated is None else calibrated["gap_s"]
-            row = rows[key] = judged(path, choice, predictor, gap_s, known)
+            origin = stamp("", schemas=COMPILED, models=[args.model])
+            row = judged(path, choice, predictor, gap_s, known) | {"stamp": origin}
+            rows[key] = row
             _write_all(_in_order(rows), args)
             print(f"{' '.join(key)}: replay {row['replay_error']:+.1%}, predicted "
                   f"{row['error']:+.1%}", file=sys.stderr, flush=True)  # fmt: skip
@@ -261,11 +264,10 @@ def _target(args: argparse.Namespace) -> Any:
 
 
 def _write_all(rows: list[dict[str, Any]], args: argparse.Namespace) -> None:
-    write_json(args.out / "replay.json", {
-        "command": "make bench-replay", "device": args.device, "model": args.model,
-        "versions": versions(), "rows": rows,
-    })  # fmt: skip
-    write_text(args.out / "replay.md", page(rows, args))
+    parts = [row.get("stamp") for row in rows]
+    found = stamp("make bench-replay", schemas=COMPILED, models=[args.model], parts=parts)
+    values = {"device": args.device, "model": args.model, "rows": rows}
+    write_page(args.out, "replay", page(rows, args), values, found)
     write_text(args.out / "replay.csv", table(rows, args))
 
 

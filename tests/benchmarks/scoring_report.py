@@ -7,13 +7,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cdmpp.files.atomic import make_folder, write_json, write_text
-from cdmpp.machine import commit, machine
-from cdmpp.report.page import Page, Section, page_markdown
+from cdmpp.files.atomic import write_text
+from cdmpp.report.page import Page, Section
+from cdmpp.report.stamp import PROGRAMS, stamp, write_page
 from cdmpp.report.tables import plain_table
 from cdmpp.text import percent_text, tidy_csv
 from cdmpp.training.estimates import TrainedModel
-from tvm_helper.compat import installed_versions
 
 if TYPE_CHECKING:
     from tests.benchmarks.scoring_speed import ScoringSpeed
@@ -32,25 +31,14 @@ def write_results(
     Raises:
         DataError: a file cannot be written.
     """
-    make_folder(out_dir, what="results")
-    page = _page(results, trained, command, candidates)
-    write_text(out_dir / "scoring.md", page_markdown(page))
+    page = _page(results, trained, candidates)
+    origin = stamp(command, schemas=PROGRAMS, data={"of the model": trained.card.data_hash})
+    write_page(out_dir, "scoring", page,
+               {"model": trained.card.kind, "candidates": candidates}, origin)  # fmt: skip
     write_text(out_dir / "scoring.csv", tidy_csv(_rows(results, candidates)))
-    origin = {
-        "command": command,
-        "commit": commit(),
-        "versions": installed_versions(),
-        "machine": machine(),
-        "data_hash": trained.card.data_hash,
-        "model": trained.card.kind,
-        "candidates": candidates,
-    }
-    write_json(out_dir / "scoring.json", origin)
 
 
-def _page(
-    results: Sequence[ScoringSpeed], trained: TrainedModel, command: str, candidates: int
-) -> Page:
+def _page(results: Sequence[ScoringSpeed], trained: TrainedModel, candidates: int) -> Page:
     load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
     titles = (
         "target", "workload", "leaves", "ours, candidates/s (clock)", "per CPU second",
@@ -79,8 +67,7 @@ def _page(
             "A column per CPU second stands beside each on the clock because machines are shared. "
             "What is not in the model is lowering, walking and the leaf columns."
         ],
-        command=command,
-        facts=[*machine().items(), ("load average when the last figure was taken", load)],
+        facts=[("load average when the last figure was taken", load)],
     )
 
 

@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from cdmpp.files.atomic import write_json
-from cdmpp.machine import commit, machine
+from cdmpp.report.stamp import PROGRAMS, stamp
 from tests.paths import ROOT
 
 #: Tasks that no model has seen: kinds of the trained data at other shapes.
@@ -42,13 +42,16 @@ TASKS = {
     "max_pool2d": "max_pool2d:c=72,h=56,w=56,k=3,s=2,p=1",
     "conv2d_transpose": "conv2d_transpose:ci=56,co=28,h=14,w=14,k=4,s=2,p=1",
 }
-#: Method -> (cost model's name, its options).
+#: Method -> (cost model's name, its options); `search`: `cdmpp search` with these settings, because
+#: TVM's own loop cannot build more than it runs.
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "random": ("random", {}),
     "xgb": ("xgb", {}),
     "xgb-warm0": ("xgb", {"num_warmup_samples": 0}),
     "cdmpp": ("cdmpp", {"finetune_every": 0}),
     "cdmpp-finetune": ("cdmpp", {"finetune_every": 16}),
+    "cdmpp-alone": ("cdmpp", {"finetune_every": 16, "safety_net": False}),
+    "cdmpp-verify": ("search", {"finetune_every": 16, "safety_net": False, "verify": 4}),
 }
 CHECKPOINTS = (16, 64, 256)
 #: Tasks that go on to 256 trials; decided before any search ran.
@@ -59,6 +62,8 @@ PER_ROUND = 16
 POPULATION = 128
 #: Methods whose 256 trials the goal asks for: they run first.
 _PEERS = ("xgb", "xgb-warm0")
+#: Kinds of methods that ask our model.
+_OURS = ("cdmpp", "search")
 _REPEATS = 15
 
 
@@ -105,7 +110,7 @@ def run(args: argparse.Namespace) -> int:
     missing = [cell for cell in cells if not (args.out / cell.name / "result.json").exists()]
     started, done = time.time(), 0
     for cell in missing:
-        model = args.model if METHODS[cell.method][0] == "cdmpp" else "pretrained"
+        model = args.model if METHODS[cell.method][0] in _OURS else "pretrained"
         command = [
             sys.executable, "-m", "tests.benchmarks.search_campaign", "cell",
             "--out", str(args.out), "--task", cell.task, "--method", cell.method,
@@ -125,6 +130,49 @@ def cell(args: argparse.Namespace) -> int:
     """One search. A part of one that was cut off is thrown away, because the cost model that led
     it is gone.
     """
+    searched = Cell(args.task, args.method, args.seed, args.trials)
+    folder = args.out / searched.name
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    search = _product_search if METHODS[args.method][0] == "search" else _tvm_search
+    facts = search(searched, args, folder / "work")
+    is_ours = METHODS[args.method][0] in _OURS
+    origin = stamp("", schemas=PROGRAMS, models=[args.model] if is_ours else [])
+    result = {
+        **asdict(searched), **facts, "device": args.device, "stamp": origin,
+        "model": args.model if is_ours else None,
+    }  # fmt: skip
+    write_json(folder / "result.json", result)
+    return 0
+
+
+def _product_search(searched: Cell, args: argparse.Namespace, work: Path) -> dict[str, Any]:
+    """Runs `cdmpp search`, which can build more programs than it runs."""
+    from tests.benchmarks.search_timing import journal_entries
+
+    options = {**METHODS[searched.method][1], "population": POPULATION, "search_threads": 1,
+               "final_repeats": 1}  # fmt: skip
+    started = time.perf_counter()
+    subprocess.run(
+        [sys.executable, "-m", "cdmpp.cli.main", "search", "--out", str(work), "--device",
+         args.device, "--model", args.model, "--task", TASKS[searched.task],
+         "--trials", str(searched.trials), "--trials-per-round", str(PER_ROUND),
+         "--seed", str(searched.seed), "--json",
+         *(word for key, value in options.items() for word in ("--set", f"{key}={value}".lower()))],
+        check=True, cwd=ROOT, stdout=subprocess.DEVNULL,
+    )  # fmt: skip
+    entries = journal_entries(work)
+    summary = json.loads((work / "summary.json").read_text())
+    return {
+        "wall_s": time.perf_counter() - started, "cost_model_s": summary["seconds"]["cost_model"],
+        "batch_end_s": [],
+        "latency_s": [float(np.median(e["costs_s"])) if e["costs_s"] else None for e in entries],
+        "errors": {}, "usage": None, "built": summary["built"], "seconds": summary["seconds"],
+    }  # fmt: skip
+
+
+def _tvm_search(searched: Cell, args: argparse.Namespace, work: Path) -> dict[str, Any]:
+    """Runs TVM's loop around one of the cost models."""
     from tvm.s_tir import meta_schedule as ms
 
     from cdmpp.devices.registry import get_device
@@ -133,10 +181,6 @@ def cell(args: argparse.Namespace) -> int:
     from tvm_helper.measure.tasks import named_function
     from tvm_helper.programs.target import device_target
 
-    searched = Cell(args.task, args.method, args.seed, args.trials)
-    folder = args.out / searched.name
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
     np.random.seed(args.seed)  # TVM's own models draw from it
     device = get_device(args.device)
     kind, options = METHODS[args.method]
@@ -149,10 +193,10 @@ def cell(args: argparse.Namespace) -> int:
             "cdmpp", model=args.model, device=device, seed=args.seed, **options
         )
     timed, log = TimedCostModel(model), TrialLog()
-    name, function = named_function(TASKS[args.task])
+    _, function = named_function(TASKS[args.task])
     started = time.perf_counter()
     tune_tir(
-        function, device_target(device), folder / "work", args.trials, cost_model=timed,
+        function, device_target(device), work, args.trials, cost_model=timed,
         num_trials_per_iter=PER_ROUND, seed=args.seed, num_tuning_cores=1, post_optimization=False,
         strategy=ms.search_strategy.EvolutionarySearch(population_size=POPULATION),
         runner=ms.runner.LocalRunner(
@@ -161,15 +205,11 @@ def cell(args: argparse.Namespace) -> int:
         ),
         measure_callbacks=[*ms.MeasureCallback.create("default"), log],
     )  # fmt: skip
-    result = {
-        **asdict(searched), "name": name, "wall_s": time.perf_counter() - started,
-        "cost_model_s": timed.seconds, "batch_end_s": log.ends_s, "latency_s": log.latency_s,
-        "errors": log.errors, "device": args.device, "commit": commit(), "machine": machine(),
-        "model": args.model if kind == "cdmpp" else None,
+    return {
+        "wall_s": time.perf_counter() - started, "cost_model_s": timed.seconds,
+        "batch_end_s": log.ends_s, "latency_s": log.latency_s, "errors": log.errors,
         "usage": _usage(model) if kind == "cdmpp" else None,
     }  # fmt: skip
-    write_json(folder / "result.json", result)
-    return 0
 
 
 def _usage(model: Any) -> dict[str, Any]:
@@ -264,7 +304,7 @@ def _timed_in_turns(modules: Mapping[str, tuple[Any, list[Any]]]) -> dict[str, l
 
 def report(args: argparse.Namespace) -> int:
     """Writes the results page from what was searched and timed again."""
-    from tests.benchmarks.search_page import write_page
+    from tests.benchmarks.search_page import write_results
 
     found = finished(args.out)
     timed = {
@@ -274,7 +314,7 @@ def report(args: argparse.Namespace) -> int:
     }
     if not timed:
         raise SystemExit(f"{args.out} has no timed winners; run the step remeasure first")
-    write_page(found, timed, args.results, tasks=TASKS, methods=tuple(METHODS))
+    write_results(found, timed, args.results, tasks=TASKS, methods=tuple(METHODS))
     return 0
 
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from cdmpp.files.atomic import make_folder, write_json, write_text
+from cdmpp.files.atomic import write_text
+from cdmpp.report.stamp import PROGRAMS, stamp, write_page
 from cdmpp.text import tidy_csv
 
 Results = Mapping[tuple[str, str, int], Mapping[str, Any]]
@@ -23,7 +24,7 @@ _COMMANDS = """    make bench-search SEARCH_MODEL=RUN      # = these three steps
 """
 
 
-def write_page(
+def write_results(
     found: Results,
     timed: Mapping[str, Mapping[str, Any]],
     out: Path,
@@ -40,19 +41,19 @@ def write_page(
         tasks: short name -> full name.
         methods: in the order of the columns.
     """
-    make_folder(out, what="results")
     best = best_times(timed)
     some = next(iter(found.values()))
-    write_text(out / "search.md", _markdown(found, timed, best, tasks, methods))
+    page = _markdown(found, timed, best, tasks, methods)
+    parts = [result.get("stamp") for result in found.values()]
+    origin = stamp("make bench-search", schemas=PROGRAMS, parts=parts)
     write_text(out / "search.csv", _csv(found, timed, best, str(some["device"])))
-    commits = sorted({str(result["commit"]) for result in found.values()})
     models = sorted({str(result["model"]) for result in found.values() if result["model"]})
-    write_json(out / "search.json", {
-        "device": some["device"], "machine": some["machine"], "commits": commits, "models": models,
+    write_page(out, "search", page, {
+        "device": some["device"], "models": models,
         "searches": len(found), "trials": sum(len(r["latency_s"]) for r in found.values()),
         "untuned_s": {task: _median(times, "untuned") for task, times in timed.items()},
         "best_s": {" ".join(map(str, key)): value for key, value in sorted(best.items())},
-    })  # fmt: skip
+    }, origin)  # fmt: skip
     _plot(found, best, tasks, methods, out / "search.png")
 
 

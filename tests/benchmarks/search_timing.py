@@ -16,6 +16,7 @@ from tvm.s_tir import meta_schedule
 from cdmpp.datasets.metaschedule.databases import RECORD_FILE
 
 _FAILED_S = 1e9
+_JOURNAL = "journal.jsonl"
 
 
 @derived_object
@@ -94,6 +95,16 @@ class TrialLog(meta_schedule.measure_callback.PyMeasureCallback):  # type: ignor
 
 
 def recorded_traces(work_dir: Path) -> list[Any]:
-    """Returns the traces of a MetaSchedule database, in the order in which they were measured."""
+    """Returns the traces of a search, in the order in which they were measured: of a MetaSchedule
+    database, or of the journal of `cdmpp search`.
+    """
+    if (work_dir / _JOURNAL).is_file():
+        return [entry["record"][1][0] for entry in journal_entries(work_dir)]
     with (work_dir / RECORD_FILE).open(encoding="utf-8") as lines:
         return [json.loads(line)[1][0] for line in lines]
+
+
+def journal_entries(out: Path) -> list[dict[str, Any]]:
+    """Returns what `cdmpp search --out` measured, in order."""
+    lines = (out / _JOURNAL).read_text(encoding="utf-8").splitlines()
+    return [entry for entry in map(json.loads, lines) if entry["kind"] == "measured"]

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import math
 import subprocess
 import sys
@@ -22,10 +21,12 @@ from typing import Any
 
 import numpy as np
 
-from cdmpp.files.atomic import read_json, write_json, write_text
-from cdmpp.machine import commit, machine, versions
+from cdmpp.files.atomic import read_json, write_json
 from cdmpp.metrics import mean_and_interval
+from cdmpp.pretrained import PRETRAINED
+from cdmpp.report.stamp import PROGRAMS, stamp, write_page
 from cdmpp.text import markdown_table
+from tests.benchmarks.search_timing import journal_entries
 from tests.paths import ROOT
 
 #: Of `search_campaign`, chosen before any search ran.
@@ -83,7 +84,7 @@ def remeasure(args: argparse.Namespace) -> None:
         seeds = [seed for task_name, seed in _pairs(args.out) if task_name == name]
         for seed, verify in itertools.product(seeds, METHODS):
             folder = _folder(args.out, name, seed, verify)
-            trials = _trials(folder)
+            trials = journal_entries(folder)
             winners = {}
             for count in CHECKPOINTS:
                 place = min(range(count), key=[_cost_s(one) for one in trials].__getitem__)
@@ -170,7 +171,7 @@ def kept(args: argparse.Namespace) -> None:
     names = samples.programs.program_id[samples.program]
     is_asked = np.array([str(name) in table.columns for name in names]) & is_new[samples.task_id]
     samples, names = samples.take(is_asked), names[is_asked]
-    place = {one["program_id"]: number for number, one in enumerate(_trials(args.searched))}
+    place = {one["program_id"]: number for number, one in enumerate(journal_entries(args.searched))}
     code = np.array([table.columns[str(name)] for name in names], np.float32)
     alone = trained.estimate(samples)
     orders = {
@@ -251,12 +252,10 @@ def report(args: argparse.Namespace) -> None:
          "-" if name == "chance" else _interval([one[f"{name}_rank"] for one in found["tasks"]])]
         for name, text in _KEPT.items()
     ]  # fmt: skip
-    facts = {"commit": commit(), "machine": machine(), "versions": versions(), "kept": found,
-             "timed": timed,
+    facts = {"kept": found, "timed": timed,
              "summaries": [{"task": t, "seed": s, "verify": v, **{k: one[k] for k in
                             ("drafted", "built", "trials", "failed", "seconds")}}
                            for (t, s, v), one in summaries.items()]}  # fmt: skip
-    write_json(args.results / "search-verify.json", facts)
     text = (args.results / "search-verify.md").read_text(encoding="utf-8")
     tables = "\n\n".join(
         [markdown_table(["latency of verify=4 over verify=1", "ratio"], rows),
@@ -268,8 +267,10 @@ def report(args: argparse.Namespace) -> None:
                          "best of them over best of all", "Spearman"], searched)]
     )  # fmt: skip
     start, end = "<!-- tables -->\n", "\n<!-- end of tables -->"
-    head, tail = text.partition(start)[0], text.partition(end)[2]
-    write_text(args.results / "search-verify.md", f"{head}{start}{tables}{end}{tail}")
+    head, tail = text.partition(start)[0], text.partition(end)[2].partition("\n## Stamp")[0]
+    command = "python -m tests.benchmarks.search_verify run"
+    origin = stamp(command, schemas=PROGRAMS, models=[PRETRAINED])
+    write_page(args.results, "search-verify", f"{head}{start}{tables}{end}{tail}", facts, origin)
 
 
 def _ranks(timed: Mapping[str, Any]) -> list[list[str]]:
@@ -333,11 +334,6 @@ def _tasks(out: Path) -> list[str]:
 
 def _folder(out: Path, task: str, seed: int, verify: int) -> Path:
     return Path(out) / f"{task}--{seed}--{verify}"
-
-
-def _trials(folder: Path) -> list[dict[str, Any]]:
-    lines = (folder / "journal.jsonl").read_text(encoding="utf-8").splitlines()
-    return [one for one in map(json.loads, lines) if one["kind"] == "measured"]
 
 
 def _cost_s(entry: Mapping[str, Any]) -> float:

@@ -27,9 +27,9 @@ from cdmpp.datasets.tenset.folder import default_dataset_dir, find_device_files,
 from cdmpp.datasets.tenset.record_file import read_records
 from cdmpp.devices.registry import load_registry
 from cdmpp.files.atomic import write_json
-from cdmpp.machine import commit, machine, versions
 from cdmpp.models.assemble import AskedProgram, assemble_samples
-from cdmpp.pretrained import find_pretrained
+from cdmpp.pretrained import PRETRAINED, find_pretrained
+from cdmpp.report import stamp as stamps
 from cdmpp.serve.client import Client
 from cdmpp.serve.leaf_table import encode_asts
 from cdmpp.training.estimates import load_trained
@@ -138,7 +138,8 @@ def load(url: str, process: psutil.Process, body: bytes, clients: int, programs:
 def run(seconds: float) -> dict[str, Any]:
     """Loads a server with every number of clients and size of request."""
     facts: dict[str, Any] = {
-        "seconds": seconds, "loads": [], "machine": machine(), "commit": commit(),
+        "seconds": seconds, "loads": [],
+        "stamp": stamps.stamp("make bench-serve", schemas=stamps.PROGRAMS, models=[PRETRAINED]),
         "cores": len(psutil.Process().cpu_affinity()), "load_average": psutil.getloadavg()[0],
     }  # fmt: skip
     asked = asked_programs(max(PROGRAMS))
@@ -157,7 +158,6 @@ def run(seconds: float) -> dict[str, Any]:
                 facts["loads"].append({**vars(one), "local": here})
                 print(_line(one, here), file=sys.stderr, flush=True)
     facts["overload"] = _overload(bodies[64])
-    facts["versions"] = versions()
     return facts
 
 

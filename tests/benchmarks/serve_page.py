@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from cdmpp.files.atomic import read_json, write_text
+from cdmpp.files.atomic import read_json
+from cdmpp.report.stamp import write_page
 from cdmpp.text import markdown_table
 
 _HINT = "run `make bench-serve`"
@@ -53,7 +54,7 @@ def page(load: dict[str, Any], attack: dict[str, Any]) -> str:
     over = load["overload"]
     first = _LOAD.format(
         **{name: load[name] for name in ("cores", "seconds")}, table=_load_table(load),
-        processor=load["machine"]["processor"], average=load["load_average"],
+        processor=load["stamp"]["machine"]["processor"], average=load["load_average"],
         overload=_statuses(over["statuses"]), afterwards=_statuses(over["statuses_afterwards"]),
     )  # fmt: skip
     bodies = "; ".join(
@@ -102,7 +103,7 @@ def main() -> None:
     folder = Path(sys.argv[1])
     load = read_json(folder / "serve-load.json", what="load", hint=_HINT)
     attack = read_json(folder / "serve-attack.json", what="attack", hint=_HINT)
-    write_text(folder / "serve.md", page(load, attack))
+    write_page(folder, "serve", page(load, attack), {}, load["stamp"])
 
 
 if __name__ == "__main__":

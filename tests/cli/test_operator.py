@@ -156,4 +156,4 @@ def test_fit_and_evaluate(capsys: pytest.CaptureFixture[str], tmp_path: Path) ->
     lines = (out / "operators.csv").read_text("utf-8").splitlines()
     assert lines[0] == "suite,dataset,split,device,group,model,seed,metric,value,n"
     assert (out / "operators.md").exists()
-    assert "data_hash" in json.loads((out / "operators.json").read_text("utf-8"))
+    assert json.loads((out / "operators.json").read_text("utf-8"))["stamp"]["data"]

@@ -65,7 +65,7 @@ def test_help_names_every_command_and_imports_none():
         cwd=REPOSITORY, env={**os.environ, "COLUMNS": "80"},
     )  # fmt: skip
     text, loaded = done.stdout.split("LOADED")
-    assert set(loaded.split()) == {"cdmpp.cli.main", "cdmpp.cli.commands"}
+    assert set(loaded.split()) == {f"cdmpp.cli.{name}" for name in ("main", "commands", "guide")}
     users, _, maintainers = text.partition("for those who maintain cdmpp:")
     for command in COMMANDS:
         assert f"\n    {command.name} " in users

@@ -15,7 +15,7 @@ from cdmpp.datasets.selection import cap_programs, of_devices
 from cdmpp.datasets.splits import workload_of
 from cdmpp.datasets.tenset.operator_kinds import operator_kind
 from cdmpp.errors import DataError
-from tests.models.synthetic import make_samples
+from cdmpp.testing.synthetic import make_samples
 
 
 @settings(deadline=None, max_examples=40)

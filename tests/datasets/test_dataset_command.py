@@ -35,7 +35,7 @@ def test_a_missing_device_says_how_to_get_it(
 ) -> None:
     words = ("--dataset", str(tiny_dataset), "--device", "t4", "--out", str(tmp_path / "o"))
     assert run("extract", *words) == 3
-    assert "python scripts/train.py --device t4" in capsys.readouterr().err
+    assert "cdmpp train --device t4" in capsys.readouterr().err
 
 
 @pytest.mark.tvm

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from cdmpp.datasets.samples import Samples
 from cdmpp.datasets.sampling import choose_tasks, untouched_tasks, workload_count
 from cdmpp.errors import UsageError
-from tests.models.synthetic import make_samples
+from cdmpp.testing.synthetic import make_samples
 
 METHODS = ("kmeans", "random", "k-center")
 SAMPLES = make_samples(14, 6)

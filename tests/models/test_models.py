@@ -17,8 +17,8 @@ from cdmpp.models.registry import MODEL_CLASSES, model_class
 from cdmpp.models.roofline import RooflineCostModel
 from cdmpp.models.transformer import TransformerCostModel
 from cdmpp.nn.options import LoopOptions, NetOptions
-from tests.models.contract import CostModelContract
-from tests.models.synthetic import make_samples, split_by_task
+from cdmpp.testing.cost_model import check_cost_model
+from cdmpp.testing.synthetic import make_samples, split_by_task
 
 pytestmark = pytest.mark.training
 
@@ -28,33 +28,22 @@ SMALL = TransformerOptions(
 )
 
 
-class TestConstant(CostModelContract):
-    def new_model(self):
-        return ConstantCostModel()
-
-
-class TestRoofline(CostModelContract):
-    def new_model(self):
-        return RooflineCostModel()
-
-
-class TestGbdt(CostModelContract):
-    def new_model(self):
-        return GbdtCostModel(GbdtOptions(trees=20, depth=3, threads=1))
-
-
-class TestTransformer(CostModelContract):
-    def new_model(self):
-        return TransformerCostModel(SMALL)
-
-
 SMALL_MLP = SegmentMlpOptions(hidden=16, least_mape_factor=False, loop=LoopOptions(epochs=2))
 SMALL_TREES = GbdtOptions(trees=20, depth=3, threads=1, least_mape_factor=False)
+UNTRAINED = {
+    "constant": ConstantCostModel,
+    "roofline": RooflineCostModel,
+    "gbdt": lambda: GbdtCostModel(GbdtOptions(trees=20, depth=3, threads=1)),
+    "transformer": lambda: TransformerCostModel(SMALL),
+    "ensemble": lambda: EnsembleCostModel(
+        EnsembleOptions(SMALL, SMALL_MLP, SMALL_TREES, least_tasks=1)
+    ),
+}
 
 
-class TestEnsemble(CostModelContract):
-    def new_model(self):
-        return EnsembleCostModel(EnsembleOptions(SMALL, SMALL_MLP, SMALL_TREES, least_tasks=1))
+@pytest.mark.parametrize("kind", UNTRAINED)
+def test_contract(kind):
+    check_cost_model(UNTRAINED[kind])
 
 
 def test_ensemble_leaves_devices_with_few_tasks_to_the_other_two():

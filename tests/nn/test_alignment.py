@@ -18,7 +18,7 @@ from cdmpp.nn.alignment import (
     maximum_mean_discrepancy,
 )
 from cdmpp.nn.options import LoopOptions, LossOptions, NetOptions
-from tests.models.synthetic import make_samples, split_by_task
+from cdmpp.testing.synthetic import make_samples, split_by_task
 
 KINDS = ("cmd", "mmd")
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from cdmpp.files.atomic import write_text
 from cdmpp.report.page import Page, page_html
+from cdmpp.testing.synthetic import make_samples
 from cdmpp.training.options import TrainOptions
 from cdmpp.training.run import train_run
-from tests.models.synthetic import make_samples
 
 
 def write_run(folder: Path, model: str, *, seed: int = 0, epochs: int = 0) -> None:

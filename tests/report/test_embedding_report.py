@@ -23,7 +23,7 @@ def test_page_table_and_facts_are_written(tmp_path: Path) -> None:
     (data / "measurements.csv").write_text("\n".join([lines[0], *lines[1::6]]) + "\n")
     (data / "machine.json").write_text((CAMPAIGN / "machine.json").read_text())
     value, page = embedding_report(data, tmp_path / "out", seeds=[0], command="make it")
-    assert value["command"] == "make it"
+    assert value["stamp"]["command"] == "make it"
     assert value["seeds"] == [0]
     assert value["measurements"] == len(lines[1::6])
     assert {entry["split"] for entry in value["summary"]} == {"shape", "table", "rows"}

@@ -9,7 +9,7 @@ from cdmpp.report.tables import (
     metric_table,
     text_table,
 )
-from tests.models.synthetic import make_samples
+from cdmpp.testing.synthetic import make_samples
 
 
 def test_values_are_readable():

@@ -18,8 +18,8 @@ from cdmpp.features.compact_ast import LEAF_EXTRA_COUNT, CompactAst
 from cdmpp.models.assemble import AskedProgram, assemble_samples
 from cdmpp.models.roofline import RooflineCostModel
 from cdmpp.serve.leaf_table import encode_asts
+from cdmpp.testing.synthetic import DEVICES, make_samples
 from cdmpp.training.run_folder import ModelCard, save_model, task_digests
-from tests.models.synthetic import DEVICES, make_samples
 from tests.paths import ROOT
 
 DEVICE = DEVICES[0].name

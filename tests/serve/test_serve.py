@@ -361,7 +361,7 @@ def test_a_busy_server_is_asked_again(url: str) -> None:
 def test_programs_of_many_stores_do_not_take_all_memory(url: str) -> None:
     from cdmpp.models.assemble import AskedProgram
     from cdmpp.serve.scoring import is_too_large
-    from tests.models.synthetic import DEVICES
+    from cdmpp.testing.synthetic import DEVICES
 
     small = [AskedProgram("", "", ast, DEVICES[0]) for ast in programs(200)]
     assert not is_too_large(small)

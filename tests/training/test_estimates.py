@@ -14,10 +14,10 @@ from cdmpp.datasets.samples import Samples
 from cdmpp.devices.registry import get_device
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.models.base import CostModel
+from cdmpp.testing.synthetic import make_samples
 from cdmpp.training.estimates import TrainedModel
 from cdmpp.training.run_folder import ModelCard
 from cdmpp.training.uncertainty.calibration import calibrate
-from tests.models.synthetic import make_samples
 
 
 class Fixed(CostModel):

@@ -13,12 +13,12 @@ from cdmpp.devices.registry import get_device
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError, UsageError
 from cdmpp.models.base import CostModel
+from cdmpp.testing.synthetic import make_samples
 from cdmpp.training.estimates import TrainedModel
 from cdmpp.training.run_folder import ModelCard
 from cdmpp.training.transfer import Transfer, fit_pairs, fit_transfer, relation
 from cdmpp.training.transferred import transfer_dataset
 from cdmpp.training.uncertainty.calibration import calibrate
-from tests.models.synthetic import make_samples
 
 SHARE = 0.7
 NEW = DeviceSpec("new", "cpu", peak_fp32_flop_per_s=1e11, simd_bits=256, threads=4)

@@ -16,6 +16,7 @@ from cdmpp.datasets.selection import cap_programs, capped_rows
 from cdmpp.devices.registry import get_device
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError, DeviceError, UsageError
+from cdmpp.testing.synthetic import DEVICES, make_samples
 from cdmpp.training import unmeasured
 from cdmpp.training.asked_device import asked_device, asked_devices
 from cdmpp.training.estimates import STRANGE_FACTOR, load_trained
@@ -30,7 +31,6 @@ from cdmpp.training.unmeasured import (
     left_out_parts,
     train_unmeasured,
 )
-from tests.models.synthetic import DEVICES, make_samples
 
 OPTIONS = TrainOptions(
     devices=("fast", "slow"), model="roofline", baselines=("constant",), fractions=(0.5, 0.2, 0.3)

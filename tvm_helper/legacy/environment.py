@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cdmpp.errors import UsageError
-from cdmpp.files.places import beside_package
+from cdmpp.files.places import beside_package, is_checkout
 
 #: Folder of the side environment, looked for in the working directory and in the checkout.
 FOLDER_NAME = ".venv-legacy"
@@ -83,9 +83,9 @@ def default_folder() -> Path:
     if named:
         return Path(named).resolve()
     here = Path.cwd() / FOLDER_NAME
-    checkout = beside_package()
-    is_checkout = (checkout / "pyproject.toml").is_file()
-    return checkout / FOLDER_NAME if is_checkout and not (here / STAMP).is_file() else here
+    if (here / STAMP).is_file() or not is_checkout():
+        return here
+    return beside_package() / FOLDER_NAME
 
 
 def find_environment() -> LegacyEnvironment:
@@ -99,7 +99,7 @@ def find_environment() -> LegacyEnvironment:
         raise UsageError(
             f"No side environment with the old TVM (got nothing complete at {environment.folder}; "
             "AutoTVM logs, MetaSchedule databases of older TVMs and Ansor's own replay need it). "
-            "Build it: make legacy-env "
+            "Build it: python -m tvm_helper.legacy.setup "
             f"(or name one: {FOLDER_VARIABLE}=DIR)"
         )
     return environment
@@ -120,6 +120,6 @@ def run(command: list[str], what: str, environment: LegacyEnvironment | None = N
         last = "\n".join(done.stderr.strip().splitlines()[-6:])
         raise UsageError(
             f"Cannot {what}: {Path(command[0]).name} ended with code {done.returncode}:\n{last}\n"
-            "Put that right and run again: make legacy-env"
+            "Put that right and run again: python -m tvm_helper.legacy.setup"
         )
     return done.stdout

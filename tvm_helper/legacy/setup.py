@@ -83,7 +83,8 @@ def ready_environment(*, may_install: bool, say: Say) -> LegacyEnvironment:
         raise UsageError(
             f"AutoTVM logs and Ansor's own replay need a side environment with the old TVM; there "
             f"is none at {environment.folder}, and --no-install is given. Leave that out, or run "
-            f"make legacy-env ({_SIZE}), or name one that is there: {FOLDER_VARIABLE}=DIR"
+            f"python -m tvm_helper.legacy.setup ({_SIZE}), or name one that is there: "
+            f"{FOLDER_VARIABLE}=DIR"
         )
     say(f"these records need a side environment with the old TVM: building it in "
         f"{environment.folder} ({_SIZE})")  # fmt: skip
@@ -184,7 +185,7 @@ def _python() -> str:
         got = ".".join(map(str, sys.version_info[:2]))
         raise UsageError(
             f"Cannot build the side environment: got Python {got}; expected Python {wanted}. "
-            f"Install python{wanted} and run again: make legacy-env"
+            f"Install python{wanted} and run again: python -m tvm_helper.legacy.setup"
         )
     return found
 

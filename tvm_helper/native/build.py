@@ -1,8 +1,9 @@
 """Compiles the native code on first use and keeps the library for the next process.
 
-The library is kept beside the sources, or in the user's cache folder where that is read-only; its
-name is a hash of the sources, the compiler's version and its flags. `CXX` names the compiler (g++
-when unset); `CDMPP_NATIVE=0` turns the native code off.
+A checkout keeps the library beside the sources; an installed package, or a checkout that is
+read-only, in the user's cache folder. Its name is a hash of the sources, the compiler's version and
+its flags. `CXX` names the compiler (g++ when unset); `CDMPP_NATIVE=0` turns the native code off. A
+library that others could have written is not loaded.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import hashlib
 import logging
 import os
 import shlex
+import stat
 import subprocess
 import tempfile
 from collections.abc import Sequence
@@ -19,7 +21,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from cdmpp.errors import DataError
-from cdmpp.files.places import package_folder
+from cdmpp.files.places import is_checkout, package_folder
 
 _FOLDER = package_folder("tvm_helper.native")
 SOURCE_DIR = _FOLDER / "src"
@@ -91,11 +93,14 @@ def library_path(
     name = f"{Path(source).stem}-{_fingerprint(compiler, [*flags, *libraries])}.so"
     dirs = default_cache_dirs() if cache_dirs is None else cache_dirs
     for directory in dirs:
-        if (directory / name).is_file():
+        if is_ours(directory) and is_ours(directory / name):
             return directory / name
     for directory in dirs:
         try:
             directory.mkdir(parents=True, exist_ok=True)
+            if not is_ours(directory):
+                _log.warning("%s: others can write there; it keeps no native code.", directory)
+                continue
             # Every process writes a file of its own; whoever is last puts the same in its place.
             handle, temporary = tempfile.mkstemp(prefix=f"{name}.", suffix=".tmp", dir=directory)
         except OSError:
@@ -110,14 +115,30 @@ def library_path(
         return directory / name
     raise NativeBuildError(
         f"No folder for the compiled native code: none of {', '.join(map(str, dirs))} can be "
-        "written. Set XDG_CACHE_HOME to a folder that can."
+        "written by this user alone. Set XDG_CACHE_HOME to a folder that can."
     )
+
+
+def is_ours(path: Path) -> bool:
+    """Returns whether a file or folder is there and nobody but this user and root can change it.
+
+    What lies in such a place is loaded into the process, so that whoever can write it runs as
+    this user. A group counts as this user where it is the user's own.
+    """
+    try:
+        found = path.stat()
+    except OSError:
+        return False
+    by_others = found.st_mode & stat.S_IWOTH or (
+        found.st_mode & stat.S_IWGRP and found.st_gid not in (0, os.getegid())
+    )
+    return found.st_uid in (0, os.geteuid()) and not by_others
 
 
 def default_cache_dirs() -> tuple[Path, ...]:
     """Returns where the library may be kept, best first."""
-    user = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return _FOLDER / "cache", Path(user) / "cdmpp" / "native"
+    user = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cdmpp" / "native"
+    return (_FOLDER / "cache", user) if is_checkout() else (user,)
 
 
 def _fingerprint(compiler: list[str], flags: Sequence[str]) -> str:

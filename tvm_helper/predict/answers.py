@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cdmpp.datasets.samples import Samples
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError, UsageError
 from cdmpp.models.assemble import AskedProgram
+from cdmpp.text import short_task
 from cdmpp.training.estimates import Estimates, TrainedModel
 from cdmpp.training.uncertainty.strangers import NearTask
 
@@ -103,6 +105,13 @@ class Prediction:
             ],
         }
 
+    def of_record_json(self) -> dict[str, Any]:
+        """Returns what `predict --json` says of a record: nothing of strangeness that is not
+        known.
+        """
+        unknown = {"out_of_distribution": None, "nearest_tasks": None}
+        return self.record_json() if self.is_far is not None else self.record_json() | unknown
+
     def _own_json(self) -> dict[str, Any]:
         found = self.explanation
         return {
@@ -154,11 +163,35 @@ def reads_no_code(trained: TrainedModel, names: Collection[str]) -> UsageError:
 
 def estimated(asked: AskedProgram, found: Estimates, place: int = 0, *, name: str) -> Prediction:
     """Returns what a model says of the asked program at one place of its estimates."""
-    return Prediction(
-        name=name,
-        operator=asked.operator,
-        device=asked.device.name,
-        program_id=asked.program_id,
+    return _with_estimate(
+        Prediction(
+            name=name, operator=asked.operator, device=asked.device.name,
+            program_id=asked.program_id, measured_s=asked.measured_s,
+            elsewhere_s=asked.elsewhere_s,
+        ),
+        found, place,
+    )  # fmt: skip
+
+
+def estimated_samples(samples: Samples, found: Estimates) -> list[Prediction]:
+    """Returns what a model says of every sample, in their order."""
+    programs = samples.programs
+    answers = []
+    for place, (program, device) in enumerate(zip(samples.program, samples.device, strict=True)):
+        operator = str(programs.operator[program])
+        task = str(programs.tasks[programs.task_id[program]])
+        one = Prediction(
+            name=short_task(task, operator), operator=operator,
+            device=samples.devices[device].name, program_id=str(programs.program_id[program]),
+            measured_s=_number(samples.latency_s[place]),
+        )  # fmt: skip
+        answers.append(_with_estimate(one, found, place))
+    return answers
+
+
+def _with_estimate(one: Prediction, found: Estimates, place: int) -> Prediction:
+    return replace(
+        one,
         latency_s=float(found.latency_s[place]),
         low_s=_number(found.low_s[place]),
         high_s=_number(found.high_s[place]),
@@ -168,13 +201,14 @@ def estimated(asked: AskedProgram, found: Estimates, place: int = 0, *, name: st
         is_floor=bool(found.is_floor[place]),
         is_compiled=found.is_compiled is not None and bool(found.is_compiled[place]),
         nearest=() if found.nearest is None else tuple(found.nearest[place]),
-        measured_s=asked.measured_s,
-        elsewhere_s=asked.elsewhere_s,
     )
 
 
-def check_predicted(found: Sequence[Prediction], source: Path) -> None:
+def check_predicted(found: Sequence[Prediction], source: Path | str) -> None:
     """Checks that any of a file's programs can be predicted.
+
+    Args:
+        source: the file, or what it is instead, in words.
 
     Raises:
         DataError: none of them can.

@@ -19,11 +19,8 @@ from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import ReplayError
 from cdmpp.features.machine_code.columns import machine_code_columns
 from cdmpp.features.machine_code.summary import CodeSummary, summary_of
-from cdmpp.pretrained import model_folder
-from cdmpp.training.asked_device import asked_devices
-from cdmpp.training.estimates import load_trained
 from cdmpp.training.uncertainty.strangers import ColumnDifference, NearTask
-from tvm_helper.predict.answers import Prediction, check_predicted
+from tvm_helper.predict.answers import Prediction
 from tvm_helper.predict.counterfactuals import Counterfactual, counterfactuals
 from tvm_helper.predict.explanation import LIMITS, LeafExplanation
 from tvm_helper.predict.painted import PaintedScript, painted_script, plain_script
@@ -131,34 +128,6 @@ def explain_programs(
         for program in named
         for device, prediction in zip(predictor.devices, predictor.programs([program]), strict=True)
     ]
-
-
-def explain_file(
-    path: Path,
-    model: Path | str,
-    labels: Sequence[str] = (),
-    descriptions: Sequence[Path] = (),
-    *,
-    compiles: bool = False,
-) -> list[dict[str, Any]]:
-    """Returns the explanations of a Python file's programs as JSON.
-
-    Args:
-        path: the file, which is run.
-        model, labels, descriptions: as of `new_predictor`.
-        compiles: whether it is said what the compiler makes of them, and predictions count it in
-            where the model reads it.
-
-    Raises:
-        DataError: the file cannot be run, or none of its programs can be predicted.
-        DeviceError: a device is not known.
-    """
-    trained = load_trained(model_folder(model), with_code=compiles)
-    devices = asked_devices(labels, descriptions, trained.card)
-    predictor = Predictor(trained, devices, compiles=compiles, must_compile=compiles)
-    found = explain_programs(predictor, path, compiles=compiles)
-    check_predicted([one.prediction for one in found], path)
-    return [one.row() for one in found]
 
 
 def _explained(

@@ -20,7 +20,7 @@ from cdmpp.datasets.tenset.task_index import TaskIndex, load_tasks
 from cdmpp.devices.device_file import nearest
 from cdmpp.devices.registry import find_device, load_registry
 from cdmpp.devices.spec import DeviceSpec
-from cdmpp.errors import DeviceError, ReplayError, UsageError
+from cdmpp.errors import DataError, DeviceError, ReplayError, UsageError
 from cdmpp.features.code_layout import CODE_LAYOUTS
 from cdmpp.models.assemble import AskedProgram, assemble_samples
 from cdmpp.records import GPU_TARGET_KINDS, MeasureRecord, TensetTask, program_id_of_text
@@ -47,6 +47,26 @@ class RecordPredictions:
     programs: tuple[Prediction, ...]
     report: ReadReport
     failures: Mapping[str, int]
+
+    def notes(self) -> list[str]:
+        """Returns what was not predicted, and why, in words."""
+        found = [self.report.summary()] if self.report.skipped_total else []
+        failures = sorted(self.failures.items(), key=lambda pair: -pair[1])
+        return [*found, *(f"{n} programs cannot be predicted: {why}" for why, n in failures)]
+
+    def check(self, path: Path) -> None:
+        """Checks that any program of a file can be predicted.
+
+        Raises:
+            DataError: none can.
+        """
+        if not self.programs:
+            reasons = ", ".join([*self.report.skipped, *self.failures])
+            raise DataError(
+                f"no program of {path} can be predicted{f' ({reasons})' if reasons else ''}; "
+                "expected Tenset measure records, one JSON object a line, whose tasks are in the "
+                "folder given with --network-info"
+            )
 
 
 def predict_records(

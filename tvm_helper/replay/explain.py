@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from cdmpp.pretrained import model_folder
-from cdmpp.training.asked_device import asked_device
-from cdmpp.training.estimates import TrainedModel, load_trained
+from cdmpp.training.asked_device import asked_devices
 from tvm_helper.predict.explain import ExplainedProgram, explain_programs
 from tvm_helper.predict.predictor import Predictor
 from tvm_helper.programs.program_file import NamedProgram
@@ -85,17 +83,21 @@ def explain_network(
     if not question.ways:
         is_tuned = question.database is not None
         question = replace(question, ways=("tvm-tuned" if is_tuned else "tvm-untuned",))
-    trained = load_trained(model_folder(question.model), with_code=question.compiles)
-    return [
-        ExplainedNetwork(one, tuple(_kernels(one, trained, compiles, most_kernels)))
-        for one in network_answers(question)
-    ]
+    trained = question.cost_model()
+    devices = {
+        spec.name: spec
+        for spec in asked_devices(question.labels, question.descriptions, trained.card)
+    }
+    found = []
+    for one in network_answers(replace(question, loaded=lambda: trained)):
+        predictor = Predictor(trained, [devices[one.device]], compiles=compiles)
+        found.append(ExplainedNetwork(one, tuple(_kernels(one, predictor, compiles, most_kernels))))
+    return found
 
 
 def _kernels(
-    one: NetworkAnswer, trained: TrainedModel, compiles: bool, most_kernels: int
+    one: NetworkAnswer, predictor: Predictor, compiles: bool, most_kernels: int
 ) -> Sequence[ExplainedKernel]:
-    predictor = Predictor(trained, [asked_device(one.device, trained.card)], compiles=compiles)
     found = []
     for place, (kernel, share) in enumerate(with_shares(one.kernels)):
         program = None

@@ -69,9 +69,10 @@ class NetworkQuestion:
         source: ONNX file, saved `torch.export` program, or a function that makes a torch module.
         name: what the network is called.
         ways: of running it; none = all that source and question allow.
-        labels, descriptions: devices, and files that describe hardware that nobody measured. None
-            of both = those that the model was trained on.
+        labels, descriptions: devices by label or as hardware, and files that describe hardware that
+            nobody measured. None of both = those that the model was trained on.
         model: run folder of a cost model or of a model of whole networks; `pretrained` = both.
+        loaded: gives the cost model where it is kept loaded; None = it is read from `model`.
         database: folder of a MetaSchedule database: the programs of `tvm-tuned`.
         compiles: whether kernels are compiled where the model can read their machine code.
         must_compile: whether a model that cannot is an error.
@@ -85,9 +86,10 @@ class NetworkQuestion:
     source: Path | Callable[[], Any]
     name: str = ""
     ways: Sequence[Way] = ()
-    labels: Sequence[str] = ()
+    labels: Sequence[str | DeviceSpec] = ()
     descriptions: Sequence[Path] = ()
     model: str | Path = PRETRAINED
+    loaded: Callable[[], TrainedModel] | None = None
     database: Path | None = None
     compiles: bool = True
     must_compile: bool = False
@@ -96,6 +98,16 @@ class NetworkQuestion:
     dtypes: Sequence[torch.dtype] | None = None
     method: Method = "fx"
     memory_limit_bytes: float | None = None
+
+    def cost_model(self) -> TrainedModel:
+        """Returns the model of kernels.
+
+        Raises:
+            DataError: there is no complete model.
+        """
+        if self.loaded is not None:
+            return self.loaded()
+        return load_trained(_models(self.model)[1], with_code=self.compiles)
 
 
 @dataclass(frozen=True)
@@ -187,9 +199,8 @@ def network_answers(
         CdmppError: a model, a device or a database is not as it should be; or no way has a latency.
     """
     ways = _ways(question)
-    of_eager, of_kernels = _models(question.model)
-    eager = _eager_predictor(of_eager) if "torch-eager" in ways else None
-    trained = load_trained(of_kernels, with_code=question.compiles) if ways[0] != _EAGER else None
+    eager = _eager_predictor(_models(question.model)[0]) if "torch-eager" in ways else None
+    trained = question.cost_model() if ways[0] != _EAGER else None
     devices = _devices(question, eager, trained)
 
     @cache
@@ -265,7 +276,8 @@ def _devices(
     if trained is not None:
         return asked_devices(labels, descriptions, trained.card)
     described = [spec for path in descriptions for spec in read_device_file(path).devices.values()]
-    return [*(get_device(label) for label in dict.fromkeys(labels)), *described]
+    named = [one if isinstance(one, DeviceSpec) else get_device(one) for one in labels]
+    return [one for place, one in enumerate(named) if one not in named[:place]] + described
 
 
 def _eager_answers(

@@ -1,9 +1,10 @@
-"""ONNX files of strangers, read and put together without running what they say.
+"""Networks of strangers, read and put together without running what they say.
 
-An ONNX file is data, but TVM works out in native code, while it compiles, what a network computes
-from its constants alone. A file could so have it write wherever it likes: an index that points out
-of a tensor is not checked there. So before TVM compiles anything, every computation on constants
-has to be on a list of those that read and write where their shapes say.
+A file of torch.export is opened where `cdmpp.files.exported_archive` finds nothing in it that torch
+would run; an ONNX file is data. But TVM works out in native code, while it compiles, what a network
+computes from its constants alone. A file could so have it write wherever it likes: an index that
+points out of a tensor is not checked there. So before TVM compiles anything, every computation on
+constants has to be on a list of those that read and write where their shapes say.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ from tvm.relax.dpl import is_op, rewrite_call, wildcard
 
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError
+from cdmpp.networks.graph.network_file import network_format, read_exported
 from cdmpp.replay.summary import calls_of
 from cdmpp.training.estimates import TrainedModel
 from tvm_helper.compat import relax, tvm
-from tvm_helper.programs.network_tasks import network_of_onnx, read_onnx
+from tvm_helper.programs.network_tasks import network_of_onnx, network_of_program, read_onnx
 
 _MOST_NODES = 20_000
 #: What TVM may compute of constants: no index of theirs is data.
@@ -46,7 +48,7 @@ def network_rows(
     and of each kernel its share and its program, and when the kernels run.
 
     Args:
-        path: ONNX file, named by its content.
+        path: ONNX file or what torch.export.save wrote, named by its content.
         name: what it is called.
 
     Raises:
@@ -76,9 +78,16 @@ def network_rows(
 def _module(path: str, name: str) -> Any:
     """Returns the relax module of a file, whose content its name says: another one is another."""
     try:
-        model = read_onnx(Path(path), has_files=False)
+        if network_format(Path(path)) == "exported":
+            module = network_of_program(read_exported(Path(path)), name)
+        else:
+            module = _of_onnx(read_onnx(Path(path), has_files=False), name)
     except DataError as error:
         raise DataError(str(error).replace(path, name)) from None
+    return with_safe_constants(module, name)
+
+
+def _of_onnx(model: Any, name: str) -> Any:
     if _is_elsewhere(model):
         raise DataError(
             f"{name} keeps its weights in other files; expected all in one (onnx.save does that)"
@@ -86,8 +95,7 @@ def _module(path: str, name: str) -> Any:
     count = len(model.graph.node)
     if count > _MOST_NODES:
         raise DataError(f"{name} has {count} nodes; expected at most {_MOST_NODES}")
-    module = network_of_onnx(model, name)
-    return with_safe_constants(module, name)
+    return network_of_onnx(model, name)
 
 
 def with_safe_constants(module: Any, name: str) -> Any:

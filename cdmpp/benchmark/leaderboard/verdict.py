@@ -228,11 +228,14 @@ def _ratio(
 
 
 def _where_behind(subject: str, peers: Sequence[str], scores: ModelScores) -> list[Verdict]:
-    """Returns one sentence a place (device, operator kind, latency decade) with a better peer."""
+    """Returns how often a peer is ahead, and one sentence a place (device, operator kind, latency
+    decade) with a better peer, which names the place in its values.
+    """
     places = {label: scores.device(label) for label in ["all", *scores.devices()]}
     for prefix in ("operator:", "latency:"):
         places |= {name: scores.group(name) for name in scores.groups(prefix)}
     found = []
+    asked = behind = sure = 0
     for place, lines in places.items():
         ours = lines.get(subject, {})
         parts = []
@@ -240,11 +243,14 @@ def _where_behind(subject: str, peers: Sequence[str], scores: ModelScores) -> li
             best = _best_peer(subject, peers, lines, metric, is_low)
             if best is None:
                 continue
+            asked += 1
             common = _common(ours, lines[best], metric)
             mean, half = mean_and_interval(
                 [ours[seed][metric] - lines[best][seed][metric] for seed in common]
             )
             if mean > 0 if is_low else mean < 0:
+                behind += 1
+                sure += half is not None and abs(mean) > half
                 parts.append(
                     f"{title} {_mean_text(lines[best], metric, common, unit)} of {best} against "
                     f"{_mean_text(ours, metric, common, unit)} ({_certainty(mean, half)})"
@@ -253,7 +259,14 @@ def _where_behind(subject: str, peers: Sequence[str], scores: ModelScores) -> li
             found.append(
                 Verdict(f"A peer is ahead on {place}: {'; '.join(parts)}.", None, {"place": place})
             )
-    return found or [Verdict("No peer is ahead on any device or group.", None, {})]
+    if not found:
+        return [Verdict("No peer is ahead on any device or group.", None, {})]
+    text = (
+        f"By device, operator kind and latency decade a peer is ahead in {behind} of {asked} "
+        f"comparisons, in {sure} beyond the 95 % interval."
+    )
+    counts = {"asked": asked, "behind": behind, "beyond_interval": sure}
+    return [Verdict(text, None, counts), *found]
 
 
 def _best_peer(

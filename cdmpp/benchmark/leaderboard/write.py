@@ -19,9 +19,9 @@ from cdmpp.benchmark.leaderboard.verdict import (
 )
 from cdmpp.benchmark.noise_floor import FORMULA
 from cdmpp.config import to_dict
-from cdmpp.files.atomic import make_folder, write_json, write_text
-from cdmpp.machine import commit, machine, versions
-from cdmpp.report.page import Page, Section, page_html, page_markdown
+from cdmpp.files.atomic import write_text
+from cdmpp.report.page import Page, Section
+from cdmpp.report.stamp import PROGRAMS, stamp, write_page
 from cdmpp.report.tables import plain_table
 from cdmpp.text import tidy_csv
 
@@ -114,7 +114,6 @@ def leaderboard(board: Board) -> Leaderboard:
         warnings=_warnings(board),
         sections=[*sections, *_problems(board)],
         notes=(*_NOTES, *(_MODEL_NOTES if suite.protocol == "cross-model" else _DEVICE_NOTES)),
-        command=board.command,
         facts=_facts(board),
     )
     return Leaderboard(board, page, findings)
@@ -126,26 +125,21 @@ def write_leaderboard(found: Leaderboard, directory: Path) -> list[Path]:
     Raises:
         DataError: a file cannot be written.
     """
-    make_folder(directory, what="tables")
     name = found.board.suite.name
     paths = [directory / f"{name}.{suffix}" for suffix in ("csv", "json", "md", "html")]
+    hashes = {name: facts.data_hash for name, facts in found.board.facts.items()}
+    cells = [result.value.get("stamp") for result in found.board.results.values()]
+    origin = stamp(found.board.command, schemas=PROGRAMS, data=hashes, parts=cells)
+    write_page(directory, name, found.page, board_json(found), origin, has_html=True)
     write_text(paths[0], tidy_csv(tidy_rows(found.board)))
-    write_json(paths[1], board_json(found))
-    write_text(paths[2], page_markdown(found.page))
-    write_text(paths[3], page_html(found.page))
     return paths
 
 
 def board_json(found: Leaderboard) -> dict[str, Any]:
-    """Returns where the numbers are from, the verdict and the state of every cell."""
+    """Returns options, the verdict and the state of every cell."""
     board = found.board
     return {
         "suite": board.suite.name,
-        "command": board.command,
-        "commit": commit(),
-        "versions": versions(),
-        "machine": machine(),
-        "data_hash": {name: facts.data_hash for name, facts in board.facts.items()},
         "skipped_datasets": _skipped(board),
         "seeds": list(board.suite.seeds),
         "options": to_dict(board.suite),
@@ -161,7 +155,7 @@ def board_json(found: Leaderboard) -> dict[str, Any]:
                 "reason": result.reason,
                 **{
                     name: result.value.get(name)
-                    for name in ("cpu_s", "training_cpu_s", "predictions_per_cpu_s", "commit")
+                    for name in ("cpu_s", "training_cpu_s", "predictions_per_cpu_s")
                 },
                 "parts": result.value.get("parts"),
             }
@@ -219,13 +213,8 @@ def _problems(board: Board) -> list[Section]:
 
 
 def _facts(board: Board) -> list[tuple[str, str]]:
-    commits = {str(result.value.get("commit")) for result in board.results.values()}
     cpu_s = sum(float(result.value.get("cpu_s", 0.0)) for result in board.results.values())
     return [
-        *((f"data hash of {name}", facts.data_hash) for name, facts in board.facts.items()),
         ("seeds", ", ".join(map(str, board.suite.seeds))),
         ("CPU time of all cells", f"{cpu_s / 60:.1f} minutes"),
-        ("commits of the cells", ", ".join(sorted(commits)) or "none"),
-        ("versions", ", ".join(f"{name} {value}" for name, value in versions().items())),
-        ("machine", ", ".join(f"{name} {value}" for name, value in machine().items())),
     ]

@@ -90,7 +90,7 @@ def run_evaluate(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps([asdict(score) for score in judged.scores]))
     else:
-        print(page_markdown(results_page(judged, command=command_line())), end="")
+        print(page_markdown(results_page(judged)), end="")
     return 0
 
 

@@ -97,7 +97,7 @@ def run_evaluate(args: argparse.Namespace) -> int:
             row["spearman"] = row.pop("rank")
         print(json.dumps(rows))
     else:
-        print(page_markdown(results_page(scores, command=command_line())), end="")
+        print(page_markdown(results_page(scores)), end="")
     return 0
 
 

@@ -7,7 +7,7 @@ import json
 import sys
 from pathlib import Path
 
-from cdmpp.cli.explain.text import network_text, program_text
+from cdmpp.api.model import load
 from cdmpp.cli.shared.options import (
     add_device_spec_option,
     add_model_option,
@@ -54,30 +54,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Runs the command; returns the exit code."""
-    labels, descriptions = labels_of(args.device), args.device_spec or []
-    if args.network is not None:
-        from tvm_helper.replay.explain import explain_network  # TVM takes a second
-        from tvm_helper.replay.ways import NetworkQuestion
-
-        question = NetworkQuestion(
-            args.network, args.network.stem, labels=labels, descriptions=descriptions,
-            model=args.model, batches=(None,),
-        )  # fmt: skip
-        found = explain_network(question, compiles=args.machine_code, most_kernels=args.kernels)
-        rows = [one.row() for one in found]
-    else:
-        from tvm_helper.predict.explain import explain_file
-
-        rows = explain_file(
-            args.program, args.model, labels, descriptions, compiles=args.machine_code
-        )
+    found = load(args.model).explain(
+        args.network or args.program, [*labels_of(args.device), *(args.device_spec or [])],
+        machine_code=args.machine_code, kernels=args.kernels,
+    )  # fmt: skip
+    rows = [dict(one.row) for one in found]
     if args.html is not None:
         write_text(args.html, page_html(explain_page(rows, args.network or args.program)))
     if args.json:
         print(json.dumps(rows, allow_nan=False))
         return 0
     is_painted = sys.stdout.isatty()
-    for number, row in enumerate(rows):
-        text = network_text if "kernels" in row else program_text
-        print(("\n" if number else "") + text(row, is_painted=is_painted))
+    for number, one in enumerate(found):
+        print(("\n" if number else "") + one.text(is_painted=is_painted))
     return 0

@@ -5,17 +5,23 @@ and of networks.
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
-from cdmpp.cli.predict.network import predict_network
-from cdmpp.cli.predict.records import predict_record_file
+from cdmpp.api.model import load
+from cdmpp.api.sources import Device
+from cdmpp.cli.predict.network import print_networks
+from cdmpp.cli.predict.program import print_programs
+from cdmpp.cli.predict.records import print_records
 from cdmpp.cli.predict.served import predict_served
+from cdmpp.cli.predict.text import ModelFacts, programs_of
 from cdmpp.cli.shared.options import add_device_spec_option, add_output_options, labels_of
-from cdmpp.errors import UsageError
+from cdmpp.errors import DataError, UsageError
+from cdmpp.networks.graph.factory import load_factory
 from cdmpp.pretrained import PRETRAINED
 from cdmpp.serve.client import Client, read_token
-from tvm_helper.replay.ways import WAYS, NetworkQuestion
+from tvm_helper.replay.ways import WAYS
 
 _DEFAULT_MODEL = Path(PRETRAINED)
 _DEFAULT_INPUT = "3x224x224"
@@ -171,43 +177,50 @@ def run(args: argparse.Namespace) -> int:
                 client, model, labels, program=args.program, records=args.records, **output
             )
         return 0
-    if args.records is not None:
-        predict_record_file(
-            args.records, args.model, labels=labels, descriptions=descriptions,
-            network_info=args.network_info, measured_on=args.measured_on,
-            compiles=args.machine_code, **output,
-        )  # fmt: skip
-        return 0
+    devices: list[Device] = [*labels, *descriptions]
+    return run_network(args, devices) if is_network else run_programs(args, devices)
+
+
+def run_programs(args: argparse.Namespace, devices: Sequence[Device]) -> int:
+    """Predicts a record file or the programs of a Python file; returns the exit code."""
+    model = load(args.model)
+    output = {"as_json": args.json, "is_quiet": args.quiet}
     if args.program is not None:
-        from cdmpp.cli.predict.program import print_programs
-        from cdmpp.cli.predict.text import ModelFacts
-        from tvm_helper.predict.predictor import new_predictor  # TVM takes a second
-
-        predictor = new_predictor(
-            args.model, labels, descriptions,
-            compiles=args.machine_code, must_compile=args.machine_code,
-        )  # fmt: skip
-        print_programs(
-            args.program, predictor.programs(args.program),
-            lambda: ModelFacts.of(predictor.trained.card), **output,
-        )  # fmt: skip
+        found = model.programs(args.program, devices, machine_code=args.machine_code)
+        print_programs(programs_of(found), lambda: ModelFacts.of(model.card), **output)
         return 0
-    question = NetworkQuestion(
-        args.network or Path(), str(args.network or args.torch), ways=args.way or (),
-        labels=labels, descriptions=descriptions, model=str(args.model), database=args.database,
-        compiles=not args.no_machine_code, must_compile=args.machine_code,
+    found = model.records(
+        args.records, devices, network_info=args.network_info, measured_on=args.measured_on,
+        machine_code=args.machine_code,
     )  # fmt: skip
-    if args.torch is not None:
-        from cdmpp.cli.predict.torch import parse_batches, parse_inputs, parse_memory
-        from cdmpp.networks.graph.factory import load_factory
-
-        shapes, dtypes = parse_inputs(args.input or [_DEFAULT_INPUT])
-        question = replace(
-            question, source=load_factory(args.torch), batches=parse_batches(args.batch or "1"),
-            shapes=shapes, dtypes=dtypes, method="export" if args.export else "fx",
-            memory_limit_bytes=None if args.memory is None else parse_memory(args.memory),
-        )  # fmt: skip
-    else:
-        question = replace(question, name=args.network.stem, batches=(None,))
-    predict_network(question, **output)
+    print_records(
+        programs_of(found), found.notes, lambda: ModelFacts.of(model.card),
+        measured_on=args.measured_on, **output,
+    )  # fmt: skip
     return 0
+
+
+def run_network(args: argparse.Namespace, devices: Sequence[Device]) -> int:
+    """Predicts a network; returns the exit code."""
+    options = {}
+    if args.torch is not None:
+        from cdmpp.cli.predict.torch import torch_options
+
+        options = torch_options(
+            args.batch or "1", args.input or [_DEFAULT_INPUT], args.memory, is_export=args.export
+        )
+    try:
+        found = load(args.model).network(
+            args.network or load_factory(args.torch), devices, name=args.torch or "",
+            ways=args.way or (), database=args.database,
+            machine_code=True if args.machine_code else False if args.no_machine_code else None,
+            on_step=None if args.quiet else _tell, **options,
+        )  # fmt: skip
+    except DataError as error:
+        raise DataError(str(error).replace("method='export'", "--export")) from error
+    print_networks(found, as_json=args.json)
+    return 0
+
+
+def _tell(step: str) -> None:
+    print(f"cdmpp: {step} ...", file=sys.stderr)

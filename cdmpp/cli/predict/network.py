@@ -4,20 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from cdmpp.errors import DataError
+from cdmpp.api.predictions import Predictions
 from cdmpp.text import aligned, interval_text, percent_text, seconds_text, shortened
-from tvm_helper.replay.ways import (
-    WAYS,
-    NetworkAnswer,
-    NetworkQuestion,
-    network_answers,
-    with_shares,
-)
+from tvm_helper.replay.ways import WAYS, NetworkAnswer, with_shares
 
 if TYPE_CHECKING:  # it imports torch
     from cdmpp.networks.predict import Estimate
@@ -25,24 +18,14 @@ if TYPE_CHECKING:  # it imports torch
 _KERNELS = 8
 
 
-def predict_network(question: NetworkQuestion, *, as_json: bool, is_quiet: bool) -> None:
-    """Prints what a network takes.
-
-    Raises:
-        DataError: no way of running it can be predicted.
-    """
-
-    def tell(step: str) -> None:
-        print(f"cdmpp: {step} ...", file=sys.stderr)
-
-    try:
-        found = network_answers(question, **({} if is_quiet else {"on_step": tell}))
-    except DataError as error:
-        raise DataError(str(error).replace("method='export'", "--export")) from error
+def print_networks(found: Predictions, *, as_json: bool) -> None:
+    """Prints what networks take."""
     if as_json:
-        print(json.dumps([one.to_json() for one in found], allow_nan=False))
+        print(json.dumps(found.to_json(), allow_nan=False))
         return
-    for number, (place, group) in enumerate(groupby(found, lambda one: (one.device, one.batch))):
+    answers = [one.detail for one in found if isinstance(one.detail, NetworkAnswer)]
+    places = groupby(answers, lambda one: (one.device, one.batch))
+    for number, (place, group) in enumerate(places):
         print("\n" if number else "", end="")
         _print_place(*place, list(group))
 

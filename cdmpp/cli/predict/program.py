@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Sequence
 
 from cdmpp.cli.predict.text import ModelFacts, cell, print_notes
 from cdmpp.text import aligned
-from tvm_helper.predict.answers import Prediction, check_predicted
+from tvm_helper.predict.answers import Prediction
 
 
 def print_programs(
-    path: Path, found: list[Prediction], facts: Callable[[], ModelFacts], *, as_json: bool,
-    is_quiet: bool,
-) -> None:  # fmt: skip
+    found: Sequence[Prediction], facts: Callable[[], ModelFacts], *, as_json: bool, is_quiet: bool
+) -> None:
     """Prints the latencies of a Python file's programs.
 
     Args:
         facts: gives what the notes say of the model.
-
-    Raises:
-        DataError: none of them can be predicted.
     """
-    check_predicted(found, path)
     if as_json:
         print(json.dumps([prediction.to_json() for prediction in found], allow_nan=False))
         return
@@ -32,7 +26,7 @@ def print_programs(
         print_notes(found, facts())
 
 
-def _print(found: list[Prediction]) -> None:
+def _print(found: Sequence[Prediction]) -> None:
     devices = list(dict.fromkeys(one.device for one in found))
     by_name: dict[str, list[Prediction]] = {}
     for one in found:

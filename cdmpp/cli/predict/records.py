@@ -4,53 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
 
 from cdmpp.cli.predict.text import ModelFacts, print_notes
-from cdmpp.errors import DataError
-from cdmpp.pretrained import model_folder
 from cdmpp.text import aligned, interval_text, seconds_text
-from cdmpp.training.asked_device import asked_devices
-from cdmpp.training.estimates import load_trained
 from tvm_helper.predict.answers import Prediction
-from tvm_helper.predict.records import RecordPredictions, predict_records
-
-
-def predict_record_file(
-    path: Path,
-    model: Path,
-    *,
-    labels: Sequence[str],
-    descriptions: Sequence[Path],
-    network_info: Path | None,
-    measured_on: str | None,
-    compiles: bool,
-    as_json: bool,
-    is_quiet: bool,
-) -> None:
-    """Prints the latencies of a record file's programs beside the measured ones.
-
-    Raises:
-        DataError: as `print_records`.
-    """
-    trained = load_trained(model_folder(model), with_code=compiles)
-    is_named = bool(labels or descriptions)
-    devices = asked_devices(labels, descriptions, trained.card) if is_named else ()
-    found = predict_records(
-        trained, path, devices=devices, network_info=network_info, measured_on=measured_on,
-        compiles=compiles,
-    )  # fmt: skip
-    print_records(
-        path, found, lambda: ModelFacts.of(trained.card), measured_on=measured_on,
-        as_json=as_json, is_quiet=is_quiet,
-    )  # fmt: skip
 
 
 def print_records(
-    path: Path,
-    found: RecordPredictions,
+    programs: Sequence[Prediction],
+    notes: Iterable[str],
     facts: Callable[[], ModelFacts],
     *,
     measured_on: str | None = None,
@@ -60,38 +23,21 @@ def print_records(
     """Prints predictions of a record file.
 
     Args:
-        facts: gives what the notes say of the model.
-
-    Raises:
-        DataError: there are none.
+        notes: what was not predicted, and why.
+        facts: gives what the notes below them say of the model.
     """
     if not is_quiet:
-        if found.report.skipped_total:
-            print(f"cdmpp: {found.report.summary()}", file=sys.stderr)
-        for reason, count in sorted(found.failures.items(), key=lambda pair: -pair[1]):
-            print(f"cdmpp: {count} programs cannot be predicted: {reason}", file=sys.stderr)
-    if not found.programs:
-        reasons = ", ".join([*found.report.skipped, *found.failures])
-        raise DataError(
-            f"no program of {path} can be predicted{f' ({reasons})' if reasons else ''}; expected "
-            "Tenset measure records, one JSON object a line, whose tasks are in the folder given "
-            "with --network-info"
-        )
+        for note in notes:
+            print(f"cdmpp: {note}", file=sys.stderr)
     if as_json:
-        print(json.dumps([_row(one) for one in found.programs], allow_nan=False))
+        print(json.dumps([one.of_record_json() for one in programs], allow_nan=False))
         return
-    _print(found.programs, measured_on)
+    _print(programs, measured_on)
     if not is_quiet:
-        print_notes(found.programs, facts())
+        print_notes(programs, facts())
 
 
-def _row(one: Prediction) -> dict[str, Any]:
-    row = one.record_json()
-    unknown = {"out_of_distribution": None, "nearest_tasks": None}
-    return row if one.is_far is not None else {**row, **unknown}
-
-
-def _print(programs: tuple[Prediction, ...], measured_on: str | None) -> None:
+def _print(programs: Sequence[Prediction], measured_on: str | None) -> None:
     has_measured = any(one.measured_s is not None for one in programs)
     has_devices = len({one.device for one in programs}) > 1
     headings = ["     ", "predicted", *(["measured", "error"] if has_measured else [])]

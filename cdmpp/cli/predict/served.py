@@ -9,6 +9,7 @@ from cdmpp.cli.predict.program import print_programs
 from cdmpp.cli.predict.records import print_records
 from cdmpp.cli.predict.text import ModelFacts
 from cdmpp.serve.client import Client
+from tvm_helper.predict.answers import check_predicted
 from tvm_helper.predict.served import served_programs, served_records
 
 
@@ -37,7 +38,9 @@ def predict_served(
 
     if program is not None:
         found = served_programs(client, program, labels, model=model)
-        print_programs(program, found, facts, as_json=as_json, is_quiet=is_quiet)
+        check_predicted(found, program)
+        print_programs(found, facts, as_json=as_json, is_quiet=is_quiet)
     elif records is not None:
         answers = served_records(client, records, labels, model=model)
-        print_records(records, answers, facts, as_json=as_json, is_quiet=is_quiet)
+        answers.check(records)
+        print_records(answers.programs, answers.notes(), facts, as_json=as_json, is_quiet=is_quiet)

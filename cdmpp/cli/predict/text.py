@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from cdmpp.api.predictions import Predictions
 from cdmpp.serve.client import Client
 from cdmpp.text import interval_text, short_task
 from cdmpp.training.run_folder import ModelCard
@@ -16,6 +17,11 @@ def cell(one: Prediction) -> str:
     """Returns a latency with its interval, `!` where it is out of distribution, `?` without one."""
     mark = " !" if one.out_of_distribution and one.latency_s is not None else ""
     return f"{interval_text(one.latency_s, one.low_s, one.high_s)}{mark}"
+
+
+def programs_of(found: Predictions) -> list[Prediction]:
+    """Returns all that is known of predicted programs."""
+    return [one.detail for one in found if isinstance(one.detail, Prediction)]
 
 
 @dataclass(frozen=True)

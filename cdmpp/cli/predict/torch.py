@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -11,6 +12,22 @@ from cdmpp.errors import UsageError
 
 _MEMORY = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*([kmgt]?)(i?)b?\s*", re.IGNORECASE)
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+
+
+def torch_options(
+    batch: str, inputs: Sequence[str], memory: str | None, *, is_export: bool
+) -> dict[str, Any]:
+    """Returns options of `Model.network`.
+
+    Raises:
+        UsageError: one cannot be read.
+    """
+    shapes, dtypes = parse_inputs(inputs)
+    return {
+        "batches": parse_batches(batch), "shapes": shapes, "dtypes": dtypes,
+        "method": "export" if is_export else "fx",
+        "memory_limit_bytes": None if memory is None else parse_memory(memory),
+    }  # fmt: skip
 
 
 def parse_memory(text: str) -> float:

@@ -17,6 +17,7 @@ from cdmpp.cli.shared.options import (
 )
 from cdmpp.devices.registry import get_device
 from cdmpp.errors import UsageError
+from cdmpp.files.places import given_or_shipped
 from cdmpp.pretrained import model_folder
 from cdmpp.replay.calibration import gap_of
 from cdmpp.replay.engine import ReplayOptions
@@ -59,7 +60,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "An operator that no model covers gets a roofline estimate, is listed and widens the "
         "interval."
     )
-    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="see docs/replay.md")
+    parser.add_argument(
+        "files", nargs="+", type=given_or_shipped, metavar="FILE", help="see docs/replay.md"
+    )
     _add_cost_options(parser)
     _add_engine_options(parser)
     _add_trace_options(parser)

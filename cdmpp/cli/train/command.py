@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from cdmpp.api.train import train_in_folder
 from cdmpp.cli.shared.options import (
     add_data_options,
     add_output_options,
@@ -21,11 +22,13 @@ from cdmpp.cli.shared.tables import print_metric_tables
 from cdmpp.config import load_config
 from cdmpp.datasets.find import next_step
 from cdmpp.models.registry import MODEL_CLASSES
-from cdmpp.pretrained import find_pretrained
 from cdmpp.report.left_out import left_out_intervals, left_out_sentence, left_out_tables
-from cdmpp.report.run_report import interval_sentence, run_tables, write_run_report
+from cdmpp.report.run_report import interval_sentence, run_tables
 from cdmpp.training.options import TrainOptions, run_name, trained_on
-from cdmpp.training.run import assist_run, check_run, train_run
+
+if TYPE_CHECKING:  # they bring torch
+    from cdmpp.datasets.samples import Samples
+    from cdmpp.training.unmeasured import Unmeasured
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -67,14 +70,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Runs the command; returns the exit code."""
-    # Here, as they bring torch: --help and a misspelt option answer without it.
-    from cdmpp.nn.loop.distributed import first_then_others, is_first, process_group
-    from cdmpp.training.finetune.start import start_from, start_sentence
-    from cdmpp.training.unmeasured import (
-        check_alone,
-        find_unmeasured,
-        train_unmeasured,
-    )
+    # Here, as it brings torch: --help and a misspelt option answer without it.
+    from cdmpp.training.finetune.start import start_sentence
 
     given = {
         **given_data(args.dataset, args.device),
@@ -84,34 +81,26 @@ def run(args: argparse.Namespace) -> int:
     if args.device_type:
         options = trained_on(options, args.device_type)
     run_dir = args.out or Path("runs") / run_name(options)
-    found = None if options.dataset else find_unmeasured(options.devices, args.cache)
-    if found is not None:
-        options = replace(options, devices=found.sources)
-    check_run(options, run_dir)
-    if found is not None:
-        print(found.sentence, file=sys.stderr if args.json else sys.stdout, flush=True)
-    with process_group(args.device_type or "cpu"):
-        if found is not None:
-            check_alone()
-        samples = first_then_others(
-            lambda: samples_of(
-                options.dataset, options.devices, cache_dir=args.cache,
-                network_info=args.network_info, jobs=args.jobs, may_install=not args.no_install,
-                is_quiet=args.json or args.quiet,
-            )
+    is_quiet = args.json or args.quiet
+
+    def read(options: TrainOptions) -> Samples:
+        return samples_of(
+            options.dataset, options.devices, cache_dir=args.cache, network_info=args.network_info,
+            jobs=args.jobs, may_install=not args.no_install, is_quiet=is_quiet,
         )  # fmt: skip
-        if not is_first():
-            assist_run(options, samples, run_dir)
-            return 0
-        with training_progress(is_quiet=args.json or args.quiet) as progress:
-            if found is not None:
-                result = train_unmeasured(options, found, samples, run_dir, on_progress=progress)
-            else:
-                start = None if args.from_nothing else start_from(find_pretrained(), options)
-                result = train_run(
-                    options, samples, run_dir, on_progress=progress, choose_start=start
-                )
-    report = write_run_report(result, command=command_line())
+
+    def tell(found: Unmeasured) -> None:
+        print(found.sentence, file=sys.stderr if args.json else sys.stdout, flush=True)
+
+    with training_progress(is_quiet=is_quiet) as progress:
+        result, found = train_in_folder(
+            options, run_dir, read, command=command_line(), cache_dir=args.cache,
+            device_type=args.device_type or "cpu", from_nothing=args.from_nothing, on_found=tell,
+            on_progress=progress,
+        )  # fmt: skip
+    if result is None:
+        return 0
+    report = result.run_dir / "report.html"
     if args.json:
         values = {"run": str(run_dir), "report": str(report), **result.metrics}
         print(json.dumps(values, allow_nan=False))

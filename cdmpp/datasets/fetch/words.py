@@ -114,7 +114,7 @@ def next_command(source: RecordSource, fetched: Fetched, cache: Path, name: str)
     device = asked[0] if asked else fetched.devices[0]
     where = "" if cache == Path("cache") else f" --cache {shlex.quote(str(cache))}"
     side = "; they are read with the old TVM, which it installs beside where it is missing"
-    train = f"python scripts/train.py --device {device}{where}"
+    train = f"cdmpp train --device {device}{where}"
     return f"next: {train}{side if source.needs_legacy_env else ''}"
 
 

@@ -34,8 +34,6 @@ _RECORD_SUFFIXES = (".json", ".json.gz")
 def default_dataset_dir() -> Path:
     """Returns the folder of the shipped default dataset.
 
-    Looked for beside the package (a checkout), then below the working directory.
-
     Raises:
         DataError: it is in neither place.
     """
@@ -45,9 +43,8 @@ def default_dataset_dir() -> Path:
         if (place / "measure_records").is_dir():
             return place
     raise DataError(
-        f"the default dataset {relative} is not beside the package nor below the working "
-        "directory; run from a checkout of the repository, or give your own Tenset folder with "
-        "--dataset DIR"
+        f"the default dataset {relative} is in none of {', '.join(map(str, places))}; install the "
+        "package anew, or give your own Tenset folder with --dataset DIR"
     )
 
 
@@ -103,5 +100,5 @@ def _how_to_get(device: str) -> str:
         "tenset-cpu-full those of e5-2673, epyc-7452, platinum-8272 and graviton2. Records of your "
         f"own must lie in DIR/measure_records/{device}/*.json and their tasks in "
         "DIR/network_info/; then run: "
-        f"python scripts/train.py --device {device} --dataset DIR"
+        f"cdmpp train --device {device} --dataset DIR"
     )

@@ -9,6 +9,9 @@ from cdmpp.errors import DataError
 from cdmpp.networks.graph.graph import NetworkGraph
 from cdmpp.networks.graph.mode import MODES, Mode
 
+#: Version of the layout of a stored data set; a reader refuses any other.
+SCHEMA_VERSION = 2
+
 Outcome = Literal["ok", "out-of-memory", "timeout", "crashed"]
 
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)

@@ -16,10 +16,8 @@ import pyarrow.parquet as parquet
 from cdmpp.errors import CdmppError, DataError
 from cdmpp.files.atomic import make_folder, sha256_file, write_atomic, write_json
 from cdmpp.networks.dataset.graph_table import graphs_from_table, table_of_graphs
-from cdmpp.networks.dataset.rows import _NEXT, OUTCOMES, GraphRow, LabelRow
+from cdmpp.networks.dataset.rows import _NEXT, OUTCOMES, SCHEMA_VERSION, GraphRow, LabelRow
 
-#: Version of the layout; a reader refuses any other.
-SCHEMA_VERSION = 2
 MANIFEST = "manifest.json"
 GRAPHS = "graphs.parquet"
 LABELS = "labels.parquet"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from cdmpp.errors import DataError, last_line
 from cdmpp.extras import require
+from cdmpp.files.exported_archive import check_archive
 
 if TYPE_CHECKING:
     import torch
@@ -39,10 +40,11 @@ def read_exported(path: Path) -> ExportedProgram:
     """Returns the program that torch.export.save wrote.
 
     Raises:
-        DataError: it is none.
+        DataError: it is none, or opening it would run what it holds.
     """
     import torch
 
+    check_archive(path)
     log = logging.getLogger("torch.export")  # prints what it then raises
     was_disabled, log.disabled = log.disabled, True
     try:

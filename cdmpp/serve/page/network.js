@@ -1,4 +1,4 @@
-// Networks: an ONNX file, its latency on devices, its timeline, its kernels, and why they take theirs.
+// Networks: a file, its latency on devices, its timeline, its kernels, and why they take theirs.
 
 import { bars } from "./bars.js";
 import { $, ask, busy, choose, chosen, packed, remember, say, send, unpacked } from "./shared.js";
@@ -32,14 +32,14 @@ export async function readNetwork(file) {
 
 async function keep(bytes, name) {
   const found = await send("/v1/networks", bytes);
-  sent = { network: found.network, name: name.replace(/\.onnx$/i, ""), packed: await packed(bytes) };
+  sent = { network: found.network, name: name.replace(/\.(onnx|pt2)$/i, ""), packed: await packed(bytes) };
   $("net-name").textContent = `${sent.name}: ${found.size_bytes} bytes`;
 }
 
 export async function restoreNetwork(asked) {
   if (!asked.has("network")) return;
   clear();
-  sent = { network: asked.get("network"), name: asked.get("name") ?? "network", packed: asked.get("onnx") };
+  sent = { network: asked.get("network"), name: asked.get("name") ?? "network", packed: asked.get("file") };
   $("net-name").textContent = sent.name;
   choose("net-choice", asked.get("devices"));
   if (asked.has("model")) $("net-model").value = asked.get("model");
@@ -55,7 +55,7 @@ export async function restoreNetwork(asked) {
 function rememberIt(facts) {
   if (!sent) return;
   remember({
-    view: "network", network: sent.network, name: sent.name, onnx: sent.packed,
+    view: "network", network: sent.network, name: sent.name, file: sent.packed,
     devices: chosen("net-choice").join(","), model: $("net-model").value, ...facts,
   });
 }
@@ -69,7 +69,7 @@ function clear() {
 async function predict() {
   clear();
   const devices = chosen("net-choice");
-  if (!sent) return say("net-status", "Expected a network: open an ONNX file, or drop one on the page.", true);
+  if (!sent) return say("net-status", "Expected a network: open an ONNX file or a .pt2 of torch.export, or drop one on the page.", true);
   if (!devices.length) return say("net-status", "Expected a device: choose one or more.", true);
   for (const [place, device] of devices.entries()) {
     const text = `Putting ${sent.name} together for ${device}, ${place + 1} of ${devices.length}; its kernels take a while…`;

@@ -1,4 +1,4 @@
-"""`/v1/networks` takes ONNX files, `/v1/network` says what they take, kernel by kernel."""
+"""`/v1/networks` takes files with networks, `/v1/network` says what they take, kernel by kernel."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 
 from cdmpp.errors import DataError
+from cdmpp.networks.graph.network_file import EXPECTED
 from cdmpp.serve.options import NETWORK_FILES, ServeOptions
 from cdmpp.serve.routes.uploads import Uploads
 from cdmpp.serve.schemas import Label, ModelName
@@ -18,11 +19,6 @@ from cdmpp.training.asked_device import asked_devices
 
 _BYTES = "application/octet-stream"
 _ZIP = b"PK\x03\x04"
-_NO_EXPORTED = (
-    "this is no ONNX file but an archive such as torch.export.save writes: reading one may run "
-    "what is in it, so the server takes none; export the network to ONNX, or ask `cdmpp predict "
-    "--network` on your machine"
-)
 
 
 class KeptNetwork(BaseModel):
@@ -60,20 +56,19 @@ def add_networks(app: FastAPI, service: Service, options: ServeOptions, folder: 
     Args:
         folder: for the files.
     """
-    uploads = Uploads(folder, options.most_kept_bytes, suffix=".onnx")
+    uploads = Uploads(folder, options.most_kept_bytes)
     content = {_BYTES: {"schema": {"type": "string", "format": "binary"}}}
 
     @app.post(NETWORK_FILES, openapi_extra={"requestBody": {"content": content, "required": True}})
     async def keep(request: Request) -> KeptNetwork:
-        """Keeps an ONNX file for questions; the body is the file."""
+        """Keeps a file for questions: ONNX, or what torch.export.save wrote."""
         if request.headers.get("content-type") != _BYTES:
             raise HTTPException(415, f"expected the file as it is, Content-Type: {_BYTES}")
         data = await request.body()
         if not data:
-            raise DataError("the file is empty; expected an ONNX file")
-        if data.startswith(_ZIP):
-            raise DataError(_NO_EXPORTED)
-        key = await run_in_threadpool(uploads.keep, data)
+            raise DataError(f"the file is empty; expected {EXPECTED}")
+        suffix = ".pt2" if data.startswith(_ZIP) else ".onnx"
+        key = await run_in_threadpool(uploads.keep, data, suffix)
         return KeptNetwork(network=key, size_bytes=len(data))
 
     @app.post("/v1/network")

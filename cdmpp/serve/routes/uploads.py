@@ -16,33 +16,36 @@ class Uploads:
     Args:
         folder: of its own; whoever made it removes it.
         most_bytes: of all files; the ones that nobody asked for the longest go first.
-        suffix: of their names.
     """
 
-    def __init__(self, folder: Path, most_bytes: int, *, suffix: str) -> None:
-        self._most_bytes = most_bytes
-        self._suffix = suffix
+    def __init__(self, folder: Path, most_bytes: int) -> None:
         self._folder = folder
-        self._sizes: dict[str, int] = {}  # the latest last
+        self._most_bytes = most_bytes
+        self._files: dict[str, tuple[Path, int]] = {}  # digest -> file, bytes; the latest last
         self._lock = threading.Lock()
 
-    def keep(self, data: bytes) -> str:
+    def keep(self, data: bytes, suffix: str) -> str:
         """Keeps a file and returns its digest.
+
+        Args:
+            suffix: of its name.
 
         Raises:
             DataError: it cannot be written.
         """
         key = hashlib.sha256(data).hexdigest()
-        path = self._path(key)
+        path = self._folder / f"{key}{suffix}"
         if not path.exists():
             write_bytes(path, data)
         with self._lock:
-            self._sizes.pop(key, None)
-            self._sizes[key] = len(data)
-            while sum(self._sizes.values()) > self._most_bytes and len(self._sizes) > 1:
-                oldest = next(iter(self._sizes))
-                del self._sizes[oldest]
-                self._path(oldest).unlink(missing_ok=True)
+            self._files.pop(key, None)
+            self._files[key] = path, len(data)
+            while sum(size for _, size in self._files.values()) > self._most_bytes:
+                oldest, (path, _) = next(iter(self._files.items()))
+                if oldest == key:
+                    break
+                del self._files[oldest]
+                path.unlink(missing_ok=True)
         return key
 
     def find(self, key: str) -> Path:
@@ -52,12 +55,9 @@ class Uploads:
             UsageError: it is not here, or not any more.
         """
         with self._lock:
-            if key not in self._sizes:
+            if key not in self._files:
                 raise UsageError(
                     "the server does not have this file, or not any more; send it again"
                 )
-            self._sizes[key] = self._sizes.pop(key)
-            return self._path(key)
-
-    def _path(self, key: str) -> Path:
-        return self._folder / f"{key}{self._suffix}"
+            self._files[key] = self._files.pop(key)
+            return self._files[key][0]

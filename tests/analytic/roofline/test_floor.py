@@ -27,7 +27,7 @@ from cdmpp.devices.registry import get_device, load_registry
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.features.added_columns import LEAF_EXTRA_NAMES
 from cdmpp.features.schema import LEAF_FEATURE_NAMES
-from tests.models.synthetic import make_samples
+from cdmpp.testing.synthetic import make_samples
 from tests.paths import ROOT
 
 GPU = DeviceSpec(

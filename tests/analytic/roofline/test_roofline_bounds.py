@@ -9,7 +9,7 @@ import pytest
 from cdmpp.analytic.roofline.bounds import operator_bounds, program_bounds
 from cdmpp.devices.registry import get_device
 from cdmpp.errors import DataError
-from tests.models.synthetic import make_samples
+from cdmpp.testing.synthetic import make_samples
 
 
 def test_an_operator_is_at_least_as_slow_as_each_of_its_levels() -> None:

@@ -108,8 +108,10 @@ def test_tidy_rows_hold_every_metric_of_every_place(models):
 def test_json_has_origin_verdict_and_every_cell(models):
     board, paths = models
     value = json.loads(paths[1].read_text())
-    assert {"command", "commit", "versions", "machine", "verdict", "options"} <= set(value)
-    assert value["data_hash"] == {"synthetic": FACTS["synthetic"].data_hash}
+    assert {"stamp", "verdict", "options"} <= set(value)
+    assert value["stamp"]["data"] == {"synthetic": FACTS["synthetic"].data_hash}
+    (part,) = value["stamp"]["parts"]
+    assert part["schema"] == value["stamp"]["schema"], "all cells are of this code"
     assert value["skipped_datasets"] == ["elsewhere"]
     assert {cell["id"] for cell in value["cells"]} == {cell.id for cell in board.cells}
     assert value["missing_cells"] == []

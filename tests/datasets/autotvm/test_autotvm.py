@@ -312,11 +312,11 @@ def test_the_command_names_what_to_build_when_there_is_no_side_environment(
     command = ["dataset", "extract", "--dataset", str(log), "--out", str(tmp_path / "out")]
     assert main([*command, "--no-install"]) == 2
     said = capsys.readouterr().err
-    assert "make legacy-env" in said
+    assert "python -m tvm_helper.legacy.setup" in said
     assert said.count("\n") == 1
     train = ["train", "--dataset", str(log), "--cache", str(tmp_path), "--no-install"]
     assert main([*train, "--out", str(tmp_path / "run")]) == 2
-    assert "make legacy-env" in capsys.readouterr().err
+    assert "python -m tvm_helper.legacy.setup" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 
 

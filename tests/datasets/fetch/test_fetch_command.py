@@ -67,7 +67,7 @@ def test_a_device_is_fetched_and_said_how_it_is_used(
         f"tlcbench: fetched: 0.0 MB in {folder}",
         "licence: the repository names none; for use as data, not to be passed on",
         "please cite: TLCBench: benchmark scripts for TVM. https://github.com/tlc-pack/TLCBench",
-        f"next: python scripts/train.py --device platinum-8124m --cache {cache}; they are read "
+        f"next: cdmpp train --device platinum-8124m --cache {cache}; they are read "
         "with the old TVM, which it installs beside where it is missing",
     ]
     assert captured.err.splitlines() == ["unpacking tlcbench"]

@@ -306,7 +306,7 @@ def test_a_missing_device_says_what_to_do(shipped: Path) -> None:
     for part in (
         "'t4'", "epyc-avx512-2c", "xeon-avx2-1c", "cdmpp dataset fetch", "tenset-gpu-full",
         "DIR/measure_records/t4/*.json", "DIR/network_info/",
-        "python scripts/train.py --device t4 --dataset DIR",
+        "cdmpp train --device t4 --dataset DIR",
     ):  # fmt: skip
         assert part in text
 

@@ -23,7 +23,7 @@ from cdmpp.models.parts.program_groups import ProgramGroups
 from cdmpp.models.peers.step_coder import STEP_CODES, step_rows
 from cdmpp.models.peers.tree_shape import tree_shape
 from cdmpp.nn.lambda_rank import lambda_rank_loss
-from tests.models.synthetic import make_samples
+from cdmpp.testing.synthetic import make_samples
 
 LATENCIES = np.exp(np.random.default_rng(0).normal(-8, 2, 200))
 

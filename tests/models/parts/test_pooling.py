@@ -11,7 +11,7 @@ from cdmpp.datasets.samples import ProgramArrays
 from cdmpp.errors import DataError, UsageError
 from cdmpp.features.added_columns import EXTRA_BLOCKS, LEAF_EXTRA_COUNT
 from cdmpp.models.parts.pooling import extra_columns, leaf_matrix, pooled_features
-from tests.models.synthetic import make_samples
+from cdmpp.testing.synthetic import make_samples
 
 
 @pytest.fixture(scope="module")

@@ -20,27 +20,26 @@ from cdmpp.models.parts.prior import Prior
 from cdmpp.models.transformer import TransformerCostModel
 from cdmpp.nn.latency_net import LatencyNet
 from cdmpp.nn.options import LoopOptions, NetOptions, identity
-from tests.models.contract import CostModelContract
-from tests.models.synthetic import make_samples, split_by_task
+from cdmpp.testing.cost_model import check_cost_model
+from cdmpp.testing.synthetic import make_samples, split_by_task
 
 NETWORK = NetOptions(hidden=32, layers=1, heads=2, feed_forward=32, head_hidden=32)
 SMALL = TransformerOptions(network=NETWORK, loop=LoopOptions(epochs=3, programs_per_batch=8))
 TREES = GbdtOptions(trees=20, depth=3, threads=1)
 
 
-class TestTransformerWithBoth(CostModelContract):
-    def new_model(self):
-        return TransformerCostModel(replace(SMALL, prior="both"))
+UNTRAINED = {
+    "transformer, both": lambda: TransformerCostModel(replace(SMALL, prior="both")),
+    "transformer, residual": lambda: TransformerCostModel(
+        replace(SMALL, prior="residual", prior_model="roofline")
+    ),
+    "gbdt, both": lambda: GbdtCostModel(replace(TREES, prior="both")),
+}
 
 
-class TestTransformerResidual(CostModelContract):
-    def new_model(self):
-        return TransformerCostModel(replace(SMALL, prior="residual", prior_model="roofline"))
-
-
-class TestGbdtWithBoth(CostModelContract):
-    def new_model(self):
-        return GbdtCostModel(replace(TREES, prior="both"))
+@pytest.mark.parametrize("kind", UNTRAINED)
+def test_contract(kind):
+    check_cost_model(UNTRAINED[kind])
 
 
 @pytest.mark.parametrize("anchor", ["leaf_roofline", "none"])

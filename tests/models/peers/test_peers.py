@@ -22,8 +22,8 @@ from cdmpp.models.peers.tlp import TlpCostModel, TlpRankCostModel
 from cdmpp.models.registry import model_class
 from cdmpp.models.roofline import RooflineCostModel
 from cdmpp.nn.options import CdmppPaperOptions, LoopOptions
-from tests.models.contract import CostModelContract
-from tests.models.synthetic import make_samples, split_by_task
+from cdmpp.testing.cost_model import check_cost_model
+from cdmpp.testing.synthetic import make_samples, split_by_task
 
 pytestmark = pytest.mark.training
 
@@ -64,44 +64,23 @@ def small(kind, loop=LOOP, **changes):
     )
 
 
-class TestGbdtRank(CostModelContract):
-    def new_model(self):
-        return GbdtRankCostModel(GbdtOptions(trees=20, depth=3, objective="rank"))
+UNTRAINED = {
+    "gbdt-rank": lambda: GbdtRankCostModel(GbdtOptions(trees=20, depth=3, objective="rank")),
+    "gbdt-absolute": lambda: GbdtCostModel(
+        GbdtOptions(trees=20, depth=3, objective="absolute_log")
+    ),
+    "segment-mlp": lambda: small("segment-mlp"),
+    "segment-mlp-rank": lambda: small("segment-mlp", loss="lambda_rank"),
+    "tlp": lambda: small("tlp"),
+    "tlp-rank": lambda: small("tlp-rank"),
+    "recursive-lstm": lambda: small("recursive-lstm"),
+    "cdmpp-paper": lambda: small("cdmpp-paper"),
+}
 
 
-class TestGbdtAbsolute(CostModelContract):
-    def new_model(self):
-        return GbdtCostModel(GbdtOptions(trees=20, depth=3, objective="absolute_log"))
-
-
-class TestSegmentMlp(CostModelContract):
-    def new_model(self):
-        return small("segment-mlp")
-
-
-class TestSegmentMlpRank(CostModelContract):
-    def new_model(self):
-        return small("segment-mlp", loss="lambda_rank")
-
-
-class TestTlp(CostModelContract):
-    def new_model(self):
-        return small("tlp")
-
-
-class TestTlpRank(CostModelContract):
-    def new_model(self):
-        return small("tlp-rank")
-
-
-class TestRecursiveLstm(CostModelContract):
-    def new_model(self):
-        return small("recursive-lstm")
-
-
-class TestCdmppPaper(CostModelContract):
-    def new_model(self):
-        return small("cdmpp-paper")
+@pytest.mark.parametrize("kind", UNTRAINED)
+def test_contract(kind):
+    check_cost_model(UNTRAINED[kind])
 
 
 @pytest.mark.parametrize(("kind", "epochs"), [("segment-mlp", 50), ("recursive-lstm", 100)])

@@ -12,7 +12,7 @@ from cdmpp.models.options import TransformerOptions
 from cdmpp.models.transformer import TransformerCostModel
 from cdmpp.nn.loop.distributed import is_first, process_group
 from cdmpp.nn.options import LoopOptions, NetOptions
-from tests.models.synthetic import make_samples, split_by_task
+from cdmpp.testing.synthetic import make_samples, split_by_task
 
 #: No dropout: processes draw differently, so that their results would only be alike.
 OPTIONS = TransformerOptions(

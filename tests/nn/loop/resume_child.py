@@ -8,7 +8,7 @@ from pathlib import Path
 from cdmpp.models.options import TransformerOptions
 from cdmpp.models.transformer import TransformerCostModel
 from cdmpp.nn.options import LoopOptions, NetOptions
-from tests.models.synthetic import make_samples, split_by_task
+from cdmpp.testing.synthetic import make_samples, split_by_task
 
 OPTIONS = TransformerOptions(
     network=NetOptions(hidden=32, layers=1, heads=2, feed_forward=32, head_hidden=32),

@@ -19,7 +19,7 @@ from cdmpp.nn.loop.distributed import first_then_others, training_device
 from cdmpp.nn.loop.loop import train_loop
 from cdmpp.nn.loop.shards import gather_samples, process_count, shares
 from cdmpp.nn.options import LoopOptions
-from tests.models.synthetic import make_samples, split_by_task
+from cdmpp.testing.synthetic import make_samples, split_by_task
 from tests.nn.loop.distributed_child import OPTIONS, main
 from tests.nn.loop.test_loop import Line
 from tests.paths import ROOT

@@ -16,7 +16,7 @@ import pytest
 from cdmpp.errors import DataError, UsageError
 from cdmpp.models.transformer import TransformerCostModel
 from cdmpp.nn.loop.checkpoint import latest_checkpoint
-from tests.models.synthetic import make_samples
+from cdmpp.testing.synthetic import make_samples
 from tests.nn.loop.resume_child import OPTIONS
 from tests.nn.loop.resume_child import main as train_to_the_end
 from tests.paths import ROOT
@@ -78,7 +78,7 @@ def test_checkpoints_in_the_middle_of_an_epoch_resume_bit_exact(reference, tmp_p
     class StoppedError(Exception):
         pass
 
-    from tests.models.synthetic import split_by_task
+    from cdmpp.testing.synthetic import split_by_task
 
     train, validation, _ = split_by_task(make_samples(10, 6))
 

@@ -17,10 +17,10 @@ from cdmpp.models.options import EnsembleOptions, GbdtOptions, SegmentMlpOptions
 from cdmpp.models.parts.labels import least_mape_factor
 from cdmpp.models.registry import saved_model_class
 from cdmpp.nn.options import LoopOptions, NetOptions
+from cdmpp.testing.synthetic import make_samples
 from cdmpp.training.finetune.adapt import Adapted, TriedFits, adapt, comparable
 from cdmpp.training.finetune.choice import KEPT
 from cdmpp.training.finetune.options import FinetuneOptions
-from tests.models.synthetic import make_samples
 
 pytestmark = pytest.mark.training
 

@@ -17,6 +17,7 @@ from cdmpp.models.gbdt import GbdtCostModel
 from cdmpp.models.options import TransformerOptions
 from cdmpp.models.transformer import TransformerCostModel
 from cdmpp.nn.options import LoopOptions, NetOptions
+from cdmpp.testing.synthetic import VECTOR_LENGTH, make_samples
 from cdmpp.training.finetune.few_shot import (
     FinetuneResult,
     finetune,
@@ -26,7 +27,6 @@ from cdmpp.training.finetune.few_shot import (
 from cdmpp.training.finetune.folds import budget_folds
 from cdmpp.training.finetune.options import FinetuneOptions, TuneWhat
 from cdmpp.training.finetune.tuning_trainee import select_parameters
-from tests.models.synthetic import VECTOR_LENGTH, make_samples
 
 pytestmark = pytest.mark.training
 

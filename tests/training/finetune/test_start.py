@@ -15,6 +15,7 @@ from cdmpp.models.constant import ConstantCostModel
 from cdmpp.models.options import TransformerOptions
 from cdmpp.models.transformer import TransformerCostModel
 from cdmpp.nn.options import LoopOptions, NetOptions
+from cdmpp.testing.synthetic import make_samples
 from cdmpp.training.finetune import start
 from cdmpp.training.finetune.options import FinetuneOptions
 from cdmpp.training.finetune.start import (
@@ -27,7 +28,6 @@ from cdmpp.training.finetune.start import (
 from cdmpp.training.options import TrainOptions
 from cdmpp.training.run import OtherStart, train_run
 from cdmpp.training.run_folder import ModelCard, load_model, save_model, split_facts
-from tests.models.synthetic import make_samples
 
 pytestmark = pytest.mark.training
 

@@ -7,6 +7,7 @@ from dataclasses import asdict, replace
 import numpy as np
 import pytest
 
+from cdmpp.testing.synthetic import make_samples
 from cdmpp.training.uncertainty.calibration import (
     LatencyCalibration,
     add_interval_metrics,
@@ -14,7 +15,6 @@ from cdmpp.training.uncertainty.calibration import (
     interval_metrics,
     least_tasks,
 )
-from tests.models.synthetic import make_samples
 
 
 def with_errors(tasks, *, seed, programs_per_task=6, device_factor=(1.0, 1.0), task_spread=0.5):

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from cdmpp.errors import DataError
+from cdmpp.testing.synthetic import FLOAT_ADD, make_samples, split_by_task
 from cdmpp.training.uncertainty.strangers import FILE_NAME, FORMAT, TrainingTasks
-from tests.models.synthetic import FLOAT_ADD, make_samples, split_by_task
 
 
 def shifted(samples, by):

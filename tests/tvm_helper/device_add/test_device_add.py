@@ -22,8 +22,8 @@ from cdmpp.datasets.splits import workload_of
 from cdmpp.devices.device_file import read_device_file
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError, DeviceError, UsageError
+from cdmpp.testing.synthetic import make_samples
 from cdmpp.training.run_folder import ModelCard, task_digest
-from tests.models.synthetic import make_samples
 from tests.paths import ROOT
 from tests.tvm_helper.device_add import child
 from tvm_helper.device_add.benchmarks import (

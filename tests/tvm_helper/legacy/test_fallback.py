@@ -103,7 +103,7 @@ def test_a_missing_environment_is_one_clear_error(
     dataset = small_dataset(tmp_path / "data")
     command = ["dataset", "extract", "--dataset", str(dataset), "--out", str(tmp_path / "out")]
     assert main([*command, "--fallback", "ansor", "--no-install"]) == 2
-    assert "make legacy-env" in capsys.readouterr().err
+    assert "python -m tvm_helper.legacy.setup" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 

@@ -265,7 +265,7 @@ def test_a_missing_environment_names_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CDMPP_LEGACY_ENV", str(tmp_path / "nothing"))
-    with pytest.raises(UsageError, match="make legacy-env"):
+    with pytest.raises(UsageError, match=r"python -m tvm_helper.legacy.setup"):
         find_environment()
 
 

@@ -162,7 +162,7 @@ def test_no_side_environment_is_one_error(
     command = ["dataset", "extract", "--dataset", str(DATABASE), "--device", "a100",
                "--no-install"]  # fmt: skip
     assert main([*command, "--out", str(tmp_path / "out")]) == 2
-    assert "make legacy-env" in capsys.readouterr().err
+    assert "python -m tvm_helper.legacy.setup" in capsys.readouterr().err
 
 
 # With the old TVM.

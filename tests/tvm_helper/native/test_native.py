@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import random
+import shutil
 import subprocess
 import sys
 from collections import Counter, defaultdict
@@ -44,7 +45,7 @@ from tests.tvm_helper.records.small_dags import matmul_relu
 from tvm_helper import featurise as featurise_module
 from tvm_helper.featurise import featurise_records, is_gpu_kind
 from tvm_helper.native import NativeBatch, NativeTask, Status, build, native_library
-from tvm_helper.native.build import FLAGS, NativeBuildError, library_path
+from tvm_helper.native.build import FLAGS, NativeBuildError, is_ours, library_path
 from tvm_helper.records.dag import Dag, DagOp, parse_dag
 
 LIMITS = GpuLimits(49152, 1024, 8)
@@ -392,6 +393,36 @@ def test_the_next_folder_is_taken_where_one_cannot_be_written(fake_compiler: Pat
     assert path.parent == fake_compiler / "user"
     with pytest.raises(NativeBuildError, match="XDG_CACHE_HOME"):
         library_path(["-O0"], cache_dirs=[blocked / "below"])
+
+
+def test_a_library_that_others_could_have_written_is_not_taken(fake_compiler: Path) -> None:
+    shared, own = fake_compiler / "shared", fake_compiler / "own"
+    first = library_path(cache_dirs=[shared, own])
+    assert first.parent == shared
+    shared.chmod(0o777)
+    second = library_path(cache_dirs=[shared, own])
+    assert second == own / first.name
+    assert (fake_compiler / "calls").read_text() == "call\n" * 2
+    before = second.stat().st_ino
+    second.chmod(0o666)
+    assert library_path(cache_dirs=[shared, own]) == second
+    assert second.stat().st_ino != before, "compiled anew in its place"
+    assert is_ours(second)
+    assert not is_ours(own / "nothing")
+    with pytest.raises(NativeBuildError, match="by this user alone"):
+        library_path(cache_dirs=[shared])
+
+
+def test_the_library_is_bound_to_its_sources(
+    fake_compiler: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sources, folder = fake_compiler / "src", fake_compiler / "cache"
+    shutil.copytree(build.SOURCE_DIR, sources)
+    monkeypatch.setattr(build, "SOURCE_DIR", sources)
+    first = library_path(cache_dirs=[folder])
+    header = sources / "common.hpp"
+    header.write_text(header.read_text() + "\n")
+    assert library_path(cache_dirs=[folder]) != first
 
 
 def test_a_failing_compiler_is_one_sentence(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import warnings
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +106,28 @@ def test_weights_in_another_file_are_refused(tmp_path: Path) -> None:
     onnx.save(model, str(path))
     with pytest.raises(DataError, match="net keeps its weights in other files"):
         network_rows(str(path), "net", [], None)  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+def test_a_saved_program_is_read_where_nothing_in_it_would_run(tmp_path: Path) -> None:
+    import torch
+
+    path = tmp_path / "net.pt2"
+    module = torch.nn.Sequential(torch.nn.Linear(16, 8), torch.nn.ReLU())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.export.save(torch.export.export(module.eval(), (torch.zeros(4, 16),)), path)
+    trained = load_trained(model_folder("pretrained"))
+    (row,) = network_rows(str(path), "net", [get_device(DEVICE)], trained)
+    assert row["latency_s"] > 0
+    assert len(row["timeline"]) == sum(kernel["calls"] for kernel in row["kernels"]) > 0
+    other = tmp_path / "evil.pt2"
+    with zipfile.ZipFile(path) as saved, zipfile.ZipFile(other, "w") as archive:
+        for name in saved.namelist():
+            archive.writestr(name, saved.read(name))
+        archive.writestr(f"{saved.namelist()[0].split('/')[0]}/data/own.pkl", b"cos")
+    with pytest.raises(DataError, match=r"^mine is no exported program that can be opened safely"):
+        network_rows(str(other), "mine", [get_device(DEVICE)], trained)
 
 
 def test_what_is_no_onnx_file_is_named_as_it_was_sent(tmp_path: Path) -> None:

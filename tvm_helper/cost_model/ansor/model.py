@@ -31,8 +31,8 @@ except (ImportError, OSError) as error:
         _got = "no TVM" if error.name == "tvm" else f"TVM {tvm.__version__} without it"
     raise UsageError(
         f"Cannot use Ansor: got {_got}; expected a TVM with `auto_scheduler` (0.8 to 0.19). Build "
-        "an environment that has one: make legacy-env; and run your script there: "
-        "python -m tvm_helper.cost_model.ansor.run SCRIPT"
+        "an environment that has one: python -m tvm_helper.legacy.setup; and run your script "
+        "there: python -m tvm_helper.cost_model.ansor.run SCRIPT"
     ) from None
 
 FloatArray = NDArray[np.float64]

@@ -72,7 +72,7 @@ def _package_folder(environment: LegacyEnvironment) -> Path:
         raise UsageError(
             f"Cannot use the side environment {environment.folder}: {error.strerror} "
             f"({error.filename}); expected a folder that can be written. Build one elsewhere: "
-            "make legacy-env CDMPP_LEGACY_ENV=DIR"
+            "CDMPP_LEGACY_ENV=DIR python -m tvm_helper.legacy.setup"
         ) from None
     return folder
 

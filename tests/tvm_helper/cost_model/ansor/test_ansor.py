@@ -66,14 +66,14 @@ def test_a_tvm_without_ansor_is_one_clear_error(source: str, got: str, tmp_path:
     said = imported_with(source, tmp_path)
     assert got in said
     assert "`auto_scheduler` (0.8 to 0.19)" in said
-    assert "make legacy-env" in said
+    assert "python -m tvm_helper.legacy.setup" in said
     assert "python -m tvm_helper.cost_model.ansor.run" in said
 
 
 @pytest.mark.tvm
 def test_the_tvm_of_this_environment_is_too_new() -> None:
     pytest.importorskip("tvm", reason="apache-tvm is not installed")
-    with pytest.raises(UsageError, match=r"got TVM 0\.\d+.*make legacy-env"):
+    with pytest.raises(UsageError, match=r"got TVM 0\.\d+.*python -m tvm_helper.legacy.setup"):
         import tvm_helper.cost_model.ansor.model  # noqa: F401
 
 
@@ -107,7 +107,7 @@ def test_the_runner_names_what_is_missing(
 ) -> None:
     monkeypatch.setenv("CDMPP_LEGACY_ENV", str(tmp_path / "none"))
     assert ansor_run.main([str(tmp_path / "script.py")]) == 2
-    assert "make legacy-env" in capsys.readouterr().err
+    assert "python -m tvm_helper.legacy.setup" in capsys.readouterr().err
     environment = fake_environment(tmp_path / "env", "exit 7")
     monkeypatch.setenv("CDMPP_LEGACY_ENV", str(environment.folder))
     assert ansor_run.main([str(tmp_path / "script.py")]) == 2

@@ -1,0 +1,1 @@
+"""The public Python behind `import cdmpp`: what the commands call too."""

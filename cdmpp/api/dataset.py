@@ -1,0 +1,119 @@
+"""Measured programs by the name of a device or folder, ready to train on and to be predicted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cdmpp.datasets.extraction.extract import ExtractProgress
+    from cdmpp.datasets.samples import Samples
+    from cdmpp.datasets.splits import SplitKind
+
+#: Where extracted data are kept unless another place is named, as `--cache` says too.
+CACHE_DIR = "cache"
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Measured programs: features, devices and seconds. `Dataset.read` makes one.
+
+    Attributes:
+        folder: the extracted dataset, two Parquet tables (`docs/datasets.md`).
+        place: what was read: a folder or file of records; None = what has the devices.
+        labels: the devices that were asked for; none = all.
+    """
+
+    folder: Path
+    place: Path | None = None
+    labels: tuple[str, ...] = ()
+
+    @classmethod
+    def read(
+        cls,
+        place: str | Path | None = None,
+        device: str | Sequence[str] = (),
+        *,
+        network_info: str | Path | None = None,
+        cache_dir: str | Path = CACHE_DIR,
+        jobs: int | None = None,
+        prepare: Callable[[], object] | None = None,
+        on_progress: Callable[[ExtractProgress], None] | None = None,
+    ) -> Dataset:
+        """Returns measured programs; what was extracted before is not extracted again.
+
+        Args:
+            place: folder in Tenset's layout, an extracted dataset, AutoTVM logs or a MetaSchedule
+                database; None = whatever is shipped or fetched of the devices, without devices the
+                shipped default dataset.
+            device: label or labels to keep; none = all.
+            network_info: folder of the tasks; None = in the folder.
+            cache_dir: where extracted data are kept.
+            jobs: processes that extract; None = one a CPU.
+            prepare: is called before logs need the old TVM; None = an error where that is missing.
+            on_progress: is told how far the extraction is.
+
+        Raises:
+            DataError: the records or a device are missing, or nothing in them is usable.
+            DeviceError: nobody knows a device.
+            UsageError: AutoTVM logs need the side environment with the old TVM, and it is missing.
+        """
+        from tvm_helper.extract import extracted_folder
+
+        labels = (device,) if isinstance(device, str) else tuple(device)
+        place = Path(place) if place else None
+        folder = extracted_folder(
+            place, list(labels) or None, cache_dir=Path(cache_dir),
+            network_info=None if network_info is None else Path(network_info), jobs=jobs,
+            on_progress=on_progress, **({} if prepare is None else {"prepare": prepare}),
+        )  # fmt: skip
+        return cls(folder, place, labels)
+
+    @cached_property
+    def samples(self) -> Samples:
+        """All samples: N programs on devices with their seconds, as arrays.
+
+        Raises:
+            DataError: a device is missing, or nothing is usable.
+        """
+        from cdmpp.datasets.cache import load_samples
+
+        return load_samples(self.folder, list(self.labels) or None)
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """Labels of the devices, in their order."""
+        return tuple(spec.name for spec in self.samples.devices)
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def split(
+        self,
+        kind: SplitKind = "task",
+        *,
+        seed: int = 0,
+        fractions: tuple[float, float, float] = (0.7, 0.1, 0.2),
+    ) -> tuple[Samples, Samples, Samples]:
+        """Returns samples to learn from, to stop and choose by, and to judge with, once.
+
+        Args:
+            kind: what is held out: whole tasks (`task`), whole networks (`network`), or single
+                programs (`record`), which leaks.
+            seed: of the draw.
+            fractions: shares of the three parts.
+
+        Raises:
+            UsageError: an unknown kind, or impossible fractions.
+            DataError: a part is empty.
+        """
+        from cdmpp.datasets.splits import split
+
+        parts = split(self.samples, kind, seed=seed, fractions=fractions)
+        train, validation, test = (
+            self.samples.take(part) for part in (parts.train, parts.validation, parts.test)
+        )
+        return train, validation, test

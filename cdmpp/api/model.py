@@ -1,0 +1,463 @@
+"""A trained model that is asked: programs, records and networks in, predictions out.
+
+This module and `cdmpp.cli` are the two faces of the product, and the only places of `cdmpp` that
+import `tvm_helper`, inside the functions that need it: so `cdmpp.load` takes milliseconds, and
+records are predicted where TVM is not installed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cdmpp.api.dataset import Dataset
+from cdmpp.api.predictions import ExplainedAnswer, Predicted, Predictions
+from cdmpp.api.sources import Device, Source, is_script, source_kind, split_devices
+from cdmpp.errors import DataError
+from cdmpp.pretrained import PRETRAINED, model_folder
+
+if TYPE_CHECKING:
+    import torch
+
+    from cdmpp.datasets.samples import Samples
+    from cdmpp.devices.spec import DeviceSpec
+    from cdmpp.networks.graph.torch_graph import Method
+    from cdmpp.training.estimates import TrainedModel
+    from cdmpp.training.run_folder import ModelCard
+    from tvm_helper.predict.predictor import Predictor
+    from tvm_helper.programs.program_file import NamedProgram
+    from tvm_helper.replay.ways import NetworkAnswer, NetworkQuestion, Way
+
+
+def load(model: str | Path = PRETRAINED) -> Model:
+    """Returns a trained model; its weights are read at the first prediction.
+
+    Example:
+        >>> import cdmpp
+        >>> model = cdmpp.load("pretrained")
+        >>> "v100" in model.devices
+        True
+
+    Args:
+        model: `pretrained` (the model of the package), `pretrained:NAME`, or a run folder as
+            `cdmpp train`, `cdmpp finetune` and `cdmpp networks train` write it.
+
+    Raises:
+        UsageError: there is no packaged model of that name.
+        DataError: the folder has no complete model.
+    """
+    found = Model(model)
+    if not found.is_of_networks:
+        found.card  # noqa: B018  # a folder without a model is found out here
+    return found
+
+
+class Model:
+    """A trained model; `cdmpp.load` and `cdmpp.train` make it.
+
+    Args:
+        place: as of `load`.
+
+    Attributes:
+        folder: where it lies.
+    """
+
+    folder: Path
+
+    def __init__(self, place: str | Path) -> None:
+        self._place = place
+        self.folder = model_folder(place)
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """Labels of the devices that it was trained for."""
+        if self.is_of_networks:
+            from cdmpp.networks.run import load_run
+
+            return tuple(spec.name for spec in load_run(self.folder).devices)
+        return tuple(spec.name for spec in (*self.card.devices, *self.card.described))
+
+    @cached_property
+    def card(self) -> ModelCard:
+        """What is known of a model of programs.
+
+        Raises:
+            DataError: the folder has no complete model of programs.
+        """
+        from cdmpp.training.run_folder import read_card
+
+        return read_card(self.folder)
+
+    @cached_property
+    def is_of_networks(self) -> bool:
+        """Whether it is a model of whole torch networks alone."""
+        if str(self._place).partition(":")[0] == PRETRAINED:
+            return False
+        from cdmpp.networks.run import is_networks_run  # it loads pyarrow
+
+        return is_networks_run(self.folder)
+
+    def predict(
+        self,
+        source: Source,
+        device: Device | Sequence[Device] | None = None,
+        *,
+        machine_code: bool | None = None,
+    ) -> Predictions:
+        """Returns how long programs, records or networks take; nothing is run or measured.
+
+        Args:
+            source: a `PrimFunc` or `IRModule` of TVM; TVMScript as text, of which nothing is run;
+                a Python file with such (`.py`), which is run; a file of Tenset's measure records
+                (`.json`, `.json.gz`); a network (`.onnx`, or `.pt2` of `torch.export.save`);
+                a `Dataset` or samples of one; or a list of these.
+            device: label, `DeviceSpec`, device file (YAML), or several of them; None = those of
+                the records or samples, else the model's only device.
+            machine_code: whether programs are compiled, half a second each, so that their machine
+                code counts in: True = always, an error where the model cannot read it; None = of
+                networks only, and where it can; False = never.
+
+        Returns:
+            program after program and for each device after device; records fastest first; networks
+            by device and way of running. With a single prediction, `latency_s` in seconds, `low_s`,
+            `high_s` and `explain()` are there without an index.
+
+        Raises:
+            UsageError: no such source, or no device is given and the model has several.
+            DataError: a file cannot be read, or nothing of it can be predicted.
+            DeviceError: a device is not known.
+        """
+        if isinstance(source, list | tuple):
+            parts = [self.predict(one, device, machine_code=machine_code) for one in source]
+            return Predictions(
+                (one for part in parts for one in part),
+                notes=[note for part in parts for note in part.notes],
+            )
+        if isinstance(source, Dataset):
+            return self.samples(source.samples, device)
+        kind = source_kind(source)
+        if kind == "program":
+            return self.programs(source, device, machine_code=bool(machine_code))
+        if kind == "records":
+            return self.records(source, device, machine_code=bool(machine_code))
+        if kind == "network":
+            return self.network(source, device, machine_code=machine_code)
+        return self.samples(source, device)
+
+    def programs(
+        self,
+        source: Source,
+        device: Device | Sequence[Device] | None = None,
+        *,
+        machine_code: bool = False,
+    ) -> Predictions:
+        """Returns the latencies of tensor programs, scheduled or as they stand.
+
+        Args and errors as of `predict`.
+        """
+        from tvm_helper.predict.answers import check_predicted
+        from tvm_helper.predict.predictor import check_reads_code
+
+        predictor = self._predictor(device, machine_code)
+        if machine_code:
+            check_reads_code(predictor)
+        named = _named_programs(source)
+        asked = [(program, spec) for program in named for spec in predictor.devices]
+        found = predictor.programs(named)
+        check_predicted(found, _described(source))
+        return Predictions(
+            Predicted(
+                one.name, one.device, one.latency_s, one.low_s, one.high_s, one.measured_s,
+                one.out_of_distribution, _reasons(one.reason), detail=one, _row=one.to_json,
+                _explain=self._explains_program(program, spec),
+            )
+            for (program, spec), one in zip(asked, found, strict=True)
+        )  # fmt: skip
+
+    def records(
+        self,
+        path: str | Path,
+        device: Device | Sequence[Device] | None = None,
+        *,
+        network_info: str | Path | None = None,
+        measured_on: str | None = None,
+        machine_code: bool = False,
+    ) -> Predictions:
+        """Returns the latencies of the programs in a file of measure records, fastest first.
+
+        Args:
+            path, device, machine_code: as of `predict`; None = the device of each record.
+            network_info: folder of the tasks; None = that of the file's dataset, else the shipped.
+            measured_on: the device that the records were measured on, where their times are to
+                count in what is said of others.
+
+        Raises:
+            UsageError: `machine_code` and `measured_on` together, or the model can do neither.
+            DataError: the file or the tasks cannot be read, or no record can be predicted.
+            DeviceError: a device is not known.
+        """
+        from cdmpp.training.asked_device import asked_devices
+        from tvm_helper.predict.records import predict_records
+
+        trained = self.trained(machine_code=machine_code)
+        labels, files = split_devices(device)
+        found = predict_records(
+            trained, Path(path),
+            devices=asked_devices(labels, files, trained.card) if labels or files else (),
+            network_info=None if network_info is None else Path(network_info),
+            measured_on=measured_on, compiles=machine_code,
+        )  # fmt: skip
+        found.check(Path(path))
+        return Predictions(
+            (
+                Predicted(
+                    one.name, one.device, one.latency_s, one.low_s, one.high_s, one.measured_s,
+                    one.out_of_distribution, detail=one, _row=one.of_record_json,
+                )
+                for one in found.programs
+            ),
+            notes=found.notes(),
+        )  # fmt: skip
+
+    def samples(
+        self, samples: Samples, device: Device | Sequence[Device] | None = None
+    ) -> Predictions:
+        """Returns the latencies of samples, in their order, device after device.
+
+        Args:
+            samples: N of them.
+            device: None = each sample's own; for others nothing counts as measured.
+
+        Raises:
+            DataError: their features are of another version than the model's.
+            DeviceError: a device is not known.
+        """
+        import numpy as np
+
+        from cdmpp.training.asked_device import asked_devices
+        from cdmpp.training.transfer import on_device
+        from tvm_helper.predict.answers import estimated_samples
+
+        trained = self.trained()
+        parts = [samples]
+        if device is not None:
+            parts = [
+                replace(on_device(samples, spec), latency_s=np.full(len(samples), np.nan))
+                for spec in asked_devices(*split_devices(device), trained.card)
+            ]
+        return Predictions(
+            Predicted(
+                one.name, one.device, one.latency_s, one.low_s, one.high_s, one.measured_s,
+                one.out_of_distribution, detail=one, _row=one.of_record_json,
+            )
+            for part in parts
+            for one in estimated_samples(part, trained.estimate(part))
+        )  # fmt: skip
+
+    def network(
+        self,
+        network: Source,
+        device: Device | Sequence[Device] | None = None,
+        *,
+        name: str = "",
+        ways: Sequence[Way] = (),
+        database: str | Path | None = None,
+        machine_code: bool | None = None,
+        batches: Sequence[int] = (1,),
+        shapes: Sequence[tuple[int, ...]] = ((3, 224, 224),),
+        dtypes: Sequence[torch.dtype] | None = None,
+        method: Method = "fx",
+        memory_limit_bytes: float | None = None,
+        on_step: Callable[[str], None] | None = None,
+    ) -> Predictions:
+        """Returns what whole networks take: a row for every device, batch and way of running.
+
+        Args:
+            network: an ONNX file, a `.pt2` file, a torch module, or a function that makes one.
+            device, machine_code: as of `predict`.
+            name: what it is called; empty = by the file or class.
+            ways: of running: `tvm-untuned` (as TVM compiles it by default), `tvm-tuned` (with the
+                programs of `database`), `torch-eager`; none = all that there are.
+            database: folder of a MetaSchedule database, such as that of `cdmpp search --network`.
+            batches: samples of an iteration; of a file it says so itself.
+            shapes, dtypes: of a torch module's inputs, without the batch; no types = float32, or
+                int64 where the first layer looks up.
+            method: how a torch module is followed: `fx`, or `export`, which is slower and
+                understands more code.
+            memory_limit_bytes: what there is; None = the device's.
+            on_step: is told what is done next, in words.
+
+        Raises:
+            UsageError: a way needs a database, or is not for the file.
+            DataError: the network cannot be read, or no way of running it can be predicted.
+            DeviceError: a device is not known.
+        """
+        from tvm_helper.replay.ways import network_answers
+
+        question = self._question(network, device, name=name, machine_code=machine_code)
+        question = replace(
+            question, ways=ways, database=None if database is None else Path(database),
+            memory_limit_bytes=memory_limit_bytes,
+        )  # fmt: skip
+        if not isinstance(question.source, Path):
+            question = replace(
+                question, batches=batches, shapes=shapes, dtypes=dtypes, method=method
+            )
+        return Predictions(
+            Predicted(
+                one.network, one.device, one.latency_s, one.low_s, one.high_s,
+                out_of_distribution=bool(one.reasons), reasons=one.reasons, way=one.way,
+                batch=one.batch, detail=one, _row=one.to_json,
+                _explain=self._explains_network(question, one),
+            )
+            for one in network_answers(question, on_step=on_step or (lambda step: None))
+        )  # fmt: skip
+
+    def explain(
+        self,
+        source: Source,
+        device: Device | Sequence[Device] | None = None,
+        *,
+        machine_code: bool = False,
+        kernels: int = 5,
+    ) -> list[ExplainedAnswer]:
+        """Returns why programs or networks take as long as predicted, in the order of `predict`.
+
+        Args:
+            source: a program or a network, as of `predict`.
+            device: as of `predict`.
+            machine_code: whether programs are compiled, and it is said what the compiler made of
+                them.
+            kernels: how many kernels of a network are explained, dearest first.
+
+        Raises:
+            UsageError: it is a record or sample, which has no text.
+            DataError, DeviceError: as of `predict`.
+        """
+        if source_kind(source) == "network":
+            from tvm_helper.replay.explain import explain_network
+
+            question = self._question(source, device, name="", machine_code=None)
+            found = explain_network(question, compiles=machine_code, most_kernels=kernels)
+            return [ExplainedAnswer(one.row()) for one in found]
+        from tvm_helper.predict.answers import check_predicted
+        from tvm_helper.predict.explain import explain_programs
+
+        predictor = self._predictor(device, machine_code)
+        named = _named_programs(source)
+        programs = explain_programs(predictor, named, compiles=machine_code)
+        check_predicted([one.prediction for one in programs], _described(source))
+        return [ExplainedAnswer(one.row()) for one in programs]
+
+    def trained(self, *, machine_code: bool = False) -> TrainedModel:
+        """Returns the model itself, for samples; its form is not promised.
+
+        Args:
+            machine_code: whether its models of machine code are read too.
+
+        Raises:
+            DataError: there is no complete model.
+        """
+        return self._with_code if machine_code else self._without_code
+
+    @cached_property
+    def _without_code(self) -> TrainedModel:
+        from cdmpp.training.estimates import load_trained
+
+        return load_trained(self.folder)
+
+    @cached_property
+    def _with_code(self) -> TrainedModel:
+        from cdmpp.training.estimates import read_code
+
+        return read_code(self._without_code, self.folder)
+
+    def _predictor(self, device: Device | Sequence[Device] | None, machine_code: bool) -> Predictor:
+        from cdmpp.training.asked_device import asked_devices
+        from tvm_helper.predict.predictor import Predictor
+
+        trained = self.trained(machine_code=machine_code)
+        devices = asked_devices(*split_devices(device), trained.card)
+        return Predictor(trained, devices, compiles=machine_code, must_compile=machine_code)
+
+    def _question(
+        self,
+        network: Source,
+        device: Device | Sequence[Device] | None,
+        *,
+        name: str,
+        machine_code: bool | None,
+    ) -> NetworkQuestion:
+        from tvm_helper.replay.ways import NetworkQuestion
+
+        labels, files = split_devices(device)
+        compiles = machine_code is not False
+        is_file = isinstance(network, str | Path)
+        source = Path(network) if is_file else network
+        named = source.stem if is_file else getattr(network, "__name__", type(network).__name__)
+        return NetworkQuestion(
+            source, name or named, labels=labels, descriptions=files, model=self._place,
+            loaded=None if self.is_of_networks else lambda: self.trained(machine_code=compiles),
+            compiles=compiles, must_compile=machine_code is True,
+            batches=(None,) if is_file else (1,),
+        )  # fmt: skip
+
+    def _explains_program(
+        self, program: NamedProgram, device: DeviceSpec
+    ) -> Callable[[bool], ExplainedAnswer]:
+        def explain(machine_code: bool) -> ExplainedAnswer:
+            from tvm_helper.predict.explain import explain_programs
+
+            predictor = self._predictor(device, machine_code)
+            (one,) = explain_programs(predictor, [program], compiles=machine_code)
+            return ExplainedAnswer(one.row())
+
+        return explain
+
+    def _explains_network(
+        self, question: NetworkQuestion, one: NetworkAnswer
+    ) -> Callable[[bool], ExplainedAnswer] | None:
+        if one.way == "torch-eager":
+            return None
+        asked = replace(question, ways=(one.way,), batches=(one.batch,))
+
+        def explain(machine_code: bool) -> ExplainedAnswer:
+            from tvm_helper.replay.explain import explain_network
+
+            found = explain_network(asked, compiles=machine_code)
+            (answer,) = (other for other in found if other.answer.device == one.device)
+            return ExplainedAnswer(answer.row())
+
+        return explain
+
+
+def _named_programs(source: Source) -> list[NamedProgram]:
+    from tvm_helper.programs.program_file import programs_of, read_programs
+
+    if is_script(source):
+        from tvm_helper.serve.script import read_script
+
+        return read_script(source)
+    if isinstance(source, str | Path):
+        return read_programs(Path(source))
+    attrs = getattr(source, "attrs", None) or {}
+    found = programs_of({str(attrs.get("global_symbol", "program")): source})
+    if not found:
+        raise DataError(
+            f"{type(source).__name__} has no tensor program; expected a PrimFunc, or an IRModule "
+            "with one"
+        )
+    return found
+
+
+def _described(source: Source) -> str:
+    if is_script(source):
+        return "the script"
+    return str(source) if isinstance(source, str | Path) else f"the {type(source).__name__}"
+
+
+def _reasons(reason: str | None) -> tuple[str, ...]:
+    return () if reason is None else (reason,)

@@ -1,0 +1,86 @@
+"""What can be predicted and for what: programs, records and networks told apart, devices too."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from cdmpp.datasets.samples import Samples
+from cdmpp.devices.spec import DeviceSpec
+from cdmpp.errors import UsageError
+
+#: A label, hardware as it is, or a device file (a text that ends in .yaml or .yml is its path).
+Device = str | Path | DeviceSpec
+#: `Model.predict` says what is allowed; TVM's objects have no type here, as TVM is not loaded.
+Source = Any
+
+SourceKind = Literal["program", "records", "network", "samples"]
+_SUFFIXES: dict[str, SourceKind] = {
+    ".py": "program",
+    ".json": "records", ".gz": "records",
+    ".onnx": "network", ".pt2": "network",
+}  # fmt: skip
+_EXPECTED = (
+    "expected TVMScript or a PrimFunc, a Python file with them (.py), a record file (.json, "
+    ".json.gz), a network (.onnx, .pt2), samples, or a list of these"
+)
+
+
+def source_kind(source: Source) -> SourceKind:
+    """Returns what a source is; nothing is read.
+
+    Raises:
+        UsageError: it is nothing that can be predicted.
+    """
+    if isinstance(source, str | Path):
+        if is_script(source):
+            return "program"
+        kind = _SUFFIXES.get(Path(source).suffix.lower())
+        if kind is not None:
+            return kind
+        if Path(source).is_dir():
+            raise UsageError(
+                f"{source} is a folder; expected a file of it, or its samples: "
+                "cdmpp.Dataset.read(FOLDER).samples"
+            )
+        raise UsageError(f"cannot tell what {str(source)!r} is; {_EXPECTED}")
+    if isinstance(source, Samples):
+        return "samples"
+    if is_of(source, "tvm"):
+        return "program"
+    if is_of(source, "torch") or callable(source):
+        raise UsageError(
+            f"{type(source).__name__} is a network whose input is not known; expected "
+            "model.network(module, device=..., shapes=[(3, 224, 224)])"
+        )
+    raise UsageError(f"cannot predict {type(source).__name__}; {_EXPECTED}")
+
+
+def is_script(source: str | Path) -> bool:
+    """Whether a text is TVMScript itself, not the name of a file."""
+    return isinstance(source, str) and "\n" in source.strip()
+
+
+def is_of(value: object, package: str) -> bool:
+    """Whether the class of an object, or one that it inherits from, is of a package, which is not
+    loaded for that.
+    """
+    return any(kind.__module__.partition(".")[0] == package for kind in type(value).__mro__)
+
+
+def split_devices(
+    devices: Device | Sequence[Device] | None,
+) -> tuple[list[str | DeviceSpec], list[Path]]:
+    """Returns labels and hardware, and device files."""
+    if devices is None:
+        devices = ()
+    given = [devices] if isinstance(devices, str | Path | DeviceSpec) else list(devices)
+    named: list[str | DeviceSpec] = []
+    files: list[Path] = []
+    for one in given:
+        if isinstance(one, Path) or (isinstance(one, str) and one.endswith((".yaml", ".yml"))):
+            files.append(Path(one))
+        else:
+            named.append(one)
+    return named, files

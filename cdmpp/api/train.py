@@ -1,0 +1,155 @@
+"""Training from measured programs to a model that answers, in a run folder with its report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cdmpp.api.dataset import CACHE_DIR, Dataset
+from cdmpp.api.model import Model, load
+from cdmpp.errors import UsageError
+
+if TYPE_CHECKING:
+    from cdmpp.datasets.samples import Samples
+    from cdmpp.nn.loop.progress import RunProgress
+    from cdmpp.nn.options import DeviceType
+    from cdmpp.training.options import SplitKind, TrainOptions
+    from cdmpp.training.run import RunResult
+    from cdmpp.training.unmeasured import Unmeasured
+
+
+def train(
+    dataset: Dataset | str | Path | None = None,
+    *,
+    device: str | Sequence[str] = (),
+    model: str = "transformer",
+    out: str | Path | None = None,
+    split: SplitKind = "task",
+    seed: int = 0,
+    settings: Mapping[str, Any] | None = None,
+    from_nothing: bool = False,
+    cache_dir: str | Path = CACHE_DIR,
+    jobs: int | None = None,
+    on_progress: RunProgress | None = None,
+) -> Model:
+    """Trains a model with its baselines and judges them once on tasks that it has not seen, as
+    `cdmpp train` does. The same call continues a training that was stopped.
+
+    Args:
+        dataset: measured programs, or what `Dataset.read` reads.
+        device: labels to learn; none = all of the dataset. One that nobody measured here is trained
+            for on all measured ones of its kind.
+        model: kind: `transformer`, `ensemble`, `gbdt`, ...
+        out: run folder; None = `runs/NAME` of the options.
+        split: what is held out.
+        seed: of the split and the training.
+        settings: other options, nested as in the files of `configs/train`:
+            `{"transformer": {"loop": {"epochs": 10}}}`.
+        from_nothing: whether a training on a handful of tasks may not start from the shipped model.
+        cache_dir, jobs: as of `Dataset.read`.
+        on_progress: is told what is done, and how far.
+
+    Returns:
+        the model; its folder has `metrics.json` and `report.html`.
+
+    Raises:
+        UsageError: an unknown kind or setting, or the folder holds another run.
+        DataError: measurements are missing, or a part of the split is empty.
+        DeviceError: nobody knows a device.
+    """
+    from cdmpp.config import from_dict, load_config
+    from cdmpp.datasets.find import registered_label
+    from cdmpp.training.options import TrainOptions, run_name
+
+    given = dataset.place if isinstance(dataset, Dataset) else dataset
+    labels = [device] if isinstance(device, str) else list(device)
+    if isinstance(dataset, Dataset) and not labels:
+        labels = list(dataset.labels)
+    if given is None:
+        labels = [registered_label(label) for label in labels]
+    options = load_config(
+        TrainOptions,
+        base=from_dict(TrainOptions, settings or {}),
+        given={
+            "dataset": str(given) if given else None, "devices": tuple(sorted(labels)) or None,
+            "model": model, "split": split, "seed": seed,
+        },
+    )  # fmt: skip
+
+    def read(options: TrainOptions) -> Samples:
+        if isinstance(dataset, Dataset) and dataset.labels == tuple(options.devices):
+            return dataset.samples
+        place = options.dataset or None
+        return Dataset.read(place, options.devices, cache_dir=cache_dir, jobs=jobs).samples
+
+    run_dir = Path(out) if out else Path("runs") / run_name(options)
+    result, _ = train_in_folder(
+        options, run_dir, read, cache_dir=Path(cache_dir), from_nothing=from_nothing,
+        on_progress=on_progress,
+        command=f"cdmpp train --config {run_dir / 'config.yaml'} --out {run_dir}",
+    )  # fmt: skip
+    if result is None:
+        raise UsageError("cdmpp.train trains in one process; under torchrun use `cdmpp train`")
+    return load(result.run_dir)
+
+
+def train_in_folder(
+    options: TrainOptions,
+    run_dir: Path,
+    read: Callable[[TrainOptions], Samples],
+    *,
+    command: str,
+    cache_dir: Path = Path(CACHE_DIR),
+    device_type: DeviceType = "cpu",
+    from_nothing: bool = False,
+    on_found: Callable[[Unmeasured], None] = lambda _: None,
+    on_progress: RunProgress | None = None,
+) -> tuple[RunResult | None, Unmeasured | None]:
+    """Trains, judges and reports: what `cdmpp train` and `cdmpp.train` do.
+
+    Args:
+        read: returns the samples that options ask for; called once the options are checked.
+        command: for the report: how the run is repeated.
+        cache_dir: what was fetched lies below it.
+        device_type: what torch trains on.
+        from_nothing: as of `train`.
+        on_found: is told of devices that nobody measured here, before anything is read.
+        on_progress: is told what is done, and how far.
+
+    Returns:
+        the run, None in a process of torchrun's that only trains along; and the devices that nobody
+        measured, None where all were.
+
+    Raises:
+        CdmppError: as `train`.
+    """
+    from cdmpp.nn.loop.distributed import first_then_others, is_first, process_group
+    from cdmpp.pretrained import find_pretrained
+    from cdmpp.report.run_report import write_run_report
+    from cdmpp.training.finetune.start import start_from
+    from cdmpp.training.run import assist_run, check_run, train_run
+    from cdmpp.training.unmeasured import check_alone, find_unmeasured, train_unmeasured
+
+    found = None if options.dataset else find_unmeasured(options.devices, cache_dir)
+    if found is not None:
+        options = replace(options, devices=found.sources)
+    check_run(options, run_dir)
+    if found is not None:
+        on_found(found)
+    tell = on_progress or (lambda what, progress: None)
+    with process_group(device_type):
+        if found is not None:
+            check_alone()
+        samples = first_then_others(lambda: read(options))
+        if not is_first():
+            assist_run(options, samples, run_dir)
+            return None, found
+        if found is not None:
+            result = train_unmeasured(options, found, samples, run_dir, on_progress=tell)
+        else:
+            start = None if from_nothing else start_from(find_pretrained(), options)
+            result = train_run(options, samples, run_dir, on_progress=tell, choose_start=start)
+    write_run_report(result, command=command)
+    return result, found

@@ -1,0 +1,147 @@
+"""Pages of results and the stamp that says of which code, data and model their numbers are."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from cdmpp.devices.vector import DEVICE_VECTOR_SCHEMA_VERSION
+from cdmpp.errors import DataError
+from cdmpp.features.compact_ast import LEAF_EXTRA_SCHEMA_VERSION, LEAF_SCHEMA_VERSION
+from cdmpp.features.gpu_code.columns import GPU_CODE_SCHEMA_VERSION
+from cdmpp.features.machine_code.columns import MACHINE_CODE_SCHEMA_VERSION
+from cdmpp.files.atomic import make_folder, sha256_file, write_json, write_text
+from cdmpp.files.places import package_folder
+from cdmpp.machine import commit, is_changed, machine, versions
+from cdmpp.networks.dataset.rows import SCHEMA_VERSION
+from cdmpp.pretrained import DEFAULT, PRETRAINED
+from cdmpp.report.page import Page, page_html, page_markdown
+
+#: Versions of what models are given, by name.
+SCHEMAS: Mapping[str, int] = {
+    "leaf": LEAF_SCHEMA_VERSION,
+    "leaf_extra": LEAF_EXTRA_SCHEMA_VERSION,
+    "device": DEVICE_VECTOR_SCHEMA_VERSION,
+    "machine_code": MACHINE_CODE_SCHEMA_VERSION,
+    "gpu_code": GPU_CODE_SCHEMA_VERSION,
+    "networks": SCHEMA_VERSION,
+}
+#: What a model of programs is given; with machine code; what the packaged default model is given.
+PROGRAMS = ("leaf", "leaf_extra", "device")
+COMPILED = (*PROGRAMS, "machine_code")
+
+_CODE = ("cdmpp", "tvm_helper", "scripts", "configs", "tests/benchmarks")
+
+
+def stamp(
+    command: str,
+    *,
+    schemas: Sequence[str] = (),
+    models: Iterable[Path | str] = (),
+    data: Mapping[str, str] | None = None,
+    parts: Iterable[Mapping[str, Any] | None] = (),
+) -> dict[str, Any]:
+    """Returns where numbers are from that are made now.
+
+    Args:
+        command: what makes them again.
+        schemas: of `SCHEMAS`, those that the numbers depend on.
+        models: the trained models that they judge, as `--model` names them; `pretrained:NAME` for
+            every packaged one.
+        data: data set -> its hash.
+        parts: stamps of what was made earlier and is summed up here; None = it has none.
+
+    Raises:
+        DataError: a model is not there.
+    """
+    found = {
+        "command": command,
+        "commit": commit(),
+        "is_changed": is_changed(_CODE),
+        "schema": {name: SCHEMAS[name] for name in schemas},
+        "models": {str(model): model_digest(model) for model in models},
+        "data": dict(data or {}),
+        "versions": versions(),
+        "machine": machine(),
+    }
+    distinct = {str(short): short for short in map(_short, parts)}
+    return found | ({"parts": list(distinct.values())} if distinct else {})
+
+
+def _short(part: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    return None if part is None else {key: part[key] for key in ("commit", "schema", "models")}
+
+
+def model_digest(model: Path | str) -> str:
+    """Returns 16 hex digits of what a model says: its folder's files, without the card.
+
+    Raises:
+        DataError: there is no model.
+    """
+    word, _, name = str(model).partition(":")
+    is_packaged = word == PRETRAINED
+    folder = package_folder("cdmpp.pretrained") / (name or DEFAULT) if is_packaged else Path(model)
+    files = sorted(
+        path for path in folder.rglob("*") if path.is_file() and path.name != "card.json"
+    )
+    if not files:
+        raise DataError(f"{folder}: no files of a model there; expected pretrained or a run folder")
+    digest = hashlib.sha256()
+    for path in files:
+        digest.update(f"{path.relative_to(folder).as_posix()} {sha256_file(path)}\n".encode())
+    return digest.hexdigest()[:16]
+
+
+def stamp_rows(found: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Returns (name, value) of what a page shows of its stamp; what is empty is left out."""
+    changed = " and changes that are in none" if found["is_changed"] else ""
+    rows = [("commit", f"{found['commit'] or 'unknown'}{changed}")]
+    rows += [(key, _pairs(found[key])) for key in ("schema", "models", "data", "versions")]
+    rows.append(("machine", _pairs(found["machine"])))
+    if parts := found.get("parts"):
+        commits = sorted({str((part or {}).get("commit"))[:12] for part in parts})
+        rows.append(("commits of its parts", ", ".join(commits)))
+    return [(name, value) for name, value in rows if value]
+
+
+def _pairs(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in values.items())
+
+
+def write_page(
+    folder: Path,
+    name: str,
+    page: Page | str,
+    values: Mapping[str, Any],
+    found: Mapping[str, Any],
+    *,
+    has_html: bool = False,
+) -> str:
+    """Writes a page of results, NAME.md, and its numbers, NAME.json, both with the stamp.
+
+    Args:
+        page: a page, or its Markdown.
+        found: the stamp.
+        has_html: whether a `Page` is written as NAME.html too.
+
+    Returns:
+        The page as Markdown.
+
+    Raises:
+        DataError: a file cannot be written.
+    """
+    make_folder(folder, what="results")
+    if isinstance(page, Page):
+        page = replace(page, command=found["command"], facts=[*page.facts, *stamp_rows(found)])
+        if has_html:
+            write_text(folder / f"{name}.html", page_html(page))
+        text = page_markdown(page)
+    else:
+        rows = "\n".join(f"- {key}: {value}" for key, value in stamp_rows(found))
+        text = f"{page.rstrip()}\n\n## Stamp\n\n{rows}\n"
+    write_text(folder / f"{name}.md", text)
+    write_json(folder / f"{name}.json", {"stamp": found, **values})
+    return text

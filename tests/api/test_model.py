@@ -1,0 +1,213 @@
+"""`cdmpp.load(...).predict(...)`: every source and device, and the same answers as the commands."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("tvm", reason="apache-tvm is not installed")
+
+import cdmpp
+from cdmpp.cli.main import main
+from cdmpp.datasets.tenset.folder import default_dataset_dir
+from cdmpp.errors import DataError, DeviceError, UsageError
+from tests.tvm_helper.programs.test_network_tasks import onnx_file
+from tests.tvm_helper.search.fixtures import DEVICE, matmul, train_into
+
+pytestmark = pytest.mark.tvm
+
+OTHER = "xeon-avx2-2c"
+SCRIPT = """
+from tvm.script import tirx as T
+
+
+@T.prim_func(s_tir=True)
+def plain(A: T.Buffer((64, 48), "float32"), B: T.Buffer((48, 32), "float32"),
+          C: T.Buffer((64, 32), "float32")):
+    for i, j, k in T.grid(64, 32, 48):
+        with T.sblock("matmul"):
+            vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+            with T.init():
+                C[vi, vj] = T.float32(0)
+            C[vi, vj] = C[vi, vj] + A[vi, vk] * B[vk, vj]
+"""
+BOARD = """
+common:
+  kind: cpu
+devices:
+  my-board:
+    threads: {value: 4, source: the data sheet}
+    peak_fp32_flop_per_s: {value: 1.0e11, source: the data sheet}
+    mem_bandwidth_bytes_per_s: {value: 2.0e10, source: the data sheet}
+"""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return train_into(tmp_path_factory.mktemp("api") / "run")
+
+
+@pytest.fixture(scope="module")
+def model(run: Path) -> cdmpp.Model:
+    return cdmpp.load(run)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("files")
+    (folder / "kernel.py").write_text(SCRIPT)
+    (folder / "board.yaml").write_text(BOARD)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def records() -> Path:
+    return sorted((default_dataset_dir() / "measure_records" / DEVICE).iterdir())[0]
+
+
+def printed(capsys: pytest.CaptureFixture[str], *words: object) -> list[dict[str, Any]]:
+    assert main([*map(str, words), "--json"]) == 0
+    rows: list[dict[str, Any]] = json.loads(capsys.readouterr().out)
+    return rows
+
+
+def test_a_script_in_three_lines(model):
+    found = model.predict(SCRIPT, device=DEVICE)
+    assert found.low_s < found.latency_s < found.high_s
+    assert found.only.name == "plain"
+    assert f"plain on {DEVICE}: " in str(found)
+
+
+def test_programs_are_those_of_the_command(model, run, files, capsys):
+    kernel, board = files / "kernel.py", files / "board.yaml"
+    rows = printed(
+        capsys, "predict", "--model", run, "--program", kernel, "--device", f"{DEVICE},{OTHER}",
+        "--device-spec", board,
+    )  # fmt: skip
+    assert len(rows) == 3
+    found = model.predict(str(kernel), device=[DEVICE, OTHER, str(board)])
+    assert json.loads(json.dumps(found.to_json())) == rows
+    assert [one.device for one in found] == [DEVICE, OTHER, "my-board"]
+    specs = [cdmpp.devices.get(DEVICE), OTHER, cdmpp.devices.read(board)]
+    assert model.predict(kernel, specs).to_json() == found.to_json()
+
+
+def test_programs_of_all_forms_have_one_answer(model, files):
+    seconds = model.predict(files / "kernel.py", DEVICE).latency_s
+    assert model.predict(SCRIPT, DEVICE).latency_s == seconds
+    function = matmul(64, depth=48)
+    alone = model.predict(function, DEVICE)
+    assert alone.only.detail.operator == "dense"
+    both = model.predict([function, SCRIPT], DEVICE)
+    assert [one.latency_s for one in both] == [alone.latency_s, seconds]
+
+
+def test_explanations_are_those_of_the_command(model, run, files, capsys):
+    kernel = files / "kernel.py"
+    options = ("explain", "--model", run, "--program", kernel, "--device", DEVICE)
+    rows = printed(capsys, *options)
+    found = model.predict(kernel, DEVICE).explain()
+    assert json.loads(json.dumps(found.row)) == rows[0]
+    assert main(list(map(str, options))) == 0
+    assert capsys.readouterr().out == f"{found}\n"
+    assert [one.row for one in model.explain(kernel, DEVICE)] == [found.row]
+
+
+def test_records_are_those_of_the_command(model, run, records, capsys):
+    rows = printed(capsys, "predict", "--model", run, "--records", records)
+    found = model.predict(records)
+    assert found.to_json() == rows
+    assert all(one.measured_s is not None for one in found)
+    with pytest.raises(UsageError, match="has no text to explain"):
+        found[0].explain()
+    elsewhere = model.records(records, OTHER)
+    assert elsewhere.to_json() == printed(
+        capsys, "predict", "--model", run, "--records", records, "--device", OTHER
+    )
+    assert all(one.measured_s is None for one in elsewhere)
+
+
+def test_networks_are_those_of_the_command(model, run, tmp_path, capsys):
+    path = onnx_file(
+        tmp_path / "net.onnx", lambda helper: [helper.make_node("Relu", ["x"], ["y"])], [4, 64]
+    )
+    options = ("--model", run, "--device", DEVICE, "--no-machine-code")
+    rows = printed(capsys, "predict", "--network", path, *options)
+    found = model.predict(path, DEVICE, machine_code=False)
+    assert found.to_json() == rows
+    assert [one.way for one in found] == ["tvm-untuned"]
+    one = found.only
+    assert one.name == "net"
+    assert one.explain().row["kernels"]
+    assert model.explain(path, DEVICE, kernels=1)[0].row["latency_s"] == found.latency_s
+
+
+def test_a_torch_module_needs_its_shapes(model):
+    import torch
+
+    module = torch.nn.Sequential(torch.nn.Linear(16, 8), torch.nn.ReLU())
+    with pytest.raises(UsageError, match=r"input is not known.*model\.network"):
+        model.predict(module, DEVICE)
+    found = model.network(module, DEVICE, shapes=[(16,)], ways=["torch-eager"], batches=[1, 4])
+    assert {one.batch for one in found} == {1, 4}
+    assert {one.name for one in found} == {"Sequential"}
+
+
+def test_samples_of_a_dataset(model, tiny_dataset, tmp_path):
+    data = cdmpp.Dataset.read(tiny_dataset, cache_dir=tmp_path / "cache", jobs=1)
+    assert data.devices == ("epyc-avx2-1c", "xeon-avx2-1c")
+    found = model.predict(data)
+    assert len(found) == len(data) == len(data.samples)
+    assert found[3].measured_s == data.samples.latency_s[3]
+    assert found.to_json()[0].keys() >= {"program_id", "latency_s", "measured_s"}
+    again = model.predict(data.samples, device=[DEVICE, OTHER])
+    assert len(again) == 2 * len(data)
+    assert again[0].measured_s is None
+    train, validation, test = data.split(seed=0, fractions=(0.5, 0.25, 0.25))
+    assert len(train) + len(validation) + len(test) == len(data)
+
+
+@pytest.mark.parametrize(
+    ("source", "device", "error", "text"),
+    [
+        ("kernel.txt", DEVICE, UsageError, "cannot tell what 'kernel.txt' is"),
+        ("no-such.py", DEVICE, DataError, "there is no such file"),
+        ("no-such.json", DEVICE, DataError, "no-such.json"),
+        (".", DEVICE, UsageError, r"is a folder.*Dataset\.read"),
+        (3, DEVICE, UsageError, "cannot predict int"),
+        (SCRIPT, "epyc-avx2-3c", DeviceError, "did you mean"),
+        (SCRIPT, [DEVICE, cdmpp.devices.get(DEVICE)], UsageError, "named twice"),
+        ("import os\nos.system('true')\n", DEVICE, DataError, "TVMScript"),
+    ],
+)
+def test_trouble_is_one_sentence(model, source, device, error, text):
+    with pytest.raises(error, match=text) as caught:
+        model.predict(source, device)
+    assert "\n" not in str(caught.value)
+
+
+def test_several_predictions_are_not_taken_for_one(model):
+    found = model.predict(SCRIPT, [DEVICE, OTHER])
+    with pytest.raises(UsageError, match=r"2 predictions .* expected one"):
+        found.latency_s  # noqa: B018
+    assert len(found[:1]) == 1
+    assert "low_s" in repr(found[0])
+
+
+def test_a_folder_without_a_model_is_found_out_at_once(tmp_path):
+    with pytest.raises(DataError, match="trained model"):
+        cdmpp.load(tmp_path)
+    with pytest.raises(UsageError, match="no pretrained model 'nobody'"):
+        cdmpp.load("pretrained:nobody")
+
+
+def test_a_device_that_was_trained_on_keeps_its_description(model):
+    from dataclasses import replace
+
+    other = replace(cdmpp.devices.get(DEVICE), threads=64)
+    with pytest.raises(DeviceError, match="the model was trained on"):
+        model.predict(SCRIPT, other)
+    assert model.predict(SCRIPT, replace(other, name="larger")).only.out_of_distribution

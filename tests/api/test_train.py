@@ -1,0 +1,47 @@
+"""`cdmpp.train`: the same run folder as `cdmpp train` leaves, from the same options."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import cdmpp
+from cdmpp.cli.main import main
+from cdmpp.errors import UsageError
+
+pytestmark = pytest.mark.training
+
+SETTINGS = {
+    "baselines": ["constant"], "fractions": [0.5, 0.25, 0.25], "gbdt": {"trees": 10, "threads": 1},
+}  # fmt: skip
+
+
+def test_a_run_is_that_of_the_command(tiny_dataset, tmp_path, capsys):
+    cache, run = tmp_path / "cache", tmp_path / "run"
+    model = cdmpp.train(
+        tiny_dataset, device="epyc-avx2-1c", model="gbdt", out=run, settings=SETTINGS,
+        cache_dir=cache, jobs=1,
+    )  # fmt: skip
+    assert model.devices == ("epyc-avx2-1c",)
+    assert (run / "report.html").is_file()
+    assert f"cdmpp train --config {run}/config.yaml" in (run / "report.html").read_text()
+    again = tmp_path / "again"
+    words = ["train", "--config", str(run / "config.yaml"), "--out", str(again), "--json", "-q"]
+    assert main([*words, "--cache", str(cache), "--jobs", "1"]) == 0
+    capsys.readouterr()
+    names = ("config.yaml", "model.json")
+    assert all((run / name).read_bytes() == (again / name).read_bytes() for name in names)
+    metrics = [json.loads((one / "metrics.json").read_text()) for one in (run, again)]
+    assert metrics[0]["test"] == metrics[1]["test"]
+    assert cdmpp.load(again).trained().card == model.card
+
+
+def test_a_dataset_is_read_once_and_settings_are_checked(tiny_dataset, tmp_path):
+    data = cdmpp.Dataset.read(tiny_dataset, "epyc-avx2-1c", cache_dir=tmp_path, jobs=1)
+    model = cdmpp.train(data, model="constant", out=tmp_path / "run", settings=SETTINGS)
+    assert model.predict(data)[0].latency_s > 0
+    with pytest.raises(UsageError, match=r"unknown setting gbdt\.tree, did you mean gbdt\.trees"):
+        cdmpp.train(data, out=tmp_path / "other", settings={"gbdt": {"tree": 3}})
+    with pytest.raises(UsageError, match="did you mean 'gbdt'"):
+        cdmpp.train(data, model="gbtd", out=tmp_path / "other")

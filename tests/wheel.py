@@ -1,0 +1,146 @@
+"""The wheel is the whole product: installed alone, used from an empty folder, writing nothing back.
+
+python -m tests.wheel WHEEL [--device-add]
+
+No package is downloaded: those that the product needs are taken from the environment of this
+Python. `.ci/run` runs it (a minute of one core); `--device-add` adds two minutes of measuring.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import urllib.request
+from pathlib import Path
+
+_DEVICE = "epyc-avx2-1c"
+_KERNEL = """from tvm.script import ir as I
+from tvm.script import tirx as T
+
+
+@I.ir_module
+class Module:
+    @T.prim_func
+    def main(a: T.Buffer((64, 64), "float32"), b: T.Buffer((64, 64), "float32")):
+        for i, j in T.grid(64, 64):
+            b[i, j] = T.max(a[i, j], T.float32(0))
+"""
+_TRAIN = (
+    f"train --device {_DEVICE} --dataset data --from-nothing --config configs/train/quick.yaml "
+    "--set transformer.loop.cpu_seconds=2 --jobs 1 --out run --json"
+)
+#: A command, and a name in the JSON that it prints; in this order.
+_COMMANDS = (
+    (f"predict --model pretrained --program kernel.py --device {_DEVICE} --json", "latency_s"),
+    (f"dataset extract --device {_DEVICE} --jobs 1 --out data --json", "programs"),
+    (_TRAIN, "by_device"),
+    (f"evaluate --model run --dataset data --device {_DEVICE} --jobs 1 --json", "mape"),
+    ("device show v100 --json", "name"),
+    (
+        f"search --task dense:m=16,n=16,k=16 --trials 2 --threads 1 --device {_DEVICE} --force "
+        "--out search --json",
+        "tasks",
+    ),
+    ("replay configs/replay/dlrm-default.yaml --device v100 --json", "total_s"),
+)
+_DEVICE_ADD = ("device add mine --minutes 2 --threads 1 --json", "run")
+
+
+def main(wheel: str, *options: str) -> None:
+    """Installs the wheel into an environment of its own and uses it; raises where that fails."""
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        packages = install(Path(wheel).resolve(), folder / "venv")
+        before = files_in(packages)
+        work = folder / "work"
+        work.mkdir()
+        (work / "kernel.py").write_text(_KERNEL, "utf-8")
+        used = Installed(folder, work)
+        used.text("--help")
+        for words, name in (*_COMMANDS, *[_DEVICE_ADD] * ("--device-add" in options)):
+            answer = used.text(words)
+            if name not in answer or not json.loads(answer):
+                raise SystemExit(f"cdmpp {words}: no {name!r} in {answer[:500]!r}")
+            print(f"ok: cdmpp {words}", flush=True)
+        used.serve_once()
+        written = sorted(files_in(packages) - before)
+        if written:
+            raise SystemExit(f"written into the installed packages: {written}")
+        if not list((folder / "cache" / "cdmpp" / "native").glob("*.so")):
+            raise SystemExit("the compiled native code is not in the user's cache folder")
+    print(f"{Path(wheel).name}: {Path(wheel).stat().st_size / 1e6:.1f} MB, complete")
+
+
+def install(wheel: Path, venv: Path) -> Path:
+    """Makes an environment with the wheel that sees this Python's packages after its own.
+
+    Returns:
+        Its folder of packages.
+    """
+    _run([sys.executable, "-m", "venv", str(venv)])
+    pip = [str(venv / "bin" / "pip"), "install", "--quiet", "--disable-pip-version-check"]
+    _run([*pip, "--no-deps", "--no-index", str(wheel)])
+    packages = Path(sysconfig.get_path("purelib", vars={"base": str(venv)}))
+    # Paths in a .pth file are searched last, and their own .pth files (an editable cdmpp) not read.
+    others = [path for path in sys.path if path.endswith("site-packages")]
+    (packages / "others.pth").write_text("\n".join(others) + "\n", "utf-8")
+    place = _run(
+        [str(venv / "bin" / "python"), "-c", "import cdmpp; print(cdmpp.__file__)"], cwd=venv
+    )
+    if not place.startswith(str(venv)):
+        raise SystemExit(f"the wheel's cdmpp is not the one that is imported: {place}")
+    return packages
+
+
+def files_in(packages: Path) -> set[str]:
+    """Returns what lies in a folder, without compiled Python."""
+    found = (path.relative_to(packages) for path in packages.rglob("*") if path.is_file())
+    return {str(path) for path in found if "__pycache__" not in path.parts}
+
+
+class Installed:
+    """The installed command, in a folder and with a home of its own."""
+
+    def __init__(self, folder: Path, work: Path) -> None:
+        self._command = str(folder / "venv" / "bin" / "cdmpp")
+        self._work = work
+        kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        self._variables = {
+            **kept, "HOME": str(folder), "XDG_CACHE_HOME": str(folder / "cache"),
+            "OMP_NUM_THREADS": "1", "TVM_NUM_THREADS": "1",
+        }  # fmt: skip
+
+    def text(self, words: str) -> str:
+        """Runs `cdmpp WORDS` and returns what it prints."""
+        return _run([self._command, *words.split()], cwd=self._work, env=self._variables)
+
+    def serve_once(self) -> None:
+        """Starts a server, fetches its page, asks it for one prediction, and ends it."""
+        words = [self._command, "serve", "--port", "0", "--json", "--quiet"]
+        with subprocess.Popen(
+            words, cwd=self._work, env=self._variables, stdout=subprocess.PIPE, text=True
+        ) as server:
+            try:
+                assert server.stdout is not None
+                url = json.loads(server.stdout.readline())["url"]
+                with urllib.request.urlopen(url, timeout=60) as page:
+                    page.read()
+                self.text(f"predict --server {url} --program kernel.py --device {_DEVICE} --json")
+            finally:
+                server.terminate()
+        print("ok: cdmpp serve", flush=True)
+
+
+def _run(command: list[str], *, cwd: Path | None = None, env: dict[str, str] | None = None) -> str:
+    done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)}: exit code {done.returncode}\n{done.stderr[-2000:]}")
+    return done.stdout
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
