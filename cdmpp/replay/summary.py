@@ -109,6 +109,19 @@ def outcome_values(outcome: ReplayOutcome) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def calls_of(run: Replay, places: Mapping[str, int]) -> list[dict[str, Any]]:
+    """Returns when every operator runs, in the graph's order: its lanes, start and seconds.
+
+    Args:
+        places: task of operators, or label of those without -> number that it is called by.
+    """
+    return [
+        {"kernel": places[one.task or one.label], "kind": one.kind or one.label,
+         "lanes": [" ".join(place) for place in one.places], "start_s": start, "time_s": time}
+        for one, start, time in zip(run.graph.operators, run.start_s, run.times_s, strict=True)
+    ]  # fmt: skip
+
+
 def by_kind(outcome: ReplayOutcome) -> list[dict[str, Any]]:
     """Returns the kinds of operators with calls, seconds, interval and sources, dearest first."""
     rows: dict[str, dict[str, Any]] = {}

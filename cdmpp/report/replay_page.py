@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from html import escape
 
 from cdmpp.replay.engine import Replay
 from cdmpp.replay.summary import ReplayOutcome, by_kind
 from cdmpp.report.page import Page, Section
 from cdmpp.report.tables import plain_table
-from cdmpp.text import interval_text, percent_text, seconds_text
+from cdmpp.text import interval_text, percent_text, seconds_text, shortened
 
 _WIDTH, _LANE, _LEFT = 1040.0, 26.0, 150.0
 #: Operators narrower than this (pixels) are drawn together with their neighbours.
 _NARROWEST = 0.4
-_COLOURS = ("#0b6e99", "#d9730d", "#448361", "#9065b0", "#c14c8a", "#cb912f", "#d44c47", "#787774")
+#: Kinds with a colour of their own, as `style.css` has them; all others share series 0.
+_SERIES = 7
+_LEGEND_WIDTH, _LEGEND_LINE, _LETTERS = 297.0, 20.0, 36
 
 
 def timeline_page(outcome: ReplayOutcome) -> Page:
     """Returns the page: total, timeline, kinds of operators, critical path, uncovered operators."""
     graph, run, uncovered = outcome.costs.graph, outcome.expected, outcome.costs.uncovered
     kinds = by_kind(outcome)
-    colours = {row["kind"]: _COLOURS[place % len(_COLOURS)] for place, row in enumerate(kinds)}
+    series = {row["kind"]: place + 1 for place, row in enumerate(kinds[:_SERIES])}
     chain = sorted(run.chain, key=lambda step: -run.times_s[step.index])[:40]
     tables = {
         "Operators by kind": plain_table(
@@ -49,7 +52,7 @@ def timeline_page(outcome: ReplayOutcome) -> Page:
         title=graph.name,
         lead=f"{outcome.device or 'replayed'}{schedules}",
         sections=[
-            Section("Timeline", plots=[("Operators by queue.", _timeline(run, colours))]),
+            Section("Timeline", plots=[("Operators by queue.", _timeline(run, series))]),
             *(Section(title, tables=[table]) for title, table in tables.items()),
         ],
         warnings=[warning] if uncovered else [],
@@ -65,12 +68,17 @@ def timeline_page(outcome: ReplayOutcome) -> Page:
     )
 
 
-def _timeline(run: Replay, colours: dict[str, str]) -> str:
+def _timeline(run: Replay, series: dict[str, int]) -> str:
+    """Returns the picture.
+
+    Args:
+        series: kind -> number of its colour, dearest first.
+    """
     places = sorted(run.busy_s)
     lane = {place: number for number, place in enumerate(places)}
-    height = _LANE * len(places) + 30
+    top_of_legend = _LANE * len(places) + 36
     scale = _WIDTH / run.total_s if run.total_s > 0 else 0.0
-    bars: dict[tuple[str, str], list[tuple[float, float, str, str]]] = {p: [] for p in places}
+    bars: dict[tuple[str, str], list[tuple[float, float, int, str]]] = {p: [] for p in places}
     order = sorted(range(len(run.start_s)), key=lambda index: run.start_s[index])
     for index in order:
         one = run.graph.operators[index]
@@ -79,9 +87,13 @@ def _timeline(run: Replay, colours: dict[str, str]) -> str:
         for place in one.places:
             own = bars[place]
             if own and width < _NARROWEST and left + width - own[-1][0] < 1.0:
-                own[-1] = (own[-1][0], left + width - own[-1][0], "#9aa5b1", "short operators")
+                own[-1] = (own[-1][0], left + width - own[-1][0], 0, "short operators")
             else:
-                own.append((left, width, colours[one.kind or one.label], text))
+                own.append((left, width, series.get(one.kind or one.label, 0), text))
+    legend = list(series.items())
+    if any(number == 0 for drawn in bars.values() for _, _, number, _ in drawn):
+        legend.append(("others", 0))
+    height = top_of_legend + _LEGEND_LINE * -(-len(legend) // 4)
     found = [
         f"<svg viewBox='0 0 {_LEFT + _WIDTH:.0f} {height:.0f}' font-size='12' role='img' "
         "aria-label='timeline'>"
@@ -95,8 +107,8 @@ def _timeline(run: Replay, colours: dict[str, str]) -> str:
         )
         found += [
             f"<rect x='{_LEFT + left:.2f}' y='{top:.0f}' width='{max(width, 0.2):.2f}' "
-            f"height='{_LANE - 6:.0f}' fill='{colour}'><title>{escape(text)}</title></rect>"
-            for left, width, colour, text in bars[place]
+            f"height='{_LANE - 6:.0f}' class='series-{number}'><title>{escape(text)}</title></rect>"
+            for left, width, number, text in bars[place]
         ]
     bottom = _LANE * len(places) + 18
     for share in (0.0, 0.25, 0.5, 0.75, 1.0):
@@ -106,4 +118,14 @@ def _timeline(run: Replay, colours: dict[str, str]) -> str:
             f"<text x='{_LEFT + share * _WIDTH:.0f}' y='{bottom:.0f}' text-anchor='{anchor}' "
             f"fill='#616e7c'>{label}</text>"
         )
-    return "".join([*found, "</svg>"])
+    return "".join([*found, *_legend(legend, top_of_legend), "</svg>"])
+
+
+def _legend(kinds: Sequence[tuple[str, int]], top: float) -> Iterator[str]:
+    for place, (kind, number) in enumerate(kinds):
+        left, line = _LEGEND_WIDTH * (place % 4), top + _LEGEND_LINE * (place // 4)
+        yield (
+            f"<rect x='{left:.0f}' y='{line:.0f}' width='11' height='11' class='series-{number}'/>"
+            f"<text x='{left + 17:.0f}' y='{line + 10:.0f}'>{escape(shortened(kind, _LETTERS))}"
+            "</text>"
+        )

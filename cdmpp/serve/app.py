@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -20,6 +21,8 @@ from cdmpp.serve.gate import App, Gate, error_body
 from cdmpp.serve.hot_models import HotModel
 from cdmpp.serve.measures import Measures
 from cdmpp.serve.options import ServeOptions
+from cdmpp.serve.routes.browsing import add_browsing
+from cdmpp.serve.routes.networks import add_networks
 from cdmpp.serve.service import Service, TooLargeError
 
 _STATUS = ((TooLargeError, 413), (UsageError, 404), (DeviceError, 404), (DataError, 422))
@@ -28,8 +31,12 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
 }
 
 
-def make_app(service: Service, options: ServeOptions, measures: Measures) -> App:
-    """Returns the server's ASGI application."""
+def make_app(service: Service, options: ServeOptions, measures: Measures, folder: Path) -> App:
+    """Returns the server's ASGI application.
+
+    Args:
+        folder: for files that are sent to it.
+    """
     app = FastAPI(
         title="cdmpp", version=__version__, docs_url=None, redoc_url=None, responses=_ERRORS,
         description="How long tensor programs take on devices, predicted without running them.",
@@ -38,6 +45,8 @@ def make_app(service: Service, options: ServeOptions, measures: Measures) -> App
     _add_questions(app, service)
     _add_facts(app, service, gate, measures)
     add_compare(app)
+    add_networks(app, service, options, folder)
+    add_browsing(app, options)
     _add_page(app)
     _add_errors(app)
     measures.routes = frozenset(getattr(route, "path", "") for route in app.routes)

@@ -106,7 +106,7 @@ class Gate:
         self, scope: Scope, headers: dict[bytes, bytes], receive: Receive, answer: _Answer
     ) -> None:
         self._check_names(scope, headers)
-        size = self._size(headers)
+        size = self._size(scope["path"], headers)
         if not size:
             await self._app(scope, _said(b""), answer.send)
             return
@@ -136,11 +136,11 @@ class Gate:
             if not hmac.compare_digest(said, b"Bearer " + self._token.encode("ascii")):
                 raise Refused(401, "expected the header `Authorization: Bearer TOKEN`")
 
-    def _size(self, headers: dict[bytes, bytes]) -> int:
+    def _size(self, path: str, headers: dict[bytes, bytes]) -> int:
         if b"transfer-encoding" in headers:
             raise Refused(411, "expected a body with a Content-Length, not in chunks")
         size = int(headers.get(b"content-length", b"0"))
-        most = self._options.most_body_bytes
+        most = self._options.most_bytes(path)
         if size > most:
             raise Refused(413, f"a body of {size} bytes; expected at most {most}")
         return size
@@ -174,7 +174,10 @@ class _Answer:
         if message["type"] == "http.response.start":
             self.status = message["status"]
             own = (b"x-request-id", self._request_id.encode("ascii"))
-            message["headers"] = [*message.get("headers", ()), own, *_SAFE]
+            headers = list(message.get("headers", ()))
+            known = {name for name, _ in headers}  # a report has a policy of its own
+            safe = [header for header in _SAFE if header[0] not in known]
+            message["headers"] = [*headers, own, *safe]
         await self._send(message)
 
     async def refuse(self, refusal: Refused) -> None:

@@ -10,6 +10,8 @@ from cdmpp.errors import UsageError
 from cdmpp.serve.client import read_token
 
 _SHORTEST_TOKEN = 16
+#: Where files with networks are sent to.
+NETWORK_FILES = "/v1/networks"
 
 
 @dataclass(frozen=True)
@@ -22,10 +24,15 @@ class ServeOptions:
         host: address to listen on; another one than this machine's own needs a token.
         port: 0 = any free one.
         token_file: file whose first line every request has to show; None = none.
+        results: folder of tables to browse; None = docs/results of a checkout, where it is one.
+        runs: folder of run folders to compare; None = none.
         workers: processes that read programs.
         most_programs: programs x devices of one request.
         most_explained: likewise of a request that asks why: each takes a second.
         most_body_bytes: of one request.
+        most_network_bytes: of a file with a network.
+        most_kept_bytes: of all such files that are kept for questions; older ones go.
+        most_network_devices: that one request asks about a network: each takes seconds.
         most_waiting: requests that are read, wait or are answered at a time; more get a 503.
         most_waiting_bytes: likewise, of their bodies together.
         header_timeout_s: how long a connection may take to say what it wants.
@@ -40,10 +47,15 @@ class ServeOptions:
     host: str = "127.0.0.1"
     port: int = 8080
     token_file: Path | None = None
+    results: Path | None = None
+    runs: Path | None = None
     workers: int = 1
     most_programs: int = 4096
     most_explained: int = 16
     most_body_bytes: int = 32 << 20
+    most_network_bytes: int = 128 << 20
+    most_kept_bytes: int = 512 << 20
+    most_network_devices: int = 4
     most_waiting: int = 256
     most_waiting_bytes: int = 256 << 20
     header_timeout_s: float = 10.0
@@ -52,6 +64,10 @@ class ServeOptions:
     answer_timeout_s: float = 60.0
     reload_s: float = 2.0
     grace_s: float = 30.0
+
+    def most_bytes(self, path: str) -> int:
+        """Returns how large the body of a request to a path may be."""
+        return self.most_network_bytes if path == NETWORK_FILES else self.most_body_bytes
 
     @property
     def is_loopback(self) -> bool:

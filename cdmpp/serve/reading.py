@@ -135,6 +135,34 @@ class ProgramReader:
         rows: list[dict[str, Any]] = answer["explained"]
         return rows
 
+    async def network(
+        self,
+        path: Path,
+        name: str,
+        devices: Sequence[DeviceSpec],
+        *,
+        model: tuple[Path, str],
+        timeout_s: float,
+    ) -> list[dict[str, Any]]:
+        """Returns what a network takes on every device, kernel by kernel, as JSON.
+
+        Args:
+            path: file with a network, named by its content.
+            name: what it is called.
+            model: its folder and version.
+            timeout_s: how long it may take.
+
+        Raises:
+            DataError: it is no network that is taken, or reading it was given up.
+        """
+        facts = {"path": str(path), "name": name, "folder": str(model[0]), "version": model[1]}
+        loop = asyncio.get_running_loop()
+        answer = await loop.run_in_executor(
+            self._threads, self._ask, "network", (), devices, facts, timeout_s
+        )
+        rows: list[dict[str, Any]] = answer["networks"]
+        return rows
+
     def _read(
         self, entries: Sequence[dict[str, Any]], devices: Sequence[DeviceSpec]
     ) -> list[ReadProgram]:

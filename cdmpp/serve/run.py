@@ -52,7 +52,7 @@ def run_server(
         try:
             reader.start()
             models.watch(options.reload_s)
-            app = make_app(service, options, measures)
+            app = make_app(service, options, measures, Path(folder))
             asyncio.run(_serve(app, options, listener, on_ready))
         finally:
             service.stop()

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from cdmpp.datasets.samples import Samples
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.devices.vector import DEVICE_VECTOR_SCHEMA_VERSION
-from cdmpp.errors import DataError
+from cdmpp.errors import DataError, last_line
 from cdmpp.files.atomic import read_json, write_columns, write_json
 from cdmpp.machine import versions
 from cdmpp.models.base import CostModel
@@ -344,3 +344,24 @@ def write_predictions(path: Path, rows: list[tuple[str, Samples, NDArray[np.floa
         for part, samples, predicted_s in rows
     ]
     write_columns(path, {name: np.concatenate([p[name] for p in parts]) for name in parts[0]})
+
+
+def read_predictions(path: Path) -> dict[str, NDArray[Any]]:
+    """Returns the columns that `write_predictions` has written.
+
+    Raises:
+        DataError: the file is missing or damaged.
+    """
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    names = ["program_id", "device", "task", "part", "measured_s", "predicted_s"]
+    try:
+        table = parquet.read_table(path, columns=names)
+        found = {name: table[name].to_numpy() for name in names}
+    except (OSError, pa.ArrowException) as error:
+        raise DataError(f"{path} holds no predictions ({last_line(error)}); {_HINT}") from None
+    seconds = np.stack([found["measured_s"], found["predicted_s"]])
+    if seconds.dtype != np.float64 or not bool(np.all((seconds > 0) & np.isfinite(seconds))):
+        raise DataError(f"{path} has times that are no positive seconds; {_HINT}")
+    return found

@@ -82,7 +82,12 @@ def test_everything_is_written(
     assert main(["replay", str(graph), "--out", str(out)]) == 0
     capsys.readouterr()
     page = (out / "timeline.html").read_text()
-    assert page.count("<rect") == 3
+    assert page.count("</title></rect>") == 3
+    kinds = {one["kind"] for one in GRAPH["operators"]}
+    assert all(
+        re.search(f"class='series-[1-7]'/><text [^>]*>{re.escape(kind)}</text>", page)
+        for kind in kinds
+    )
     assert "<script" not in page
     assert "http" not in page
     events = json.loads((out / "trace.json").read_text())["traceEvents"]

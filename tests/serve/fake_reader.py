@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from pathlib import Path
 from typing import Any
 
 from cdmpp.processes.serve import serve
@@ -38,5 +39,12 @@ def read(request: dict[str, Any], begin: Any) -> dict[str, Any]:
     return {"asked": rows, "leaves": encode_asts(asts)}
 
 
+def network(request: dict[str, Any], begin: Any) -> dict[str, Any]:
+    begin()
+    text = Path(request["path"]).read_text("utf-8")
+    return {"networks": [{"network": request["name"], "device": device["name"], "text": text}
+                         for device in request["devices"]]}  # fmt: skip
+
+
 if __name__ == "__main__":
-    serve({"read": read}, lambda: None)
+    serve({"read": read, "network": network}, lambda: None)

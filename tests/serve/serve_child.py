@@ -14,8 +14,9 @@ from tvm_helper.serve.rows import prediction_row
 
 def main() -> None:
     facts = json.loads(sys.argv[1])
-    if "token_file" in facts:
-        facts["token_file"] = Path(facts["token_file"])
+    for name in ("token_file", "results", "runs"):
+        if name in facts:
+            facts[name] = Path(facts[name])
     logging.basicConfig(level=logging.INFO, stream=sys.stderr)
     options = ServeOptions(**{**facts, "models": tuple(facts["models"])})
     command = [sys.executable, "-m", "tests.serve.fake_reader"]

@@ -19,6 +19,7 @@ import pytest
 pytest.importorskip("selenium", reason="selenium is not installed")
 pytest.importorskip("axe_core_python", reason="axe-core-python is not installed")
 pytest.importorskip("tvm", reason="apache-tvm is not installed")
+pytest.importorskip("onnx", reason="onnx is not installed")
 if not (shutil.which("chromium") and shutil.which("chromedriver")):
     pytest.skip("Chromium and its driver are not installed", allow_module_level=True)
 
@@ -28,6 +29,9 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select, WebDriverWait
 
+from tests.paths import ROOT
+from tests.report.run_folders import write_run
+from tests.serve.onnx_files import small_network
 from tests.serve.serving import running
 
 pytestmark = [pytest.mark.tvm, pytest.mark.slow]
@@ -42,8 +46,12 @@ _RECORDS = '{"i": [["[\\"<script>alert(1)</script>\\"]", "llvm"], [[], []]], "r"
 
 
 @pytest.fixture(scope="module")
-def url() -> Iterator[str]:
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    runs = tmp_path_factory.mktemp("runs")
+    write_run(runs / "roofline-0", "roofline", epochs=12)
+    write_run(runs / "roofline-1", "roofline", seed=1, epochs=12)
     command = [sys.executable, "-m", "cdmpp.cli.main", "serve", "--port", "0", "--json"]
+    command += ["--results", str(ROOT / "docs/results"), "--runs", str(runs)]
     with running(command) as (line, _):
         yield str(json.loads(line)["url"])
 
@@ -94,6 +102,25 @@ def check_quiet(browser: Chrome, url: str) -> None:
             assert asked.startswith((url, "data:", "about:")), asked
 
 
+def check_narrow(browser: Chrome) -> None:
+    """Nothing sticks out of a narrow screen."""
+    browser.set_window_size(400, 900)
+    wide = "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
+    assert browser.execute_script(wide) <= 0
+    browser.set_window_size(1400, 1100)
+
+
+def set_dark(browser: Chrome, *, is_dark: bool) -> None:
+    value = "dark" if is_dark else "light"
+    features = [{"name": "prefers-color-scheme", "value": value}]
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+
+
+def again(browser: Chrome, url: str) -> None:
+    """Opens the address that the browser shows as if it were a link from elsewhere."""
+    ready(browser, url, browser.current_url.removeprefix(f"{url}/"))
+
+
 def picture(browser: Chrome, name: str, width: int) -> None:
     folder = os.environ.get("CDMPP_PICTURES")
     if folder:
@@ -124,14 +151,11 @@ def test_a_program_is_predicted_and_explained_and_a_link_brings_it_back(
     assert "vectorised" in browser.find_element(By.ID, "why").text
     check_accessible(browser)
     WebDriverWait(browser, _WAIT_S).until(lambda b: "why=" in b.current_url)
-    link = browser.current_url
     browser.execute_script("document.querySelector('#why').scrollIntoView()")
     picture(browser, "page-why", 1400)
-    browser.set_window_size(400, 900)
-    wide = "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
-    assert browser.execute_script(wide) <= 0
+    check_narrow(browser)
     text = browser.find_element(By.ID, "why").text
-    ready(browser, url, link.partition("/#")[1].lstrip("/") + link.partition("/#")[2])
+    again(browser, url)
     shown(browser, "#why h2")
     assert browser.find_element(By.ID, "why").text == text
     check_quiet(browser, url)
@@ -160,6 +184,41 @@ def test_what_cannot_be_read_is_said_and_names_stay_text(
     check_accessible(browser)
 
 
+def test_a_network_has_a_timeline_and_its_kernels_are_explained(
+    browser: Chrome, url: str, tmp_path: Path
+) -> None:
+    ready(browser, url, "#view=network")
+    path = small_network(tmp_path / "small.onnx")
+    browser.find_element(By.ID, "net-predict").click()
+    assert "Expected a network" in shown(browser, "#net-status").text
+    browser.find_element(By.ID, "net-file").send_keys(str(path))
+    assert f"small: {path.stat().st_size} bytes" in shown(browser, "#net-name").text
+    label = "epyc-avx2-2c"
+    browser.find_element(By.CSS_SELECTOR, f"#net-choice input[value='{label}']").click()
+    browser.find_element(By.ID, "net-predict").send_keys(Keys.ENTER)
+    shown(browser, "#net-detail table")
+    calls = browser.find_elements(By.CSS_SELECTOR, ".timeline rect")
+    kernels = browser.find_elements(By.CSS_SELECTOR, ".kernels tbody tr")
+    assert f"Kernels: {len(kernels)}, called {len(calls)} times" in browser.page_source
+    axis = browser.find_element(By.CSS_SELECTOR, ".timeline .axis").text.split("\n")
+    whole = browser.find_element(By.CSS_SELECTOR, "#net-detail p").text.split(" [")[0]
+    assert (axis[0], axis[-1]) == ("0", whole)
+    assert browser.find_elements(By.CSS_SELECTOR, ".legend li")
+    WebDriverWait(browser, _WAIT_S).until(lambda b: "network=" in b.current_url)
+    picture(browser, "page-network", 1400)
+    max(calls, key=lambda call: call.size["width"]).click()
+    assert "conv2d" in shown(browser, "#net-why h2").text
+    assert browser.find_elements(By.CSS_SELECTOR, "#net-why .painted .heat-10")
+    WebDriverWait(browser, _WAIT_S).until(lambda b: "kernel=" in b.current_url)
+    check_accessible(browser)
+    check_narrow(browser)
+    text = [browser.find_element(By.ID, part).text for part in ("net-detail", "net-why")]
+    again(browser, url)
+    shown(browser, "#net-why h2")
+    assert [browser.find_element(By.ID, part).text for part in ("net-detail", "net-why")] == text
+    check_quiet(browser, url)
+
+
 def test_a_transformer_is_compared_on_devices(browser: Chrome, url: str) -> None:
     ready(browser, url, "#view=compare")
     browser.find_element(By.CSS_SELECTOR, "#compare button").click()
@@ -168,9 +227,57 @@ def test_a_transformer_is_compared_on_devices(browser: Chrome, url: str) -> None
     picture(browser, "page-compare", 1400)
     check_accessible(browser)
     text = browser.find_element(By.ID, "compared").text
-    ready(browser, url, browser.current_url.removeprefix(f"{url}/"))
+    again(browser, url)
     assert shown(browser, "#compared table")
     assert browser.find_element(By.ID, "compared").text == text
+    check_quiet(browser, url)
+
+
+def test_results_are_narrowed_down_and_sorted(browser: Chrome, url: str) -> None:
+    ready(browser, url, "#view=results&table=tenset&group=test&device=all")
+    shown(browser, "#results-board table")
+    Select(browser.find_element(By.ID, "results-device")).select_by_value("xeon-avx2-2c")
+    WebDriverWait(browser, _WAIT_S).until(lambda b: "device=xeon-avx2-2c" in b.current_url)
+    column = "#results-board th:nth-child(4) button"
+    for state in ("ascending", "descending"):
+        browser.find_element(By.CSS_SELECTOR, column).send_keys(Keys.ENTER)
+        cells = browser.find_elements(By.CSS_SELECTOR, "#results-board td:nth-child(4)")
+        values = [float(cell.text.split()[0]) for cell in cells]
+        assert values == sorted(values, reverse=state == "descending")
+        assert browser.find_elements(By.CSS_SELECTOR, f"th[aria-sort={state}]")
+    assert "sort=mape" in browser.current_url
+    picture(browser, "page-results", 1400)
+    check_accessible(browser)
+    check_narrow(browser)
+    text = browser.find_element(By.ID, "results-board").text
+    again(browser, url)
+    shown(browser, "#results-board table")
+    assert browser.find_element(By.ID, "results-board").text == text
+    Select(browser.find_element(By.ID, "results-table")).select_by_value("cross-model")
+    assert "ahead" in shown(browser, "#results-board details").get_attribute("textContent")
+    check_quiet(browser, url)
+
+
+def test_runs_are_compared_and_lead_to_their_reports(browser: Chrome, url: str) -> None:
+    ready(browser, url, "#view=runs")
+    for box in browser.find_elements(By.CSS_SELECTOR, "#runs-choice input"):
+        box.send_keys(Keys.SPACE)
+    browser.find_element(By.CSS_SELECTOR, "#runs button").send_keys(Keys.ENTER)
+    assert "do not compare" in shown(browser, "#runs-compared .warning").text
+    assert len(browser.find_elements(By.CSS_SELECTOR, "svg.curves polyline")) == 4
+    picture(browser, "page-runs", 1400)
+    check_accessible(browser)
+    check_narrow(browser)
+    text = browser.find_element(By.ID, "runs-compared").text
+    for heading in ("Learning curves", "Errors by task", "Worst programs"):
+        assert heading in text
+    again(browser, url)
+    shown(browser, "#runs-compared table")
+    assert browser.find_element(By.ID, "runs-compared").text == text
+    report = browser.find_element(By.CSS_SELECTOR, "#runs-compared a").get_attribute("href")
+    browser.get(str(report))
+    assert shown(browser, "h1").text == "Run roofline-0"
+    check_accessible(browser)
     check_quiet(browser, url)
 
 
@@ -184,9 +291,7 @@ def test_devices_and_models_can_be_looked_at(browser: Chrome, url: str) -> None:
     browser.find_element(By.CSS_SELECTOR, "[data-view=models]").click()
     assert "ensemble" in shown(browser, "#model-list").text
     check_accessible(browser)
-    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {
-        "features": [{"name": "prefers-color-scheme", "value": "dark"}]
-    })  # fmt: skip
+    set_dark(browser, is_dark=True)
     check_accessible(browser)
     browser.find_element(By.CSS_SELECTOR, "[data-view=predict]").click()
     assert Select(browser.find_element(By.ID, "model")).first_selected_option.text == "pretrained"

@@ -68,7 +68,7 @@ def load_network(path: Path) -> Any:
         UsageError: the package that reads such files is not installed.
     """
     if network_format(path) == "onnx":
-        return _from_onnx(path)
+        return network_of_onnx(read_onnx(path), str(path))
     return network_of_program(read_exported(path), str(path))
 
 
@@ -128,22 +128,40 @@ def network_tasks(module: Any, target: Target) -> NetworkTasks:
     return NetworkTasks(tuple(tasks), dict(unknown))
 
 
-def _from_onnx(path: Path) -> Any:
-    onnx = require("onnx", extra="onnx", purpose=f"reading {path.name}")
-    from tvm.relax.frontend.onnx import from_onnx
+def read_onnx(path: Path, *, has_files: bool = True) -> Any:
+    """Returns the model of an ONNX file.
 
+    Args:
+        has_files: whether files beside it that it names are read too.
+
+    Raises:
+        DataError: it is none.
+        UsageError: the package onnx is not installed.
+    """
+    onnx = require("onnx", extra="onnx", purpose=f"reading {path.name}")
     try:
-        model = onnx.load(str(path))
+        return onnx.load(str(path), load_external_data=has_files)
     except Exception as error:  # protobuf and onnx raise their own kinds
         raise DataError(
             f"{path} is no ONNX file ({last_line(error)}); expected {EXPECTED}"
         ) from None
+
+
+@hidden_native_stderr()
+def network_of_onnx(model: Any, name: str) -> Any:
+    """Returns the relax module of an ONNX model.
+
+    Raises:
+        DataError: TVM cannot import it.
+    """
+    from tvm.relax.frontend.onnx import from_onnx
+
     try:
         return from_onnx(model, keep_params_in_input=False)
     except Exception as error:  # TVM raises whatever its importer does
         operators = sorted({node.op_type for node in model.graph.node})
         raise DataError(
-            f"{path}: TVM cannot import the network ({last_line(error)}); its operators are "
+            f"{name}: TVM cannot import the network ({last_line(error)}); its operators are "
             f"{', '.join(operators)}"
         ) from None
 

@@ -10,7 +10,13 @@ from cdmpp.training.asked_device import asked_devices
 from tvm_helper.predict.explain import ExplainedProgram, explain_programs
 from tvm_helper.predict.predictor import Predictor
 from tvm_helper.programs.program_file import NamedProgram
-from tvm_helper.replay.ways import KernelAnswer, NetworkAnswer, NetworkQuestion, network_answers
+from tvm_helper.replay.ways import (
+    KernelAnswer,
+    NetworkAnswer,
+    NetworkQuestion,
+    network_answers,
+    with_shares,
+)
 
 #: Kernels that are explained, dearest first; the others are only counted.
 MOST_KERNELS = 5
@@ -92,12 +98,11 @@ def explain_network(
 def _kernels(
     one: NetworkAnswer, predictor: Predictor, compiles: bool, most_kernels: int
 ) -> Sequence[ExplainedKernel]:
-    whole_s = sum(kernel.calls * kernel.in_network_s for kernel in one.kernels) or 1.0
     found = []
-    for place, kernel in enumerate(one.kernels):
+    for place, (kernel, share) in enumerate(with_shares(one.kernels)):
         program = None
         if place < most_kernels and kernel.module is not None:
             named = [NamedProgram(kernel.name, kernel.module)]
             (program,) = explain_programs(predictor, named, compiles=compiles)
-        found.append(ExplainedKernel(kernel, kernel.calls * kernel.in_network_s / whole_s, program))
+        found.append(ExplainedKernel(kernel, share, program))
     return found

@@ -36,7 +36,8 @@ if TYPE_CHECKING:  # torch and TVM are loaded when a way needs them
 
     from cdmpp.networks.predict import NetworkPredictor, TorchPrediction
     from tvm_helper.predict.answers import Prediction
-    from tvm_helper.replay.costs import ChosenSchedule
+    from tvm_helper.predict.predictor import Predictor
+    from tvm_helper.replay.costs import ChosenSchedule, ScheduleChoice
     from tvm_helper.replay.outcome import NetworkCosts
 
 Way = Literal["tvm-untuned", "tvm-tuned", "torch-eager"]
@@ -47,6 +48,7 @@ WAYS: dict[Way, str] = {
     "torch-eager": "as torch runs it (eager)",
 }
 _EAGER: Way = "torch-eager"
+#: What is said of eager torch besides.
 _MEMORY_KEYS = (
     "memory_bytes", "memory_low_bytes", "memory_high_bytes", "utilisation", "utilisation_low",
     "utilisation_high", "memory_limit_bytes", "fits",
@@ -119,6 +121,7 @@ class KernelAnswer:
         prediction: what the model says of it alone; None where no model covers it.
         reason: why none does; empty where one does.
         module: its program; None where it has none.
+        key: what the operators that call it have as their task, or as their name without one.
     """
 
     name: str
@@ -128,9 +131,10 @@ class KernelAnswer:
     prediction: Prediction | None
     reason: str = ""
     module: Any = None
+    key: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Returns what `predict --json` says of a kernel."""
+        """Returns what `predict --json` and the server say of a kernel."""
         alone = {} if self.prediction is None else self.prediction.to_json()
         return alone | {
             "name": self.name, "calls": self.calls, "shapes": list(self.shapes),
@@ -168,7 +172,7 @@ class NetworkAnswer:
     eager: TorchPrediction | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Returns what `predict --json` says of a network."""
+        """Returns what `predict --json` and the server say of a network."""
         eager = {} if self.eager is None else self.eager.to_json()
         return {
             "network": self.network, "batch": self.batch, "way": self.way, "mode": self.mode,
@@ -326,7 +330,6 @@ def _compiled_answers(
     try:
         from tvm_helper.predict.predictor import Predictor, check_reads_code
         from tvm_helper.replay.costs import ScheduleChoice
-        from tvm_helper.replay.outcome import network_costs
     except UsageError as error:  # no TVM, or another
         raise _NoTvmError(str(error)) from None
     predictor = Predictor(
@@ -340,15 +343,40 @@ def _compiled_answers(
     for batch in question.batches:
         for device in devices:
             on_step(f"{question.name} {WAYS[way]}, kernels for {device.name}")
-            try:
-                costs = network_costs(module(batch), device, predictor, choice, name=question.name)
-            except DeviceError as error:  # TVM has no target for it
-                found.append(
-                    NetworkAnswer(question.name, way, device.name, batch, reasons=(str(error),))
-                )
-                continue
-            found.append(_compiled(question.name, way, device.name, batch, costs))
+            name, relax = question.name, module(batch)
+            one = compiled_answer(name, relax, device, predictor, choice, batch=batch)
+            found.append(one)
     return found
+
+
+def compiled_answer(
+    name: str,
+    module: Any,
+    device: DeviceSpec,
+    predictor: Predictor,
+    choice: ScheduleChoice,
+    *,
+    batch: int | None = None,
+) -> NetworkAnswer:
+    """Returns what a network takes as TVM compiles it.
+
+    Args:
+        name: what it is called.
+        module: relax module.
+        choice: which programs its kernels are.
+        batch: see `NetworkAnswer`.
+
+    Raises:
+        DataError: TVM cannot turn it into tensor programs.
+    """
+    from tvm_helper.replay.outcome import network_costs
+
+    way: Way = "tvm-tuned" if choice.kind == "database" else "tvm-untuned"
+    try:
+        costs = network_costs(module, device, predictor, choice, name=name)
+    except DeviceError as error:  # TVM has no target for it
+        return NetworkAnswer(name, way, device.name, batch, reasons=(str(error),))
+    return _compiled(name, way, device.name, batch, costs)
 
 
 def _relax_module(question: NetworkQuestion, batch: int | None) -> Any:
@@ -383,11 +411,17 @@ def _kernels(costs: NetworkCosts) -> tuple[KernelAnswer, ...]:
             name=one.label, calls=calls[key], shapes=tuple(one.shapes), in_network_s=cost.latency_s,
             prediction=costs.predictions.get(key),
             reason=cost.reason if cost.source == "bound" else "",
-            module=_program(costs.chosen.get(key)),
+            module=_program(costs.chosen.get(key)), key=key,
         )
         for key, (one, cost) in first.items()
     ]  # fmt: skip
     return tuple(sorted(found, key=lambda one: -one.calls * one.in_network_s))
+
+
+def with_shares(kernels: Sequence[KernelAnswer]) -> list[tuple[KernelAnswer, float]]:
+    """Returns kernels with the share of all kernels' time that their calls take, in [0, 1]."""
+    whole_s = sum(one.calls * one.in_network_s for one in kernels) or 1.0
+    return [(one, one.calls * one.in_network_s / whole_s) for one in kernels]
 
 
 def _program(chosen: ChosenSchedule | None) -> Any:
@@ -396,10 +430,10 @@ def _program(chosen: ChosenSchedule | None) -> Any:
 
 def _doubts(kernels: Sequence[KernelAnswer], device: str) -> tuple[str, ...]:
     """Returns why a compiled network's answer is a guess."""
-    whole_s = sum(one.calls * one.in_network_s for one in kernels) or 1.0
+    shares = {id(one): share for one, share in with_shares(kernels)}
 
     def share(strange: Sequence[KernelAnswer]) -> float:
-        return sum(one.calls * one.in_network_s for one in strange) / whole_s
+        return sum(shares[id(one)] for one in strange)
 
     found = []
     if any(one.prediction is not None and one.prediction.is_new_device for one in kernels):

@@ -11,6 +11,9 @@ tables of those without a reason, in order.
 
 Request `explain`: `entries` of the first two forms, `devices`, `folder` and `version` of a model,
 and `most`, the most programs. Answer: `explained`, rows of `ExplainedProgram` with their `entry`.
+
+Request `network`: `path` and `name` of an ONNX file, `devices`, `folder` and `version` of a model.
+Answer: `networks`, a row a device, see `tvm_helper.serve.network`.
 """
 
 from __future__ import annotations
@@ -44,7 +47,7 @@ Row = dict[str, Any]
 
 def main() -> None:
     """Serves until the server is gone."""
-    serve({"read": _read, "explain": _explain}, _prepare)
+    serve({"read": _read, "explain": _explain, "network": _network}, _prepare)
 
 
 def _prepare() -> None:
@@ -88,6 +91,15 @@ def _explain(request: dict[str, Any], begin: Callable[[], None]) -> dict[str, An
         explained = explain_programs(predictor, programs)
         rows += [{"entry": number, **one.row()} for one in explained]
     return {"explained": rows}
+
+
+def _network(request: dict[str, Any], begin: Callable[[], None]) -> dict[str, Any]:
+    from tvm_helper.serve.network import network_rows
+
+    begin()
+    devices = [DeviceSpec(**one) for one in request["devices"]]
+    trained = _trained(request["folder"], request["version"])
+    return {"networks": network_rows(request["path"], request["name"], devices, trained)}
 
 
 @lru_cache(maxsize=2)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from cdmpp.api.predictions import Predictions
 from cdmpp.text import aligned, interval_text, percent_text, seconds_text, shortened
-from tvm_helper.replay.ways import WAYS, NetworkAnswer
+from tvm_helper.replay.ways import WAYS, NetworkAnswer, with_shares
 
 if TYPE_CHECKING:  # it imports torch
     from cdmpp.networks.predict import Estimate
@@ -69,15 +69,14 @@ def _print_memory(found: Iterable[NetworkAnswer]) -> None:
 
 
 def _print_kernels(one: NetworkAnswer) -> None:
-    whole_s = sum(kernel.calls * kernel.in_network_s for kernel in one.kernels) or 1.0
     rows = [
         [
             str(kernel.calls),
             shortened(kernel.name, 40),
             seconds_text(kernel.in_network_s),
-            percent_text(kernel.calls * kernel.in_network_s / whole_s, 0),
+            percent_text(share, 0),
         ]
-        for kernel in one.kernels[:_KERNELS]
+        for kernel, share in with_shares(one.kernels)[:_KERNELS]
     ]
     print(f"\n{WAYS[one.way]}: {one.schedule}")
     print(aligned([["calls", "kernel", "time of one", "share"], *rows], key=1))

@@ -34,6 +34,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="file whose first line requests have to show: `Authorization: Bearer LINE`",
     )  # fmt: skip
     parser.add_argument(
+        "--results", type=Path, metavar="DIR",
+        help="tables to browse, as `cdmpp benchmark` writes them (default: docs/results, if there)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--runs", type=Path, metavar="DIR", help="run folders in it can be compared on the page"
+    )
+    parser.add_argument(
         "--workers", type=int, default=1, metavar="N", help="processes that read programs"
     )
     parser.add_argument(
@@ -57,8 +64,8 @@ def run(args: argparse.Namespace) -> int:
 
     options = ServeOptions(
         models=tuple(args.model or ["pretrained"]), host=args.host, port=args.port,
-        token_file=args.token_file, workers=args.workers, most_waiting=args.queue,
-        answer_timeout_s=args.timeout,
+        token_file=args.token_file, results=args.results, runs=args.runs, workers=args.workers,
+        most_waiting=args.queue, answer_timeout_s=args.timeout,
     )  # fmt: skip
     if not args.quiet:
         logging.getLogger("cdmpp.serve").setLevel(logging.INFO)

@@ -1,11 +1,37 @@
 // Which device: a transformer on all of them, as a picture of time and cost and as a table.
 
+import { $, ask, busy, remember } from "./shared.js";
 import { el, interval, scrolling, significant, svg, table } from "./words.js";
 
 const GIB = 2 ** 30;
 const WIDTH = 640, HEIGHT = 300, EDGE = 46;
 
-export function compared(cells) {
+const FIELDS = ["shape", "pass", "tokens", "objective"];
+
+export function wireCompare() {
+  $("compare").addEventListener("submit", (event) => {
+    event.preventDefault();
+    remember({ view: "compare", ...Object.fromEntries(FIELDS.map((name) => [name, $(name).value])) });
+    compare();
+  });
+}
+
+export async function restoreCompare(asked) {
+  if (!asked.has("shape")) return;
+  for (const name of FIELDS) $(name).value = asked.get(name) ?? $(name).value;
+  await compare();
+}
+
+async function compare() {
+  $("compared").replaceChildren();
+  await busy("compare-status", "Comparing…", async () => {
+    const tokens = [Number($("tokens").value)];
+    const body = { transformers: [$("shape").value], [$("pass").value]: tokens, all_devices: true, objective: $("objective").value };
+    $("compared").replaceChildren(...compared((await ask("/v1/compare", body)).cells));
+  });
+}
+
+function compared(cells) {
   const known = cells.filter((one) => one.latency_s !== null);
   const rows = known.map((one) => [
     one.device + (one.is_on_front ? " *" : ""), interval(one.latency_s, one.low_s, one.high_s),

@@ -4,9 +4,10 @@ import { el, interval, percent, scrolling, seconds, significant, table } from ".
 
 const HIDDEN = /^\s*T\.(reads|writes)\(/;
 
-export function explained(one) {
+export function explained(one, note = null) {
   const title = el("h2", { tabindex: -1 }, `${one.name || "program"} on ${one.device}`);
   const box = el("section", { "aria-label": `Why ${one.name} takes its time` }, title);
+  if (note) box.append(note);
   if (one.latency_s === null || one.text === null) {
     box.append(el("p", {}, one.reason ?? "No store of it does any work."));
     return box;

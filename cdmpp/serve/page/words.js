@@ -32,6 +32,12 @@ export function interval(value, low, high) {
   return `${seconds(value)} [${significant(low / scale)}, ${significant(high / scale)}]`;
 }
 
+/** Returns five evenly spaced times from 0 to the whole, in one unit. */
+export function axisTexts(total) {
+  const [scale, unit] = UNITS.find(([size]) => total >= size) ?? UNITS.at(-1);
+  return [0, 0.25, 0.5, 0.75, 1].map((part) => (part ? `${significant((part * total) / scale)} ${unit}` : "0"));
+}
+
 export function percent(share, digits = 0) {
   return `${(100 * share).toFixed(digits)} %`;
 }
@@ -47,6 +53,11 @@ export function table(titles, rows, attributes = {}) {
     el("tr", {}, ...cells.map((cell) => (cell instanceof HTMLTableCellElement ? cell : el("td", {}, cell)))),
   );
   return el("table", attributes, el("thead", {}, el("tr", {}, ...head)), el("tbody", {}, ...lines));
+}
+
+/** A page of the server that opens beside this one. */
+export function link(path, text) {
+  return el("a", { href: path, target: "_blank", rel: "noopener" }, text);
 }
 
 export function scrolling(label, content) {

@@ -1,0 +1,226 @@
+"""Run folders side by side: their curves, their errors by task, and their worst programs.
+
+from cdmpp.report.run_comparison import RunsFolder
+
+print(RunsFolder(Path("runs")).compared(["first", "second"])["tasks"][0])
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cdmpp.errors import CdmppError, DataError, UsageError
+from cdmpp.files.atomic import read_json
+from cdmpp.files.open_text import read_text
+from cdmpp.text import short_task
+from cdmpp.training.run_folder import read_card, read_predictions
+
+_HINT = "give a run folder that `cdmpp train` has finished"
+_MOST_RUNS, _MOST_COMPARED = 500, 6
+_TASKS, _WORST = 40, 25
+_CURVE = ("epoch", "training_loss", "validation_loss", "elapsed_s")
+
+
+@dataclass(frozen=True)
+class _Errors:
+    """The predictions of a run.
+
+    Attributes:
+        key: (program id, device) -> its row.
+        task: "task, device" of every row.
+        part: object [N]: `train`, `validation` or `test`.
+        measured_s, predicted_s: float64 [N].
+    """
+
+    key: Mapping[tuple[str, str], int]
+    task: NDArray[np.object_]
+    part: NDArray[np.object_]
+    measured_s: NDArray[np.float64]
+    predicted_s: NDArray[np.float64]
+
+    @property
+    def log_error(self) -> NDArray[np.float64]:
+        """float64 [N], log of predicted over measured."""
+        return np.log(self.predicted_s / self.measured_s)
+
+
+class RunsFolder:
+    """A folder with run folders in it, or in the folders in it.
+
+    Raises:
+        DataError: it is no folder.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        if not folder.is_dir():
+            raise DataError(f"--runs {folder}: expected a folder of run folders")
+        self.folder = folder
+
+    def names(self) -> list[str]:
+        """Returns the run folders, by their paths below the folder; at most 500."""
+        places = (
+            found for deep in ("*", "*/*") for found in self.folder.glob(f"{deep}/metrics.json")
+        )
+        runs = (place.parent for place in places if (place.parent / "model.json").is_file())
+        return sorted(run.relative_to(self.folder).as_posix() for run in runs)[:_MOST_RUNS]
+
+    def runs(self) -> list[dict[str, Any]]:
+        """Returns what every run folder is; `problem` says why one cannot be compared."""
+        found = []
+        for name in self.names():
+            try:
+                found.append(_facts(name, self.folder / name))
+            except CdmppError as error:
+                found.append({"name": name, "problem": str(error)})
+        return found
+
+    def report(self, name: str) -> Path:
+        """Returns the page of a run.
+
+        Raises:
+            UsageError: there is no such run, or it has none.
+        """
+        path = self._run(name) / "report.html"
+        if not path.is_file():
+            raise UsageError(f"run {name!r} has no report.html")
+        return path
+
+    def compared(self, names: Sequence[str]) -> dict[str, Any]:
+        """Returns runs side by side.
+
+        Returns:
+            `runs`: their facts, `test` (line -> metrics) and `curve` (an entry an epoch); `tasks`:
+            those of the test parts, worst first: task, device, `runs` (per run its programs `n` and
+            `median_log_error`, None where its test part lacks the task); `worst`: programs of the
+            test parts: program_id, task, device, measured_s, `runs` (per run predicted_s and part,
+            None where the run lacks it).
+
+        Raises:
+            UsageError: there is no such run, or there are more than six.
+            DataError: one cannot be read.
+        """
+        if not 0 < len(names) <= _MOST_COMPARED:
+            raise UsageError(f"{len(names)} runs; expected 1 to {_MOST_COMPARED} to compare")
+        folders = [self._run(name) for name in names]
+        errors = [_errors(folder) for folder in folders]
+        runs = [
+            {**_facts(name, folder), "test": _test(folder), "curve": _curve(folder / "log.jsonl")}
+            for name, folder in zip(names, folders, strict=True)
+        ]
+        return {"runs": runs, "tasks": _tasks(errors), "worst": _worst(errors)}
+
+    def _run(self, name: str) -> Path:
+        if name not in self.names():
+            raise UsageError(f"no run {name[:100]!r}; `/v1/runs` lists what there is")
+        return self.folder / name
+
+
+def _facts(name: str, folder: Path) -> dict[str, Any]:
+    card = read_card(folder)
+    metrics = _metrics(folder)
+    return {
+        "name": name, "problem": None, "kind": card.kind, "data_hash": card.data_hash,
+        "devices": [spec.name for spec in card.devices],
+        "split": card.split.get("description", ""), "seed": card.split.get("seed"),
+        "training_s": metrics.get("training_s"), "has_report": (folder / "report.html").is_file(),
+    }  # fmt: skip
+
+
+def _metrics(folder: Path) -> dict[str, Any]:
+    value = read_json(folder / "metrics.json", what="metrics", hint=_HINT)
+    if not isinstance(value, dict) or not isinstance(value.get("test"), dict):
+        raise DataError(f"{folder / 'metrics.json'} has no metrics of a test part; {_HINT}")
+    return value
+
+
+def _test(folder: Path) -> dict[str, Any]:
+    """Returns the metrics of every line on the test part, devices together."""
+    lines = _metrics(folder)["test"]
+    return {
+        line: {key: value for key, value in found.items() if isinstance(value, int | float)}
+        for line, found in lines.items()
+        if isinstance(found, dict)
+    }
+
+
+def _curve(path: Path) -> list[dict[str, Any]]:
+    """Returns the epochs of a training; none where it has none, as trees do not."""
+    if not path.is_file():
+        return []
+    try:
+        entries = [json.loads(line) for line in read_text(path, expected="a log").splitlines()]
+        return [{key: entry.get(key) for key in _CURVE} for entry in entries]
+    except (ValueError, AttributeError) as error:
+        raise DataError(f"{path} is damaged ({error}); {_HINT}") from None
+
+
+def _errors(folder: Path) -> _Errors:
+    table = read_predictions(folder / "predictions.parquet")
+    devices, tasks = table["device"].tolist(), table["task"].tolist()
+    keys = zip(table["program_id"].tolist(), devices, strict=True)
+    places = np.empty(len(tasks), object)
+    places[:] = list(zip(tasks, devices, strict=True))
+    return _Errors(
+        {key: row for row, key in enumerate(keys)}, places, table["part"],
+        table["measured_s"], table["predicted_s"],
+    )  # fmt: skip
+
+
+def _tasks(errors: Sequence[_Errors]) -> list[dict[str, Any]]:
+    found: dict[tuple[str, str], list[dict[str, Any] | None]] = {}
+    for number, one in enumerate(errors):
+        rows = np.flatnonzero(one.part == "test")
+        size = np.abs(one.log_error[rows])
+        by_task: dict[tuple[str, str], list[float]] = {}
+        for place, value in zip(one.task[rows].tolist(), size.tolist(), strict=True):
+            by_task.setdefault(place, []).append(value)
+        for place, values in by_task.items():
+            entry = found.setdefault(place, [None] * len(errors))
+            entry[number] = {"n": len(values), "median_log_error": float(np.median(values))}
+
+    def largest(item: tuple[Any, list[dict[str, Any] | None]]) -> float:
+        return max(float(one["median_log_error"]) for one in item[1] if one is not None)
+
+    worst = sorted(found.items(), key=largest, reverse=True)[:_TASKS]
+    return [
+        {"task": short_task(task, ""), "device": device, "runs": runs}
+        for (task, device), runs in worst
+    ]
+
+
+def _worst(errors: Sequence[_Errors]) -> list[dict[str, Any]]:
+    """Returns the test programs with the largest error in any run, largest first."""
+    size: dict[tuple[str, str], float] = {}
+    for one in errors:
+        error = np.where(one.part == "test", np.abs(one.log_error), -1.0)
+        ids = list(one.key)
+        rows = np.array(list(one.key.values()), int)
+        for place in np.argsort(-error[rows], kind="stable")[:_WORST].tolist():
+            if error[rows[place]] >= 0:
+                key = ids[place]
+                size[key] = max(size.get(key, 0.0), float(error[rows[place]]))
+    return [_program(key, errors) for key in sorted(size, key=lambda key: -size[key])[:_WORST]]
+
+
+def _program(key: tuple[str, str], errors: Sequence[_Errors]) -> dict[str, Any]:
+    runs: list[dict[str, Any] | None] = []
+    facts: dict[str, Any] = {}
+    for one in errors:
+        row = one.key.get(key)
+        if row is None:
+            runs.append(None)
+            continue
+        runs.append({"predicted_s": float(one.predicted_s[row]), "part": str(one.part[row])})
+        task, device = one.task[row]
+        facts = {
+            "program_id": key[0], "task": short_task(task, ""), "device": device,
+            "measured_s": float(one.measured_s[row]),
+        }  # fmt: skip
+    return {**facts, "runs": runs}

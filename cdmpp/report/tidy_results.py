@@ -1,0 +1,184 @@
+"""Tables of results to browse: a folder of tidy CSV files, each with what is said of it.
+
+from cdmpp.report.tidy_results import ResultsFolder
+
+board = ResultsFolder(Path("docs/results")).board("tenset", {"group": "test"})
+print([(line["model"], line["values"]["mape"]["mean"]) for line in board["lines"]])
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from cdmpp.errors import DataError, UsageError
+from cdmpp.files.atomic import read_json
+from cdmpp.files.open_text import read_text
+from cdmpp.metrics import mean_and_interval
+from cdmpp.report.tables import COLUMNS, Column
+from cdmpp.text import TIDY_COLUMNS
+
+#: What a board is narrowed down by, one after the other; each has one value at a time.
+FACETS = ("suite", "dataset", "split", "device", "group")
+#: Values that say more than the first of the alphabet.
+_FIRST = ("all", "mean", "test")
+_FACTS = ("command", "commit", "seeds")
+_KNOWN = {column.key: column for column in COLUMNS}
+_HINT = "expected what `cdmpp benchmark` writes"
+_Row = dict[str, str]
+
+
+class ResultsFolder:
+    """A folder of NAME.csv (`TIDY_COLUMNS`), NAME.json, NAME.md and NAME.html, each as it has them.
+
+    Raises:
+        DataError: it is no folder.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        if not folder.is_dir():
+            raise DataError(f"--results {folder}: expected a folder of results")
+        self.folder = folder
+
+    def tables(self) -> list[dict[str, Any]]:
+        """Returns name, title, and whether there are numbers and a page, of everything there."""
+        names = {path.stem for path in self.folder.iterdir() if path.suffix in (".csv", ".json")}
+        found = []
+        for name in sorted(names):
+            path = self.folder / f"{name}.csv"
+            has_numbers = path.is_file() and _is_tidy(path)
+            page = self.page(name)
+            if has_numbers or page is not None:
+                title = self._title(name)
+                found.append({
+                    "name": name, "title": title, "has_numbers": has_numbers,
+                    "has_page": page is not None,
+                })  # fmt: skip
+        return found
+
+    def page(self, name: str) -> Path | None:
+        """Returns the HTML page of a name, None without one."""
+        path = self.folder / f"{name}.html"
+        return path if path.is_file() else None
+
+    def board(self, name: str, chosen: Mapping[str, str]) -> dict[str, Any]:
+        """Returns lines by columns at one place of a table, and where the numbers are from.
+
+        Args:
+            name: one of `tables`.
+            chosen: facet -> value; the first that there is where none or an unknown one is chosen.
+
+        Returns:
+            `facets`: name, values, chosen one; `columns`: key, title, unit, better; `lines`: model,
+            seeds, n, and of every metric the mean over seeds and the half width of its 95 %
+            interval; `facts`; `verdict`: title -> sentences.
+
+        Raises:
+            UsageError: there is no such table.
+            DataError: a file is damaged.
+        """
+        known = next((one for one in self.tables() if one["name"] == name), None)
+        if known is None:
+            raise UsageError(f"no results {name[:100]!r}; `/v1/results` lists what there is")
+        path = self.folder / f"{name}.csv"
+        rows = _rows(path) if known["has_numbers"] else []
+        facets = []
+        for facet in FACETS if rows else ():
+            values = sorted({row[facet] for row in rows})
+            value = _chosen(values, chosen.get(facet))
+            rows = [row for row in rows if row[facet] == value]
+            facets.append({"name": facet, "values": values, "chosen": value})
+        columns = _columns(rows)
+        lines = [_line(model, of, columns) for model, of in _by(rows, "model").items()]
+        facts, verdict = self._said(name)
+        return {
+            **known, "facets": facets, "columns": [asdict(column) for column in columns],
+            "lines": lines, "facts": facts, "verdict": verdict,
+        }  # fmt: skip
+
+    def _title(self, name: str) -> str:
+        path = self.folder / f"{name}.md"
+        if not path.is_file():
+            return name
+        first = read_text(path, expected="a page of results").lstrip().split("\n", 1)[0]
+        return first.removeprefix("# ").strip() or name
+
+    def _said(self, name: str) -> tuple[dict[str, str], dict[str, list[str]]]:
+        path = self.folder / f"{name}.json"
+        value = read_json(path, what="file of results", hint=_HINT) if path.is_file() else {}
+        if not isinstance(value, dict):
+            return {}, {}
+        facts = {key: str(value[key]) for key in _FACTS if value.get(key)}
+        verdict = value.get("verdict")
+        if not isinstance(verdict, dict):
+            return facts, {}
+        texts = {
+            title: [one["text"] for one in found if isinstance(one, dict) and "text" in one]
+            for title, found in verdict.items()
+            if isinstance(found, list)
+        }
+        return facts, {title: found for title, found in texts.items() if found}
+
+
+def _is_tidy(path: Path) -> bool:
+    with path.open(encoding="utf-8", errors="replace", newline="") as stream:
+        return stream.readline().strip() == ",".join(TIDY_COLUMNS)
+
+
+def _rows(path: Path) -> list[_Row]:
+    text = read_text(path, expected="a table of results")
+    rows = list(csv.DictReader(text.splitlines()))
+    if any(None in row or None in row.values() for row in rows):
+        raise DataError(f"{path.name} has rows of another length than its head; {_HINT}")
+    return rows
+
+
+def _chosen(values: Sequence[str], asked: str | None) -> str:
+    if asked in values:
+        return str(asked)
+    return next((value for value in _FIRST if value in values), values[0])
+
+
+def _by(rows: Sequence[_Row], key: str) -> dict[str, list[_Row]]:
+    found: dict[str, list[_Row]] = {}
+    for row in rows:
+        found.setdefault(row[key], []).append(row)
+    return found
+
+
+def _columns(rows: Sequence[_Row]) -> list[Column]:
+    """Returns the metrics of rows, those of every table first."""
+    found = list(dict.fromkeys(row["metric"] for row in rows))
+    known = [column for column in COLUMNS if column.key in found]
+    others = [key for key in found if key not in _KNOWN]
+    units = ("seconds" if key.endswith("_s") and "per_" not in key else "number" for key in others)
+    return known + [Column(key, key, unit, None) for key, unit in zip(others, units, strict=True)]
+
+
+def _line(model: str, rows: Sequence[_Row], columns: Sequence[Column]) -> dict[str, Any]:
+    # Beside seeds there may be what is true of all of them; that is none.
+    rows = [row for row in rows if row["seed"].isdigit()] or rows
+    by_metric = _by(rows, "metric")
+    counts = [value for row in rows if (value := _number(row["n"])) is not None]
+    values = {}
+    for column in columns:
+        read = (_number(row["value"]) for row in by_metric.get(column.key, ()))
+        known = [value for value in read if value is not None]
+        mean, half = mean_and_interval(known) if known else (None, None)
+        values[column.key] = {"mean": mean, "half": half}
+    return {
+        "model": model, "seeds": len({row["seed"] for row in rows}),
+        "n": max(counts, default=None), "values": values,
+    }  # fmt: skip
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None

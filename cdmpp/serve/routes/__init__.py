@@ -1,0 +1,1 @@
+"""Routes beyond programs: networks, tables of results, run folders, and their reports."""

@@ -1,0 +1,128 @@
+"""`/v1/results` and `/v1/runs`: tables of results and run folders, to browse and to compare."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from fastapi import FastAPI, Query
+from pydantic import BaseModel
+from starlette.responses import FileResponse
+
+from cdmpp.errors import UsageError
+from cdmpp.files.places import shipped_places
+from cdmpp.report.run_comparison import RunsFolder
+from cdmpp.report.tidy_results import ResultsFolder
+from cdmpp.serve.options import ServeOptions
+
+#: A report has its style inside, and nothing that runs.
+_REPORT = {
+    "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; sandbox"
+}
+_Word = Annotated[str | None, Query(max_length=400)]
+_Name = Annotated[str, Query(min_length=1, max_length=400)]
+
+
+class ResultsAnswer(BaseModel):
+    """Tables of results; no folder, no tables."""
+
+    folder: str | None
+    tables: list[dict[str, Any]]
+
+
+class BoardAnswer(BaseModel):
+    """Lines by columns at one place of a table, see `cdmpp.report.tidy_results`."""
+
+    board: dict[str, Any]
+
+
+class RunsAnswer(BaseModel):
+    """Run folders; no folder, no runs."""
+
+    folder: str | None
+    runs: list[dict[str, Any]]
+
+
+class ComparedRunsAnswer(BaseModel):
+    """Runs side by side, see `cdmpp.report.run_comparison`."""
+
+    compared: dict[str, Any]
+
+
+def add_browsing(app: FastAPI, options: ServeOptions) -> None:
+    """Adds the routes; what they read is read anew for every request.
+
+    Raises:
+        DataError: a folder that the options name is none.
+    """
+    folder = options.results or _own_results()
+    results = None if folder is None else ResultsFolder(folder)
+    runs = None if options.runs is None else RunsFolder(options.runs)
+    _add_results(app, results)
+    _add_runs(app, runs)
+
+
+def _own_results() -> Path | None:
+    return next((place for place in shipped_places("docs/results") if place.is_dir()), None)
+
+
+def _add_results(app: FastAPI, results: ResultsFolder | None) -> None:
+    def known() -> ResultsFolder:
+        if results is None:
+            raise UsageError("the server shows no results; start it with --results DIR")
+        return results
+
+    @app.get("/v1/results")
+    def tables() -> ResultsAnswer:
+        """What results there are."""
+        if results is None:
+            return ResultsAnswer(folder=None, tables=[])
+        return ResultsAnswer(folder=str(results.folder), tables=results.tables())
+
+    @app.get("/v1/results/{name}")
+    def board(
+        name: str, suite: _Word = None, dataset: _Word = None, split: _Word = None,
+        device: _Word = None, group: _Word = None,
+    ) -> BoardAnswer:  # fmt: skip
+        """Models by metrics at one place of a table: means over seeds with 95 % intervals."""
+        asked = {
+            "suite": suite, "dataset": dataset, "split": split, "device": device, "group": group
+        }  # fmt: skip
+        chosen = {facet: value for facet, value in asked.items() if value is not None}
+        return BoardAnswer(board=known().board(name, chosen))
+
+    @app.get("/v1/results/{name}/page", response_class=FileResponse)
+    def page(name: str) -> FileResponse:
+        """The page of results, as it was written."""
+        found = {one["name"]: one["has_page"] for one in known().tables()}
+        path = known().page(name) if found.get(name) else None
+        if path is None:
+            raise UsageError(
+                f"no page of results {name[:100]!r}; `/v1/results` lists what there is"
+            )
+        return FileResponse(path, media_type="text/html", headers=_REPORT)
+
+
+def _add_runs(app: FastAPI, runs: RunsFolder | None) -> None:
+    def known() -> RunsFolder:
+        if runs is None:
+            raise UsageError("the server shows no runs; start it with --runs DIR")
+        return runs
+
+    @app.get("/v1/runs")
+    def all_runs() -> RunsAnswer:
+        """What run folders there are."""
+        if runs is None:
+            return RunsAnswer(folder=None, runs=[])
+        return RunsAnswer(folder=str(runs.folder), runs=runs.runs())
+
+    @app.get("/v1/runs/compared")
+    def compared(run: Annotated[list[_Name], Query(max_length=6)]) -> ComparedRunsAnswer:
+        """Runs side by side: metrics, learning curves, errors by task, worst programs."""
+        return ComparedRunsAnswer(compared=known().compared(run))
+
+    @app.get("/v1/runs/report", response_class=FileResponse)
+    def report(run: _Name) -> FileResponse:
+        """The report of a run, as it was written."""
+        return FileResponse(known().report(run), media_type="text/html", headers=_REPORT)

@@ -1,0 +1,87 @@
+"""`/v1/networks` takes files with networks, `/v1/network` says what they take, kernel by kernel."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from fastapi import FastAPI, HTTPException, Request
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.concurrency import run_in_threadpool
+
+from cdmpp.errors import DataError
+from cdmpp.networks.graph.network_file import EXPECTED
+from cdmpp.serve.options import NETWORK_FILES, ServeOptions
+from cdmpp.serve.routes.uploads import Uploads
+from cdmpp.serve.schemas import Label, ModelName
+from cdmpp.serve.service import Service, TooLargeError
+from cdmpp.training.asked_device import asked_devices
+
+_BYTES = "application/octet-stream"
+_ZIP = b"PK\x03\x04"
+
+
+class KeptNetwork(BaseModel):
+    """A file that questions may name, as long as there is room for it."""
+
+    network: str = Field(description="sha256 of the file")
+    size_bytes: int
+
+
+class NetworkRequest(BaseModel):
+    """A network that was sent, and the devices that it is predicted on, one after the other."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={"examples": [{"network": "0" * 64, "devices": ["epyc-avx2-2c"]}]},
+    )
+    network: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    name: Label = Field("network", description="what it is called in the answer")
+    devices: list[Label] = Field([], description="none = the model's, where it has one only")
+    model: Label | None = Field(None, description="none = the server's first")
+
+
+class NetworkAnswerRows(BaseModel):
+    """What `cdmpp predict --network --no-machine-code --json` prints of every device; of each
+    kernel also its share and its program, and when the kernels run.
+    """
+
+    model: ModelName
+    networks: list[dict[str, Any]]
+
+
+def add_networks(app: FastAPI, service: Service, options: ServeOptions, folder: Path) -> None:
+    """Adds the routes.
+
+    Args:
+        folder: for the files.
+    """
+    uploads = Uploads(folder, options.most_kept_bytes)
+    content = {_BYTES: {"schema": {"type": "string", "format": "binary"}}}
+
+    @app.post(NETWORK_FILES, openapi_extra={"requestBody": {"content": content, "required": True}})
+    async def keep(request: Request) -> KeptNetwork:
+        """Keeps a file for questions: ONNX, or what torch.export.save wrote."""
+        if request.headers.get("content-type") != _BYTES:
+            raise HTTPException(415, f"expected the file as it is, Content-Type: {_BYTES}")
+        data = await request.body()
+        if not data:
+            raise DataError(f"the file is empty; expected {EXPECTED}")
+        suffix = ".pt2" if data.startswith(_ZIP) else ".onnx"
+        key = await run_in_threadpool(uploads.keep, data, suffix)
+        return KeptNetwork(network=key, size_bytes=len(data))
+
+    @app.post("/v1/network")
+    async def network(request: NetworkRequest) -> NetworkAnswerRows:
+        """What a network takes as TVM compiles it untuned, with its kernels and its timeline."""
+        hot = service.models.find(request.model)
+        devices = asked_devices(request.devices, (), hot.trained.card)
+        if len(devices) > options.most_network_devices:
+            raise TooLargeError(
+                f"{len(devices)} devices; expected at most {options.most_network_devices} at a time"
+            )
+        rows = await service.reader.network(
+            uploads.find(request.network), request.name, devices, model=(hot.folder, hot.version),
+            timeout_s=options.answer_timeout_s,
+        )  # fmt: skip
+        return NetworkAnswerRows(model=ModelName(name=hot.name, version=hot.version), networks=rows)

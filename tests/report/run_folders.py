@@ -1,0 +1,30 @@
+"""Run folders that take no time to train."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from cdmpp.files.atomic import write_text
+from cdmpp.report.page import Page, page_html
+from cdmpp.testing.synthetic import make_samples
+from cdmpp.training.options import TrainOptions
+from cdmpp.training.run import train_run
+
+
+def write_run(folder: Path, model: str, *, seed: int = 0, epochs: int = 0) -> None:
+    """Writes the run of a model that is a formula, with a learning curve that was made up."""
+    options = TrainOptions(model=model, baselines=("constant",), seed=seed)
+    train_run(options, make_samples(30, 6), folder)
+    if epochs:
+        lines = [
+            {
+                "epoch": n,
+                "training_loss": 2 / (n + seed),
+                "validation_loss": 2 / n + 0.1 * seed + 0.2,
+            }
+            for n in range(1, epochs + 1)
+        ]
+        write_text(folder / "log.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
+    page = Page(title=f"Run {folder.name}", lead="Made for a test.", sections=[])
+    write_text(folder / "report.html", page_html(page))

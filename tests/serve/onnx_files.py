@@ -1,0 +1,54 @@
+"""ONNX files for tests: made node by node."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import helper, numpy_helper
+
+Node = tuple[str, list[str], list[str], dict[str, Any]]
+
+
+def write_onnx(
+    path: Path,
+    nodes: Sequence[Node],
+    constants: Mapping[str, NDArray[Any]],
+    *,
+    x: Sequence[int],
+    y: Sequence[int],
+) -> Path:
+    """Writes a network from `x` to `y`, float32 of these shapes."""
+    graph = helper.make_graph(
+        [helper.make_node(kind, inputs, outputs, **more) for kind, inputs, outputs, more in nodes],
+        "network",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, list(x))],
+        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, list(y))],
+        [numpy_helper.from_array(value, name) for name, value in constants.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(model, str(path))
+    return path
+
+
+def small_network(path: Path) -> Path:
+    """Writes two convolutions, a pool and a product."""
+    rng = np.random.default_rng(0)
+    weights = {
+        "w1": rng.normal(size=(16, 3, 3, 3)).astype(np.float32),
+        "w2": rng.normal(size=(16, 16, 3, 3)).astype(np.float32),
+        "w3": rng.normal(size=(16, 10)).astype(np.float32),
+    }
+    same: dict[str, Any] = {"pads": [1, 1, 1, 1]}
+    nodes: list[Node] = [
+        ("Conv", ["x", "w1"], ["a"], same), ("Relu", ["a"], ["b"], {}),
+        ("Conv", ["b", "w2"], ["c"], same), ("Relu", ["c"], ["d"], {}),
+        ("Conv", ["d", "w2"], ["e"], same), ("Relu", ["e"], ["f"], {}),
+        ("GlobalAveragePool", ["f"], ["g"], {}), ("Flatten", ["g"], ["h"], {}),
+        ("MatMul", ["h", "w3"], ["y"], {}),
+    ]  # fmt: skip
+    return write_onnx(path, nodes, weights, x=(1, 3, 32, 32), y=(1, 10))

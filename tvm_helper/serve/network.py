@@ -1,0 +1,183 @@
+"""Networks of strangers, read and put together without running what they say.
+
+A file of torch.export is opened where `cdmpp.files.exported_archive` finds nothing in it that torch
+would run; an ONNX file is data. But TVM works out in native code, while it compiles, what a network
+computes from its constants alone. A file could so have it write wherever it likes: an index that
+points out of a tensor is not checked there. So before TVM compiles anything, every computation on
+constants has to be on a list of those that read and write where their shapes say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from tvm.relax.dpl import is_op, rewrite_call, wildcard
+
+from cdmpp.devices.spec import DeviceSpec
+from cdmpp.errors import DataError
+from cdmpp.networks.graph.network_file import network_format, read_exported
+from cdmpp.replay.summary import calls_of
+from cdmpp.training.estimates import TrainedModel
+from tvm_helper.compat import relax, tvm
+from tvm_helper.programs.network_tasks import network_of_onnx, network_of_program, read_onnx
+
+_MOST_NODES = 20_000
+#: What TVM may compute of constants: no index of theirs is data.
+_SAFE_NAMES = (
+    "abs acos acosh add arange argmax argmin asin asinh astype atan atanh bitwise_and bitwise_not "
+    "bitwise_or bitwise_xor broadcast_to ceil clip concat cos cosh cumsum divide equal erf exp "
+    "expand_dims eye flatten flip floor floor_divide floor_mod full full_like greater "
+    "greater_equal isfinite isinf isnan left_shift less less_equal log log_add_exp logical_and "
+    "logical_not logical_or logical_xor matmul max maximum mean min minimum mod multiply negative "
+    "nn.relu nn.softmax not_equal ones ones_like permute_dims power prod repeat reshape "
+    "right_shift round rsqrt shape_of shape_to_tensor sigmoid sign sin sinh split sqrt square "
+    "squeeze stack std strided_slice subtract sum tan tanh tensor_to_shape tile tril triu trunc "
+    "variance where zeros zeros_like"
+)
+_SAFE = frozenset(f"relax.{name}" for name in _SAFE_NAMES.split())
+_TAKE = is_op("relax.take")(wildcard(), wildcard())
+
+
+def network_rows(
+    path: str, name: str, devices: Sequence[DeviceSpec], trained: TrainedModel
+) -> list[dict[str, Any]]:
+    """Returns what a network takes on every device, as `cdmpp predict --network --json` says it,
+    and of each kernel its share and its program, and when the kernels run.
+
+    Args:
+        path: ONNX file or what torch.export.save wrote, named by its content.
+        name: what it is called.
+
+    Raises:
+        DataError: the file cannot be read, or is not taken.
+    """
+    from tvm_helper.predict.predictor import Predictor
+    from tvm_helper.replay.costs import ScheduleChoice
+    from tvm_helper.replay.ways import compiled_answer, with_shares
+
+    module = _module(path, name)
+    predictor = Predictor(trained, devices, compiles=False)
+    rows = []
+    for device in devices:
+        one = compiled_answer(name, module, device, predictor, ScheduleChoice())
+        row = one.to_json()
+        for values, (kernel, share) in zip(row["kernels"], with_shares(one.kernels), strict=True):
+            script = None if kernel.module is None else kernel.module.script()
+            values |= {"share": share, "tvmscript": script}
+        places = {kernel.key: place for place, kernel in enumerate(one.kernels)}
+        run = None if one.replayed is None else one.replayed.expected
+        row["timeline"] = [] if run is None else calls_of(run, places)
+        rows.append(row)
+    return rows
+
+
+@lru_cache(maxsize=2)
+def _module(path: str, name: str) -> Any:
+    """Returns the relax module of a file, whose content its name says: another one is another."""
+    try:
+        if network_format(Path(path)) == "exported":
+            module = network_of_program(read_exported(Path(path)), name)
+        else:
+            module = _of_onnx(read_onnx(Path(path), has_files=False), name)
+    except DataError as error:
+        raise DataError(str(error).replace(path, name)) from None
+    return with_safe_constants(module, name)
+
+
+def _of_onnx(model: Any, name: str) -> Any:
+    if _is_elsewhere(model):
+        raise DataError(
+            f"{name} keeps its weights in other files; expected all in one (onnx.save does that)"
+        )
+    count = len(model.graph.node)
+    if count > _MOST_NODES:
+        raise DataError(f"{name} has {count} nodes; expected at most {_MOST_NODES}")
+    return network_of_onnx(model, name)
+
+
+def with_safe_constants(module: Any, name: str) -> Any:
+    """Returns a relax module in which only safe operators compute on constants alone: indices into
+    them are held to their bounds.
+
+    Args:
+        module: as TVM imports it: every call has a variable.
+        name: of the network.
+
+    Raises:
+        DataError: others do.
+    """
+    for variable, function in module.functions_items():
+        if isinstance(function, relax.Function):
+            bounded = rewrite_call(_TAKE, _bounded(_constant_calls(function)), function)
+            for call in _constant_calls(bounded):
+                what = str(call.op.name) if isinstance(call.op, tvm.ir.Op) else "a function"
+                if what not in _SAFE and not _is_bounded(call):
+                    raise DataError(
+                        f"{name} computes {what.removeprefix('relax.')} of constants, which is not "
+                        "done for strangers; fold the constants before it is exported"
+                    )
+            module[variable] = bounded
+    return module
+
+
+def _bounded(calls: Sequence[Any]) -> Any:
+    def rewritten(call: Any, _: Any) -> Any:
+        if _is_bounded(call) or not any(call.same_as(one) for one in calls):
+            return call
+        return relax.op.take(*call.args, axis=call.attrs.axis, mode="clip")
+
+    return rewritten
+
+
+def _is_bounded(call: Any) -> bool:
+    return call.op == tvm.ir.Op.get("relax.take") and str(call.attrs.mode) in ("clip", "wrap")
+
+
+def _constant_calls(function: Any) -> list[Any]:
+    """Returns the calls that need no argument of a function."""
+    return list(_calls_without(function.body, set(function.params)))
+
+
+def _calls_without(body: Any, live: set[Any]) -> Iterator[Any]:
+    """Yields the calls that need none of some variables; those that do are added to these."""
+    if not isinstance(body, relax.SeqExpr):
+        return
+    for block in body.blocks:
+        for binding in block.bindings:
+            value = binding.value
+            if isinstance(value, relax.If):
+                yield from _calls_without(value.true_branch, live)
+                yield from _calls_without(value.false_branch, live)
+            else:
+                calls: list[Any] = []
+                relax.analysis.post_order_visit(value, _collector(calls))
+                yield from (one for one in calls if not _is_live(one, live))
+            if isinstance(value, relax.If) or _is_live(value, live):
+                live.add(binding.var)
+
+
+def _collector(calls: list[Any]) -> Any:
+    def visit(node: Any) -> None:
+        if isinstance(node, relax.Call):
+            calls.append(node)
+
+    return visit
+
+
+def _is_live(value: Any, live: set[Any]) -> bool:
+    return any(one in live for one in relax.analysis.free_vars(value))
+
+
+def _is_elsewhere(message: Any) -> bool:
+    """Whether a tensor somewhere in a protobuf message lies in another file."""
+    if message.DESCRIPTOR.name == "TensorProto":
+        return bool(message.data_location == message.EXTERNAL or message.external_data)
+    for field, value in message.ListFields():
+        if field.type == field.TYPE_MESSAGE:
+            parts = value if field.is_repeated else [value]
+            if any(_is_elsewhere(part) for part in parts):
+                return True
+    return False
