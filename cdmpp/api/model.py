@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from cdmpp.api.dataset import Dataset
 from cdmpp.api.predictions import ExplainedAnswer, Predicted, Predictions
 from cdmpp.api.sources import Device, Source, is_script, source_kind, split_devices
-from cdmpp.errors import DataError
+from cdmpp.errors import DataError, UsageError
 from cdmpp.pretrained import PRETRAINED, model_folder
 
 if TYPE_CHECKING:
@@ -310,7 +310,7 @@ class Model:
             Predicted(
                 one.network, one.device, one.latency_s, one.low_s, one.high_s,
                 out_of_distribution=bool(one.reasons), reasons=one.reasons, way=one.way,
-                batch=one.batch, detail=one, _row=one.to_json,
+                mode=one.mode, batch=one.batch, detail=one, _row=one.to_json,
                 _explain=self._explains_network(question, one),
             )
             for one in network_answers(question, on_step=on_step or (lambda step: None))
@@ -337,7 +337,10 @@ class Model:
             UsageError: it is a record or sample, which has no text.
             DataError, DeviceError: as of `predict`.
         """
-        if source_kind(source) == "network":
+        kind = source_kind(source)
+        if kind not in ("program", "network"):
+            raise UsageError(f"{kind} have no text to explain; expected a program or a network")
+        if kind == "network":
             from tvm_helper.replay.explain import explain_network
 
             question = self._question(source, device, name="", machine_code=None)
