@@ -183,3 +183,32 @@ class Predictions(Sequence[Predicted]):
 
     def __str__(self) -> str:
         return "\n".join(map(str, self._found))
+
+
+Explain = Callable[[bool], ExplainedAnswer]
+
+
+def predicted_program(one: Prediction, explain: Explain) -> Predicted:
+    """Returns the row of a program."""
+    return Predicted(
+        one.name, one.device, one.latency_s, one.low_s, one.high_s, one.measured_s,
+        one.out_of_distribution, () if one.reason is None else (one.reason,), detail=one,
+        _row=one.to_json, _explain=explain,
+    )  # fmt: skip
+
+
+def predicted_record(one: Prediction) -> Predicted:
+    """Returns the row of a record or sample."""
+    return Predicted(
+        one.name, one.device, one.latency_s, one.low_s, one.high_s, one.measured_s,
+        one.out_of_distribution, detail=one, _row=one.of_record_json,
+    )  # fmt: skip
+
+
+def predicted_network(one: NetworkAnswer, explain: Explain | None) -> Predicted:
+    """Returns the row of a network; None = it cannot be explained."""
+    return Predicted(
+        one.network, one.device, one.latency_s, one.low_s, one.high_s,
+        out_of_distribution=bool(one.reasons), reasons=one.reasons, way=one.way, mode=one.mode,
+        batch=one.batch, detail=one, _row=one.to_json, _explain=explain,
+    )  # fmt: skip
