@@ -15,6 +15,6 @@ found = cdmpp.load("pretrained").network(
     network, devices, shapes=[(256,)], batches=[8], machine_code=False
 )
 for way in ("tvm-untuned", "torch-eager"):
-    known = [one for one in found if one.way == way and one.latency_s is not None]
+    known = [one for one in found if (one.way, one.mode) == (way, "infer") and one.latency_s]
     for one in sorted(known, key=lambda one: one.latency_s or 0.0):
         print(f"{way:12} {one}{' (a guess)' if one.reasons else ''}")

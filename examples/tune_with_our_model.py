@@ -1,10 +1,11 @@
 """A faster schedule for my operator: TVM's MetaSchedule searches, our model picks what is measured.
 
-Eight programs are measured on this machine; a real search takes some hundreds, and `cdmpp search`
+Four programs are measured on this machine; a real search takes some hundreds, and `cdmpp search`
 keeps them in a folder that survives a stop (docs/search.md).
 """
 
 from tvm import te
+from tvm.s_tir.meta_schedule.search_strategy import EvolutionarySearch
 
 from tvm_helper import tune_tir
 
@@ -18,12 +19,13 @@ database = tune_tir(
     operator,
     {"kind": "llvm", "num-cores": 1},
     "tuning",
-    8,
+    4,
     model="pretrained",
     device="epyc-avx2-1c",
     cost_model_options={"safety_net": False},
-    num_trials_per_iter=8,
-    max_trials_per_task=8,
+    # A search in earnest leaves this out: populations of 512 then.
+    strategy=EvolutionarySearch(population_size=16, init_min_unmeasured=8, genetic_num_iters=1),
+    num_trials_per_iter=4,
 )
 times = [record.run_secs for record in database.get_all_tuning_records()]
 seconds = sorted(float(run[0]) for run in times if run)

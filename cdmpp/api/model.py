@@ -1,6 +1,6 @@
 """A trained model that is asked: programs, records and networks in, predictions out.
 
-This module and `cdmpp.cli` are the two faces of the product, and the only places of `cdmpp` that
+`cdmpp.api` and `cdmpp.cli` are the two faces of the product, and the only places of `cdmpp` that
 import `tvm_helper`, inside the functions that need it: so `cdmpp.load` takes milliseconds, and
 records are predicted where TVM is not installed.
 """
@@ -14,9 +14,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cdmpp.api.dataset import Dataset
-from cdmpp.api.predictions import ExplainedAnswer, Predicted, Predictions
-from cdmpp.api.sources import Device, Source, is_script, source_kind, split_devices
-from cdmpp.errors import DataError
+from cdmpp.api.predictions import (
+    ExplainedAnswer,
+    Predictions,
+    predicted_network,
+    predicted_program,
+    predicted_record,
+)
+from cdmpp.api.sources import (
+    Device,
+    Source,
+    described,
+    named_programs,
+    source_kind,
+    split_devices,
+)
+from cdmpp.errors import UsageError
 from cdmpp.pretrained import PRETRAINED, model_folder
 
 if TYPE_CHECKING:
@@ -164,16 +177,12 @@ class Model:
         predictor = self._predictor(device, machine_code)
         if machine_code:
             check_reads_code(predictor)
-        named = _named_programs(source)
+        named = named_programs(source)
         asked = [(program, spec) for program in named for spec in predictor.devices]
         found = predictor.programs(named)
-        check_predicted(found, _described(source))
+        check_predicted(found, described(source))
         return Predictions(
-            Predicted(
-                one.name, one.device, one.latency_s, one.low_s, one.high_s, one.measured_s,
-                one.out_of_distribution, _reasons(one.reason), detail=one, _row=one.to_json,
-                _explain=self._explains_program(program, spec),
-            )
+            predicted_program(one, self._explains_program(program, spec))
             for (program, spec), one in zip(asked, found, strict=True)
         )  # fmt: skip
 
@@ -211,16 +220,7 @@ class Model:
             measured_on=measured_on, compiles=machine_code,
         )  # fmt: skip
         found.check(Path(path))
-        return Predictions(
-            (
-                Predicted(
-                    one.name, one.device, one.latency_s, one.low_s, one.high_s, one.measured_s,
-                    one.out_of_distribution, detail=one, _row=one.of_record_json,
-                )
-                for one in found.programs
-            ),
-            notes=found.notes(),
-        )  # fmt: skip
+        return Predictions((predicted_record(one) for one in found.programs), notes=found.notes())
 
     def samples(
         self, samples: Samples, device: Device | Sequence[Device] | None = None
@@ -249,10 +249,7 @@ class Model:
                 for spec in asked_devices(*split_devices(device), trained.card)
             ]
         return Predictions(
-            Predicted(
-                one.name, one.device, one.latency_s, one.low_s, one.high_s, one.measured_s,
-                one.out_of_distribution, detail=one, _row=one.of_record_json,
-            )
+            predicted_record(one)
             for part in parts
             for one in estimated_samples(part, trained.estimate(part))
         )  # fmt: skip
@@ -307,12 +304,7 @@ class Model:
                 question, batches=batches, shapes=shapes, dtypes=dtypes, method=method
             )
         return Predictions(
-            Predicted(
-                one.network, one.device, one.latency_s, one.low_s, one.high_s,
-                out_of_distribution=bool(one.reasons), reasons=one.reasons, way=one.way,
-                batch=one.batch, detail=one, _row=one.to_json,
-                _explain=self._explains_network(question, one),
-            )
+            predicted_network(one, self._explains_network(question, one))
             for one in network_answers(question, on_step=on_step or (lambda step: None))
         )  # fmt: skip
 
@@ -337,7 +329,10 @@ class Model:
             UsageError: it is a record or sample, which has no text.
             DataError, DeviceError: as of `predict`.
         """
-        if source_kind(source) == "network":
+        kind = source_kind(source)
+        if kind not in ("program", "network"):
+            raise UsageError(f"{kind} have no text to explain; expected a program or a network")
+        if kind == "network":
             from tvm_helper.replay.explain import explain_network
 
             question = self._question(source, device, name="", machine_code=None)
@@ -347,9 +342,9 @@ class Model:
         from tvm_helper.predict.explain import explain_programs
 
         predictor = self._predictor(device, machine_code)
-        named = _named_programs(source)
+        named = named_programs(source)
         programs = explain_programs(predictor, named, compiles=machine_code)
-        check_predicted([one.prediction for one in programs], _described(source))
+        check_predicted([one.prediction for one in programs], described(source))
         return [ExplainedAnswer(one.row()) for one in programs]
 
     def trained(self, *, machine_code: bool = False) -> TrainedModel:
@@ -432,32 +427,3 @@ class Model:
             return ExplainedAnswer(answer.row())
 
         return explain
-
-
-def _named_programs(source: Source) -> list[NamedProgram]:
-    from tvm_helper.programs.program_file import programs_of, read_programs
-
-    if is_script(source):
-        from tvm_helper.serve.script import read_script
-
-        return read_script(source)
-    if isinstance(source, str | Path):
-        return read_programs(Path(source))
-    attrs = getattr(source, "attrs", None) or {}
-    found = programs_of({str(attrs.get("global_symbol", "program")): source})
-    if not found:
-        raise DataError(
-            f"{type(source).__name__} has no tensor program; expected a PrimFunc, or an IRModule "
-            "with one"
-        )
-    return found
-
-
-def _described(source: Source) -> str:
-    if is_script(source):
-        return "the script"
-    return str(source) if isinstance(source, str | Path) else f"the {type(source).__name__}"
-
-
-def _reasons(reason: str | None) -> tuple[str, ...]:
-    return () if reason is None else (reason,)

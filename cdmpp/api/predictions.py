@@ -53,6 +53,7 @@ class Predicted:
             not known.
         reasons: why it is a guess, or why there is no latency.
         way: how a network is run: `tvm-untuned`, `tvm-tuned` or `torch-eager`; None of others.
+        mode: whether a network is asked (`infer`) or trained (`train`); None of others.
         batch: samples of a network's iteration; None = as its file says.
         detail: all that is known of it, without promises about its form.
     """
@@ -66,10 +67,13 @@ class Predicted:
     out_of_distribution: bool | None = None
     reasons: tuple[str, ...] = ()
     way: str | None = None
+    mode: str | None = None
     batch: int | None = None
-    detail: Prediction | NetworkAnswer | None = field(default=None, repr=False)
-    _row: Callable[[], dict[str, Any]] = field(default=dict, repr=False)
-    _explain: Callable[[bool], ExplainedAnswer] | None = field(default=None, repr=False)
+    detail: Prediction | NetworkAnswer | None = field(default=None, repr=False, compare=False)
+    _row: Callable[[], dict[str, Any]] = field(default=dict, repr=False, compare=False)
+    _explain: Callable[[bool], ExplainedAnswer] | None = field(
+        default=None, repr=False, compare=False
+    )
 
     def to_json(self) -> dict[str, Any]:
         """Returns its row of `cdmpp predict --json`."""
@@ -100,6 +104,11 @@ class Predicted:
 
 class Predictions(Sequence[Predicted]):
     """Predictions in order. Where there is only one, its values are there without an index.
+
+    Example:
+        >>> found = Predictions([Predicted("scale", "v100", 2e-6, 1e-6, 4e-6)])
+        >>> found.latency_s, len(found), str(found[0])
+        (2e-06, 1, 'scale on v100: 2.00 µs [1.00, 4.00]')
 
     Attributes:
         notes: what was not predicted of a record file, and why, in words.
@@ -174,3 +183,32 @@ class Predictions(Sequence[Predicted]):
 
     def __str__(self) -> str:
         return "\n".join(map(str, self._found))
+
+
+Explain = Callable[[bool], ExplainedAnswer]
+
+
+def predicted_program(one: Prediction, explain: Explain) -> Predicted:
+    """Returns the row of a program."""
+    return Predicted(
+        one.name, one.device, one.latency_s, one.low_s, one.high_s, one.measured_s,
+        one.out_of_distribution, () if one.reason is None else (one.reason,), detail=one,
+        _row=one.to_json, _explain=explain,
+    )  # fmt: skip
+
+
+def predicted_record(one: Prediction) -> Predicted:
+    """Returns the row of a record or sample."""
+    return Predicted(
+        one.name, one.device, one.latency_s, one.low_s, one.high_s, one.measured_s,
+        one.out_of_distribution, detail=one, _row=one.of_record_json,
+    )  # fmt: skip
+
+
+def predicted_network(one: NetworkAnswer, explain: Explain | None) -> Predicted:
+    """Returns the row of a network; None = it cannot be explained."""
+    return Predicted(
+        one.network, one.device, one.latency_s, one.low_s, one.high_s,
+        out_of_distribution=bool(one.reasons), reasons=one.reasons, way=one.way, mode=one.mode,
+        batch=one.batch, detail=one, _row=one.to_json, _explain=explain,
+    )  # fmt: skip

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from cdmpp.datasets.samples import Samples
 from cdmpp.devices.spec import DeviceSpec
-from cdmpp.errors import UsageError
+from cdmpp.errors import DataError, UsageError
+
+if TYPE_CHECKING:
+    from tvm_helper.programs.program_file import NamedProgram
 
 #: A label, hardware as it is, or a device file (a text that ends in .yaml or .yml is its path).
 Device = str | Path | DeviceSpec
@@ -84,3 +87,34 @@ def split_devices(
         else:
             named.append(one)
     return named, files
+
+
+def named_programs(source: Source) -> list[NamedProgram]:
+    """Returns the programs of a source of that kind.
+
+    Raises:
+        DataError: it cannot be read, or has none.
+    """
+    from tvm_helper.programs.program_file import programs_of, read_programs
+
+    if is_script(source):
+        from tvm_helper.serve.script import read_script
+
+        return read_script(source)
+    if isinstance(source, str | Path):
+        return read_programs(Path(source))
+    attrs = getattr(source, "attrs", None) or {}
+    found = programs_of({str(attrs.get("global_symbol", "program")): source})
+    if not found:
+        raise DataError(
+            f"{type(source).__name__} has no tensor program; expected a PrimFunc, or an IRModule "
+            "with one"
+        )
+    return found
+
+
+def described(source: Source) -> str:
+    """Returns what a source is called in a sentence."""
+    if is_script(source):
+        return "the script"
+    return str(source) if isinstance(source, str | Path) else f"the {type(source).__name__}"

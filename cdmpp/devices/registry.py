@@ -39,6 +39,10 @@ def load_registry(folders: Iterable[Path] = ()) -> dict[str, DeviceSpec]:
 def list_devices(folders: Iterable[Path] = ()) -> list[DeviceSpec]:
     """Returns the devices that are known, those of `folders` too, by label.
 
+    Example:
+        >>> "t4" in [spec.name for spec in list_devices() if spec.kind == "gpu"]
+        True
+
     Raises:
         DeviceError: a file that is not as it should be.
     """

@@ -30,6 +30,10 @@ def check_cost_model(new_model: Callable[[], CostModel]) -> None:
     It is trained twice on a hundred made-up samples, saved and loaded: choose options that make
     that a matter of seconds.
 
+    Example:
+        >>> from cdmpp.models.constant import ConstantCostModel
+        >>> check_cost_model(ConstantCostModel)
+
     Args:
         new_model: returns an untrained model; a class that needs no arguments is one.
 

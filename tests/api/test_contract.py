@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import doctest
 import inspect
 import subprocess
 import sys
+from importlib import import_module
 
 import pytest
 
@@ -29,6 +31,19 @@ def test_every_public_name_is_documented(name, found):
     page = (ROOT / "docs" / "python.md").read_text("utf-8")
     first = name.removeprefix("cdmpp.").split(".")
     assert f"{first[-1]}" in page, f"docs/python.md does not name {name}"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "cdmpp", "cdmpp.api.model", "cdmpp.api.predictions", "cdmpp.devices.registry",
+        "cdmpp.testing.cost_model",
+    ],
+)  # fmt: skip
+def test_examples_of_docstrings_run(name):
+    done = doctest.testmod(import_module(name))
+    assert done.attempted
+    assert not done.failed
 
 
 def test_the_stub_names_what_there_is():

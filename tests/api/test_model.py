@@ -123,6 +123,10 @@ def test_records_are_those_of_the_command(model, run, records, capsys):
     assert all(one.measured_s is not None for one in found)
     with pytest.raises(UsageError, match="has no text to explain"):
         found[0].explain()
+    with pytest.raises(UsageError, match="records have no text to explain"):
+        model.explain(records)
+    with pytest.raises(UsageError, match="never judged together"):
+        model.records(records, OTHER, measured_on=DEVICE, machine_code=True)
     elsewhere = model.records(records, OTHER)
     assert elsewhere.to_json() == printed(
         capsys, "predict", "--model", run, "--records", records, "--device", OTHER

@@ -95,6 +95,10 @@ def predict_records(
         DataError: the file or the tasks cannot be read.
         DeviceError: the asked device is not known; or that of a record, and the model has several.
     """
+    if compiles and measured_on is not None:
+        raise UsageError(
+            "--machine-code and --measured-on were never judged together; leave one of them out"
+        )
     places = [
         _Device(trained.card, asked_device(one, trained.card) if isinstance(one, str) else one)
         for one in devices

@@ -158,10 +158,6 @@ def run(args: argparse.Namespace) -> int:
     if given and not is_network:
         name = given[0].replace("_", "-")
         raise UsageError(f"--{name} goes with --network or --torch only; leave it out")
-    if args.machine_code and args.measured_on:
-        raise UsageError(
-            "--machine-code and --measured-on were never judged together; leave one of them out"
-        )
     if args.measured_on and args.records is None:
         raise UsageError("--measured-on goes with --records only; leave it out")
     output = {"as_json": args.json, "is_quiet": args.quiet}

@@ -33,6 +33,7 @@ from cdmpp.datasets.tenset.record_line import RecordLineError
 from cdmpp.errors import DataError, ReplayError
 from cdmpp.features.compact_ast import CompactAst
 from cdmpp.records import MeasureRecord
+from cdmpp.testing import check_reader
 from tests.paths import shared
 
 CUDA = "cuda -keys=cuda,gpu -max_num_threads=1024 -model=t4 -thread_warp_size=32"
@@ -248,6 +249,13 @@ def test_programs_of_several_devices_are_featurised_once(tmp_path: Path) -> None
     measured = rows(tmp_path / "out", "measurements", ["program_id", "device", "error_code"])
     assert {row["program_id"] for row in measured} == set(identities)
     assert sum(row["error_code"] for row in measured) == 1
+
+
+def test_the_reader_keeps_the_contract(tmp_path: Path) -> None:
+    check_reader(
+        lambda logs, out: extract_autotvm(logs, out, None, fake_features, jobs=1),
+        two_devices(tmp_path / "logs"),
+    )
 
 
 def test_a_second_run_keeps_what_is_there_and_gives_the_same_bytes(tmp_path: Path) -> None:
