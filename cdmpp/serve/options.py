@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +11,11 @@ from cdmpp.errors import UsageError
 from cdmpp.serve.client import read_token
 
 _SHORTEST_TOKEN = 16
+#: Attributes that the command sets -> its options.
+_NUMBERS = {
+    "workers": "workers", "explainers": "explainers", "most_waiting": "queue",
+    "answer_timeout_s": "timeout",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -23,9 +29,11 @@ class ServeOptions:
         port: 0 = any free one.
         token_file: file whose first line every request has to show; None = none.
         workers: processes that read programs.
+        explainers: processes that say why programs take their time; each is started when needed.
         most_programs: programs x devices of one request.
         most_explained: likewise of a request that asks why: each takes a second.
         most_body_bytes: of one request.
+        most_explaining: requests that ask why, under way at a time; more get a 503.
         most_waiting: requests that are read, wait or are answered at a time; more get a 503.
         most_waiting_bytes: likewise, of their bodies together.
         header_timeout_s: how long a connection may take to say what it wants.
@@ -41,8 +49,10 @@ class ServeOptions:
     port: int = 8080
     token_file: Path | None = None
     workers: int = 1
+    explainers: int = 1
     most_programs: int = 4096
     most_explained: int = 16
+    most_explaining: int = 8
     most_body_bytes: int = 32 << 20
     most_waiting: int = 256
     most_waiting_bytes: int = 256 << 20
@@ -52,6 +62,17 @@ class ServeOptions:
     answer_timeout_s: float = 60.0
     reload_s: float = 2.0
     grace_s: float = 30.0
+
+    def __post_init__(self) -> None:
+        """Checks the numbers.
+
+        Raises:
+            UsageError: one of them lets nobody in.
+        """
+        for name, option in _NUMBERS.items():
+            value = getattr(self, name)
+            if not 0 < value < math.inf:
+                raise UsageError(f"--{option} {value:g}: expected more than 0")
 
     @property
     def is_loopback(self) -> bool:

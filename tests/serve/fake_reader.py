@@ -38,5 +38,10 @@ def read(request: dict[str, Any], begin: Any) -> dict[str, Any]:
     return {"asked": rows, "leaves": encode_asts(asts)}
 
 
+def explain(request: dict[str, Any], begin: Any) -> dict[str, Any]:
+    asked = read(request, begin)["asked"]
+    return {"explained": [{**row, "model": request["folder"]} for row in asked]}
+
+
 if __name__ == "__main__":
-    serve({"read": read}, lambda: None)
+    serve({"read": read, "explain": explain}, lambda: None)
