@@ -19,13 +19,15 @@ SCALED: dict[str, tuple[str, ...]] = {
     "power": ("tdp_w",),
 }
 _WHOLE = ("mem_bytes",)
+#: What a number can be multiplied by; beyond, models have no finite answer.
+LEAST_FACTOR, MOST_FACTOR = 1e-3, 1e3
 
 
 def parse_scales(text: str) -> dict[str, float]:
     """Returns the factors of `bandwidth=1.5,peak=2`.
 
     Raises:
-        UsageError: an unknown name, or a factor that is no number above 0.
+        UsageError: an unknown name, or a factor that is no number or too far from 1.
     """
     found = {}
     for part in text.split(","):
@@ -39,8 +41,11 @@ def parse_scales(text: str) -> dict[str, float]:
             factor = float(value)
         except ValueError:
             factor = 0.0
-        if not 0 < factor < float("inf"):
-            raise UsageError(f"--scale {part!r}, expected a factor above 0, e.g. {name}=1.5")
+        if not LEAST_FACTOR <= factor <= MOST_FACTOR:
+            raise UsageError(
+                f"--scale {part!r}, expected a factor from {LEAST_FACTOR:g} to {MOST_FACTOR:g}, "
+                f"e.g. {name}=1.5"
+            )
         found[name] = factor
     return found
 

@@ -13,7 +13,7 @@ from starlette.responses import FileResponse
 from starlette.staticfiles import StaticFiles
 
 from cdmpp import __version__, errors
-from cdmpp.errors import CdmppError, DataError, DeviceError, UsageError
+from cdmpp.errors import CdmppError, DataError, DeviceError, ServerError, UsageError
 from cdmpp.files.places import package_folder
 from cdmpp.serve import schemas
 from cdmpp.serve.comparing import add_compare
@@ -25,7 +25,12 @@ from cdmpp.serve.routes.browsing import add_browsing
 from cdmpp.serve.routes.networks import add_networks
 from cdmpp.serve.service import Service, TooLargeError
 
-_STATUS = ((TooLargeError, 413), (UsageError, 404), (DeviceError, 404), (DataError, 422))
+_STATUS = (
+    (TooLargeError, 413), (UsageError, 404), (ServerError, 503), (DeviceError, 404),
+    (DataError, 422),
+)  # fmt: skip
+#: What is too busy now.
+_COME_BACK = {"Retry-After": "1"}
 _ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"model": schemas.ErrorAnswer} for status in (401, 404, 408, 413, 422, 503, 504)
 }
@@ -147,7 +152,8 @@ def _add_errors(app: FastAPI) -> None:
 
 def _error(request: Request, status: int, kind: str, text: str) -> Response:
     body = error_body(kind, text, request.state.request_id)
-    return Response(body, status_code=status, media_type="application/json")
+    headers = _COME_BACK if status == 503 else None
+    return Response(body, status_code=status, media_type="application/json", headers=headers)
 
 
 def _entries(programs: list[schemas.ProgramEntry]) -> list[dict[str, object]]:

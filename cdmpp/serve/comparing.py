@@ -18,14 +18,17 @@ from cdmpp.compare.prices import prices_of
 from cdmpp.compare.run import Question, asked_devices, compare
 from cdmpp.compare.tables import groups, json_rows
 from cdmpp.compare.transformer import Pass, parse_transformer
-from cdmpp.compare.what_if import SCALED
+from cdmpp.compare.what_if import LEAST_FACTOR, MOST_FACTOR, SCALED
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import UsageError
+from cdmpp.serve.gate import FewAtATime
 
 _MOST_CELLS = 4096
+_MOST_COMPARING = 16
 _SHAPE = "name=8B,layers=32,width=4096,heads=32,kv_heads=8,ffn=14336,vocab=128256,dtype=bf16"
 _Count = Annotated[int, Field(ge=1, le=2**40)]
 _Counts = Annotated[list[_Count], Field(max_length=64)]
+_Factor = Annotated[float, Field(ge=LEAST_FACTOR, le=MOST_FACTOR)]
 _Word = Annotated[str, Field(min_length=1, max_length=400)]
 
 
@@ -50,7 +53,7 @@ class CompareRequest(BaseModel):
     tensor_parallel: _Counts = Field([1], min_length=1, description="devices that share a product")
     devices: list[_Word] = Field([], max_length=512)
     all_devices: bool = False
-    scale: dict[_Word, Annotated[float, Field(gt=0, lt=1e6)]] = Field(
+    scale: dict[_Word, _Factor] = Field(
         {}, description="what if: every device once more, with these multiplied"
     )
     objective: Objective = "latency"
@@ -73,11 +76,12 @@ class CompareAnswer(BaseModel):
 
 def add_compare(app: FastAPI) -> None:
     """Adds the route."""
+    threads = FewAtATime("comparing", 1, _MOST_COMPARING)
 
     @app.post("/v1/compare")
-    def compared(request: CompareRequest) -> CompareAnswer:  # in a thread of its own
+    async def compared(request: CompareRequest) -> CompareAnswer:
         """Transformers by their shapes on many devices: time, memory, cost."""
-        return CompareAnswer(cells=_cells(request))
+        return CompareAnswer(cells=await threads.run(lambda: _cells(request)))
 
 
 def _cells(request: CompareRequest) -> list[dict[str, Any]]:

@@ -7,15 +7,19 @@ import hmac
 import json
 import logging
 import re
+import threading
 import time
 import uuid
 from collections.abc import Awaitable, Callable, MutableMapping
+from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
-from typing import Any
+from typing import Any, TypeVar
 
+from cdmpp.errors import ServerError
 from cdmpp.serve.measures import Measures
 from cdmpp.serve.options import ServeOptions
 
+Result = TypeVar("Result")
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -49,6 +53,36 @@ def error_body(kind: str, text: str, request_id: str) -> bytes:
     """Returns the body of an answer that is none; see `ErrorAnswer`."""
     error = {"kind": kind, "text": text, "request_id": request_id}
     return json.dumps({"error": error}).encode("ascii")
+
+
+class FewAtATime:
+    """Threads for work that takes long, so that what is quick does not wait for it.
+
+    Args:
+        threads: how much of it is done at a time.
+        most: how much of it is under way, waiting included; more is refused.
+    """
+
+    def __init__(self, name: str, threads: int, most: int) -> None:
+        self._threads = ThreadPoolExecutor(threads, f"cdmpp-{name}")
+        self._places = threading.Semaphore(most)
+
+    async def run(self, work: Callable[[], Result]) -> Result:
+        """Returns what the work returns.
+
+        Raises:
+            ServerError: too much is under way.
+        """
+        if not self._places.acquire(blocking=False):
+            raise ServerError("too many such requests wait; try again")
+        future = self._threads.submit(work)
+        # The place is free once the work has ended, not when nobody waits for it any more.
+        future.add_done_callback(lambda _: self._places.release())
+        return await asyncio.wrap_future(future)
+
+    def stop(self) -> None:
+        """Waits for what runs and forgets what waits."""
+        self._threads.shutdown(cancel_futures=True)
 
 
 class Gate:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +13,11 @@ from cdmpp.serve.client import read_token
 _SHORTEST_TOKEN = 16
 #: Where files with networks are sent to.
 NETWORK_FILES = "/v1/networks"
+#: Attributes that the command sets -> its options.
+_NUMBERS = {
+    "workers": "workers", "explainers": "explainers", "most_waiting": "queue",
+    "answer_timeout_s": "timeout",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -27,12 +33,14 @@ class ServeOptions:
         results: folder of tables to browse; None = docs/results of a checkout, where it is one.
         runs: folder of run folders to compare; None = none.
         workers: processes that read programs.
+        explainers: processes that say why programs take their time; each is started when needed.
         most_programs: programs x devices of one request.
         most_explained: likewise of a request that asks why: each takes a second.
         most_body_bytes: of one request.
         most_network_bytes: of a file with a network.
         most_kept_bytes: of all such files that are kept for questions; older ones go.
         most_network_devices: that one request asks about a network: each takes seconds.
+        most_explaining: requests that ask why, under way at a time; more get a 503.
         most_waiting: requests that are read, wait or are answered at a time; more get a 503.
         most_waiting_bytes: likewise, of their bodies together.
         header_timeout_s: how long a connection may take to say what it wants.
@@ -50,8 +58,10 @@ class ServeOptions:
     results: Path | None = None
     runs: Path | None = None
     workers: int = 1
+    explainers: int = 1
     most_programs: int = 4096
     most_explained: int = 16
+    most_explaining: int = 8
     most_body_bytes: int = 32 << 20
     most_network_bytes: int = 128 << 20
     most_kept_bytes: int = 512 << 20
@@ -64,6 +74,17 @@ class ServeOptions:
     answer_timeout_s: float = 60.0
     reload_s: float = 2.0
     grace_s: float = 30.0
+
+    def __post_init__(self) -> None:
+        """Checks the numbers.
+
+        Raises:
+            UsageError: one of them lets nobody in.
+        """
+        for name, option in _NUMBERS.items():
+            value = getattr(self, name)
+            if not 0 < value < math.inf:
+                raise UsageError(f"--{option} {value:g}: expected more than 0")
 
     def most_bytes(self, path: str) -> int:
         """Returns how large the body of a request to a path may be."""

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from cdmpp.devices.spec import DeviceSpec
-from cdmpp.errors import DataError
+from cdmpp.errors import DataError, DeviceError, ServerError
 from cdmpp.features.compact_ast import CompactAst
 from cdmpp.models.assemble import AskedProgram
 from cdmpp.processes.worker import Answer, Worker
+from cdmpp.serve.gate import FewAtATime
 from cdmpp.serve.leaf_table import decode_asts
 
 _START_S = 120.0
@@ -44,50 +45,56 @@ class ReadProgram:
 
 
 class ProgramReader:
-    """Processes that read programs, and threads that wait for them.
+    """Processes that read programs, others that explain them, and threads that wait for them.
 
     A process that dies of a program, or takes too long, is started again; the request fails.
 
     Args:
-        command: starts a process that answers `read`, see `tvm_helper.serve.worker`.
-        workers: number of processes.
+        command: starts a process that answers `read` and `explain`, see `tvm_helper.serve.worker`.
+        workers: number of processes that read.
+        explainers: number of processes that explain; each starts with the first request for it.
+        most_explaining: explanations under way at a time; more are refused.
         folder: for their logs.
-        timeout_s: how long a request's programs may take.
-
-    Attributes:
-        restarts: how many processes were lost to programs.
+        timeout_s: how long a request's programs may take to be read.
     """
 
     def __init__(
-        self, command: Sequence[str], *, workers: int, folder: Path, timeout_s: float
+        self,
+        command: Sequence[str],
+        *,
+        workers: int,
+        explainers: int,
+        most_explaining: int,
+        folder: Path,
+        timeout_s: float,
     ) -> None:
-        self.restarts = 0
         self._timeout_s = timeout_s
-        self._free: queue.SimpleQueue[Worker] = queue.SimpleQueue()
-        self._workers = [
-            Worker(command, folder / f"reader-{number}.log", queue_timeout_s=_START_S)
-            for number in range(workers)
-        ]
-        for worker in self._workers:
-            self._free.put(worker)
+        self._readers = _Processes(command, "reader", workers, folder)
+        self._explainers = _Processes(command, "explainer", explainers, folder)
+        self._explaining = FewAtATime("explaining", explainers, most_explaining)
         self._threads = ThreadPoolExecutor(workers, "cdmpp-reader")
         self._decoder = ThreadPoolExecutor(1, "cdmpp-decoder")
 
+    @property
+    def restarts(self) -> int:
+        """How many processes were lost to programs."""
+        return self._readers.restarts + self._explainers.restarts
+
     def start(self) -> None:
-        """Starts the processes and waits until they are ready.
+        """Starts the processes that read and waits until they are ready.
 
         Raises:
             DeviceError: one is not.
         """
-        for worker in self._workers:
-            worker.start()
+        self._readers.start()
 
     def stop(self) -> None:
         """Ends the processes."""
         self._threads.shutdown(cancel_futures=True)
         self._decoder.shutdown(cancel_futures=True)
-        for worker in self._workers:
-            worker.stop()
+        self._explaining.stop()
+        self._readers.stop()
+        self._explainers.stop()
 
     async def read(
         self, entries: Sequence[dict[str, Any]], devices: Sequence[DeviceSpec]
@@ -126,12 +133,11 @@ class ProgramReader:
 
         Raises:
             DataError: the entries are no programs, or explaining them was given up.
+            ServerError: too many others are explained or wait for that.
         """
         facts = {"folder": str(model[0]), "version": model[1], "most": most}
-        loop = asyncio.get_running_loop()
-        answer = await loop.run_in_executor(
-            self._threads, self._ask, "explain", entries, devices, facts, timeout_s
-        )
+        request = _request("explain", entries, devices, **facts)
+        answer = await self._explaining.run(lambda: self._explainers.ask(request, timeout_s))
         rows: list[dict[str, Any]] = answer["explained"]
         return rows
 
@@ -167,31 +173,61 @@ class ProgramReader:
         self, entries: Sequence[dict[str, Any]], devices: Sequence[DeviceSpec]
     ) -> list[ReadProgram]:
         specs = {device.name: device for device in devices}
-        answer = self._ask("read", entries, devices, {}, self._timeout_s)
+        answer = self._readers.ask(_request("read", entries, devices), self._timeout_s)
         asts = iter(decode_asts(answer["leaves"]))
         return [_read_program(row, specs[row["device"]], asts) for row in answer["asked"]]
 
-    def _ask(
-        self,
-        op: str,
-        entries: Sequence[dict[str, Any]],
-        devices: Sequence[DeviceSpec],
-        facts: dict[str, Any],
-        timeout_s: float,
-    ) -> dict[str, Any]:
-        request = {
-            "op": op, "entries": list(entries), "devices": [asdict(one) for one in devices], **facts
-        }  # fmt: skip
+
+class _Processes:
+    """Processes that do the same.
+
+    Attributes:
+        restarts: how many were lost to programs.
+    """
+
+    def __init__(self, command: Sequence[str], name: str, count: int, folder: Path) -> None:
+        self.restarts = 0
+        self._workers = [
+            Worker(command, folder / f"{name}-{number}.log", queue_timeout_s=_START_S)
+            for number in range(count)
+        ]
+        self._free: queue.SimpleQueue[Worker] = queue.SimpleQueue()
+        for worker in self._workers:
+            self._free.put(worker)
+
+    def start(self) -> None:
+        for worker in self._workers:
+            worker.start()
+
+    def stop(self) -> None:
+        for worker in self._workers:
+            worker.stop()
+
+    def ask(self, request: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+        """Returns the answer of the process that is free next.
+
+        Raises:
+            DataError: it says why there is none, died, or took too long.
+            ServerError: it cannot be started.
+        """
         worker = self._free.get()
         try:
             answer = worker.ask(request, timeout_s=timeout_s)
+        except DeviceError as error:
+            raise ServerError(str(error)) from None
         finally:
             self._free.put(worker)
         if answer.outcome != "done":
             self.restarts += answer.outcome != "failed"
             raise DataError(f"the programs cannot be read ({_why(answer)})")
-        value: dict[str, Any] = answer.value
-        return value
+        return answer.value
+
+
+def _request(
+    op: str, entries: Sequence[dict[str, Any]], devices: Sequence[DeviceSpec], **facts: Any
+) -> dict[str, Any]:
+    specs = [asdict(one) for one in devices]
+    return {"op": op, "entries": list(entries), "devices": specs, **facts}
 
 
 def _why(answer: Answer) -> str:

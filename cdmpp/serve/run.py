@@ -45,7 +45,8 @@ def run_server(
         measures = Measures()
         models = HotModels(options.models)
         reader = ProgramReader(
-            reader_command, workers=options.workers, folder=Path(folder),
+            reader_command, workers=options.workers, explainers=options.explainers,
+            most_explaining=options.most_explaining, folder=Path(folder),
             timeout_s=options.read_timeout_s,
         )  # fmt: skip
         service = Service(options, models, reader, row_of, measures.batch)

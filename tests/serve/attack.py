@@ -41,6 +41,10 @@ _VALUES = (
     "A" * 9000, "5", "Bearer x", "text/plain",
 )  # fmt: skip
 _SIZES = (0, 1, 7, 2**31, 2**40, 10**30, -1)
+_FACTORS = (1e-3, 0.5, 1000.0, 1e-320, 1e6, -1.0, 0.0)
+_DTYPES = ("bf16", "fp8", "fp32", "int4", "float64", "\u202e", "")
+#: Numbers that are none, where JSON has no word for them.
+_NO_NUMBERS = re.compile(rb"[:\[, ](NaN|-?Infinity)\b")
 SCRIPT = """@T.prim_func(s_tir=True)
 def f(A: T.Buffer((16,), "float32"), B: T.Buffer((16,), "float32")):
     for i in range(16):
@@ -69,7 +73,8 @@ class Outcome:
         self.statuses.setdefault(kind, Counter())[status] += 1
         self.slowest_s[kind] = max(seconds, self.slowest_s.get(kind, 0.0))
         is_allowed = status in ALLOWED or (status == 0 and may_be_silent)
-        if not is_allowed or b"Traceback" in answer or b'File "' in answer:
+        says_code = b"Traceback" in answer or b'File "' in answer
+        if not is_allowed or says_code or _NO_NUMBERS.search(answer):
             self.wrong.append(f"{kind}: {answer[:300]!r}")
 
 
@@ -96,8 +101,9 @@ def attack(
         "http": lambda: _damaged_http(rng),
         "leaves": lambda: _post([_damaged_leaves(rng)], device, rng),
         "compare": lambda: _damaged_comparison(rng),
+        "explain": lambda: _damaged_question(device, rng, tir_json),
     }
-    weights = [30, 28, 20, 10, 2]
+    weights = [26, 26, 18, 10, 6, 4]
     if scripts:
         kinds["script"] = lambda: _post([{"tvmscript": _damaged(SCRIPT, rng)}], device, rng)
         weights.append(8)
@@ -156,6 +162,18 @@ def _bytes(value: Any) -> bytes:
     return json.dumps(value).encode("ascii")
 
 
+def _damaged_question(device: str, rng: random.Random, tir_json: Sequence[str]) -> bytes:
+    """Asks why a program takes its time: one that is damaged, or in a request that is."""
+    if tir_json and rng.random() < 0.3:
+        entry = {"tir_json": _damaged_graph(rng.choice(tir_json), rng)}
+    else:
+        entry = {"tvmscript": _damaged(SCRIPT, rng)}
+    value = {"programs": [entry], "devices": [device] * rng.randint(1, 3), "model": None}
+    if rng.random() < 0.3:
+        _replace_any(value, rng)
+    return _message(_bytes(value), "/v1/explain")
+
+
 def _message(body: bytes, path: str = "/v1/rank") -> bytes:
     return (
         f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
@@ -196,15 +214,28 @@ def _damaged_json(device: str, rng: random.Random) -> bytes:
 
 
 def _damaged_comparison(rng: random.Random) -> bytes:
-    shape = "layers=2,width=64,heads=4,ffn=128,vocab=99,dtype=bf16"
+    shape = "layers=2,width=64,heads=4,kv_heads=2,ffn=128,vocab=99,dtype=bf16"
     value = {
         "transformers": [shape], "prefill": [9], "decode_at": [9], "batch": [1, 8],
         "tensor_parallel": [1, 2], "devices": ["h100", "t4"], "scale": {"peak": 2.0},
         "objective": "cost",
     }  # fmt: skip
-    if rng.random() < 0.5:
+    deed = rng.randrange(4)
+    if deed == 0:
         value["transformers"] = [re.sub(r"\d+", lambda _: str(rng.choice(_SIZES)), shape)]
         value["prefill"] = [rng.choice(_SIZES)]
+    elif deed == 1:  # each number by itself may be asked
+        value |= {
+            name: [rng.choice((1, 3, 2**20, 2**40)) for _ in range(rng.randint(1, 3))]
+            for name in ("prefill", "decode_at", "batch", "tensor_parallel")
+        }
+        value["scale"] = {"peak": rng.choice(_FACTORS), "bandwidth": rng.choice(_FACTORS)}
+        value["objective"] = rng.choice(("latency", "cost", "throughput", "\x1b[2J"))
+    elif deed == 2:
+        value["transformers"] = [
+            f"name={rng.choice(_NASTY)},{shape}".replace("bf16", rng.choice(_DTYPES)),
+            _damaged(shape, rng),
+        ]
     else:
         _replace_any(value, rng)
     return _message(_bytes(value), "/v1/compare")

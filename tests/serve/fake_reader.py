@@ -46,5 +46,10 @@ def network(request: dict[str, Any], begin: Any) -> dict[str, Any]:
                          for device in request["devices"]]}  # fmt: skip
 
 
+def explain(request: dict[str, Any], begin: Any) -> dict[str, Any]:
+    asked = read(request, begin)["asked"]
+    return {"explained": [{**row, "model": request["folder"]} for row in asked]}
+
+
 if __name__ == "__main__":
-    serve({"read": read, "network": network}, lambda: None)
+    serve({"read": read, "network": network, "explain": explain}, lambda: None)

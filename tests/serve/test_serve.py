@@ -38,6 +38,7 @@ from tests.serve.serving import (
 LIMITS = {
     "most_body_bytes": 200_000, "most_programs": 40, "header_timeout_s": 0.5,
     "body_timeout_s": 0.5, "read_timeout_s": 1.0, "answer_timeout_s": 15, "most_waiting": 8,
+    "most_explaining": 3,
     "reload_s": 0.05,
 }  # fmt: skip
 
@@ -247,6 +248,41 @@ def test_overload_says_come_back_and_passes(url: str) -> None:
     assert statuses <= {200, 503, 504}
     assert all(b"retry-after: 1" in head for status, head in found if status == 503)
     assert client_of(url, tries=5).rank([leaves(1)])["order"] == [0]
+
+
+def test_predictions_go_on_while_explanations_fill_their_places(url: str) -> None:
+    programs = [{"tvmscript": "sleep 0.5"}]
+    client_of(url, tries=8).explain([{"tvmscript": "ok"}])  # its process has started
+
+    def explain(_: int) -> tuple[int, bytes]:
+        status, _, head = post(url, "/v1/explain", json.dumps({"programs": programs}).encode())
+        return status, head.lower()
+
+    with concurrent.futures.ThreadPoolExecutor(5) as pool:
+        asked = [pool.submit(explain, number) for number in range(5)]
+        _wait(lambda: sum(one.done() for one in asked) >= 2)  # two were refused at once
+        for _ in range(5):
+            assert client_of(url).predict([{"tvmscript": "ok"}])["predictions"][0]["latency_s"] > 0
+        assert not all(one.done() for one in asked)
+        found = [one.result() for one in asked]
+    assert sorted(status for status, _ in found) == [200, 200, 200, 503, 503]
+    assert all(b"retry-after: 1" in head for status, head in found if status == 503)
+    assert client_of(url).explain(programs)[0]["name"] == "sleep"
+
+
+@pytest.mark.slow
+def test_a_program_that_kills_its_explainer_costs_itself_only(url: str) -> None:
+    with pytest.raises(DataError, match="SIGSEGV"):
+        client_of(url).explain([{"tvmscript": "crash"}])
+    assert client_of(url, tries=8).explain([{"tvmscript": "ok"}])
+
+
+@pytest.mark.parametrize(
+    "limit", [{"workers": 0}, {"explainers": -1}, {"most_waiting": 0}, {"answer_timeout_s": 0.0}]
+)
+def test_limits_that_let_nobody_in_are_refused(limit: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="more than 0"):
+        ServeOptions(**limit)
 
 
 def test_other_names_than_this_machines_are_refused(url: str) -> None:

@@ -44,6 +44,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--workers", type=int, default=1, metavar="N", help="processes that read programs"
     )
     parser.add_argument(
+        "--explainers", type=int, default=1, metavar="N",
+        help="processes that say why programs take their time, each started when needed",
+    )  # fmt: skip
+    parser.add_argument(
         "--queue", type=int, default=256, metavar="N",
         help="requests under way at a time; more are told to come back (default: 256)",
     )  # fmt: skip
@@ -65,6 +69,7 @@ def run(args: argparse.Namespace) -> int:
     options = ServeOptions(
         models=tuple(args.model or ["pretrained"]), host=args.host, port=args.port,
         token_file=args.token_file, results=args.results, runs=args.runs, workers=args.workers,
+        explainers=args.explainers,
         most_waiting=args.queue, answer_timeout_s=args.timeout,
     )  # fmt: skip
     if not args.quiet:
