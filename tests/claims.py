@@ -38,10 +38,10 @@ _AROUND = 60
 _SHARE = re.compile(r"(?<![\w.])[\d,.]*\d %")
 _HEAD = """# Claims
 
-Every number of README.md and docs/accuracy.md that is a result, with the page and the place that it is from; made of
-`claims.yaml` by `make claims`, and `tests/test_claims.py` fails when they say another number than
-the page. The interval is the page's, 95 %: over seeds where it is `±`. `make evidence` says
-which pages are of today's code.
+Every number of README.md and docs/accuracy.md that is a result, with the page and the place that
+it is from; made of `claims.yaml` by `make claims`, and `tests/test_claims.py` fails when they say
+another number than the page. The interval is the page's, 95 %: over seeds where it is `±`.
+`make evidence` says which pages are of today's code.
 
 """
 

@@ -160,12 +160,11 @@ class ProgramReader:
 
         Raises:
             DataError: it is no network that is taken, or reading it was given up.
+            ServerError: too many others are explained or wait for that.
         """
         facts = {"path": str(path), "name": name, "folder": str(model[0]), "version": model[1]}
-        loop = asyncio.get_running_loop()
-        answer = await loop.run_in_executor(
-            self._threads, self._ask, "network", (), devices, facts, timeout_s
-        )
+        request = _request("network", (), devices, **facts)
+        answer = await self._explaining.run(lambda: self._explainers.ask(request, timeout_s))
         rows: list[dict[str, Any]] = answer["networks"]
         return rows
 
