@@ -156,7 +156,10 @@ def _columns(rows: Sequence[_Row]) -> list[Column]:
     known = [column for column in COLUMNS if column.key in found]
     others = [key for key in found if key not in _KNOWN]
     units = ("seconds" if key.endswith("_s") and "per_" not in key else "number" for key in others)
-    return known + [Column(key, key, unit, None) for key, unit in zip(others, units, strict=True)]
+    return known + [
+        Column(key, key.replace("_", " "), unit, None)
+        for key, unit in zip(others, units, strict=True)
+    ]
 
 
 def _line(model: str, rows: Sequence[_Row], columns: Sequence[Column]) -> dict[str, Any]:

@@ -160,7 +160,7 @@ class ProgramReader:
 
         Raises:
             DataError: it is no network that is taken, or reading it was given up.
-            ServerError: too many others are explained or wait for that.
+            ServerError: too much is explained or waits for that.
         """
         facts = {"path": str(path), "name": name, "folder": str(model[0]), "version": model[1]}
         request = _request("network", (), devices, **facts)
@@ -218,7 +218,8 @@ class _Processes:
             self._free.put(worker)
         if answer.outcome != "done":
             self.restarts += answer.outcome != "failed"
-            raise DataError(f"the programs cannot be read ({_why(answer)})")
+            what = "network" if request["op"] == "network" else "programs"
+            raise DataError(f"the {what} cannot be read ({_why(answer)})")
         return answer.value
 
 

@@ -50,6 +50,7 @@ def test_a_board_has_means_over_seeds_at_the_chosen_place(results: ResultsFolder
     assert [facet["chosen"] for facet in board["facets"]] == ["suite", "gpu", "task", "all", "test"]
     assert [facet["name"] for facet in board["facets"]] == list(FACETS)
     assert [one["key"] for one in board["columns"]] == ["mape", "own_s"]
+    assert board["columns"][1]["title"] == "own s"
     assert board["columns"][1]["unit"] == "seconds"
     line = board["lines"][0]
     assert (line["model"], line["seeds"], line["n"]) == ("ensemble", 3, 40)

@@ -52,4 +52,4 @@ def explain(request: dict[str, Any], begin: Any) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    serve({"read": read, "network": network, "explain": explain}, lambda: None)
+    serve({"read": read, "explain": explain, "network": network}, lambda: None)

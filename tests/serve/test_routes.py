@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -134,4 +135,4 @@ def test_a_server_without_them_says_how_to_have_them(tmp_path: Path) -> None:
     routes = {route.path: route.endpoint for route in app.routes if hasattr(route, "endpoint")}
     assert routes["/v1/runs"]().runs == []
     with pytest.raises(UsageError, match="--runs DIR"):
-        routes["/v1/runs/compared"](["one"])
+        asyncio.run(routes["/v1/runs/compared"](["one"]))

@@ -69,8 +69,7 @@ def run(args: argparse.Namespace) -> int:
     options = ServeOptions(
         models=tuple(args.model or ["pretrained"]), host=args.host, port=args.port,
         token_file=args.token_file, results=args.results, runs=args.runs, workers=args.workers,
-        explainers=args.explainers,
-        most_waiting=args.queue, answer_timeout_s=args.timeout,
+        explainers=args.explainers, most_waiting=args.queue, answer_timeout_s=args.timeout,
     )  # fmt: skip
     if not args.quiet:
         logging.getLogger("cdmpp.serve").setLevel(logging.INFO)

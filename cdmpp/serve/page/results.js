@@ -71,7 +71,7 @@ function draw() {
   const value = (line) => (place.sort === "model" ? line.model : line.values[column?.key]?.mean ?? null);
   const lines = place.sort ? board.lines.toSorted((a, b) => order(value(a), value(b), sign)) : board.lines;
   $("results-board").replaceChildren(
-    board.lines.length ? scrolling("Results", boardTable(columns, lines)) : el("p", {}, "Its numbers are not kept in a table here; see its page."),
+    board.lines.length ? scrolling("Table of results", boardTable(columns, lines)) : el("p", {}, "Its numbers are not kept in a table here; see its page."),
     el("p", { class: "soft" }, board.lines.length ? "Means over seeds ± the half width of their 95 % interval." : ""),
     ...said());
 }

@@ -102,6 +102,7 @@ function curves(runs) {
         svg("polyline", { class: `line-${place + 1} thin`, points: line(curve, "training_loss") }),
         svg("polyline", { class: `line-${place + 1}`, points: line(curve, "validation_loss") }),
       ])),
+    el("ul", { class: "legend", "aria-label": "Runs by colour" }, ...runs.map((one, place) => el("li", {}, mark(place), one.name))),
     el("p", { class: "soft" }, "Solid: validation; dashed: training. The losses of different kinds of models are not of one scale."),
   ];
 }

@@ -13,6 +13,7 @@ from cdmpp.errors import UsageError
 from cdmpp.files.places import shipped_places
 from cdmpp.report.run_comparison import RunsFolder
 from cdmpp.report.tidy_results import ResultsFolder
+from cdmpp.serve.gate import FewAtATime
 from cdmpp.serve.options import ServeOptions
 
 #: A report has its style inside, and nothing that runs.
@@ -20,6 +21,7 @@ _REPORT = {
     "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; sandbox"
 }
+_MOST_COMPARING = 16
 _Word = Annotated[str | None, Query(max_length=400)]
 _Name = Annotated[str, Query(min_length=1, max_length=400)]
 
@@ -105,6 +107,8 @@ def _add_results(app: FastAPI, results: ResultsFolder | None) -> None:
 
 
 def _add_runs(app: FastAPI, runs: RunsFolder | None) -> None:
+    threads = FewAtATime("comparing-runs", 1, _MOST_COMPARING)
+
     def known() -> RunsFolder:
         if runs is None:
             raise UsageError("the server shows no runs; start it with --runs DIR")
@@ -118,9 +122,10 @@ def _add_runs(app: FastAPI, runs: RunsFolder | None) -> None:
         return RunsAnswer(folder=str(runs.folder), runs=runs.runs())
 
     @app.get("/v1/runs/compared")
-    def compared(run: Annotated[list[_Name], Query(max_length=6)]) -> ComparedRunsAnswer:
+    async def compared(run: Annotated[list[_Name], Query(max_length=6)]) -> ComparedRunsAnswer:
         """Runs side by side: metrics, learning curves, errors by task, worst programs."""
-        return ComparedRunsAnswer(compared=known().compared(run))
+        found = await threads.run(lambda: known().compared(run))
+        return ComparedRunsAnswer(compared=found)
 
     @app.get("/v1/runs/report", response_class=FileResponse)
     def report(run: _Name) -> FileResponse:
