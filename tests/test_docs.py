@@ -18,6 +18,8 @@ _FILE = re.compile(
     r"(?<![\w/.-])(?:cdmpp|tvm_helper|tests|docs|configs)(?:/[\w-]+)+\.(?:py|md|ya?ml)\b"
 )
 _DOTTED = re.compile(r"(?<![\w/.])(?:cdmpp|tvm_helper|tests\.benchmarks)(?:\.\w+)+")
+_CODE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+_LINK_AND_ANCHOR = re.compile(r"\]\((?!https?:)([^)#\s]*)(#[^)\s]+)?\)")
 _LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)")
 
 
@@ -26,8 +28,30 @@ def test_what_a_page_names_is_there(page: Path) -> None:
     text = page.read_text("utf-8")
     missing = [name for name in _FILE.findall(text) if not (ROOT / name).exists()]
     missing += [name for name in _DOTTED.findall(text) if not _is_there(name)]
-    missing += [link for link in _LINK.findall(text) if not (page.parent / link).exists()]
     assert missing == []
+
+
+@pytest.mark.parametrize(
+    "page",
+    sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]),
+    ids=lambda page: page.relative_to(ROOT).as_posix(),
+)
+def test_links_lead_somewhere(page: Path) -> None:
+    text = _CODE.sub("", page.read_text("utf-8"))
+    missing = [
+        f"{link}{anchor}"
+        for link, anchor in _LINK_AND_ANCHOR.findall(text)
+        if not (page.parent / link).exists()
+        or (anchor and anchor[1:] not in _anchors(page.parent / link if link else page))
+    ]
+    assert missing == []
+
+
+def _anchors(page: Path) -> set[str]:
+    """Returns the anchors of a page's headings, as repository hosts and the site make them."""
+    headings = re.findall(r"^#+ (.*)$", _CODE.sub("", page.read_text("utf-8")), re.MULTILINE)
+    plain = (re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).lower() for heading in headings)
+    return {re.sub(r"[^\w\- ]", "", heading).strip().replace(" ", "-") for heading in plain}
 
 
 def _is_there(name: str) -> bool:
