@@ -140,5 +140,8 @@ def _featurise(dag: Dag, record: MeasureRecord) -> CompactAst | ReplayError:
         return error
     except RecursionError:
         return ReplayError("expression nested too deeply")
+    except (ArithmeticError, AssertionError, LookupError, TypeError, ValueError) as error:
+        # Steps that no Ansor writes can contradict each other in ways that nothing above looks for.
+        return ReplayError("steps contradict each other", f"{type(error).__name__}: {error}"[:80])
     reason = rejection(tree, record)
     return replace(ast, valid=reason is None, reject_reason=reason)

@@ -38,6 +38,8 @@ from tvm_helper.records.state import (
 )
 
 _SCOPE = "loop_scope"
+#: Nodes of an expression after inlining; those of real networks have some hundreds.
+MOST_NODES = 1 << 15
 
 
 def lower_record(dag: Dag, steps: Sequence[list[Any]], *, is_gpu: bool) -> LoopTree:
@@ -90,6 +92,8 @@ def _inline(state: ScheduleState) -> None:
         for reader in order[position + 1 :]:
             if buffer in reader.op.inputs:
                 new = tuple(_replace_loads(e, buffer, value_at) for e in reader.op.body)
+                if any(_is_too_large(expr) for expr in new):
+                    raise ReplayError("expression too large after inlining", reader.op.name)
                 inputs = [b for b in reader.op.inputs if b is not buffer]
                 inputs += [b for b in stage.op.inputs if b not in inputs]
                 reader.op = replace(reader.op, body=new, inputs=tuple(inputs))
@@ -104,6 +108,23 @@ def _replace_loads(
     if all(a is b for a, b in zip(args, expr.args, strict=True)):
         return expr
     return Expr(expr.op, expr.dtype, args, expr.value)
+
+
+def _is_too_large(expr: Expr) -> bool:
+    """Whether an expression has more nodes than may be walked, shared ones counted each time.
+
+    Stages that read their predecessor twice double it with every stage that is inlined.
+    """
+    sizes: dict[int, int] = {}
+
+    def size(node: Expr) -> int:
+        if not node.args:
+            return 1
+        if id(node) not in sizes:
+            sizes[id(node)] = 1 + sum(size(argument) for argument in node.args)
+        return sizes[id(node)]
+
+    return size(expr) > MOST_NODES
 
 
 def _rebase(stage: Stage) -> None:

@@ -32,6 +32,8 @@ ANNOTATIONS: dict[int, LoopKind] = {
     1: "unrolled", 2: "vectorized", 3: "parallel", 4: "vthread", 5: "blockIdx.x", 6: "threadIdx.x",
     7: "blockIdx.y", 8: "threadIdx.y", 9: "blockIdx.z", 10: "threadIdx.z",
 }  # fmt: skip
+#: Steps of a record; those of real ones are some hundred at most.
+MOST_STEPS = 4096
 THREAD_KINDS = frozenset(
     kind for kind in ANNOTATIONS.values() if "Idx" in kind or kind == "vthread"
 )
@@ -147,6 +149,8 @@ class ScheduleState:
             ReplayError: a step is unknown, malformed or refers to something that is not there.
         """
         for number, step in enumerate(steps):
+            if number == MOST_STEPS:
+                raise ReplayError("too many steps", f"{len(steps)}, at most {MOST_STEPS}")
             code = step[0] if isinstance(step, list) and step else None
             handler = _HANDLERS.get(code) if isinstance(code, str) else None
             if handler is None:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable
+from itertools import pairwise
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -25,7 +26,7 @@ from cdmpp.datasets.tenset.task_index import TaskIndex
 from cdmpp.errors import DataError, ReplayError
 from cdmpp.features.compact_ast import LEAF_EXTRA_COUNT, CompactAst
 from cdmpp.features.gpu_limits import GpuLimits, gpu_limits
-from cdmpp.features.program.expr import Buffer, Expr
+from cdmpp.features.program.expr import Buffer, Expr, int_var, load
 from cdmpp.records import MeasureRecord, TensetTask
 from tests.paths import ROOT, SHARED_DATA, shared
 from tests.tvm_helper.native.native_fuzz import (
@@ -46,7 +47,7 @@ from tvm_helper import featurise as featurise_module
 from tvm_helper.featurise import featurise_records, is_gpu_kind
 from tvm_helper.native import NativeBatch, NativeTask, Status, build, native_library
 from tvm_helper.native.build import FLAGS, NativeBuildError, is_ours, library_path
-from tvm_helper.records.dag import Dag, DagOp, parse_dag
+from tvm_helper.records.dag import Axis, Dag, DagOp, parse_dag
 
 LIMITS = GpuLimits(49152, 1024, 8)
 
@@ -471,3 +472,82 @@ def test_sanitizers_find_nothing(tmp_path: Path) -> None:
     counts = json.loads(done.stdout)
     assert counts["VALID"] > 2_500
     assert counts["FAILED"] > 10_000
+
+
+#: More than the native code's numbers hold, and more than a float.
+_HUGE = (2**63, -(2**63) - 1, 2**64, 10**400)
+
+
+def _places(value: Any, above: tuple[int, ...] = ()) -> Iterable[tuple[int, ...]]:
+    if isinstance(value, list):
+        for number, item in enumerate(value):
+            yield from _places(item, (*above, number))
+    elif type(value) is int:
+        yield above
+
+
+def _with(steps: list[Any], place: tuple[int, ...], value: int) -> list[Any]:
+    """Returns steps with another number at a place."""
+    changed = json.loads(json.dumps(steps))
+    inner = changed
+    for number in place[:-1]:
+        inner = inner[number]
+    inner[place[-1]] = value
+    return list(changed)
+
+
+def test_numbers_beyond_64_bits_get_the_same_sentence(library: Any) -> None:
+    for seed in fixture_seeds()[:6]:
+        programs = [
+            _with(seed.steps, place, value) for place in _places(seed.steps) for value in _HUGE
+        ]
+        batch = native_batch(NativeTask(seed.dag, library), seed, programs)
+        for number, steps in enumerate(programs):
+            expected = python_outcome(seed, steps)
+            assert expected is not None, f"another error than a reason: {steps}"
+            assert difference(batch, number, expected) is None, steps
+
+
+@pytest.mark.parametrize(("stages", "is_fine"), [(8, True), (20, False), (40, False)])
+def test_expressions_that_double_with_every_inlined_stage_end(
+    library: Any, stages: int, is_fine: bool
+) -> None:
+    buffers = [Buffer(f"B{number}", "float32", (8,)) for number in range(stages + 1)]
+    ops = [DagOp("B0", "placeholder", (buffers[0],))]
+    for before, after in pairwise(buffers):
+        read = load(before, (int_var("i"),))
+        twice = Expr("add", "float32", (read, read))
+        axes = (Axis("i", 8),)
+        ops.append(DagOp(after.name, "compute", (after,), axes, (), (twice,), None, (before,)))
+    steps = [["CI", number] for number in range(stages - 1, 0, -1)]
+    seed = Seed(Dag(tuple(ops), (stages,), (buffers[0], buffers[-1])), steps, False, None)
+    expected = python_outcome(seed, steps)
+    assert isinstance(expected, CompactAst) == is_fine
+    assert is_fine or expected == f"expression too large after inlining: B{stages}"
+    batch = native_batch(NativeTask(seed.dag, library), seed, [steps])
+    assert difference(batch, 0, expected) is None
+    assert int(batch.status[0]) != Status.DECLINED
+
+
+def test_a_record_of_too_many_steps_ends(library: Any) -> None:
+    steps = [["PR", 2, 0, "auto_unroll_max_step$16"]] * 5000
+    seed = Seed(matmul_relu(), steps, False, None)
+    expected = python_outcome(seed, steps)
+    assert expected == "too many steps: 5000, at most 4096"
+    batch = native_batch(NativeTask(seed.dag, library), seed, [steps, steps[:4096]])
+    assert difference(batch, 0, expected) is None
+    assert int(batch.status[0]) == Status.FAILED
+    assert difference(batch, 1, python_outcome(seed, steps[:4096])) is None
+
+
+def test_steps_that_contradict_each_other_are_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever a schedule does to the reference, the other records of its file go on."""
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise ZeroDivisionError("integer division")
+
+    monkeypatch.setattr(featurise_module, "lower_record", fail)
+    program = fixture_records()[0]
+    record = MeasureRecord("k", "llvm", "llvm", "d", (), tuple(program.steps), (), 0, 0, 0, "v0.6")
+    found = featurise_module._featurise(program.dag, record)
+    assert str(found) == "steps contradict each other: ZeroDivisionError: integer division"

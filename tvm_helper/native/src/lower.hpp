@@ -81,6 +81,7 @@ class Lowering {
 
   // Puts the bodies of inlined stages into their readers, last stage first.
   void inline_stages() {
+    sizes_.clear();
     const std::vector<StageId>& order = s_.lowering_order();
     for (size_t position = order.size(); position-- > 0;) {
       const Stage& stage = s_.stage(order[position]);
@@ -98,7 +99,12 @@ class Lowering {
         if (!reader.op->reads(inlined_buffer_)) continue;
         DagOp& changed = s_.change(*reader.op);
         replaced_.clear();
-        for (ExprId& body : changed.body) body = replace_loads(body);
+        for (ExprId& body : changed.body) {
+          body = replace_loads(body);
+          if (size_of(body) > kMostNodes) {
+            throw ReplayFailure{"expression too large after inlining", s_.name_of(reader)};
+          }
+        }
         changed.inputs.erase(
             std::find(changed.inputs.begin(), changed.inputs.end(), inlined_buffer_));
         const size_t before = changed.inputs.size();
@@ -128,6 +134,19 @@ class Lowering {
     }
     replaced_.set(id, result);
     return result;
+  }
+
+  // Nodes of an expression, shared ones counted each time, at most one more than the limit.
+  u32 size_of(ExprId id) {
+    const Node& node = p_.node(id);
+    if (node.arg_count == 0) return 1;
+    if (const u32* known = sizes_.find(id)) return *known;
+    u32 size = 1;
+    for (u32 i = 0; i < node.arg_count; ++i) {
+      size = std::min(size + size_of(p_.arg(id, i)), kMostNodes + 1);
+    }
+    sizes_.set(id, size);
+    return size;
   }
 
   // Lets every loop over a root iterator start at 0.
@@ -511,6 +530,8 @@ class Lowering {
   std::vector<u8> no_skip_;
   BufferId inlined_buffer_ = kNone;
   ExprId inlined_body_ = kNone;
+  static constexpr u32 kMostNodes = 1u << 15;
+  StampedMap<u32> sizes_;
   const std::vector<Axis>* inlined_axes_ = nullptr;
 };
 

@@ -115,6 +115,10 @@ class ScheduleState {
   void apply(const Record& record) {
     record_ = &record;
     for (u32 i = 0; i < record.steps.size(); ++i) {
+      if (i == kMostSteps) {
+        throw ReplayFailure{"too many steps", std::to_string(record.steps.size()) + ", at most " +
+                                                  std::to_string(kMostSteps)};
+      }
       step_ = record.steps[i];
       apply_step(i);
     }
@@ -122,6 +126,7 @@ class ScheduleState {
 
  private:
   static constexpr size_t kMaxIterators = 20000;
+  static constexpr u32 kMostSteps = 4096;
 
   struct {
     NameId outer, inner, dot, fused, cached, again, factored, partial, final, axis, singleton;
