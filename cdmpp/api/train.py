@@ -79,8 +79,9 @@ def train(
     )  # fmt: skip
 
     def read(options: TrainOptions) -> Samples:
-        if isinstance(dataset, Dataset) and dataset.labels == tuple(options.devices):
-            return dataset.samples
+        if isinstance(dataset, Dataset):
+            is_same = set(dataset.labels) == set(options.devices)
+            return (dataset if is_same else replace(dataset, labels=options.devices)).samples
         place = options.dataset or None
         return Dataset.read(place, options.devices, cache_dir=cache_dir, jobs=jobs).samples
 

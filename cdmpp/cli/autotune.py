@@ -24,7 +24,7 @@ from cdmpp.cli.shared.options import (
     command_line,
 )
 from cdmpp.cli.shared.progress import training_progress
-from cdmpp.cli.shared.samples import extracted, given_data
+from cdmpp.cli.shared.samples import dataset_of, given_data
 from cdmpp.cli.shared.tables import print_metric_tables
 from cdmpp.config import load_config
 from cdmpp.datasets.cache import load_samples
@@ -93,11 +93,11 @@ def run(args: argparse.Namespace) -> int:
         options = replace(options, pruner=replace(options.pruner, kind=args.pruner))
     check_options(options)  # before anything is extracted
     out = args.out or Path("runs") / f"autotune-{options.name}"
-    folder = extracted(
+    folder = dataset_of(
         options.train.dataset, options.train.devices, cache_dir=args.cache,
         network_info=args.network_info, jobs=args.jobs, may_install=not args.no_install,
         is_quiet=args.json or args.quiet,
-    )  # fmt: skip
+    ).folder  # fmt: skip
     source = Source(load_samples, folder, list(options.train.devices) or None)
     study = run_study(
         options,

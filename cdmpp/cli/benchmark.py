@@ -20,7 +20,7 @@ from cdmpp.cli.shared.options import (
     command_line,
     parse_seeds,
 )
-from cdmpp.cli.shared.samples import extracted, given_data
+from cdmpp.cli.shared.samples import dataset_of, given_data
 from cdmpp.config import load_config
 from cdmpp.datasets.find import shipped_folders
 from cdmpp.errors import UsageError
@@ -123,12 +123,12 @@ def run(args: argparse.Namespace) -> int:
                 file=sys.stderr,
             )
         folders = {
-            name: extracted(
+            name: dataset_of(
                 place, devices, cache_dir=args.cache, network_info=args.network_info,
                 # None, or all in this process, says nothing about extraction.
                 jobs=args.jobs or None, may_install=not args.no_install,
                 is_quiet=args.json or args.quiet,
-            )
+            ).folder
             for name, place in places.items()
         }  # fmt: skip
         run_suite(

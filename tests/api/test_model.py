@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import cdmpp
 from cdmpp.cli.main import main
 from cdmpp.datasets.tenset.folder import default_dataset_dir
 from cdmpp.errors import DataError, DeviceError, UsageError
+from tests.paths import ROOT
 from tests.tvm_helper.programs.test_network_tasks import onnx_file
 from tests.tvm_helper.search.fixtures import DEVICE, matmul, train_into
 
@@ -132,6 +135,19 @@ def test_records_are_those_of_the_command(model, run, records, capsys):
         capsys, "predict", "--model", run, "--records", records, "--device", OTHER
     )
     assert all(one.measured_s is None for one in elsewhere)
+
+
+def test_records_and_samples_need_no_tvm(model, run, records):
+    code = (
+        "import sys\n"
+        "sys.modules['tvm'] = sys.modules['tvm_ffi'] = None\n"
+        "import cdmpp\n"
+        f"print(cdmpp.load({str(run)!r}).predict({str(records)!r})[0].latency_s)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert float(done.stdout) == pytest.approx(model.predict(records)[0].latency_s)
 
 
 def test_networks_are_those_of_the_command(model, run, tmp_path, capsys):

@@ -37,9 +37,16 @@ def test_a_run_is_that_of_the_command(tiny_dataset, tmp_path, capsys):
     assert cdmpp.load(again).trained().card == model.card
 
 
-def test_a_dataset_is_read_once_and_settings_are_checked(tiny_dataset, tmp_path):
-    data = cdmpp.Dataset.read(tiny_dataset, "epyc-avx2-1c", cache_dir=tmp_path, jobs=1)
-    model = cdmpp.train(data, model="constant", out=tmp_path / "run", settings=SETTINGS)
+def test_a_dataset_is_read_once_and_settings_are_checked(tiny_dataset, tmp_path, monkeypatch):
+    data = cdmpp.Dataset.read(tiny_dataset, cache_dir=tmp_path / "cache", jobs=1)
+    monkeypatch.chdir(tmp_path / "cache")  # where nothing is, or would be, extracted
+    monkeypatch.setattr(cdmpp.Dataset, "read", None)
+    both = cdmpp.train(data, model="constant", out=tmp_path / "both", settings=SETTINGS)
+    assert both.devices == data.devices
+    model = cdmpp.train(
+        data, device=data.devices[1], model="constant", out=tmp_path / "run", settings=SETTINGS
+    )
+    assert model.devices == data.devices[1:]
     assert model.predict(data)[0].latency_s > 0
     with pytest.raises(UsageError, match=r"unknown setting gbdt\.tree, did you mean gbdt\.trees"):
         cdmpp.train(data, out=tmp_path / "other", settings={"gbdt": {"tree": 3}})

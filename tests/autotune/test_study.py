@@ -346,7 +346,9 @@ def test_a_url_of_a_storage_that_fails_under_load_is_refused(tmp_path):
 @pytest.mark.slow
 def test_the_command_tunes_trains_and_reports(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("cdmpp.cli.autotune.load_samples", load)
-    monkeypatch.setattr("cdmpp.cli.autotune.extracted", lambda *args, **kwargs: Path("unused"))
+    monkeypatch.setattr(
+        "tvm_helper.extract.extracted_folder", lambda *args, **kwargs: Path("unused")
+    )
     out = tmp_path / "out"
     words = [
         "autotune", "--model", "gbdt", "--trials", "3", "--pruner", "none", "--out", str(out),

@@ -29,7 +29,7 @@ def test_measured_transformers_are_answered_better_than_by_their_roofline() -> N
     [("resnet50", 25_557_032), ("bert_large", 302_309_376 + 30_522 * 1024 + 2 * 1024)],
 )
 def test_the_networks_of_the_guide_are_the_published_ones(name: str, parameters: int) -> None:
-    factory = load_factory(f"{ROOT / 'docs' / 'examples' / 'networks.py'}:{name}")
+    factory = load_factory(f"{ROOT / 'examples' / 'networks.py'}:{name}")
     with torch.device("meta"):
         module = factory()
     assert sum(one.numel() for one in module.parameters()) == parameters

@@ -8,14 +8,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from cdmpp.api.dataset import Dataset
 from cdmpp.cli.shared.options import labels_of
 from cdmpp.cli.shared.progress import progress
-from cdmpp.datasets import cache
 from cdmpp.datasets.extraction.extract import ExtractProgress
 from cdmpp.datasets.find import registered_label
 from cdmpp.datasets.samples import Samples
 from cdmpp.timing.stats import timer
-from tvm_helper.extract import extracted_folder
 from tvm_helper.legacy.setup import ready_environment
 
 
@@ -46,19 +45,18 @@ def samples_of(
     may_install: bool = True,
     is_quiet: bool,
 ) -> Samples:
-    """Returns the samples of a dataset on some devices (none = all); arguments as of `extracted`.
+    """Returns the samples of a dataset on some devices (none = all); arguments as of `dataset_of`.
 
     Raises:
         DataError: the dataset or a device is missing, or nothing in it is usable.
     """
-    folder = extracted(
+    return dataset_of(
         dataset, devices, cache_dir=cache_dir, network_info=network_info, jobs=jobs,
         may_install=may_install, is_quiet=is_quiet,
-    )  # fmt: skip
-    return cache.load_samples(folder, list(devices) or None)
+    ).samples  # fmt: skip
 
 
-def extracted(
+def dataset_of(
     dataset: Path | str | None,
     devices: Sequence[str] = (),
     *,
@@ -67,8 +65,8 @@ def extracted(
     jobs: int | None = None,
     may_install: bool = True,
     is_quiet: bool,
-) -> Path:
-    """Returns `tvm_helper.extract.extracted_folder`, with its progress.
+) -> Dataset:
+    """Returns `Dataset.read`, with its progress.
 
     Args:
         dataset: empty or None = what has the devices, or the shipped default dataset.
@@ -80,9 +78,8 @@ def extracted(
         UsageError: the logs need the side environment, and it cannot or may not be built.
     """
     with extraction_progress(is_quiet=is_quiet) as show:
-        return extracted_folder(
-            Path(dataset) if dataset else None, list(devices) or None,
-            cache_dir=cache_dir, network_info=network_info, jobs=jobs,
+        return Dataset.read(
+            dataset, devices, network_info=network_info, cache_dir=cache_dir, jobs=jobs,
             prepare=prepared(may_install=may_install), on_progress=show,
         )  # fmt: skip
 

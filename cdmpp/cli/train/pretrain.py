@@ -14,7 +14,7 @@ from cdmpp.cli.shared.options import (
     command_line,
 )
 from cdmpp.cli.shared.progress import training_progress
-from cdmpp.cli.shared.samples import extracted
+from cdmpp.cli.shared.samples import dataset_of
 from cdmpp.config import load_config
 from cdmpp.datasets.extraction.merge import merged_folder
 from cdmpp.files.places import package_folder
@@ -69,7 +69,9 @@ def run(args: argparse.Namespace) -> int:
     given = {"seed": args.seed}
     options = load_config(TrainOptions, args.config, overrides=args.set, given=given)
     folders = [
-        extracted(place, cache_dir=args.cache, jobs=args.jobs, is_quiet=args.json or args.quiet)
+        dataset_of(
+            place, cache_dir=args.cache, jobs=args.jobs, is_quiet=args.json or args.quiet
+        ).folder
         for place in (None, *args.data)
     ]
     samples, others = shippable_samples(
