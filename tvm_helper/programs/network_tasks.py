@@ -159,7 +159,7 @@ def network_of_onnx(model: Any, name: str) -> Any:
     try:
         return from_onnx(model, keep_params_in_input=False)
     except Exception as error:  # TVM raises whatever its importer does
-        operators = sorted({node.op_type for node in model.graph.node})
+        operators = sorted({str(node.op_type) for node in model.graph.node})
         raise DataError(
             f"{name}: TVM cannot import the network ({last_line(error)}); its operators are "
             f"{', '.join(operators)}"

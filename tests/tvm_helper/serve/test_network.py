@@ -130,6 +130,14 @@ def test_a_saved_program_is_read_where_nothing_in_it_would_run(tmp_path: Path) -
         network_rows(str(other), "mine", [get_device(DEVICE)], trained)
 
 
+def test_names_of_operators_that_are_no_text_are_one_sentence(tmp_path: Path) -> None:
+    nodes: list[Node] = [("Relu", ["x"], ["a"], {}), ("Sigmoid", ["a"], ["y"], {})]
+    path = write_onnx(tmp_path / "net.onnx", nodes, {}, x=(1, 8), y=(1, 8))
+    path.write_bytes(path.read_bytes().replace(b"Relu", b"Rel\xff"))
+    with pytest.raises(DataError, match=r"^net: TVM cannot import the network"):
+        network_rows(str(path), "net", [], None)  # type: ignore[arg-type]
+
+
 def test_what_is_no_onnx_file_is_named_as_it_was_sent(tmp_path: Path) -> None:
     path = tmp_path / "0123.onnx"
     path.write_bytes(b"\x80\x04cposix\nsystem\n")
