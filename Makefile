@@ -14,7 +14,7 @@ TRIALS ?= 32
 DEVICE_DATA = $(if $(wildcard $(AUTOTVM)/manifest.json),--data autotvm=$(AUTOTVM))
 export OMP_NUM_THREADS ?= 2
 
-.PHONY: bench-sealed docker-steps bench-serve bench-by-name bench-autotune ablation priors bench-embedding bench-models bench-scoring tune-peers tables pretrained leaderboard bench-extract bench-conv bench-operators bench-bounds bench-search bench-replay data-a100 legacy-env ansor-test bench-ansor help venv demo test check exhaustive lines structure lint format bench golden report clean notebook lock licences claims evidence docs
+.PHONY: bench-sealed docker-steps bench-serve bench-by-name bench-autotune ablation priors bench-embedding bench-models bench-scoring tune-peers tables pretrained leaderboard bench-extract bench-conv bench-operators bench-bounds bench-search bench-replay data-a100 legacy-env ansor-test bench-ansor help venv demo test check exhaustive lines structure lint format bench golden report clean notebook lock licences claims evidence docs attack
 
 help:
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -120,6 +120,10 @@ bench-modules: $(STAMP) ## measure featurising modules in TVM's hands, beside TV
 
 bench-scoring: $(STAMP) ## time scoring of search candidates beside TVM's XGBModel (MODEL=RUN)
 	OMP_NUM_THREADS=1 taskset -c 0 $(BIN)/python -m tests.benchmarks.scoring_speed --model $(MODEL) --out docs/results
+
+ATTACK_CASES ?= 1000000
+attack: $(STAMP) ## mutated and hand-made data at every reader, resumable (hours on one core; ATTACK_CASES=1000 a campaign is minutes): docs/results/fuzz.*
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz.attack --most $(ATTACK_CASES) --page docs/results
 
 SERVE_SECONDS ?= 60
 bench-serve: $(STAMP) ## attack and load a server on this machine's loopback (10 minutes of two quiet cores): docs/results/serve.*

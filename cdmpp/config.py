@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 import os
 import types
 import typing
@@ -18,6 +19,8 @@ import yaml
 
 from cdmpp.errors import UsageError
 from cdmpp.files.places import given_or_shipped
+from cdmpp.files.yaml_text import parse_yaml
+from cdmpp.text import shortened
 
 Config = TypeVar("Config")
 
@@ -100,14 +103,13 @@ def read_yaml(path: Path) -> dict[str, Any]:
         UsageError: unreadable, not YAML, or no mapping.
     """
     try:
-        value = yaml.safe_load(given_or_shipped(path).read_text(encoding="utf-8"))
+        value = parse_yaml(given_or_shipped(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(
             f"{path}: cannot read the configuration ({error.strerror}); give an existing YAML file"
         ) from None
-    except (ValueError, yaml.YAMLError) as error:
-        detail = " ".join(str(error).split())
-        raise UsageError(f"{path}: not YAML ({detail[:200]}); correct the file") from None
+    except ValueError as error:
+        raise UsageError(f"{path}: not YAML ({error}); correct the file") from None
     if value is None:
         return {}
     if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
@@ -123,8 +125,8 @@ def _apply_override(values: dict[str, Any], override: str) -> None:
     if not separator or not all(parts):
         raise UsageError(f"override {override!r}: expected NAME=VALUE, e.g. --set training.seed=1")
     try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError:
+        value = parse_yaml(text)
+    except ValueError:
         value = text
     target = values
     for part in parts[:-1]:
@@ -240,13 +242,12 @@ def _convert_scalar(hint: Any, value: Any, *, where: str) -> Any:
     if hint is int and isinstance(value, int) and not isinstance(value, bool):
         return value
     if hint is float and not isinstance(value, bool):
-        if isinstance(value, (int, float)):
-            return float(value)
-        if isinstance(value, str):  # YAML reads 1e-3 as text
-            try:
-                return float(value)
-            except ValueError:
-                pass
+        try:
+            number = float(value)  # YAML reads 1e-3 as text
+        except (TypeError, ValueError, OverflowError):
+            number = math.nan
+        if math.isfinite(number):
+            return number
     if hint is str and isinstance(value, str):
         return value
     if isinstance(hint, type) and issubclass(hint, Path) and isinstance(value, (str, Path)):
@@ -260,8 +261,7 @@ def _wrong(where: str, value: Any, expected: str) -> UsageError:
 
 
 def _show(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+    return shortened(repr(value), 60)
 
 
 def _plain(value: Any) -> Any:

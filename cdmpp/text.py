@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import re
 import shutil
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
@@ -17,6 +18,15 @@ Paint = Callable[[int, int, str], str]
 _GAP = "  "
 #: Tables that one may become before its rows turn into lines.
 _MOST_PARTS = 3
+
+#: What steers a terminal, or hides what a text says: controls, and marks of the direction.
+_UNPRINTABLE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+#: What would be a tag where Markdown is shown.
+_TAG = re.compile(r"<(?=[A-Za-z/!?])")
+#: What a spreadsheet takes for a formula.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 #: Columns of every results file: one value a row.
 TIDY_COLUMNS = (
@@ -71,6 +81,11 @@ def shortened(text: str, width: int) -> str:
     return text if len(text) <= width else f"{text[: width - 3]}..."
 
 
+def printable(text: str) -> str:
+    """Returns a text as it may be shown: what is no character to read stands there as its code."""
+    return _UNPRINTABLE.sub(lambda found: ascii(found.group())[1:-1], text)
+
+
 def aligned(
     rows: Sequence[Sequence[str]],
     sides: str = "l",
@@ -92,6 +107,7 @@ def aligned(
         paint: puts colour on a padded cell.
     """
     width = shutil.get_terminal_size().columns if width is None else width
+    rows = [[" ".join(printable(cell).split("\n")) for cell in row] for row in rows]
     key %= len(rows[0])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     parts = _parts(widths, key, width)
@@ -161,18 +177,34 @@ def markdown_table(titles: Sequence[str], rows: Iterable[Sequence[str]], sides: 
     """
     padded = sides.ljust(len(titles), sides[-1:])[: len(titles)] if sides else ""
     marks = [":--" if side == "l" else "--:" for side in padded] or [" --- "] * len(titles)
-    lines = [[cell.replace("|", "\\|") for cell in row] for row in (titles, *rows)]
+    lines = [[markdown_text(cell).replace("|", "\\|") for cell in row] for row in (titles, *rows)]
     texts = [f"| {' | '.join(cells)} |" for cells in lines]
     return "\n".join([texts[0], f"|{'|'.join(marks)}|", *texts[1:]])
 
 
+def markdown_text(text: str) -> str:
+    """Returns a text as one line of Markdown in which nothing is a tag."""
+    return _TAG.sub("&lt;", " ".join(printable(text).split("\n")))
+
+
 def csv_text(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Returns a table as CSV with titles; None is empty."""
+    """Returns a table as CSV with titles; None is empty, and no text is a formula."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
-    writer.writerows(rows)
+    writer.writerows([_plain_cell(cell) for cell in row] for row in rows)
     return text.getvalue()
+
+
+def _plain_cell(cell: object) -> object:
+    if not isinstance(cell, str):
+        return cell
+    cell = printable(cell)
+    try:
+        float(cell)
+    except ValueError:
+        return f"'{cell}" if cell.startswith(_FORMULA) else cell
+    return cell
 
 
 def tidy_csv(rows: Iterable[Sequence[Any]]) -> str:

@@ -12,6 +12,7 @@ from cdmpp import __version__
 from cdmpp.cli.commands import COMMANDS, MAINTAINERS_COMMANDS, CommandParser, add_commands
 from cdmpp.cli.guide import questions_text
 from cdmpp.errors import CdmppError
+from cdmpp.text import printable
 
 _EXIT_INTERRUPTED = 130
 _EXIT_BROKEN_PIPE = 141
@@ -26,19 +27,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     Args:
         argv: arguments without the program's name; None = those of the process.
     """
-    args = build_parser().parse_args(argv)
-    if args.command is None:
-        print(questions_text())
-        return 0
-    _set_up_logging(args.verbose, is_quiet=args.quiet)
-    is_timed = getattr(args, "profile", False)
     try:
-        code: int = _timed(args.command, lambda: args.run(args)) if is_timed else args.run(args)
-    except CdmppError as error:
-        if args.verbose > 1:
-            raise
-        print(f"cdmpp: error: {error}", file=sys.stderr)
-        return error.exit_code
+        args = build_parser().parse_args(argv)
+        if args.command is None:
+            print(questions_text())
+            return 0
+        _set_up_logging(args.verbose, is_quiet=args.quiet)
+        is_timed = getattr(args, "profile", False)
+        try:
+            code: int = _timed(args.command, lambda: args.run(args)) if is_timed else args.run(args)
+        except CdmppError as error:
+            if args.verbose > 1:
+                raise
+            print(printable(f"cdmpp: error: {error}"), file=sys.stderr)
+            return error.exit_code
     except KeyboardInterrupt:
         print("cdmpp: interrupted; run the same command again to continue", file=sys.stderr)
         return _EXIT_INTERRUPTED
@@ -85,11 +87,21 @@ def _timed(command: str, run: Callable[[], int]) -> int:
         print(global_stats().tree_text(), file=sys.stderr)
 
 
+class PrintableFormatter(logging.Formatter):
+    """Lines of the log in which no name steers the terminal."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Returns the line."""
+        return printable(super().format(record))
+
+
 def _set_up_logging(verbosity: int, *, is_quiet: bool) -> None:
     level = logging.ERROR if is_quiet else logging.WARNING
     if verbosity:
         level = logging.DEBUG if verbosity > 1 else logging.INFO
-    logging.basicConfig(level=level, format="cdmpp: %(levelname)s: %(message)s", stream=sys.stderr)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(PrintableFormatter("cdmpp: %(levelname)s: %(message)s"))
+    logging.basicConfig(level=level, handlers=[handler])
     logging.getLogger("cdmpp").setLevel(level)
 
 

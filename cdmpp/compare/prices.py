@@ -9,12 +9,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from cdmpp.devices.device_file import nearest
 from cdmpp.devices.registry import find_device, load_aliases, load_registry
 from cdmpp.errors import DataError, UsageError
 from cdmpp.files.places import package_folder
+from cdmpp.files.yaml_text import parse_yaml
 
 #: All costs are told in it.
 CURRENCY = "USD"
@@ -125,10 +124,9 @@ def _keep_lowest(found: dict[str, Price], more: Mapping[str, Price]) -> None:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        detail = " ".join(str(error).split())
-        raise DataError(f"{path}: cannot read the prices ({detail[:200]})") from None
+        content = parse_yaml(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: cannot read the prices ({error})") from None
     if not isinstance(content, dict) or "devices" not in content:
         raise DataError(f"{path}: expected {', '.join(_FACTS)} and `devices` (label -> per_hour)")
     for key in content:

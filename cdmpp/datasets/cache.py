@@ -161,6 +161,12 @@ def _build(extracted_dir: Path, manifest: dict[str, Any], folder: Path) -> None:
         raise DataError(
             f"{folder.parent}: cannot write the training cache ({error.strerror or error})"
         ) from None
+    except (ValueError, TypeError, LookupError, OverflowError) as error:  # of values, not of bytes
+        why = " ".join(str(error).split())[:200]
+        raise DataError(
+            f"{extracted_dir}: its tables do not fit together ({why}); run again: cdmpp dataset "
+            f"extract --out {extracted_dir}"
+        ) from None
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     remove_abandoned(folder.parent)
@@ -244,6 +250,8 @@ def _write_lists(
             if not array.size:
                 continue
             values = _values(part[name]).reshape(-1, *array.shape[1:])
+            if values.dtype.kind == "f" and not np.isfinite(values).all():
+                raise ValueError(f"{name} has numbers that are not finite")
             start = position[name]
             array[start : start + len(values)] = values
             position[name] = start + len(values)

@@ -8,10 +8,9 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, cast
 
-import yaml
-
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DeviceError
+from cdmpp.files.yaml_text import parse_yaml
 
 DeviceKind = Literal["gpu", "cpu", "accelerator"]
 
@@ -70,13 +69,9 @@ def read_device_file(path: Path) -> DeviceFile:
         DeviceError: unreadable, an unknown field, a value of the wrong type or without a source.
     """
     try:
-        # The C form of the safe loader where there is one: this runs at the start of many commands.
-        content = yaml.load(
-            path.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-        )
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        detail = " ".join(str(error).split())
-        raise DeviceError(f"{path}: cannot read the device file ({detail[:200]})") from None
+        content = parse_yaml(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DeviceError(f"{path}: cannot read the device file ({error})") from None
     if not isinstance(content, dict) or not isinstance(content.get("devices"), dict):
         raise DeviceError(f"{path}: expected a mapping with `devices` (label -> fields)")
     common = content.get("common") or {}
@@ -161,7 +156,7 @@ def _typed(name: str, value: Any, where: str) -> str | int | float:
         return str(value)
     try:
         number = float(value)  # YAML reads 2.3e9 as text
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = 0.0
     if isinstance(value, bool) or not 0 < number < float("inf"):
         raise DeviceError(

@@ -73,6 +73,7 @@ def device_vector(spec: DeviceSpec) -> NDArray[np.float32]:
 def _capability(text: str | None) -> float | None:
     """Returns a CUDA compute capability such as `7.5` as 0.75; None for other names (`gfx906`)."""
     try:
-        return float(text) / 10 if text else None
+        number = float(text or "")
     except ValueError:
         return None
+    return number / 10 if 0 < number < 100 else None

@@ -162,10 +162,10 @@ def read_json(path: Path, *, what: str, hint: str, format: str | int | None = No
         DataError: the file is missing, is not JSON or has another format.
     """
     try:
-        value = json.loads(path.read_text("utf-8"))
+        value = json.loads(path.read_text("utf-8"), parse_constant=_no_number)
     except OSError as error:
         raise DataError(f"no {what} at {path} ({error.strerror or error}); {hint}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"the {what} {path} is damaged ({error}); {hint}") from error
     if format is not None:
         is_object = isinstance(value, dict)
@@ -173,6 +173,10 @@ def read_json(path: Path, *, what: str, hint: str, format: str | int | None = No
             got = repr(value.get("format")) if is_object else type(value).__name__
             raise DataError(f"{path} has format {got}, expected {format!r} ({what}); {hint}")
     return value
+
+
+def _no_number(text: str) -> float:
+    raise ValueError(f"{text} in JSON; expected a finite number")
 
 
 def remove_abandoned(folder: Path, pattern: str = "*.tmp") -> None:

@@ -26,6 +26,10 @@ _GZIP_MAGIC = b"\x1f\x8b"
 _REFUSED_OPCODES = frozenset(
     {"PERSID", "BINPERSID", "EXT1", "EXT2", "EXT4", "NEXT_BUFFER", "READONLY_BUFFER"}
 )
+#: Operations that make of parts what can be hashed.
+_HASHED = frozenset({"TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "FROZENSET"})
+#: Parts of a tuple, those of its parts included and counted as often as they are met.
+_MOST_PARTS = 10_000_000
 _LOAD_ERRORS = (
     pickle.UnpicklingError, EOFError, ValueError, TypeError, AttributeError, LookupError,
     OverflowError, MemoryError, RecursionError,
@@ -236,14 +240,62 @@ def _read_bytes(path: Path, file_format: PickleFormat) -> bytes:
 
 
 def _check_opcodes(data: bytes) -> None:
-    """Walks the pickle without running it; refuses outside references and absurd memo sizes.
+    """Walks the pickle without running it; refuses outside references, absurd memo sizes and
+    tuples that hold each other so often that a hash of them takes for ever.
 
     The memo is an array that grows to the largest index, so that nine bytes could ask for
     gigabytes.
     """
+    stack = _Stack()
     for opcode, argument, _ in pickletools.genops(data):
         if opcode.name in _REFUSED_OPCODES:
             raise pickle.UnpicklingError(f"operation {opcode.name} is not allowed")
         is_put = opcode.name in ("PUT", "BINPUT", "LONG_BINPUT")
         if is_put and argument is not None and argument > len(data):
             raise pickle.UnpicklingError(f"memo index {argument} in {len(data)} bytes")
+        stack.do(opcode, argument)
+
+
+class _Stack:
+    """The stack of a pickle, of every value only its size: the objects that a walk through it would
+    meet. What cannot be hashed, and everything that is no tuple or frozen set, is one.
+    """
+
+    def __init__(self) -> None:
+        self._sizes: list[int] = []
+        self._marks: list[int] = []
+        self._memo: dict[Any, int] = {}
+
+    def do(self, opcode: pickletools.OpcodeInfo, argument: Any) -> None:
+        """Follows one operation.
+
+        Raises:
+            pickle.UnpicklingError: a value is larger than any should be.
+        """
+        name, sizes = opcode.name, self._sizes
+        if name == "MARK":
+            self._marks.append(len(sizes))
+        elif name in ("BINGET", "LONG_BINGET", "GET"):
+            sizes.append(self._memo.get(argument, 1))
+        elif name in ("BINPUT", "LONG_BINPUT", "PUT", "MEMOIZE"):
+            self._memo[len(self._memo) if name == "MEMOIZE" else argument] = sizes[-1]
+        elif name == "DUP":
+            sizes.append(sizes[-1])
+        elif name == "POP" and self._marks and self._marks[-1] == len(sizes):
+            self._marks.pop()
+        else:
+            size = 1 + sum(self._taken(opcode))
+            has_parts = name in _HASHED
+            if has_parts and size > _MOST_PARTS:
+                raise pickle.UnpicklingError(f"a tuple of more than {_MOST_PARTS} parts")
+            sizes.extend([size if has_parts else 1] * len(opcode.stack_after))
+
+    def _taken(self, opcode: pickletools.OpcodeInfo) -> list[int]:
+        """Removes what an operation takes from the stack, and returns it."""
+        before = opcode.stack_before
+        start = len(self._sizes) - len(before)
+        if pickletools.markobject in before:
+            start = self._marks.pop() - before.index(pickletools.markobject)
+        taken = self._sizes[max(start, 0) :]
+        del self._sizes[max(start, 0) :]
+        return taken

@@ -67,12 +67,15 @@ def _load(networks: Mapping[str, nn.Module], directory: Path, train_command: str
     path = directory / FILE_NAME
     try:
         weights = load_file(path)
+        odd = [name for name, value in weights.items() if not value.isfinite().all()]
+        if odd:
+            raise RuntimeError(f"{odd[0]} has numbers that are not finite")
         for start, network in networks.items():
             own = {
                 key.removeprefix(start): v for key, v in weights.items() if key.startswith(start)
             }
             network.load_state_dict(own)
-    except (OSError, SafetensorError, RuntimeError) as error:
+    except (OSError, SafetensorError, RuntimeError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
         raise DataError(
             f"cannot read the weights {path} ({reason}); train again with `{train_command}`"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from cdmpp.files.places import package_folder
 from cdmpp.report.tables import Table
-from cdmpp.text import markdown_table
+from cdmpp.text import markdown_table, markdown_text
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def _marked(line: ListingLine) -> str:
 
 
 def _list(points: Sequence[str]) -> str:
-    return "\n".join(f"- {point}" for point in points)
+    return "\n".join(f"- {markdown_text(point)}" for point in points)
 
 
 def _table(table: Table) -> str:

@@ -321,7 +321,7 @@ def _read_card(directory: Path) -> tuple[ModelCard, Any]:
 def _damage_named(directory: Path) -> Iterator[None]:
     try:
         yield
-    except (KeyError, TypeError, AttributeError) as error:
+    except (LookupError, TypeError, AttributeError, ValueError, OverflowError) as error:
         path = Path(directory) / "model.json"
         raise DataError(f"{path} is damaged ({error!r}); {_HINT}") from error
 

@@ -41,7 +41,7 @@ _VALUES = (
     "A" * 9000, "5", "Bearer x", "text/plain",
 )  # fmt: skip
 _SIZES = (0, 1, 7, 2**31, 2**40, 10**30, -1)
-_FACTORS = (1e-3, 0.5, 1000.0, 1e-320, 1e6, -1.0, 0.0)
+_FACTORS = (1e-3, 0.5, 2.0, 30.0, 1000.0, 1e-320, 1e6, -1.0)
 _DTYPES = ("bf16", "fp8", "fp32", "int4", "float64", "\u202e", "")
 #: Numbers that are none, where JSON has no word for them.
 _NO_NUMBERS = re.compile(rb"[:\[, ](NaN|-?Infinity)\b")
@@ -105,7 +105,7 @@ def attack(
     }
     weights = [26, 26, 18, 10, 6, 4]
     if scripts:
-        kinds["script"] = lambda: _post([{"tvmscript": _damaged(SCRIPT, rng)}], device, rng)
+        kinds["script"] = lambda: _post([{"tvmscript": damaged_text(SCRIPT, rng)}], device, rng)
         weights.append(8)
     if tir_json:
         kinds["tir json"] = lambda: _post(
@@ -167,7 +167,7 @@ def _damaged_question(device: str, rng: random.Random, tir_json: Sequence[str]) 
     if tir_json and rng.random() < 0.3:
         entry = {"tir_json": _damaged_graph(rng.choice(tir_json), rng)}
     else:
-        entry = {"tvmscript": _damaged(SCRIPT, rng)}
+        entry = {"tvmscript": damaged_text(SCRIPT, rng) if rng.random() < 0.8 else SCRIPT}
     value = {"programs": [entry], "devices": [device] * rng.randint(1, 3), "model": None}
     if rng.random() < 0.3:
         _replace_any(value, rng)
@@ -226,7 +226,7 @@ def _damaged_comparison(rng: random.Random) -> bytes:
         value["prefill"] = [rng.choice(_SIZES)]
     elif deed == 1:  # each number by itself may be asked
         value |= {
-            name: [rng.choice((1, 3, 2**20, 2**40)) for _ in range(rng.randint(1, 3))]
+            name: [rng.choice((1, 2, 8, 64, 2**20, 2**40)) for _ in range(rng.randint(1, 3))]
             for name in ("prefill", "decode_at", "batch", "tensor_parallel")
         }
         value["scale"] = {"peak": rng.choice(_FACTORS), "bandwidth": rng.choice(_FACTORS)}
@@ -234,7 +234,7 @@ def _damaged_comparison(rng: random.Random) -> bytes:
     elif deed == 2:
         value["transformers"] = [
             f"name={rng.choice(_NASTY)},{shape}".replace("bf16", rng.choice(_DTYPES)),
-            _damaged(shape, rng),
+            damaged_text(shape, rng),
         ]
     else:
         _replace_any(value, rng)
@@ -287,7 +287,7 @@ def _damaged_leaves(rng: random.Random) -> dict[str, Any]:
 def _damaged_graph(text: str, rng: random.Random) -> str:
     """Returns a node graph as JSON that is no text any more, or whose nodes are others."""
     if rng.random() < 0.2:
-        return _damaged(text, rng)
+        return damaged_text(text, rng)
     graph = json.loads(text)
     nodes = graph["nodes"]
     for _ in range(rng.randint(1, 3)):
@@ -304,7 +304,7 @@ def _damaged_graph(text: str, rng: random.Random) -> str:
     return json.dumps(graph)
 
 
-def _damaged(text: str, rng: random.Random) -> str:
+def damaged_text(text: str, rng: random.Random) -> str:
     for _ in range(rng.randint(1, 4)):
         place = rng.randrange(len(text))
         stop = place + rng.choice((0, 0, 1, 3, 10))

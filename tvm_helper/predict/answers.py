@@ -190,6 +190,10 @@ def estimated_samples(samples: Samples, found: Estimates) -> list[Prediction]:
 
 
 def _with_estimate(one: Prediction, found: Estimates, place: int) -> Prediction:
+    """Returns the row with what was estimated; with a reason where that is no finite time."""
+    ends = (each[place] for each in (found.latency_s, found.mean_s, found.low_s, found.high_s))
+    if any(math.isinf(end) for end in ends) or not 0 < found.latency_s[place] < math.inf:
+        return replace(one, reason="the model has no finite answer to these columns")
     return replace(
         one,
         latency_s=float(found.latency_s[place]),

@@ -31,6 +31,8 @@ def read_manifest(extracted_dir: Path) -> dict[str, Any]:
     try:
         value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         schema = value["schema"]
+        if not isinstance(value["data_hash"], str) or not isinstance(value["shards"], list):
+            raise ValueError("data_hash is no text or shards no list")
     except OSError:
         command = f"make or continue it with: cdmpp dataset extract --out {extracted_dir}"
         if (path.parent / PACKED_CAMPAIGN).is_file():
@@ -39,7 +41,7 @@ def read_manifest(extracted_dir: Path) -> dict[str, Any]:
         raise DataError(
             f"{extracted_dir}: no complete extracted dataset (no {MANIFEST}); {command}"
         ) from None
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise DataError(
             f"{path}: damaged ({error}); run again: cdmpp dataset extract --out {extracted_dir}"
         ) from None
@@ -76,6 +78,7 @@ def read_shard(
     Raises:
         DataError: the shard is missing or is not what the manifest says.
     """
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
     path = Path(extracted_dir) / shard[table]["file"]
@@ -88,7 +91,8 @@ def read_shard(
         with pq.ParquetFile(path) as file:
             for group in range(file.num_row_groups):
                 yield file.read_row_group(group, columns=columns)
-    except OSError as error:
+    except (OSError, pa.ArrowException) as error:
+        why = " ".join(str(error).split())[:200]
         raise DataError(
-            f"{path}: cannot read ({error}); run again: cdmpp dataset extract --out {extracted_dir}"
+            f"{path}: cannot read ({why}); run again: cdmpp dataset extract --out {extracted_dir}"
         ) from None

@@ -9,13 +9,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from cdmpp.datasets.fetched import SOURCE_KINDS, SourceKind
 from cdmpp.devices.device_file import nearest
 from cdmpp.devices.registry import find_device
 from cdmpp.errors import DataError, UsageError
 from cdmpp.files.places import package_folder
+from cdmpp.files.yaml_text import parse_yaml
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]*")
 _CHECKSUM = re.compile(r"sha256:[0-9a-f]{64}|md5:[0-9a-f]{32}")
@@ -163,10 +162,9 @@ def read_sources(path: Path) -> tuple[RecordSource, ...]:
         DataError: it cannot be read, or an entry has an unknown, missing or wrong value.
     """
     try:
-        content = yaml.load(path.read_text("utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        detail = " ".join(str(error).split())
-        raise DataError(f"{path}: cannot read the sources ({detail[:200]})") from None
+        content = parse_yaml(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: cannot read the sources ({error})") from None
     if not isinstance(content, dict):
         raise DataError(f"{path}: expected a mapping, name -> source")
     return tuple(_source(str(name), value, f"{path}: {name}") for name, value in content.items())

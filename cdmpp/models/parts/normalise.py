@@ -58,7 +58,15 @@ class Normalisation:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Normalisation:
-        """Returns what `to_json` wrote."""
-        return cls(
-            *(np.asarray(value[key], np.float32) for key in ("low", "high", "mean", "scale"))
-        )
+        """Returns what `to_json` wrote.
+
+        Raises:
+            ValueError: it is something else.
+        """
+        names = ("low", "high", "mean", "scale")
+        columns = [np.asarray(value[name], np.float32) for name in names]
+        if {one.shape for one in columns} != {(len(columns[0]),)}:
+            raise ValueError("statistics of columns that are not as many")
+        if not all(np.isfinite(one).all() for one in columns):
+            raise ValueError("statistics that are not finite")
+        return cls(*columns)

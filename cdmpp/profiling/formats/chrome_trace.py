@@ -120,15 +120,19 @@ class _Reader:
                 builder.name_lane((pid, tid), name)
         rows, events = builder.finish(units_per_s=_US_PER_S)
         base = head.get("baseTimeNanoseconds")
-        devices = head.get("deviceProperties") or []
+        devices = head.get("deviceProperties")
+        devices = devices if isinstance(devices, list) else []
         names = {str(each.get("name")) for each in devices if isinstance(each, dict)}
+        if type(base) is not int or not 0 <= base < 2**63:
+            base = None
         left = sum(len(stack) for stack in self._open.values()) + self._unmatched
         notes = [f"{left} events have a beginning or an end only and are left out"] if left else []
-        is_torch = "schemaVersion" in head or "deviceProperties" in head or base is not None
+        marks = ("schemaVersion", "deviceProperties", "baseTimeNanoseconds")
+        is_torch = any(mark in head for mark in marks)
         return Profile(
             str(self._path), f"{FORMAT} ({'torch' if is_torch else 'events'})", rows, events,
             device_name=names.pop() if len(names) == 1 else None,
-            epoch_s=float(base) / _NS_PER_S + builder.origin if isinstance(base, int) else None,
+            epoch_s=base / _NS_PER_S + builder.origin if base is not None else None,
             notes=tuple(notes),
         )  # fmt: skip
 

@@ -51,7 +51,9 @@ def read_ncu_raw(path: Path, text: str) -> Profile:
             f"{'' if _TIME in names else f' without {_TIME}'}; expected the raw page with times: "
             f"ncu --csv --page raw --metrics {_TIME},..."
         )
-    units = dict(zip(names, units_row, strict=False))
+    if len(units_row) != len(names):
+        raise bad_line(path, first + 2, f"{len(units_row)} units", f"{len(names)} units")
+    units = dict(zip(names, units_row, strict=True))
     found: dict[tuple[str, Launch], list[dict[str, str]]] = {}
     for index, cells in enumerate(launches):
         if len(cells) != len(names):
@@ -60,7 +62,8 @@ def read_ncu_raw(path: Path, text: str) -> Profile:
         try:
             found.setdefault((value[_NAME], _launch(value, units)), []).append(value)
             seconds(value[_TIME], units[_TIME])
-        except ValueError as error:
+            _moved([value], units)
+        except (ValueError, OverflowError) as error:
             raise bad_line(path, first + index + 3, error, "a launch with its metrics") from None
     rows = tuple(_row(name, launch, values, units) for (name, launch), values in found.items())
     return Profile(str(path), FORMAT, rows)

@@ -282,6 +282,8 @@ class TrainingTasks:
             content = _unpacked(packed, len(mean) * count)
             if not len(tasks) == len(operators) == count or len(content) != len(mean) * count:
                 raise ValueError(f"it does not hold {count} tasks of {len(mean)} columns")
+            if not all(np.isfinite(one).all() for one in (mean, deviation, step)):
+                raise ValueError("it has numbers that are not finite")
             steps = np.frombuffer(content, np.int8).reshape(len(mean), count).T
             return cls(
                 tasks=tasks,

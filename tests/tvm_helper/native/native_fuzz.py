@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import random
+import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -28,7 +30,7 @@ from cdmpp.features.tree import compact_ast
 from tests.tvm_helper.records.fixture_records import fixture_records
 from tvm_helper.featurise import is_gpu_kind
 from tvm_helper.native import NativeBatch, NativeTask, Status
-from tvm_helper.native.build import load_library
+from tvm_helper.native.build import library_path, load_library
 from tvm_helper.records.dag import Dag, parse_dag
 from tvm_helper.records.lower import lower_record
 
@@ -243,6 +245,29 @@ def native_batch(task: NativeTask, seed: Seed, programs: list[list[Any]]) -> Nat
     texts = [json.dumps(steps).encode() for steps in programs]
     count = len(texts)
     return task.featurise_steps(texts, is_gpu=[seed.is_gpu] * count, limits=[seed.limits] * count)
+
+
+def sanitized_environment(folder: Path) -> tuple[Path, dict[str, str]]:
+    """Returns the native library with address and undefined-behaviour sanitizers, and the variables
+    of a process that loads it.
+
+    Args:
+        folder: keeps the library.
+
+    Raises:
+        NativeBuildError: there are no sanitizers here.
+    """
+    sanitize = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
+    flags = ["-std=c++17", "-O1", "-g1", "-fPIC", "-shared", "-pthread", *sanitize]
+    library = library_path(flags, cache_dirs=[folder])
+    runtime = [
+        subprocess.run(
+            ["g++", f"-print-file-name={name}"], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        for name in ("libasan.so", "libubsan.so", "libstdc++.so.6")
+    ]
+    variables = {"LD_PRELOAD": " ".join(runtime), "ASAN_OPTIONS": "detect_leaks=0"}
+    return library, {**os.environ, **variables}
 
 
 def broken_lines(rng: random.Random, line: bytes, count: int) -> list[bytes]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import random
 import shutil
 import subprocess
@@ -40,6 +39,7 @@ from tests.tvm_helper.native.native_fuzz import (
     mutations_of,
     native_batch,
     python_outcome,
+    sanitized_environment,
 )
 from tests.tvm_helper.records.fixture_records import fixture_records, record_with
 from tests.tvm_helper.records.small_dags import matmul_relu
@@ -443,18 +443,10 @@ def test_something_else_is_not_loaded(tmp_path: Path) -> None:
 @pytest.mark.exhaustive
 def test_sanitizers_find_nothing(tmp_path: Path) -> None:
     """Address and undefined behaviour sanitizers over mutated programs and damaged lines."""
-    sanitize = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
-    flags = ["-std=c++17", "-O0", "-g1", "-fPIC", "-shared", "-pthread", *sanitize]
     try:
-        path = library_path(flags, cache_dirs=[tmp_path])
+        path, environment = sanitized_environment(tmp_path)
     except NativeBuildError as error:
         pytest.skip(f"no sanitizers here: {error}")
-    runtime = [
-        subprocess.run(
-            ["g++", f"-print-file-name={name}"], capture_output=True, text=True, check=True
-        ).stdout.strip()
-        for name in ("libasan.so", "libubsan.so", "libstdc++.so.6")
-    ]
     files: list[str] = []
     for name, folder in (("cuda", "tenset-cuda"), ("gpu", "ansor-gpu")):
         golden, info = f"golden/golden_{name}.jsonl.gz", f"{folder}/network_info"
@@ -462,7 +454,7 @@ def test_sanitizers_find_nothing(tmp_path: Path) -> None:
             files += [str(SHARED_DATA / golden), str(SHARED_DATA / info)]
     done = subprocess.run(
         [sys.executable, "-m", "tests.tvm_helper.native.native_fuzz", str(path), "30000", *files],
-        env={**os.environ, "LD_PRELOAD": " ".join(runtime), "ASAN_OPTIONS": "detect_leaks=0"},
+        env=environment,
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -10,11 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
-
 from cdmpp.analytic.conv.algorithms import find_variant
 from cdmpp.errors import DataError
 from cdmpp.files.places import package_folder
+from cdmpp.files.yaml_text import parse_yaml
 
 #: Metric of Nsight Compute -> attribute of `KernelCounters`.
 METRICS = {
@@ -124,7 +123,7 @@ def read_kernel_names(path: Path | None = None) -> tuple[KernelName, ...]:
     """
     path = path or package_folder("cdmpp.analytic.conv.collect") / "cudnn_kernels.yaml"
     try:
-        lines = yaml.safe_load(path.read_text(encoding="utf-8"))["kernels"]
+        lines = parse_yaml(path.read_text(encoding="utf-8"))["kernels"]
         names = []
         for line in lines:
             table = line.get("helper") or line.get("variant")
@@ -132,7 +131,7 @@ def read_kernel_names(path: Path | None = None) -> tuple[KernelName, ...]:
                 find_variant(line["variant"])
             re.compile(line["pattern"])
             names.append(KernelName(line["pattern"], table))
-    except (OSError, yaml.YAMLError, re.error, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, re.error, KeyError, TypeError, AttributeError) as error:
         raise DataError(
             f"{path}: cannot read the table of kernel names ({error}); expected `kernels:`, a list "
             "of pattern and variant"
