@@ -198,6 +198,7 @@ def unclaimed(found: Iterable[Claim], readme: str) -> list[str]:
     text = plain(re.sub(r"```.*?```", "", readme, flags=re.DOTALL))
     for claim in found:
         text = text.replace(claim.text, "...")
+    text = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", text)  # no links in excerpts
     pieces: list[list[int]] = []
     for match in _SHARE.finditer(text):
         if pieces and match.start() - pieces[-1][1] < 2 * _AROUND:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -215,16 +216,23 @@ def _ratio(
     mine = float(np.mean([ours[seed]["mape"] for seed in common]))
     other = float(np.mean([theirs[seed]["mape"] for seed in common]))
     ratio = mine / other
-    is_met = None if goal is None else ratio <= goal
-    judged = ""
+    mean, half = mean_and_interval(
+        [math.log(ours[seed]["mape"] / theirs[seed]["mape"]) for seed in common]
+    )
+    ends = None if half is None else [math.exp(mean - half), math.exp(mean + half)]
+    is_met, judged = None, ""
     if goal is not None:
-        judged = f" (goal at most {goal:g}: {'met' if is_met else 'not met'})"
+        is_met = ends is not None and ends[1] <= goal
+        words = "met" if is_met else "not met" if ratio > goal else "not beyond the 95 % interval"
+        judged = f" (goal at most {goal:g}: {words})"
+    spread = "" if ends is None else f" [{ends[0]:.2f}, {ends[1]:.2f}]"
     text = (
         f"MAPE, {what}, {len(common)} seeds: {subject} {format_value(mine, 'percent')} against "
-        f"{format_value(other, 'percent')} of {rival}: ratio {ratio:.2f}{judged}."
+        f"{format_value(other, 'percent')} of {rival}: ratio {ratio:.2f}{spread}{judged}."
     )
     values = {"subject": subject, "rival": rival, "mape": mine, "rival_mape": other}
-    return Verdict(text, is_met, {**values, "ratio": ratio, "goal": goal, "seeds": len(common)})
+    return Verdict(text, is_met, {**values, "ratio": ratio, "interval": ends, "goal": goal,
+                                  "seeds": len(common)})  # fmt: skip
 
 
 def _where_behind(subject: str, peers: Sequence[str], scores: ModelScores) -> list[Verdict]:

@@ -143,6 +143,18 @@ def test_ratio_to_the_best_peer_decides_the_goal():
     assert findings(worse)[0].is_met is False
 
 
+def test_a_goal_is_met_where_the_whole_interval_is_below_it():
+    spread = invented({"ours": [(v, 0.8) for v in (0.1, 0.3, 0.35)], "b": [(0.4, 0.6)] * 3})
+    found = findings(spread)[0]
+    assert found.values["ratio"] == pytest.approx(0.625)
+    assert found.values["interval"][1] > 0.75
+    assert found.is_met is False
+    assert "goal at most 0.75: not beyond the 95 % interval" in found.text
+    alone = findings(invented({"ours": [(0.1, 0.8)], "b": [(0.4, 0.6)]}))[0]
+    assert alone.is_met is False
+    assert alone.values["interval"] is None
+
+
 def test_where_a_peer_wins_is_said():
     board = invented({"ours": [(0.3, 0.7), (0.4, 0.7)], "a": [(0.2, 0.6), (0.3, 0.6)]})
     behind = [f.text for f in findings(board) if f.text.startswith("A peer is ahead")]
