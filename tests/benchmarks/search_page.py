@@ -24,8 +24,9 @@ _WORDS = {
     "cdmpp": "`cdmpp`: our model, frozen, with its safety net (XGB runs along).",
     "cdmpp-finetune": "`cdmpp-finetune`: tuned every 16 programs, with the safety net.",
     "cdmpp-alone": "`cdmpp-alone`: tuned every 16 programs, without it: XGB has no voice.",
-    "cdmpp-verify": "`cdmpp-verify`: the same, and `cdmpp search --set verify=4`: of 64 built "
-    "programs a round the model of machine code says which 16 are measured.",
+    "cdmpp-verify": "`cdmpp-verify`: our model, tuned every 16 programs, without XGB's voice, by "
+    "`cdmpp search --set verify=4`: of 64 built programs a round the model of machine code says "
+    "which 16 are measured.",
 }
 _WORST = 1.05
 _COMMANDS = """    make bench-search SEARCH_MODEL=RUN      # = these three steps
