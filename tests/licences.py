@@ -91,7 +91,9 @@ def listed(page: Path = PAGE) -> dict[str, list[str]]:
     """Returns the rows of the page by package."""
     lines = page.read_text("utf-8").splitlines() if page.is_file() else []
     rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in lines)
-    return {row[0]: row for row in rows if len(row) == 4 and re.fullmatch(r"[a-z0-9-]+", row[0])}
+    found = {row[0]: row for row in rows if len(row) == 4 and re.fullmatch(r"\w[\w-]*", row[0])}
+    found.pop("package", None)  # the head of the table
+    return found
 
 
 def page() -> str:

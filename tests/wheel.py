@@ -61,6 +61,7 @@ def main(wheel: str, *options: str) -> None:
         (work / "kernel.py").write_text(_KERNEL, "utf-8")
         used = Installed(folder, work)
         used.text("--help")
+        used.python_once()
         for words, name in (*_COMMANDS, *[_DEVICE_ADD] * ("--device-add" in options)):
             answer = used.text(words)
             if name not in answer or not json.loads(answer):
@@ -117,6 +118,17 @@ class Installed:
     def text(self, words: str) -> str:
         """Runs `cdmpp WORDS` and returns what it prints."""
         return _run([self._command, *words.split()], cwd=self._work, env=self._variables)
+
+    def python_once(self) -> None:
+        """Asks the packaged model from Python for one prediction."""
+        code = (
+            "import cdmpp\n"
+            f"found = cdmpp.load('pretrained').predict('kernel.py', {_DEVICE!r})\n"
+            "assert 0 < found.low_s < found.latency_s < found.high_s\n"
+        )
+        python = str(Path(self._command).with_name("python"))
+        _run([python, "-c", code], cwd=self._work, env=self._variables)
+        print("ok: import cdmpp", flush=True)
 
     def serve_once(self) -> None:
         """Starts a server, fetches its page, asks it for one prediction, and ends it."""

@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 #: The C form of the safe loader where there is one: this runs at the start of many commands.
-_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _DEEPEST = 64
 #: Values of a document, those of an alias counted as often as it is named.
 _MOST_VALUES = 1_000_000
@@ -22,7 +22,7 @@ def parse_yaml(text: str) -> Any:
     """
     try:
         _check(text)
-        return yaml.load(text, _LOADER)
+        return yaml.load(text, _SafeLoader)
     except yaml.YAMLError as error:
         raise ValueError(" ".join(str(error).split())[:200]) from None
 
@@ -31,7 +31,7 @@ def _check(text: str) -> None:
     """Follows the events of a document, which needs neither recursion nor its values."""
     open_nodes = [_OpenNode()]
     sizes: dict[str, int] = {}
-    for event in yaml.parse(text, _LOADER):
+    for event in yaml.parse(text, _SafeLoader):
         if isinstance(event, yaml.CollectionStartEvent):
             open_nodes.append(_OpenNode(event.anchor, isinstance(event, yaml.MappingStartEvent)))
             if len(open_nodes) > _DEEPEST:

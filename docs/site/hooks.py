@@ -32,6 +32,8 @@ _HEADING = re.compile(r"^## (.+)$", re.MULTILINE)
 _ROW = re.compile(r"^\| (?!I want|---)([^|]+) \| ([^|]+) \|", re.MULTILINE)
 _LINK = re.compile(r"\]\(((?!https?:|#)[^)#\s]+\.md)")
 _NAMED_PAGE = re.compile(r"`docs/([\w/-]+\.md)`")
+_OUTSIDE = re.compile(r"\[([^]]*)\]\(((?:\.\./)+[^)\s#]+)\)")
+_TIGHT_LIST = re.compile(r"^(?![-*\d|#> ])(.+)\n(?=(?:[-*]|\d+\.) )", re.MULTILINE)
 _IMPORT = re.compile(r"^(?:from|import) ((?:cdmpp|tvm_helper)[\w.]*)", re.MULTILINE)
 
 
@@ -49,19 +51,26 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Returns the text of a page with its links to the top folder put right, the pages that it
-    names linked, and lists that begin without a blank line.
+    """Returns the text of a page with its links out of docs/ put right, the pages that it names
+    linked, and lists that begin without a blank line.
     """
     up = "../" * page.file.src_uri.count("/")
-    for name, here in TOP.items():
-        markdown = markdown.replace(f"]({up}../{name}", f"]({up}{here}")
     parts = re.split(r"(^```.*?^```$)", markdown, flags=re.MULTILINE | re.DOTALL)
     for number in range(0, len(parts), 2):
-        text = _NAMED_PAGE.sub(lambda found: _link(found[1], up), parts[number])
-        parts[number] = re.sub(
-            r"^(?![-*\d|#> ])(.+)\n(?=(?:[-*]|\d+\.) )", r"\1\n\n", text, flags=re.M
-        )
+        text = _OUTSIDE.sub(lambda found: _inside(found[1], found[2], up), parts[number])
+        text = _NAMED_PAGE.sub(lambda found: _link(found[1], up), text)
+        parts[number] = _TIGHT_LIST.sub(r"\1\n\n", text)
     return "".join(parts)
+
+
+def _inside(text: str, target: str, up: str) -> str:
+    """Returns a link to a page of the top folder as one inside the site; of another file out of
+    docs/, its words.
+    """
+    if target.count("../") <= up.count("../"):
+        return f"[{text}]({target})"  # within docs/
+    here = TOP.get(target.rsplit("../", 1)[-1])
+    return f"[{text}]({up}{here})" if here else text
 
 
 def _link(page: str, up: str) -> str:
@@ -116,12 +125,12 @@ def _new(pages: list[str], seen: set[str]) -> list[str]:
 
 def top_pages() -> dict[str, str]:
     """Returns the pages of the top folder, with their links as seen from docs/."""
+    texts = {here: (ROOT / name).read_text("utf-8") for name, here in TOP.items()}
     return {
-        here: (ROOT / name)
-        .read_text("utf-8")
-        .replace("](docs/", "](")
-        .replace("](CHANGELOG.md", "](changelog.md")
-        for name, here in TOP.items()
+        here: re.sub(
+            r"\]\((?!https?:|#)(?:docs/)?", lambda m: "](" if "docs/" in m[0] else "](../", text
+        )
+        for here, text in texts.items()
     }
 
 
@@ -146,6 +155,10 @@ def python_pages() -> dict[str, str]:
     modules = {"cdmpp", "cdmpp.models.base", "cdmpp.records", "cdmpp.errors", "tvm_helper"}
     for page in [ROOT / "README.md", *DOCS.glob("*.md")]:
         modules |= set(_IMPORT.findall(page.read_text("utf-8")))
+    for folder in ("api", "testing"):
+        modules |= {
+            f"cdmpp.{folder}.{path.stem}" for path in (ROOT / "cdmpp" / folder).glob("[!_]*.py")
+        }
     pages: dict[str, str] = {}
     for module in sorted(modules):
         package = ".".join(module.split(".")[:2])

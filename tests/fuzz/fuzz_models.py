@@ -31,6 +31,7 @@ from cdmpp.models.assemble import AskedProgram
 from cdmpp.models.ensemble import EnsembleCostModel
 from cdmpp.models.options import EnsembleOptions, GbdtOptions, TransformerOptions
 from cdmpp.nn.options import LoopOptions, NetOptions
+from cdmpp.testing.synthetic import make_samples, split_by_task
 from cdmpp.training.estimates import load_trained
 from cdmpp.training.run_folder import ModelCard, save_trained
 from tests.fuzz.bombs import ZEROS
@@ -38,7 +39,6 @@ from tests.fuzz.fuzz_readers import METASCHEDULE_LINE
 from tests.fuzz.fuzz_texts import Case
 from tests.fuzz.mutate import ODD_VALUES, mutate_bytes, mutate_value
 from tests.fuzz.outcome import check_finite
-from tests.models.synthetic import make_samples, split_by_task
 from tests.paths import ROOT
 from tests.serve.attack import SCRIPT, damaged_text
 from tvm_helper.predict.answers import estimated
