@@ -10,6 +10,7 @@ Source: the layout that the published records of this device were made from.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -125,9 +126,9 @@ def read_hl100_trace(path: Path) -> Profile:
                         continue
                     start = stack.pop()[1]
                     duration = float(time) - start
-                if duration < 0:
-                    raise ValueError(f"{name} ends before it begins")
-            except (KeyError, TypeError, ValueError, AttributeError) as error:
+                if not (math.isfinite(start) and 0 <= duration < math.inf):
+                    raise ValueError(f"{name} ends before it begins, or at no time")
+            except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
                 raise DataError(
                     f"{path}: an event of the trace is not as expected ({error}): "
                     f"{str(event)[:80]}; expected ph, name, pid and ts"

@@ -51,7 +51,7 @@ def read_sqlite(path: Path) -> Profile:
             connection.row_factory = sqlite3.Row
             connection.text_factory = lambda raw: raw.decode("utf-8", errors="replace")
             return _read(path, connection)
-    except sqlite3.Error as error:
+    except (sqlite3.Error, TypeError, ValueError, OverflowError) as error:
         raise DataError(
             f"{path}: damaged or truncated SQLite file ({error}); export it again: "
             "nsys export --type sqlite REPORT"
