@@ -14,8 +14,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from tvm.relax.dpl import is_op, rewrite_call, wildcard
-
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError
 from cdmpp.networks.graph.network_file import network_format, read_exported
@@ -38,7 +36,7 @@ _SAFE_NAMES = (
     "variance where zeros zeros_like"
 )
 _SAFE = frozenset(f"relax.{name}" for name in _SAFE_NAMES.split())
-_TAKE = is_op("relax.take")(wildcard(), wildcard())
+_TAKE = relax.dpl.is_op("relax.take")(relax.dpl.wildcard(), relax.dpl.wildcard())
 
 
 def network_rows(
@@ -111,7 +109,7 @@ def with_safe_constants(module: Any, name: str) -> Any:
     """
     for variable, function in module.functions_items():
         if isinstance(function, relax.Function):
-            bounded = rewrite_call(_TAKE, _bounded(_constant_calls(function)), function)
+            bounded = relax.dpl.rewrite_call(_TAKE, _bounded(_constant_calls(function)), function)
             for call in _constant_calls(bounded):
                 what = str(call.op.name) if isinstance(call.op, tvm.ir.Op) else "a function"
                 if what not in _SAFE and not _is_bounded(call):

@@ -31,7 +31,9 @@ def read_manifest(extracted_dir: Path) -> dict[str, Any]:
     try:
         value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         schema = value["schema"]
-        if not isinstance(value["data_hash"], str) or not isinstance(value["shards"], list):
+        if schema == schema_versions() and not (
+            isinstance(value["data_hash"], str) and isinstance(value["shards"], list)
+        ):
             raise ValueError("data_hash is no text or shards no list")
     except OSError:
         command = f"make or continue it with: cdmpp dataset extract --out {extracted_dir}"

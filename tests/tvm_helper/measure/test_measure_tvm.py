@@ -241,10 +241,12 @@ def free_port() -> int:
 
 
 def test_through_the_rpc_tracker(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("tornado", reason="TVM's RPC tracker needs tornado")
+    for module in ("tornado", "psutil", "cloudpickle"):
+        pytest.importorskip(module, reason=f"TVM's RPC tracker needs {module}")
     port = free_port()
     tracker = subprocess.Popen(
-        [sys.executable, "-m", "tvm.exec.rpc_tracker", "--host=127.0.0.1", f"--port={port}"],
+        [sys.executable, "-m", "tvm.exec.rpc_tracker", "--host=127.0.0.1", f"--port={port}",
+         f"--port-end={port + 1}"],
         stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
     )  # fmt: skip
     server = subprocess.Popen(
