@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import math
 import re
@@ -175,6 +176,7 @@ def audited(outcome: Outcome) -> Iterator[Callable[[bool], None]]:
         if listening and event.startswith(FORBIDDEN_EVENTS) and event not in _HARMLESS_EVENTS:
             outcome.events[event] += 1
 
+    codecs.lookup("raw_unicode_escape")  # Python imports it with the first text of protocol 0
     sys.addaudithook(hear)
     try:
         yield listen
