@@ -223,8 +223,6 @@ def page(found: Sequence[Claim], readme: str) -> str:
     rest = unclaimed(found, readme)
     lines = "\n".join(f"- {one.replace('|', '/')}" for one in rest)
     text = _HEAD + markdown_table(heads, rows) + "\n"
-    lines = re.sub(r"\[([^]]*)\]\([^)]*(?:\)|$)", r"\1", lines, flags=re.M)
-    lines = re.sub(r"^- [^\[\n]*?\]\([^)]*\)", "-", lines, flags=re.M)
     return text + (f"\n## Percentages that no line above covers\n\n{lines}\n" if rest else "")
 
 

@@ -29,7 +29,7 @@ SCHEMAS: Mapping[str, int] = {
     "gpu_code": GPU_CODE_SCHEMA_VERSION,
     "networks": SCHEMA_VERSION,
 }
-#: What a model of programs is given; with machine code; what the packaged default model is given.
+#: What a model of programs is given, without and with machine code.
 PROGRAMS = ("leaf", "leaf_extra", "device")
 COMPILED = (*PROGRAMS, "machine_code")
 

@@ -35,6 +35,7 @@ from cdmpp.text import markdown_table
 from cdmpp.training.estimates import TrainedModel, load_trained
 from cdmpp.training.run_folder import task_digest
 from tests.benchmarks.ranked_learners import MODES, Components, NeighbourTrees, Pool, SetRanker
+from tests.benchmarks.search_page import log_ratio_text
 from tests.paths import ROOT
 from tvm_helper.cost_model.neighbours import Misses, neighbour_columns
 from tvm_helper.cost_model.safety_net import SafetyNet
@@ -364,8 +365,7 @@ def _table(rows: list[dict[str, Any]]) -> str:
             lost = np.exp(np.mean([row["log_ratio"] for row in own]))
             cells.append(f"{order:.2f}, {lost:.3f}")
         cells.append(_correlation(values["spearman"], line, "today"))
-        mean, half = _difference(values["log_ratio"], line, "today")
-        cells.append(f"{np.exp(mean):.3f} [{np.exp(mean - half):.3f}, {np.exp(mean + half):.3f}]")
+        cells.append(log_ratio_text(*_difference(values["log_ratio"], line, "today")))
         table.append(cells)
     tasks = {
         count: len({row["task"] for row in rows if row["measured"] == count}) for count in MEASURED

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -158,7 +159,7 @@ def _markdown(
             )
     lines += ["", *_relative(best, tasks, methods), "", *_goals(best, tasks), ""]
     lines += ["![curves](search.png)", "", *_walls(found, methods), "", *_nets(found)]
-    lines += ["", "Tasks: " + "; ".join(f"`{text}`" for text in tasks.values()) + "."]
+    lines += ["Tasks: " + "; ".join(f"`{text}`" for text in tasks.values()) + "."]
     return "\n".join(lines) + "\n"
 
 
@@ -197,12 +198,16 @@ def over_peers(
     return found
 
 
-def _ratio_text(ratios: Sequence[float]) -> str:
-    """Returns the geometric mean with its 95 % interval over tasks."""
-    mean, half = mean_and_interval(np.log(ratios).tolist())
+def ratio_text(ratios: Sequence[float]) -> str:
+    """Returns the geometric mean, with its 95 % interval where there are several values."""
+    return log_ratio_text(*mean_and_interval([math.log(ratio) for ratio in ratios]))
+
+
+def log_ratio_text(mean: float, half: float | None) -> str:
+    """Returns a ratio whose logarithm has a mean and the half width of an interval."""
     if half is None:
-        return f"{np.exp(mean):.3f}"
-    return f"{np.exp(mean):.3f} [{np.exp(mean - half):.3f}, {np.exp(mean + half):.3f}]"
+        return f"{math.exp(mean):.3f}"
+    return f"{math.exp(mean):.3f} [{math.exp(mean - half):.3f}, {math.exp(mean + half):.3f}]"
 
 
 def _relative(
@@ -223,9 +228,7 @@ def _relative(
         found = {m: over_peers(best, tasks, m, trials, of_peers) for m in methods}
         most = max(map(len, found.values()))
         cells = [
-            _ratio_text([ratio for ratio, _ in rows.values()])
-            if rows and len(rows) == most
-            else "-"
+            ratio_text([ratio for ratio, _ in rows.values()]) if rows and len(rows) == most else "-"
             for rows in found.values()
         ]
         if any(cell != "-" for cell in cells):
@@ -239,7 +242,7 @@ def _goals(best: Mapping[tuple[str, str, int, int], float], tasks: Mapping[str, 
         rows = over_peers(best, tasks, ours, 64, 256)
         if rows:
             each = ", ".join(f"{task} {ratio:.3f} ({n} seeds)" for task, (ratio, n) in rows.items())
-            text = _ratio_text([ratio for ratio, _ in rows.values()])
+            text = ratio_text([ratio for ratio, _ in rows.values()])
             lines.append(
                 f"- `{ours}` after 64 trials over the better XGB after 256: {text}: {each}."
             )
@@ -276,13 +279,7 @@ def _walls(found: Results, methods: Sequence[str]) -> list[str]:
 
 
 def _nets(found: Results) -> list[str]:
-    lines = [
-        "## Rank correlation of the scores with the measured rates, batch by batch", "",
-        "Spearman's correlation within a batch of 16 that was just selected by these scores (so "
-        "the range is narrow), mean over batches after the first; `blended` is the share of "
-        "batches after which the safety net listened to XGB.", "",
-        "| method | ours | the running XGB's | blended |", "|---|---|---|---|",
-    ]  # fmt: skip
+    rows = []
     for ours in _OURS:
         batches = [
             batch
@@ -295,8 +292,16 @@ def _nets(found: Results) -> list[str]:
             own = np.mean([batch["own"] for batch in batches])
             peer = np.mean([batch["peer"] for batch in batches])
             blended = np.mean([batch["peer_share"] > 0 for batch in batches])
-            lines.append(f"| {ours} | {own:.2f} | {peer:.2f} | {blended:.0%} |")
-    return lines
+            rows.append(f"| {ours} | {own:.2f} | {peer:.2f} | {blended:.0%} |")
+    if not rows:
+        return []
+    return [
+        "## Rank correlation of the scores with the measured rates, batch by batch", "",
+        "Spearman's correlation within a batch of 16 that was just selected by these scores (so "
+        "the range is narrow), mean over batches after the first; `blended` is the share of "
+        "batches after which the safety net listened to XGB.", "",
+        "| method | ours | the running XGB's | blended |", "|---|---|---|---|", *rows, "",
+    ]  # fmt: skip
 
 
 def _csv(

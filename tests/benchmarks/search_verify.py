@@ -26,6 +26,7 @@ from cdmpp.metrics import mean_and_interval
 from cdmpp.pretrained import PRETRAINED
 from cdmpp.report.stamp import PROGRAMS, stamp, write_page
 from cdmpp.text import markdown_table
+from tests.benchmarks.search_page import ratio_text
 from tests.benchmarks.search_timing import journal_entries
 from tests.paths import ROOT
 
@@ -230,25 +231,25 @@ def report(args: argparse.Namespace) -> None:
     few, all_trials = CHECKPOINTS[0], CHECKPOINTS[-1]
     rows = [
         [f"after {count} measured programs of both",
-         _ratio([best_s[*p, 4, count] / best_s[*p, 1, count] for p in pairs])]
+         ratio_text([best_s[*p, 4, count] / best_s[*p, 1, count] for p in pairs])]
         for count in CHECKPOINTS
     ]  # fmt: skip
     rows.append(
         [f"4 after {few} measured (of {4 * few} built), 1 after {all_trials} measured and built",
-         _ratio([best_s[*p, 4, few] / best_s[*p, 1, all_trials] for p in pairs])]
+         ratio_text([best_s[*p, 4, few] / best_s[*p, 1, all_trials] for p in pairs])]
     )  # fmt: skip
     by_task = [
         [task, str(count),
          *(f"{1e6 * _mean([best_s[*p, v, count] for p in pairs if p[0] == task]):.1f}"
            for v in METHODS),
-         _ratio([best_s[*p, 4, count] / best_s[*p, 1, count] for p in pairs if p[0] == task])]
+         ratio_text([best_s[*p, 4, count] / best_s[*p, 1, count] for p in pairs if p[0] == task])]
         for task in _tasks(args.out)
         for count in CHECKPOINTS
     ]  # fmt: skip
     costs = [[str(verify), *_costs([summaries[*p, verify] for p in pairs])] for verify in METHODS]
     found = read_json(args.out / "kept.json", what="kept searches", hint="run kept")
     searched = [
-        [text, _ratio([one[name] for one in found["tasks"]]),
+        [text, ratio_text([one[name] for one in found["tasks"]]),
          "-" if name == "chance" else _interval([one[f"{name}_rank"] for one in found["tasks"]])]
         for name, text in _KEPT.items()
     ]  # fmt: skip
@@ -305,14 +306,6 @@ def _costs(summaries: Sequence[Mapping[str, Any]]) -> list[str]:
     return counts + [
         f"{np.mean([sum(one[name] for name in names) for one in seconds]):.0f} s" for names in parts
     ]
-
-
-def _ratio(values: Sequence[float]) -> str:
-    """Returns the geometric mean, with its 95 % interval where there are several values."""
-    mean, half = mean_and_interval([math.log(value) for value in values])
-    if half is None:
-        return f"{math.exp(mean):.3f}"
-    return f"{math.exp(mean):.3f} [{math.exp(mean - half):.3f}, {math.exp(mean + half):.3f}]"
 
 
 def _mean(values: Sequence[float]) -> float:

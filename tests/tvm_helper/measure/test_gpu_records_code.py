@@ -29,6 +29,7 @@ from cdmpp.training.estimates import TrainedModel, load_trained
 from cdmpp.training.machine_code.model import CodeCalibration, CodeModel
 from cdmpp.training.machine_code.widths import CodeWidths
 from tests.paths import ROOT, shared
+from tests.tvm_helper.measure.constant import Constant
 from tests.tvm_helper.programs.test_gpu_code import scheduled
 from tvm_helper.legacy.environment import LegacyEnvironment, default_folder
 from tvm_helper.predict.predictor import Predictor, check_reads_code
@@ -53,16 +54,6 @@ def dataset(tmp_path: Path) -> Path:
         (own / source.name.removesuffix(".gz")).write_text("\n".join(lines) + "\n")
     (folder / "network_info").symlink_to(shipped / "network_info")
     return folder
-
-
-class _Constant:
-    """Stands for boosted trees and for a perceptron: as long as the instructions take."""
-
-    def predict(self, matrix: Any) -> Any:
-        return np.zeros(matrix.num_row())
-
-    def log_s(self, columns: Any) -> Any:
-        return np.zeros(len(columns))
 
 
 def test_records_of_a_gpu_have_a_table_and_predictions_with_it(
@@ -121,7 +112,7 @@ def _read_by_model(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 def _reading(targets: dict[str, str]) -> TrainedModel:
-    same: Any = _Constant()
+    same: Any = Constant()
     schema = {"leaf": LEAF_SCHEMA_VERSION, "leaf_extra": LEAF_EXTRA_SCHEMA_VERSION}
     reader = CodeModel(
         targets, schema, same, same, CodeCalibration(0.5, 0.5, CodeWidths(0.1)), None, kind="gpu"

@@ -23,6 +23,7 @@ from cdmpp.pretrained import model_folder
 from cdmpp.training.estimates import load_trained
 from cdmpp.training.machine_code.model import CodeCalibration, CodeModel
 from cdmpp.training.machine_code.widths import CodeWidths
+from tests.tvm_helper.measure.constant import Constant
 from tvm_helper.measure import records_code
 from tvm_helper.measure.records_code import write_records_code
 from tvm_helper.predict.records import predict_records
@@ -103,16 +104,6 @@ def test_what_cannot_be_compiled_is_said(dataset: Path, tmp_path: Path) -> None:
     assert not out.exists(), "it is said before hours of work"
 
 
-class _Constant:
-    """Stands for boosted trees and for a perceptron: as long as the instructions take."""
-
-    def predict(self, matrix: Any) -> Any:
-        return np.zeros(matrix.num_row())
-
-    def log_s(self, columns: Any) -> Any:
-        return np.zeros(len(columns))
-
-
 def test_records_are_predicted_with_their_code(
     dataset: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -121,7 +112,7 @@ def test_records_are_predicted_with_their_code(
         lambda code, devices, device: np.full((len(code), 1 + len(BOUNDS)), np.log(3.0)),
     )
     trained = load_trained(model_folder("pretrained"))
-    same: Any = _Constant()
+    same: Any = Constant()
     target = '{"kind": "llvm", "mcpu": "core-avx2"}'
     schema = {"leaf": LEAF_SCHEMA_VERSION, "leaf_extra": LEAF_EXTRA_SCHEMA_VERSION}
     code = CodeModel(

@@ -12,6 +12,7 @@ pytest.importorskip("tvm", reason="apache-tvm is not installed")
 
 from cdmpp.cli.main import main
 from cdmpp.errors import DataError
+from tests.tvm_helper.predict.written import BOARD, SCRIPT
 from tests.tvm_helper.programs.test_network_tasks import onnx_file
 from tests.tvm_helper.search.fixtures import DEVICE, train_into
 from tvm_helper.predict.predictor import Predictor
@@ -21,20 +22,9 @@ pytestmark = pytest.mark.tvm
 CONTRACT = {
     "program_id", "device", "latency_s", "low_s", "high_s", "measured_s", "out_of_distribution",
 }  # fmt: skip
-PROGRAMS = """
+PROGRAMS = f"""
 from tvm import s_tir
-from tvm.script import tirx as T
-
-
-@T.prim_func(s_tir=True)
-def plain(A: T.Buffer((64, 48), "float32"), B: T.Buffer((48, 32), "float32"),
-          C: T.Buffer((64, 32), "float32")):
-    for i, j, k in T.grid(64, 32, 48):
-        with T.sblock("matmul"):
-            vi, vj, vk = T.axis.remap("SSR", [i, j, k])
-            with T.init():
-                C[vi, vj] = T.float32(0)
-            C[vi, vj] = C[vi, vj] + A[vi, vk] * B[vk, vj]
+{SCRIPT}
 
 
 def _scheduled(bind):
@@ -50,15 +40,6 @@ def _scheduled(bind):
 
 tiled = _scheduled(False)
 kernel = _scheduled(True)
-"""
-SPEC = """
-common:
-  kind: cpu
-devices:
-  my-board:
-    threads: {value: 4, source: the data sheet}
-    peak_fp32_flop_per_s: {value: 1.0e11, source: the data sheet}
-    mem_bandwidth_bytes_per_s: {value: 2.0e10, source: the data sheet}
 """
 
 
@@ -77,7 +58,7 @@ def program_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def spec_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("devices") / "my.yaml"
-    path.write_text(SPEC)
+    path.write_text(BOARD)
     return path
 
 
