@@ -23,6 +23,7 @@ pytest.importorskip("onnx", reason="onnx is not installed")
 if not (shutil.which("chromium") and shutil.which("chromedriver")):
     pytest.skip("Chromium and its driver are not installed", allow_module_level=True)
 
+from selenium.common.exceptions import StaleElementReferenceException
 from selenium.webdriver import Chrome, ChromeOptions
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
@@ -78,11 +79,19 @@ def ready(browser: Chrome, url: str, place: str = "") -> None:
     )
 
 
-def shown(browser: Chrome, selector: str) -> Any:
-    return WebDriverWait(browser, _WAIT_S).until(
+def shown(browser: Chrome, selector: str, text: str = "") -> Any:
+    """The first such element with words, once it says this; the page may replace it meanwhile."""
+    waiting = WebDriverWait(browser, _WAIT_S, ignored_exceptions=[StaleElementReferenceException])
+    return waiting.until(
         lambda b: next(
-            (one for one in b.find_elements(By.CSS_SELECTOR, selector) if one.text), None
-        )
+            (
+                one
+                for one in b.find_elements(By.CSS_SELECTOR, selector)
+                if one.text and text in one.get_attribute("textContent")
+            ),
+            None,
+        ),
+        f"{selector} never said {text!r}",
     )
 
 
@@ -170,11 +179,11 @@ def test_what_cannot_be_read_is_said_and_names_stay_text(
     ready(browser, url)
     browser.set_window_size(1400, 1100)
     browser.find_element(By.ID, "predict").click()
-    assert "Expected a program" in shown(browser, "#status").text
+    shown(browser, "#status", "Expected a program")
     path = tmp_path / "<img src=x onerror=alert(1)>.json"
     path.write_text(_RECORDS)
     browser.find_element(By.ID, "file").send_keys(str(path))
-    assert "<img src=x" in shown(browser, "#status").text
+    shown(browser, "#status", "<img src=x")
     browser.find_element(By.CSS_SELECTOR, "input[value='epyc-avx2-2c']").click()
     browser.find_element(By.ID, "predict").click()
     WebDriverWait(browser, _WAIT_S).until(
@@ -193,9 +202,9 @@ def test_a_network_has_a_timeline_and_its_kernels_are_explained(
     ready(browser, url, "#view=network")
     path = small_network(tmp_path / "small.onnx")
     browser.find_element(By.ID, "net-predict").click()
-    assert "Expected a network" in shown(browser, "#net-status").text
+    shown(browser, "#net-status", "Expected a network")
     browser.find_element(By.ID, "net-file").send_keys(str(path))
-    assert f"small: {path.stat().st_size} bytes" in shown(browser, "#net-name").text
+    shown(browser, "#net-name", f"small: {path.stat().st_size} bytes")
     label = "epyc-avx2-2c"
     browser.find_element(By.CSS_SELECTOR, f"#net-choice input[value='{label}']").click()
     browser.find_element(By.ID, "net-predict").send_keys(Keys.ENTER)
@@ -210,7 +219,7 @@ def test_a_network_has_a_timeline_and_its_kernels_are_explained(
     WebDriverWait(browser, _WAIT_S).until(lambda b: "network=" in b.current_url)
     picture(browser, "page-network", 1400)
     max(calls, key=lambda call: call.size["width"]).click()
-    assert "matmul" in shown(browser, "#net-why h2").text
+    shown(browser, "#net-why h2", "matmul")
     assert browser.find_elements(By.CSS_SELECTOR, "#net-why .painted .heat-10")
     WebDriverWait(browser, _WAIT_S).until(lambda b: "kernel=" in b.current_url)
     check_looks(browser)
@@ -243,10 +252,10 @@ def test_results_are_narrowed_down_and_sorted(browser: Chrome, url: str) -> None
     column = "#results-board th:nth-child(4) button"
     for state in ("ascending", "descending"):
         browser.find_element(By.CSS_SELECTOR, column).send_keys(Keys.ENTER)
+        shown(browser, f"#results-board th[aria-sort={state}]")
         cells = browser.find_elements(By.CSS_SELECTOR, "#results-board td:nth-child(4)")
         values = [float(cell.text.split()[0]) for cell in cells]
         assert values == sorted(values, reverse=state == "descending")
-        assert browser.find_elements(By.CSS_SELECTOR, f"th[aria-sort={state}]")
     assert "sort=mape" in browser.current_url
     picture(browser, "page-results", 1400)
     check_looks(browser)
@@ -255,7 +264,7 @@ def test_results_are_narrowed_down_and_sorted(browser: Chrome, url: str) -> None
     shown(browser, "#results-board table")
     assert browser.find_element(By.ID, "results-board").text == text
     Select(browser.find_element(By.ID, "results-table")).select_by_value("cross-model")
-    assert "ahead" in shown(browser, "#results-board details").get_attribute("textContent")
+    shown(browser, "#results-board details", "ahead")
     check_quiet(browser, url)
 
 
@@ -264,7 +273,7 @@ def test_runs_are_compared_and_lead_to_their_reports(browser: Chrome, url: str) 
     for box in browser.find_elements(By.CSS_SELECTOR, "#runs-choice input"):
         box.send_keys(Keys.SPACE)
     browser.find_element(By.CSS_SELECTOR, "#runs button").send_keys(Keys.ENTER)
-    assert "do not compare" in shown(browser, "#runs-compared .warning").text
+    shown(browser, "#runs-compared .warning", "do not compare")
     assert len(browser.find_elements(By.CSS_SELECTOR, "svg.curves polyline")) == 4
     browser.execute_script("document.querySelector('#runs-compared h2').scrollIntoView()")
     picture(browser, "page-runs", 1400)
@@ -277,7 +286,7 @@ def test_runs_are_compared_and_lead_to_their_reports(browser: Chrome, url: str) 
     assert browser.find_element(By.ID, "runs-compared").text == text
     report = browser.find_element(By.CSS_SELECTOR, "#runs-compared a").get_attribute("href")
     browser.get(str(report))
-    assert shown(browser, "h1").text == "Run roofline-0"
+    shown(browser, "h1", "Run roofline-0")
     assert "system-ui" in browser.find_element(By.TAG_NAME, "body").value_of_css_property("font")
     check_quiet(browser, url)
 
@@ -290,7 +299,7 @@ def test_devices_and_models_can_be_looked_at(browser: Chrome, url: str) -> None:
     assert all("epyc" in row.text.lower() for row in rows)
     check_accessible(browser)
     browser.find_element(By.CSS_SELECTOR, "[data-view=models]").click()
-    assert "ensemble" in shown(browser, "#model-list").text
+    shown(browser, "#model-list", "ensemble")
     check_accessible(browser)
     set_dark(browser, is_dark=True)
     check_accessible(browser)
