@@ -14,7 +14,7 @@ TRIALS ?= 32
 DEVICE_DATA = $(if $(wildcard $(AUTOTVM)/manifest.json),--data autotvm=$(AUTOTVM))
 export OMP_NUM_THREADS ?= 2
 
-.PHONY: bench-sealed docker-steps bench-serve bench-by-name bench-autotune ablation priors bench-embedding bench-models bench-scoring tune-peers tables pretrained leaderboard bench-extract bench-conv bench-operators bench-bounds bench-search bench-replay data-a100 legacy-env ansor-test bench-ansor help venv demo test check exhaustive lines structure lint format bench golden report clean notebook lock licences claims evidence docs attack
+.PHONY: bench-sealed bench-replay-drawn docker-steps bench-serve bench-by-name bench-autotune ablation priors bench-embedding bench-models bench-scoring tune-peers tables pretrained leaderboard bench-extract bench-conv bench-operators bench-bounds bench-search bench-replay data-a100 legacy-env ansor-test bench-ansor help venv demo test check exhaustive lines structure lint format bench golden report clean notebook lock licences claims evidence docs attack
 
 help:
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -133,6 +133,11 @@ bench-serve: $(STAMP) ## attack and load a server on this machine's loopback (10
 
 bench-replay: $(STAMP) ## replayed networks against measured ones (DEVICE=LABEL of this CPU, TRIALS=32): docs/results/replay.*
 	OMP_NUM_THREADS=1 TVM_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.replay_validation --device $(DEVICE) --trials $(TRIALS)
+
+DRAWN ?= runs/drawn
+bench-replay-drawn: $(STAMP) ## the same of networks that no choice has seen (SEED=2029 draws them): docs/results/replay-drawn.*
+	test -d $(DRAWN) || $(BIN)/python -m tests.benchmarks.varied_networks $(DRAWN) --wide --count 12 --seed $(or $(SEED),2029) --batches 1 2 4 --most-flops 4e9
+	OMP_NUM_THREADS=1 TVM_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.replay_validation --device $(DEVICE) --trials $(TRIALS) --drawn $(DRAWN) --work runs/replay-drawn
 
 bench-sealed: cache/data/sealed-cpu/manifest.json $(STAMP) ## judge the shipped model on kernels that no choice has seen: docs/results/sealed.*
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.sealed cache/data/sealed-cpu

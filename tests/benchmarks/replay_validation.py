@@ -8,7 +8,8 @@ Writes replay.md, replay.csv and replay.json to --out; a network that is in repl
 not measured again, and predicted again only with --predict-again (for another model).
 
 With `--trials N` every network is searched first (`cdmpp search`), and the database's best programs
-are a second schedule.
+are a second schedule. `--drawn DIR` judges the networks of a folder instead, as
+`tests.benchmarks.varied_networks` draws them: replay-drawn.*.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ import torch
 
 from cdmpp.files.atomic import make_folder, write_atomic, write_text
 from cdmpp.machine import machine
+from cdmpp.metrics import mean_and_interval
 from cdmpp.replay.calibration import fitted_gap_s
 from cdmpp.replay.costs import gather_costs
 from cdmpp.replay.engine import ReplayOptions, replay
@@ -132,6 +134,7 @@ def main() -> int:
     parser.add_argument("--device", required=True, help="label of this machine's CPU")
     parser.add_argument("--networks", nargs="+", choices=REPLAYED, default=list(REPLAYED))
     parser.add_argument("--batches", nargs="+", type=int, default=[1, 4])
+    parser.add_argument("--drawn", type=Path, help="folder of .pt2 files that are judged instead")
     parser.add_argument("--trials", type=int, default=0, help="of the search, a task; 0 = none")
     parser.add_argument(
         "--predict-again", action="store_true", help="ask the model about kept networks too"
@@ -141,19 +144,24 @@ def main() -> int:
     args = parser.parse_args()
     make_folder(args.work, what="networks and searches")
     make_folder(args.out, what="results")
-    kept = args.out / "replay.json"
+    kept = args.out / f"{_name(args)}.json"
     found = json.loads(kept.read_text(encoding="utf-8"))["rows"] if kept.is_file() else []
     rows = {(row["network"], row["schedule"]): row for row in found}
     predictor = Predictor(args.model, [args.device], compiles=True)
-    wanted = {f"{name}-b{batch}": partial(REPLAYED[name], batch)
-              for name in args.networks for batch in args.batches}  # fmt: skip
-    for stem, make in {_CALIBRATING: short_operators, **wanted}.items():
+    wanted = {_CALIBRATING: partial(exported, _CALIBRATING, short_operators, args.work)}
+    if args.drawn is None:
+        for stem, make in ((f"{name}-b{batch}", partial(REPLAYED[name], batch))
+                           for name in args.networks for batch in args.batches):  # fmt: skip
+            wanted[stem] = partial(exported, stem, make, args.work)
+    else:
+        wanted |= {path.stem: partial(Path, path) for path in sorted(args.drawn.glob("*.pt2"))}
+    for stem, path_of in wanted.items():
         is_searched = args.trials > 0 and stem != _CALIBRATING
         for kind in ("first-valid", "database") if is_searched else ("first-valid",):
             key = (stem, kind)
             if key in rows and not args.predict_again:
                 continue
-            path, known, choice = exported(stem, make, args.work), rows.get(key), ScheduleChoice()
+            path, known, choice = path_of(), rows.get(key), ScheduleChoice()
             if kind == "database":
                 if not _done(path, args).is_file():
                     known = None  # the programs that were timed are gone with their database
@@ -176,18 +184,18 @@ def page(rows: list[dict[str, Any]], args: argparse.Namespace) -> str:
     gap_us = 1e6 * calibrating["gap_s"]
     lines = [
         "# Replayed networks, predicted against measured", "",
-        f"`make bench-replay` on `{args.device}`, model `{args.model}`, random weights. *Measured* "
+        f"`{_command(args)}` on `{args.device}`, model `{args.model}`, random weights. *Measured* "
         "is the compiled network; *replay, measured kernels* the replay of kernels that were timed "
         "alone (error of the replayer); *replay, predicted kernels* what `cdmpp replay` says; "
         f"*plain sum* the same without gaps. The gap between operators, {gap_us:.2f} µs, was "
         f"calibrated on {calibrating['network']}, which therefore does not count in the means, and "
         "then fixed. Whole networks and kernels are timed in turns, the kernels in the network's "
         "order, both in new memory again and again and on two places of the stack. Timings stay "
-        "where the model is asked again.", "",
+        "where the model is asked again. ± is a 95 % interval over networks.", "",
     ]  # fmt: skip
     for schedule in dict.fromkeys(row["schedule"] for row in rows):
         own = [row for row in rows if row["schedule"] == schedule]
-        commits = sorted({row["predicted_at"][:7] for row in own})
+        commits = sorted({_commit(row)[:7] for row in own})
         lines += [
             f"## Schedules: {schedule}", "",
             f"Predicted at commit {', '.join(commits)}, timed on "
@@ -209,8 +217,8 @@ def page(rows: list[dict[str, Any]], args: argparse.Namespace) -> str:
                 f"| {within} of {len(kernels)} |"
             )
         counted = [row for row in own if not row["is_calibrating"]]
-        batches = dict.fromkeys(row["network"].rsplit("-b", 1)[1] for row in counted)
-        if len(batches) > 1:
+        batches = dict.fromkeys(row["network"].rsplit("-b", 1)[-1] for row in counted)
+        if len(batches) > 1 and args.drawn is None:
             for batch in batches:
                 part = [row for row in counted if row["network"].endswith(f"-b{batch}")]
                 lines.append(_means(part, f"batch {batch}, "))
@@ -220,17 +228,23 @@ def page(rows: list[dict[str, Any]], args: argparse.Namespace) -> str:
     return "\n".join(lines)
 
 
+def _commit(row: dict[str, Any]) -> str:
+    """Returns the commit that a network was predicted at; earlier rows have no stamp."""
+    return str(row["stamp"]["commit"] if "stamp" in row else row["predicted_at"])
+
+
 def _means(rows: list[dict[str, Any]], which: str) -> str:
     means = [
-        np.mean([abs(row[key]) for row in rows])
+        f"{mean:.1%}" + (f" ± {half:.1%}" if half is not None else "")
         for key in ("replay_error", "error", "predicted_sum_error")
+        for mean, half in [mean_and_interval([abs(row[key]) for row in rows])]
     ]
     inside = sum(row["is_in_interval"] for row in rows)
     kernels = [one for row in rows for one in row["breakdown"] if one["error"] is not None]
     within = sum(one["low_s"] <= one["measured_s"] <= one["high_s"] for one in kernels)
     return (
-        f"| {which}mean of {len(rows)}, absolute | | | {means[0]:.1%} | {means[1]:.1%} "
-        f"| {means[2]:.1%} | | {inside} of {len(rows)} "
+        f"| {which}mean of {len(rows)}, absolute | | | {' | '.join(means)} "
+        f"| | {inside} of {len(rows)} "
         f"| {np.median([abs(one['error']) for one in kernels]):.0%} "
         f"| {within} of {len(kernels)} ({within / len(kernels):.0%}) |"
     )
@@ -250,11 +264,19 @@ def table(rows: list[dict[str, Any]], args: argparse.Namespace) -> str:
 
 
 def _in_order(rows: dict[tuple[str, str], dict[str, Any]]) -> list[dict[str, Any]]:
-    order = [_CALIBRATING, *REPLAYED]
+    order = {name: place for place, name in enumerate([_CALIBRATING, *REPLAYED])}
     return sorted(
         rows.values(),
-        key=lambda row: (order.index(row["network"].rsplit("-b", 1)[0]), row["network"]),
+        key=lambda row: (order.get(row["network"].rsplit("-b", 1)[0], len(order)), row["network"]),
     )
+
+
+def _name(args: argparse.Namespace) -> str:
+    return "replay" if args.drawn is None else "replay-drawn"
+
+
+def _command(args: argparse.Namespace) -> str:
+    return "make bench-replay" if args.drawn is None else "make bench-replay-drawn"
 
 
 def _target(args: argparse.Namespace) -> Any:
@@ -265,10 +287,10 @@ def _target(args: argparse.Namespace) -> Any:
 
 def _write_all(rows: list[dict[str, Any]], args: argparse.Namespace) -> None:
     parts = [row.get("stamp") for row in rows]
-    found = stamp("make bench-replay", schemas=COMPILED, models=[args.model], parts=parts)
+    found = stamp(_command(args), schemas=COMPILED, models=[args.model], parts=parts)
     values = {"device": args.device, "model": args.model, "rows": rows}
-    write_page(args.out, "replay", page(rows, args), values, found)
-    write_text(args.out / "replay.csv", table(rows, args))
+    write_page(args.out, _name(args), page(rows, args), values, found)
+    write_text(args.out / f"{_name(args)}.csv", table(rows, args))
 
 
 def _save(program: Any, path: Path) -> None:
