@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import random
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -57,8 +58,10 @@ def _draw(request: dict[str, Any], begin: Begin) -> dict[str, Any]:
     drawn: dict[str, Any] = {}
     modules: list[Any] = []
     repeated = 0
+    # Tasks that shared a seed would all be scheduled alike: one sketch, one unrolling.
+    own = random.Random(f"{request['seed']}|{task['workload_key']}").randrange(1 << 30)
     schedules = valid_schedules(
-        _module(request["task"]), target, seed=request["seed"], tries=count * _TRIES_EACH
+        _module(request["task"]), target, seed=own, tries=count * _TRIES_EACH
     )
     with _database_traces(_module(request["task"]), target, request["scratch"]) as trace_of:
         for schedule in schedules:

@@ -215,6 +215,29 @@ def test_tasks_of_a_campaign_are_bounded(tmp_path: Path) -> None:
         campaign_tasks(replace(again, tasks_of=(str(tmp_path),)), None)
 
 
+def test_each_task_draws_for_itself(tmp_path: Path) -> None:
+    from cdmpp.devices.registry import get_device
+    from tvm_helper.measure.worker import _draw
+    from tvm_helper.programs.target import device_target
+
+    target = device_target(get_device("epyc-avx2-1c"))
+    names = [f"dense:m={16 * number},n=64,k=64,relu=1" for number in range(1, 9)]
+    tasks = campaign_tasks(MeasureOptions(device="epyc-avx2-1c", sample=tuple(names)), target)
+    kinds: list[bool] = []
+    again: list[bool] = []
+    for found in (kinds, again):
+        for task in tasks:
+            path = tmp_path / f"{task.key}.json"
+            content = {"workload_key": task.workload_key, **task.content}
+            path.write_text(json.dumps(content), encoding="utf-8")
+            request = {"task": str(path), "target": str(target), "scratch": str(tmp_path),
+                       "seed": 0, "count": 1, "choose_from": 1}  # fmt: skip
+            (program,) = _draw(request, lambda: None)["programs"]
+            found.append("ReverseComputeAt" in {step[0] for step in program["schedule"][0]})
+    assert kinds == again
+    assert set(kinds) == {True, False}  # not all of one sketch
+
+
 def test_machine_code_is_that_of_cpus(tmp_path: Path) -> None:
     options = MeasureOptions(device="t4", sample=("matmul",), machine_code=True)
     with pytest.raises(UsageError, match="t4 is compiled for cuda; expected a CPU"):
