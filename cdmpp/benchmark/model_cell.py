@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,12 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cdmpp.benchmark.noise_floor import NOISE_FLOOR, noise_metrics
-from cdmpp.benchmark.plan import ORACLE_LINE, SuiteCell
+from cdmpp.benchmark.plan import ORACLE_LINE, RANDOM_LINE, SuiteCell
 from cdmpp.datasets.judge import (
+    errors_by_unit,
     judge_everywhere,
     judge_networks,
     mean_devices,
     oracle_task_median,
+    ranks_only,
 )
 from cdmpp.datasets.samples import Samples
 from cdmpp.datasets.selection import cap_programs, of_devices
@@ -82,7 +84,10 @@ def _run_model_cell(cell: SuiteCell, samples: Samples, cell_dir: Path) -> dict[s
     with watch.running():
         model.fit(train, validation, seed=cell.seed)
     calibration = calibrate(validation, model.predict(validation))
-    return {**facts, **judge_model(cell, model, test, cell_dir, watch, calibration)}
+    found = judge_model(
+        cell, model, test, cell_dir, watch, calibration, networks=parts.test_networks
+    )
+    return {**facts, **found}
 
 
 def fit_and_judge(
@@ -107,12 +112,20 @@ def judge_model(
     cell_dir: Path,
     watch: Stopwatch,
     calibration: LatencyCalibration | None = None,
+    *,
+    networks: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Returns the entries of cell.json on a trained model; writes predictions.parquet."""
+    """Returns the entries of cell.json on a trained model; writes predictions.parquet.
+
+    Args:
+        networks: as of `judge_predictions`.
+    """
     prediction = Stopwatch()
     with prediction.running():
         predicted_s = model.predict(test)
-    found = judge_predictions(cell, test, predicted_s, cell_dir, watch, prediction)
+    found = judge_predictions(
+        cell, test, predicted_s, cell_dir, watch, prediction, networks=networks
+    )
     if calibration is not None:
         add_intervals(found["metrics"], test, predicted_s, calibration)
     if (prior := model.prior_facts()) is not None:
@@ -145,8 +158,13 @@ def judge_predictions(
     cell_dir: Path,
     training: Stopwatch,
     prediction: Stopwatch,
+    *,
+    networks: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Returns the entries of cell.json on predictions; writes predictions.parquet.
+
+    Args:
+        networks: held out for the test part; errors are summed up by network then, else by task.
 
     Raises:
         DataError: a prediction is not a positive finite number of seconds.
@@ -158,13 +176,17 @@ def judge_predictions(
         "training_wall_s": training.wall_s,
         "predictions_per_cpu_s": len(test) / max(prediction.cpu_s, 1e-9),
         "metrics": _metrics(cell, test, predicted_s, int(cell.key["few_workloads"])),
+        "errors": errors_by_unit(test, predicted_s, networks),
     }
 
 
 def reference_metrics(cell: SuiteCell, test: Samples, few_workloads: int) -> dict[str, Any]:
-    """Returns the metrics of a line that looks at the answers."""
+    """Returns the metrics of a line out of competition."""
     if cell.line == NOISE_FLOOR:
         return {"metrics": noise_metrics(test, mean_devices(test, few_workloads))}
+    if cell.line == RANDOM_LINE:
+        scores = np.random.default_rng(cell.seed).uniform(0.5, 1.0, len(test))
+        return {"metrics": ranks_only(_metrics(cell, test, scores, few_workloads))}
     assert cell.line == ORACLE_LINE
     return {"metrics": _metrics(cell, test, oracle_task_median(test), few_workloads)}
 

@@ -50,6 +50,12 @@ class SuiteModel:
     is_peer: bool = True
 
 
+#: The transformer without its encoder: what attention between leaves is worth.
+ZERO_LAYERS = SuiteModel(
+    "transformer-0-layers", "transformer", ("transformer.network.layers=0",), is_peer=False
+)
+
+
 @dataclass(frozen=True)
 class SuiteFamily:
     """Devices that are left out one at a time.
@@ -203,7 +209,9 @@ def one_dataset_suite(
         dataset: name of the data set in the tables.
         options: model, baselines, devices, fractions and held-out networks.
     """
-    kinds = dict.fromkeys([options.model, *options.baselines])
+    lines = [SuiteModel(kind) for kind in dict.fromkeys([options.model, *options.baselines])]
+    if options.model == "transformer":
+        lines.insert(1, ZERO_LAYERS)
     entry = SuiteDataset(
         dataset,
         devices=options.devices,
@@ -216,7 +224,7 @@ def one_dataset_suite(
         datasets=(entry,),
         subject=options.model,
         seeds=tuple(seeds),
-        models=tuple(SuiteModel(kind) for kind in kinds),
+        models=tuple(lines),
         fractions=options.fractions,
         programs_per_device=0,
         cpu_s_per_cell=0.0,

@@ -25,11 +25,13 @@ from cdmpp.nn.options import identity
 from cdmpp.training.options import TrainOptions
 
 ORACLE_LINE = "oracle-task-median"
-#: Lines that look at the answers; never a competitor.
-REFERENCES = (ORACLE_LINE, NOISE_FLOOR)
+#: Ranks at random and has no times: what a ranking is worth that knows nothing.
+RANDOM_LINE = "random-score"
+#: Lines out of competition: the last ones look at the answers.
+REFERENCES = (RANDOM_LINE, ORACLE_LINE, NOISE_FLOOR)
 PRETRAIN = "pretrain"
 #: Changes when cells computed by older code must not be used again.
-_CELL_VERSION = 1
+_CELL_VERSION = 2
 
 
 @dataclass(frozen=True)

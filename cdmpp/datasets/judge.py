@@ -9,10 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cdmpp.datasets.samples import Samples
-from cdmpp.datasets.splits import plain_network, workload_of
+from cdmpp.datasets.splits import network_family, plain_network, workload_of
 from cdmpp.datasets.tenset.operator_kinds import operator_kind
 from cdmpp.metrics import (
     Judged,
+    absolute_percentage_error,
     mean_metrics,
     pairwise_accuracy,
     summarise,
@@ -23,6 +24,12 @@ from cdmpp.metrics import (
 )
 
 FloatArray = NDArray[np.float64]
+
+#: Metrics of an order, and counts: what there is to say of scores that are no times.
+_RANKS_AND_COUNTS = (
+    "n", "tasks", "spearman_by_task", "pairwise_accuracy", "top1_score", "top5_score",
+    "top1_regret",
+)  # fmt: skip
 
 
 def judged(samples: Samples, predicted_s: FloatArray) -> Judged:
@@ -135,6 +142,51 @@ def _network_scores(part: Judged, weights: dict[str, FloatArray]) -> dict[str, A
         all_best, all_chosen = np.sum(list(sums.values()), axis=0).tolist()
         scores[f"pooled_top{k}"] = all_best / all_chosen
     return scores
+
+
+def ranks_only(metrics: dict[str, Any]) -> dict[str, Any]:
+    """Returns what `judge_everywhere` said of scores that are no times: all but ranks is None."""
+
+    def kept(values: dict[str, Any]) -> dict[str, Any]:
+        return {name: v if name in _RANKS_AND_COUNTS else None for name, v in values.items()}
+
+    nested = {
+        name: {key: kept(values) for key, values in metrics[name].items()}
+        for name in ("by_device", "by_group")
+    }
+    return {**metrics, "all": kept(metrics["all"]), "mean": kept(metrics["mean"]), **nested}
+
+
+def errors_by_unit(
+    samples: Samples, predicted_s: FloatArray, networks: Sequence[str] = ()
+) -> dict[str, dict[str, list[float]]]:
+    """Returns device label -> unit -> [samples, sum of their absolute percentage errors].
+
+    A unit is what a split holds out as a whole: a workload, or a network where `networks` names
+    those that are held out (a task of several belongs to the first).
+    """
+    tasks, present = samples.programs.tasks, np.unique(samples.task_id)
+    if networks:
+        held_out = {network_family(name) for name in networks}
+        unit_of = {
+            int(task): min(
+                family
+                for name, _ in samples.programs.networks[task]
+                if (family := network_family(name)) in held_out
+            )
+            for task in present
+        }
+    else:
+        unit_of = {int(task): workload_of(tasks[task]) for task in present}
+    ape = absolute_percentage_error(samples.latency_s, predicted_s)
+    found: dict[str, dict[str, list[float]]] = {}
+    for index, spec in enumerate(samples.devices):
+        for task in np.unique(samples.task_id[samples.device == index]).tolist():
+            rows = (samples.device == index) & (samples.task_id == task)
+            sums = found.setdefault(spec.name, {}).setdefault(unit_of[task], [0.0, 0.0])
+            sums[0] += float(rows.sum())
+            sums[1] += float(ape[rows].sum())
+    return found
 
 
 def mean_devices(samples: Samples, few_workloads: int) -> list[str]:

@@ -11,7 +11,15 @@ import pytest
 
 from cdmpp.benchmark.cell_store import read_cells, read_facts, write_facts
 from cdmpp.benchmark.model_cell import add_intervals
-from cdmpp.benchmark.options import SuiteModel, SuiteOptions, cell_options, configs_dir, load_suite
+from cdmpp.benchmark.options import (
+    ZERO_LAYERS,
+    SuiteModel,
+    SuiteOptions,
+    cell_options,
+    configs_dir,
+    load_suite,
+    one_dataset_suite,
+)
 from cdmpp.benchmark.plan import (
     DatasetFacts,
     budgets_of,
@@ -21,12 +29,13 @@ from cdmpp.benchmark.plan import (
 )
 from cdmpp.benchmark.run import SuiteProgress, run_cells, select_cells
 from cdmpp.config import dump_text
-from cdmpp.datasets.judge import judge_everywhere
+from cdmpp.datasets.judge import errors_by_unit, judge_everywhere
 from cdmpp.errors import DataError, NotApplicableError, UsageError
 from cdmpp.models.constant import ConstantCostModel
 from cdmpp.models.roofline import RooflineCostModel
 from cdmpp.testing.synthetic import FLOAT_ADD, make_samples
 from cdmpp.training.finetune.one_factor import fit_one_factor
+from cdmpp.training.options import TrainOptions
 from cdmpp.training.uncertainty.calibration import INTERVAL_METRICS, calibrate
 from tests.benchmark.suites import CROSS_DEVICE, CROSS_MODEL, load_or_die, load_synthetic, plan
 
@@ -55,7 +64,7 @@ def test_the_mean_over_devices_has_the_coverage_of_the_devices():
 def test_every_cell_is_judged_and_kept(tmp_path):
     progress: list[SuiteProgress] = []
     results = run(CROSS_MODEL, tmp_path, on_progress=progress.append)
-    assert len(results) == 2 * 5 == len(progress)
+    assert len(results) == 2 * 6 == len(progress)
     assert {result.status for result in results.values()} == {"ok"}
     value = json.loads((tmp_path / "synthetic-task-s0-gbdt" / "cell.json").read_text())
     metrics = value["metrics"]
@@ -69,6 +78,57 @@ def test_every_cell_is_judged_and_kept(tmp_path):
     assert (tmp_path / "synthetic-task-s0-gbdt" / "predictions.parquet").exists()
     assert progress[-1].done == progress[-1].total
     assert progress[-1].left_s == 0
+
+
+def test_a_random_score_has_ranks_near_chance_and_no_times(tmp_path):
+    results = run(CROSS_MODEL, tmp_path)
+    metrics = results["synthetic-task-s0-random-score"].value["metrics"]
+    places = [metrics["all"], metrics["mean"], *metrics["by_device"].values()]
+    for found in [*places, *metrics["by_group"].values()]:
+        assert found["mape"] is found["rmse_s"] is found["within_20pct"] is None
+        assert found["n"] > 0
+    constant = results["synthetic-task-s0-constant"].value["metrics"]["all"]
+    assert abs(metrics["all"]["spearman_by_task"]) < 0.4
+    assert metrics["all"]["spearman_by_task"] != 0
+    assert metrics["all"]["top1_score"] == pytest.approx(constant["top1_score"], abs=0.2)
+    other = results["synthetic-task-s1-random-score"].value["metrics"]["all"]
+    assert other["spearman_by_task"] != metrics["all"]["spearman_by_task"]
+
+
+def test_errors_by_workload_add_up_to_the_error_of_a_device(tmp_path):
+    value = run(CROSS_MODEL, tmp_path)["synthetic-task-s0-constant"].value
+    for device, found in value["metrics"]["by_device"].items():
+        n, ape = np.sum(list(value["errors"][device].values()), axis=0)
+        assert n == found["n"]
+        assert ape / n == pytest.approx(found["mape"])
+    assert len(value["errors"]["fast"]) == value["metrics"]["by_device"]["fast"]["tasks"]
+
+
+def test_errors_of_held_out_networks_are_by_network():
+    samples = make_samples(20, 4)
+    networks = [["net_a,[(1, 3)]"], ["net_b,[(1, 3)]", "net_a,[(2, 3)]"]]
+    programs = replace(
+        samples.programs,
+        networks=[[(name, 1.0) for name in networks[t % 2]] for t in range(20)],
+    )
+    samples = replace(samples, programs=programs)
+    found = errors_by_unit(samples, samples.latency_s, ["net_a", "net_b"])
+    assert set(found["fast"]) == {"net_a"}
+    odd = samples.take(samples.task_id % 2 == 1)
+    found = errors_by_unit(odd, 1.5 * odd.latency_s, ["net_b"])
+    assert set(found["fast"]) == {"net_b"}
+    n, ape = found["fast"]["net_b"]
+    assert n == np.sum(odd.device == [spec.name for spec in odd.devices].index("fast"))
+    assert ape == pytest.approx(0.5 * n)
+
+
+def test_a_page_of_the_transformer_has_a_line_without_its_encoder():
+    lines = one_dataset_suite("by-task", "x", TrainOptions(), [0]).models
+    assert [line.name for line in lines][:2] == ["transformer", ZERO_LAYERS.name]
+    options = cell_options(CROSS_MODEL, ZERO_LAYERS.kind, settings=ZERO_LAYERS.settings)
+    assert options.transformer.network.layers == 0
+    gbdt = TrainOptions(model="gbdt", baselines=("constant",))
+    assert ZERO_LAYERS not in one_dataset_suite("by-task", "x", gbdt, [0]).models
 
 
 def test_finished_cells_are_used_again_and_a_lost_one_is_run(tmp_path, monkeypatch):
@@ -93,7 +153,7 @@ def test_other_options_run_only_the_cells_that_they_change(tmp_path):
     run(CROSS_MODEL, tmp_path)
     changed = replace(CROSS_MODEL, settings=(*CROSS_MODEL.settings, "gbdt.trees=6"))
     kept = read_cells(tmp_path, plan(changed))
-    assert len(kept) == 8
+    assert len(kept) == 10
     assert not any("gbdt" in name for name in kept)
 
 
@@ -107,7 +167,7 @@ def test_a_failed_cell_stops_nothing_and_is_tried_again(tmp_path, monkeypatch):
     failed = [result for result in results.values() if result.status == "failed"]
     assert {result.cell.line for result in failed} == {"roofline"}
     assert "out of luck" in failed[0].reason
-    assert len(results) == 10
+    assert len(results) == 12
     assert {result.status for result in run(CROSS_MODEL, tmp_path).values()} == {"ok"}
 
 

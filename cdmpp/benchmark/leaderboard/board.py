@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from cdmpp.benchmark.cell_store import CellResult
+from cdmpp.benchmark.leaderboard.other_tasks import Errors
 from cdmpp.benchmark.options import SuiteFamily, SuiteOptions
 from cdmpp.benchmark.plan import (
     PRETRAIN,
@@ -115,6 +116,13 @@ class ModelScores:
                     found.setdefault(line, {})[seed] = chosen
         return found
 
+    def errors(self, line: str) -> dict[int, Errors]:
+        """Returns seed -> errors by unit on the devices that enter the mean over devices."""
+        return {
+            seed: {name: value["errors"][name] for name in value["metrics"]["mean_devices"]}
+            for seed, value in self.results[line].items()
+        }
+
     def group(self, name: str) -> dict[str, Seeds]:
         """Returns line -> seed -> metrics of an `operator:` or `latency:` group."""
         return {
@@ -183,10 +191,24 @@ class FamilyScores:
 
     def of_target(self, line: str, target: str, budget: int) -> Seeds:
         """Returns seed -> metrics of a line; those without a budget are the same at every one."""
+        values = self._values(line, target, budget)
+        return {seed: value["metrics"]["all"] for seed, value in values.items()}
+
+    def errors_at_headline(self, line: str, targets: Sequence[str]) -> dict[int, Errors]:
+        """Returns seed -> errors by unit on the targets, as family/target, of seeds that every
+        target has.
+        """
+        parts = {t: self._values(line, t, self.headline[t]) for t in targets}
+        common = set.intersection(*(set(part) for part in parts.values())) if parts else set()
+        return {
+            seed: {f"{self.family.name}/{t}": part[seed]["errors"][t] for t, part in parts.items()}
+            for seed in sorted(common)
+        }
+
+    def _values(self, line: str, target: str, budget: int) -> dict[int, dict[str, Any]]:
         by_budget = self.results.get(line, {})
         at = budget if budget in by_budget and target in by_budget[budget] else 0
-        seeds = by_budget.get(at, {}).get(target, {})
-        return {seed: value["metrics"]["all"] for seed, value in seeds.items()}
+        return by_budget.get(at, {}).get(target, {})
 
     def mean_over_targets(self, line: str, budget: int | None, targets: Sequence[str]) -> Seeds:
         """Returns seed -> the mean over targets, of seeds that every target has.

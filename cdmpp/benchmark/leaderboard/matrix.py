@@ -31,9 +31,9 @@ def matrix_table(
         errors = {line: over_seeds(seeds[line], "mape") for line in lines}
         rivals = [m for line, (m, _) in errors.items() if line not in REFERENCES and m is not None]
         for line, (mape, half) in errors.items():
+            rank = over_seeds(seeds[line], "spearman_by_task")[0]
             text = "-"
-            if mape is not None:
-                rank = over_seeds(seeds[line], "spearman_by_task")[0]
+            if mape is not None or rank is not None:
                 spread = "" if half is None else f" ± {format_value(half, 'percent')}"
                 rank_text = "-" if rank is None else f"{rank:.2f}"
                 text = f"{format_value(mape, 'percent')}{spread} / {rank_text}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from cdmpp.benchmark.leaderboard.board import Board, FamilyScores, ModelScores, Seeds
+from cdmpp.benchmark.leaderboard.other_tasks import Errors, ratio_interval
 from cdmpp.benchmark.options import FINETUNE, SuiteGoals
 from cdmpp.benchmark.plan import REFERENCES
 from cdmpp.metrics import mean_and_interval, mean_metrics
@@ -65,7 +65,7 @@ def peer_findings(board: Board, scores: ModelScores) -> list[Verdict]:
         best = _best_peer(subject, peers, means, metric, is_low)
         if best is not None:
             goal = board.suite.goals.peer_mape_ratio if metric == "mape" else None
-            found.append(_against_best(subject, best, means, metric, unit, is_low, title, goal))
+            found.append(_against_best(subject, best, scores, metric, unit, is_low, title, goal))
     return [*found, *_where_behind(subject, peers, scores)]
 
 
@@ -92,9 +92,16 @@ def transfer_findings(
     ):
         if rival not in methods:
             continue
-        ours = scores.mean_over_targets(tuned, None, targets)
-        theirs = scores.mean_over_targets(rival, None, targets)
-        finding = _ratio(tuned, rival, ours, theirs, goal, f"mean over {len(targets)} targets")
+        ours, theirs = (
+            _Line(
+                name,
+                scores.mean_over_targets(name, None, targets),
+                scores.errors_at_headline(name, targets),
+            )
+            for name in (tuned, rival)
+        )
+        what = f"mean over {len(targets)} targets"
+        finding = _ratio(ours, theirs, goal, what, are_devices_drawn=True)
         if finding is not None:
             wins = [t for t in targets if _is_ahead(scores, tuned, rival, t)]
             text = f"{finding.text} It is ahead on {len(wins)} of {len(targets)} targets"
@@ -129,12 +136,22 @@ def overall_transfer_findings(
         common = set.intersection(*(set(part) for part in parts)) if parts else set()
         return {seed: mean_metrics([part[seed] for part in parts]) for seed in sorted(common)}
 
+    def of(line: str) -> _Line:
+        found = means(line)
+        parts = [
+            scores.errors_at_headline(line, scores.finished_targets(tuned)) for scores in families
+        ]
+        errors = {
+            seed: {k: v for part in parts for k, v in part.get(seed, {}).items()} for seed in found
+        }
+        return _Line(line, found, errors)
+
     count = sum(len(scores.finished_targets(tuned)) for scores in families)
     possible = sum(len(scores.targets_with(None)) for scores in families)
     what = f"mean over {'all ' if count == possible else ''}{count} left-out devices"
-    ours = means(tuned)
+    ours = of(tuned)
     ratios = [
-        _ratio(tuned, rival, ours, means(rival), goal, what)
+        _ratio(ours, of(rival), goal, what, are_devices_drawn=True)
         for rival, goal in (
             ("scratch", goals.scratch_mape_ratio),
             ("one-factor", goals.factor_mape_ratio),
@@ -175,16 +192,21 @@ def _sampler_findings(
 def _against_best(
     subject: str,
     best: str,
-    means: Mapping[str, Seeds],
+    scores: ModelScores,
     metric: str,
     unit: str,
     is_low: bool,
     title: str,
     goal: float | None,
 ) -> Verdict:
+    means = scores.device("mean")
     ours, theirs = means[subject], means[best]
     if goal is not None:
-        finding = _ratio(subject, f"the best peer {best}", ours, theirs, goal, "mean over devices")
+        finding = _ratio(
+            _Line(subject, ours, scores.errors(subject)),
+            _Line(f"the best peer {best}", theirs, scores.errors(best)),
+            goal, "mean over devices", are_devices_drawn=False,
+        )  # fmt: skip
         if finding is not None:
             return finding
     common = _common(ours, theirs, metric)
@@ -202,24 +224,34 @@ def _against_best(
     )
 
 
+@dataclass(frozen=True)
+class _Line:
+    """A line's means and what they are made of, by seed."""
+
+    name: str
+    means: Seeds
+    errors: Mapping[int, Errors]
+
+
 def _ratio(
-    subject: str,
-    rival: str,
-    ours: Seeds,
-    theirs: Seeds,
+    ours: _Line,
+    theirs: _Line,
     goal: float | None,
     what: str,
+    *,
+    are_devices_drawn: bool,
 ) -> Verdict | None:
-    common = _common(ours, theirs, "mape")
+    common = _common(ours.means, theirs.means, "mape")
     if not common:
         return None
-    mine = float(np.mean([ours[seed]["mape"] for seed in common]))
-    other = float(np.mean([theirs[seed]["mape"] for seed in common]))
-    ratio = mine / other
-    mean, half = mean_and_interval(
-        [math.log(ours[seed]["mape"] / theirs[seed]["mape"]) for seed in common]
+    mine, other = (
+        float(np.mean([line.means[seed]["mape"] for seed in common])) for line in (ours, theirs)
     )
-    ends = None if half is None else [math.exp(mean - half), math.exp(mean + half)]
+    ratio = mine / other
+    ends = ratio_interval(
+        *([line.errors[seed] for seed in common] for line in (ours, theirs)),
+        are_devices_drawn=are_devices_drawn,
+    )
     is_met, judged = None, ""
     if goal is not None:
         is_met = ends is not None and ends[1] <= goal
@@ -227,10 +259,11 @@ def _ratio(
         judged = f" (goal at most {goal:g}: {words})"
     spread = "" if ends is None else f" [{ends[0]:.2f}, {ends[1]:.2f}]"
     text = (
-        f"MAPE, {what}, {len(common)} seeds: {subject} {format_value(mine, 'percent')} against "
-        f"{format_value(other, 'percent')} of {rival}: ratio {ratio:.2f}{spread}{judged}."
+        f"MAPE, {what}, {len(common)} seeds: {ours.name} {format_value(mine, 'percent')} against "
+        f"{format_value(other, 'percent')} of {theirs.name}: "
+        f"ratio {ratio:.2f}{spread}{judged}."
     )
-    values = {"subject": subject, "rival": rival, "mape": mine, "rival_mape": other}
+    values = {"subject": ours.name, "rival": theirs.name, "mape": mine, "rival_mape": other}
     return Verdict(text, is_met, {**values, "ratio": ratio, "interval": ends, "goal": goal,
                                   "seeds": len(common)})  # fmt: skip
 

@@ -39,6 +39,12 @@ _NOTES = (
     FORMULA,
     "constant: median latency of the training part on that device. roofline: max(operations / "
     "peak, bytes / bandwidth) times one factor per device.",
+    "transformer-0-layers is the transformer without its encoder: what attention is worth.",
+    "random-score ranks at random and has no times: what a ranking is worth that knows nothing. It "
+    "is out of competition too.",
+    "The interval of a ratio of MAPEs, which decides whether a goal is met, is over other tasks "
+    "(networks where they are held out; on left-out devices also over devices) and seeds, drawn "
+    "with replacement: the whole of it must be below the goal.",
     "Values are means over seeds ± the half width of their 95 % interval (Student's t); n and "
     "tasks are means too. A seed draws its own split and its own model. 'Beyond the interval' in "
     "the verdict is about paired differences of the same seeds.",

@@ -78,9 +78,13 @@ def invented(values: dict[str, list[tuple[float, float]]]) -> Board:
             "by_device": {"fast": found},
             "by_group": {"operator:dense": found},
         }
-        value = {"split": "by task", "metrics": metrics}
+        value = {"split": "by task", "metrics": metrics, "errors": {"fast": errors(found["mape"])}}
         results[cell.id] = CellResult(cell, "ok", "", value)
     return Board(suite, FACTS, cells, results, "x")
+
+
+def errors(mape: float) -> dict[str, list[float]]:
+    return {f"task {number}": [10.0, 10 * mape] for number in range(9)}
 
 
 def findings(board: Board) -> list:
@@ -203,7 +207,7 @@ def test_missing_and_failed_cells_are_on_the_page(models, tmp_path):
     assert json.loads(paths[1].read_text())["missing_cells"] == [cell.id]
     for path in paths[2:]:
         text = path.read_text()
-        for word in ("1 of 10 cells are missing", "1 cells failed", "it broke", "no steps here"):
+        for word in ("1 of 12 cells are missing", "1 cells failed", "it broke", "no steps here"):
             assert word in text
 
 
@@ -255,7 +259,8 @@ def test_fine_tuning_is_compared_at_the_headline_budget(tmp_path):
         # At one task everything is as bad as zero-shot, so only the headline budget can decide.
         found = score(0.9 if cell.budget == 1 else mape[cell.line])
         metrics = {"all": found, "mean": found, "by_device": {}, "by_group": {}}
-        results[cell.id] = CellResult(cell, "ok", "", {"metrics": metrics})
+        by_unit = {cell.target: errors(found["mape"])}
+        results[cell.id] = CellResult(cell, "ok", "", {"metrics": metrics, "errors": by_unit})
     board = Board(suite, FACTS, cells, results, "x")
     scratch, factor, zero, random, _ = transfer_findings(
         family_scores(board)[0], suite.goals, suite.methods
@@ -308,6 +313,7 @@ def test_the_test_networks_stand_beside_the_published_lines(tmp_path):
         "gbdt",
         "roofline",
         "constant",
+        "random-score",
         "oracle-task-median",
     ]
     assert {row.name for row in published.rows} >= {"TLP", "Tenset's MLP"}
