@@ -5,7 +5,6 @@ files).
 from __future__ import annotations
 
 import gzip
-import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -27,6 +26,7 @@ from cdmpp.features.schema import (
     SCOPE_COLUMNS,
 )
 from cdmpp.features.tree import compact_ast
+from cdmpp.files.json_text import parse_json
 from tvm_helper.featurise import is_gpu_kind, rejection
 from tvm_helper.records.dag import Dag, parse_dag
 from tvm_helper.records.lower import lower_record
@@ -94,12 +94,12 @@ def _golden_lines(path: Path) -> Iterator[dict[str, Any]]:
     try:
         with opener(path, "rt", encoding="utf-8") as stream:
             for number, text in enumerate(stream, start=1):
-                value = json.loads(text)
+                value = parse_json(text)
                 if not isinstance(value, dict):
                     raise DataError(f"{path}:{number}: not a golden line: expected a JSON object.")
                 if "record" in value:
                     yield value
-    except (OSError, EOFError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (OSError, EOFError, ValueError) as error:
         raise DataError(
             f"{path}: cannot be read as golden file ({error}); expected JSON lines, plain "
             "or gzipped."

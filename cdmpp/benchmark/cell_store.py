@@ -11,6 +11,7 @@ from typing import Any, Literal
 from cdmpp.benchmark.plan import DatasetFacts, SuiteCell, facts_from_json, facts_to_json
 from cdmpp.errors import DataError
 from cdmpp.files.atomic import make_folder, read_json, write_json
+from cdmpp.files.json_text import parse_json
 
 Status = Literal["ok", "not-applicable", "failed"]
 
@@ -49,7 +50,7 @@ def write_cell(
 def read_cell(runs_dir: Path, cell: SuiteCell) -> CellResult | None:
     """Returns what is kept of a cell; None when there is nothing, or of other options or data."""
     try:
-        value = json.loads((runs_dir / cell.id / "cell.json").read_text("utf-8"))
+        value = parse_json((runs_dir / cell.id / "cell.json").read_text("utf-8"))
     except (OSError, ValueError):
         return None
     # Through JSON: tuples in the key became lists in the file.

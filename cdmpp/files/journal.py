@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from cdmpp.errors import DataError, UsageError
+from cdmpp.files.json_text import parse_json
 
 #: Error numbers of a disk that is full.
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
@@ -113,7 +114,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     entries: list[dict[str, Any]] = []
     for number, line in enumerate(data[: data.rfind(b"\n") + 1].splitlines(), start=1):
         try:
-            value = json.loads(line)
+            value = parse_json(line)
         except ValueError:
             value = None
         if not isinstance(value, dict):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Any
 
 from cdmpp.errors import DataError, UsageError
 from cdmpp.files.atomic import write_json
+from cdmpp.files.json_text import parse_json
 from cdmpp.replay.engine import Replay
 
 FORMAT = "cdmpp-replay-gap"
@@ -56,7 +56,7 @@ def gap_of(text: str) -> float:
 
 def _read_gap(path: Path) -> float:
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = parse_json(path.read_text(encoding="utf-8"))
         if value["format"] != FORMAT or not 0 <= float(value["gap_s"]) < math.inf:
             raise ValueError(f"format {value['format']!r}, gap_s {value['gap_s']!r}")
         return float(value["gap_s"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -12,6 +11,7 @@ from typing import Any
 from cdmpp.devices.device_file import nearest
 from cdmpp.errors import DataError, UsageError
 from cdmpp.files.atomic import write_json
+from cdmpp.files.json_text import parse_json
 from cdmpp.files.yaml_text import parse_yaml
 from cdmpp.replay.graph import COLLECTIVES, COMMUNICATION, COPY, Operator, OperatorGraph
 from cdmpp.replay.transfers import Links, links_of, with_copies
@@ -52,8 +52,8 @@ def read_graph(path: Path) -> GraphFile:
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: cannot read the graph ({_why(error)}); {_SHOW}") from None
     try:
-        value = json.loads(text) if path.suffix == ".json" else parse_yaml(text)
-    except (ValueError, RecursionError) as error:
+        value = parse_json(text) if path.suffix == ".json" else parse_yaml(text)
+    except ValueError as error:
         detail = " ".join(str(error).split())[:160]
         raise DataError(
             f"{path}: not {'JSON' if path.suffix == '.json' else 'YAML'} ({detail}); {_SHOW}"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
 
 from cdmpp.devices.registry import get_device
 from cdmpp.errors import DataError
+from cdmpp.files.json_text import parse_json
 from cdmpp.replay.costs import CostSource, GivenTimes, LinkTimes, Source, gather_costs
 from cdmpp.replay.engine import ReplayOptions
 from cdmpp.replay.graph import OperatorGraph
@@ -58,7 +58,7 @@ def read_times(path: Path) -> dict[str, float]:
     """
     what = 'expected JSON such as {"conv2d": 0.0012}, seconds'
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = parse_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise DataError(
             f"{path}: cannot read the times ({getattr(error, 'strerror', None) or error}); {what}"

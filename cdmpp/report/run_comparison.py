@@ -7,7 +7,6 @@ print(RunsFolder(Path("runs")).compared(["first", "second"])["tasks"][0])
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 
 from cdmpp.errors import CdmppError, DataError, UsageError
 from cdmpp.files.atomic import read_json
+from cdmpp.files.json_text import parse_json
 from cdmpp.files.open_text import read_text
 from cdmpp.text import short_task
 from cdmpp.training.run_folder import read_card, read_predictions
@@ -155,7 +155,7 @@ def _curve(path: Path) -> list[dict[str, Any]]:
     if not path.is_file():
         return []
     try:
-        entries = [json.loads(line) for line in read_text(path, expected="a log").splitlines()]
+        entries = [parse_json(line) for line in read_text(path, expected="a log").splitlines()]
         return [{key: entry.get(key) for key in _CURVE} for entry in entries]
     except (ValueError, AttributeError) as error:
         raise DataError(f"{path} is damaged ({error}); {_HINT}") from None

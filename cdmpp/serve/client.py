@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 
 from cdmpp import errors
 from cdmpp.errors import CdmppError, ServerError, UsageError
+from cdmpp.files.json_text import parse_json
 
 Entry = dict[str, Any]
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0
@@ -219,7 +220,7 @@ class Client:
 
     def _value(self, data: bytes) -> dict[str, Any]:
         try:
-            value = json.loads(data)
+            value = parse_json(data)
         except ValueError:
             raise ServerError(f"{self.url} answers, but not as `cdmpp serve` does") from None
         if not isinstance(value, dict):
@@ -229,7 +230,7 @@ class Client:
     def _said(self, status: int, data: bytes) -> CdmppError:
         """Returns the error that an answer tells of, of the class that it was on the server."""
         try:
-            error = json.loads(data)["error"]
+            error = parse_json(data)["error"]
             kind, text, own = error["kind"], error["text"], error["request_id"]
         except (ValueError, LookupError, TypeError):
             return ServerError(

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from cdmpp.datasets.samples import Samples
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.features.compact_ast import CompactAst
+from cdmpp.files.json_text import parse_json
 from cdmpp.metrics import Judged, spearman_by_task
 from cdmpp.models.assemble import AskedProgram, assemble_samples
 from cdmpp.models.base import CostModel
@@ -100,7 +101,7 @@ class MeasuredPrograms:
             CompactAst(**dict(zip(_NAMES, columns, strict=True)), valid=True, reject_reason=None)
             for columns in zip(*(parts[name] for name in _NAMES), strict=True)
         ]
-        tasks = json.loads(arrays["tasks"].tobytes())
+        tasks = parse_json(arrays["tasks"].tobytes())
         return cls(device, asts, tasks, latency_s)
 
 

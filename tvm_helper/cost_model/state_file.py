@@ -16,6 +16,7 @@ import torch
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError
 from cdmpp.files.atomic import write_atomic
+from cdmpp.files.json_text import parse_json
 from cdmpp.models.base import CostModel
 from cdmpp.training.estimates import TrainedModel, load_trained
 from cdmpp.training.run_folder import ModelCard, save_model
@@ -98,7 +99,7 @@ def read_state(path: Path, *, peer: XgbPeer | None) -> SearchState:
         try:
             with tarfile.open(path) as archive:
                 archive.extractall(folder, filter="data")
-            values = json.loads((folder / _STATE).read_text(encoding="utf-8"))
+            values = parse_json((folder / _STATE).read_text(encoding="utf-8"))
             if values["format"] != FORMAT:
                 raise DataError(
                     f"{path} has format {values['format']}, expected {FORMAT}; search again"

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cdmpp.files.json_text import parse_json
 from tvm_helper.compat import meta_schedule
 
 FloatArray = NDArray[np.float64]
@@ -73,7 +74,7 @@ class XgbPeer:
         """Takes over what `save` wrote."""
         import xgboost
 
-        state = json.loads((directory / "state.json").read_text(encoding="utf-8"))
+        state = parse_json((directory / "state.json").read_text(encoding="utf-8"))
         self._model.data.clear()
         self._model.data_size = 0
         with np.load(directory / "data.npz", allow_pickle=False) as arrays:

@@ -21,6 +21,7 @@ from pathlib import Path
 from cdmpp.errors import CdmppError, UsageError
 from cdmpp.files.atomic import make_folder
 from cdmpp.files.journal import folder_lock
+from cdmpp.files.json_text import parse_json
 from tvm_helper.legacy.environment import (
     FOLDER_VARIABLE,
     STAMP,
@@ -153,7 +154,7 @@ def _recipe() -> str:
 
 def _is_built(environment: LegacyEnvironment, recipe: str) -> bool:
     try:
-        stamp = json.loads((environment.folder / STAMP).read_text(encoding="utf-8"))
+        stamp = parse_json((environment.folder / STAMP).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
     return environment.python.exists() and stamp.get("recipe") == recipe

@@ -23,6 +23,7 @@ from cdmpp.datasets.extraction.shard import (
 from cdmpp.datasets.metaschedule.databases import Workload, parse_tuning_record
 from cdmpp.errors import DataError, ReplayError
 from cdmpp.features.compact_ast import CompactAst
+from cdmpp.files.json_text import parse_json
 from cdmpp.processes.campaign import read_campaign
 from cdmpp.records import ERROR_CODE_NAMES, MeasureRecord, TensetTask, program_id
 from tvm_helper.measure.journal import COMMAND, TASKS_FOLDER, read_journal
@@ -175,7 +176,7 @@ def read_task(folder: Path, key: str) -> dict[str, Any]:
     """
     path = folder / TASKS_FOLDER / f"{key}.json"
     try:
-        value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        value: dict[str, Any] = parse_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise DataError(
             f"{path}: cannot read the task ({error}); run the same cdmpp measure again, it writes "

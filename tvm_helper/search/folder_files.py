@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from cdmpp.errors import DataError
+from cdmpp.files.json_text import parse_json
 
 SEARCH_FILE = "search.json"
 FINAL_FILE = "final.json"
@@ -36,7 +36,7 @@ def read_final(folder: Path) -> dict[str, Any] | None:
 
 def _read(path: Path, needed: str) -> dict[str, Any]:
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = parse_json(path.read_text(encoding="utf-8"))
         value[needed]
     except FileNotFoundError:
         raise DataError(

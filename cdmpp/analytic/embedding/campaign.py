@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -26,6 +25,7 @@ from cdmpp.analytic.embedding.cpu_probe import (
 from cdmpp.analytic.embedding.shapes import EmbeddingShape, Pass
 from cdmpp.errors import DataError
 from cdmpp.files.atomic import make_folder, write_json, write_text
+from cdmpp.files.json_text import parse_json
 from cdmpp.text import csv_text
 
 GridSize = Literal["smoke", "quick", "full"]
@@ -186,7 +186,7 @@ def read_folder(folder: Path) -> LookupCampaign:
     rows = read_campaign(folder / ROWS_FILE)
     path = folder / MACHINE_FILE
     try:
-        facts = json.loads(path.read_text("utf-8"))
+        facts = parse_json(path.read_text("utf-8"))
         sweep = MemorySweep(**facts["memory_sweep"])
         return LookupCampaign(rows, CpuCaches(**facts["caches"]), sweep, facts)
     except (OSError, ValueError, KeyError, TypeError) as error:

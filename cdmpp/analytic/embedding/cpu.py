@@ -7,7 +7,6 @@ counts times a cost of each, fitted on measurements and never negative.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
@@ -22,6 +21,7 @@ from cdmpp.analytic.embedding.shapes import EmbeddingShape, Pass
 from cdmpp.analytic.intervals import LogErrors
 from cdmpp.errors import DataError, UsageError
 from cdmpp.files.atomic import write_json
+from cdmpp.files.json_text import parse_json
 
 FloatArray = NDArray[np.float64]
 
@@ -232,7 +232,7 @@ def read_constants(path: Path) -> CpuConstants:
     """
     hint = "make it: cdmpp analytic embedding fit --data FILE --out FILE"
     try:
-        value = json.loads(path.read_text("utf-8"))
+        value = parse_json(path.read_text("utf-8"))
     except OSError as error:
         raise DataError(f"{path}: cannot read the constants ({error.strerror}); {hint}") from None
     except ValueError as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,6 +22,7 @@ from cdmpp.analytic.operators.fit import Layout, Parameter, RowValues, fit_param
 from cdmpp.analytic.operators.operators import Operators, is_matmul
 from cdmpp.analytic.operators.tables import OperatorTable
 from cdmpp.errors import DataError, UsageError
+from cdmpp.files.json_text import parse_json
 from cdmpp.files.places import package_folder
 from cdmpp.pretrained import PRETRAINED
 
@@ -171,7 +171,7 @@ class OperatorModel:
         """
         again = "make it again: cdmpp analytic operator fit"
         try:
-            state = json.loads(Path(path).read_text(encoding="utf-8"))
+            state = parse_json(Path(path).read_text(encoding="utf-8"))
             version = state["format_version"]
             if version != FORMAT_VERSION:
                 raise DataError(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import random
 import time
@@ -15,6 +14,7 @@ from typing import Any
 from cdmpp.errors import DataError
 from cdmpp.files.atomic import write_json
 from cdmpp.files.journal import NO_SPACE
+from cdmpp.files.json_text import parse_json
 
 #: Called with the bytes that are there and those of the whole file (None = not known).
 OnBytes = Callable[[int, int | None], None]
@@ -219,7 +219,7 @@ class ResumingDownloader:
     def _remembered(self, url: str) -> str:
         """Returns what the server called the file whose beginning is there; empty = not known."""
         try:
-            about = json.loads(self._about.read_text("utf-8"))
+            about = parse_json(self._about.read_text("utf-8"))
             return str(about["validator"]) if about["url"] == url else ""
         except (OSError, ValueError, KeyError, TypeError):
             return ""

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from cdmpp.config import from_dict, to_dict
 from cdmpp.errors import DataError, UsageError
+from cdmpp.files.json_text import parse_json
 
 Style = Literal["plain", "inception", "residual", "dense", "separable"]
 Halving = Literal["first-conv", "last-conv", "max-pool", "average-pool"]
@@ -203,7 +204,7 @@ class ArchitectureSpec:
             DataError: it is none.
         """
         try:
-            value = json.loads(text)
+            value = parse_json(text)
             if not isinstance(value, dict):
                 raise ValueError(f"got {type(value).__name__}, expected an object")
             return from_dict(ArchitectureSpec, value)

@@ -20,6 +20,7 @@ from typing import Any
 
 from cdmpp.errors import DataError, UsageError
 from cdmpp.files.atomic import make_folder, write_text
+from cdmpp.files.json_text import parse_json
 from cdmpp.networks.dataset.published_files import PublishedFile, PublishedFiles
 from cdmpp.networks.dataset.published_graph import graph_row, graph_value
 from cdmpp.networks.dataset.rows import OUTCOMES, GraphRow, LabelRow, Outcome
@@ -318,7 +319,7 @@ def _label_value(labels: Iterable[LabelRow], batch: int) -> dict[str, str]:
 def _noted(note: str) -> dict[str, float]:
     """Returns the fields that `_label` put into a note; other notes have none."""
     try:
-        value = json.loads(note) if note else {}
+        value = parse_json(note) if note else {}
     except ValueError:
         return {}
     if not isinstance(value, dict):

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cdmpp.errors import DataError
+from cdmpp.files.json_text import parse_json
 from cdmpp.files.restricted_pickle import loads_restricted
 from cdmpp.networks.dataset.graph_pickle import GRAPH_PICKLES, GraphStub, plain
 from cdmpp.networks.dataset.rows import GraphRow
@@ -39,8 +40,8 @@ def graph_row(data: bytes, where: str, name: str) -> GraphRow:
     """
     if data.lstrip()[:1] == b"{":
         try:
-            value: Any = json.loads(data)
-        except (ValueError, RecursionError) as error:
+            value: Any = parse_json(data)
+        except ValueError as error:
             raise DataError(f"{where}: not readable as JSON ({error}); fetch it again") from None
     else:
         value = loads_restricted(data, where, GRAPH_PICKLES)

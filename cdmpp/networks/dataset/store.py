@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -15,6 +14,7 @@ import pyarrow.parquet as parquet
 
 from cdmpp.errors import CdmppError, DataError
 from cdmpp.files.atomic import make_folder, sha256_file, write_atomic, write_json
+from cdmpp.files.json_text import parse_json
 from cdmpp.networks.dataset.graph_table import graphs_from_table, table_of_graphs
 from cdmpp.networks.dataset.rows import _NEXT, OUTCOMES, SCHEMA_VERSION, GraphRow, LabelRow
 
@@ -137,7 +137,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """
     path = Path(folder) / MANIFEST
     try:
-        manifest: Any = json.loads(path.read_text(encoding="utf-8"))
+        manifest: Any = parse_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise DataError(
             f"{folder}: no data set of networks ({MANIFEST} missing); {_NEXT}"

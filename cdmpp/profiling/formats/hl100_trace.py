@@ -9,7 +9,6 @@ Source: the layout that the published records of this device were made from.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Sequence
@@ -22,6 +21,7 @@ import numpy as np
 from cdmpp.analytic.kernels.call import Call
 from cdmpp.errors import DataError
 from cdmpp.files.json_stream import array_batches
+from cdmpp.files.json_text import parse_json
 from cdmpp.files.open_text import read_text
 from cdmpp.profiling.formats.builder import EventBuilder
 from cdmpp.profiling.schema import Profile
@@ -154,7 +154,7 @@ def read_symbols(path: Path) -> dict[str, Hl100Operator]:
         DataError: not JSON, or a tensor that is not described as expected.
     """
     try:
-        nodes = json.loads(read_text(path))["nodes"]
+        nodes = parse_json(read_text(path))["nodes"]
         return {str(node["name"]): _operator(path, node) for node in nodes}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(

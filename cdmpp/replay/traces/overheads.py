@@ -6,7 +6,6 @@ Source: the five overheads and their filters of the public repository owensgroup
 from __future__ import annotations
 
 import itertools
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -17,6 +16,7 @@ import numpy as np
 
 from cdmpp.errors import DataError
 from cdmpp.files.atomic import write_json
+from cdmpp.files.json_text import parse_json
 from cdmpp.replay.traces.host_operators import HostOperator
 
 FORMAT = "cdmpp-host-overheads"
@@ -152,7 +152,7 @@ def read_overheads(path: Path) -> HostOverheads:
         DataError: unreadable, of another format, or a wrong value.
     """
     try:
-        value = json.loads(Path(path).read_text(encoding="utf-8"))
+        value = parse_json(Path(path).read_text(encoding="utf-8"))
         if not isinstance(value, dict) or value.get("format") != FORMAT:
             got = value.get("format") if isinstance(value, dict) else type(value).__name__
             raise DataError(f"{path}: format {got!r}, expected {FORMAT}; {_AGAIN}")

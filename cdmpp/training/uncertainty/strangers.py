@@ -20,6 +20,7 @@ from cdmpp.errors import DataError
 from cdmpp.features.added_columns import LEAF_EXTRA_NAMES
 from cdmpp.features.schema import LEAF_FEATURE_NAMES
 from cdmpp.files.atomic import write_atomic
+from cdmpp.files.json_text import parse_json
 from cdmpp.models.parts.pooling import pooled_features
 
 FloatArray = NDArray[np.float64]
@@ -267,7 +268,7 @@ class TrainingTasks:
             return None
         try:
             with safe_open(path, framework="numpy") as stream:
-                described: dict[str, Any] = json.loads(stream.metadata()["training_tasks"])
+                described: dict[str, Any] = parse_json(stream.metadata()["training_tasks"])
                 if described["format"] != FORMAT:
                     raise DataError(
                         f"{path} has format {described['format']}, expected {FORMAT}; {_HINT}"
@@ -277,7 +278,7 @@ class TrainingTasks:
                     for name in ("mean", "deviation", "centre", "step", "names")
                 )
             threshold, count = described["threshold"], int(described["count"])
-            names = json.loads(_unpacked(packed_names, _MOST_NAME_BYTES))
+            names = parse_json(_unpacked(packed_names, _MOST_NAME_BYTES))
             tasks, operators = (tuple(map(str, names[name])) for name in _NAMES)
             content = _unpacked(packed, len(mean) * count)
             if not len(tasks) == len(operators) == count or len(content) != len(mean) * count:

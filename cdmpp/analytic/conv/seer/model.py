@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +38,7 @@ from cdmpp.analytic.conv.shapes import ConvShapes, FloatArray, IntArray
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError
 from cdmpp.files.atomic import write_json
+from cdmpp.files.json_text import parse_json
 
 FORMAT = "cdmpp-conv-seer/1"
 #: Type of an algorithm whose kernels are not classified.
@@ -239,7 +239,7 @@ def load_seer(path: Path) -> SeerModel:
         DataError: the file is missing or no such model.
     """
     try:
-        value = json.loads(Path(path).read_text(encoding="utf-8"))
+        value = parse_json(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise DataError(f"{path}: cannot read the convolution model ({error})") from None
     return SeerModel.from_json(value)
