@@ -8,6 +8,7 @@ that share a journal must therefore agree to within the lease.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from types import TracebackType
@@ -19,7 +20,11 @@ from optuna.storages import BaseStorage
 from optuna.storages._heartbeat import BaseHeartbeat, is_heartbeat_enabled
 from optuna.trial import FrozenTrial
 
-_LEASE = "lease_until"
+from cdmpp.errors import DataError
+
+_LEASE, _LEASE_S = "lease_until", "lease_s"
+#: Leases ahead of us to which a clock that is right to within a lease may give one.
+_CLOCKS_DIFFER = 2
 #: Signs of life in one lease: two may be late.
 _BEATS = 3
 #: Why a trial was not finished, as an attribute of it.
@@ -72,6 +77,8 @@ class Lease:
             except UpdateFinishedTrialError:
                 self.is_lost = True
                 return
+            except DataError:
+                continue  # what the trial itself writes next says it
 
 
 def beat(storage: BaseStorage, trial_id: int, lease_s: float) -> None:
@@ -86,6 +93,7 @@ def beat(storage: BaseStorage, trial_id: int, lease_s: float) -> None:
             raise UpdateFinishedTrialError(f"trial {trial_id} is finished")
         storage.record_heartbeat(trial_id)
     else:
+        storage.set_trial_user_attr(trial_id, _LEASE_S, lease_s)
         storage.set_trial_user_attr(trial_id, _LEASE, time.time() + lease_s)
 
 
@@ -117,5 +125,9 @@ def mark_failed(storage: BaseStorage, trial_id: int, fault: str, reason: str) ->
 
 
 def _is_over(trial: FrozenTrial) -> bool:
+    """Whether a lease has ended, or ends so late that the clock was wrong when it was given."""
     until: Any = trial.user_attrs.get(_LEASE)
-    return until is not None and time.time() > float(until)
+    if until is None:
+        return False
+    left_s, lease_s = float(until) - time.time(), float(trial.user_attrs.get(_LEASE_S, math.inf))
+    return left_s < 0 or left_s > _CLOCKS_DIFFER * lease_s

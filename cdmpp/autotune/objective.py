@@ -57,7 +57,7 @@ class Limits:
     """When a trial is put back.
 
     Attributes:
-        deadline: `time.time()` after which it is.
+        deadline: `time.monotonic()` after which it is.
         cpu_left_s: its CPU seconds after which it is.
     """
 
@@ -180,7 +180,7 @@ class Watcher:
             raise TrialPutBackError("the worker was silent for too long; another one has the trial")
         cpu_s = self.cpu_s()
         self._limit("CPU seconds", cpu_s, self._options.most_trial_cpu_s)
-        if time.time() > self._limits.deadline or cpu_s > self._limits.cpu_left_s:
+        if time.monotonic() > self._limits.deadline or cpu_s > self._limits.cpu_left_s:
             raise TrialPutBackError("the time of the study was up")
 
     def is_feasible(self) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import optuna
 from optuna.storages import BaseStorage, JournalStorage, RDBStorage
-from optuna.storages.journal import JournalFileBackend
 
+from cdmpp.autotune.journal import StudyJournal
 from cdmpp.autotune.options import AutotuneOptions, fixed_facts, trial_options
 from cdmpp.errors import DataError, UsageError
 from cdmpp.files.atomic import make_folder
@@ -34,7 +34,7 @@ def open_storage(place: str, *, lease_s: float) -> BaseStorage:
         path = Path(place)
         make_folder(path.parent, what="journal of the study")
         try:
-            return JournalStorage(JournalFileBackend(str(path)))
+            return JournalStorage(StudyJournal(str(path)))
         except (OSError, ValueError) as error:
             raise DataError(
                 f"cannot open the journal {path} ({error}); expected a journal of "

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import os
+import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
@@ -30,9 +33,11 @@ from cdmpp.datasets.samples import Samples
 from cdmpp.errors import CdmppError, DataError
 from cdmpp.files.atomic import write_text
 from cdmpp.nn.loop.one_thread import one_thread_each
+from cdmpp.processes.pool import end_with_parent
 
 #: Workers that are started again in place of killed ones, for each worker.
 _MOST_REPLACEMENTS = 3
+_SECONDS_TO_PUT_BACK = 10.0
 
 
 @dataclass(frozen=True)
@@ -80,7 +85,7 @@ def run_study(
     check_options(options)
     study = open_study(options, open_storage(str(place), lease_s=options.lease_s))
     fill_slots(study, options.trials, first_settings(options))
-    deadline = time.time() + 60.0 * options.minutes if options.minutes else math.inf
+    deadline = time.monotonic() + 60.0 * options.minutes if options.minutes else math.inf
     if workers == 1:
         parts = study_parts(options.train, source.samples())
         work(options, place, parts, deadline=deadline, on_trial=on_trial)
@@ -165,17 +170,21 @@ def _run_processes(
     with one_thread_each():
         processes = [start() for _ in range(workers)]
         failed = 0
-        while processes:
-            processes[0].join(timeout=0.5)
-            for process in [entry for entry in processes if not entry.is_alive()]:
-                processes.remove(process)
-                code = process.exitcode or 0
-                if code < 0 and replacements:
-                    replacements -= 1
-                    print(f"worker {process.pid} died (signal {-code}); replaced", file=sys.stderr)
-                    processes.append(start())
-                elif code:
-                    failed = failed or code
+        try:
+            while processes:
+                processes[0].join(timeout=0.5)
+                for process in [entry for entry in processes if not entry.is_alive()]:
+                    processes.remove(process)
+                    code = process.exitcode or 0
+                    if code < 0 and replacements:
+                        replacements -= 1
+                        died = f"worker {process.pid} died (signal {-code})"
+                        print(f"{died}; replaced", file=sys.stderr)
+                        processes.append(start())
+                    elif code:
+                        failed = failed or code
+        finally:
+            _interrupt(processes)
     if failed:
         error = CdmppError(
             f"a worker ended with exit code {failed}, see its message above; what is done is kept: "
@@ -183,6 +192,17 @@ def _run_processes(
         )
         error.exit_code = failed if failed > 0 else 1
         raise error
+
+
+def _interrupt(processes: Sequence[Any]) -> None:
+    """Ends the processes that are left: they put their trials back."""
+    for process in processes:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGINT)
+    for process in processes:
+        process.join(timeout=_SECONDS_TO_PUT_BACK)
+        process.kill()
+        process.join()
 
 
 def _work_in_process(
@@ -193,6 +213,7 @@ def _work_in_process(
     on_trial: OnTrial | None,
 ) -> None:
     """`work` in a process of its own; expected trouble is one line on stderr and an exit code."""
+    end_with_parent()
     try:
         parts = study_parts(options.train, source.samples())
         work(options, place, parts, deadline=deadline, on_trial=on_trial)

@@ -40,13 +40,13 @@ def work(
     meanwhile, or the time is up.
 
     Args:
-        deadline: `time.time()` after which no trial goes on.
+        deadline: `time.monotonic()` after which no trial goes on.
 
     Raises:
         NotApplicableError: the kind cannot be used on the data.
     """
     study = open_study(options, open_storage(str(place), lease_s=options.lease_s))
-    while time.time() < deadline and (cpu_left_s := _cpu_left_s(study, options)) > 0:
+    while time.monotonic() < deadline and (cpu_left_s := _cpu_left_s(study, options)) > 0:
         recover(study, most_deaths=options.most_deaths)
         trial = take(study, options.lease_s, lambda number: new_sampler(options, number))
         if trial is not None:

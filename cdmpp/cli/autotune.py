@@ -29,6 +29,7 @@ from cdmpp.cli.shared.tables import print_metric_tables
 from cdmpp.config import load_config
 from cdmpp.datasets.cache import load_samples
 from cdmpp.errors import UsageError
+from cdmpp.files.atomic import make_folder
 from cdmpp.report.run_report import run_tables, write_run_report
 from cdmpp.training.run import RunResult, train_run
 
@@ -107,7 +108,7 @@ def run(args: argparse.Namespace) -> int:
         on_trial=None if args.json or args.quiet else print_trial,
     )
     best = best_trial(study)
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out, what="study")
     write_preset(out / _PRESET, options, best)
     page = _write_page(study, out)
     result = None
@@ -129,7 +130,7 @@ def run_report(args: argparse.Namespace) -> int:
     if args.out is None:
         raise UsageError("autotune report needs the folder of a study; expected --out RUN")
     study = existing_study(args.storage or str(args.out / _JOURNAL), args.study)
-    args.out.mkdir(parents=True, exist_ok=True)
+    make_folder(args.out, what="study")
     page = _write_page(study, args.out)
     if args.json:
         rows = [row_json(row) for row in trial_rows(study)]

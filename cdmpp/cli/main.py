@@ -5,16 +5,21 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import signal
 import sys
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
 
 from cdmpp import __version__
 from cdmpp.cli.commands import COMMANDS, MAINTAINERS_COMMANDS, CommandParser, add_commands
 from cdmpp.cli.guide import questions_text
-from cdmpp.errors import CdmppError
+from cdmpp.errors import CdmppError, DataError
 from cdmpp.text import printable
 
-_EXIT_INTERRUPTED = 130
+#: A command that a signal ended: this and the signal's number, as shells count.
+_EXIT_SIGNALLED = 128
 _EXIT_BROKEN_PIPE = 141
 
 
@@ -28,27 +33,70 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: arguments without the program's name; None = those of the process.
     """
     try:
-        args = build_parser().parse_args(argv)
-        if args.command is None:
-            print(questions_text())
-            return 0
-        _set_up_logging(args.verbose, is_quiet=args.quiet)
-        is_timed = getattr(args, "profile", False)
-        try:
-            code: int = _timed(args.command, lambda: args.run(args)) if is_timed else args.run(args)
-        except CdmppError as error:
-            if args.verbose > 1:
-                raise
-            print(printable(f"cdmpp: error: {error}"), file=sys.stderr)
-            return error.exit_code
-    except KeyboardInterrupt:
+        with _ended_as_by_ctrl_c():
+            return _run(argv)
+    except KeyboardInterrupt as interrupt:
         print("cdmpp: interrupted; run the same command again to continue", file=sys.stderr)
-        return _EXIT_INTERRUPTED
+        return _EXIT_SIGNALLED + next(iter(interrupt.args), signal.SIGINT)
     except BrokenPipeError:
         # The reader of our output went away (`cdmpp ... | head`); nothing is left to say.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _EXIT_BROKEN_PIPE
+
+
+def _run(argv: Sequence[str] | None) -> int:
+    """Runs one command; says what was to be expected."""
+    args = build_parser().parse_args(argv)
+    if args.command is None:
+        print(questions_text())
+        return 0
+    _set_up_logging(args.verbose, is_quiet=args.quiet)
+    is_timed = getattr(args, "profile", False)
+    try:
+        code: int = _timed(args.command, lambda: args.run(args)) if is_timed else args.run(args)
+    except CdmppError as error:
+        if args.verbose > 1:
+            raise
+        return _said(error)
+    except BrokenPipeError:
+        raise
+    except OSError as error:  # a disk that is full, a folder that is gone or may not be written
+        if args.verbose > 1:
+            raise
+        where = f"{error.filename}: " if error.filename else ""
+        return _said(
+            DataError(
+                f"{where}cannot be read or written ({error.strerror or error}); what is finished "
+                "is kept: mend that and run the same command again"
+            )
+        )
     return code
+
+
+def _said(error: CdmppError) -> int:
+    print(printable(f"cdmpp: error: {error}"), file=sys.stderr)
+    return error.exit_code
+
+
+@contextmanager
+def _ended_as_by_ctrl_c() -> Iterator[None]:
+    """Lets SIGTERM end a command as Ctrl-C does: its processes end, its temporary files go."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(number: int, frame: FrameType | None) -> None:
+        interrupt = signal.getsignal(signal.SIGINT)
+        if callable(interrupt) and interrupt is not signal.default_int_handler:
+            interrupt(number, frame)
+        else:
+            raise KeyboardInterrupt(number)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def build_parser() -> CommandParser:

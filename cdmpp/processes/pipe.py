@@ -44,6 +44,7 @@ class WorkerPipe:
         self._log: IO[bytes] | None = None
         self._environment = environment
         self._process: subprocess.Popen[bytes] | None = None
+        self._end: int | None = None
         self._buffer = b""
 
     @property
@@ -81,6 +82,8 @@ class WorkerPipe:
             env=self._environment,
             start_new_session=True,
         )
+        with contextlib.suppress(OSError, AttributeError):  # what Linux has
+            self._end = os.pidfd_open(self._process.pid)
         assert self._process.stdout is not None
         with contextlib.suppress(OSError, AttributeError):
             fcntl.fcntl(self._process.stdout, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
@@ -104,11 +107,14 @@ class WorkerPipe:
         file = self._process.stdout.fileno()
         with selectors.DefaultSelector() as selector:
             selector.register(file, selectors.EVENT_READ)
+            if self._end is not None:  # what a program has started may keep the pipe open
+                selector.register(self._end, selectors.EVENT_READ)
             while b"\n" not in self._buffer:
                 left = None if deadline is None else max(0.0, deadline - time.monotonic())
-                if not selector.select(left):
+                ready = [key.fd for key, _ in selector.select(left)]
+                if not ready:
                     return None
-                data = os.read(file, _PIPE_BYTES)
+                data = os.read(file, _PIPE_BYTES) if file in ready else b""
                 if not data:
                     self._reap()
                     return None
@@ -139,6 +145,9 @@ class WorkerPipe:
         if self._log is not None:
             self._log.close()
             self._log = None
+        if self._end is not None:
+            os.close(self._end)
+            self._end = None
         if self._process is None:
             return
         with contextlib.suppress(ProcessLookupError):

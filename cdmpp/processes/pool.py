@@ -97,6 +97,11 @@ def _run_in_pool(
 def _start_worker() -> None:
     """Leaves interrupts to the parent, and ends this worker when the parent is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    end_with_parent()
+
+
+def end_with_parent() -> None:
+    """Ends this process when the one that started it by `multiprocessing` is gone, however."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         threading.Thread(target=_exit_with, args=(parent,), daemon=True).start()

@@ -11,6 +11,7 @@ import json
 import os
 import queue
 import re
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -83,12 +84,16 @@ def serve(
 
 
 def _watched_lines() -> Iterator[bytes]:
-    """Yields lines; ends the process when the other end is gone, also amid a program's loop."""
+    """Yields lines; ends the process when the other end is gone, also amid a program's loop, and
+    what programs have left behind in its group.
+    """
     requests: queue.SimpleQueue[bytes] = queue.SimpleQueue()
 
     def read() -> None:
         for line in sys.stdin.buffer:
             requests.put(line)
+        if os.getpgrp() == os.getpid():  # then all of its group was started here
+            os.killpg(0, signal.SIGKILL)
         os._exit(0)
 
     threading.Thread(target=read, daemon=True).start()

@@ -78,7 +78,13 @@ class Worker:
             return
         text = ""
         for _ in range(_STARTS):
-            self._pipe.start()
+            try:
+                self._pipe.start()
+            except OSError as error:
+                raise DeviceError(
+                    f"the worker process cannot be started ({error}); mend that and run the same "
+                    "command again"
+                ) from None
             event = self._pipe.receive(time.monotonic() + self._queue_timeout_s)
             if event is not None and event.pop("event") == "ready":
                 self.facts = event

@@ -103,7 +103,7 @@ def _add_facts(app: FastAPI, service: Service, gate: Gate, measures: Measures) -
     async def health() -> schemas.HealthAnswer:
         """Whether the server answers; needs no token."""
         return schemas.HealthAnswer(
-            status="ok", version=__version__, uptime_s=time.time() - service.started_at,
+            status="ok", version=__version__, uptime_s=time.monotonic() - service.started_s,
             waiting=gate.waiting,
         )  # fmt: skip
 

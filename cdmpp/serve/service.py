@@ -50,7 +50,7 @@ class Service:
     ) -> None:
         self.models = models
         self.reader = reader
-        self.started_at = time.time()
+        self.started_s = time.monotonic()
         self._options = options
         self._row_of = row_of
         self._scoring = Scoring(on_batch)

@@ -10,6 +10,8 @@ from pathlib import Path
 from cdmpp.autotune import worker
 from cdmpp.autotune.objective import Parts, chosen_options
 from cdmpp.autotune.options import AutotuneOptions, PrunerOptions
+from cdmpp.autotune.study import Source, run_study
+from cdmpp.datasets.samples import Samples
 from cdmpp.testing.synthetic import make_samples
 from cdmpp.training.options import TrainOptions
 
@@ -41,5 +43,20 @@ def main(place: str, log: Path, first_trial_s: float, other_trial_s: float) -> N
     worker.work(OPTIONS, place, Parts(samples, samples))
 
 
-if __name__ == "__main__":
+def load(folder: Path, devices: list[str] | None) -> Samples:
+    """Returns made-up samples."""
+    return make_samples(16, 4)
+
+
+def endless(*details: object) -> list[float]:
+    """A trial that does not end by itself."""
+    time.sleep(600)
+    return [0.0]
+
+
+if sys.argv[1:2] == ["workers"]:  # also in the processes that are started from here
+    worker.run_trial = endless
+    if __name__ == "__main__":
+        run_study(OPTIONS, Source(load, Path()), sys.argv[2], workers=2)
+elif __name__ == "__main__":
     main(sys.argv[1], Path(sys.argv[2]), float(sys.argv[3]), float(sys.argv[4]))

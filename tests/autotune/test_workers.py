@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -12,15 +13,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
+import psutil
 import pytest
 from optuna.storages import RDBStorage
 from optuna.trial import TrialState
 
-from cdmpp.autotune.leases import DIED, DUPLICATE, FAULT
+from cdmpp.autotune.leases import DIED, DUPLICATE, FAULT, PUT_BACK
 from cdmpp.autotune.slots import RETRY_OF, SLOT, fill_slots, recover, take
 from cdmpp.autotune.storage import new_sampler, open_storage, open_study
 from cdmpp.autotune.study import first_settings
+from cdmpp.errors import DataError
 from tests.autotune.postgres import running_server
 from tests.autotune.study_child import OPTIONS, TRIALS
 from tests.paths import ROOT
@@ -113,6 +117,40 @@ def test_a_live_lease_is_left_alone(tmp_path):
     assert [trial.state for trial in study.get_trials()] == [TrialState.RUNNING]
 
 
+def test_a_lease_of_a_clock_that_was_ahead_is_none(tmp_path, monkeypatch):
+    """Was waited for until then: ten days."""
+    study = study_at(tmp_path)
+    fill_slots(study, 1, [{}])
+    now = time.time()
+    with monkeypatch.context() as patch:
+        patch.setattr("cdmpp.autotune.leases.time", SimpleNamespace(time=lambda: now + 864_000.0))
+        assert take(study, 60.0, lambda number: new_sampler(OPTIONS, number)) is not None
+    recover(study, most_deaths=2)
+    assert [trial.state for trial in study.get_trials()] == [TrialState.FAIL, TrialState.WAITING]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_workers_end_with_the_command(number, tmp_path):
+    """Was waited for after an interrupt, and left working after a kill."""
+    command = [sys.executable, CHILD, "workers", tmp_path / "journal.log"]
+    with subprocess.Popen(command, cwd=REPOSITORY, env={**os.environ, "PYTHONPATH": "."}) as parent:
+        study, until = None, time.monotonic() + 240
+        while study is None or TrialState.RUNNING not in {one.state for one in study.get_trials()}:
+            assert parent.poll() is None
+            assert time.monotonic() < until
+            time.sleep(0.1)
+            if (tmp_path / "journal.log").exists():
+                study = study_at(tmp_path)
+        workers = psutil.Process(parent.pid).children(recursive=True)
+        assert len(workers) >= 2
+        parent.send_signal(number)
+        parent.wait(60)
+    assert psutil.wait_procs(workers, timeout=30)[1] == []
+    put_back = [one.user_attrs.get(FAULT) for one in study.get_trials()]
+    assert (PUT_BACK in put_back) == (number == signal.SIGINT)
+
+
 def test_a_slot_that_was_queued_twice_is_done_once(tmp_path):
     study = study_at(tmp_path)
     for _ in range(2):
@@ -127,3 +165,34 @@ def test_slots_are_filled_once(tmp_path):
     fill_slots(study, 2, [{}])
     fill_slots(study, 3, [{}])
     assert [trial.user_attrs[SLOT] for trial in study.get_trials()] == [0, 1, 2]
+
+
+def test_a_line_that_was_cut_off_costs_itself_only(tmp_path):
+    """Was the end of the study: nothing after it could be read."""
+    study = study_at(tmp_path)
+    fill_slots(study, 1, [{}])
+    with (tmp_path / "journal.log").open("a") as stream:
+        stream.write('{"op_code":4,"wor')
+    fill_slots(study, 2, [{}])
+    assert [trial.user_attrs[SLOT] for trial in study_at(tmp_path).get_trials()] == [0, 1]
+
+
+def test_a_full_disk_leaves_the_journal_as_it_was(tmp_path, monkeypatch):
+    study = study_at(tmp_path)
+    fill_slots(study, 1, [{}])
+    before = (tmp_path / "journal.log").read_bytes()
+    write = os.pwrite
+
+    def full(file, data, place):
+        if len(data) < 20:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(file, data[: len(data) // 2], place)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", full)
+        with pytest.raises(DataError, match=r"journal\.log: .*No space left.*trials are safe"):
+            fill_slots(study, 2, [{}])
+    assert (tmp_path / "journal.log").read_bytes() == before
+    (tmp_path / "journal.log").unlink()
+    with pytest.raises(DataError, match="No such file"):
+        fill_slots(study, 2, [{}])

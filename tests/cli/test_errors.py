@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import time
 
 import pytest
 
@@ -118,6 +121,30 @@ def test_interruption_is_one_line(capsys, monkeypatch):
 
     monkeypatch.setattr("cdmpp.cli.train.command.run", interrupted)
     assert "run the same command again" in fails(capsys, 130, "train")
+
+
+def test_a_file_that_fails_anywhere_is_one_line(capsys, monkeypatch, tmp_path):
+    """Was a traceback where nobody had thought of it."""
+    gone = tmp_path / "gone" / "log.jsonl"
+    monkeypatch.setattr("cdmpp.cli.train.command.run", lambda args: gone.open("a"))
+    assert f"{gone}: cannot be read or written (No such file" in fails(capsys, 3, "train")
+
+
+def test_sigterm_ends_a_command_as_ctrl_c_does(capsys, monkeypatch):
+    """Was an end without cleaning up: temporary files stayed."""
+    cleaned = []
+
+    def ended(args):
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(60)
+        finally:
+            cleaned.append(True)
+
+    monkeypatch.setattr("cdmpp.cli.train.command.run", ended)
+    assert "run the same command again" in fails(capsys, 128 + signal.SIGTERM, "train")
+    assert cleaned == [True]
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
 def test_usage_errors_have_code_2(capsys):

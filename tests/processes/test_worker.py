@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import os
+import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 from cdmpp.errors import DeviceError
 from cdmpp.processes.pipe import WorkerPipe, ending
 from cdmpp.processes.worker import Worker, ask_all
+from tests.paths import ROOT
 
 SERVES = """
 import os, time
@@ -74,6 +80,12 @@ def test_a_worker_that_does_not_start_says_its_last_words(tmp_path: Path) -> Non
         Worker(command, tmp_path / "log", queue_timeout_s=60.0).start()
 
 
+def test_a_log_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
+    """Was a traceback: the folder may have vanished."""
+    with pytest.raises(DeviceError, match=r"cannot be started .*No such file"):
+        Worker(["/bin/cat"], tmp_path / "gone" / "log", queue_timeout_s=60.0).start()
+
+
 def test_a_pipe_holds_what_comes_ahead_and_keeps_lines_whole(tmp_path: Path) -> None:
     long = "x" * 300_000
     code = f'import sys\nfor n in range(3): print(\'{{"n": %d, "text": "{long}"}}\' % n)'
@@ -106,3 +118,68 @@ def test_a_silent_process_is_told_from_one_that_is_gone(tmp_path: Path) -> None:
 def test_an_exit_code_in_words() -> None:
     assert ending(-9) == "killed by SIGKILL"
     assert ending(3) == "ended with code 3"
+
+
+LEAVES = """
+import os, signal, time
+from cdmpp.processes.serve import serve
+
+def work(request, begin):
+    begin()
+    if os.fork() == 0:
+        time.sleep(600)
+    if request["crashes"]:
+        os.kill(os.getpid(), signal.SIGSEGV)
+    time.sleep(600)
+
+serve({"work": work}, lambda: None)
+"""
+_ASKS = """
+import sys
+from pathlib import Path
+from cdmpp.processes.worker import Worker
+
+one = Worker([sys.executable, "-c", sys.argv[1]], Path(sys.argv[2]), queue_timeout_s=60.0)
+one.start()
+print(one.pid, flush=True)
+one.ask({"op": "work", "crashes": False}, timeout_s=600.0)
+"""
+
+
+def _group(leader: int) -> list[psutil.Process]:
+    """Returns the processes of a group that are alive."""
+    found = []
+    for one in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, ProcessLookupError):
+            if os.getpgid(one.pid) == leader and one.status() != psutil.STATUS_ZOMBIE:
+                found.append(one)
+    return found
+
+
+def _wait(what: Callable[[], bool]) -> None:
+    until = time.monotonic() + 60
+    while not what():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def test_a_crash_is_seen_at_once_though_the_program_left_a_child(tmp_path: Path) -> None:
+    """Was seen when the time of the program was over: the child held the pipe."""
+    with Worker([sys.executable, "-c", LEAVES], tmp_path / "log", queue_timeout_s=60.0) as one:
+        one.start()
+        leader = one.pid
+        assert leader is not None
+        answer = one.ask({"op": "work", "crashes": True}, timeout_s=3600.0)
+        assert (answer.outcome, answer.text) == ("died", "killed by SIGSEGV")
+    _wait(lambda: not _group(leader))
+
+
+def test_what_a_program_left_ends_with_a_parent_that_is_killed(tmp_path: Path) -> None:
+    """Was left running."""
+    command = [sys.executable, "-c", _ASKS, LEAVES, str(tmp_path / "log")]
+    with subprocess.Popen(command, cwd=ROOT, text=True, stdout=subprocess.PIPE) as asks:
+        assert asks.stdout is not None
+        leader = int(asks.stdout.readline())
+        _wait(lambda: len(_group(leader)) == 2)
+        asks.kill()
+    _wait(lambda: not _group(leader))

@@ -13,6 +13,7 @@ from typing import Any, Self
 from cdmpp.config import to_dict
 from cdmpp.errors import DataError
 from cdmpp.files.atomic import make_folder
+from cdmpp.files.journal import NO_SPACE
 from cdmpp.processes.worker import Answer, Worker, ask_all
 from tvm_helper.measure.failures import Stage, failure_code
 from tvm_helper.measure.journal import says_disk_is_full
@@ -21,6 +22,8 @@ from tvm_helper.measure.target import MeasureTarget
 
 #: What has to be free on the disk before a batch is built.
 LEAST_FREE_BYTES = 64 << 20
+#: Bytes that can be written where a program can.
+_LARGE_PROGRAM = 1 << 20
 WORKER_COMMAND = (sys.executable, "-m", "tvm_helper.measure.worker")
 
 
@@ -202,6 +205,24 @@ class TrialRunner:
             one.stop()
         shutil.rmtree(self._folder, ignore_errors=True)
 
+    def _check_folder(self) -> None:
+        """Checks that a failure is the program's: that its files could be written.
+
+        Raises:
+            DataError: they could not.
+        """
+        probe = self._folder / "probe"
+        try:
+            probe.write_bytes(bytes(_LARGE_PROGRAM))
+            probe.unlink()
+        except OSError as error:
+            if error.errno in NO_SPACE:
+                raise DiskFullError from None
+            raise DataError(
+                f"{self._folder.parent}: cannot write built programs ({error.strerror}); what is "
+                "measured is safe there: mend that and run the same command again"
+            ) from None
+
     def _artifact(self, name: str) -> Path:
         return self._folder / f"{name}{'.so' if self._rpc is None else '.tar'}"
 
@@ -224,5 +245,6 @@ class TrialRunner:
             return Outcome(0, "", answer.elapsed_s, **found)
         if says_disk_is_full(answer.text):
             raise DiskFullError
+        self._check_folder()
         code = failure_code(answer, stage=stage, target_kind=self._target.kind)
         return Outcome(code, answer.text, answer.elapsed_s)

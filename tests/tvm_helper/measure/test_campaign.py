@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ from tests.tvm_helper.measure.campaigns import (
 )
 from tvm_helper.measure.journal import Journal, read_journal
 from tvm_helper.measure.tables import write_tables
+from tvm_helper.measure.trials import TrialRunner
 
 pytestmark = pytest.mark.slow  # processes start, hang and are killed
 
@@ -302,6 +304,28 @@ def test_a_compiler_that_finds_the_disk_full_is_no_failure_of_the_program(
     plan(monkeypatch)
     campaign(tmp_path / "out").run()
     assert set(codes(tmp_path / "out").values()) == {0}
+
+
+def test_a_folder_that_is_gone_is_no_failure_of_the_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Was one: the programs counted as measured, and were never built again."""
+    ids, out, away = program_ids(), tmp_path / "out", tmp_path / "away"
+    build = TrialRunner.build
+
+    def gone(self: TrialRunner, programs: Mapping[str, Any]) -> Iterator[Any]:
+        if ids[3] in programs:
+            out.rename(away)
+        yield from build(self, programs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TrialRunner, "build", gone)
+        with pytest.raises(DataError, match=r"cannot write built programs .*is safe there"):
+            campaign(out).run()
+    away.rename(out)
+    assert list(codes(out)) == ids[:3]
+    campaign(out).run()
+    assert set(codes(out).values()) == {0}
 
 
 def test_a_campaign_on_a_disk_that_fills_up_loses_nothing(tmp_path: Path) -> None:

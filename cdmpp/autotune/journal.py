@@ -1,0 +1,78 @@
+"""The journal of a study: a line that was cut off costs nothing but itself."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
+
+from cdmpp.errors import DataError
+
+
+class StudyJournal(JournalFileBackend):
+    """Optuna's journal file. A full disk leaves it as it was before a line, and what a killed
+    process has left of a line is cut off before the next one: Optuna would read no further.
+
+    Raises:
+        DataError: by every method, when the file cannot be read or written.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._own_lock = JournalFileSymlinkLock(path)
+        super().__init__(path, self._own_lock)
+
+    def read_logs(self, log_number_from: int) -> Generator[dict[str, Any], None, None]:
+        """Yields the lines from a number on."""
+        with self._sentences():
+            yield from super().read_logs(log_number_from)
+
+    def append_logs(self, logs: list[dict[str, Any]]) -> None:
+        """Adds lines; they are on the disk when it returns."""
+        lines = "".join(json.dumps(log, separators=(",", ":")) + "\n" for log in logs).encode()
+        with self._sentences():
+            self._own_lock.acquire()
+            try:
+                _append(self._path, lines)
+            finally:
+                self._own_lock.release()
+
+    @contextmanager
+    def _sentences(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, RuntimeError) as error:  # the latter when the lock's file is gone
+            raise DataError(
+                f"{self._path}: cannot read or write the study "
+                f"({getattr(error, 'strerror', None) or error}); its trials are safe there: mend "
+                "that and run the same command again"
+            ) from None
+
+
+def _append(path: str, lines: bytes) -> None:
+    file = os.open(path, os.O_RDWR)
+    try:
+        size = _whole_size(file)
+        os.ftruncate(file, size)
+        try:
+            done = 0
+            while done < len(lines):
+                done += os.pwrite(file, lines[done:], size + done)
+            os.fsync(file)
+        except OSError:
+            os.ftruncate(file, size)
+            raise
+    finally:
+        os.close(file)
+
+
+def _whole_size(file: int) -> int:
+    """Returns the bytes of a file up to the end of its last whole line."""
+    size = os.fstat(file).st_size
+    if size and os.pread(file, 1, size - 1) != b"\n":
+        return os.pread(file, size, 0).rfind(b"\n") + 1
+    return size
