@@ -14,7 +14,7 @@ TRIALS ?= 32
 DEVICE_DATA = $(if $(wildcard $(AUTOTVM)/manifest.json),--data autotvm=$(AUTOTVM))
 export OMP_NUM_THREADS ?= 2
 
-.PHONY: bench-sealed bench-replay-drawn docker-steps bench-serve bench-by-name bench-autotune ablation priors bench-embedding bench-models bench-scoring tune-peers tables pretrained leaderboard bench-extract bench-conv bench-operators bench-bounds bench-search bench-replay data-a100 legacy-env ansor-test bench-ansor help venv demo test check exhaustive lines structure lint format bench golden report clean notebook lock licences claims evidence docs attack
+.PHONY: bench-sealed bench-replay-drawn docker-steps bench-serve bench-by-name bench-autotune ablation priors bench-embedding bench-models bench-scoring tune-peers tables pretrained leaderboard bench-extract bench-conv bench-operators bench-bounds bench-search bench-replay data-a100 legacy-env ansor-test bench-ansor help venv demo test check exhaustive lines structure lint format bench golden report clean notebook lock licences claims evidence docs attack faults
 
 help:
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -124,6 +124,10 @@ bench-scoring: $(STAMP) ## time scoring of search candidates beside TVM's XGBMod
 ATTACK_CASES ?= 1000000
 attack: $(STAMP) ## mutated and hand-made data at every reader, resumable (hours on one core; ATTACK_CASES=1000 a campaign is minutes): docs/results/fuzz.*
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz.attack --most $(ATTACK_CASES) --page docs/results
+
+TIMES ?= 50
+faults: $(STAMP) ## commands killed, ended, starved of disk, robbed of their folder, run twice; resumable (TIMES=2 of each kind is half an hour of one core): docs/results/faults.*
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.faults.run --times $(TIMES) --page docs/results
 
 SERVE_SECONDS ?= 60
 bench-serve: $(STAMP) ## attack and load a server on this machine's loopback (10 minutes of two quiet cores): docs/results/serve.*

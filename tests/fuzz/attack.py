@@ -202,10 +202,10 @@ def part_of(name: str, seed: int, count: int, state: Path) -> dict[str, Any]:
     return found
 
 
-def code_state() -> str:
-    """Returns a digest of everything that is tested and that tests it."""
+def code_state(tests: str) -> str:
+    """Returns a digest of everything that is tested and that tests it, in the folder `tests`."""
     digest = hashlib.sha256()
-    for folder in ("cdmpp", "tvm_helper", "tests/fuzz"):
+    for folder in ("cdmpp", "tvm_helper", tests):
         for path in sorted((ROOT / folder).rglob("*")):
             if path.suffix in (".py", ".hpp", ".cc"):
                 digest.update(path.read_bytes())
@@ -283,7 +283,7 @@ def main() -> int:
         name, seed, count = args.part
         print(json.dumps(run_part(name, int(seed), int(count))))
         return 0
-    code = code_state()
+    code = code_state("tests/fuzz")
     state = make_folder(args.state / code, what="state of the attack")
     found = {}
     for name in args.only:

@@ -83,6 +83,14 @@ def add(
     setting: Path, folder: Path, patch: Callable[[Any, str, Any], None], *, peak: float = PEAK
 ) -> tuple[Any, dict[str, Any]]:
     """Adds the device; fits are made small by `patch(object, name, value)`."""
+    return add_device(options(setting), lambda: load_samples(setting / "extracted"), folder,
+                      site=small_site(setting, patch, peak=peak))  # fmt: skip
+
+
+def small_site(
+    setting: Path, patch: Callable[[Any, str, Any], None], *, peak: float = PEAK
+) -> Site:
+    """Returns a machine whose programs are not run; makes the fits small, see `add`."""
 
     def small_model(kind: str, untrained: Any) -> Any:
         if kind == "transformer":
@@ -91,12 +99,10 @@ def add(
 
     patch(device_add_fit, "new_model", small_model)
     patch(device_add_fit, "_STEP_CHOICES", (4,))
-    site = Site(
+    return Site(
         root=setting / "root", command=FAKE_WORKER, has_reference=False,
         benchmarks=lambda spec, target: _benchmarks(spec, peak),
     )  # fmt: skip
-    return add_device(options(setting), lambda: load_samples(setting / "extracted"), folder,
-                      site=site)  # fmt: skip
 
 
 def _benchmarks(spec: DeviceSpec, peak: float) -> Benchmarks:

@@ -1,0 +1,1 @@
+"""Faults of commands: what befalls them, and what must hold afterwards."""
