@@ -29,7 +29,7 @@ def killed(trial: Trial, rng: random.Random) -> Befallen:
 def ended(trial: Trial, rng: random.Random) -> Befallen:
     """SIGINT or SIGTERM at a random moment, as Ctrl-C or a scheduler does."""
     number = rng.choice((signal.SIGINT, signal.SIGTERM))
-    # While Python itself starts, signals do what they do to every process.
+    # While Python itself starts, signals do what they do to every process, see `Trial` too.
     return _signalled(trial, rng, number, {130, 143, 0, -number})
 
 

@@ -13,6 +13,7 @@ to it, and one that was stopped goes on.
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import tempfile
 from collections import Counter
@@ -82,7 +83,8 @@ def _run_command(
 _PAGE = """# Faults
 
 `{command}`, code {code}: commands on small data to which something happens. *Wrong* is a traceback,
-another exit code than the command's own, a process that is left 15 s later, or another result when
+another exit code than the command's own (a signal's, where Python itself was just starting), a
+process that is left 15 s later, or another result when
 the same command then runs undisturbed; temporary files of either run that are still there count
 too. Moments and sizes are drawn from seeds: the command, the kind, the number and {seed}.
 
@@ -135,6 +137,8 @@ def main() -> int:
     parser.add_argument("--state", type=Path, default=_STATE)
     parser.add_argument("--page", type=Path, help="folder for faults.md and faults.json")
     args = parser.parse_args()
+    # Where this runs in the background the shell has it ignored, and the commands would ignore it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     reasons = {kind: why for kind in args.kinds if (why := why_not(kind))}
     for kind, why in reasons.items():
         print(f"{kind}: left out, {why}")

@@ -15,10 +15,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from cdmpp.cli.main import main
-from cdmpp.errors import CdmppError
-from cdmpp.files.atomic import write_json
-
 
 def _measure() -> None:
     from tvm_helper.measure.campaign import Campaign
@@ -64,6 +60,8 @@ def _serve() -> None:
 
 
 def _ask(url: str, out: Path) -> None:
+    from cdmpp.errors import CdmppError
+    from cdmpp.files.atomic import write_json
     from cdmpp.serve.client import Client
     from tests.serve.serving import DEVICE, leaves
 
@@ -80,6 +78,16 @@ def _ask(url: str, out: Path) -> None:
 
 _WORLDS = {"measure": _measure, "search": _search, "device": _device, "serve": _serve}
 
+
+def main() -> int:
+    """Makes the world, which an interrupt ends as it ends a command, and runs the command."""
+    try:
+        _WORLDS[sys.argv[1]]()
+        from cdmpp.cli.main import main as run
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    return run()
+
+
 if __name__ == "__main__":
-    _WORLDS[sys.argv[1]]()
     sys.exit(main())

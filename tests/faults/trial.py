@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -102,9 +103,11 @@ class Trial:
         for process in befallen.processes:
             code, errors = self._finish(process)
             fault.codes.append(code)
-            if code not in befallen.codes or "Traceback" in errors:
-                last = [line for line in errors.splitlines() if line.strip()][-1:] or [""]
-                fault.wrong.append(f"code {code}, {last[0][:300]}")
+            is_odd = "Traceback" in errors and not _is_of_the_start(code, errors)
+            if code not in befallen.codes or is_odd:
+                lines = [line.strip() for line in errors.splitlines() if line.strip()]
+                told = [line for line in lines if line.startswith("File ")][-2:] + lines[-1:]
+                fault.wrong.append(f"code {code}, {'; '.join(told)[:600]}")
         fault.wrong += self._left_processes()
         befallen.undo()
         before = self._kept()
@@ -177,6 +180,13 @@ class Trial:
         left = [*self._temporary.iterdir(), *self.out.rglob("*.tmp"), *self.out.rglob("*.old")]
         if left:
             yield f"left behind: {', '.join(path.name for path in left)}"
+
+
+def _is_of_the_start(code: int, errors: str) -> bool:
+    """Whether an interrupt came before the command's own code: while its modules are loaded, Python
+    says where it was.
+    """
+    return code == -signal.SIGINT and "in main\n" not in errors
 
 
 def _variable(process: psutil.Process, name: str) -> str | None:
