@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from cdmpp.errors import DataError
-from cdmpp.files.atomic import write_atomic
+from cdmpp.files.checked_tensors import read_tensors, write_tensors
 
 FILE_NAME = "model.safetensors"
 
@@ -26,7 +26,7 @@ def load_weights(network: nn.Module, directory: Path, *, train_command: str) -> 
         train_command: what makes such weights; the error names it.
 
     Raises:
-        DataError: the weights are missing or do not fit the network.
+        DataError: the weights are missing, damaged or do not fit the network.
     """
     _load({"": network}, directory, train_command)
 
@@ -45,7 +45,7 @@ def load_networks(networks: Mapping[str, nn.Module], directory: Path) -> None:
     """Reads what `save_networks` wrote into networks of the same shape; they only answer then.
 
     Raises:
-        DataError: the weights are missing or do not fit.
+        DataError: the weights are missing, damaged or do not fit.
     """
     starts = {f"{name}.": network for name, network in networks.items()}
     _load(starts, directory, "cdmpp networks train")
@@ -54,19 +54,19 @@ def load_networks(networks: Mapping[str, nn.Module], directory: Path) -> None:
 
 
 def _save(weights: dict[str, torch.Tensor], directory: Path) -> None:
-    from safetensors.torch import save_file
+    from safetensors.torch import save
 
-    write_atomic(directory / FILE_NAME, lambda path: save_file(weights, path))
+    write_tensors(directory / FILE_NAME, save(weights))
 
 
 def _load(networks: Mapping[str, nn.Module], directory: Path, train_command: str) -> None:
     """Reads the weights of networks by what their names start with."""
     from safetensors import SafetensorError
-    from safetensors.torch import load_file
+    from safetensors.torch import load
 
     path = directory / FILE_NAME
     try:
-        weights = load_file(path)
+        weights = load(read_tensors(path)[0])
         odd = [name for name, value in weights.items() if not value.isfinite().all()]
         if odd:
             raise RuntimeError(f"{odd[0]} has numbers that are not finite")

@@ -12,6 +12,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -68,7 +69,10 @@ def run(count: int, seed: int) -> dict[str, Any]:
             return bool(own == expected and len(found) == 4 and found[3] > 0)
 
         before = memory_mib(process)
-        outcome = attack(url, count, device=DEVICE, seed=seed, tir_json=tir_json)
+        with tempfile.TemporaryDirectory(prefix="cdmpp-attack-") as folder:
+            outcome = attack(
+                url, count, device=DEVICE, seed=seed, tir_json=tir_json, folder=Path(folder)
+            )
         facts: dict[str, Any] = {
             "requests": count, "seed": seed, "wrong": outcome.wrong,
             "statuses": {kind: dict(sorted(one.items())) for kind, one in outcome.statuses.items()},

@@ -49,6 +49,8 @@ def test_they_load_without_an_extraction(
         ("metaschedule-cpu-chosen", 998, 499),
         ("metaschedule-cpu-searched", 5844, 195),
         ("metaschedule-cpu-wide", 2033, 174),
+        ("metaschedule-cpu-wider", 5429, 4190),
+        ("sealed2-cpu", 699, 699),
     ],
 )
 def test_packed_campaigns_have_the_machine_code_of_their_programs(
@@ -62,7 +64,10 @@ def test_packed_campaigns_have_the_machine_code_of_their_programs(
     assert len(tables) == (name not in ("metaschedule-cpu-wide", "metaschedule-cpu-broad2"))
     for code in tables:
         wanted = {entry["program_id"] for entry in measured}
-        if name == "metaschedule-cpu-searched":  # only the fastest of a task are asked about
+        if name in ("metaschedule-cpu-wider", "sealed2-cpu"):  # some only call memcpy
+            assert code.columns.keys() <= wanted
+            assert len(code.columns) > 0.97 * len(wanted)
+        elif name == "metaschedule-cpu-searched":  # only the fastest of a task are asked about
             assert code.columns.keys() <= wanted
             assert len(code.columns) == tasks
         else:

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import io
 import json
-import os
 import re
-import zipfile
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from cdmpp.errors import DataError
 from cdmpp.files.exported_archive import check_archive
 from cdmpp.networks.graph.network_file import read_exported
+from tests.files.exported_networks import GRAPH, TRAPS, packed, saved_network
 
-_WEIGHTS = "data/weights/model_weights_config.json"
-_GRAPH = "models/model.json"
+
+def _written(path: Path, files: dict[str, bytes]) -> Path:
+    path.write_bytes(packed(files))
+    return path
 
 
 @pytest.fixture(scope="module")
@@ -26,94 +24,17 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     """The files of a saved network whose batch is open."""
     import torch
 
-    class Net(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.linear = torch.nn.Linear(3, 2)
-            self.scale = torch.ones(2)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return (self.linear(x) * self.scale).reshape(x.shape[0] * 2).relu()
-
     path = tmp_path_factory.mktemp("saved") / "net.pt2"
-    shapes = ({0: torch.export.Dim("batch", min=2, max=64)},)
-    torch.export.save(torch.export.export(Net(), (torch.ones(4, 3),), dynamic_shapes=shapes), path)
+    files = saved_network(path)
     check_archive(path)
     assert read_exported(path).module()(torch.ones(5, 3)).shape == (10,)
-    with zipfile.ZipFile(path) as archive:
-        return {name: archive.read(name) for name in archive.namelist()}
+    return files
 
 
-class _Touch:
-    """Makes a file when it is unpickled."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return os.mkdir, (str(self._path),)
-
-
-def _written(path: Path, files: dict[str, bytes]) -> Path:
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, content in files.items():
-            archive.writestr(name, content)
-    return path
-
-
-def _pickled(value: object) -> bytes:
-    import torch
-
-    stream = io.BytesIO()
-    torch.save(value, stream)
-    return stream.getvalue()
-
-
-def _with_a_pickled_weight(files: dict[str, bytes], trap: Path) -> None:
-    config = json.loads(files[f"net/{_WEIGHTS}"])
-    first = next(iter(config["config"].values()))
-    first["use_pickle"] = True
-    files[f"net/{_WEIGHTS}"] = json.dumps(config).encode()
-    files[f"net/data/weights/{first['path_name']}"] = _pickled(_Touch(trap))
-
-
-def _with_pickled_inputs(files: dict[str, bytes], trap: Path) -> None:
-    files["net/data/sample_inputs/model.pt"] = _pickled(((_Touch(trap),), {}))
-
-
-def _replaced(pattern: str, words: str) -> Callable[[dict[str, bytes], Path], None]:
-    def change(files: dict[str, bytes], trap: Path) -> None:
-        text, count = re.subn(
-            pattern, words.replace("TRAP", str(trap)), files[f"net/{_GRAPH}"].decode(), count=1
-        )
-        assert count == 1
-        files[f"net/{_GRAPH}"] = text.encode()
-
-    return change
-
-
-def _with_a_library(files: dict[str, bytes], trap: Path) -> None:
-    files["net/data/aotinductor/model/model.so"] = b"\x7fELF"
-
-
-_TRAPS = {
-    "a pickled tensor": _with_a_pickled_weight,
-    "inputs that are no plain tensors": _with_pickled_inputs,
-    "the size": _replaced(
-        r'"expr_str": "[^"]*"', "\"expr_str\": \"__import__('os').mkdir('TRAP')\""
-    ),
-    "a call of 'torch.os.mkdir'": _replaced("torch.ops.aten.relu.default", "torch.os.mkdir"),
-    "the guard": _replaced(
-        r'"guards_code": \[\]', "\"guards_code\": [\"open('TRAP', 'w') is None\"]"
-    ),
-    "it holds 'data/aotinductor": _with_a_library,
-}
-
-
-@pytest.mark.parametrize("reason", _TRAPS)
+@pytest.mark.parametrize("reason", TRAPS)
 def test_what_would_run_is_refused(saved: dict[str, bytes], tmp_path: Path, reason: str) -> None:
     files, trap = dict(saved), tmp_path / "trap"
-    _TRAPS[reason](files, trap)
+    TRAPS[reason](files, trap)
     path = _written(tmp_path / "net.pt2", files)
     with pytest.raises(DataError, match=re.escape(reason)):
         read_exported(path)
@@ -143,9 +64,9 @@ def test_what_would_run_is_refused(saved: dict[str, bytes], tmp_path: Path, reas
 def test_sizes_are_arithmetic(
     saved: dict[str, bytes], tmp_path: Path, text: str, is_fine: bool
 ) -> None:
-    graph = json.loads(saved[f"net/{_GRAPH}"])
+    graph = json.loads(saved[GRAPH])
     graph["more"] = {"expr_str": text}
-    path = _written(tmp_path / "net.pt2", {**saved, f"net/{_GRAPH}": json.dumps(graph).encode()})
+    path = _written(tmp_path / "net.pt2", {**saved, GRAPH: json.dumps(graph).encode()})
     if is_fine:
         check_archive(path)
     else:
@@ -166,9 +87,9 @@ def test_sizes_are_arithmetic(
 def test_guards_ask_for_sizes(
     saved: dict[str, bytes], tmp_path: Path, guard: str, is_fine: bool
 ) -> None:
-    graph = json.loads(saved[f"net/{_GRAPH}"])
+    graph = json.loads(saved[GRAPH])
     graph["more"] = {"guards_code": [guard]}
-    path = _written(tmp_path / "net.pt2", {**saved, f"net/{_GRAPH}": json.dumps(graph).encode()})
+    path = _written(tmp_path / "net.pt2", {**saved, GRAPH: json.dumps(graph).encode()})
     if is_fine:
         check_archive(path)
     else:
@@ -179,8 +100,8 @@ def test_guards_ask_for_sizes(
 def test_what_is_no_archive_is_refused(saved: dict[str, bytes], tmp_path: Path) -> None:
     (tmp_path / "net.pt2").write_bytes(b"nothing")
     deep = "[" * 100_000 + "]" * 100_000
-    cut = {name: content for name, content in saved.items() if name != f"net/{_GRAPH}"}
-    for files in (None, cut, {**saved, f"net/{_GRAPH}": deep.encode()}):
+    cut = {name: content for name, content in saved.items() if name != GRAPH}
+    for files in (None, cut, {**saved, GRAPH: deep.encode()}):
         path = tmp_path / "net.pt2"
         if files is not None:
             _written(path, files)

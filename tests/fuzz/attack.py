@@ -229,10 +229,10 @@ _PAGE = """# Attacks
 
 `make attack` (`{command}`), code {code}. A *crash* is anything but a value or one of the product's
 own one-sentence errors, the end of the process, a wrong value that was taken, or a number that is
-none in what comes out; a *hang* is a case above its time bound; a *forbidden event* is something
-that data must never cause (an import, a process, a name that is looked up). Each part of a
-campaign is a process of its own with at most 6 GiB; memory is the most that any of them took, most
-of it libraries.
+none in what comes out; a *hang* is a case above its bound of processor seconds; a *forbidden
+event* is something that data must never cause (an import, a process, a name that is looked up).
+Each part of a campaign is a process of its own with at most 6 GiB; memory is the most that any of
+them took, most of it libraries.
 
 {table}
 
@@ -254,7 +254,7 @@ def page(found: dict[str, dict[str, Any]], command: str, code: str) -> str:
     ]  # fmt: skip
     titles = [
         "campaign", "cases", "of a whole run", "taken", "refused", "crashes", "hangs",
-        "forbidden events", "slowest s", "MiB", "CPU s", "seeds",
+        "forbidden events", "slowest CPU s", "MiB", "CPU s", "seeds",
     ]  # fmt: skip
     whats = "\n".join(f"- **{name}**: {CAMPAIGNS[name].what}." for name in found)
     text = _PAGE.format(

@@ -12,12 +12,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from tests.serve.attack_networks import NetworkAttack
 from tests.serve.serving import connect, leaves, said
 
 #: What the server may answer: never 500, and no answer at all only to what is no HTTP.
-ALLOWED = frozenset({200, 400, 401, 404, 405, 408, 411, 413, 414, 421, 422, 431, 503, 504})
+ALLOWED = frozenset({200, 400, 401, 404, 405, 408, 411, 413, 414, 415, 421, 422, 431, 503, 504})
 _NASTY: tuple[Any, ...] = (
     None, True, -1, 2**63, 10**400, 1e308, "", "\x00", "\u202e", "\ud800", "A" * 70_000, [], {},
     [[]], {"$ref": "#"}, "__import__('os').system('true')", "../../etc/passwd", "%s%n", "\r\nX: y",
@@ -86,6 +88,7 @@ def attack(
     seed: int,
     tir_json: Sequence[str] = (),
     scripts: bool = True,
+    folder: Path | None = None,
 ) -> Outcome:
     """Sends fuzzed requests, one after the other.
 
@@ -93,6 +96,7 @@ def attack(
         device: that is asked about.
         tir_json: programs as TIR JSON, to be damaged; none = none are sent.
         scripts: whether the server reads TVMScript.
+        folder: for files with networks; None = none are sent.
     """
     rng = random.Random(seed)
     kinds: dict[str, Callable[[], bytes]] = {
@@ -112,6 +116,12 @@ def attack(
             [{"tir_json": _damaged_graph(rng.choice(tir_json), rng)}], device, rng
         )
         weights.append(2)
+    networks = None
+    if folder is not None:
+        networks = found = NetworkAttack(folder, device, rng)
+        kinds["network files"] = lambda: _message(*found.file())
+        kinds["networks"] = lambda: _message(*found.question())
+        weights += [12, 8]
     outcome = Outcome()
     for kind in rng.choices(list(kinds), weights, k=count):
         request = kinds[kind]()
@@ -119,6 +129,9 @@ def attack(
         answer = exchange(url, request, is_whole=kind != "http")
         seconds = time.monotonic() - began
         outcome.note(kind, answer, seconds, may_be_silent=kind == "http")
+        if networks is not None and networks.was_run:
+            outcome.wrong.append(f"{kind}: a file was run")
+            break
     return outcome
 
 
@@ -128,7 +141,7 @@ def exchange(url: str, request: bytes, *, is_whole: bool) -> bytes:
     Args:
         is_whole: whether they are a whole request; else this side closes its end after them.
     """
-    with connect(url) as connection:
+    with connect(url, timeout_s=120) as connection:
         with contextlib.suppress(ConnectionError):
             connection.sendall(request)
             if not is_whole:
@@ -174,9 +187,9 @@ def _damaged_question(device: str, rng: random.Random, tir_json: Sequence[str]) 
     return _message(_bytes(value), "/v1/explain")
 
 
-def _message(body: bytes, path: str = "/v1/rank") -> bytes:
+def _message(body: bytes, path: str = "/v1/rank", kind: str = "application/json") -> bytes:
     return (
-        f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {kind}\r\n"
         f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
     ).encode() + body
 

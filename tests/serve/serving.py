@@ -90,10 +90,10 @@ def running(command: Sequence[str]) -> Iterator[tuple[str, subprocess.Popen[str]
                 process.kill()
 
 
-def connect(url: str) -> socket.socket:
+def connect(url: str, *, timeout_s: float = 20) -> socket.socket:
     """Returns a bare connection to a server."""
     host, port = url.removeprefix("http://").split(":")
-    return socket.create_connection((host, int(port)), timeout=20)
+    return socket.create_connection((host, int(port)), timeout=timeout_s)
 
 
 def said(connection: socket.socket) -> bytes:

@@ -39,7 +39,7 @@ from tvm_helper.records.state import (
 
 _SCOPE = "loop_scope"
 #: Nodes of an expression after inlining; those of real networks have some hundreds.
-MOST_NODES = 1 << 15
+MOST_NODES = 1 << 12
 
 
 def lower_record(dag: Dag, steps: Sequence[list[Any]], *, is_gpu: bool) -> LoopTree:
@@ -62,7 +62,7 @@ def lower_state(state: ScheduleState, *, is_gpu: bool) -> LoopTree:
     _inline(state)
     stages = [s for s in state.lowering_order if s.attach != "inline"]
     for stage in stages:
-        _rebase(stage)
+        _rebase(state, stage)
     _remap_attachments(stages)
     simplifier = Simplifier()
     ranges = BoundInference(stages, simplifier).run()
@@ -127,13 +127,12 @@ def _is_too_large(expr: Expr) -> bool:
     return size(expr) > MOST_NODES
 
 
-def _rebase(stage: Stage) -> None:
+def _rebase(state: ScheduleState, stage: Stage) -> None:
     """Lets every loop over a root iterator start at 0."""
     for root in stage.root:
         if root in stage.leaf and root.kind not in THREAD_KINDS:
-            rebased = Iterator(
-                root.name + ".0", root.is_reduction, None, root.kind, dict(root.pragmas)
-            )
+            rebased = state.new_iterator(root.name + ".0", root.is_reduction)
+            rebased.kind, rebased.pragmas = root.kind, dict(root.pragmas)
             stage.relations.append(RebaseRelation(root, rebased))
             stage.leaf[stage.leaf.index(root)] = rebased
 

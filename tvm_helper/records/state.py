@@ -34,6 +34,11 @@ ANNOTATIONS: dict[int, LoopKind] = {
 }  # fmt: skip
 #: Steps of a record; those of real ones are some hundred at most.
 MOST_STEPS = 4096
+#: Iterators and stages of a schedule, and bytes of a name: short records can double them with every
+#: step. Those of real ones are some 250, 20 and 300.
+MOST_ITERATORS, MOST_STAGES, MOST_NAME_BYTES = 4096, 256, 4096
+#: A product of split lengths.
+_MOST_LENGTH = 2**63 - 1
 THREAD_KINDS = frozenset(
     kind for kind in ANNOTATIONS.values() if "Idx" in kind or kind == "vthread"
 )
@@ -139,6 +144,7 @@ class ScheduleState:
         self.parameters = dag.parameters
         self._names: dict[str, int] = {}
         self._split_lengths: dict[int, list[int]] = {}
+        self._iterators = self._stages = 0
         self.stages = [self._new_stage(op, i in dag.outputs) for i, op in enumerate(dag.ops)]
         self.lowering_order = [self.stages[i] for i in _depth_first_order(dag)]
 
@@ -178,15 +184,32 @@ class ScheduleState:
             )
         return stage.leaf[index]
 
+    def new_iterator(
+        self, name: str, is_reduction: bool, domain: tuple[int, int] | None = None
+    ) -> Iterator:
+        """Returns another iterator of this schedule.
+
+        Raises:
+            ReplayError: it has too many.
+        """
+        self._iterators += 1
+        if self._iterators > MOST_ITERATORS:
+            raise ReplayError("too many iterators", f"at most {MOST_ITERATORS}")
+        return Iterator(name, is_reduction, domain)
+
     def _unique(self, name: str) -> str:
+        _check_name(name)
         count = self._names.get(name, 0)
         self._names[name] = count + 1
         return name if count == 0 else f"{name}_{count}"
 
     def _new_stage(self, op: DagOp, is_output: bool, scope: str = "") -> Stage:
+        self._stages += 1
+        if self._stages > MOST_STAGES:
+            raise ReplayError("too many stages", f"at most {MOST_STAGES}")
         # A root iterator carries its axis' own name, so that the bodies of operations refer to it.
-        root = [Iterator(a.name, False, (a.minimum, a.extent)) for a in op.axes]
-        root += [Iterator(a.name, True, (a.minimum, a.extent)) for a in op.reduce_axes]
+        root = [self.new_iterator(a.name, False, (a.minimum, a.extent)) for a in op.axes]
+        root += [self.new_iterator(a.name, True, (a.minimum, a.extent)) for a in op.reduce_axes]
         return Stage(op, root, is_output, scope, leaf=list(root))
 
     def _fresh_axes(self, axes: tuple[Axis, ...], suffix: str) -> tuple[Axis, ...]:
@@ -212,7 +235,7 @@ class ScheduleState:
         stage = self._stage(step[1])
         indices = step[2]
         if not indices:
-            single = Iterator(self._unique("singleton"), False)
+            single = self.new_iterator(self._unique("singleton"), False)
             stage.relations.append(SingletonRelation(single))
             stage.leaf.insert(0, single)
             return
@@ -222,7 +245,7 @@ class ScheduleState:
             if index != indices[0] + offset:
                 raise ReplayError("fused iterators are not neighbours", str(step))
             name = self._unique(f"{fused.name}.{inner.name}.fused")
-            result = Iterator(name, fused.is_reduction and inner.is_reduction)
+            result = self.new_iterator(name, fused.is_reduction and inner.is_reduction)
             stage.relations.append(FuseRelation(fused, inner, result))
             fused = result
         stage.leaf[indices[0] : indices[-1] + 1] = [fused]
@@ -247,8 +270,9 @@ class ScheduleState:
             raise ReplayError("split length is not a positive number", str(lengths))
         parts: list[Iterator] = []
         for length in reversed(lengths) if inner_to_outer else lengths:
-            outer = Iterator(self._unique(current.name + ".outer"), current.is_reduction)
-            inner = Iterator(self._unique(current.name + ".inner"), current.is_reduction)
+            is_reduction = current.is_reduction
+            outer = self.new_iterator(self._unique(current.name + ".outer"), is_reduction)
+            inner = self.new_iterator(self._unique(current.name + ".inner"), is_reduction)
             if inner_to_outer:
                 stage.relations.append(SplitRelation(current, outer, inner, length, None))
                 parts.insert(0, inner)
@@ -276,7 +300,7 @@ class ScheduleState:
             raise ReplayError("follow split has too many parts", str(step))
         last = 1
         for length in source[count - 1 :]:
-            last *= length
+            last = _product(last, length)
         self._split_by(self._stage(step[1]), step[2], [*source[: count - 1], last], True)
 
     def _follow_fused_split(self, _: int, step: list[Any]) -> None:
@@ -285,7 +309,7 @@ class ScheduleState:
             lengths, level = self._source_lengths(source), step[4]
             if not 0 <= level < len(lengths):
                 raise ReplayError("follow split level out of range", str(step))
-            length *= lengths[level]
+            length = _product(length, lengths[level])
         self._split_by(self._stage(step[1]), step[2], [length], bool(step[5]))
 
     def _storage_align(self, _: int, step: list[Any]) -> None:
@@ -329,7 +353,7 @@ class ScheduleState:
         base = stage.op.name
         while any(other.op.name == f"{base}.{scope}" for other in self.stages):
             base += ".d"
-        name = f"{base}.{scope}"
+        name = _check_name(f"{base}.{scope}")
         cache = Buffer(name, source.dtype, source.shape, scope)
         axes = tuple(Axis(self._unique(f"{name}.ax{i}"), n) for i, n in enumerate(source.shape))
         body = (load(source, tuple(int_var(a.name) for a in axes)),)
@@ -342,7 +366,7 @@ class ScheduleState:
         op = stage.op
         if op.kind != "compute" or stage.relations:
             raise ReplayError("cache write of a placeholder or a transformed stage", op.name)
-        name = f"{op.name}.{scope}"
+        name = _check_name(f"{op.name}.{scope}")
         outputs = tuple(Buffer(f"{b.name}.{scope}", b.dtype, b.shape, scope) for b in op.outputs)
         axes = self._fresh_axes(op.axes, ".c")
         names: dict[str, Expr] = {
@@ -387,6 +411,18 @@ _HANDLERS = {
     "CHW": ScheduleState._cache_write,
     "RF": ScheduleState._rfactor,
 }
+
+
+def _check_name(name: str) -> str:
+    if len(name.encode("utf-8", "surrogatepass")) > MOST_NAME_BYTES:
+        raise ReplayError("name is too long", f"at most {MOST_NAME_BYTES} bytes")
+    return name
+
+
+def _product(length: int, factor: int) -> int:
+    if (product := length * factor) > _MOST_LENGTH:
+        raise ReplayError("split length is beyond 64 bits")
+    return product
 
 
 def _inputs(body: tuple[Expr, ...]) -> tuple[Buffer, ...]:

@@ -13,11 +13,12 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from cdmpp.errors import DataError, UsageError
 from cdmpp.files.atomic import read_json, write_json
+from cdmpp.files.checked_tensors import read_tensors, write_tensors
 from cdmpp.nn.adam import AdamOptimiser
 
 CHECKPOINT_VERSION = 1
@@ -81,10 +82,8 @@ def save_checkpoint(folder: Path, state: TrainingState, *, fingerprint: str) -> 
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
     # Clones: safetensors refuses tensors that share memory, as `best` and `average` may.
-    save_file(
-        {key: value.detach().clone().contiguous() for key, value in tensors.items()},
-        temporary / "state.safetensors",
-    )
+    content = save({key: value.detach().clone().contiguous() for key, value in tensors.items()})
+    write_tensors(temporary / "state.safetensors", content)
     description = {
         "version": CHECKPOINT_VERSION,
         "fingerprint": fingerprint,
@@ -137,9 +136,9 @@ def load_checkpoint(path: Path, state: TrainingState, *, fingerprint: str) -> No
             f"choose another --out, or remove {path.parent} to train from the start"
         )
     try:
-        tensors = load_file(path / "state.safetensors")
+        tensors = load(read_tensors(path / "state.safetensors")[0])
         _restore(state, tensors)
-    except (OSError, SafetensorError, KeyError, RuntimeError) as error:
+    except (OSError, SafetensorError, KeyError, RuntimeError, ValueError) as error:
         raise DataError(f"checkpoint {path} is damaged ({error}); {hint}") from error
     state.step = int(description["step"])
     state.best_loss = description["best_loss"]

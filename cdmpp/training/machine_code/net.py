@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load, save
 from torch import Tensor, nn
 
 from cdmpp.errors import DataError
-from cdmpp.files.atomic import write_atomic
+from cdmpp.files.checked_tensors import read_tensors, write_tensors
 
 FloatArray = NDArray[np.float64]
 
@@ -94,7 +94,7 @@ class CodeNet:
         }  # fmt: skip
         for name, weight in self.network.state_dict().items():
             tensors[f"network.{name}"] = weight.numpy().astype(np.float16)
-        write_atomic(path, lambda file: save_file(tensors, file))
+        write_tensors(path, save(tensors))
 
     @classmethod
     def load(cls, path: Path, *, hint: str) -> CodeNet:
@@ -104,7 +104,7 @@ class CodeNet:
             DataError: the file is missing or damaged.
         """
         try:
-            tensors = load_file(path)
+            tensors = load(read_tensors(path)[0])
             kept = tensors["kept"]
             network = _network(len(kept))
             network.load_state_dict(

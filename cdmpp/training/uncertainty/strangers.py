@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
 
 from cdmpp.datasets.samples import ProgramArrays, Samples
 from cdmpp.errors import DataError
 from cdmpp.features.added_columns import LEAF_EXTRA_NAMES
 from cdmpp.features.schema import LEAF_FEATURE_NAMES
-from cdmpp.files.atomic import write_atomic
+from cdmpp.files.checked_tensors import read_tensors, write_tensors
 from cdmpp.files.json_text import parse_json
 from cdmpp.models.parts.pooling import pooled_features
 
@@ -252,9 +252,7 @@ class TrainingTasks:
             "names": _packed(json.dumps(names).encode()),
         }
         metadata = {"training_tasks": json.dumps(described, allow_nan=False)}
-        write_atomic(
-            directory / FILE_NAME, lambda path: save_file(tensors, path, metadata=metadata)
-        )
+        write_tensors(directory / FILE_NAME, save(tensors, metadata=metadata))
 
     @classmethod
     def load(cls, directory: Path) -> TrainingTasks | None:
@@ -267,16 +265,16 @@ class TrainingTasks:
         if not path.exists():
             return None
         try:
-            with safe_open(path, framework="numpy") as stream:
-                described: dict[str, Any] = parse_json(stream.metadata()["training_tasks"])
-                if described["format"] != FORMAT:
-                    raise DataError(
-                        f"{path} has format {described['format']}, expected {FORMAT}; {_HINT}"
-                    )
-                mean, deviation, packed, step, packed_names = (
-                    stream.get_tensor(name)
-                    for name in ("mean", "deviation", "centre", "step", "names")
+            content, metadata = read_tensors(path)
+            described: dict[str, Any] = parse_json(metadata["training_tasks"])
+            if described["format"] != FORMAT:
+                raise DataError(
+                    f"{path} has format {described['format']}, expected {FORMAT}; {_HINT}"
                 )
+            tensors = load(content)
+            mean, deviation, packed, step, packed_names = (
+                tensors[name] for name in ("mean", "deviation", "centre", "step", "names")
+            )
             threshold, count = described["threshold"], int(described["count"])
             names = parse_json(_unpacked(packed_names, _MOST_NAME_BYTES))
             tasks, operators = (tuple(map(str, names[name])) for name in _NAMES)

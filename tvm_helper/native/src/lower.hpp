@@ -530,7 +530,7 @@ class Lowering {
   std::vector<u8> no_skip_;
   BufferId inlined_buffer_ = kNone;
   ExprId inlined_body_ = kNone;
-  static constexpr u32 kMostNodes = 1u << 15;
+  static constexpr u32 kMostNodes = 1u << 12;
   StampedMap<u32> sizes_;
   const std::vector<Axis>* inlined_axes_ = nullptr;
 };

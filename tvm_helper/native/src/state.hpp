@@ -85,7 +85,9 @@ class ScheduleState {
   const std::string& name_of(const Stage& stage) const { return p_.names.text(stage.op->name); }
 
   IterId add_iterator(NameId name, bool is_reduction) {
-    if (iterators_.size() >= kMaxIterators) throw Declined{"too many iterators"};
+    if (iterators_.size() >= kMostIterators) {
+      throw ReplayFailure{"too many iterators", "at most " + std::to_string(kMostIterators)};
+    }
     iterators_.push_back({name, is_reduction, false, 0, 0, SERIAL, false, 0});
     return static_cast<IterId>(iterators_.size() - 1);
   }
@@ -125,7 +127,7 @@ class ScheduleState {
   }
 
  private:
-  static constexpr size_t kMaxIterators = 20000;
+  static constexpr size_t kMostIterators = 4096, kMostStages = 256, kMostNameBytes = 4096;
   static constexpr u32 kMostSteps = 4096;
 
   struct {
@@ -187,7 +189,15 @@ class ScheduleState {
   }
 
   NameId joined(NameId left, NameId right) { return p_.names.joined(left, right); }
+  NameId checked(NameId name) const {
+    if (p_.names.text(name).size() > kMostNameBytes) {
+      throw ReplayFailure{"name is too long",
+                          "at most " + std::to_string(kMostNameBytes) + " bytes"};
+    }
+    return name;
+  }
   NameId unique(NameId name) {
+    checked(name);
     const u32* found = name_counts_.find(name);
     const u32 count = found ? *found : 0;
     name_counts_.set(name, count + 1);
@@ -211,6 +221,9 @@ class ScheduleState {
 
   StageId new_stage(const DagOp* op, bool is_output, NameId scope) {
     const StageId id = static_cast<StageId>(used_stages_++);
+    if (used_stages_ > kMostStages) {
+      throw ReplayFailure{"too many stages", "at most " + std::to_string(kMostStages)};
+    }
     if (id >= stages_.size()) stages_.emplace_back();
     Stage& stage = stages_[id];
     stage.op = op;

@@ -211,7 +211,7 @@ inline void ScheduleState::cache_read() {
                        [&](StageId id) { return stages_[id].op->name == name; });
   };
   while (taken(joined(base, suffix))) base = joined(base, suffix_.again);
-  const NameId name = joined(base, suffix);
+  const NameId name = checked(joined(base, suffix));
   const std::vector<i64> shape = p_.shape_of(source);
   const BufferId cache = p_.add_buffer(name, p_.buffers[source].dtype, scope, shape);
   changed_ops_.emplace_back();
@@ -251,7 +251,7 @@ inline void ScheduleState::cache_write() {
   const NameId suffix = joined(suffix_.dot, scope);
   DagOp& cached = change(op);
   DagOp& copy = change(op);
-  cached.name = joined(op.name, suffix);
+  cached.name = checked(joined(op.name, suffix));
   for (BufferId& output : cached.outputs) {
     const Buffer buffer = p_.buffers[output];
     output = p_.add_buffer(joined(buffer.name, suffix), buffer.dtype, scope, p_.shape_of(output));

@@ -1,0 +1,71 @@
+"""Files of tensors that notice when a byte is not what was written: safetensors with a digest.
+
+The digest is one more entry of the header's metadata, which every reader of safetensors ignores; a
+file without one is read as it is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from cdmpp.files.atomic import write_bytes
+
+_METADATA, _DIGEST = "__metadata__", "sha256"
+#: Bytes that the format aligns tensors to.
+_ALIGNMENT = 8
+
+
+def write_tensors(path: Path, content: bytes) -> None:
+    """Writes what `safetensors` made of tensors (`save`), with its digest.
+
+    Raises:
+        DataError: the file cannot be written.
+    """
+    header, tensors = _parts(content)
+    digest = _digest(header, tensors)
+    header[_METADATA] = {**header.get(_METADATA, {}), _DIGEST: digest}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % _ALIGNMENT)
+    write_bytes(path, len(text).to_bytes(8, "little") + text + tensors)
+
+
+def read_tensors(path: Path) -> tuple[bytes, Mapping[str, str]]:
+    """Returns a file for `safetensors` to read (`load`), and its metadata.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is no such file, or not what was written.
+    """
+    content = path.read_bytes()
+    header, tensors = _parts(content)
+    metadata = header.pop(_METADATA, None) or {}
+    if not isinstance(metadata, dict):
+        raise ValueError("its metadata are no object")
+    expected = metadata.pop(_DIGEST, None)
+    if metadata:
+        header[_METADATA] = metadata
+    if expected is not None and _digest(header, tensors) != expected:
+        raise ValueError("its bytes are not those that were written")
+    return content, metadata
+
+
+def _parts(content: bytes) -> tuple[dict[str, Any], memoryview]:
+    """Returns header and tensors."""
+    start = 8 + int.from_bytes(content[:8], "little")
+    try:
+        header = json.loads(content[8:start])
+    except RecursionError:
+        raise ValueError("its header is nested too deeply") from None
+    if not isinstance(header, dict) or start > len(content):
+        raise ValueError("its header is incomplete")
+    return header, memoryview(content)[start:]
+
+
+def _digest(header: Mapping[str, Any], tensors: memoryview) -> str:
+    digest = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
+    digest.update(tensors)
+    return digest.hexdigest()
