@@ -97,14 +97,14 @@ CAMPAIGNS: dict[str, Campaign] = {
         lambda folder, count, seed: fuzz_readers.fuzz_other_lines(count, seed=seed),
     ),
     "extraction": Campaign(
-        "files of 100 mutated records to Parquet: every record is kept or counted", 10_000, 1_000,
+        "files of 100 mutated records to Parquet: every record is kept or counted", 10_000, 2_500,
         lambda folder, count, seed: fuzz_readers.fuzz_extraction(
             shipped_lines(), folder, count=count, seed=seed
         ),
     ),
     "pickles": Campaign(
         "mutated task pickles and bombs made by hand; an audit hook hears what they cause",
-        100_000, 2_000,
+        100_000, 10_000,
         lambda folder, count, seed: fuzz_readers.fuzz_pickles(
             fuzz_readers.small_pickles(), folder, count=count, seed=seed
         ),
@@ -124,37 +124,37 @@ CAMPAIGNS: dict[str, Campaign] = {
     "datasets": Campaign(
         "Parquet shards with damaged bytes, odd values or another manifest: samples are finite and "
         "positive",
-        10_000, 1_000, _of_cases(fuzz_models.datasets),
+        10_000, 2_500, _of_cases(fuzz_models.datasets),
     ),
     "run folders": Campaign(
         "safetensors, trees and JSON of a model: what is taken has finite answers or says why not",
-        10_000, 1_000, _of_cases(fuzz_models.run_folders),
+        10_000, 2_500, _of_cases(fuzz_models.run_folders),
     ),
     "tuning databases": Campaign(
         "MetaSchedule's two files", 10_000, 2_000, _of_cases(fuzz_models.tuning_databases)
     ),
-    "networks": Campaign("ONNX files", 10_000, 500, _of_cases(fuzz_models.networks, 60.0)),
+    "networks": Campaign("ONNX files", 10_000, 2_500, _of_cases(fuzz_models.networks, 60.0)),
     "scripts": Campaign(
-        "damaged TVMScript, and such that would run something: nothing is run", 10_000, 1_000,
+        "damaged TVMScript, and such that would run something: nothing is run", 10_000, 2_500,
         _of_cases(fuzz_models.scripts, 60.0),
     ),
     "profiles": Campaign(
         "files of nvprof, nsys, ncu, CUTLASS and chrome traces: read, explained, drawn", 10_000,
-        1_000, _of_cases(fuzz_texts.profiles),
+        2_500, _of_cases(fuzz_texts.profiles),
     ),
     "archives": Campaign(
         "tar and zip files with members `../x`, links, devices and bombs: nothing is written "
         "elsewhere, nor more than is allowed",
-        10_000, 500, _of_cases(fuzz_texts.archives),
+        10_000, 2_500, _of_cases(fuzz_texts.archives),
     ),
     "packed files": Campaign(
         "gzip and xz streams of up to 300 MiB of zeros, cut off or damaged, to their readers",
-        1_000, 100, _of_cases(fuzz_texts.packed_files, 60.0),
+        1_000, 500, _of_cases(fuzz_texts.packed_files, 60.0),
     ),
     "names": Campaign(
         "names with markup, terminal escapes and formulas of spreadsheets in pages, tables and "
         "messages",
-        10_000, 1_000, _of_cases(fuzz_names.names),
+        10_000, 2_500, _of_cases(fuzz_names.names),
     ),
 }  # fmt: skip
 
