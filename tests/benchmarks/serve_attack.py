@@ -60,7 +60,7 @@ def run(count: int, seed: int) -> dict[str, Any]:
 
     samples = sample_schedules(matmul(64), "llvm", 4, seed=seed)
     tir_json = [tvm.ir.save_json(schedule.mod) for schedule in samples]
-    with whole_server("--timeout", "20") as (url, process), Client(url, tries=1) as client:
+    with whole_server() as (url, process), Client(url, tries=1) as client:
         expected = client.rank([leaves(3)], device=DEVICE, own_batch=True)["latency_s"]
 
         def still_answers() -> bool:

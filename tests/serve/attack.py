@@ -121,7 +121,7 @@ def attack(
         networks = found = NetworkAttack(folder, device, rng)
         kinds["network files"] = lambda: _message(*found.file())
         kinds["networks"] = lambda: _message(*found.question())
-        weights += [12, 8]
+        weights += [12, 4]
     outcome = Outcome()
     for kind in rng.choices(list(kinds), weights, k=count):
         request = kinds[kind]()

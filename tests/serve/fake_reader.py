@@ -41,7 +41,7 @@ def read(request: dict[str, Any], begin: Any) -> dict[str, Any]:
 
 def network(request: dict[str, Any], begin: Any) -> dict[str, Any]:
     begin()
-    text = Path(request["path"]).read_text("utf-8")
+    text = Path(request["path"]).read_text("utf-8", errors="replace")
     return {"networks": [{"network": request["name"], "device": device["name"], "text": text}
                          for device in request["devices"]]}  # fmt: skip
 

@@ -20,7 +20,7 @@ def test_no_request_breaks_the_server(tmp_path: Path) -> None:
     limits = {"header_timeout_s": 1.0, "body_timeout_s": 1.0}
     with server(folder, **limits) as (url, process), Client(url, tries=1) as client:
         expected = client.rank([leaves(2)])
-        outcome = attack(url, 300, device=DEVICE, seed=0, scripts=False)
+        outcome = attack(url, 300, device=DEVICE, seed=0, scripts=False, folder=tmp_path)
         assert outcome.wrong == []
         assert max(outcome.slowest_s.values()) < 10
         slow = slow_connections(url, 60)
