@@ -13,6 +13,8 @@ from cdmpp.profiling.schema import Events, FloatArray, IntArray, Kind, Launch, P
 
 #: Kinds whose events nest in one another on a lane; their rows get a time of their own.
 _NESTING = frozenset({"cpu_op", "range", "python"})
+#: Times and bytes of an event: 292 years of nanoseconds.
+_MOST = 2.0**63
 
 
 @dataclass
@@ -79,7 +81,15 @@ class EventBuilder:
         *,
         moved_bytes: float | None = None,
     ) -> None:
-        """Adds an event, in the unit of time that `finish` is told."""
+        """Adds an event, in the unit of time that `finish` is told.
+
+        Raises:
+            ValueError: a time or a size is none: negative, not finite, or such that sums are not.
+        """
+        if not (abs(start) < _MOST and 0 <= duration < _MOST and 0 <= (moved_bytes or 0) < _MOST):
+            raise ValueError(
+                f"a start of {start:g}, a duration of {duration:g}, {moved_bytes} bytes"
+            )
         self._start.append(start)
         self._duration.append(duration)
         self._lane.append(lane)

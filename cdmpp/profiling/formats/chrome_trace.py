@@ -20,7 +20,6 @@ FORMAT = "chrome trace"
 EVENTS = "traceEvents"
 _US_PER_S = 1e6
 _NS_PER_S = 1e9
-_INFINITY = float("inf")
 _NO_ARGUMENTS: dict[str, Any] = {}
 #: Category of an event, in small letters -> its kind.
 KINDS: dict[str, Kind] = {
@@ -93,7 +92,7 @@ class _Reader:
                 self._close(event)
             elif phase == "M":
                 self._name(event)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             what = f"no {error}" if isinstance(error, KeyError) else str(error)
             raise DataError(
                 f"{self._path}: an event is not as the trace format has it ({what}): "
@@ -146,8 +145,6 @@ class _Reader:
         if kind is None:
             return
         duration = float(event["dur"])
-        if not 0.0 <= duration < _INFINITY:
-            raise ValueError(f"a duration of {duration}")
         args = event.get("args") or _NO_ARGUMENTS
         moved = None
         if kind == "kernel":

@@ -9,7 +9,6 @@ Source: the layout that the published records of this device were made from.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -126,15 +125,13 @@ def read_hl100_trace(path: Path) -> Profile:
                         continue
                     start = stack.pop()[1]
                     duration = float(time) - start
-                if not (math.isfinite(start) and 0 <= duration < math.inf):
-                    raise ValueError(f"{name} ends before it begins, or at no time")
+                row = builder.row("operator", name, None, _call(core, operators.get(name)))
+                builder.add(row, start, duration, builder.lane(key, f"{core} {key[1]}"))
             except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
                 raise DataError(
                     f"{path}: an event of the trace is not as expected ({error}): "
                     f"{str(event)[:80]}; expected ph, name, pid and ts"
                 ) from None
-            row = builder.row("operator", name, None, _call(core, operators.get(name)))
-            builder.add(row, start, duration, builder.lane(key, f"{core} {key[1]}"))
     if not len(builder):
         raise DataError(
             f"{path}: no operator ran on an MME or TPC; expected events between B and E of "

@@ -234,3 +234,24 @@ def test_hl100_bad_tensor_and_no_operator(tmp_path):
     only = {"traceEvents": HL100["traceEvents"][:3]}
     with pytest.raises(DataError, match="no operator ran on an MME or TPC"):
         read_profile(write(tmp_path, only))
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"ts": 10**400, "dur": 1}, {"ts": "inf", "dur": 1}, {"ts": "nan", "dur": 1},
+        {"ts": 1, "dur": 1e308}, {"ts": -(2**63), "dur": 1}, {"ts": 1, "dur": -1},
+        {"ts": 1, "dur": 1, "args": {"bytes": "inf"}}, {"ts": 1, "dur": 1, "args": {"bytes": -1}},
+    ],
+)  # fmt: skip
+def test_times_and_sizes_that_are_none(event, tmp_path):
+    """Sums of them are no numbers: what is shown would be infinite, or NaN."""
+    path = tmp_path / "trace.json"
+    whole = {"ph": "X", "pid": 1, "tid": 1, "name": "Memcpy", "cat": "gpu_memcpy", **event}
+    traces = [[whole]]
+    if "args" not in event:  # the HL-100 counts no bytes
+        traces.append([*HL100["traceEvents"], {**whole, "cat": "op"}])
+    for events in traces:
+        path.write_text(json.dumps({"traceEvents": events}))
+        with pytest.raises(DataError, match="is not as"):
+            read_profile(path)
