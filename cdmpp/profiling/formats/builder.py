@@ -64,10 +64,16 @@ class EventBuilder:
     def row(
         self, kind: Kind, name: str, launch: Launch | None = None, call: Call | None = None
     ) -> int:
-        """Returns the number of a row, made when it is not there."""
+        """Returns the number of a row, made when it is not there.
+
+        Raises:
+            TypeError: the name is no text.
+        """
         key = (kind, name, launch, call)
         found = self._groups.get(key)
         if found is None:
+            if not isinstance(name, str):
+                raise TypeError(f"a name that is no text, {name!r:.40}")
             found = self._groups[key] = len(self._rows)
             self._rows.append(_Group(kind, name, launch, call))
         return found

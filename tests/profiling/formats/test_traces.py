@@ -240,12 +240,13 @@ def test_hl100_bad_tensor_and_no_operator(tmp_path):
     "event",
     [
         {"ts": 10**400, "dur": 1}, {"ts": "inf", "dur": 1}, {"ts": "nan", "dur": 1},
+        {"ts": 1, "dur": 1, "name": 7}, {"ts": 1, "dur": 1, "cat": "kernel", "name": None},
         {"ts": 1, "dur": 1e308}, {"ts": -(2**63), "dur": 1}, {"ts": 1, "dur": -1},
         {"ts": 1, "dur": 1, "args": {"bytes": "inf"}}, {"ts": 1, "dur": 1, "args": {"bytes": -1}},
     ],
 )  # fmt: skip
-def test_times_and_sizes_that_are_none(event, tmp_path):
-    """Sums of them are no numbers: what is shown would be infinite, or NaN."""
+def test_names_times_and_sizes_that_are_none(event, tmp_path):
+    """What is shown would be infinite, NaN or a crash."""
     path = tmp_path / "trace.json"
     whole = {"ph": "X", "pid": 1, "tid": 1, "name": "Memcpy", "cat": "gpu_memcpy", **event}
     traces = [[whole]]
