@@ -157,7 +157,7 @@ def main() -> int:
         wanted |= {path.stem: partial(Path, path) for path in sorted(args.drawn.glob("*.pt2"))}
     for stem, path_of in wanted.items():
         is_searched = args.trials > 0 and stem != _CALIBRATING
-        for kind in ("first-valid", "database") if is_searched else ("first-valid",):
+        for kind in ("default", "database") if is_searched else ("default",):
             key = (stem, kind)
             if key in rows and not args.predict_again:
                 continue
@@ -166,7 +166,7 @@ def main() -> int:
                 if not _done(path, args).is_file():
                     known = None  # the programs that were timed are gone with their database
                 choice = ScheduleChoice("database", database=searched(path, args))
-            calibrated = rows.get((_CALIBRATING, "first-valid"))
+            calibrated = rows.get((_CALIBRATING, "default"))
             gap_s = None if stem == _CALIBRATING or calibrated is None else calibrated["gap_s"]
             origin = stamp("", schemas=COMPILED, models=[args.model])
             row = judged(path, choice, predictor, gap_s, known) | {"stamp": origin}
