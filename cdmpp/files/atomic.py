@@ -170,7 +170,7 @@ def read_json(path: Path, *, what: str, hint: str, format: str | int | None = No
     if format is not None:
         is_object = isinstance(value, dict)
         if not is_object or value.get("format") != format:
-            got = repr(value.get("format")) if is_object else type(value).__name__
+            got = f"{value.get('format')!r:.80}" if is_object else type(value).__name__
             raise DataError(f"{path} has format {got}, expected {format!r} ({what}); {hint}")
     return value
 

@@ -202,7 +202,8 @@ class EnsembleCostModel(CostModel):
         assert isinstance(perceptron, SegmentMlpCostModel)
         model._perceptron = perceptron
         model._trees = GbdtCostModel.load(directory, state_value(state, "trees"))
-        model.shares = tuple(float(share) for share in state_value(state, "shares"))
+        first, second, third = (float(share) for share in state_value(state, "shares"))
+        model.shares = (first, second, third)
         model._tree_devices = frozenset(state_value(state, "tree_devices"))
         model._factor = float(state_value(state, "factor"))
         for label, value in state.get("stand_ins", {}).items():  # not in models of the first form

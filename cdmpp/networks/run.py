@@ -199,7 +199,7 @@ def load_run(directory: Path) -> TrainedNetworks:
     value = read_json(path, what="model of whole networks", hint=_HINT, format=MODEL_FORMAT)
     if value.get("encoding") != ENCODING_VERSION:
         raise DataError(
-            f"{path} expects columns of version {value.get('encoding')}, this version makes "
+            f"{path} expects columns of version {value.get('encoding')!s:.80}, this version makes "
             f"{ENCODING_VERSION}; {_HINT}"
         )
     try:

@@ -295,7 +295,7 @@ def _read_card(directory: Path) -> tuple[ModelCard, Any]:
     got = value.get("device_vector_schema")
     if got != DEVICE_VECTOR_SCHEMA_VERSION:
         raise DataError(
-            f"{path} expects device vectors of version {got}, this version makes "
+            f"{path} expects device vectors of version {got!s:.80}, this version makes "
             f"{DEVICE_VECTOR_SCHEMA_VERSION}; train again with `cdmpp train`"
         )
     with _damage_named(directory):

@@ -65,3 +65,11 @@ def test_another_format_is_one_sentence(tmp_path, value, got):
     with pytest.raises(DataError, match=rf"has format {got}, expected 1 \(model\); train again"):
         read_json(path, what="model", hint="train again", format=1)
     assert read_json(path, what="model", hint="train again") == value
+
+
+def test_a_long_format_is_cut(tmp_path):
+    path = tmp_path / "model.json"
+    path.write_text(json.dumps({"format": "x" * 9000}))
+    with pytest.raises(DataError) as caught:
+        read_json(path, what="model", hint="train again", format=1)
+    assert len(str(caught.value)) < 500

@@ -60,12 +60,16 @@ def test_ensemble_leaves_devices_with_few_tasks_to_the_other_two():
     assert not np.allclose(model.predict(test), model.transformer.predict(test))
 
 
-def test_ensemble_shares_add_up_to_one():
+def test_ensemble_shares_add_up_to_one(tmp_path):
     train, validation, _ = split_by_task(make_samples(10, 6))
     model = EnsembleCostModel(EnsembleOptions(SMALL, SMALL_MLP, SMALL_TREES, least_tasks=1))
     model.fit(train, validation, seed=0)
     assert sum(model.shares) == pytest.approx(1.0)
     assert min(model.shares) >= 0.0
+    state = model.save(tmp_path)
+    assert EnsembleCostModel.load(tmp_path, state).shares == model.shares
+    with pytest.raises(ValueError, match="unpack"):  # `load_model` says that model.json is damaged
+        EnsembleCostModel.load(tmp_path, {**state, "shares": [1 / 33] * 33})
 
 
 def test_a_fence_holds_a_part_that_runs_away():

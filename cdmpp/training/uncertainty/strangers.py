@@ -269,7 +269,7 @@ class TrainingTasks:
             described: dict[str, Any] = parse_json(metadata["training_tasks"])
             if described["format"] != FORMAT:
                 raise DataError(
-                    f"{path} has format {described['format']}, expected {FORMAT}; {_HINT}"
+                    f"{path} has format {described['format']!s:.80}, expected {FORMAT}; {_HINT}"
                 )
             tensors = load(content)
             mean, deviation, packed, step, packed_names = (
