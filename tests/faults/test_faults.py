@@ -18,7 +18,8 @@ from tests.faults.trial import Befallen, Trial
 def _late(trial: Trial, rng: random.Random) -> Befallen:
     """SIGKILL when the first line is there."""
     process = trial.start()
-    while not (trial.out / "journal").exists():
+    journal = trial.out / "journal"
+    while not (journal.exists() and journal.read_bytes().endswith(b"\n")):
         time.sleep(0.01)
     process.kill()
     return Befallen("killed late", [process], {-signal.SIGKILL})

@@ -20,7 +20,7 @@ def main(out: Path, deed: str) -> None:
             os.setsid()
             time.sleep(60)
         with journal.open("a") as stream:
-            stream.write(f"{number}\n")
+            stream.write(f"{number} {os.getpid()}\n")
         time.sleep(0.1)
     if deed == "litters":
         (out / "part.1.tmp").touch()
