@@ -283,11 +283,16 @@ def test_a_trial_that_the_time_cuts_off_is_put_back_and_done_later(tmp_path, mon
     now = time.monotonic()
     study = run_study(replace(options, minutes=1e-9), SOURCE, place)
     assert states(study) == [TrialState.WAITING]
-    late = SimpleNamespace(
-        monotonic=lambda: now + 100.0, perf_counter=time.perf_counter,
-        process_time=time.process_time,
-    )  # fmt: skip
-    monkeypatch.setattr("cdmpp.autotune.objective.time", late)
+    seen = []
+
+    def late() -> float:
+        seen.append(now + 100.0)
+        return seen[-1]
+
+    clock = {"perf_counter": time.perf_counter, "process_time": time.process_time}
+    monkeypatch.setattr("cdmpp.autotune.objective.time", SimpleNamespace(monotonic=late, **clock))
+    then = SimpleNamespace(monotonic=lambda: seen[-1] if seen else now)
+    monkeypatch.setattr("cdmpp.autotune.worker.time", then)
     work(options, place, study_parts(TRAIN, load(Path(), None)), deadline=now + 50.0)
     monkeypatch.undo()
     first = study.get_trials()[0]

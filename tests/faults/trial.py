@@ -8,12 +8,13 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import psutil
 
@@ -82,6 +83,7 @@ class Trial:
         words = [word.format(out=self.out, **places) for word in command.words]
         self._words = [sys.executable, "-m", command.module, *words]
         self._mark = uuid.uuid4().hex
+        self._said: dict[int, tuple[threading.Thread, list[str]]] = {}
         self._fresh()
         began = time.monotonic()
         code, errors = self._finish(self.start())
@@ -133,11 +135,16 @@ class Trial:
             before: called in its process before it.
         """
         own = {_MARK: self._mark, "TMPDIR": str(self._temporary), "OMP_NUM_THREADS": "1"}
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [*prefix, *self._words], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
             text=True, errors="replace", preexec_fn=before,
             env={**os.environ, **own, **(environment or {})},
         )  # fmt: skip
+        lines: list[str] = []
+        reader = threading.Thread(target=_read, args=(process.stderr, lines), daemon=True)
+        reader.start()
+        self._said[process.pid] = reader, lines
+        return process
 
     def _fresh(self) -> None:
         for place in (self.out, self._temporary):
@@ -146,11 +153,13 @@ class Trial:
 
     def _finish(self, process: subprocess.Popen[str]) -> tuple[int, str]:
         try:
-            _, errors = process.communicate(timeout=_TIMEOUT_S)
+            process.wait(timeout=_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             process.kill()
             return -9, f"Traceback: it hangs, killed after {_TIMEOUT_S:.0f} s"
-        return process.returncode, errors
+        reader, lines = self._said.pop(process.pid)
+        reader.join(timeout=1.0)  # what a process has left may hold the pipe
+        return process.returncode, "".join(lines)
 
     def _alive(self) -> list[psutil.Process]:
         """Returns the processes that come from the command, whoever their parent is by now."""
@@ -162,6 +171,7 @@ class Trial:
             time.sleep(0.1)
         for one in alive:
             one.kill()
+        psutil.wait_procs(alive, timeout=5.0)
         return [f"{len(alive)} processes are left"] if alive else []
 
     def _kept(self) -> list[Any]:
@@ -180,6 +190,12 @@ class Trial:
         left = [*self._temporary.iterdir(), *self.out.rglob("*.tmp"), *self.out.rglob("*.old")]
         if left:
             yield f"left behind: {', '.join(path.name for path in left)}"
+
+
+def _read(stream: IO[str], lines: list[str]) -> None:
+    with stream:
+        for line in stream:
+            lines.append(line)
 
 
 def _is_of_the_start(code: int, errors: str) -> bool:
