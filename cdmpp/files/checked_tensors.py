@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from cdmpp.files.atomic import write_bytes
+from cdmpp.files.json_text import parse_json
 
 _METADATA, _DIGEST = "__metadata__", "sha256"
 #: Bytes that the format aligns tensors to.
@@ -56,10 +57,7 @@ def read_tensors(path: Path) -> tuple[bytes, Mapping[str, str]]:
 def _parts(content: bytes) -> tuple[dict[str, Any], memoryview]:
     """Returns header and tensors."""
     start = 8 + int.from_bytes(content[:8], "little")
-    try:
-        header = json.loads(content[8:start])
-    except RecursionError:
-        raise ValueError("its header is nested too deeply") from None
+    header = parse_json(content[8:start])
     if not isinstance(header, dict) or start > len(content):
         raise ValueError("its header is incomplete")
     return header, memoryview(content)[start:]

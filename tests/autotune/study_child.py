@@ -7,6 +7,8 @@ import sys
 import time
 from pathlib import Path
 
+from optuna import Trial
+
 from cdmpp.autotune import worker
 from cdmpp.autotune.objective import Parts, chosen_options
 from cdmpp.autotune.options import AutotuneOptions, PrunerOptions
@@ -15,7 +17,7 @@ from cdmpp.datasets.samples import Samples
 from cdmpp.testing.synthetic import make_samples
 from cdmpp.training.options import TrainOptions
 
-TRIALS = 6
+TRIALS, BEGUN = 6, "begun"
 OPTIONS = AutotuneOptions(
     name="shared",
     train=TrainOptions(model="gbdt"),
@@ -48,8 +50,9 @@ def load(folder: Path, devices: list[str] | None) -> Samples:
     return make_samples(16, 4)
 
 
-def endless(*details: object) -> list[float]:
-    """A trial that does not end by itself."""
+def endless(trial: Trial, *details: object) -> list[float]:
+    """A trial that says when it has begun, and does not end by itself."""
+    trial.set_user_attr(BEGUN, True)
     time.sleep(600)
     return [0.0]
 

@@ -26,7 +26,7 @@ from cdmpp.autotune.storage import new_sampler, open_storage, open_study
 from cdmpp.autotune.study import first_settings
 from cdmpp.errors import DataError
 from tests.autotune.postgres import running_server
-from tests.autotune.study_child import OPTIONS, TRIALS
+from tests.autotune.study_child import BEGUN, OPTIONS, TRIALS
 from tests.paths import ROOT
 
 REPOSITORY = ROOT
@@ -136,7 +136,7 @@ def test_workers_end_with_the_command(number, tmp_path):
     command = [sys.executable, CHILD, "workers", tmp_path / "journal.log"]
     with subprocess.Popen(command, cwd=REPOSITORY, env={**os.environ, "PYTHONPATH": "."}) as parent:
         study, until = None, time.monotonic() + 240
-        while study is None or TrialState.RUNNING not in {one.state for one in study.get_trials()}:
+        while study is None or not any(BEGUN in one.user_attrs for one in study.get_trials()):
             assert parent.poll() is None
             assert time.monotonic() < until
             time.sleep(0.1)
@@ -147,9 +147,8 @@ def test_workers_end_with_the_command(number, tmp_path):
         parent.send_signal(number)
         parent.wait(60)
     assert psutil.wait_procs(workers, timeout=30)[1] == []
-    # An interrupt between two trials has none to put back.
-    if number == signal.SIGKILL:
-        assert PUT_BACK not in [one.user_attrs.get(FAULT) for one in study.get_trials()]
+    put_back = [one.user_attrs.get(FAULT) for one in study.get_trials()]
+    assert (PUT_BACK in put_back) == (number == signal.SIGINT)
 
 
 def test_a_slot_that_was_queued_twice_is_done_once(tmp_path):
