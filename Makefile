@@ -185,7 +185,7 @@ cache/data/%/manifest.json: data/%/campaign.tar.xz $$(wildcard data/$$*/machine_
 tables: $(TABLES) ## extract the campaigns that data/ keeps packed, into cache/data
 
 pretrained: $(STAMP) $(TABLES) ## train and package the model behind --model pretrained (AUTOTVM=DIR)
-	$(BIN)/python scripts/pretrain.py --package --config configs/train/pretrained.yaml $(foreach d,$(EXTRACTED) $(CAMPAIGNS:%=cache/%) $(AUTOTVM) data/ansor-gpu data/metaschedule-a100,--data $(d))
+	$(BIN)/python scripts/pretrain.py --package --programs-per-device 0 --config configs/train/pretrained.yaml $(foreach d,$(EXTRACTED) $(CAMPAIGNS:%=cache/%) $(AUTOTVM) data/ansor-gpu data/metaschedule-a100,--data $(d))
 	$(BIN)/cdmpp dataset extract --out cache/tenset-cpu
 	$(BIN)/cdmpp train-code --model pretrained --package --data cache/tenset-cpu $(foreach d,$(CAMPAIGNS),$(if $(wildcard $(d)/machine_code.parquet),--data cache/$(d))) $(SEARCHED:%=--searched cache/%)
 

@@ -27,7 +27,15 @@ from tvm import auto_scheduler
 from cdmpp.files.atomic import write_text
 from cdmpp.metrics import spearman
 from cdmpp.report.stamp import PROGRAMS, stamp, write_page
-from tests.ansor.ansor_tasks import DEVICE, TARGET, conv2d_task, matmul_task, search
+from tests.ansor.ansor_tasks import (
+    DEVICE,
+    TARGET,
+    batch_matmul_task,
+    conv2d_task,
+    depthwise_task,
+    matmul_task,
+    search,
+)
 from tests.benchmarks.ansor_search_page import page
 from tvm_helper.cost_model.ansor.model import CdmppPythonModel
 
@@ -35,6 +43,8 @@ from tvm_helper.cost_model.ansor.model import CdmppPythonModel
 TASKS: dict[str, Callable[[], Any]] = {
     "matmul 176x416x304 + bias": lambda: matmul_task(176, 416, 304),
     "conv2d 30x30x72 -> 88, 3x3 + bias + relu": lambda: conv2d_task(30, 72, 88, 3),
+    "batch_matmul 12 of 144x144x72": lambda: batch_matmul_task(12, 144, 144, 72),
+    "depthwise 52x52x136, 5x5 + bias + relu": lambda: depthwise_task(52, 136, 5),
 }
 OURS, TUNED = "cdmpp", "cdmpp, tuned every 16"
 METHODS = (OURS, "XGBModel, no warm-up", TUNED, "XGBModel")
@@ -49,6 +59,7 @@ def main() -> int:
     """Does what is missing and writes the page; returns the process's exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", default="pretrained")
+    parser.add_argument("--device", default=DEVICE, help="label of this machine's CPU")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--trials", type=int, default=TRIALS)
     parser.add_argument("--work", type=Path, default=Path("cache/ansor-search"), metavar="DIR")
@@ -63,7 +74,7 @@ def main() -> int:
     result = {
         "command": "make bench-ansor" + _changed(args),
         "machine": _machine(),
-        "target": TARGET, "device": DEVICE, "model": args.model,
+        "target": TARGET, "device": args.device, "model": args.model,
         "settings": {
             "trials": args.trials, "per_round": PER_ROUND, "repeat": REPEAT,
             "min_repeat_ms": LEAST_MS, "population": POPULATION,
@@ -80,7 +91,7 @@ def main() -> int:
 
 
 def _changed(args: argparse.Namespace) -> str:
-    defaults = {"model": "pretrained", "seeds": 3, "trials": TRIALS}
+    defaults = {"model": "pretrained", "device": DEVICE, "seeds": 3, "trials": TRIALS}
     found = [f"--{name} {getattr(args, name)}" for name in defaults
              if getattr(args, name) != defaults[name]]  # fmt: skip
     return f' ANSOR_ARGS="{" ".join(found)}"' if found else ""
@@ -98,7 +109,8 @@ def _machine() -> dict[str, Any]:
 def _run(args: argparse.Namespace, task: str, method: str, seed: int) -> dict[str, Any]:
     """Returns what came of one search; does it unless it is finished."""
     name = "".join(
-        c if c.isalnum() else "-" for c in f"{args.model} {task} {method} {seed} {args.trials}"
+        c if c.isalnum() else "-"
+        for c in f"{args.model} {args.device} {task} {method} {seed} {args.trials}"
     )
     done, log = args.work / f"{name}.json", args.work / f"{name}.log"
     if done.is_file():
@@ -133,9 +145,9 @@ def _run(args: argparse.Namespace, task: str, method: str, seed: int) -> dict[st
 
 def _model(args: argparse.Namespace, method: str, seed: int) -> Any:
     if method == OURS:
-        return CdmppPythonModel(args.model, DEVICE)
+        return CdmppPythonModel(args.model, args.device)
     if method == TUNED:
-        return CdmppPythonModel(args.model, DEVICE, finetune_every=PER_ROUND, seed=seed)
+        return CdmppPythonModel(args.model, args.device, finetune_every=PER_ROUND, seed=seed)
     warm_up = 0 if "no warm-up" in method else 100
     return auto_scheduler.XGBModel(verbose_eval=0, num_warmup_sample=warm_up, seed=seed + 1)
 
@@ -209,7 +221,7 @@ def _ranking(args: argparse.Namespace, name: str, runs: list[dict[str, Any]]) ->
         for line in (args.work / run["log"]).read_text(encoding="utf-8").splitlines()
     ]
     states, costs = _states(task, lines)
-    model = CdmppPythonModel(args.model, DEVICE)
+    model = CdmppPythonModel(args.model, args.device)
     scores = model.predict(task, states)
     model.close()
     cost_s = np.array(costs)

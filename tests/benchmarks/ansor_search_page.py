@@ -6,6 +6,10 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from cdmpp.metrics import mean_and_interval
+
+XGB = ("XGBModel, no warm-up", "XGBModel")
+
 
 def page(result: dict[str, Any]) -> str:
     """Returns the Markdown page of a result."""
@@ -25,6 +29,8 @@ def page(result: dict[str, Any]) -> str:
         "",
         "`XGBModel` is TVM's own: as it comes it answers at random until it has seen more than 100 "
         "programs; without warm-up it is asked after its first batch.",
+        "",
+        *_summary(result),
     ]
     for task in result["winners"]:
         lines += ["", f"## {task}", "", *_table(result, task), "", *_ranking(result, task)]
@@ -39,6 +45,38 @@ def page(result: dict[str, Any]) -> str:
         "",
     ]
     return "\n".join(lines)
+
+
+def _summary(result: dict[str, Any]) -> list[str]:
+    """Returns what our models' best programs take, over those of the better XGBModel of a task."""
+    tasks = list(result["winners"])
+    lines = [
+        "Best latency after all trials over that of the better of both XGBModels (geometric mean "
+        "over seeds, each task once), and its mean over the tasks with a 95 % interval:",
+        "",
+        f"| cost model | {' | '.join(tasks)} | mean |",
+        f"|---|{'---|' * len(tasks)}---|",
+    ]
+    methods = dict.fromkeys(run["method"] for run in result["runs"])
+    for method in (name for name in methods if name not in XGB):
+        ratios = [
+            math.log(
+                _latency(result, task, method)
+                / min(_latency(result, task, name) for name in XGB if name in methods)
+            )
+            for task in tasks
+        ]
+        mean, half = mean_and_interval(ratios)
+        cells = [f"{math.exp(ratio):.2f}" for ratio in ratios]
+        cells.append(f"{math.exp(mean):.2f}")
+        if half is not None:
+            cells[-1] += f" [{math.exp(mean - half):.2f}, {math.exp(mean + half):.2f}]"
+        lines.append(f"| {method} | {' | '.join(cells)} |")
+    return lines
+
+
+def _latency(result: dict[str, Any], task: str, method: str) -> float:
+    return _mean([won["median_s"] for won in result["winners"][task] if won["method"] == method])
 
 
 def _table(result: dict[str, Any], task: str) -> list[str]:
