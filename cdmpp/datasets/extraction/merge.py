@@ -149,7 +149,7 @@ def merge(inputs: Sequence[Path], out_dir: Path) -> MergeReport:
 
 def merged_folder(inputs: Sequence[Path], cache_dir: Path) -> Path:
     """Returns one folder with all of the extracted datasets, merged into a folder below `cache_dir`
-    when that has not been done.
+    when that has not been done, or is done by another process meanwhile.
 
     Raises:
         UsageError, DataError: as `merge`.
@@ -159,7 +159,11 @@ def merged_folder(inputs: Sequence[Path], cache_dir: Path) -> Path:
     hashes = " ".join(str(read_manifest(path)["data_hash"]) for path in inputs)
     folder = cache_dir / f"merged-{hashlib.sha256(hashes.encode()).hexdigest()[:12]}"
     if not is_extracted_dir(folder):
-        merge(inputs, folder)
+        try:
+            merge(inputs, folder)
+        except (UsageError, DataError):
+            if not is_extracted_dir(folder):
+                raise
     return folder
 
 

@@ -16,7 +16,7 @@ from cdmpp.datasets.audit.stats import dataset_stats
 from cdmpp.datasets.cache import load_samples
 from cdmpp.datasets.extraction.extract import extract
 from cdmpp.datasets.extraction.extracted import MANIFEST, read_manifest, read_table
-from cdmpp.datasets.extraction.merge import merge, merged_folder
+from cdmpp.datasets.extraction.merge import MergeReport, _Merger, merge, merged_folder
 from cdmpp.errors import DataError, ReplayError, UsageError
 from cdmpp.features.compact_ast import CompactAst
 from cdmpp.records import MeasureRecord, TensetTask
@@ -179,3 +179,20 @@ def test_what_was_merged_before_is_found_again(parts: list[Path], tmp_path: Path
     made = (folder / MANIFEST).stat().st_mtime_ns
     assert merged_folder(parts, tmp_path) == folder
     assert (folder / MANIFEST).stat().st_mtime_ns == made
+
+
+def test_another_process_merges_the_same(
+    parts: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = _Merger.run
+
+    def overtaken(merger: _Merger, leaf_extra_count: int) -> MergeReport:
+        monkeypatch.setattr(_Merger, "run", run)
+        merge(parts, tmp_path / "theirs")
+        (tmp_path / "theirs").rename(merger._report.out_dir)
+        return run(merger, leaf_extra_count)
+
+    monkeypatch.setattr(_Merger, "run", overtaken)
+    folder = merged_folder(parts, tmp_path)
+    assert read_manifest(folder)["measurements"] == 36
+    assert [path.name for path in tmp_path.iterdir() if "merged" in path.name] == [folder.name]
