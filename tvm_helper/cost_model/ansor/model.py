@@ -54,9 +54,11 @@ class CdmppPythonModel(PythonBasedModel):  # type: ignore[misc]
         device: label of the hardware that measures.
         finetune_every: 0 = frozen; n = after every n measured programs the weights are tuned to all
             that was measured, and kept if they are better on programs that were held out.
+        neighbours: whether what the model missed on a task's measured programs corrects what it
+            says of the task's other states.
         seed: of the tuning.
         server: URL of a `cdmpp serve` that scores, instead of a process of this model's own; then
-            `model` is what the server calls it, and nothing is tuned, saved or loaded.
+            `model` is what the server calls it, and nothing is learned, saved or loaded.
         token: what the server wants to be shown.
         python: the interpreter that cdmpp is installed in; None = the one that `ansor_run` was
             started with, or that of the checkout.
@@ -77,6 +79,7 @@ class CdmppPythonModel(PythonBasedModel):  # type: ignore[misc]
         device: str,
         *,
         finetune_every: int = 0,
+        neighbours: bool = True,
         seed: int = 0,
         server: str | None = None,
         token: str | None = None,
@@ -93,6 +96,7 @@ class CdmppPythonModel(PythonBasedModel):  # type: ignore[misc]
             return
         options = [f"--model={model}", f"--device={device}"]
         options += [f"--finetune-every={finetune_every}", f"--seed={seed}"]
+        options.append("--neighbours" if neighbours else "--no-neighbours")
         self._client = AnsorClient(options, python=python)
         super().__init__()
 

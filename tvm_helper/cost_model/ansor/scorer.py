@@ -65,9 +65,12 @@ class AnsorScorer:
         device: DeviceSpec | str,
         *,
         finetune_every: int = 0,
+        neighbours: bool = True,
         seed: int = 0,
     ) -> None:
-        self.core = SearchCore(model, device, finetune_every=finetune_every, seed=seed)
+        self.core = SearchCore(
+            model, device, finetune_every=finetune_every, neighbours=neighbours, seed=seed
+        )
         self._tasks: dict[str, TensetTask] = {}
 
     def add_task(self, name: str, *, target: str, dag_json: str) -> None:

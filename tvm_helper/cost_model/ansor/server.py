@@ -33,6 +33,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--model", required=True, metavar="RUN")
     parser.add_argument("--device", required=True, metavar="LABEL")
     parser.add_argument("--finetune-every", type=int, default=0, metavar="N")
+    parser.add_argument("--neighbours", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args(argv)
     log = _Log()
@@ -50,8 +51,11 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     def load() -> dict[str, Any]:
         scorers.append(
-            AnsorScorer(args.model, args.device, finetune_every=args.finetune_every, seed=args.seed)
-        )
+            AnsorScorer(
+                args.model, args.device, finetune_every=args.finetune_every,
+                neighbours=args.neighbours, seed=args.seed,
+            )
+        )  # fmt: skip
         return {"protocol": PROTOCOL}
 
     def handler(work: _Work) -> Handler:

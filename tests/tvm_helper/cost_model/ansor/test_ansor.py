@@ -173,8 +173,10 @@ def shipped() -> tuple[TensetTask, list[str]]:
     return next(task for task in tasks.values() if task.workload_key == key), lines
 
 
-def scorer_for(task: TensetTask, *, finetune_every: int = 0) -> AnsorScorer:
-    scorer = AnsorScorer("pretrained", DEVICE, finetune_every=finetune_every)
+def scorer_for(
+    task: TensetTask, *, finetune_every: int = 0, neighbours: bool = True
+) -> AnsorScorer:
+    scorer = AnsorScorer("pretrained", DEVICE, finetune_every=finetune_every, neighbours=neighbours)
     scorer.add_task("task", target=task.target, dag_json=task.dag_json)
     return scorer
 
@@ -202,6 +204,22 @@ def test_faster_programs_score_higher(records: tuple[TensetTask, list[str]]) -> 
     assert scores.max() == 1.0
     assert scores.min() > 0
     assert spearman(scores, -seconds_of(lines)) > 0.3
+
+
+def test_what_was_missed_on_measured_states_corrects_the_others(
+    records: tuple[TensetTask, list[str]],
+) -> None:
+    task, lines = records
+    told, untold = scorer_for(task), scorer_for(task, neighbours=False)
+    alone = untold.predict("task", lines)
+    np.testing.assert_array_equal(told.predict("task", lines), alone)
+    # The slowest by the model turn out to be the fastest by far.
+    taught = with_seconds(lines, alone**4)
+    for scorer in (told, untold):
+        scorer.update("task", taught[::2])
+    others = lines[1::2]
+    assert spearman(untold.predict("task", others), alone[1::2]) > 0.99
+    assert spearman(told.predict("task", others), alone[1::2]) < 0.8
 
 
 def test_the_costs_of_a_record_do_not_change_its_score(
