@@ -21,6 +21,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from cdmpp.errors import DataError
+from cdmpp.files.atomic import remove_abandoned
 from cdmpp.files.places import is_checkout, package_folder
 
 _FOLDER = package_folder("tvm_helper.native")
@@ -102,7 +103,9 @@ def library_path(
                 _log.warning("%s: others can write there; it keeps no native code.", directory)
                 continue
             # Every process writes a file of its own; whoever is last puts the same in its place.
-            handle, temporary = tempfile.mkstemp(prefix=f"{name}.", suffix=".tmp", dir=directory)
+            remove_abandoned(directory)
+            own = f".{os.getpid()}.tmp"
+            handle, temporary = tempfile.mkstemp(prefix=f"{name}.", suffix=own, dir=directory)
         except OSError:
             continue
         os.close(handle)

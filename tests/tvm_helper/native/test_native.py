@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import random
 import shutil
 import subprocess
@@ -370,6 +371,16 @@ def test_the_library_is_compiled_once(fake_compiler: Path) -> None:
     assert (fake_compiler / "calls").read_text() == "call\n"
     assert library_path([*FLAGS, "-g"], cache_dirs=[folder]) != first
     assert sorted(folder.iterdir()) == sorted(folder.glob("featurise-*.so"))
+
+
+def test_what_a_killed_build_left_goes_with_the_next(fake_compiler: Path) -> None:
+    folder = fake_compiler / "cache"
+    folder.mkdir()
+    (folder / f"featurise-0.so.abc.{2**22 + 1}.tmp").write_text("half")  # no such process
+    (folder / f"featurise-0.so.abc.{os.getpid()}.tmp").write_text("being written")
+    made = library_path(cache_dirs=[folder])
+    left = folder / f"featurise-0.so.abc.{os.getpid()}.tmp"
+    assert sorted(folder.iterdir()) == sorted([made, left])
 
 
 def test_two_builds_at_once_leave_one_whole_library(fake_compiler: Path) -> None:
