@@ -242,9 +242,10 @@ ansor-test: $(STAMP) ## test our cost model inside the old TVM's Ansor (builds .
 	$(BIN)/python -m tvm_helper.cost_model.ansor.run -m pytest -o addopts=--import-mode=importlib tests/ansor
 	$(BIN)/python -m pytest -m ansor tests/tvm_helper
 
-bench-ansor: $(STAMP) ## searches of Ansor under our model and its XGBModel: docs/results/ansor.* (ANSOR_ARGS="--seeds 1")
+bench-ansor: $(STAMP) ## searches of Ansor under our model and its XGBModel: docs/results/ansor.* (ANSOR_ARGS="--device LABEL" of this CPU)
 	$(BIN)/python -m tvm_helper.cost_model.ansor.setup
 	OMP_NUM_THREADS=1 TVM_NUM_THREADS=1 $(BIN)/python -m tvm_helper.cost_model.ansor.run -m tests.benchmarks.ansor_search $(ANSOR_ARGS)
+	$(BIN)/python -m tests.benchmarks.ansor_search_page
 
 clean: ## remove runs and caches (keeps .venv)
 	rm -rf runs cache build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

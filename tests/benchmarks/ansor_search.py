@@ -2,9 +2,9 @@
 
     make bench-ansor
 
-A finished search is not repeated: everything is kept in `--work`, and the page is written from it.
-The best programs of all searches of a task are timed again in turns, because readings taken
-during a search do not count.
+A finished search is not repeated: everything is kept in `--work`; `ansor_search_page` writes the
+page from it, in the product's environment. The best programs of all searches of a task are timed
+again in turns, because readings taken during a search do not count.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from tvm import auto_scheduler
 
 from cdmpp.files.atomic import write_text
 from cdmpp.metrics import spearman
-from cdmpp.report.stamp import PROGRAMS, stamp, write_page
 from tests.ansor.ansor_tasks import (
     DEVICE,
     TARGET,
@@ -36,7 +35,7 @@ from tests.ansor.ansor_tasks import (
     matmul_task,
     search,
 )
-from tests.benchmarks.ansor_search_page import page
+from tests.benchmarks.ansor_search_page import RESULT, WORK
 from tvm_helper.cost_model.ansor.model import CdmppPythonModel
 
 #: Shapes that no training task has.
@@ -56,14 +55,13 @@ POPULATION = 512
 
 
 def main() -> int:
-    """Does what is missing and writes the page; returns the process's exit code."""
+    """Does what is missing and writes what came of it; returns the process's exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", default="pretrained")
     parser.add_argument("--device", default=DEVICE, help="label of this machine's CPU")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--trials", type=int, default=TRIALS)
-    parser.add_argument("--work", type=Path, default=Path("cache/ansor-search"), metavar="DIR")
-    parser.add_argument("--out", type=Path, default=Path("docs/results"), metavar="DIR")
+    parser.add_argument("--work", type=Path, default=WORK, metavar="DIR")
     args = parser.parse_args()
     args.work.mkdir(parents=True, exist_ok=True)
     runs = []
@@ -84,9 +82,7 @@ def main() -> int:
         "ranking": {task: _ranking(args, task, runs) for task in TASKS},
         "winners": {task: _winners(args, task, runs) for task in TASKS},
     }  # fmt: skip
-    found = stamp(result["command"], schemas=PROGRAMS, models=[args.model])
-    write_page(args.out, "ansor", page(result), result, found)
-    print(args.out / "ansor.md")
+    write_text(args.work / RESULT, json.dumps(result))
     return 0
 
 

@@ -1,14 +1,27 @@
-"""The page that `ansor_search.py` writes."""
+"""The page of what `ansor_search` left: `python -m tests.benchmarks.ansor_search_page`."""
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from cdmpp.metrics import mean_and_interval
 
+#: Where searches are kept, and what the page is written from there.
+WORK, RESULT = Path("cache/ansor-search"), "result.json"
 XGB = ("XGBModel, no warm-up", "XGBModel")
+
+
+def main() -> None:
+    """Writes the page and its numbers."""
+    from cdmpp.report.stamp import PROGRAMS, stamp, write_page  # not for the side environment
+
+    result = json.loads((WORK / RESULT).read_text(encoding="utf-8"))
+    found = stamp(result["command"], schemas=PROGRAMS, models=[result["model"]])
+    write_page(Path("docs/results"), "ansor", page(result), result, found)
 
 
 def page(result: dict[str, Any]) -> str:
@@ -121,3 +134,7 @@ def _ranking(result: dict[str, Any], task: str) -> list[str]:
 def _mean(seconds: Sequence[float]) -> float:
     """Returns the geometric mean."""
     return math.exp(sum(map(math.log, seconds)) / len(seconds))
+
+
+if __name__ == "__main__":
+    main()
