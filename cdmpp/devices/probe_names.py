@@ -16,7 +16,7 @@ _INTEL = MappingProxyType({
     0x3C: "haswell", 0x3F: "haswell", 0x45: "haswell", 0x46: "haswell",
     0x3D: "broadwell", 0x47: "broadwell", 0x4F: "broadwell", 0x56: "broadwell",
     0x4E: "skylake", 0x5E: "skylake", 0x8E: "kaby-lake", 0x9E: "kaby-lake",
-    0xA5: "comet-lake", 0xA6: "comet-lake", 0x7D: "ice-lake", 0x7E: "ice-lake",
+    0xA5: "comet-lake", 0xA6: "comet-lake", 0xA7: "rocket-lake", 0x7D: "ice-lake", 0x7E: "ice-lake",
     0x6A: "ice-lake-server", 0x6C: "ice-lake-server", 0x8C: "tiger-lake", 0x8D: "tiger-lake",
     0x97: "alder-lake", 0x9A: "alder-lake", 0xB7: "raptor-lake", 0xBA: "raptor-lake",
     0xBF: "raptor-lake", 0xAA: "meteor-lake", 0x8F: "sapphire-rapids", 0xCF: "emerald-rapids",

@@ -14,11 +14,14 @@ from cdmpp.devices.device_file import (
     normal_name,
     read_device_file,
 )
+from cdmpp.devices.probe import probe_cpu
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DeviceError
 from cdmpp.files.places import package_folder
 from cdmpp.records import GPU_TARGET_KINDS
 
+#: Label of the CPU that asks, with a thread a core that may be used, as far as the system tells.
+THIS_CPU = "this-cpu"
 _CPU_TARGETS = frozenset({"llvm", "c"})
 
 
@@ -62,18 +65,20 @@ def load_aliases(folders: Iterable[Path] = ()) -> dict[str, str]:
 
 
 def find_device(name: str, folders: Iterable[Path] = ()) -> DeviceSpec | None:
-    """Returns the DeviceSpec of a label or alias, None if it is not known.
+    """Returns the DeviceSpec of a label, of an alias, or of `this-cpu`, None if it is not known.
 
     A label wins over an alias; letter case, spaces and the vendor in front do not matter. The
     `name` of the result is the label.
 
     Raises:
-        DeviceError: a file that is not as it should be.
+        DeviceError: a file that is not as it should be, or nothing is told of this CPU.
     """
     folders = tuple(folders)
     devices = load_registry(folders)
     if name in devices:
         return devices[name]
+    if name == THIS_CPU:
+        return probe_cpu(THIS_CPU)
     wanted = normal_name(name)
     for label, spec in devices.items():
         if normal_name(label) == wanted:

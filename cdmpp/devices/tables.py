@@ -128,7 +128,8 @@ def devices_markdown(
         "10¹² operations a second; `link` is to the other devices of a node, each way.\n\n"
         "A device of your own: a YAML file like those in `cdmpp/devices`, tried out with "
         "`cdmpp device show --device-spec FILE`; or let `cdmpp device add` describe and measure "
-        "the machine it runs on.\n",
+        "the machine it runs on. `this-cpu` is the CPU that asks, as far as the system tells what "
+        "it is: known to no model, so that intervals are wide.\n",
         ADD_GUIDE,
     ]
     for kind, columns in _COLUMNS.items():

@@ -10,6 +10,7 @@ import pytest
 
 from cdmpp.cli.main import build_parser, main
 from cdmpp.cli.measure import measure_options
+from tests.devices.machines import ELSEWHERE
 from tests.paths import ROOT
 from tvm_helper.measure.journal import Journal
 from tvm_helper.measure.options import MeasureOptions
@@ -68,6 +69,7 @@ def test_the_shipped_campaigns_tasks_exist() -> None:
     [
         (["--device", "epyc-avx2-1c"], 2, "nothing to measure"),
         (["--sample", "matmul"], 2, "no device label"),
+        (["--sample", "matmul", "--device", "this-cpu"], 2, "cdmpp device add NAME"),
         (["--sample", "matmul", "--device", "nowhere"], 4, "unknown device 'nowhere'"),
         (["--sample", "conv9d", "--device", "epyc-avx2-1c", "--force"], 2, "unknown task 'conv9d'"),
         (["--sample", "dense:z=3", "--device", "epyc-avx2-1c", "--force"], 2, "cannot use 'z=3'"),
@@ -75,7 +77,7 @@ def test_the_shipped_campaigns_tasks_exist() -> None:
         (["--sample", "matmul", "--device", "x", "--target", "nonsense"], 2, "none of TVM's"),
         (["--sample", "matmul", "--device", "epyc-avx2-1c", "--rpc", "h"], 2, "HOST:PORT:KEY"),
         (["--replay", "nowhere", "--device", "epyc-avx2-1c", "--force"], 3, "nowhere"),
-        (["--sample", "matmul", "--device", "i7-3770"], 4, "does not describe this machine"),
+        (["--sample", "matmul", "--device", ELSEWHERE], 4, "does not describe this machine"),
         (["--sample", "matmul", "--device", "v10O"], 4, "did you mean 'v100'?"),
         (["--sample", "matmul", "--device", "mi50"], 4, "TVM finds no such GPU"),
         (["--network", "no.onnx", "--device", "epyc-avx2-1c", "--force"], 3, "no.onnx"),

@@ -12,6 +12,7 @@ import pytest
 
 from cdmpp.cli.main import build_parser, main
 from cdmpp.cli.search.command import search_options
+from tests.devices.machines import ELSEWHERE
 from tests.paths import ROOT
 from tvm_helper.measure.journal import Journal
 from tvm_helper.search.options import SearchOptions
@@ -45,7 +46,7 @@ def test_the_command_wins_over_set_wins_over_the_file(tmp_path: Path) -> None:
         (["--task", "matmul"], 2, "no device label"),
         (["--task", "matmul", "--network", "x.onnx", *DEVICE], 2, "got both"),
         (["--task", "matmul", "--device", "nowhere"], 4, "unknown device 'nowhere'"),
-        (["--task", "matmul", "--device", "i7-3770"], 4, "does not describe this machine"),
+        (["--task", "matmul", "--device", ELSEWHERE], 4, "does not describe this machine"),
         (["--task", "matmul", "--device", "v10O"], 4, "did you mean 'v100'?"),
         (["--task", "matmul", "--device", "mi50", "--force"], 4, "TVM finds no such GPU"),
         (["--task", "conv9d", *DEVICE], 2, "unknown task 'conv9d'"),

@@ -9,7 +9,7 @@ import pytest
 
 from cdmpp.devices import this_machine
 from cdmpp.devices.probe import probe_cpu
-from cdmpp.devices.registry import get_device
+from cdmpp.devices.registry import THIS_CPU, get_device, load_registry
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.devices.this_machine import check_is_here
 from cdmpp.errors import DeviceError
@@ -74,3 +74,11 @@ def test_a_gpu_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("PATH", "")
     with pytest.raises(DeviceError, match="choose the label of what is here, not v100"):
         check_is_here(get_device("v100"))
+
+
+def test_the_cpu_that_asks_has_a_label_of_its_own() -> None:
+    spec = get_device(THIS_CPU)
+    check_is_here(spec)
+    assert spec == probe_cpu(THIS_CPU)
+    assert spec.peak_fp32_flop_per_s is None  # nothing was measured
+    assert THIS_CPU not in load_registry()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cdmpp.devices.probe import probe_cpu
-from cdmpp.devices.registry import find_device, get_device
+from cdmpp.devices.registry import THIS_CPU, find_device, get_device
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.devices.this_machine import check_is_here
 from cdmpp.errors import DeviceError, UsageError
@@ -75,9 +75,7 @@ def measure_target(options: TrialOptions, folders: Sequence[Path] = ()) -> Measu
 
     spec = find_device(options.device, folders)
     if options.target is None:
-        from tvm_helper.programs.target import device_target
-
-        target = device_target(get_device(options.device, folders))
+        target = Target(json.loads(target_text(get_device(options.device, folders))))
     else:
         try:
             text = options.target.strip()
@@ -112,8 +110,8 @@ def measure_target(options: TrialOptions, folders: Sequence[Path] = ()) -> Measu
 
 
 def target_text(spec: DeviceSpec) -> str:
-    """Returns TVM's target for a device that was probed, as JSON: that of its label, but code that
-    an x86 without AVX2 runs too.
+    """Returns TVM's target for a device, as JSON: code that an x86 without AVX2 runs too, where it
+    has none.
 
     Raises:
         DeviceError: TVM has no target for such hardware.
@@ -134,7 +132,7 @@ def this_cpu(threads: int | None = None) -> MeasureTarget:
     Raises:
         DeviceError: nothing is told of the CPU.
     """
-    spec = replace(probe_cpu("this-cpu"), threads=threads or allowed_cpus() or 1)
+    spec = replace(probe_cpu(THIS_CPU), threads=threads or allowed_cpus() or 1)
     options = TrialOptions(device=spec.name, target=target_text(spec), threads=spec.threads)
     return measure_target(options)
 

@@ -34,6 +34,7 @@ from cdmpp.networks.campaign.tables import write_tables
 from cdmpp.networks.dataset.store import read_dataset
 from cdmpp.processes.campaign import JOURNAL_FILE
 from cdmpp.processes.worker import Worker
+from tests.devices.machines import ELSEWHERE
 from tests.paths import ROOT
 
 pytest.importorskip("torch", reason="torch is not installed")
@@ -206,8 +207,8 @@ def test_another_campaign_in_the_folder_is_refused(
 
 
 def test_the_label_of_another_machine_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DeviceError, match="i7-3770 does not describe this machine"):
-        run(replace(CONFIG, device="i7-3770", force=False), tmp_path)
+    with pytest.raises(DeviceError, match=f"{ELSEWHERE} does not describe this machine"):
+        run(replace(CONFIG, device=ELSEWHERE, force=False), tmp_path)
 
 
 @pytest.mark.parametrize(
