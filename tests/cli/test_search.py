@@ -43,7 +43,7 @@ def test_the_command_wins_over_set_wins_over_the_file(tmp_path: Path) -> None:
     ("words", "code", "text"),
     [
         (DEVICE, 2, "got neither"),
-        (["--task", "matmul"], 2, "no device label"),
+        (["--task", "matmul"], 2, "give --device this-cpu"),
         (["--task", "matmul", "--network", "x.onnx", *DEVICE], 2, "got both"),
         (["--task", "matmul", "--device", "nowhere"], 4, "unknown device 'nowhere'"),
         (["--task", "matmul", "--device", ELSEWHERE], 4, "does not describe this machine"),

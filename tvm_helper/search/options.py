@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from cdmpp.devices.registry import THIS_CPU
 from cdmpp.errors import UsageError
 from tvm_helper.measure.options import TrialOptions
 
@@ -68,6 +69,11 @@ class SearchOptions(TrialOptions):
         Raises:
             UsageError: no device, nothing to search, or a number that makes no sense.
         """
+        if not self.device:
+            raise UsageError(
+                f"no device label; give --device {THIS_CPU} to search on the CPU at hand, or a "
+                "label that `cdmpp device list` names"
+            )
         self.check_trials("final_timeout_s")
         if bool(self.task) == (self.network is not None):
             got = "got both" if self.task else "got neither"
