@@ -7,7 +7,7 @@ from pathlib import Path
 from cdmpp.devices.probe import probe_cpu
 
 #: Label of a CPU that this machine cannot be.
-ELSEWHERE = "cortex-a72" if probe_cpu("here").vendor in ("AMD", "Intel") else "i7-3770"
+ELSEWHERE = "graviton2" if probe_cpu("here").vendor in ("AMD", "Intel") else "i7-3770"
 CPUS = "sys/devices/system/cpu"
 
 AMD = """processor\t: {cpu}
