@@ -196,7 +196,8 @@ def page(rows: list[dict[str, Any]], args: argparse.Namespace) -> str:
     if args.drawn is not None:
         lines += [
             "The networks were drawn at random (`tests.benchmarks.varied_networks --wide`, seed "
-            "2029) after the model was fixed; no choice has seen them.", "",
+            "2029) after the model of that day was fixed. Nothing learns from them and nothing is "
+            "chosen by them; of a later model they are asked again.", "",
         ]  # fmt: skip
     for schedule in dict.fromkeys(row["schedule"] for row in rows):
         own = [row for row in rows if row["schedule"] == schedule]
