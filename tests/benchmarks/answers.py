@@ -20,7 +20,7 @@ from torch.utils.benchmark import Timer
 from cdmpp.files.atomic import make_folder, write_json
 from cdmpp.pretrained import PRETRAINED
 from cdmpp.replay.engine import ReplayOptions
-from cdmpp.report.stamp import PROGRAMS, stamp, write_page
+from cdmpp.report.stamp import COMPILED, stamp, write_page
 from cdmpp.text import interval_text, markdown_table, percent_text
 from tests.benchmarks.example_networks import REPLAYED
 from tests.benchmarks.replay_validation import exported
@@ -46,7 +46,7 @@ def main() -> int:
     make_folder(args.out, what="results")
     kept = args.out / "answers.json"
     models = ["pretrained", "pretrained:networks"]
-    origin = stamp("python -m tests.benchmarks.answers", schemas=PROGRAMS, models=models)
+    origin = stamp("python -m tests.benchmarks.answers", schemas=COMPILED, models=models)
     before = json.loads(kept.read_text("utf-8")) if kept.is_file() else {}
     is_current = before.get("stamp", {}).get("models") == origin["models"]
     rows = before["rows"] if is_current else []
