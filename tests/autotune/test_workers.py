@@ -134,7 +134,11 @@ def test_a_lease_of_a_clock_that_was_ahead_is_none(tmp_path, monkeypatch):
 def test_workers_end_with_the_command(number, tmp_path):
     """Was waited for after an interrupt, and left working after a kill."""
     command = [sys.executable, CHILD, "workers", tmp_path / "journal.log"]
-    with subprocess.Popen(command, cwd=REPOSITORY, env={**os.environ, "PYTHONPATH": "."}) as parent:
+    # A job in the background ignores interrupts, and so would what it starts.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    parent = subprocess.Popen(command, cwd=REPOSITORY, env={**os.environ, "PYTHONPATH": "."})
+    signal.signal(signal.SIGINT, before)
+    try:
         study, until = None, time.monotonic() + 240
         while study is None or not any(BEGUN in one.user_attrs for one in study.get_trials()):
             assert parent.poll() is None
@@ -146,6 +150,9 @@ def test_workers_end_with_the_command(number, tmp_path):
         assert len(workers) >= 2
         parent.send_signal(number)
         parent.wait(60)
+    finally:
+        parent.kill()
+        parent.wait()
     assert psutil.wait_procs(workers, timeout=30)[1] == []
     put_back = [one.user_attrs.get(FAULT) for one in study.get_trials()]
     assert (PUT_BACK in put_back) == (number == signal.SIGINT)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cdmpp.devices.probe import probe_cpu
-from cdmpp.devices.registry import THIS_CPU, find_device, get_device
+from cdmpp.devices.registry import find_device, get_device
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.devices.this_machine import check_is_here
 from cdmpp.errors import DeviceError, UsageError
@@ -132,7 +132,7 @@ def this_cpu(threads: int | None = None) -> MeasureTarget:
     Raises:
         DeviceError: nothing is told of the CPU.
     """
-    spec = replace(probe_cpu(THIS_CPU), threads=threads or allowed_cpus() or 1)
+    spec = replace(probe_cpu("here"), threads=threads or allowed_cpus() or 1)
     options = TrialOptions(device=spec.name, target=target_text(spec), threads=spec.threads)
     return measure_target(options)
 
