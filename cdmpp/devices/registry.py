@@ -16,7 +16,7 @@ from cdmpp.devices.device_file import (
 )
 from cdmpp.devices.probe import probe_cpu
 from cdmpp.devices.spec import DeviceSpec
-from cdmpp.errors import DeviceError
+from cdmpp.errors import DeviceError, UsageError
 from cdmpp.files.places import package_folder
 from cdmpp.records import GPU_TARGET_KINDS
 
@@ -111,6 +111,19 @@ def as_described_now(spec: DeviceSpec) -> DeviceSpec:
     """
     known = load_registry().get(spec.name)
     return spec if known is None or known.kind != spec.kind else known
+
+
+def check_lasts(label: str) -> None:
+    """Checks that a label means the same device on every machine: what is measured keeps it.
+
+    Raises:
+        UsageError: it is `this-cpu`.
+    """
+    if label == THIS_CPU:
+        raise UsageError(
+            f"{THIS_CPU} is another device on every machine, and what is measured keeps its "
+            "label; give this machine one: cdmpp device add NAME"
+        )
 
 
 def check_known(name: str, others: Iterable[str] = ()) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from cdmpp.devices.registry import THIS_CPU
+from cdmpp.devices.registry import check_lasts
 from cdmpp.errors import UsageError
 
 
@@ -133,11 +133,7 @@ class MeasureOptions(TrialOptions):
             UsageError: no device, nothing to measure, or a number that makes no sense.
         """
         self.check_trials("draw_timeout_s")
-        if self.device == THIS_CPU:
-            raise UsageError(
-                f"{THIS_CPU} is another device on every machine, and what is measured keeps its "
-                "label; give this machine one: cdmpp device add NAME"
-            )
+        check_lasts(self.device)
         if not (self.sample or self.replay or self.network or self.tasks_of):
             raise UsageError(
                 "nothing to measure; give --sample TASK (cdmpp measure --list-tasks), --replay "

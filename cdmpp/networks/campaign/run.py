@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from cdmpp.config import to_dict
-from cdmpp.devices.registry import get_device
+from cdmpp.devices.registry import check_lasts, get_device
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.devices.this_machine import check_is_here
 from cdmpp.errors import DeviceError, UsageError
@@ -276,6 +276,7 @@ def _device(config: NetworksConfig, folders: Sequence[Path]) -> DeviceSpec:
             "no device label; give --device LABEL, see cdmpp device list, or describe this machine "
             "with cdmpp device add"
         )
+    check_lasts(config.device)
     device = get_device(config.device, folders)
     if not config.force:
         check_is_here(device)

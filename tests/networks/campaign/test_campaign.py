@@ -298,6 +298,7 @@ def test_tables_of_an_interrupted_campaign(
         (["--config", "missing.yaml"], 2, "missing.yaml"),
         (["--device", "nowhere"], 4, "unknown device 'nowhere'"),
         ([], 2, "no device label"),
+        (["--device", "this-cpu"], 2, "cdmpp device add NAME"),
     ],
 )
 def test_refusals(
