@@ -137,7 +137,7 @@ def _page(result: dict[str, Any]) -> str:
     rounds = result["rounds"]
     lines = [
         "# Speed of the profiling tools", "",
-        f"`{result['command']}`. A made-up trace in torch.profiler's form, "
+        f"`{COMMAND}`. A made-up trace in torch.profiler's form, "
         f"{int(rounds[0]['events']):,} events, {result['trace_bytes'] / 1e6:.0f} MB, read in a "
         "process of its own each round. CPU time does not count other programs on the machine; "
         "wall time does.", "",
@@ -157,8 +157,6 @@ def _page(result: dict[str, Any]) -> str:
         "",
         f"A timer that is off costs {result['idle_timer_ns']:.0f} ns of CPU time (limit "
         f"{LIMIT_TIMER_NS:g} ns), the best of 100 runs of 20,000.",
-        "",
-        f"Machine: {result['machine']['processor']}, {result['machine']['cores']} cores.",
     ]
     return "\n".join(lines) + "\n"
 
