@@ -2,7 +2,7 @@
 
     make bench-ansor
 
-A finished search is not repeated: everything is kept in `--work`; `ansor_search_page` writes the
+A finished search is not repeated: everything is kept in `WORK`; `ansor_search_page` writes the
 page from it, in the product's environment. The best programs of all searches of a task are timed
 again in turns, because readings taken during a search do not count.
 """
@@ -61,9 +61,8 @@ def main() -> int:
     parser.add_argument("--device", default=DEVICE, help="label of this machine's CPU")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--trials", type=int, default=TRIALS)
-    parser.add_argument("--work", type=Path, default=WORK, metavar="DIR")
     args = parser.parse_args()
-    args.work.mkdir(parents=True, exist_ok=True)
+    WORK.mkdir(parents=True, exist_ok=True)
     runs = []
     for seed in range(args.seeds):
         for task in TASKS:
@@ -82,7 +81,7 @@ def main() -> int:
         "ranking": {task: _ranking(args, task, runs) for task in TASKS},
         "winners": {task: _winners(args, task, runs) for task in TASKS},
     }  # fmt: skip
-    write_text(args.work / RESULT, json.dumps(result))
+    write_text(WORK / RESULT, json.dumps(result))
     return 0
 
 
@@ -108,7 +107,7 @@ def _run(args: argparse.Namespace, task: str, method: str, seed: int) -> dict[st
         c if c.isalnum() else "-"
         for c in f"{args.model} {args.device} {task} {method} {seed} {args.trials}"
     )
-    done, log = args.work / f"{name}.json", args.work / f"{name}.log"
+    done, log = WORK / f"{name}.json", WORK / f"{name}.log"
     if done.is_file():
         return dict(json.loads(done.read_text(encoding="utf-8")))
     log.unlink(missing_ok=True)
@@ -214,7 +213,7 @@ def _ranking(args: argparse.Namespace, name: str, runs: list[dict[str, Any]]) ->
         line
         for run in runs
         if run["task"] == name
-        for line in (args.work / run["log"]).read_text(encoding="utf-8").splitlines()
+        for line in (WORK / run["log"]).read_text(encoding="utf-8").splitlines()
     ]
     states, costs = _states(task, lines)
     model = CdmppPythonModel(args.model, args.device)
@@ -230,7 +229,7 @@ def _winners(args: argparse.Namespace, name: str, runs: list[dict[str, Any]]) ->
     """Times the best program of every search of a task in turns: one reading each a round."""
     task = TASKS[name]()
     mine = [run for run in runs if run["task"] == name]
-    timers = [_timer(task, _best_line(args.work / run["log"])) for run in mine]
+    timers = [_timer(task, _best_line(WORK / run["log"])) for run in mine]
     readings = [[timer() for timer in timers] for _ in range(ROUNDS)]
     return [
         {

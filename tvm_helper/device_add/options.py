@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from cdmpp.devices.registry import find_device
+from cdmpp.devices.registry import check_lasts, find_device
 from cdmpp.errors import UsageError
 
 LEAST_MINUTES = 2.0
@@ -60,6 +60,7 @@ class DeviceAddOptions:
                 f"{self.name!r} is no device label; expected lower-case letters, digits, dots and "
                 "dashes, e.g. cdmpp device add my-laptop"
             )
+        check_lasts(self.name)
         known = find_device(self.name)
         if known is not None and not self.use_known:
             same = "" if known.name == self.name else f" (it is called {known.name} there)"

@@ -102,8 +102,8 @@ def library_path(
             if not is_ours(directory):
                 _log.warning("%s: others can write there; it keeps no native code.", directory)
                 continue
-            # Every process writes a file of its own; whoever is last puts the same in its place.
             remove_abandoned(directory)
+            # Every process writes a file of its own; whoever is last puts the same in its place.
             own = f".{os.getpid()}.tmp"
             handle, temporary = tempfile.mkstemp(prefix=f"{name}.", suffix=own, dir=directory)
         except OSError:

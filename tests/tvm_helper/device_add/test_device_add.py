@@ -52,6 +52,11 @@ def test_a_malformed_label_is_refused(name: str) -> None:
         DeviceAddOptions(name).check()
 
 
+def test_the_label_of_whatever_cpu_asks_is_refused() -> None:
+    with pytest.raises(UsageError, match="another device on every machine"):
+        DeviceAddOptions("this-cpu", use_known=True).check()
+
+
 @pytest.mark.parametrize("name", ["t4", "tesla-t4", "epyc-avx2-1c", "nvidia-t4"])
 def test_a_known_label_is_refused_unless_its_description_is_wanted(name: str) -> None:
     with pytest.raises(UsageError, match=r"described already.* add --spec"):
