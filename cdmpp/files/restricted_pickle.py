@@ -163,7 +163,9 @@ TENSET_PICKLES = PickleFormat(
 
 
 class _RefusedGlobalError(Exception):
-    """Carries the name of a global that is not on the list."""
+    """Carries the name of a global that is not on the list, as it may be shown: it may hold any
+    character, a line's end too.
+    """
 
 
 class _RestrictedUnpickler(pickle.Unpickler):
@@ -175,7 +177,7 @@ class _RestrictedUnpickler(pickle.Unpickler):
         try:
             return self._allowed[module, name]
         except KeyError:
-            raise _RefusedGlobalError(f"{module}.{name}") from None
+            raise _RefusedGlobalError(ascii(f"{module}.{name}")[1:-1]) from None
 
     def persistent_load(self, pid: Any) -> Any:
         raise pickle.UnpicklingError("persistent id")

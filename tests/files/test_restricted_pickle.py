@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from cdmpp.datasets.tenset.folder import load_tasks
@@ -129,6 +129,7 @@ def test_the_shipped_tasks_name_exactly_the_eight_globals(shipped: Path) -> None
 
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(position=st.integers(0, 4000), value=st.integers(0, 255), cut=st.integers(100, 250_000))
+@example(position=16, value=10, cut=191_260)  # a line's end in the name of a global
 def test_a_damaged_pickle_is_read_or_refused(
     shipped: Path, tmp_path: Path, position: int, value: int, cut: int
 ) -> None:
