@@ -27,8 +27,8 @@ from pathlib import Path
 from typing import Any
 
 from cdmpp.datasets.tenset.task_index import load_tasks
-from cdmpp.files.atomic import make_folder, read_json, write_json, write_text
-from cdmpp.machine import commit, versions
+from cdmpp.files.atomic import make_folder, read_json, write_json
+from cdmpp.report.stamp import stamp, write_page
 from cdmpp.text import markdown_table
 from tests.fuzz import fuzz_models, fuzz_names, fuzz_readers, fuzz_texts
 from tests.fuzz.fuzz_native import fuzz_native_lines, fuzz_sanitized
@@ -227,7 +227,7 @@ def run_campaign(name: str, count: int, seed: int, state: Path) -> dict[str, Any
 
 _PAGE = """# Attacks
 
-`make attack` (`{command}`), code {code}. A *crash* is anything but a value or one of the product's
+`{command}`, code {code}. A *crash* is anything but a value or one of the product's
 own one-sentence errors, the end of the process, a wrong value that was taken, or a number that is
 none in what comes out; a *hang* is a case above its bound of processor seconds; a *forbidden
 event* is something that data must never cause (an import, a process, a name that is looked up).
@@ -292,11 +292,9 @@ def main() -> int:
         for crash, example in found[name]["examples"].items():
             print(f"{name}: {crash}\n    {example[:1000]}")
     if args.page:
-        facts = {"code": code, "commit": commit(), "seed": args.seed, "most": args.most,
-                 "versions": versions(), "campaigns": found}  # fmt: skip
-        write_json(args.page / "fuzz.json", facts)
-        command = f"python -m tests.fuzz.attack --most {args.most} --seed {args.seed}"
-        write_text(args.page / "fuzz.md", page(found, command, code))
+        facts = {"code": code, "seed": args.seed, "most": args.most, "campaigns": found}
+        command = f"make attack ATTACK_CASES={args.most}"
+        write_page(args.page, "fuzz", page(found, command, code), facts, stamp(command))
     bad = [name for name, one in found.items() if one["crashes"] or one["hangs"] or one["events"]]
     print(f"not clean: {', '.join(bad)}" if bad else f"{len(found)} campaigns, all clean")
     return 1 if bad else 0
