@@ -37,6 +37,5 @@ machine that is used by others gives a noisy model: `cdmpp doctor runs/device-NA
 tells. `cdmpp device curve` prints the table again. A GPU is described, but the shipped programs are
 for CPUs: give `--dataset` with records for it.
 
-`docs/results/device-add.md` has a real run, `device-add-ice-lake.md` one on a CPU unlike all
-that the model knows.
+`docs/results/device-add.md` has a real run, on a CPU that the shipped model does not know.
 """

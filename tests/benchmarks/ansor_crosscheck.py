@@ -1,6 +1,8 @@
 """Compares the native replay of Tenset records with the old TVM's own Ansor.
 
-`python -m tests.benchmarks.ansor_crosscheck --network-info DIR --records DIR [--count 300]`
+`python -m tests.benchmarks.ansor_crosscheck --network-info DIR --records DIR [--count 300]`;
+with `--page docs/results` instead of folders it compares the samples of docs/results/cross-check.*
+(records beside this checkout, `../shared/data`, not part of the repository) and writes the page.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ import hashlib
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +28,10 @@ from cdmpp.features.compact_ast import CompactAst
 from cdmpp.features.program.loop_tree import LoopTree
 from cdmpp.features.schema import LEAF_FEATURE_NAMES
 from cdmpp.records import MeasureRecord, TensetTask
+from cdmpp.report.stamp import stamp, write_page
+from cdmpp.text import markdown_table
 from tests.benchmarks.ansor_equivalence import program_difference
+from tests.paths import shared
 from tvm_helper.featurise import is_gpu_kind, rejection
 from tvm_helper.legacy.ansor import replay_trees
 from tvm_helper.legacy.client import LegacyTvm
@@ -231,15 +236,98 @@ def _record_files(places: Iterable[Path]) -> list[Path]:
     return sorted(found)
 
 
+#: Sample of the page -> (its records, the folder with their tasks).
+SAMPLES = {
+    "llvm (Xeon, avx2, two threads)": ("tenset-cpu/measure_records/xeon-avx2-2c", "tenset-cpu"),
+    "cuda (T4 target, random schedules)": ("tenset-cuda/to_measure_programs", "tenset-cuda"),
+}
+COMMAND = "python -m tests.benchmarks.ansor_crosscheck --page docs/results"
+_PAGE = """# Cross-check with Ansor itself
+
+Every record is replayed twice: by the native replay, and by the real Ansor of the old TVM (0.17
+development build, `make legacy-env`). Both programs become compact ASTs through the same leaf code,
+which are compared. A sample is the {count} records with the lowest digests of their content,
+whatever their task.
+
+{table}
+
+"Do the same at every sampled point": loop by loop and store by store the programs agree, and every
+index, condition and value is equal at 32 random values of the loop variables
+(`tests/benchmarks/ansor_equivalence.py`).
+
+**B is the measure of the replay**: the same stores under the same loops in the same places, the
+same float operations, bytes, reuse, strides, intensities, allocations and verdicts. C and D ask in
+addition that two versions of TVM write the same index in the same way. What the original 0.8
+computed is in [golden](golden.md).
+
+## What differs
+
+{differences}
+
+What these are, where they were looked into: counts of integer operations alone are Winograd's
+`input_tile`, where 0.17 divides a sum term by term (`(b*16 + t/2) // 1792` becomes `b // 112`) and
+0.8 does not. `condition.*` alone is the store that ends a reduction across threads, which 0.17 lets
+only thread 0 do. Unique bytes and lines are of regions with an extent that is not constant (mostly
+transposed convolutions), whose bound each version writes differently; both reject these programs. A
+verdict that differs is an extent that 0.17 proves constant and 0.8 leaves symbolic.
+"""
+
+
+def page(results: Mapping[str, CrossCheck], count: int) -> str:
+    """Returns the counts of some samples as Markdown."""
+    kinds: dict[str, Callable[[CrossCheck], int]] = {
+        "A: structure, the serialised tree and the leaf positions": lambda one: one.same_structure,
+        "B: A, validity, and all 164 values of every leaf but the counts of integer operations "
+        "(`int_*`, `bool_op`, `select_op`), while both programs do the same at every sampled "
+        "point": lambda one: one.same + one.same_but_index_arithmetic,
+        "C: A, validity, and all 164 values of every leaf (to 1e-6)": lambda one: one.same,
+        "D: C, and all additional values (`leaf_extra`)": lambda one: one.same_with_extra,
+    }
+    rows = [
+        [what, *(f"{count_of(one)} of {one.records}" for one in results.values())]
+        for what, count_of in kinds.items()
+    ]
+    found = [
+        [sample.split()[0], str(times), what, (text[:177] + "...") if len(text) > 180 else text]
+        for sample, one in results.items()
+        for what, counts in (
+            ("not C", one.differences), ("C but not D", one.extra_differences),
+        )
+        for text, times in counts.most_common()
+    ]  # fmt: skip
+    return _PAGE.format(
+        count=count,
+        table=markdown_table(["equal", *results], rows),
+        differences=markdown_table(["sample", "records", "", "first difference"], found, "lrll"),
+    )
+
+
+def write(folder: Path, count: int) -> str:
+    """Compares the samples of the page, writes it and returns it."""
+    results = {
+        name: crosscheck(
+            _record_files([shared(records)]), [shared(f"{tasks}/network_info")], count=count
+        )
+        for name, (records, tasks) in SAMPLES.items()
+    }
+    found = stamp(COMMAND, schemas=["leaf", "leaf_extra"])
+    values = {name: one.to_json() for name, one in results.items()}
+    return write_page(folder, "cross-check", page(results, count), values, found)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the comparison from the command line and returns the exit code."""
     parser = argparse.ArgumentParser(prog="tests.benchmarks.ansor_crosscheck", description=__doc__)
-    parser.add_argument("--records", type=Path, nargs="+", required=True, metavar="DIR")
-    parser.add_argument("--network-info", type=Path, nargs="+", required=True, metavar="DIR")
+    parser.add_argument("--records", type=Path, nargs="+", default=[], metavar="DIR")
+    parser.add_argument("--network-info", type=Path, nargs="+", default=[], metavar="DIR")
     parser.add_argument("--count", type=int, default=300, metavar="N")
     parser.add_argument("--json", action="store_true", help="print one JSON value")
+    parser.add_argument("--page", type=Path, metavar="DIR", help="write the page there")
     args = parser.parse_args(argv)
     try:
+        if args.page:
+            print(write(args.page, args.count))
+            return 0
         result = crosscheck(_record_files(args.records), args.network_info, count=args.count)
     except CdmppError as error:
         print(f"crosscheck: error: {error}", file=sys.stderr)

@@ -1,6 +1,8 @@
 """What an extracted dataset of AutoTVM logs covers, and a random sample of what it leaves out.
 
-`python -m tests.benchmarks.autotvm_coverage --logs DIR --extracted DIR [--count 1000] [--json]`
+`python -m tests.benchmarks.autotvm_coverage --logs DIR --extracted DIR [--count 1000] [--json]`;
+with `--whole DIR`, an extraction of every record of a log, also what became of programs that did
+not run; with `--page docs/results` the page autotvm.* is written.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,9 @@ from cdmpp.datasets.extraction.program_rows import reason_group
 from cdmpp.datasets.read_report import ReadReport
 from cdmpp.errors import CdmppError, ReplayError
 from cdmpp.records import MeasureRecord
+from cdmpp.report.stamp import stamp, write_page
+from cdmpp.text import markdown_table
+from tests.paths import ROOT
 from tvm_helper.legacy.client import LegacyTvm
 from tvm_helper.legacy.featurise import features_of
 
@@ -115,6 +120,32 @@ def device_coverage(extracted_dir: Path) -> dict[str, DeviceCoverage]:
     return result
 
 
+#: Error codes of AutoTVM -> what they mean.
+ERRORS = {
+    0: "ran", 1: "not instantiated", 2: "host code not compiled", 3: "device code not compiled",
+    4: "error on the device", 5: "wrong answer", 6: "build took too long", 7: "run took too long",
+}  # fmt: skip
+
+
+def verdicts(extracted_dir: Path) -> Counter[tuple[str, str]]:
+    """Returns (what the log says, our verdict) -> records of an extraction of whole logs.
+
+    Raises:
+        DataError: it cannot be read.
+    """
+    reasons: dict[str, str] = {}
+    for table in read_table(extracted_dir, "programs", ["program_id", "reject_reason"]):
+        for row in table.to_pylist():
+            reason = row["reject_reason"]
+            reasons[row["program_id"]] = "valid" if reason is None else reason_group(reason)
+    found: Counter[tuple[str, str]] = Counter()
+    for table in read_table(extracted_dir, "measurements", ["program_id", "error_code"]):
+        for row in table.to_pylist():
+            code = row["error_code"]
+            found[ERRORS.get(code, f"error {code}"), reasons[row["program_id"]]] += 1
+    return found
+
+
 def check_rest(logs: Iterable[Path], extracted_dir: Path, *, count: int) -> RestCheck:
     """Draws programs by a hash, the same ones every time, and featurises them.
 
@@ -168,17 +199,97 @@ def _draw(
     return [record for _, _, record in sorted(heap, reverse=True)]
 
 
+_PAGE = """# AutoTVM logs of nine devices
+
+What has features of {count:,} programs drawn from nine logs, {per_task} of every workload and
+device at most, lowered by the old TVM (`make legacy-env`); a program that several devices measured
+is lowered once.
+
+```
+{extraction}
+{command}
+```
+
+{devices}
+
+A device with fewer programs of a workload gives all it has. Only programs that ran are drawn.
+
+{failed}
+
+**A random sample of the rest**: of {left_out:,} programs that ran and are not in the draw, {rest:,}
+were drawn by another hash; {rest_valid:,} are featurised and valid, {rest_rejected} would be
+rejected, {rest_failed} have no features.
+
+## The log of the T4, whole
+
+Every record of a Tesla T4 (BERT base, batch 1, sequence length 128, four operator shapes under
+seven templates), also of those that did not run. A verdict says what AutoTVM would not build; the
+log says what happened.
+
+{verdicts}
+
+How well a T4 is predicted, from these records or without any: [data-by-name](data-by-name.md).
+"""
+COMMAND = "python -m tests.benchmarks.autotvm_coverage --page docs/results"
+_EXTRACT = "cdmpp dataset extract --dataset ../shared/data/autotvm"
+
+
+def page(
+    devices: Mapping[str, DeviceCoverage],
+    rest: RestCheck,
+    whole: Mapping[tuple[str, str], int],
+    *,
+    per_task: int,
+) -> str:
+    """Returns the counts as Markdown."""
+    rows = [
+        [device, f"{one.programs:,}", f"{one.featurised:,}", f"{one.valid:,}"]
+        for device, one in devices.items()
+    ]
+    failed = [
+        f"- {device}, {times} without features or rejected: {reason}"
+        for device, one in devices.items()
+        for reason, times in one.rejected.most_common()
+    ]
+    judged = [[log, said, f"{times:,}"] for (log, said), times in sorted(whole.items())]
+    return _PAGE.format(
+        count=sum(one.programs for one in devices.values()), per_task=per_task,
+        extraction=f"{_EXTRACT} --per-task {per_task} --out cache/autotvm\n"
+        f"{_EXTRACT}/t4.json.gz --out cache/autotvm-t4",
+        command=COMMAND,
+        devices=markdown_table(["device", "programs", "with features", "valid"], rows, "lrrr"),
+        failed="\n".join(failed) or "None is without features.",
+        left_out=rest.left_out, rest=rest.programs, rest_valid=rest.valid,
+        rest_rejected=rest.rejected.total(), rest_failed=rest.failed.total(),
+        verdicts=markdown_table(["the log says", "our verdict", "records"], judged, "llr"),
+    )  # fmt: skip
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the check from the command line and returns the exit code."""
     parser = argparse.ArgumentParser(prog="tests.benchmarks.autotvm_coverage", description=__doc__)
-    parser.add_argument("--logs", type=Path, required=True, metavar="DIR")
-    parser.add_argument("--extracted", type=Path, required=True, metavar="DIR")
+    logs = ROOT.parent / "shared" / "data" / "autotvm"
+    parser.add_argument("--logs", type=Path, default=logs, metavar="DIR")
+    parser.add_argument("--extracted", type=Path, default=Path("cache/autotvm"), metavar="DIR")
+    parser.add_argument("--whole", type=Path, default=Path("cache/autotvm-t4"), metavar="DIR")
     parser.add_argument("--count", type=int, default=1000, metavar="N")
     parser.add_argument("--json", action="store_true", help="print one JSON value")
+    parser.add_argument("--page", type=Path, metavar="DIR", help="write the page there")
     args = parser.parse_args(argv)
     try:
         devices = device_coverage(args.extracted)
         rest = check_rest(find_logs(args.logs), args.extracted, count=args.count)
+        if args.page:
+            whole = verdicts(args.whole)
+            text = page(devices, rest, whole, per_task=100)
+            values = {
+                "devices": {device: one.to_json() for device, one in devices.items()},
+                "rest": rest.to_json(),
+                "whole": [[*pair, times] for pair, times in sorted(whole.items())],
+            }
+            found = stamp(COMMAND, schemas=["leaf", "leaf_extra"])
+            print(write_page(args.page, "autotvm", text, values, found))
+            return 0
     except CdmppError as error:
         print(f"coverage: error: {error}", file=sys.stderr)
         return error.exit_code

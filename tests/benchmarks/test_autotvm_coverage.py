@@ -16,7 +16,7 @@ from cdmpp.errors import ReplayError, UsageError
 from cdmpp.features.compact_ast import CompactAst
 from cdmpp.records import MeasureRecord
 from tests.benchmarks import autotvm_coverage as coverage
-from tests.benchmarks.autotvm_coverage import check_rest, device_coverage, main
+from tests.benchmarks.autotvm_coverage import RestCheck, check_rest, device_coverage, main, page
 from tvm_helper.legacy.environment import find_environment
 
 _TILES = range(1, 13)
@@ -72,6 +72,22 @@ def test_what_every_device_has_and_why_the_rest_of_it_is_rejected(tmp_path: Path
     assert (one["programs"], one["featurised"], one["valid"]) == (12, 11, 5)
     assert one["rejected"] == {"too even": 6, "replay: AutoTVM, 7 does not divide": 1}
     assert (two["programs"], two["featurised"], two["valid"]) == (6, 5, 2)
+
+
+def test_what_the_log_says_of_a_program_beside_the_verdict(tmp_path: Path) -> None:
+    logs = two_logs(tmp_path / "logs")
+    extract_autotvm(logs, tmp_path / "out", ["one"], made_up, jobs=1)
+    found = coverage.verdicts(tmp_path / "out")
+    assert found == {
+        ("ran", "valid"): 5,
+        ("ran", "too even"): 5,
+        ("ran", "replay: AutoTVM, 7 does not divide"): 1,
+        ("not instantiated", "too even"): 1,
+    }
+    text = page(device_coverage(tmp_path / "out"), RestCheck(6, 4, 3), found, per_task=100)
+    assert "| one | 12 | 11 | 5 |" in text
+    assert "- one, 6 without features or rejected: too even" in text
+    assert "| not instantiated | too even | 1 |" in text
 
 
 def test_the_rest_is_what_ran_and_is_not_there(

@@ -16,6 +16,7 @@ from cdmpp.errors import DataError
 from cdmpp.features.program.loop_tree import Loop, stores_with_path
 from cdmpp.features.program.operations import op_counts
 from cdmpp.features.schema import LEAF_FEATURE_NAMES
+from tests.benchmarks.golden_page import page
 from tests.paths import shared
 from tvm_helper.golden import COUNTS, compare_golden
 from tvm_helper.records.dag import parse_dag
@@ -34,8 +35,10 @@ def test_replay_equals_the_original(
     path = tmp_path / "lines.jsonl"
     with gzip.open(shared(f"golden/golden_{name}.jsonl.gz"), "rt") as stream:
         path.write_text("".join(itertools.islice(stream, 0, None, every)))
-    counts = compare_golden([path], [shared(f"{folder}/network_info")]).counts
+    report = compare_golden([path], [shared(f"{folder}/network_info")])
+    counts = report.counts
     assert counts["lines"] > 900 // every
+    assert f"lines replayed | {counts['lines']:,} of {counts['lines']:,} |" in page({name: report})
     assert counts["replayed"] == counts["structure_equal"] == counts["lines"]
     assert counts["float_ops_equal"] == counts["stores_matched"] > 3000 // every
     few = 2 if every > 1 else 0  # a sample may have more than its share

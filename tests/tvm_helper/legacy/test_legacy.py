@@ -31,7 +31,7 @@ from cdmpp.features.program.loop_tree import (
 from cdmpp.features.tree import compact_ast
 from cdmpp.files.journal import folder_lock
 from cdmpp.records import MeasureRecord
-from tests.benchmarks.ansor_crosscheck import crosscheck
+from tests.benchmarks.ansor_crosscheck import crosscheck, page
 from tests.benchmarks.ansor_equivalence import program_difference
 from tests.paths import ROOT, shared
 from tvm_helper.legacy import setup
@@ -448,4 +448,8 @@ def test_ansor_itself_replays_cuda_records_to_the_same_program(old_tvm: LegacyTv
     files = sorted(shared("tenset-cuda/to_measure_programs").iterdir())
     result = crosscheck(files, [shared("tenset-cuda/network_info")], count=60)
     assert result.same_structure == result.records == 60
-    assert result.same + result.same_but_index_arithmetic >= 58, result.differences
+    alike = result.same + result.same_but_index_arithmetic
+    assert alike >= 58, result.differences
+    text = page({"cuda": result}, 60)
+    assert f"{alike} of 60 |" in text
+    assert all(f"| cuda | {times} | not C |" in text for times in result.differences.values())

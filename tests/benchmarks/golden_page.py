@@ -1,0 +1,72 @@
+"""Features beside the original toolchain's, record by record: docs/results/golden.*.
+
+`python -m tests.benchmarks.golden_page` compares the golden files beside this checkout
+(`../shared/data/golden`, not part of the repository); `make golden GOLDEN=FILE` any other.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from cdmpp.report.stamp import stamp, write_page
+from cdmpp.text import markdown_table
+from tests.paths import ROOT, shared
+from tvm_helper.golden import GoldenReport, compare_golden
+
+#: Part of the golden files -> the folder with the tasks of its records.
+TASKS = {"llvm": "tenset-cpu", "cuda": "tenset-cuda", "gpu": "ansor-gpu"}
+#: What is compared -> counters: what is alike, of how many.
+LINES = {
+    "lines replayed": ("replayed", "lines"),
+    "of those, the same structure": ("structure_equal", "replayed"),
+    "rejected lines, rejected alike": ("invalid_agree", "invalid_expected"),
+    "accepted lines, accepted alike": ("valid_agree", "valid_expected"),
+    "stores, equal counts of float operations": ("float_ops_equal", "stores_matched"),
+    "stores, equal counts of integer operations": ("int_ops_equal", "stores_matched"),
+    "compute cells, equal": ("compute_cells_equal", "compute_cells"),
+    "buffer cells, equal to 1e-3": ("buffer_cells_close", "buffer_cells"),
+    "other cells, equal to 1e-3": ("other_cells_close", "other_cells"),
+}
+_HEAD = """# Golden comparison
+
+What the replay, the loop tree and the leaf vectors share with what the original TVM 0.8 computed
+for the same records: CPU records of Tenset (llvm), random schedules for a T4 (cuda), measured GPU
+records (gpu). A cell is one value of a leaf vector."""
+
+
+def page(reports: dict[str, GoldenReport]) -> str:
+    """Returns the counters of every part as Markdown."""
+    rows = []
+    for title, (part, whole) in LINES.items():
+        counts = [(report.counts[part], report.counts[whole]) for report in reports.values()]
+        cells = [f"{a:,} of {b:,}" if b else "-" for a, b in counts]
+        rows.append([title, *cells])
+    texts = [_HEAD, markdown_table(["", *reports], rows)]
+    for name, report in reports.items():
+        for what, reasons in (
+            ("did not replay", report.failures),
+            ("differ in structure", report.differences),
+        ):
+            texts += [f"- {name}, {count} {what}: {why}" for why, count in reasons.most_common()]
+    return "\n\n".join(texts)
+
+
+def main() -> None:
+    """Compares and writes the page."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results")
+    args = parser.parse_args()
+    reports = {
+        name: compare_golden(
+            [shared(f"golden/golden_{name}.jsonl.gz")], [shared(f"{folder}/network_info")]
+        )
+        for name, folder in TASKS.items()
+    }
+    values = {"parts": {name: report.as_json() for name, report in reports.items()}}
+    found = stamp("python -m tests.benchmarks.golden_page", schemas=["leaf"])
+    print(write_page(args.out, "golden", page(reports), values, found))
+
+
+if __name__ == "__main__":
+    main()
