@@ -55,8 +55,10 @@ def write_atomic(path: Path, write: Callable[[Path], None]) -> None:
     """Lets `write` fill a temporary file beside `path`, then puts it in place in one step.
 
     Raises:
-        DataError: the file cannot be written (read-only folder, full disk).
+        DataError: the file cannot be written (read-only folder, full disk, a folder's name).
     """
+    if path.is_dir():
+        raise DataError(f"{path}: cannot write (it is a folder); give the name of a file")
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
         write(temporary)

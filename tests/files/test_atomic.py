@@ -11,7 +11,7 @@ import pyarrow.parquet as parquet
 import pytest
 
 from cdmpp.errors import DataError
-from cdmpp.files.atomic import read_json, replaced_folder, write_columns
+from cdmpp.files.atomic import read_json, replaced_folder, write_columns, write_text
 
 
 def test_a_folder_is_replaced_whole_or_stays(tmp_path):
@@ -73,3 +73,12 @@ def test_a_long_format_is_cut(tmp_path):
     with pytest.raises(DataError) as caught:
         read_json(path, what="model", hint="train again", format=1)
     assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize("name", [".", "..", "/"])
+def test_the_name_of_a_folder_is_no_place_for_a_file(tmp_path, monkeypatch, name):
+    (tmp_path / "inner").mkdir()
+    monkeypatch.chdir(tmp_path / "inner")
+    with pytest.raises(DataError, match="it is a folder"):
+        write_text(Path(name), "text")
+    assert [path.name for path in tmp_path.rglob("*")] == ["inner"]
