@@ -1,12 +1,14 @@
-"""What C and C++ libraries write to stderr, kept from the user."""
+"""What libraries write to stdout and stderr, kept from the user."""
 
 from __future__ import annotations
 
 import io
+import logging
 import os
 import sys
+import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 
 _STDERR = 2
 
@@ -43,3 +45,20 @@ def hidden_native_stderr() -> Iterator[None]:
         os.dup2(kept, _STDERR)
         os.close(nowhere)
         os.close(kept)
+
+
+@contextmanager
+def hidden_python_output() -> Iterator[None]:
+    """Hides what Python code prints, logs and warns of.
+
+    For libraries that print what they then raise.
+    """
+    manager, nowhere = logging.root.manager, io.StringIO()
+    level = manager.disable
+    logging.disable()
+    try:
+        with warnings.catch_warnings(), redirect_stdout(nowhere), redirect_stderr(nowhere):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(level)

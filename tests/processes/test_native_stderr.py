@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
+import warnings
 
 import pytest
 
-from cdmpp.processes.native_stderr import hidden_native_stderr
+from cdmpp.processes.native_stderr import hidden_native_stderr, hidden_python_output
 from tests.paths import ROOT
 
 _CODE = """
@@ -39,3 +41,17 @@ def test_a_stderr_of_someone_else_stays_theirs(capsys: pytest.CaptureFixture[str
         print("said", file=sys.stderr)
         os.write(2, b"hidden")
     assert capsys.readouterr().err == "said\n"
+
+
+def test_what_python_code_says_is_hidden_for_a_while(capsys: pytest.CaptureFixture[str]) -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    log = logging.getLogger("said_by_a_library")
+    log.addHandler(handler)
+    with hidden_python_output():
+        print("hidden")
+        print("hidden", file=sys.stderr)
+        log.warning("hidden")
+        warnings.warn("hidden", stacklevel=1)
+    log.warning("said")
+    log.removeHandler(handler)
+    assert capsys.readouterr() == ("", "said\n")

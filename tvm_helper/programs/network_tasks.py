@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from typing import Any
 from cdmpp.errors import DataError, last_line
 from cdmpp.extras import require
 from cdmpp.networks.graph.network_file import EXPECTED, network_format, read_exported
-from cdmpp.processes.native_stderr import hidden_native_stderr
+from cdmpp.processes.native_stderr import hidden_native_stderr, hidden_python_output
 from tvm_helper.compat import Target, meta_schedule, relax, tvm
 from tvm_helper.programs.operator_name import operator_of
 
@@ -157,7 +156,8 @@ def network_of_onnx(model: Any, name: str) -> Any:
     from tvm.relax.frontend.onnx import from_onnx
 
     try:
-        return from_onnx(model, keep_params_in_input=False)
+        with hidden_python_output():
+            return from_onnx(model, keep_params_in_input=False)
     except Exception as error:  # TVM raises whatever its importer does
         operators = sorted({str(node.op_type) for node in model.graph.node})
         raise DataError(
@@ -179,8 +179,7 @@ def network_of_module(module: Any, inputs: Sequence[Any], name: str) -> Any:
     import torch
 
     try:
-        with warnings.catch_warnings(), torch.no_grad():
-            warnings.simplefilter("ignore")
+        with hidden_python_output(), torch.no_grad():
             program = torch.export.export(module.eval(), tuple(inputs))
     except Exception as error:  # whatever the module's own code raises
         raise DataError(
@@ -199,8 +198,7 @@ def network_of_program(program: Any, name: str) -> Any:
     from tvm.relax.frontend.torch import from_exported_program
 
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of torch about its own decompositions
+        with hidden_python_output():
             return from_exported_program(program, keep_params_as_input=False)
     except Exception as error:  # TVM raises whatever its importer does, and names the operator
         raise DataError(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from cdmpp.errors import DataError, last_line
 from cdmpp.extras import require
 from cdmpp.files.exported_archive import check_archive
+from cdmpp.processes.native_stderr import hidden_python_output
 
 if TYPE_CHECKING:
     import torch
@@ -45,19 +44,14 @@ def read_exported(path: Path) -> ExportedProgram:
     import torch
 
     check_archive(path)
-    log = logging.getLogger("torch.export")  # prints what it then raises
-    was_disabled, log.disabled = log.disabled, True
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with hidden_python_output():
             return torch.export.load(path)
     except Exception as error:  # torch raises its own kinds
         raise DataError(
             f"{path} is no exported program ({last_line(error)}); expected what torch.export.save "
             "has written"
         ) from None
-    finally:
-        log.disabled = was_disabled
 
 
 @dataclass(frozen=True)
@@ -93,7 +87,7 @@ def exported_network(path: Path) -> ExportedNetwork:
         )
     sizes = {tuple(one.shape[:1]) for one in inputs}
     if len(sizes) != 1 or sizes == {()}:
-        raise DataError("its inputs do not share a first axis, so its batch is not known")
+        raise DataError(f"{path}: its inputs do not share a first axis, so its batch is not known")
     ((batch,),) = sizes
     return ExportedNetwork(
         program.module(), batch, [tuple(one.shape[1:]) for one in inputs],

@@ -10,6 +10,7 @@ from cdmpp.networks.graph.assemble import Assembler
 from cdmpp.networks.graph.graph import NetworkGraph
 from cdmpp.networks.graph.operator import OperatorCall, TensorInfo
 from cdmpp.networks.graph.torch_names import call_options, function_name, refine
+from cdmpp.processes.native_stderr import hidden_python_output
 
 if TYPE_CHECKING:
     import torch
@@ -40,7 +41,8 @@ def exported_graph(
             arguments = tuple(
                 torch.empty(tensor.shape, dtype=tensor.dtype, device=device) for tensor in inputs
             )
-        program = torch.export.export(module, arguments)
+        with hidden_python_output():
+            program = torch.export.export(module, arguments)
     except Exception as error:  # whatever the module's own code raises
         text = str(error).strip() or type(error).__name__
         raise DataError(

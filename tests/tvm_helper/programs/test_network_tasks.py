@@ -103,7 +103,9 @@ def test_an_onnx_file_becomes_tasks(tmp_path: Path) -> None:
     assert not found.unknown
 
 
-def test_an_operator_that_tvm_cannot_import_is_named(tmp_path: Path) -> None:
+def test_an_operator_that_tvm_cannot_import_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = onnx_file(
         tmp_path / "odd.onnx",
         lambda helper: [helper.make_node("FrobnicateAll", ["x"], ["y"], domain="")],
@@ -111,6 +113,13 @@ def test_an_operator_that_tvm_cannot_import_is_named(tmp_path: Path) -> None:
     )
     with pytest.raises(DataError, match="FrobnicateAll"):
         load_network(path)
+    path = onnx_file(
+        tmp_path / "shapes.onnx", lambda helper: [helper.make_node("MatMul", ["x", "x"], ["y"])],
+        [4, 16],
+    )  # fmt: skip
+    with pytest.raises(DataError, match="MatMul"):  # of which TVM's importer prints a line first
+        load_network(path)
+    assert capsys.readouterr() == ("", "")
 
 
 def test_a_call_to_a_library_is_named_not_counted_as_nothing() -> None:
