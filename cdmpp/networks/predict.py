@@ -18,7 +18,7 @@ from torch import nn
 from cdmpp.analytic.roofline.floor import LEAST_SHARE
 from cdmpp.devices.registry import get_device
 from cdmpp.devices.spec import DeviceSpec
-from cdmpp.errors import UsageError
+from cdmpp.errors import DataError, UsageError
 from cdmpp.networks.dataset.samples import TARGETS, unmeasured
 from cdmpp.networks.graph.graph import NetworkGraph
 from cdmpp.networks.graph.live_memory import least_seconds
@@ -190,12 +190,13 @@ class NetworkPredictor:
 
         Raises:
             UsageError: a batch below 1, no shape.
-            DataError: the module cannot be made or followed.
+            DataError: the module cannot be made or followed, or is not of float32.
         """
         start = time.perf_counter()
         if not batches:
             raise UsageError(f"{name}: no batch; pass at least one, e.g. 1")
         module = made_module(module_or_factory, name)
+        _check_types(module, dtypes or (), name)
         found = [
             torch_graph(module, input_shapes, batch=batch, name=name, method=method, dtypes=dtypes)
             for batch in batches
@@ -277,6 +278,25 @@ class NetworkPredictor:
                 device = trained.get(device) or get_device(device)
             found.append(trained.get(device.name, device))
         return list({spec.name: spec for spec in found}.values())
+
+
+def _check_types(module: nn.Module, dtypes: Sequence[torch.dtype], name: str) -> None:
+    """Checks that a network is of float32, as all that were measured.
+
+    Raises:
+        DataError: it has weights or inputs of another floating-point type.
+    """
+    types = {weight.dtype for weight in module.parameters()} | set(dtypes)
+    others = sorted(
+        str(one).removeprefix("torch.")
+        for one in types
+        if (one.is_floating_point or one.is_complex) and one != torch.float32
+    )
+    if others:
+        raise DataError(
+            f"{name}: its weights or inputs are of {', '.join(others)}, only float32 was measured "
+            "as torch runs it; ask about module.float() and inputs of float32"
+        )
 
 
 def _known(value: float) -> float | None:

@@ -40,6 +40,12 @@ NETWORKS = """
     def fails():
         raise ValueError("no weights here")
 
+    def ends():
+        raise SystemExit(0)
+
+    def doubles():
+        return nn.Linear(8, 8, dtype=torch.float64)
+
     class Dynamic(nn.Module):
         def forward(self, x):
             return x if x.sum() > 0 else 2 * x
@@ -53,6 +59,7 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("predict")
     (folder / "nets.py").write_text(textwrap.dedent(NETWORKS))
     (folder / "broken.py").write_text("import not_there_at_all\n")
+    (folder / "script.py").write_text("import sys\nsys.exit(0)\n")
     whole = data(40)
     write_dataset(folder / "data", whole.graphs, whole.labels, note={})
     train_run(
@@ -186,6 +193,13 @@ def test_what_was_measured_lies_within_what_a_device_never_measured_is_told():
         (["nets.py:fails"], 3, "no weights here"),
         (["broken.py:net"], 3, "not_there_at_all"),
         (["nets.py:Dynamic"], 3, "--export"),
+        (["nets.py:Dynamic", "--export"], 3, "torch.export"),
+        (["nets.py:ends"], 3, "factory failed (0)"),
+        (["script.py:net"], 3, "SystemExit: 0"),
+        (["nets.py:doubles", "--input", "8"], 3, "float64"),
+        (["nets.py:net", "--input", "3x8x8:float16"], 3, "float16"),
+        (["nets.py:net", "--batch", str(2**62)], 3, f"batch {2**62}"),
+        (["nets.py:net", "--batch", str(2**70)], 3, f"batch {2**70}"),
         (["nets.py:net", "--input", "7x8x8"], 3, "input"),
         (["nets.py:net", "--input", "3,8"], 2, "input '3,8'"),
         (["nets.py:net", "--input", "8:int65"], 2, "int65"),

@@ -43,7 +43,7 @@ def read_programs(path: Path) -> list[NamedProgram]:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:  # the user's own code
+    except (Exception, SystemExit) as error:  # the user's own code
         lines = [line for line in str(error).splitlines() if line.strip()]
         raise DataError(
             f"{path}: cannot be run ({type(error).__name__}: {lines[-1][:200] if lines else ''}); "

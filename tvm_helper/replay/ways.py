@@ -384,8 +384,9 @@ def _relax_module(question: NetworkQuestion, batch: int | None) -> Any:
 
     if isinstance(question.source, Path):
         return load_network(question.source)
-    inputs = example_inputs(question.source, question.shapes, batch or 1, question.dtypes)
-    return network_of_module(*inputs, question.name)
+    name = question.name
+    inputs = example_inputs(question.source, question.shapes, batch or 1, name, question.dtypes)
+    return network_of_module(*inputs, name)
 
 
 def _compiled(

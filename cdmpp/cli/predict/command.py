@@ -17,7 +17,7 @@ from cdmpp.cli.predict.records import print_records
 from cdmpp.cli.predict.served import predict_served
 from cdmpp.cli.predict.text import ModelFacts, programs_of
 from cdmpp.cli.shared.options import add_device_spec_option, add_output_options, labels_of
-from cdmpp.errors import DataError, UsageError
+from cdmpp.errors import UsageError
 from cdmpp.networks.graph.factory import load_factory
 from cdmpp.pretrained import PRETRAINED
 from cdmpp.serve.client import Client, read_token
@@ -158,6 +158,8 @@ def run(args: argparse.Namespace) -> int:
     if given and not is_network:
         name = given[0].replace("_", "-")
         raise UsageError(f"--{name} goes with --network or --torch only; leave it out")
+    if args.token_file and args.server is None:
+        raise UsageError("--token-file goes with --server only; leave it out")
     if args.measured_on and args.records is None:
         raise UsageError("--measured-on goes with --records only; leave it out")
     output = {"as_json": args.json, "is_quiet": args.quiet}
@@ -205,15 +207,12 @@ def run_network(args: argparse.Namespace, devices: Sequence[Device]) -> int:
         options = torch_options(
             args.batch or "1", args.input or [_DEFAULT_INPUT], args.memory, is_export=args.export
         )
-    try:
-        found = load(args.model).network(
-            args.network or load_factory(args.torch), devices, name=args.torch or "",
-            ways=args.way or (), database=args.database,
-            machine_code=True if args.machine_code else False if args.no_machine_code else None,
-            on_step=None if args.quiet else _tell, **options,
-        )  # fmt: skip
-    except DataError as error:
-        raise DataError(str(error).replace("method='export'", "--export")) from error
+    found = load(args.model).network(
+        args.network or load_factory(args.torch), devices, name=args.torch or "",
+        ways=args.way or (), database=args.database,
+        machine_code=True if args.machine_code else False if args.no_machine_code else None,
+        on_step=None if args.quiet else _tell, **options,
+    )  # fmt: skip
     print_networks(found, as_json=args.json)
     return 0
 

@@ -78,7 +78,7 @@ def _from_file(path: Path) -> ModuleType:
     with _SearchedIn(folder):
         try:
             spec.loader.exec_module(module)
-        except Exception as error:  # whatever the file's own code raises
+        except (Exception, SystemExit) as error:  # whatever the file's own code raises
             raise _failed(str(path), error) from error
     return module
 
@@ -93,7 +93,7 @@ def _from_name(name: str) -> ModuleType:
                     f"no module {name!r}, neither installed nor in the working folder; {_EXPECTED}"
                 ) from None
             raise _failed(name, error) from error
-        except Exception as error:  # whatever the module's own code raises
+        except (Exception, SystemExit) as error:  # whatever the module's own code raises
             raise _failed(name, error) from error
 
 
@@ -111,7 +111,7 @@ class _SearchedIn:
             sys.path.remove(self._folder)
 
 
-def _failed(what: str, error: Exception) -> DataError:
+def _failed(what: str, error: BaseException) -> DataError:
     lines = str(error).strip().splitlines()
     said = f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__
     return DataError(f"{what} cannot be imported ({said}); correct it, or install what it needs")

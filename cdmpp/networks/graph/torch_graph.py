@@ -61,10 +61,7 @@ def torch_graph(
         dtypes = _default_dtypes(module, input_shapes)
     if len(dtypes) != len(input_shapes):
         raise UsageError(f"{name}: {len(dtypes)} types for {len(input_shapes)} input shapes")
-    inputs = [
-        torch.empty((batch, *shape), dtype=dtype, device="meta")
-        for shape, dtype in zip(input_shapes, dtypes, strict=True)
-    ]
+    inputs = _inputs(input_shapes, batch, dtypes, name, device="meta")
     follow = _follow_fx if method == "fx" else _follow_export
     with evaluation_mode(module), torch.no_grad():
         return follow(module, inputs, batch, name)
@@ -74,19 +71,41 @@ def example_inputs(
     module_or_factory: nn.Module | Callable[[], nn.Module],
     input_shapes: Sequence[tuple[int, ...]],
     batch: int,
+    name: str,
     dtypes: Sequence[torch.dtype] | None = None,
 ) -> tuple[nn.Module, list[torch.Tensor]]:
-    """Returns the module with its weights, and inputs of zeros; see `torch_graph`."""
-    import torch
+    """Returns the module with its weights, and inputs of zeros; see `torch_graph`.
 
-    is_made = isinstance(module_or_factory, torch.nn.Module)
-    module: Any = module_or_factory if is_made else module_or_factory()
+    Raises:
+        DataError: the module cannot be made, or the inputs are larger than the memory.
+    """
+    module = made_module(module_or_factory, name, has_weights=True)
     if dtypes is None:
         dtypes = _default_dtypes(module, input_shapes)
-    return module, [
-        torch.zeros((batch, *shape), dtype=dtype)
-        for shape, dtype in zip(input_shapes, dtypes, strict=True)
-    ]
+    return module, _inputs(input_shapes, batch, dtypes, name, device="cpu")
+
+
+def _inputs(
+    shapes: Sequence[tuple[int, ...]],
+    batch: int,
+    dtypes: Sequence[torch.dtype],
+    name: str,
+    *,
+    device: str,
+) -> list[torch.Tensor]:
+    """Returns tensors of zeros, batch first."""
+    import torch
+
+    try:
+        return [
+            torch.zeros((batch, *shape), dtype=dtype, device=device)
+            for shape, dtype in zip(shapes, dtypes, strict=True)
+        ]
+    except (RuntimeError, TypeError) as error:  # more bytes than torch can count, or than there are
+        raise DataError(
+            f"{name}: batch {batch} of inputs {', '.join('x'.join(map(str, s)) for s in shapes)} "
+            f"cannot be made ({_first_line(error)}); choose smaller ones"
+        ) from None
 
 
 def _follow_fx(
@@ -101,7 +120,7 @@ def _follow_fx(
     except Exception as error:  # whatever the module's own code raises
         raise DataError(
             f"{name}: cannot follow the module with torch.fx ({_first_line(error)}); check the "
-            "input shapes (without the batch), or try method='export'"
+            "input shapes (without the batch), or try --export (in Python: method='export')"
         ) from error
     return assembler.graph()
 
@@ -114,8 +133,11 @@ def _follow_export(
     return exported_graph(module, inputs, batch=batch, name=name)
 
 
-def made_module(module_or_factory: Any, name: str) -> nn.Module:
+def made_module(module_or_factory: Any, name: str, *, has_weights: bool = False) -> nn.Module:
     """Returns the module, made on the meta device where a factory allows it (see `torch_graph`).
+
+    Args:
+        has_weights: whether its weights are wanted: it is never made on the meta device.
 
     Raises:
         UsageError: neither a module nor something that can be called.
@@ -133,11 +155,13 @@ def made_module(module_or_factory: Any, name: str) -> nn.Module:
         )
     try:
         try:
-            with torch.device("meta"):
+            with contextlib.nullcontext() if has_weights else torch.device("meta"):
                 module = module_or_factory()
         except (RuntimeError, NotImplementedError):  # its code reads values
+            if has_weights:
+                raise
             module = module_or_factory()
-    except Exception as error:  # whatever the factory's own code raises
+    except (Exception, SystemExit) as error:  # whatever the factory's own code raises
         raise DataError(f"{name}: the factory failed ({_first_line(error)})") from error
     if not isinstance(module, nn.Module):
         raise DataError(

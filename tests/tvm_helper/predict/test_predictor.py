@@ -164,6 +164,10 @@ def test_what_no_device_can_run_is_an_error(
     path.write_text("import nothing_of_this_name\n")
     assert main([*arguments, str(path)]) == 3
     assert "ModuleNotFoundError" in capsys.readouterr().err
+    path.write_text("import sys\nsys.exit(0)\n")
+    assert main([*arguments, str(path)]) == 3
+    assert "SystemExit: 0" in capsys.readouterr().err
+    assert main([*arguments, str(path), "--token-file", "token"]) == 2
     assert main([*arguments, str(path), "--device", "t5"]) == 4
 
 

@@ -180,6 +180,18 @@ def test_what_tvm_cannot_import_has_a_line_that_says_so(run_folder: Path) -> Non
         network_answers(NetworkQuestion(**{**vars(question), "ways": ["tvm-untuned"]}))
 
 
+def _failing() -> nn.Module:
+    raise RuntimeError("no weights here")
+
+
+def test_a_factory_that_fails_is_one_sentence(run_folder: Path) -> None:
+    question = NetworkQuestion(
+        _failing, "net", labels=(DEVICE,), model=run_folder, shapes=[(6,)], ways=["tvm-untuned"]
+    )
+    with pytest.raises(DataError, match=r"net: the factory failed \(no weights here\)"):
+        network_answers(question)
+
+
 def test_a_missing_or_strange_file_is_one_sentence(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
