@@ -68,6 +68,26 @@ def from_dict(
     return typing.cast(Config, _build(cls, values, base, where=""))
 
 
+def named_values(text: str, option: str, expected: str) -> dict[str, str]:
+    """Returns name -> value of `NAME=VALUE,...`.
+
+    Args:
+        option: whose value it is, for the error; so is `expected`, what it should be.
+
+    Raises:
+        UsageError: another form, or a name twice.
+    """
+    found: dict[str, str] = {}
+    for part in text.split(","):
+        name, separator, value = (word.strip() for word in part.partition("="))
+        if not (name and separator):
+            raise UsageError(f"{option} {part!r}: expected {expected}")
+        if name in found:
+            raise UsageError(f"{option} {text!r} has {name} twice; expected {expected}")
+        found[name] = value
+    return found
+
+
 def to_dict(config: Any) -> dict[str, Any]:
     """Returns a dataclass as plain values that YAML and JSON can hold."""
     return {field.name: _plain(getattr(config, field.name)) for field in dataclasses.fields(config)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import fields, replace
 
+from cdmpp.config import named_values
 from cdmpp.devices.device_file import nearest
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import UsageError
@@ -27,24 +28,21 @@ def parse_scales(text: str) -> dict[str, float]:
     """Returns the factors of `bandwidth=1.5,peak=2`.
 
     Raises:
-        UsageError: an unknown name, or a factor that is no number or too far from 1.
+        UsageError: an unknown name, one twice, or a factor that is no number or too far from 1.
     """
     found = {}
-    for part in text.split(","):
-        name, _, value = (word.strip() for word in part.partition("="))
+    form = f"NAME=FACTOR,... with {', '.join(SCALED)}"
+    for name, value in named_values(text, "--scale", form).items():
         if name not in SCALED:
-            raise UsageError(
-                f"--scale {part!r}{nearest(name, SCALED)}; expected NAME=FACTOR with one of "
-                f"{', '.join(SCALED)}"
-            )
+            raise UsageError(f"--scale {name!r}{nearest(name, SCALED)}; expected {form}")
         try:
             factor = float(value)
         except ValueError:
             factor = 0.0
         if not LEAST_FACTOR <= factor <= MOST_FACTOR:
             raise UsageError(
-                f"--scale {part!r}, expected a factor from {LEAST_FACTOR:g} to {MOST_FACTOR:g}, "
-                f"e.g. {name}=1.5"
+                f"--scale '{name}={value}', expected a factor from {LEAST_FACTOR:g} to "
+                f"{MOST_FACTOR:g}, e.g. {name}=1.5"
             )
         found[name] = factor
     return found

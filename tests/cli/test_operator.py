@@ -77,6 +77,7 @@ def test_a_model_without_validation_says_so(
     ("words", "text", "code"),
     [
         (["--op", "linear", "--shape", "m:5", "--device", "t4"], "expected NAME=N", 2),
+        (["--op", "linear", "--shape", "m=5,m=6", "--device", "t4"], "m twice", 2),
         (["--op", "conv", "--shape", "m=5", "--device", "t4"], "unknown operator", 2),
         (["--op", "add", "--shape", "rows=5,cols=5", "--device", "t44"], "did you mean", 4),
         (["--op", "add", "--shape", "rows=5,cols=5", "--device", "hl-100"], "no operator model", 4),
@@ -87,6 +88,14 @@ def test_expected_trouble(
 ) -> None:
     assert main(["analytic", "operator", "predict", *words]) == code
     assert text in capsys.readouterr().err
+
+
+def test_no_interval_begins_below_what_the_peak_allows(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--op", "linear", "--shape", "batch=1,m=8192,n=8192,k=8192", "--device", "h100")
+    (predicted,) = run_json(capsys, "analytic", "operator", "predict", *words)
+    (bound,) = run_json(capsys, "roofline", *words)
+    assert predicted["low_s"] == bound["least_s"]
+    assert predicted["low_s"] <= predicted["latency_s"] <= predicted["high_s"]
 
 
 def test_roofline_of_an_operator(capsys: pytest.CaptureFixture[str]) -> None:

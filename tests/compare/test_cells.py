@@ -111,7 +111,9 @@ def test_what_if_scales_a_copy_beside_the_real_device() -> None:
     assert scaled(real, {"memory": 2.0}).mem_bytes == 160 * 2**30
 
 
-@pytest.mark.parametrize("text", ["bandwith=2", "peak", "peak=0", "peak=fast", "peak=1e-9"])
+@pytest.mark.parametrize(
+    "text", ["bandwith=2", "peak", "peak=0", "peak=fast", "peak=1e-9", "peak=2,peak=3"]
+)
 def test_scales_that_are_none(text: str) -> None:
     with pytest.raises(UsageError, match="--scale"):
         parse_scales(text)

@@ -17,8 +17,8 @@ from cdmpp.cli.shared.options import (
     labels_of,
     parse_seeds,
 )
+from cdmpp.config import named_values
 from cdmpp.devices.registry import get_device
-from cdmpp.errors import UsageError
 from cdmpp.machine import versions
 from cdmpp.pretrained import PRETRAINED
 from cdmpp.report.gpu_kernel_results import results_page, write_results
@@ -124,11 +124,4 @@ def run_predict(args: argparse.Namespace) -> int:
 
 
 def _parse(text: str) -> dict[str, str]:
-    try:
-        return {
-            name.strip(): value.strip() for name, value in (p.split("=") for p in text.split(","))
-        }
-    except ValueError:
-        raise UsageError(
-            f"--call {text!r}: expected NAME=VALUE,..., e.g. m=64,n=4096,k=4096"
-        ) from None
+    return named_values(text, "--call", "NAME=VALUE,..., e.g. m=64,n=4096,k=4096")

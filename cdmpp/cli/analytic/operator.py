@@ -14,9 +14,11 @@ from cdmpp.analytic.intervals import ends_of
 from cdmpp.analytic.operators.evaluate import evaluate
 from cdmpp.analytic.operators.intervals import operator_errors, operators_are_larger
 from cdmpp.analytic.operators.model import known_hardware, load_operator_model
-from cdmpp.analytic.operators.operators import make_operators
+from cdmpp.analytic.operators.operators import Operators, make_operators
 from cdmpp.analytic.operators.training import FitOptions, fit_model, read_training_tables
+from cdmpp.analytic.roofline.floor import floor_on, least_work_of_operators
 from cdmpp.cli.shared.options import add_output_options, command_line, labels_of, parse_seeds
+from cdmpp.config import named_values
 from cdmpp.devices.registry import get_device
 from cdmpp.errors import UsageError
 from cdmpp.machine import versions
@@ -119,6 +121,8 @@ def run_predict(args: argparse.Namespace) -> int:
             model, args.model, args.op, label, args.context, is_larger=larger
         )
         low_s, high_s = ends_of(errors, float(value))
+        if low_s is not None:  # the fit knows shares of peaks, the interval does not
+            low_s = min(float(value), max(low_s, _least_s(operators, label)))
         rows.append(
             {
                 "operator": args.op,
@@ -145,20 +149,25 @@ def run_predict(args: argparse.Namespace) -> int:
     return 0
 
 
+def _least_s(operators: Operators, label: str) -> float:
+    """Returns seconds that the first operator takes at the least."""
+    work = least_work_of_operators(operators[np.zeros(1, np.int64)])
+    return float(floor_on(get_device(label), work).seconds[0])
+
+
 def parse_shape(text: str) -> dict[str, float]:
     """Returns name -> size of `m=512,n=1024,k=1024`.
 
     Raises:
         UsageError: not of that form.
     """
+    form = "NAME=N,..., e.g. batch=1,m=512,n=1024,k=1024 or rows=4096,cols=1024"
     try:
-        pairs = [part.split("=") for part in text.split(",")]
-        return {name.strip(): float(int(size)) for name, size in pairs}
+        return {
+            name: float(int(size)) for name, size in named_values(text, "--shape", form).items()
+        }
     except ValueError:
-        raise UsageError(
-            f"--shape {text!r}: expected NAME=N,..., e.g. batch=1,m=512,n=1024,k=1024 or "
-            "rows=4096,cols=1024"
-        ) from None
+        raise UsageError(f"--shape {text!r}: expected {form}") from None
 
 
 def gpu_labels(values: Iterable[str]) -> list[str]:
