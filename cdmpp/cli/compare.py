@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from cdmpp.analytic.gpu_kernels.model import GpuKernels
@@ -31,6 +32,8 @@ from cdmpp.report.page import page_html
 from cdmpp.text import aligned
 
 _DEFAULT_INPUT = "3x224x224"
+_FILES = (".onnx", ".pt2")
+_OF_PASSES = ("prefill", "decode_at", "tensor_parallel")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -49,8 +52,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     _add_transformer_options(parser)
     _add_device_options(parser)
     parser.add_argument(
-        "--batch", default="1", metavar="N[,N]", help="samples or sequences of one run (default: 1)"
-    )
+        "--batch", metavar="N[,N]",
+        help="samples or sequences of one run (default: 1); files have their own",
+    )  # fmt: skip
     parser.add_argument(
         "--objective", choices=OBJECTIVES, default="latency",
         help="what the tables are sorted by (default: latency)",
@@ -75,7 +79,7 @@ def _add_transformer_options(parser: argparse.ArgumentParser) -> None:
         "--decode-at", metavar="N[,N]", help="tokens in the cache when one more is made"
     )
     group.add_argument(
-        "--tensor-parallel", default="1", metavar="N[,N]",
+        "--tensor-parallel", metavar="N[,N]",
         help="devices that share every product (default: 1)",
     )  # fmt: skip
 
@@ -105,18 +109,19 @@ def _add_device_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Runs the command; returns the exit code."""
+    _check(args)
     scales = parse_scales(args.scale) if args.scale else {}
     devices, hypothetical = asked_devices(
         labels_of(args.device), args.device_spec or (), scales, takes_all=args.all
     )
-    batches = _numbers(args.batch, "--batch")
+    batches = _numbers(args.batch or "1", "--batch")
     prices = prices_of(args.prices, [spec.name for spec in devices], provider=args.provider)
     cells = compare(
         Question(
             devices, hypothetical,
-            networks=[_network(text, "export" if args.export else "fx") for text in args.networks],
+            networks=_networks(args.networks, "export" if args.export else "fx"),
             transformers=[parse_transformer(text) for text in args.transformer],
-            passes=_passes(args.prefill, args.decode_at, batches, args.tensor_parallel),
+            passes=_passes(args.prefill, args.decode_at, batches, args.tensor_parallel or "1"),
             batches=batches, prices=prices,
         ),
         onnx_cells=_onnx_cells, kernels=GpuKernels.packaged,
@@ -135,8 +140,32 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _check(args: argparse.Namespace) -> None:
+    """Checks that what is asked goes together."""
+    of_code = [text for text in args.networks if not text.endswith(_FILES)]
+    goes_with = {
+        "prefill": args.transformer, "decode_at": args.transformer,
+        "tensor_parallel": args.transformer, "export": of_code,
+        "batch": of_code or args.transformer,
+    }  # fmt: skip
+    for name, asked in goes_with.items():
+        if getattr(args, name) and not asked and (args.networks or args.transformer):
+            what = "--transformer" if name in _OF_PASSES else "MODULE:FACTORY"
+            option = name.replace("_", "-")
+            raise UsageError(f"--{option} goes with {what}, and there is none; leave it out")
+
+
+def _networks(texts: Sequence[str], method: str) -> list[TorchNetwork]:
+    """Returns the different networks; of those with the same short name, each has its text."""
+    found = {text: _network(text, method) for text in texts}
+    names = [one.name for one in found.values()]
+    return [
+        replace(one, name=text) if names.count(one.name) > 1 else one for text, one in found.items()
+    ]
+
+
 def _network(text: str, method: str) -> TorchNetwork:
-    if text.endswith((".onnx", ".pt2")):
+    if text.endswith(_FILES):
         return TorchNetwork(Path(text).stem, Path(text))
     from cdmpp.cli.predict.torch import parse_inputs
     from cdmpp.networks.graph.factory import load_factory
@@ -161,22 +190,24 @@ def _passes(
 
 
 def _numbers(text: str | None, option: str) -> list[int]:
-    parts = [part.strip() for part in (text or "").split(",") if part.strip()]
-    if not all(part.isdecimal() and int(part) >= 1 for part in parts):
+    if text is None:
+        return []
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts or not all(part.isdecimal() and int(part) >= 1 for part in parts):
         raise UsageError(f"{option} {text!r}, expected whole numbers from 1 up, e.g. 1,8,32")
     return list(dict.fromkeys(int(part) for part in parts))
 
 
-def _onnx_cells(path: Path, devices: Sequence[DeviceSpec]) -> list[CompareCell]:
+def _onnx_cells(path: Path, name: str, devices: Sequence[DeviceSpec]) -> list[CompareCell]:
     from tvm_helper.replay.ways import NetworkQuestion, network_answers  # it may load TVM
 
     batch, known = onnx_batch(path), load_registry()
     question = NetworkQuestion(
-        path, path.stem, ways=("tvm-untuned",), batches=(None,),
+        path, name, ways=("tvm-untuned",), batches=(None,),
         labels=[spec.name for spec in devices if spec.name in known],
     )  # fmt: skip
     answers = {
         one.device: (one.latency_s, one.low_s, one.high_s, one.reasons)
         for one in network_answers(question)
     }
-    return [compiled_cell(path.stem, batch, spec, answers.get(spec.name)) for spec in devices]
+    return [compiled_cell(name, batch, spec, answers.get(spec.name)) for spec in devices]

@@ -19,6 +19,6 @@ def compiled_cell(name: str, batch: int, device: DeviceSpec, answer: Answer | No
     """
     latency_s, low_s, high_s, reasons = answer or (None, None, None, _NOT_ASKED)
     return CompareCell(
-        f"{name} float32, compiled", batch, device.name, 1, "inference", batch, latency_s, low_s,
+        f"{name} compiled", batch, device.name, 1, "inference", batch, latency_s, low_s,
         high_s, METHOD if latency_s is not None else "", tdp_w=device.tdp_w, reasons=reasons,
     )  # fmt: skip

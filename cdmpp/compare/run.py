@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from cdmpp.networks.predict import NetworkPredictor
 
-#: ONNX file and devices -> its cells: torch runs no ONNX.
-OnnxCells = Callable[[Path, Sequence[DeviceSpec]], list[CompareCell]]
+#: ONNX file, its name and devices -> its cells: torch runs no ONNX.
+OnnxCells = Callable[[Path, str, Sequence[DeviceSpec]], list[CompareCell]]
 
 
 @dataclass(frozen=True)
@@ -107,13 +107,24 @@ def compare(
         kernels: loads the model of serving kernels; called where a transformer is asked about.
 
     Raises:
-        CdmppError: a network cannot be read, the devices cannot share a transformer, or no device
-            has an answer.
+        CdmppError: a network cannot be read, two transformers have one name or are asked for no
+            pass, the devices cannot share one, or no device has an answer.
     """
+    if question.transformers and not question.passes:
+        raise UsageError(
+            "nothing to compare of a transformer by its shape; add --prefill N or --decode-at N"
+        )
+    names = [one.name for one in question.transformers]
+    again = next((name for place, name in enumerate(names) if name in names[:place]), None)
+    if again is not None:
+        raise UsageError(
+            f"two transformers are called {again!r}; expected a name of each, e.g. "
+            "layers=32,...,name=small"
+        )
     found: list[CompareCell] = []
     for network in question.networks:
         if isinstance(network.source, Path) and network_format(network.source) == "onnx":
-            found += onnx_cells(network.source, question.devices)
+            found += onnx_cells(network.source, network.name, question.devices)
         else:
             found += _torch_cells(question, network)
     model = kernels() if question.transformers else None

@@ -116,5 +116,5 @@ def _cells(request: CompareRequest) -> list[dict[str, Any]]:
     ])  # fmt: skip
 
 
-def _no_onnx(path: Path, devices: Sequence[DeviceSpec]) -> list[CompareCell]:
+def _no_onnx(path: Path, name: str, devices: Sequence[DeviceSpec]) -> list[CompareCell]:
     raise UsageError(f"{path.name}: the server compares no ONNX files; use `cdmpp compare`")

@@ -139,7 +139,27 @@ def test_nothing_to_compare_and_passes_without_a_number(capsys) -> None:
     assert refused(capsys, "--device", "h100")[0] == 2
     assert "nothing to compare" in refused(capsys, *DECODE[:2], "--device", "h100")[1]
     assert "--batch '0'" in refused(capsys, *DECODE, "--batch", "0", "--device", "h100")[1]
+    assert "--batch ','" in refused(capsys, *DECODE, "--batch", ",", "--device", "h100")[1]
     assert "no device" in refused(capsys, *DECODE)[1]
+
+
+def test_what_would_change_nothing_is_one_sentence(capsys, network, tmp_path) -> None:
+    path = tmp_path / "net.pt2"
+    for option in ("--prefill", "--decode-at", "--tensor-parallel"):
+        code, text = refused(capsys, network, option, "2", "--device", "t4")
+        assert (code, option in text) == (2, True)
+    assert "--prefill N" in refused(capsys, network, *DECODE[:2], "--device", "t4")[1]
+    assert "--batch goes" in refused(capsys, str(path), "--batch", "8", "--device", "t4")[1]
+    assert "--export goes" in refused(capsys, str(path), "--export", "--device", "t4")[1]
+
+
+def test_what_has_one_name_is_told_apart(capsys, network) -> None:
+    again = f"{network.partition('@')[0]}@3x8x8:float32"
+    cells = run_json(capsys, network, network, again, "--device", "t4")
+    assert [cell["network"].partition(" ")[0] for cell in cells] == [network, again]
+    code, text = refused(capsys, *DECODE, *DECODE[:2], "--device", "h100")
+    assert code == 2
+    assert "two transformers are called '8b'" in text
 
 
 @pytest.mark.slow

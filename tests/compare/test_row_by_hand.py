@@ -15,7 +15,7 @@ from cdmpp.devices.registry import get_device
 from tests.compare.llama import MODEL, Millisecond
 
 
-def no_onnx(path, devices):
+def no_onnx(path, name, devices):
     raise AssertionError
 
 
