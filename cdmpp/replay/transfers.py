@@ -20,6 +20,9 @@ class LinkOptions:
         bytes_per_s: bandwidth of large messages.
         latency_s: time of the smallest ones.
         flat_log2, saturated_log2, height, centre, slope, base: of `MemoryCurve`; all or none.
+
+    Raises:
+        UsageError: a bandwidth or a latency that no connection has.
     """
 
     bytes_per_s: float
@@ -30,6 +33,13 @@ class LinkOptions:
     centre: float | None = None
     slope: float | None = None
     base: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.bytes_per_s <= 0 or self.latency_s < 0:
+            raise UsageError(
+                f"link: bytes_per_s is {self.bytes_per_s:g} and latency_s {self.latency_s:g}; "
+                "expected a bandwidth above 0 and a time from 0 up"
+            )
 
     def time_s(self, size_bytes: float, *, factor: float = 1.0) -> float:
         """Returns the seconds of a message.

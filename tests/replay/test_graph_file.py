@@ -80,6 +80,7 @@ def test_yaml_and_repeated_calls(tmp_path: Path) -> None:
         ({**MINIMAL, "opertors": []}, "unknown name 'opertors', did you mean 'operators'"),
         ({**MINIMAL, "devices": ["v100"]}, "label -> name"),
         ({**MINIMAL, "links": {"copy": {"speed": 1}}}, "links"),
+        ({**MINIMAL, "links": {"copy": {"bytes_per_s": 0.0}}}, "links: link: bytes_per_s is 0"),
         ({**MINIMAL, "operators": ["a"]}, "mapping with an id"),
         (with_operator(tme_s=1.0), "unknown name 'tme_s', did you mean 'time_s'"),
         (with_operator(time_s=-1.0), "time_s is -1.0"),

@@ -50,6 +50,8 @@ from tvm_helper.replay.record_costs import RecordChoice, replay_records
 
 _US = 1e-6
 
+_OF_WALKS = ("overheads", "pooled_overheads", "reproduce_defects")
+
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the command."""
@@ -173,7 +175,7 @@ def run(args: argparse.Namespace) -> int:
     """Runs the command; returns the exit code."""
     paths: list[Path] = args.files
     path, kind, labels = paths[0], one_kind(paths), labels_of(args.device)
-    _check(path, kind, is_measured=args.measure, gap_file=args.calibrate_gap, walk=args.walk)
+    _check(args, path, kind)
     if kind == "dlrm":
         _check_preset(labels, is_of_trace=args.save_overheads or args.statistics == "full")
     traces = read_traces(paths, args.iterations) if kind == "chrome" else None
@@ -242,17 +244,25 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _check(
-    path: Path, kind: Kind, *, is_measured: bool, gap_file: Path | None, walk: str | None
-) -> None:
-    if kind != "network" and (is_measured or gap_file):
+def _check(args: argparse.Namespace, path: Path, kind: Kind) -> None:
+    """Checks that what is asked goes together."""
+    if kind != "network" and (args.measure or args.calibrate_gap):
         raise UsageError(f"--measure compiles a network (.onnx, .pt2), got {path}; leave it out")
-    if gap_file and not is_measured:
+    if args.calibrate_gap and not args.measure:
         raise UsageError("--calibrate-gap needs --measure, which times the network; add it")
-    if walk and kind not in ("chrome", "dlrm"):
+    if args.walk and kind not in ("chrome", "dlrm"):
         raise UsageError(
-            f"--walk {walk}: expected a trace of torch.profiler or a training preset, got {path}"
+            f"--walk {args.walk}: expected a trace of torch.profiler or a training preset, got "
+            f"{path}"
         )
+    for names, what, is_there in (
+        (("iterations", "save_overheads"), "a trace of torch.profiler", kind == "chrome"),
+        (("recorded", "records_of", "dataset"), "tasks of Tenset", kind == "tenset"),
+        (_OF_WALKS, "--walk", args.walk),
+    ):
+        given = [name.replace("_", "-") for name in names if getattr(args, name)]
+        if given and not is_there:
+            raise UsageError(f"--{given[0]} goes with {what} only, got {path}; leave it out")
 
 
 def _check_preset(labels: list[str], *, is_of_trace: bool) -> None:

@@ -183,6 +183,8 @@ def test_a_trace_cut_off_is_one_sentence(tmp_path: Path, trace: Path, kept: floa
         ('{"traceEvents": []}', "0 events, none of them an operator"),
         ('{"other": 1}', "no 'traceEvents' in it"),
         ('{"traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "a", "ts": "now"}]}', "ts 'now'"),
+        ('{"traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "a", "ts": 1, "dur": NaN}]}',
+         "dur nan"),
         ('{"traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "a", "ts": 1, "dur": 1},'
          '{"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#1", "ts": 9, "dur": 1}]}',
          "no operator in them"),
