@@ -18,6 +18,10 @@ DeviceKind = Literal["gpu", "cpu", "accelerator"]
 DEVICE_KINDS = ("gpu", "cpu", "accelerator")
 _TEXT_FIELDS = frozenset({"vendor", "architecture", "compute_capability"})
 _REAL_SUFFIXES = ("_hz", "_s", "_w")
+#: How a field ends -> what any device has, and the unit: `900` is no bandwidth in bytes a second.
+_PLAUSIBLE = {
+    "_per_s": (1e6, 1e18, "a second"), "_hz": (1e6, 1e11, "Hz"), "launch_s": (1e-9, 1e-2, "s"),
+}  # fmt: skip
 _ALIASES = "aliases"
 
 
@@ -66,7 +70,8 @@ def read_device_file(path: Path) -> DeviceFile:
     them. Null or absent = unknown.
 
     Raises:
-        DeviceError: unreadable, an unknown field, a value of the wrong type or without a source.
+        DeviceError: unreadable, an unknown field, a value of the wrong type, of another unit or
+            without a source.
     """
     try:
         content = parse_yaml(path.read_text(encoding="utf-8"))
@@ -162,6 +167,12 @@ def _typed(name: str, value: Any, where: str) -> str | int | float:
         raise DeviceError(
             f"{where}: {name} is {value!r}, expected a positive number (null if unknown)"
         )
+    for suffix, (least, most, unit) in _PLAUSIBLE.items():
+        if name.endswith(suffix) and not least <= number <= most:
+            raise DeviceError(
+                f"{where}: {name} is {value!r}, expected {least:g} to {most:g} {unit}; "
+                "see the unit and the power of ten"
+            )
     if name.endswith(_REAL_SUFFIXES):
         return number
     if number != int(number):

@@ -128,6 +128,12 @@ def test_compute_capability() -> None:
             "devices: {x: {kind: cpu, clock_hz: {value: fast, source: s}}}",
             "expected a positive number",
         ),
+        (
+            "devices: {x: {kind: gpu, mem_bandwidth_bytes_per_s: {value: 900, source: s}}}",
+            "expected 1e+06 to 1e+18 a second",
+        ),
+        ("devices: {x: {kind: cpu, clock_hz: {value: 2.6, source: s}}}", "1e+11 Hz"),
+        ("devices: {x: {kind: gpu, launch_s: {value: 2.6, source: s}}}", "1e-09 to 0.01 s"),
         ("devices: {x: {kind: cpu, aliases: y}}", "aliases: expected a list of names"),
         ("devices: {x: {kind: cpu, alias: [y]}}", "did you mean 'aliases'"),
     ],
