@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from cdmpp.config import to_dict
+from cdmpp.errors import UsageError
 
 PositionKind = Literal["sinusoidal", "original", "none"]
 
@@ -152,6 +153,9 @@ class LoopOptions:
         device_type: what the training itself runs on.
         precision: `bf16` multiplies matrices in bfloat16 (weights and losses stay float32).
         compile: whether the steps run through torch.compile; pays on a GPU, needs a C++ compiler.
+
+    Raises:
+        UsageError: a number that no training can have.
     """
 
     epochs: int = 30
@@ -174,6 +178,23 @@ class LoopOptions:
     device_type: DeviceType = "cpu"
     precision: Precision = "fp32"
     compile: bool = False
+
+    def __post_init__(self) -> None:
+        for name in (
+            "epochs", "programs_per_batch", "programs_per_task", "patience", "checkpoint_every",
+            "half_period",
+        ):  # fmt: skip
+            if getattr(self, name) < 1:
+                raise UsageError(f"{name} must be at least 1, got {getattr(self, name)}")
+        for name in ("threads", "validate_every", "max_steps", "cpu_seconds", "weight_decay"):
+            if getattr(self, name) < 0:
+                raise UsageError(f"{name} must be 0 or more, got {getattr(self, name)}")
+        for name in ("learning_rate", "gradient_clip"):
+            if getattr(self, name) <= 0:
+                raise UsageError(f"{name} must be above 0, got {getattr(self, name)}")
+        for name in ("warmup_fraction", "average_decay"):
+            if not 0 <= getattr(self, name) < 1:
+                raise UsageError(f"{name} must be from 0 to below 1, got {getattr(self, name)}")
 
 
 @dataclass(frozen=True)

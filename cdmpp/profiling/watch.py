@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import statistics
 import subprocess
@@ -89,7 +90,7 @@ def watch(command: Sequence[str], *, interval_s: float = 0.2, quiet: bool = Fals
     Raises:
         UsageError: no command, or one that cannot be started.
     """
-    if not command or interval_s <= 0.0:
+    if not command or not 0.0 < interval_s < math.inf:
         raise UsageError(
             f"--watch with {len(command)} words every {interval_s} s; expected a command and an "
             "interval above 0, e.g. cdmpp profile --watch python train.py"

@@ -129,6 +129,7 @@ def test_compare(tmp_path, capsys, monkeypatch):
         (["--watch"], 2, "expected a command"),
         (["--watch", "no-such-program-at-all"], 2, "cannot start 'no-such-program-at-all'"),
         (["--interval", "0", "--watch", "true"], 2, "interval above 0"),
+        (["--interval", "nan", "--watch", "true"], 2, "interval above 0"),
     ],
 )
 def test_one_sentence_and_the_exit_code(tmp_path, capsys, monkeypatch, words, code, text):

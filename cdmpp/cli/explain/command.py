@@ -14,9 +14,12 @@ from cdmpp.cli.shared.options import (
     add_output_options,
     labels_of,
 )
+from cdmpp.errors import UsageError
 from cdmpp.files.atomic import write_text
 from cdmpp.report.explain_page import explain_page
 from cdmpp.report.page import page_html
+
+_KERNELS = 5
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -45,8 +48,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="compile the programs, half a second each: say what the compiler made of them",
     )  # fmt: skip
     parser.add_argument(
-        "--kernels", type=int, metavar="N", default=5,
-        help="--network: how many kernels are explained, dearest first (default: 5)",
+        "--kernels", type=int, metavar="N",
+        help=f"--network: how many kernels are explained, dearest first (default: {_KERNELS})",
     )  # fmt: skip
     parser.add_argument("--html", type=Path, metavar="PAGE", help="write it as a page too")
     add_output_options(parser)
@@ -54,9 +57,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Runs the command; returns the exit code."""
+    if args.kernels is not None and (args.program is not None or args.kernels < 1):
+        raise UsageError(
+            f"--kernels {args.kernels}: expected at least 1, and --network FILE to take them from"
+        )
     found = load(args.model).explain(
         args.network or args.program, [*labels_of(args.device), *(args.device_spec or [])],
-        machine_code=args.machine_code, kernels=args.kernels,
+        machine_code=args.machine_code, kernels=args.kernels or _KERNELS,
     )  # fmt: skip
     rows = [dict(one.row) for one in found]
     if args.html is not None:

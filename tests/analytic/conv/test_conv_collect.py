@@ -118,6 +118,10 @@ def test_lists_of_layers_come_back(tmp_path: Path) -> None:
     path.write_text("3\n8 16 20 32 20 3 1 1\n")
     with pytest.raises(DataError, match="got 1 lines after the first"):
         read_layer_list(path)
+    for text in ("", "0\n"):
+        path.write_text(text)
+        with pytest.raises(DataError, match="got 0 lines after the first"):
+            read_layer_list(path)
     path.write_text("1\n8 16 20 32 19 3 1 1\n")
     with pytest.raises(DataError, match="says an output width of 19; its other numbers give 20"):
         read_layer_list(path)

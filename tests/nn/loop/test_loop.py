@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from cdmpp.errors import DataError
+from cdmpp.errors import DataError, UsageError
 from cdmpp.nn.loop.loop import train_loop
 from cdmpp.nn.loop.pace import triangle
 from cdmpp.nn.options import LoopOptions
@@ -145,6 +145,15 @@ def test_cpu_time_of_an_interrupted_training_counts(tmp_path):
     first = train(Line(), run_dir=tmp_path, epochs=3, cpu_seconds=1e-9)
     assert len(first.history) == 1
     assert train(Line(), run_dir=tmp_path, epochs=3, cpu_seconds=1e-9).steps == first.steps
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"epochs": -1}, {"learning_rate": -1.0}, {"weight_decay": -0.1}, {"average_decay": 1.0}],
+)
+def test_numbers_that_no_training_can_have(options):
+    with pytest.raises(UsageError, match=f"{next(iter(options))} must be"):
+        LoopOptions(**options)
 
 
 def test_triangle_goes_from_a_tenth_to_ten_times_and_back():

@@ -157,3 +157,5 @@ def test_a_network_is_explained_kernel_by_kernel(
     assert sum(one["share"] for one in kernels) == pytest.approx(1)
     assert kernels[0]["explanation"]["lines"]
     assert all(one["explanation"] is None for one in kernels[1:])
+    assert main([*arguments, "--device", DEVICE, "--kernels", "0"]) == 2
+    assert "--kernels 0: expected at least 1" in capsys.readouterr().err

@@ -166,7 +166,7 @@ def read_layer_list(path: Path) -> ConvShapes:
     except (OSError, ValueError) as error:
         raise DataError(f"{path}: cannot read the list of layers ({error})") from None
     count = rows[0][0] if rows and len(rows[0]) == 1 else -1
-    if count != len(rows) - 1 or any(len(row) != len(SHAPE_NAMES) for row in rows[1:]):
+    if count < 1 or count != len(rows) - 1 or any(len(row) != len(SHAPE_NAMES) for row in rows[1:]):
         raise DataError(
             f"{path}: got {max(len(rows) - 1, 0)} lines after the first; expected a count and that "
             f"many lines of {len(SHAPE_NAMES)} whole numbers: {' '.join(SHAPE_NAMES)}"
