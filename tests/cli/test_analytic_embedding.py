@@ -73,6 +73,10 @@ def test_a_table_of_ones_own_makes_the_interval_of_a_gpu(tmp_path, capsys):
 
 
 def test_missing_sizes_are_named(capsys):
+    preset = str(PRESETS / "dlrm-default.yaml")
+    for skew in ("-1", "nan"):
+        assert run("predict", "--preset", preset, "--device", "t4", "--zipf", skew) == 2
+        assert f"zipf exponent {skew}" in capsys.readouterr().err
     assert run("predict", "--batch", "8") == 2
     assert "--rows, --tables, --lookups, --width" in capsys.readouterr().err
     assert run("predict", "--preset", str(PRESETS / "mlperf.yaml"), "--version", "plain",

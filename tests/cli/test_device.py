@@ -65,6 +65,8 @@ def test_show_a_device_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture
     )
     assert run_json(capsys, "show", "--device-spec", str(path))["compute_capability"] == "8.6"
     assert run_json(capsys, "show", "box", "--devices", str(tmp_path))["name"] == "box"
+    assert main(["device", "list", "--devices", str(tmp_path / "none")]) == 4
+    assert "no such folder" in capsys.readouterr().err
     words = ("occupancy", "--threads", "128", "--registers", "32", "--device-spec", str(path))
     assert run_json(capsys, *words)["blocks_per_core"] == 12
 

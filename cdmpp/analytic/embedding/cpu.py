@@ -67,11 +67,21 @@ class CpuCaches:
 
 @dataclass(frozen=True)
 class CpuPoint:
-    """One thing to predict: a pass over a shape with one kind of access."""
+    """One thing to predict: a pass over a shape with one kind of access.
+
+    Raises:
+        UsageError: a skew that no access has.
+    """
 
     which: Pass
     shape: EmbeddingShape
     zipf_exponent: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.zipf_exponent < math.inf:
+            raise UsageError(
+                f"zipf exponent {self.zipf_exponent:g}, expected a number from 0 (uniform) up"
+            )
 
 
 @dataclass(frozen=True)
