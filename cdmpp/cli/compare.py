@@ -109,7 +109,10 @@ def _add_device_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Runs the command; returns the exit code."""
-    _check(args)
+    _check(
+        args.networks, args.transformer, prefill=args.prefill, decode_at=args.decode_at,
+        tensor_parallel=args.tensor_parallel, export=args.export, batch=args.batch,
+    )  # fmt: skip
     scales = parse_scales(args.scale) if args.scale else {}
     devices, hypothetical = asked_devices(
         labels_of(args.device), args.device_spec or (), scales, takes_all=args.all
@@ -140,16 +143,14 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _check(args: argparse.Namespace) -> None:
-    """Checks that what is asked goes together."""
-    of_code = [text for text in args.networks if not text.endswith(_FILES)]
-    goes_with = {
-        "prefill": args.transformer, "decode_at": args.transformer,
-        "tensor_parallel": args.transformer, "export": of_code,
-        "batch": of_code or args.transformer,
-    }  # fmt: skip
-    for name, asked in goes_with.items():
-        if getattr(args, name) and not asked and (args.networks or args.transformer):
+def _check(networks: Sequence[str], transformers: Sequence[str], **options: object) -> None:
+    """Checks that each option that is given changes an answer."""
+    of_code = [text for text in networks if not text.endswith(_FILES)]
+    for name, value in options.items():
+        asked = transformers if name in _OF_PASSES else of_code
+        if name == "batch":
+            asked = [*of_code, *transformers]
+        if value and not asked and (networks or transformers):
             what = "--transformer" if name in _OF_PASSES else "MODULE:FACTORY"
             option = name.replace("_", "-")
             raise UsageError(f"--{option} goes with {what}, and there is none; leave it out")

@@ -50,8 +50,6 @@ from tvm_helper.replay.record_costs import RecordChoice, replay_records
 
 _US = 1e-6
 
-_OF_WALKS = ("overheads", "pooled_overheads", "reproduce_defects")
-
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the command."""
@@ -175,7 +173,13 @@ def run(args: argparse.Namespace) -> int:
     """Runs the command; returns the exit code."""
     paths: list[Path] = args.files
     path, kind, labels = paths[0], one_kind(paths), labels_of(args.device)
-    _check(args, path, kind)
+    _check(path, kind, is_measured=args.measure, gap_file=args.calibrate_gap, walk=args.walk)
+    _check_parts(
+        path, kind, args.walk, iterations=args.iterations, save_overheads=args.save_overheads,
+        recorded=args.recorded, records_of=args.records_of, dataset=args.dataset,
+        overheads=args.overheads, pooled_overheads=args.pooled_overheads,
+        reproduce_defects=args.reproduce_defects,
+    )  # fmt: skip
     if kind == "dlrm":
         _check_preset(labels, is_of_trace=args.save_overheads or args.statistics == "full")
     traces = read_traces(paths, args.iterations) if kind == "chrome" else None
@@ -244,25 +248,30 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _check(args: argparse.Namespace, path: Path, kind: Kind) -> None:
-    """Checks that what is asked goes together."""
-    if kind != "network" and (args.measure or args.calibrate_gap):
+def _check(
+    path: Path, kind: Kind, *, is_measured: bool, gap_file: Path | None, walk: str | None
+) -> None:
+    if kind != "network" and (is_measured or gap_file):
         raise UsageError(f"--measure compiles a network (.onnx, .pt2), got {path}; leave it out")
-    if args.calibrate_gap and not args.measure:
+    if gap_file and not is_measured:
         raise UsageError("--calibrate-gap needs --measure, which times the network; add it")
-    if args.walk and kind not in ("chrome", "dlrm"):
+    if walk and kind not in ("chrome", "dlrm"):
         raise UsageError(
-            f"--walk {args.walk}: expected a trace of torch.profiler or a training preset, got "
-            f"{path}"
+            f"--walk {walk}: expected a trace of torch.profiler or a training preset, got {path}"
         )
-    for names, what, is_there in (
-        (("iterations", "save_overheads"), "a trace of torch.profiler", kind == "chrome"),
-        (("recorded", "records_of", "dataset"), "tasks of Tenset", kind == "tenset"),
-        (_OF_WALKS, "--walk", args.walk),
-    ):
-        given = [name.replace("_", "-") for name in names if getattr(args, name)]
-        if given and not is_there:
-            raise UsageError(f"--{given[0]} goes with {what} only, got {path}; leave it out")
+
+
+def _check_parts(path: Path, kind: Kind, walk: str | None, **options: object) -> None:
+    """Checks that each option that is given changes an answer."""
+    for name, value in options.items():
+        what, is_there = "--walk", bool(walk)
+        if name in ("iterations", "save_overheads"):
+            what, is_there = "a trace of torch.profiler", kind == "chrome"
+        elif name in ("recorded", "records_of", "dataset"):
+            what, is_there = "tasks of Tenset", kind == "tenset"
+        if value and not is_there:
+            option = name.replace("_", "-")
+            raise UsageError(f"--{option} goes with {what} only, got {path}; leave it out")
 
 
 def _check_preset(labels: list[str], *, is_of_trace: bool) -> None:
