@@ -182,11 +182,7 @@ def resolve_devices(
 
 
 def _contents(folders: Iterable[Path]) -> list[DeviceFile]:
-    paths: list[Path] = []
-    for folder in map(Path, folders):
-        if not folder.is_dir():
-            raise DeviceError(f"{folder}: no such folder; expected one with device files (*.yaml)")
-        paths += sorted(folder.glob("*.yaml"))
+    paths = [path for folder in folders for path in sorted(Path(folder).glob("*.yaml"))]
     return [*_shipped(), *(read_device_file(path) for path in paths)]
 
 

@@ -241,7 +241,12 @@ def test_sizes(text, size):
 def test_train_and_evaluate_from_the_command_line(folder, tmp_path, capsys):
     words = ["--dataset", str(folder / "data")]
     run = str(tmp_path / "run")
-    assert main(["networks", "train", *words, "--out", run, "--model", "roofline", "--json"]) == 0
+    train = ["networks", "train", *words, "--out", run]
+    assert main([*train, "--model", "roofline", "--json"]) == 0
+    assert main([*train, "--model", "constant"]) == 2  # a finished run stays as it is
+    assert main([*train, "--model", "roofline", "-q"]) == 0
+    capsys.readouterr()
+    assert main([*train, "--model", "roofline", "--json"]) == 0
     trained = json.loads(capsys.readouterr().out)
     assert main(["networks", "evaluate", run, *words, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)

@@ -21,7 +21,7 @@ from cdmpp.devices.of_run import run_spec, run_specs
 from cdmpp.devices.registry import get_device, load_aliases, load_registry
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.devices.tables import device_text, devices_markdown, devices_text
-from cdmpp.errors import UsageError
+from cdmpp.errors import DeviceError, UsageError
 
 
 def add_list_options(parser: argparse.ArgumentParser) -> None:
@@ -67,6 +67,11 @@ def run_list(args: argparse.Namespace) -> int:
     if args.run_folder is not None:
         known = run_specs(args.run_folder)
     else:
+        missing = [folder for folder in args.devices if not folder.is_dir()]
+        if missing:
+            raise DeviceError(
+                f"--devices {missing[0]}: no such folder; expected one with device files (*.yaml)"
+            )
         known = list(load_registry(args.devices).values())
     devices = [spec for spec in known if args.kind in (None, spec.kind)]
     names = _aliases_by_label(args.devices)

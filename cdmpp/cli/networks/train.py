@@ -9,20 +9,25 @@ from pathlib import Path
 from typing import Any
 
 from cdmpp.cli.shared.options import add_output_options, add_training_options
-from cdmpp.config import load_config
+from cdmpp.config import dump_text, load_config
 from cdmpp.machine import versions
 from cdmpp.networks.dataset.store import read_dataset
 from cdmpp.networks.models.base import MODELS
 from cdmpp.networks.packaged import model_folder, package_run
 from cdmpp.networks.run import NetworkRun, evaluate_run, load_run, train_run
 from cdmpp.text import aligned, percent_text
+from cdmpp.training.run import check_run_folder
 
 
 def add_train_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `networks train`."""
     parser.add_argument("--dataset", type=Path, metavar="DIR", required=True, help="data set")
     parser.add_argument(
-        "--out", type=Path, metavar="RUN", required=True, help="run folder, written whole"
+        "--out",
+        type=Path,
+        metavar="RUN",
+        required=True,
+        help="run folder; one of the same options is written anew",
     )
     parser.add_argument(
         "--model", choices=MODELS, default=None, help="what to fit (default: residual)"
@@ -70,6 +75,7 @@ def run_train(args: argparse.Namespace) -> int:
     """Runs `cdmpp networks train`; returns the exit code."""
     given = {name: getattr(args, name) for name in ("model", "seed", "split", "device")}
     run = load_config(NetworkRun, args.config, overrides=args.set, given=given)
+    check_run_folder(args.out, dump_text(run))
     data = read_dataset(args.dataset)
     show = None if args.json or args.quiet else _Lines()
     metrics = train_run(data, args.out, run, versions=versions(), on_progress=show)
