@@ -38,8 +38,8 @@ class TrainOptions:
         fractions: shares of training, validation and test.
         test_networks: networks held out by `split: network`; empty = drawn by the seed.
         transformer: options of `model: transformer`.
-        gbdt: options of `gbdt`, as model or baseline; so on for every kind: `gbdt-rank` reads
-            `gbdt_rank`.
+        gbdt: options of `gbdt`, as model or baseline (as tuned, configs/models/gbdt.yaml); so on
+            for every kind: `gbdt-rank` reads `gbdt_rank`.
     """
 
     dataset: str = ""
@@ -52,7 +52,11 @@ class TrainOptions:
     test_networks: tuple[str, ...] = ()
     transformer: TransformerOptions = field(default_factory=TransformerOptions)
     ensemble: EnsembleOptions = field(default_factory=EnsembleOptions)
-    gbdt: GbdtOptions = field(default_factory=GbdtOptions)
+    gbdt: GbdtOptions = field(
+        default_factory=lambda: GbdtOptions(
+            trees=3000, objective="absolute_log", depth=5, learning_rate=0.03, min_child_weight=10.0
+        )
+    )
     gbdt_rank: GbdtOptions = field(default_factory=lambda: GbdtOptions(objective="rank"))
     segment_mlp: SegmentMlpOptions = field(default_factory=SegmentMlpOptions)
     tlp: TlpOptions = field(default_factory=TlpOptions)

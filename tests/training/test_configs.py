@@ -45,6 +45,11 @@ def test_default_config_states_the_defaults():
     assert load_config(TrainOptions, CONFIGS / "train" / "default.yaml") == TrainOptions()
 
 
+def test_the_trees_beside_a_model_are_the_tuned_ones() -> None:
+    tuned = load_config(TrainOptions, CONFIGS / "models" / "gbdt.yaml")
+    assert tuned.gbdt == TrainOptions().gbdt
+
+
 def test_default_finetune_config_states_the_defaults():
     path = CONFIGS / "finetune" / "default.yaml"
     assert load_config(FinetuneRunOptions, path) == FinetuneRunOptions()
