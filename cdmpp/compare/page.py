@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from cdmpp.compare.cell import CompareCell, Objective, front, ranked
 from cdmpp.compare.compiled import METHOD as COMPILED
-from cdmpp.compare.eager import MEASURED, OPERATOR_ROOFLINES, OPERATORS, ROOFLINE
 from cdmpp.compare.plots import front_svg, parts_svg
 from cdmpp.compare.serving import METHOD
 from cdmpp.compare.tables import axes_of, groups, notes, number, rows, titles
+from cdmpp.networks.gpu_operators import MEASURED, OPERATOR_ROOFLINES, OPERATORS, WHOLE_ROOFLINE
 from cdmpp.report.page import Page, Section
 from cdmpp.report.tables import plain_table
 from cdmpp.text import seconds_text
@@ -28,9 +28,9 @@ METHODS = {
     OPERATOR_ROOFLINES: "the network's operators one after the other, each by the device's peak "
     "and bandwidth, from a quarter of that to a twentieth of the rates; judged on whole "
     "transformers on two AMD GPUs (docs/results/compare.md)",
-    ROOFLINE: "the whole-network model on a device that nobody measured: it follows the device's "
-    "roofline, its interval is from a quarter of that to a twentieth of the rates; never judged "
-    "there",
+    WHOLE_ROOFLINE: "the whole-network model on a device that nobody measured: it follows the "
+    "device's roofline, its interval is from a quarter of that to a twentieth of the rates; never "
+    "judged there",
     COMPILED: "kernels as TVM compiles them by default, by the cost model "
     "(docs/results/answers.md)",
 }

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,6 +20,16 @@ from cdmpp.devices.registry import get_device
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError, UsageError
 from cdmpp.networks.dataset.samples import TARGETS, unmeasured
+from cdmpp.networks.gpu_operators import (
+    MEASURED,
+    OPERATOR_ROOFLINES,
+    OPERATORS,
+    RATES,
+    WHOLE_ROOFLINE,
+    is_fitted,
+    is_modelled,
+    network_sums,
+)  # fmt: skip
 from cdmpp.networks.graph.graph import NetworkGraph
 from cdmpp.networks.graph.live_memory import least_seconds
 from cdmpp.networks.graph.mode import MODES, Mode
@@ -49,8 +59,14 @@ class Estimate:
 
     def at_least(self, floor: float) -> Estimate:
         """Returns the estimate with nothing below a number."""
-        ends = (self.value, self.low, self.high)
-        return Estimate(*(None if end is None else max(end, floor) for end in ends))
+        return self.not_below(Estimate(floor, floor, floor))
+
+    def not_below(self, other: Estimate) -> Estimate:
+        """Returns the estimate with no end below another's."""
+        pairs = zip(
+            (self.value, self.low, self.high), (other.value, other.low, other.high), strict=True
+        )
+        return Estimate(*(x if x is None or y is None else max(x, y) for x, y in pairs))
 
 
 @dataclass(frozen=True)
@@ -68,6 +84,8 @@ class TorchPrediction:
         memory_limit_bytes: what there is; None = unknown.
         fits: whether the peak stays below the limit; None = not sure, or no limit is known.
         reasons: why this is a guess; empty = it is not.
+        method: which model answered for the time.
+        parts: seconds by kinds of operators, where the method adds them up.
     """
 
     name: str
@@ -80,6 +98,8 @@ class TorchPrediction:
     memory_limit_bytes: float | None
     fits: bool | None
     reasons: tuple[str, ...]
+    method: str
+    parts: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def out_of_distribution(self) -> bool:
@@ -155,7 +175,11 @@ def predict_network(
 
 
 class NetworkPredictor:
-    """A loaded model.
+    """A loaded model, and what answers where it has measured nothing.
+
+    A device of its own measurements is answered by the model. The inference of another NVIDIA GPU
+    is answered by the operator models, of another GPU by its operators' rooflines; everything else
+    by the model along the device's roofline.
 
     Attributes:
         trained: the model.
@@ -225,48 +249,62 @@ class NetworkPredictor:
         start = time.perf_counter()
         specs = self._specs(devices)
         samples = unmeasured(graphs, specs)
-        found = self.trained.predict(samples)
-        rows = [
-            {
-                target: Estimate(*(_known(part[row, column]) for part in found))
+        ends = self.trained.predict(samples)
+        rooflines_s = samples.roofline_s()
+        pairs = zip(samples.graph.tolist(), samples.device.tolist(), strict=True)
+        result = []
+        for row, (graph, device) in enumerate(pairs):
+            spec, network = specs[device], graphs[graph]
+            whole = {
+                target: Estimate(*(_known(part[row, column]) for part in ends))
                 for column, target in enumerate(TARGETS)
             }
-            for row in range(len(samples))
-        ]
-        rooflines_s = samples.roofline_s()
-        result = []
-        for row, (graph, device) in enumerate(
-            zip(samples.graph.tolist(), samples.device.tolist(), strict=True)
-        ):
-            spec = specs[device]
-            limit = memory_limit_bytes or spec.mem_bytes
-            reasons = self.trained.domain.reasons(samples.graphs[graph], spec.name)
-            floor_s = least_seconds(graphs[graph], spec)
-            for mode in MODES:
-                memory = rows[row][f"{mode}_memory_bytes"]
-                time_s = rows[row][f"{mode}_time_s"].at_least(floor_s)
-                if time_s.low is None and time_s.value is not None:
-                    # Never measured there: what the hardware allows, slow kernels counted in.
-                    roofline_s = float(rooflines_s[row, MODES.index(mode)])
-                    low_s = min(time_s.value, max(floor_s, roofline_s / _MOST_SHARE))
-                    high_s = time_s.value + roofline_s / LEAST_SHARE
-                    time_s = Estimate(time_s.value, low_s, high_s)
-                result.append(
-                    TorchPrediction(
-                        name=graphs[graph].name,
-                        batch=graphs[graph].batch,
-                        device=spec.name,
-                        mode=mode,
-                        time_s=time_s,
-                        memory_bytes=memory,
-                        utilisation=rows[row][f"{mode}_utilisation"],
-                        memory_limit_bytes=None if limit is None else float(limit),
-                        fits=_fits(memory, limit),
-                        reasons=reasons,
-                    )
+            times = {
+                mode: self._along_roofline(
+                    whole[f"{mode}_time_s"], network, spec, float(rooflines_s[row, column])
                 )
+                for column, mode in enumerate(MODES)
+            }
+            limit = memory_limit_bytes or spec.mem_bytes
+            doubts = self.trained.domain.reasons(samples.graphs[graph], spec.name)
+            is_measured = spec.name in {one.name for one in self.trained.devices}
+            method = MEASURED if is_measured else WHOLE_ROOFLINE
+            found = {
+                mode: TorchPrediction(
+                    name=network.name, batch=network.batch, device=spec.name, mode=mode,
+                    time_s=times[mode], memory_bytes=whole[f"{mode}_memory_bytes"],
+                    utilisation=self._utilisation(whole[f"{mode}_utilisation"], spec),
+                    memory_limit_bytes=None if limit is None else float(limit),
+                    fits=_fits(whole[f"{mode}_memory_bytes"], limit), reasons=doubts, method=method,
+                )
+                for mode in MODES
+            }  # fmt: skip
+            has_rates = all(getattr(spec, name) is not None for name in RATES)
+            if spec.kind == "gpu" and has_rates and not is_measured:
+                found["infer"] = _by_operators(found["infer"], network, spec)
+            least = found["infer"].time_s  # a training step goes forward too
+            found["train"] = replace(found["train"], time_s=found["train"].time_s.not_below(least))
+            result += [found[mode] for mode in MODES]
         self.prediction_s = time.perf_counter() - start
         return result
+
+    def _along_roofline(
+        self, time_s: Estimate, graph: NetworkGraph, spec: DeviceSpec, roofline_s: float
+    ) -> Estimate:
+        """Returns a time, and the interval of a device that was never measured: what its hardware
+        allows, slow kernels counted in.
+        """
+        floor_s = least_seconds(graph, spec)
+        time_s = time_s.at_least(floor_s)
+        if time_s.low is not None or time_s.value is None:
+            return time_s
+        low_s = min(time_s.value, max(floor_s, roofline_s / _MOST_SHARE))
+        return Estimate(time_s.value, low_s, time_s.value + roofline_s / LEAST_SHARE)
+
+    def _utilisation(self, found: Estimate, spec: DeviceSpec) -> Estimate:
+        """Returns the utilisation, which is unknown on kinds of devices that were not measured."""
+        is_known = spec.kind in {one.kind for one in self.trained.devices}
+        return found if is_known else Estimate(None, None, None)
 
     def _specs(self, devices: Sequence[str | DeviceSpec]) -> list[DeviceSpec]:
         trained = {spec.name: spec for spec in self.trained.devices}
@@ -278,6 +316,21 @@ class NetworkPredictor:
                 device = trained.get(device) or get_device(device)
             found.append(trained.get(device.name, device))
         return list({spec.name: spec for spec in found}.values())
+
+
+def _by_operators(
+    found: TorchPrediction, graph: NetworkGraph, device: DeviceSpec
+) -> TorchPrediction:
+    """Returns the prediction with the time of a GPU's operators, one after the other."""
+    sums, floor_s = network_sums(graph, device), 0.0
+    if is_modelled(device):  # matrix units of others do float32 beyond the peak that is known
+        floor_s = least_seconds(graph, device)
+    doubt = f"no operator was measured on {device.name}"
+    return replace(
+        found, time_s=Estimate(*sums.total()).at_least(floor_s), parts=sums.by_kind,
+        method=OPERATORS if is_modelled(device) else OPERATOR_ROOFLINES,
+        reasons=() if is_fitted(device) else (doubt,),
+    )  # fmt: skip
 
 
 def _check_types(module: nn.Module, dtypes: Sequence[torch.dtype], name: str) -> None:

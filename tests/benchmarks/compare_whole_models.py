@@ -18,8 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from cdmpp.compare.eager import OPERATORS, eager_cells
+from cdmpp.compare.eager import eager_cells
 from cdmpp.devices.registry import get_device
+from cdmpp.networks.gpu_operators import OPERATORS
 from cdmpp.networks.graph.graph import NetworkGraph
 from cdmpp.networks.graph.live_memory import roofline_seconds
 from cdmpp.networks.graph.torch_graph import torch_graph

@@ -57,6 +57,23 @@ def test_a_torch_network_on_every_kind_of_device(capsys, network) -> None:
     assert cells[4]["reasons"] == ["`peak_fp32_flop_per_s` of gaudi3 is not known"]
 
 
+def test_predict_and_compare_have_one_answer(capsys, network) -> None:
+    devices = ["epyc-avx512-1c", "h100", "t4", "mi300x", "epyc-9654"]
+    cells = run_json(capsys, network, "--device", ",".join(devices))
+    factory, shape = network.split("@")
+    words = ["predict", "--torch", factory, "--input", shape, "--way", "torch-eager"]
+    assert main([*words, "--device", ",".join(devices), "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    ends = ("latency_s", "low_s", "high_s", "memory_bytes", "reasons")
+    found = {(row["device"], row["mode"]): row for row in rows}
+    for cell in cells:
+        infer, train = (found[cell["device"], mode] for mode in ("infer", "train"))
+        assert [infer[key] for key in ends] == [cell[key] for key in ends]
+        assert train["latency_s"] >= infer["latency_s"], "a step goes forward too"
+        assert (infer["utilisation"] is None) == (cell["device"] in ("h100", "t4", "mi300x"))
+    assert len(found) == 2 * len(cells)
+
+
 def test_a_transformer_is_never_quicker_than_its_weights_move(capsys) -> None:
     cells = run_json(capsys, *DECODE, "--prefill", "1024", "--device", "h100,l40s,a100-sxm")
     bytes_moved = 2 * (8_030_261_248 - 128256 * 4096)  # the embedding is only looked up

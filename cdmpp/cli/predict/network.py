@@ -88,9 +88,14 @@ def _print_kernels(one: NetworkAnswer) -> None:
 
 
 def _print_reasons(found: Iterable[NetworkAnswer]) -> None:
-    marked = {(one.way, one.latency_s is None, one.reasons) for one in found if one.reasons}
-    for way, is_missing, reasons in sorted(marked):
-        print(f"\n{'? no answer' if is_missing else '! a guess'} {WAYS[way]}:")
+    marked: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    for one in found:
+        if one.reasons:
+            what = f"{'? no answer' if one.latency_s is None else '! a guess'} {WAYS[one.way]}"
+            marked.setdefault((what, one.reasons), []).append(one.mode)
+    for (what, reasons), modes in sorted(marked.items()):
+        is_part = any(other == what and one != reasons for other, one in marked)
+        print(f"\n{what}{', ' + modes[0] if is_part else ''}:")
         for reason in reasons:
             print(f"  {reason}")
 

@@ -11,16 +11,23 @@ from cdmpp.analytic.conv.errors import LAYER, ConvErrors
 from cdmpp.analytic.conv.layers.model import load_layers_model, packaged_layers_path
 from cdmpp.analytic.intervals import LogErrors
 from cdmpp.analytic.kernels.predictor import ROOFLINE, KernelPredictor
+from cdmpp.analytic.kernels.sums import KindSums
 from cdmpp.analytic.kernels.times import KernelTimes
 from cdmpp.analytic.kernels.work import Work, WorkKind
 from cdmpp.analytic.operators.intervals import card_errors
 from cdmpp.analytic.operators.model import OperatorModel, packaged_model_path
 from cdmpp.analytic.roofline.floor import LEAST_SHARE, least_kernel_s
-from cdmpp.compare.sums import KindSums
 from cdmpp.devices.registry import get_device
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.networks.graph.graph import NetworkGraph
 
+#: What answers for the time of a network.
+MEASURED = "whole-network model"
+OPERATORS = "operator models"
+OPERATOR_ROOFLINES = "operator rooflines"
+WHOLE_ROOFLINE = "whole-network roofline"
+#: What must be known of a device, or its operators' rooflines are not.
+RATES = ("peak_fp32_flop_per_s", "mem_bandwidth_bytes_per_s")
 _FLOAT_BYTES = 4
 #: No operator is taken to be so many times faster than its roofline.
 _MOST_SHARE = 4.0
@@ -33,13 +40,7 @@ _WORDS = {
     "conv": "convolutions", "linear": "products", "bmm": "batched products", "softmax": "softmax",
     "ln": "layer norm", _ELEMENT_WISE: "element-wise",
 }  # fmt: skip
-_NEEDED = (
-    "core_count",
-    "clock_hz",
-    "l2_bytes",
-    "peak_fp32_flop_per_s",
-    "mem_bandwidth_bytes_per_s",
-)
+_NEEDED = ("core_count", "clock_hz", "l2_bytes", *RATES)
 
 
 def is_modelled(device: DeviceSpec) -> bool:
