@@ -167,7 +167,7 @@ def _trees(prefix: str) -> list[Setting]:
 
 def _tree_shape(prefix: str) -> list[Setting]:
     return [
-        _whole(f"{prefix}.trees", "model", 100, 1500, is_log=True),
+        _whole(f"{prefix}.trees", "model", 100, 3000, is_log=True),
         _whole(f"{prefix}.depth", "model", 3, 12),
         _choice(f"{prefix}.total_columns", "model", True, False),
         _real(f"{prefix}.learning_rate", "optimiser", 0.01, 0.3, is_log=True),

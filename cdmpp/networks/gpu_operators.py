@@ -17,7 +17,7 @@ from cdmpp.analytic.kernels.work import Work, WorkKind
 from cdmpp.analytic.operators.intervals import card_errors
 from cdmpp.analytic.operators.model import OperatorModel, packaged_model_path
 from cdmpp.analytic.roofline.floor import LEAST_SHARE, least_kernel_s
-from cdmpp.devices.registry import get_device
+from cdmpp.devices.registry import find_device, get_device
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.networks.graph.graph import NetworkGraph
 
@@ -51,7 +51,15 @@ def is_modelled(device: DeviceSpec) -> bool:
 
 def is_fitted(device: DeviceSpec) -> bool:
     """Whether the operator model was fitted on a device."""
-    return device.name in _operator_errors()[0]
+    return _label(device) in _operator_errors()[0]
+
+
+def _label(device: DeviceSpec) -> str:
+    """Returns the label by which the operators' measurements know a device: models call some by
+    their aliases.
+    """
+    known = find_device(device.name)
+    return device.name if known is None else known.name
 
 
 def network_sums(graph: NetworkGraph, device: DeviceSpec) -> KindSums:
@@ -73,7 +81,7 @@ def network_sums(graph: NetworkGraph, device: DeviceSpec) -> KindSums:
             seconds = max(found.seconds, _smallest_call_s())
             ends = seconds, low_s, max(seconds, found.seconds / LEAST_SHARE)
         else:
-            low_s, high_s = _errors(work, device.name).ends(found.seconds)
+            low_s, high_s = _errors(work, _label(device)).ends(found.seconds)
             ends = found.seconds, max(low_s, least_kernel_s(device)), high_s
         sums.add(_WORDS[work.name], ends, count)
     return sums

@@ -35,6 +35,10 @@ from cdmpp.training.uncertainty.calibration import add_interval_metrics
 from cdmpp.training.uncertainty.strangers import TrainingTasks
 
 ORACLE = "oracle"
+#: Files that a run begins anew; config.yaml says that they are a run's.
+_WRITTEN = (
+    "model.json", "model.safetensors", "metrics.json", "predictions.parquet", "report.html",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -214,7 +218,7 @@ def check_run_folder(run_dir: Path, config: str) -> None:
     """Checks that a run folder can be made, or holds a run of the same options; makes nothing.
 
     Raises:
-        UsageError: it holds another run.
+        UsageError: it holds another run, or files of that name that are of none.
         DataError: it cannot be written.
     """
     check_folder(run_dir, what="run folder")
@@ -233,6 +237,12 @@ def _check_claim(run_dir: Path, config: str) -> None:
         raise UsageError(
             f"{run_dir} holds a run with other options (see {path}); choose another folder with "
             f"--out, or remove {run_dir}"
+        )
+    foreign = [] if path.exists() else [name for name in _WRITTEN if (run_dir / name).exists()]
+    if foreign:
+        raise UsageError(
+            f"{run_dir} holds {', '.join(foreign)} of no run (no config.yaml), which would be "
+            "overwritten; choose another folder with --out, or move them"
         )
 
 

@@ -93,6 +93,14 @@ def test_other_options_do_not_overwrite_a_run(trained, dataset, cache, capsys):
     assert "holds a run with other options" in capsys.readouterr().err
 
 
+def test_files_of_no_run_are_not_overwritten(tmp_path, dataset, cache, capsys):
+    (tmp_path / "report.html").write_text("mine")
+    arguments = ["train", "--dataset", str(dataset), "--cache", str(cache), "--jobs", "1"]
+    assert main([*arguments, "--out", str(tmp_path), "-q", *QUICK]) == 2
+    assert "holds report.html of no run" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
+
+
 def test_one_device_of_two(dataset, tmp_path, capsys):
     arguments = ["train", "--dataset", str(dataset), "--cache", str(tmp_path), "--jobs", "1"]
     out = tmp_path / "run"
