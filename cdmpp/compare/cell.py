@@ -7,13 +7,12 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from cdmpp.compare.prices import Price
+from cdmpp.devices.spec import SURE_SHARE
 
 Objective = Literal["latency", "throughput", "cost", "energy"]
 OBJECTIVES: tuple[Objective, ...] = ("latency", "throughput", "cost", "energy")
 _HOUR_S = 3600.0
 _MILLION = 1e6
-#: No device's memory is all the network's: above this share it is not sure that it fits.
-_SURE_SHARE = 0.9
 _GIB = 1024.0**3
 
 
@@ -112,7 +111,7 @@ def fits_into(needed: float, limit: float | None) -> bool | None:
         return None
     if needed > limit:
         return False
-    return True if needed <= _SURE_SHARE * limit else None
+    return True if needed <= SURE_SHARE * limit else None
 
 
 def no_fit(cell: CompareCell) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from cdmpp.compare.cell import CompareCell, fits_into, no_fit
+from cdmpp.compare.cell import CompareCell, no_fit
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.networks.gpu_operators import MEASURED, RATES
 
@@ -34,7 +34,7 @@ def _cell(one: TorchPrediction, device: DeviceSpec) -> CompareCell:
     cell = CompareCell(
         f"{one.name} float32, eager", one.batch, device.name, 1, "inference", one.batch,
         memory_bytes=one.memory_bytes.value, memory_limit_bytes=one.memory_limit_bytes,
-        fits=_fits(one), tdp_w=device.tdp_w, reasons=one.reasons,
+        fits=one.fits, tdp_w=device.tdp_w, reasons=one.reasons,
     )  # fmt: skip
     if one.fits is False:
         return replace(cell, reasons=(no_fit(cell),))
@@ -45,10 +45,3 @@ def _cell(one: TorchPrediction, device: DeviceSpec) -> CompareCell:
         cell, latency_s=one.time_s.value, low_s=one.time_s.low, high_s=one.time_s.high,
         method=one.method, parts=one.parts,
     )  # fmt: skip
-
-
-def _fits(one: TorchPrediction) -> bool | None:
-    """Returns whether it fits; None also where the device's memory would be nearly full."""
-    if one.fits is not True or one.memory_bytes.value is None:
-        return one.fits
-    return fits_into(one.memory_bytes.high or one.memory_bytes.value, one.memory_limit_bytes)

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+#: No device's memory is all one network's: above this share it is not sure that it fits.
+SURE_SHARE = 0.9
+
 
 @dataclass(frozen=True)
 class DeviceSpec:

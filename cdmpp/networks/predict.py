@@ -17,7 +17,7 @@ from torch import nn
 
 from cdmpp.analytic.roofline.floor import LEAST_SHARE
 from cdmpp.devices.registry import get_device
-from cdmpp.devices.spec import DeviceSpec
+from cdmpp.devices.spec import SURE_SHARE, DeviceSpec
 from cdmpp.errors import DataError, UsageError
 from cdmpp.networks.dataset.samples import TARGETS, unmeasured
 from cdmpp.networks.gpu_operators import (
@@ -82,7 +82,8 @@ class TorchPrediction:
         memory_bytes: peak above the empty process.
         utilisation: share of the threads' time, 0 to 1.
         memory_limit_bytes: what there is; None = unknown.
-        fits: whether the peak stays below the limit; None = not sure, or no limit is known.
+        fits: whether the peak stays below the limit (nine tenths of a device's memory); None = not
+            sure, or no limit is known.
         reasons: why this is a guess; empty = it is not.
         method: which model answered for the time.
         parts: seconds by kinds of operators, where the method adds them up.
@@ -266,6 +267,7 @@ class NetworkPredictor:
                 for column, mode in enumerate(MODES)
             }
             limit = memory_limit_bytes or spec.mem_bytes
+            share = SURE_SHARE if memory_limit_bytes is None else 1.0
             doubts = self.trained.domain.reasons(samples.graphs[graph], spec.name)
             is_measured = spec.name in {one.name for one in self.trained.devices}
             method = MEASURED if is_measured else WHOLE_ROOFLINE
@@ -275,7 +277,8 @@ class NetworkPredictor:
                     time_s=times[mode], memory_bytes=whole[f"{mode}_memory_bytes"],
                     utilisation=self._utilisation(whole[f"{mode}_utilisation"], spec),
                     memory_limit_bytes=None if limit is None else float(limit),
-                    fits=_fits(whole[f"{mode}_memory_bytes"], limit), reasons=doubts, method=method,
+                    fits=_fits(whole[f"{mode}_memory_bytes"], limit, share), reasons=doubts,
+                    method=method,
                 )
                 for mode in MODES
             }  # fmt: skip
@@ -356,12 +359,14 @@ def _known(value: float) -> float | None:
     return None if math.isnan(value) else float(value)
 
 
-def _fits(memory: Estimate, limit: float | None) -> bool | None:
-    """Returns whether the memory is surely below or above the limit, None in between."""
+def _fits(memory: Estimate, limit: float | None, sure_share: float) -> bool | None:
+    """Returns whether the memory is surely below that share of a limit, or above all of it; None in
+    between.
+    """
     if limit is None or memory.value is None:
         return None
     low = memory.value if memory.low is None else memory.low
     high = memory.value if memory.high is None else memory.high
-    if high <= limit:
+    if high <= sure_share * limit:
         return True
     return False if low > limit else None
