@@ -38,6 +38,18 @@ COUNTS = (
     "rows_compared", "compute_cells", "compute_cells_equal", "buffer_cells", "buffer_cells_close",
     "other_cells", "other_cells_close",
 )  # fmt: skip
+#: What is compared -> the counters of what is alike and of how many, and what these are.
+SHARES = {
+    "replayed": ("replayed", "lines", "lines"),
+    "structure equal": ("structure_equal", "replayed", "replayed lines"),
+    "float counts equal": ("float_ops_equal", "stores_matched", "stores"),
+    "int counts equal": ("int_ops_equal", "stores_matched", "stores"),
+    "compute cells equal": ("compute_cells_equal", "compute_cells", "cells"),
+    "buffer cells close": ("buffer_cells_close", "buffer_cells", "cells"),
+    "other cells close": ("other_cells_close", "other_cells", "cells"),
+    "rejected alike": ("invalid_agree", "invalid_expected", "rejected lines"),
+    "accepted alike": ("valid_agree", "valid_expected", "accepted lines"),
+}
 #: Columns of the leaf vector by the name of their counters.
 _CELL_GROUPS = (
     ("compute_cells", "compute_cells_equal", COMPUTE_COLUMNS),

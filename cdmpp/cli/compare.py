@@ -12,6 +12,7 @@ from cdmpp.analytic.gpu_kernels.model import GpuKernels
 from cdmpp.cli.shared.options import (
     add_device_spec_option,
     add_output_options,
+    check_goes_with,
     command_line,
     labels_of,
 )
@@ -33,7 +34,6 @@ from cdmpp.text import aligned
 
 _DEFAULT_INPUT = "3x224x224"
 _FILES = (".onnx", ".pt2")
-_OF_PASSES = ("prefill", "decode_at", "tensor_parallel")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -109,10 +109,15 @@ def _add_device_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Runs the command; returns the exit code."""
-    _check(
-        args.networks, args.transformer, prefill=args.prefill, decode_at=args.decode_at,
-        tensor_parallel=args.tensor_parallel, export=args.export, batch=args.batch,
-    )  # fmt: skip
+    if args.networks or args.transformer:
+        of_code = [text for text in args.networks if not text.endswith(_FILES)]
+        check_goes_with("MODULE:FACTORY", of_code, export=args.export)
+        either = "MODULE:FACTORY or --transformer"
+        check_goes_with(either, of_code or args.transformer, batch=args.batch)
+        check_goes_with(
+            "--transformer", args.transformer, prefill=args.prefill, decode_at=args.decode_at,
+            tensor_parallel=args.tensor_parallel,
+        )  # fmt: skip
     scales = parse_scales(args.scale) if args.scale else {}
     devices, hypothetical = asked_devices(
         labels_of(args.device), args.device_spec or (), scales, takes_all=args.all
@@ -141,19 +146,6 @@ def run(args: argparse.Namespace) -> int:
         print("".join(f"  {note}\n" for note in said), end="\n" if said else "")
     print("* on the front of cost (or energy) and latency; ? hypothetical")
     return 0
-
-
-def _check(networks: Sequence[str], transformers: Sequence[str], **options: object) -> None:
-    """Checks that each option that is given changes an answer."""
-    of_code = [text for text in networks if not text.endswith(_FILES)]
-    for name, value in options.items():
-        asked = transformers if name in _OF_PASSES else of_code
-        if name == "batch":
-            asked = [*of_code, *transformers]
-        if value and not asked and (networks or transformers):
-            what = "--transformer" if name in _OF_PASSES else "MODULE:FACTORY"
-            option = name.replace("_", "-")
-            raise UsageError(f"--{option} goes with {what}, and there is none; leave it out")
 
 
 def _networks(texts: Sequence[str], method: str) -> list[TorchNetwork]:

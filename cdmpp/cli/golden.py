@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from cdmpp.datasets.tenset.folder import default_dataset_dir
-from tvm_helper.golden import GoldenReport, compare_golden
+from tvm_helper.golden import SHARES, GoldenReport, compare_golden
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -41,22 +41,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _text(report: GoldenReport) -> str:
-    counts = report.counts
-    rows = [
-        ("replayed", counts["replayed"], counts["lines"], "lines"),
-        ("structure equal", counts["structure_equal"], counts["replayed"], "replayed lines"),
-        ("float counts equal", counts["float_ops_equal"], counts["stores_matched"], "stores"),
-        ("int counts equal", counts["int_ops_equal"], counts["stores_matched"], "stores"),
-        ("compute cells equal", counts["compute_cells_equal"], counts["compute_cells"], "cells"),
-        ("buffer cells close", counts["buffer_cells_close"], counts["buffer_cells"], "cells"),
-        ("other cells close", counts["other_cells_close"], counts["other_cells"], "cells"),
-        ("rejected alike", counts["invalid_agree"], counts["invalid_expected"], "rejected lines"),
-        ("accepted alike", counts["valid_agree"], counts["valid_expected"], "accepted lines"),
-    ]
-    lines = [
-        f"{name:20}{part:>8} of {whole:>6} {unit}" + (f"  {part / whole:.4f}" if whole else "")
-        for name, part, whole, unit in rows
-    ]
+    lines = []
+    for name, (alike, of, unit) in SHARES.items():
+        part, whole = report.counts[alike], report.counts[of]
+        share = f"  {part / whole:.4f}" if whole else ""
+        lines.append(f"{name:20}{part:>8} of {whole:>6} {unit}{share}")
     for title, reasons in (
         ("did not replay", report.failures),
         ("structure differs", report.differences),

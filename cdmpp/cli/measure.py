@@ -13,6 +13,7 @@ from cdmpp.cli.shared.options import (
     add_output_options,
     add_profile_option,
     add_target_options,
+    device_folders,
 )
 from cdmpp.cli.shared.progress import campaign_progress
 from cdmpp.config import load_config
@@ -131,7 +132,9 @@ def run(args: argparse.Namespace) -> int:
     from tvm_helper.measure.campaign import run_campaign
 
     with campaign_progress(is_quiet=args.json or args.quiet) as show:
-        report = run_campaign(options, args.out, device_folders=args.devices, on_progress=show)
+        report = run_campaign(
+            options, args.out, device_folders=device_folders(args.devices), on_progress=show
+        )
     print(json.dumps(report.to_json()) if args.json else report.summary())
     return 0
 

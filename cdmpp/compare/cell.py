@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from cdmpp.compare.prices import Price
-from cdmpp.devices.spec import SURE_SHARE
 
 Objective = Literal["latency", "throughput", "cost", "energy"]
 OBJECTIVES: tuple[Objective, ...] = ("latency", "throughput", "cost", "energy")
@@ -103,15 +102,6 @@ class CompareCell:
             "usd_per_hour": None if price is None else price["per_hour"],
             "price": None if self.price is None else self.price.text,
         }
-
-
-def fits_into(needed: float, limit: float | None) -> bool | None:
-    """Returns whether so many bytes fit; None = not sure, or no limit is known."""
-    if limit is None:
-        return None
-    if needed > limit:
-        return False
-    return True if needed <= SURE_SHARE * limit else None
 
 
 def no_fit(cell: CompareCell) -> str:

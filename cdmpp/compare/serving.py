@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from cdmpp.analytic.gpu_kernels.calls import Family, GpuCall, family_of
 from cdmpp.analytic.kernels.sums import KindSums
 from cdmpp.analytic.kernels.times import KernelCall, KernelTimes
-from cdmpp.compare.cell import CompareCell, fits_into, no_fit
+from cdmpp.compare.cell import CompareCell, no_fit
 from cdmpp.compare.kernels import pass_kernels
 from cdmpp.compare.transformer import WIDE_BYTES, Dtype, Pass, TransformerShape, memory_need
-from cdmpp.devices.spec import DeviceSpec
+from cdmpp.devices.spec import DeviceSpec, fits_into
 from cdmpp.errors import CdmppError
 
 METHOD = "serving kernels"

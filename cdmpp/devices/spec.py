@@ -9,6 +9,19 @@ from typing import Literal
 SURE_SHARE = 0.9
 
 
+def fits_into(
+    needed: float, limit: float | None, *, least: float | None = None, share: float = SURE_SHARE
+) -> bool | None:
+    """Returns whether so many bytes surely fit into that share of a limit; False where even the
+    least that is needed is above all of it; None in between, or where no limit is known.
+    """
+    if limit is None:
+        return None
+    if (needed if least is None else least) > limit:
+        return False
+    return True if needed <= share * limit else None
+
+
 @dataclass(frozen=True)
 class DeviceSpec:
     """Hardware facts in SI units; None = unknown (never 0).

@@ -71,7 +71,7 @@ def network_sums(graph: NetworkGraph, device: DeviceSpec) -> KindSums:
     takes a shape or a GPU its roofline stands in, but no less than a call takes elsewhere; from a
     quarter of it (other units and algorithms may do its work) to a twentieth of its rates.
     """
-    predictor, sums = KernelPredictor(device), KindSums()
+    predictor, sums, label = KernelPredictor(device), KindSums(), _label(device)
     for work, count in Counter(_works(graph)).items():
         found = predictor.predict(work)
         if found is None:
@@ -81,7 +81,7 @@ def network_sums(graph: NetworkGraph, device: DeviceSpec) -> KindSums:
             seconds = max(found.seconds, _smallest_call_s())
             ends = seconds, low_s, max(seconds, found.seconds / LEAST_SHARE)
         else:
-            low_s, high_s = _errors(work, _label(device)).ends(found.seconds)
+            low_s, high_s = _errors(work, label).ends(found.seconds)
             ends = found.seconds, max(low_s, least_kernel_s(device)), high_s
         sums.add(_WORDS[work.name], ends, count)
     return sums

@@ -17,7 +17,7 @@ from torch import nn
 
 from cdmpp.analytic.roofline.floor import LEAST_SHARE
 from cdmpp.devices.registry import get_device
-from cdmpp.devices.spec import SURE_SHARE, DeviceSpec
+from cdmpp.devices.spec import SURE_SHARE, DeviceSpec, fits_into
 from cdmpp.errors import DataError, UsageError
 from cdmpp.networks.dataset.samples import TARGETS, unmeasured
 from cdmpp.networks.gpu_operators import (
@@ -67,6 +67,9 @@ class Estimate:
             (self.value, self.low, self.high), (other.value, other.low, other.high), strict=True
         )
         return Estimate(*(x if x is None or y is None else max(x, y) for x, y in pairs))
+
+
+_UNKNOWN = Estimate(None, None, None)
 
 
 @dataclass(frozen=True)
@@ -190,6 +193,7 @@ class NetworkPredictor:
 
     def __init__(self, trained: TrainedNetworks) -> None:
         self.trained = trained
+        self._measured = {spec.name: spec.kind for spec in trained.devices}
         self.extraction_s = self.prediction_s = 0.0
 
     @classmethod
@@ -252,62 +256,62 @@ class NetworkPredictor:
         samples = unmeasured(graphs, specs)
         ends = self.trained.predict(samples)
         rooflines_s = samples.roofline_s()
-        pairs = zip(samples.graph.tolist(), samples.device.tolist(), strict=True)
         result = []
-        for row, (graph, device) in enumerate(pairs):
-            spec, network = specs[device], graphs[graph]
+        for row, (place, device) in enumerate(
+            zip(samples.graph.tolist(), samples.device.tolist(), strict=True)
+        ):
             whole = {
                 target: Estimate(*(_known(part[row, column]) for part in ends))
                 for column, target in enumerate(TARGETS)
             }
-            times = {
-                mode: self._along_roofline(
-                    whole[f"{mode}_time_s"], network, spec, float(rooflines_s[row, column])
-                )
-                for column, mode in enumerate(MODES)
-            }
-            limit = memory_limit_bytes or spec.mem_bytes
-            share = SURE_SHARE if memory_limit_bytes is None else 1.0
-            doubts = self.trained.domain.reasons(samples.graphs[graph], spec.name)
-            is_measured = spec.name in {one.name for one in self.trained.devices}
-            method = MEASURED if is_measured else WHOLE_ROOFLINE
-            found = {
-                mode: TorchPrediction(
-                    name=network.name, batch=network.batch, device=spec.name, mode=mode,
-                    time_s=times[mode], memory_bytes=whole[f"{mode}_memory_bytes"],
-                    utilisation=self._utilisation(whole[f"{mode}_utilisation"], spec),
-                    memory_limit_bytes=None if limit is None else float(limit),
-                    fits=_fits(whole[f"{mode}_memory_bytes"], limit, share), reasons=doubts,
-                    method=method,
-                )
-                for mode in MODES
-            }  # fmt: skip
-            has_rates = all(getattr(spec, name) is not None for name in RATES)
-            if spec.kind == "gpu" and has_rates and not is_measured:
-                found["infer"] = _by_operators(found["infer"], network, spec)
-            least = found["infer"].time_s  # a training step goes forward too
-            found["train"] = replace(found["train"], time_s=found["train"].time_s.not_below(least))
-            result += [found[mode] for mode in MODES]
+            result += self._modes(
+                graphs[place], specs[device], whole, rooflines_s[row].tolist(),
+                self.trained.domain.reasons(samples.graphs[place], specs[device].name),
+                memory_limit_bytes,
+            )  # fmt: skip
         self.prediction_s = time.perf_counter() - start
         return result
 
-    def _along_roofline(
-        self, time_s: Estimate, graph: NetworkGraph, spec: DeviceSpec, roofline_s: float
-    ) -> Estimate:
-        """Returns a time, and the interval of a device that was never measured: what its hardware
-        allows, slow kernels counted in.
-        """
-        floor_s = least_seconds(graph, spec)
-        time_s = time_s.at_least(floor_s)
-        if time_s.low is not None or time_s.value is None:
-            return time_s
-        low_s = min(time_s.value, max(floor_s, roofline_s / _MOST_SHARE))
-        return Estimate(time_s.value, low_s, time_s.value + roofline_s / LEAST_SHARE)
+    def _modes(
+        self,
+        graph: NetworkGraph,
+        spec: DeviceSpec,
+        whole: Mapping[str, Estimate],
+        rooflines_s: Sequence[float],
+        doubts: tuple[str, ...],
+        memory_limit_bytes: float | None,
+    ) -> list[TorchPrediction]:
+        """Returns the predictions of a network on a device, one a mode.
 
-    def _utilisation(self, found: Estimate, spec: DeviceSpec) -> Estimate:
-        """Returns the utilisation, which is unknown on kinds of devices that were not measured."""
-        is_known = spec.kind in {one.kind for one in self.trained.devices}
-        return found if is_known else Estimate(None, None, None)
+        Args:
+            whole: target -> what the model says of it.
+            rooflines_s: sum of the operators' rooflines in each mode.
+            doubts: why the model's answer is a guess.
+            memory_limit_bytes: what there is; None = the device's.
+        """
+        is_measured = spec.name in self._measured
+        limit = memory_limit_bytes or spec.mem_bytes
+        share = SURE_SHARE if memory_limit_bytes is None else 1.0
+        floor_s = least_seconds(graph, spec)
+        found = {}
+        for mode, roofline_s in zip(MODES, rooflines_s, strict=True):
+            memory, busy = whole[f"{mode}_memory_bytes"], whole[f"{mode}_utilisation"]
+            found[mode] = TorchPrediction(
+                name=graph.name, batch=graph.batch, device=spec.name, mode=mode,
+                time_s=_along_roofline(whole[f"{mode}_time_s"], roofline_s, floor_s),
+                memory_bytes=memory,
+                # What is known of one kind of device says nothing of another's.
+                utilisation=busy if spec.kind in self._measured.values() else _UNKNOWN,
+                memory_limit_bytes=None if limit is None else float(limit),
+                fits=_fits(memory, limit, share), reasons=doubts,
+                method=MEASURED if is_measured else WHOLE_ROOFLINE,
+            )  # fmt: skip
+        has_rates = all(getattr(spec, name) is not None for name in RATES)
+        if spec.kind == "gpu" and has_rates and not is_measured:
+            found["infer"] = _by_operators(found["infer"], graph, spec, floor_s)
+        least = found["infer"].time_s  # a training step goes forward too
+        found["train"] = replace(found["train"], time_s=found["train"].time_s.not_below(least))
+        return [found[mode] for mode in MODES]
 
     def _specs(self, devices: Sequence[str | DeviceSpec]) -> list[DeviceSpec]:
         trained = {spec.name: spec for spec in self.trained.devices}
@@ -321,17 +325,28 @@ class NetworkPredictor:
         return list({spec.name: spec for spec in found}.values())
 
 
+def _along_roofline(time_s: Estimate, roofline_s: float, floor_s: float) -> Estimate:
+    """Returns a time, and the interval of a device that was never measured: what its hardware
+    allows, slow kernels counted in.
+    """
+    time_s = time_s.at_least(floor_s)
+    if time_s.low is not None or time_s.value is None:
+        return time_s
+    low_s = min(time_s.value, max(floor_s, roofline_s / _MOST_SHARE))
+    return Estimate(time_s.value, low_s, time_s.value + roofline_s / LEAST_SHARE)
+
+
 def _by_operators(
-    found: TorchPrediction, graph: NetworkGraph, device: DeviceSpec
+    found: TorchPrediction, graph: NetworkGraph, device: DeviceSpec, floor_s: float
 ) -> TorchPrediction:
     """Returns the prediction with the time of a GPU's operators, one after the other."""
-    sums, floor_s = network_sums(graph, device), 0.0
-    if is_modelled(device):  # matrix units of others do float32 beyond the peak that is known
-        floor_s = least_seconds(graph, device)
+    sums, has_models = network_sums(graph, device), is_modelled(device)
+    if not has_models:  # its matrix units may do float32 beyond the peak that is known
+        floor_s = 0.0
     doubt = f"no operator was measured on {device.name}"
     return replace(
         found, time_s=Estimate(*sums.total()).at_least(floor_s), parts=sums.by_kind,
-        method=OPERATORS if is_modelled(device) else OPERATOR_ROOFLINES,
+        method=OPERATORS if has_models else OPERATOR_ROOFLINES,
         reasons=() if is_fitted(device) else (doubt,),
     )  # fmt: skip
 
@@ -359,14 +374,8 @@ def _known(value: float) -> float | None:
     return None if math.isnan(value) else float(value)
 
 
-def _fits(memory: Estimate, limit: float | None, sure_share: float) -> bool | None:
-    """Returns whether the memory is surely below that share of a limit, or above all of it; None in
-    between.
-    """
-    if limit is None or memory.value is None:
+def _fits(memory: Estimate, limit: float | None, share: float) -> bool | None:
+    if memory.value is None:
         return None
-    low = memory.value if memory.low is None else memory.low
-    high = memory.value if memory.high is None else memory.high
-    if high <= sure_share * limit:
-        return True
-    return False if low > limit else None
+    needed = memory.value if memory.high is None else memory.high
+    return fits_into(needed, limit, least=memory.low, share=share)

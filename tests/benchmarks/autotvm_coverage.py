@@ -24,7 +24,7 @@ from cdmpp.datasets.extraction.extracted import read_table
 from cdmpp.datasets.extraction.program_rows import reason_group
 from cdmpp.datasets.read_report import ReadReport
 from cdmpp.errors import CdmppError, ReplayError
-from cdmpp.records import MeasureRecord
+from cdmpp.records import ERROR_CODE_NAMES, MeasureRecord
 from cdmpp.report.stamp import stamp, write_page
 from cdmpp.text import markdown_table
 from tests.paths import ROOT
@@ -120,13 +120,6 @@ def device_coverage(extracted_dir: Path) -> dict[str, DeviceCoverage]:
     return result
 
 
-#: Error codes of AutoTVM -> what they mean.
-ERRORS = {
-    0: "ran", 1: "not instantiated", 2: "host code not compiled", 3: "device code not compiled",
-    4: "error on the device", 5: "wrong answer", 6: "build took too long", 7: "run took too long",
-}  # fmt: skip
-
-
 def verdicts(extracted_dir: Path) -> Counter[tuple[str, str]]:
     """Returns (what the log says, our verdict) -> records of an extraction of whole logs.
 
@@ -141,8 +134,7 @@ def verdicts(extracted_dir: Path) -> Counter[tuple[str, str]]:
     found: Counter[tuple[str, str]] = Counter()
     for table in read_table(extracted_dir, "measurements", ["program_id", "error_code"]):
         for row in table.to_pylist():
-            code = row["error_code"]
-            found[ERRORS.get(code, f"error {code}"), reasons[row["program_id"]]] += 1
+            found[ERROR_CODE_NAMES[row["error_code"]], reasons[row["program_id"]]] += 1
     return found
 
 

@@ -12,36 +12,24 @@ from pathlib import Path
 from cdmpp.report.stamp import stamp, write_page
 from cdmpp.text import markdown_table
 from tests.paths import ROOT, shared
-from tvm_helper.golden import GoldenReport, compare_golden
+from tvm_helper.golden import SHARES, GoldenReport, compare_golden
 
 #: Part of the golden files -> the folder with the tasks of its records.
 TASKS = {"llvm": "tenset-cpu", "cuda": "tenset-cuda", "gpu": "ansor-gpu"}
-#: What is compared -> counters: what is alike, of how many.
-LINES = {
-    "lines replayed": ("replayed", "lines"),
-    "of those, the same structure": ("structure_equal", "replayed"),
-    "rejected lines, rejected alike": ("invalid_agree", "invalid_expected"),
-    "accepted lines, accepted alike": ("valid_agree", "valid_expected"),
-    "stores, equal counts of float operations": ("float_ops_equal", "stores_matched"),
-    "stores, equal counts of integer operations": ("int_ops_equal", "stores_matched"),
-    "compute cells, equal": ("compute_cells_equal", "compute_cells"),
-    "buffer cells, equal to 1e-3": ("buffer_cells_close", "buffer_cells"),
-    "other cells, equal to 1e-3": ("other_cells_close", "other_cells"),
-}
 _HEAD = """# Golden comparison
 
 What the replay, the loop tree and the leaf vectors share with what the original TVM 0.8 computed
 for the same records: CPU records of Tenset (llvm), random schedules for a T4 (cuda), measured GPU
-records (gpu). A cell is one value of a leaf vector."""
+records (gpu). A cell is one value of a leaf vector; close: to 1e-3."""
 
 
 def page(reports: dict[str, GoldenReport]) -> str:
     """Returns the counters of every part as Markdown."""
     rows = []
-    for title, (part, whole) in LINES.items():
-        counts = [(report.counts[part], report.counts[whole]) for report in reports.values()]
-        cells = [f"{a:,} of {b:,}" if b else "-" for a, b in counts]
-        rows.append([title, *cells])
+    for name, (alike, of, unit) in SHARES.items():
+        counts = [(report.counts[alike], report.counts[of]) for report in reports.values()]
+        cells = [f"{part:,} of {whole:,}" if whole else "-" for part, whole in counts]
+        rows.append([f"{name}, {unit}", *cells])
     texts = [_HEAD, markdown_table(["", *reports], rows)]
     for name, report in reports.items():
         for what, reasons in (

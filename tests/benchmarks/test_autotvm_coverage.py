@@ -79,15 +79,15 @@ def test_what_the_log_says_of_a_program_beside_the_verdict(tmp_path: Path) -> No
     extract_autotvm(logs, tmp_path / "out", ["one"], made_up, jobs=1)
     found = coverage.verdicts(tmp_path / "out")
     assert found == {
-        ("ran", "valid"): 5,
-        ("ran", "too even"): 5,
-        ("ran", "replay: AutoTVM, 7 does not divide"): 1,
-        ("not instantiated", "too even"): 1,
+        ("ok", "valid"): 5,
+        ("ok", "too even"): 5,
+        ("ok", "replay: AutoTVM, 7 does not divide"): 1,
+        ("instantiation error", "too even"): 1,
     }
     text = page(device_coverage(tmp_path / "out"), RestCheck(6, 4, 3), found, per_task=100)
     assert "| one | 12 | 11 | 5 |" in text
     assert "- one, 6 without features or rejected: too even" in text
-    assert "| not instantiated | too even | 1 |" in text
+    assert "| instantiation error | too even | 1 |" in text
 
 
 def test_the_rest_is_what_ran_and_is_not_there(

@@ -6,13 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from cdmpp.compare.cell import CompareCell, fits_into, front, no_fit, ranked
+from cdmpp.compare.cell import CompareCell, front, no_fit, ranked
 from cdmpp.compare.page import comparison_page
 from cdmpp.compare.prices import Price
 from cdmpp.compare.run import asked_devices
 from cdmpp.compare.tables import groups, json_rows, notes, number, rows
 from cdmpp.compare.what_if import parse_scales, scaled
 from cdmpp.devices.registry import get_device
+from cdmpp.devices.spec import fits_into
 from cdmpp.errors import UsageError
 from cdmpp.report.page import page_html
 

@@ -38,7 +38,7 @@ def test_replay_equals_the_original(
     report = compare_golden([path], [shared(f"{folder}/network_info")])
     counts = report.counts
     assert counts["lines"] > 900 // every
-    assert f"lines replayed | {counts['lines']:,} of {counts['lines']:,} |" in page({name: report})
+    assert f"replayed, lines | {counts['lines']:,} of {counts['lines']:,} |" in page({name: report})
     assert counts["replayed"] == counts["structure_equal"] == counts["lines"]
     assert counts["float_ops_equal"] == counts["stores_matched"] > 3000 // every
     few = 2 if every > 1 else 0  # a sample may have more than its share

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from cdmpp.cli.shared.options import add_devices_option
+from cdmpp.cli.shared.options import add_devices_option, device_folders
 from cdmpp.devices.device_file import load_device_spec
 from cdmpp.devices.occupancy import (
     Occupancy,
@@ -21,7 +21,7 @@ from cdmpp.devices.of_run import run_spec, run_specs
 from cdmpp.devices.registry import get_device, load_aliases, load_registry
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.devices.tables import device_text, devices_markdown, devices_text
-from cdmpp.errors import DeviceError, UsageError
+from cdmpp.errors import UsageError
 
 
 def add_list_options(parser: argparse.ArgumentParser) -> None:
@@ -64,17 +64,13 @@ def add_occupancy_options(parser: argparse.ArgumentParser) -> None:
 
 def run_list(args: argparse.Namespace) -> int:
     """Runs `cdmpp device list`; returns the exit code."""
+    folders = device_folders(args.devices)
     if args.run_folder is not None:
         known = run_specs(args.run_folder)
     else:
-        missing = [folder for folder in args.devices if not folder.is_dir()]
-        if missing:
-            raise DeviceError(
-                f"--devices {missing[0]}: no such folder; expected one with device files (*.yaml)"
-            )
-        known = list(load_registry(args.devices).values())
+        known = list(load_registry(folders).values())
     devices = [spec for spec in known if args.kind in (None, spec.kind)]
-    names = _aliases_by_label(args.devices)
+    names = _aliases_by_label(folders)
     if args.json:
         print(json.dumps([_json_device(spec, names.get(spec.name, [])) for spec in devices]))
     elif args.markdown:
@@ -86,11 +82,12 @@ def run_list(args: argparse.Namespace) -> int:
 
 def run_show(args: argparse.Namespace) -> int:
     """Runs `cdmpp device show`; returns the exit code."""
+    folders = device_folders(args.devices)
     if args.run_folder is not None and args.name is not None:
         spec = run_spec(args.run_folder, args.name)
     else:
-        spec = _device(args.name, args.device_spec, args.devices, "give a NAME")
-    names = _aliases_by_label(args.devices).get(spec.name, [])
+        spec = _device(args.name, args.device_spec, folders, "give a NAME")
+    names = _aliases_by_label(folders).get(spec.name, [])
     if args.json:
         print(json.dumps(_json_device(spec, names)))
     else:
@@ -100,7 +97,9 @@ def run_show(args: argparse.Namespace) -> int:
 
 def run_occupancy(args: argparse.Namespace) -> int:
     """Runs `cdmpp device occupancy`; returns the exit code."""
-    spec = _device(args.device, args.device_spec, args.devices, "give --device NAME")
+    spec = _device(
+        args.device, args.device_spec, device_folders(args.devices), "give --device NAME"
+    )
     limits = device_occupancy_limits(spec)
     result = occupancy(
         limits,

@@ -7,7 +7,12 @@ import json
 from pathlib import Path
 
 from cdmpp.cli.networks.generate import add_drawing_options, networks_config
-from cdmpp.cli.shared.options import add_devices_option, add_force_option, add_output_options
+from cdmpp.cli.shared.options import (
+    add_devices_option,
+    add_force_option,
+    add_output_options,
+    device_folders,
+)
 from cdmpp.cli.shared.progress import campaign_progress
 from cdmpp.networks.campaign.run import measure_networks
 from cdmpp.networks.campaign.tables import write_tables
@@ -42,6 +47,8 @@ def run(args: argparse.Namespace) -> int:
         return 0
     config = networks_config(vars(args))
     with campaign_progress(is_quiet=args.json or args.quiet) as show:
-        report = measure_networks(config, args.out, device_folders=args.devices, on_progress=show)
+        report = measure_networks(
+            config, args.out, device_folders=device_folders(args.devices), on_progress=show
+        )
     print(json.dumps(report.to_json()) if args.json else report.summary())
     return 0

@@ -16,7 +16,12 @@ from cdmpp.cli.predict.program import print_programs
 from cdmpp.cli.predict.records import print_records
 from cdmpp.cli.predict.served import predict_served
 from cdmpp.cli.predict.text import ModelFacts, programs_of
-from cdmpp.cli.shared.options import add_device_spec_option, add_output_options, labels_of
+from cdmpp.cli.shared.options import (
+    add_device_spec_option,
+    add_output_options,
+    check_goes_with,
+    labels_of,
+)
 from cdmpp.errors import UsageError
 from cdmpp.networks.graph.factory import load_factory
 from cdmpp.pretrained import PRETRAINED
@@ -150,18 +155,16 @@ def _add_torch_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Runs the command; returns the exit code."""
-    given = [name for name in _TORCH_OPTIONS if getattr(args, name)]
-    if given and args.torch is None:
-        raise UsageError(f"--{given[0]} goes with --torch MODULE:FACTORY only; leave it out")
     is_network = args.torch is not None or args.network is not None
-    given = [name for name in _NETWORK_OPTIONS if getattr(args, name)]
-    if given and not is_network:
-        name = given[0].replace("_", "-")
-        raise UsageError(f"--{name} goes with --network or --torch only; leave it out")
-    if args.token_file and args.server is None:
-        raise UsageError("--token-file goes with --server only; leave it out")
-    if args.measured_on and args.records is None:
-        raise UsageError("--measured-on goes with --records only; leave it out")
+    values = vars(args)
+    check_goes_with(
+        "--torch MODULE:FACTORY", args.torch, **{name: values[name] for name in _TORCH_OPTIONS}
+    )
+    check_goes_with(
+        "--network or --torch", is_network, **{name: values[name] for name in _NETWORK_OPTIONS}
+    )
+    check_goes_with("--server", args.server, token_file=args.token_file)
+    check_goes_with("--records", args.records, measured_on=args.measured_on)
     output = {"as_json": args.json, "is_quiet": args.quiet}
     labels, descriptions = labels_of(args.device), args.device_spec or []
     if args.server is not None:

@@ -13,6 +13,7 @@ from cdmpp.cli.shared.options import (
     add_device_spec_option,
     add_force_option,
     add_output_options,
+    check_goes_with,
     labels_of,
 )
 from cdmpp.devices.registry import get_device
@@ -174,11 +175,17 @@ def run(args: argparse.Namespace) -> int:
     paths: list[Path] = args.files
     path, kind, labels = paths[0], one_kind(paths), labels_of(args.device)
     _check(path, kind, is_measured=args.measure, gap_file=args.calibrate_gap, walk=args.walk)
-    _check_parts(
-        path, kind, args.walk, iterations=args.iterations, save_overheads=args.save_overheads,
+    check_goes_with(
+        "a trace of torch.profiler", kind == "chrome", path,
+        iterations=args.iterations, save_overheads=args.save_overheads,
+    )  # fmt: skip
+    check_goes_with(
+        "tasks of Tenset", kind == "tenset", path,
         recorded=args.recorded, records_of=args.records_of, dataset=args.dataset,
-        overheads=args.overheads, pooled_overheads=args.pooled_overheads,
-        reproduce_defects=args.reproduce_defects,
+    )  # fmt: skip
+    check_goes_with(
+        "--walk", args.walk, path, overheads=args.overheads,
+        pooled_overheads=args.pooled_overheads, reproduce_defects=args.reproduce_defects,
     )  # fmt: skip
     if kind == "dlrm":
         _check_preset(labels, is_of_trace=args.save_overheads or args.statistics == "full")
@@ -259,19 +266,6 @@ def _check(
         raise UsageError(
             f"--walk {walk}: expected a trace of torch.profiler or a training preset, got {path}"
         )
-
-
-def _check_parts(path: Path, kind: Kind, walk: str | None, **options: object) -> None:
-    """Checks that each option that is given changes an answer."""
-    for name, value in options.items():
-        what, is_there = "--walk", bool(walk)
-        if name in ("iterations", "save_overheads"):
-            what, is_there = "a trace of torch.profiler", kind == "chrome"
-        elif name in ("recorded", "records_of", "dataset"):
-            what, is_there = "tasks of Tenset", kind == "tenset"
-        if value and not is_there:
-            option = name.replace("_", "-")
-            raise UsageError(f"--{option} goes with {what} only, got {path}; leave it out")
 
 
 def _check_preset(labels: list[str], *, is_of_trace: bool) -> None:

@@ -20,6 +20,7 @@ from cdmpp.cli.shared.options import (
     add_config_options,
     add_output_options,
     add_target_options,
+    device_folders,
 )
 from cdmpp.cli.shared.progress import progress
 from cdmpp.config import load_config
@@ -110,7 +111,7 @@ def run(args: argparse.Namespace) -> int:
     from tvm_helper.search.run import plan_search, run_search  # TVM takes a second
 
     is_quiet = args.json or args.quiet
-    plan = plan_search(options, device_folders=args.devices)
+    plan = plan_search(options, device_folders=device_folders(args.devices))
     if not is_quiet:
         print(plan_text(plan), flush=True)
     with _progress(is_quiet=is_quiet) as show:

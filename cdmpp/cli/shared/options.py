@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from cdmpp.errors import UsageError
+from cdmpp.errors import DeviceError, UsageError
 
 
 def add_output_options(parser: argparse.ArgumentParser) -> None:
@@ -142,6 +142,24 @@ def add_force_option(parser: argparse._ActionsContainer) -> None:
     )  # fmt: skip
 
 
+def check_goes_with(what: str, is_there: object, got: object = "", **options: object) -> None:
+    """Checks that each option that is given changes an answer.
+
+    Args:
+        what: what they go with, in words.
+        is_there: whether the command has it.
+        got: what it has instead.
+        options: name -> value; false = not given.
+
+    Raises:
+        UsageError: an option without what it goes with.
+    """
+    given = [name.replace("_", "-") for name, value in options.items() if value]
+    if given and not is_there:
+        instead = f", got {got}" if got else ""
+        raise UsageError(f"--{given[0]} goes with {what} only{instead}; leave it out")
+
+
 def add_devices_option(parser: argparse._ActionsContainer) -> None:
     """Adds --devices."""
     parser.add_argument(
@@ -152,6 +170,20 @@ def add_devices_option(parser: argparse._ActionsContainer) -> None:
         metavar="DIR",
         help="folder with device files of your own; may be repeated",
     )
+
+
+def device_folders(folders: list[Path]) -> list[Path]:
+    """Returns the folders of --devices, which are there.
+
+    Raises:
+        DeviceError: one is not.
+    """
+    for folder in folders:
+        if not folder.is_dir():
+            raise DeviceError(
+                f"--devices {folder}: no such folder; expected one with device files (*.yaml)"
+            )
+    return folders
 
 
 def add_profile_option(parser: argparse.ArgumentParser) -> None:
