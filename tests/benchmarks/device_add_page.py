@@ -12,6 +12,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from cdmpp.errors import CdmppError
 from cdmpp.files.atomic import sha256_file, write_text
 from cdmpp.files.places import package_folder
 from cdmpp.pretrained import DEFAULT
@@ -40,7 +41,10 @@ def main() -> None:
     parser.add_argument("run", type=Path)
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results")
     args = parser.parse_args()
-    curve = read_curve(args.run)
+    try:
+        curve = read_curve(args.run)
+    except CdmppError as error:
+        sys.exit(str(error))
     if curve["model"] != "pretrained" or not is_of_shipped(args.run):
         sys.exit(
             f"{args.run}: started from another model than the shipped one; add the device again"
