@@ -6,7 +6,6 @@ saw it. Writes metaschedule-a100.csv, .json and .md.
 
 - `KIND`: trained on the shipped GPU records (`data/ansor-gpu`) and the A100's other workloads.
 - `KIND, no A100`: trained on the former alone, so that the A100 is a device that nobody measured.
-- `--before RUN`: a model as it is, such as the shipped one of an earlier commit.
 """
 
 from __future__ import annotations
@@ -32,7 +31,6 @@ from cdmpp.files.atomic import make_folder, write_text
 from cdmpp.metrics import mean_and_interval, top_k_score
 from cdmpp.report.stamp import PROGRAMS, stamp, write_page
 from cdmpp.text import markdown_table, percent_text, seconds_text, tidy_csv
-from cdmpp.training.estimates import load_trained
 from cdmpp.training.options import TrainOptions
 from cdmpp.training.run import new_model
 from tests.paths import ROOT
@@ -57,7 +55,6 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--kinds", nargs="+", default=list(KINDS))
-    parser.add_argument("--before", type=Path, metavar="RUN")
     parser.add_argument("--cache", type=Path, default=Path("cache"))
     parser.add_argument("--work", type=Path, default=Path("runs") / NAME)
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results")
@@ -74,9 +71,6 @@ def main() -> int:
     for seed in args.seeds:
         for line, predicted_s in _predictions(a100, others, seed, args.kinds, args.work):
             lines.setdefault(line, {})[seed] = predicted_s
-    if args.before is not None:
-        model = load_trained(args.before).model
-        lines["shipped before"] = dict.fromkeys(args.seeds, model.predict(a100))
     lines["oracle-task-median"] = dict.fromkeys(args.seeds, oracle_task_median(a100))
     read = read_manifest(folders[0])
     _write(a100, lines, args, read)
@@ -237,9 +231,7 @@ def _page(
         "",
         f"Trained on the shipped records of V100, K80 and MI50 (at most {MOST_PROGRAMS:,} programs "
         "a device) and on the A100's other workloads; `no A100`: on the former alone, so that the "
-        "A100 is known by its description only; `shipped before`: the shipped model of an earlier "
-        "commit, which had seen many more programs, but none of an A100. best of k: latency of "
-        "the best program over that "
+        "A100 is known by its description only. best of k: latency of the best program over that "
         "of the best among the k predicted fastest, summed over workloads. Median ratio: predicted "
         "over measured. The oracle knows each workload's median; the constant is one latency.",
         "",
