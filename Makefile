@@ -126,7 +126,7 @@ attack: $(STAMP) ## mutated and hand-made data at every reader, resumable (hours
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz.attack --most $(ATTACK_CASES) --page docs/results
 
 TIMES ?= 50
-faults: $(STAMP) ## commands killed, ended, starved of disk, robbed of their folder, run twice; resumable (TIMES=2 of each kind is half an hour of one core): docs/results/faults.*
+faults: $(STAMP) ## commands killed, ended, starved of disk, robbed of their folder, run twice; resumable (TIMES=2 of each kind is a quarter of an hour of one core): docs/results/faults.*
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.faults.run --times $(TIMES) --page docs/results
 
 SERVE_SECONDS ?= 60
