@@ -51,7 +51,7 @@ def run(label: str, work: Path, fetched: str | None) -> None:
     kept = work / f"{name}.json"
     if kept.is_file():
         return
-    clone = work / ("clone-fetched" if fetched else "clone")
+    clone = work.resolve() / ("clone-fetched" if fetched else "clone")
     if not clone.is_dir():
         work.mkdir(parents=True, exist_ok=True)
         subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True)
