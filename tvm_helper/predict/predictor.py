@@ -34,7 +34,7 @@ from tvm_helper.predict.answers import Prediction, estimated, misfit, reads_no_c
 from tvm_helper.predict.explanation import explain
 from tvm_helper.predict.reading import Looks, features_of, look_at
 from tvm_helper.programs.gpu_code import gpu_launches
-from tvm_helper.programs.machine_code import code_of, is_target
+from tvm_helper.programs.machine_code import code_of, reads_code
 from tvm_helper.programs.network_tasks import NetworkTask
 from tvm_helper.programs.program_file import NamedProgram, read_programs
 from tvm_helper.programs.target import device_target
@@ -97,15 +97,16 @@ class Predictor:
             of_fastest: asked about the fastest of a task's measured programs.
         """
         code = self._reader(device)
-        if code is None or not self._compiles or device.name not in code.targets:
+        if code is None or not self._compiles:
             return False
         is_searched = code.searched == device.name
-        # Nothing has judged what is said of networks on GPUs.
-        is_unasked = is_searched or (code.searched is None and code.kind == "cpu")
+        # Nothing has judged what is said of networks on GPUs, and on CPUs that it has not learned
+        # from.
+        is_judged = code.searched is None and code.kind == "cpu" and device.name in code.targets
         return (
             (is_searched or not of_fastest)
-            and (self._must_compile or is_unasked)
-            and is_target(device_target(device), code.targets[device.name])
+            and (self._must_compile or is_searched or is_judged)
+            and reads_code(code.targets, device.name, device_target(device))
         )
 
     def _reader(self, device: DeviceSpec) -> CodeModel | None:

@@ -32,6 +32,8 @@ from cdmpp.training.run_folder import ModelCard
 from tvm_helper.featurise import featurise_records
 from tvm_helper.measure.records_code import compiled_columns, compiled_gpu_columns
 from tvm_helper.predict.answers import Prediction, estimated, misfit, reads_no_code
+from tvm_helper.programs.machine_code import reads_code
+from tvm_helper.programs.target import device_target
 
 
 @dataclass(frozen=True)
@@ -136,8 +138,8 @@ def predict_records(
     found = trained.estimate(samples)
     if compiles:
         assert tasks is not None
-        for reader in _readers(trained, asked):
-            code = _code(reader, tasks, asked)
+        for reader, targets in _readers(trained, asked):
+            code = _code(reader, targets, tasks, asked)
             found = trained.with_code(samples, found, code, kind=reader.kind)
     if elsewhere is not None:
         known_s = [np.nan if one.elsewhere_s is None else one.elsewhere_s for one in asked]
@@ -196,29 +198,42 @@ def record_programs(
     return found
 
 
-def _readers(trained: TrainedModel, asked: Sequence[AskedProgram]) -> list[CodeModel]:
-    """Returns what reads the machine code of programs.
+def _readers(
+    trained: TrainedModel, asked: Sequence[AskedProgram]
+) -> list[tuple[CodeModel, dict[str, str]]]:
+    """Returns what reads the machine code of programs, and label -> what its programs are compiled
+    for, of the devices whose code it reads.
 
     Raises:
         UsageError: nothing reads that of any.
     """
-    readers = trained.readers
-    names = {one.device.name for one in asked}
-    if all(names.isdisjoint(reader.targets) for reader in readers):
-        raise reads_no_code(trained, names)
-    return readers
+    devices = {one.device.name: one.device for one in asked}
+    found = [
+        (reader, {name: text for name, one in devices.items() if (text := _target(reader, one))})
+        for reader in trained.readers
+    ]
+    if not any(targets for _, targets in found):
+        raise reads_no_code(trained, devices)
+    return found
+
+
+def _target(reader: CodeModel, device: DeviceSpec) -> str | None:
+    if device.name in reader.targets:
+        return reader.targets[device.name]
+    target = device_target(device)
+    return str(target) if reads_code(reader.targets, device.name, target) else None
 
 
 def _code(
-    reader: CodeModel, tasks: TaskIndex, asked: Sequence[AskedProgram]
+    reader: CodeModel, targets: Mapping[str, str], tasks: TaskIndex, asked: Sequence[AskedProgram]
 ) -> NDArray[np.float32]:
     """Returns float32 [N, columns], the machine code of programs; NaN of those that do not compile
-    or whose device is none of the reader's.
+    or whose device has no target.
     """
     code = np.full((len(asked), len(CODE_LAYOUTS[reader.kind].names)), np.nan, np.float32)
     for place, one in enumerate(asked):
         workload_key, _, kind = one.task.rpartition("|")
-        task, target = tasks.find(workload_key, kind), reader.targets.get(one.device.name)
+        task, target = tasks.find(workload_key, kind), targets.get(one.device.name)
         if target is None or task is None or one.schedule is None:
             continue
         program = [(one.program_id, json.loads(one.schedule))]

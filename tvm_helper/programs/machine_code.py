@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from cdmpp.errors import ReplayError
@@ -38,3 +39,26 @@ def code_of_built(executable: Any) -> str:
 def is_target(target: Target, text: str) -> bool:
     """Returns whether a target is the one that a text (TVM's JSON) describes."""
     return str(target) == str(Target(json.loads(text)))
+
+
+def reads_code(targets: Mapping[str, str], label: str, target: Target) -> bool:
+    """Returns whether what has learned from the machine code of some devices reads that of a
+    device: one of these, compiled as theirs was, or another CPU of the same instructions, with
+    however many threads.
+
+    Args:
+        targets: label of each device that it learned from -> target, TVM's JSON.
+        label: of the device.
+        target: what its programs are compiled for.
+    """
+    if label in targets:
+        return is_target(target, targets[label])
+    own = _instructions(target)
+    known = [_instructions(Target(json.loads(text))) for text in targets.values()]
+    return own["kind"] == "llvm" and own in known
+
+
+def _instructions(target: Target) -> dict[str, Any]:
+    """Returns what of a target says which instructions code may have."""
+    options = json.loads(str(target))
+    return {name: options.get(name) for name in ("kind", "mcpu", "mtriple", "mattr")}

@@ -12,7 +12,7 @@ from cdmpp.errors import UsageError
 from cdmpp.training.asked_device import asked_device
 from cdmpp.training.estimates import TrainedModel
 from tvm_helper.cost_model.module_scores import module_samples
-from tvm_helper.programs.machine_code import is_target
+from tvm_helper.programs.machine_code import reads_code
 
 FloatArray = NDArray[np.float64]
 
@@ -20,10 +20,17 @@ FloatArray = NDArray[np.float64]
 class Verifier:
     """A trained model that counts in the machine code of programs.
 
+    Of a device that it has not learned from, it reads code of the instructions that it knows from
+    others: which of a task's programs is faster does not change much from one to the other
+    (`docs/results/search-elsewhere.md`).
+
     Args:
         trained: the model, with its model of machine code.
         device: label of what measures.
         target: what the programs are compiled for.
+
+    Attributes:
+        is_new_device: whether the model has learned from code of other devices only.
 
     Raises:
         UsageError: the model does not read the machine code of the device and target.
@@ -32,7 +39,8 @@ class Verifier:
     def __init__(self, trained: TrainedModel, device: str, target: Any) -> None:
         code = trained.code
         known = {} if code is None else code.targets
-        if device not in known or not is_target(target, known[device]):
+        self.is_new_device = device not in known
+        if not reads_code(known, device, target):
             can = ", ".join(f"{label} for {text}" for label, text in known.items()) or "no device"
             raise UsageError(
                 f"verify: the model reads the machine code of {can}, not of {device} for {target}; "

@@ -135,6 +135,11 @@ def plan_text(plan: SearchPlan) -> str:
     size = plan.options.round_size(len(tasks))
     drafted = f", the best of {plan.options.verify * size} that are built" if plan.verifier else ""
     lines.append(f"{plan.options.trials} trials in all, {size} a round{drafted}")
+    if plan.verifier and plan.verifier.is_new_device:
+        lines.append(
+            f"nobody measured {plan.options.device}: which of the built are run is said by what "
+            "other CPUs took for the same instructions"
+        )
     if plan.options.trials < len(tasks):
         without = len(tasks) - plan.options.trials
         lines.append(f"too few trials: at least {without} tasks keep their first valid sample")

@@ -39,6 +39,9 @@ FOLDERS: Mapping[CodeKind, str] = MappingProxyType({"cpu": FOLDER, "gpu": f"{FOL
 FORMAT = 5
 #: The fastest of fewer measured programs is taken for any of them.
 LEAST_MEASURED = 8
+#: Shares of trees and perceptron for a device that they have not learned from: of what lies beyond
+#: the known devices a perceptron says anything (chips left out, `docs/lab/experiments.md`).
+NEW_DEVICE_SHARES = (0.5, 0.0)
 
 _TREES, _NET, _FACTS = "trees.ubj.xz", "perceptron.safetensors", "machine_code.json"
 _TENTHS = 10
@@ -286,19 +289,28 @@ class CodeModel:
         self.fastest_errors = self._judged(test, are_fastest=True)
 
     def estimate(
-        self, rows: CodeRows, *, are_fastest: bool = False
+        self,
+        rows: CodeRows,
+        *,
+        are_fastest: bool = False,
+        is_new_device: NDArray[np.bool_] | None = None,
     ) -> tuple[FloatArray, FloatArray]:
         """Returns float64 [N] and float64 [N], the logarithm of the predicted seconds and the half
         width of its interval.
 
         Args:
             are_fastest: whether each is the fastest of many measured programs of its task.
+            is_new_device: bool [N], whether the device of each is none of `targets`, so that
+                `NEW_DEVICE_SHARES` count; None = of none.
         """
         parts = self.parts_log_s(rows)
+        new = _mixed(NEW_DEVICE_SHARES, parts, rows.model_log_s)
 
         def said(known: CodeCalibration) -> tuple[FloatArray, FloatArray]:
             shares = (known.trees, known.perceptron)
             log_s = _mixed(shares, parts, rows.model_log_s) + known.shift
+            if is_new_device is not None:
+                log_s = np.where(is_new_device, new, log_s)
             return log_s, known.widths.half_width(log_s, rows.kind)
 
         if are_fastest:

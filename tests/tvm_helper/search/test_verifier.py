@@ -75,13 +75,31 @@ def test_programs_without_code_or_features_come_last(trained: TrainedModel) -> N
 
 @pytest.mark.parametrize(
     ("device", "target"),
-    [("epyc-avx512-1c", _TARGET.tvm_target()), (DEVICE, Target({"kind": "llvm", "num-cores": 1}))],
+    [
+        ("epyc-avx512-1c", Target({"kind": "llvm", "mcpu": "skylake-avx512", "num-cores": 1})),
+        ("graviton3", Target({"kind": "llvm", "mtriple": "aarch64-linux-gnu"})),
+        (DEVICE, Target({"kind": "llvm", "num-cores": 1})),
+        (DEVICE, Target({"kind": "llvm", "mcpu": "core-avx2", "num-cores": 2})),
+    ],
 )
-def test_another_device_or_target_is_refused(
+def test_other_instructions_or_another_target_of_the_device_are_refused(
     device: str, target: Any, trained: TrainedModel
 ) -> None:
     with pytest.raises(UsageError, match=f"of {DEVICE} for .*, not of {device} for "):
         Verifier(trained, device, target)
+
+
+def test_another_cpu_of_the_same_instructions_is_read(trained: TrainedModel) -> None:
+    other = Target({"kind": "llvm", "mcpu": "core-avx2", "num-cores": 8})
+    verifier = Verifier(trained, "ryzen-3700x", other)
+    assert verifier.is_new_device
+    assert not Verifier(trained, DEVICE, _TARGET.tvm_target()).is_new_device
+    (module,) = [one.mod for one in sample_schedules(matmul(32), "llvm", 1, seed=0)]
+    slow, fast = np.full((2, WIDTH), 0.5)
+    column = MACHINE_CODE_NAMES.index("cycles")
+    slow[column], fast[column] = 1.0, 0.0
+    found = verifier.latency_s([module, module], [slow.tolist(), fast.tolist()])
+    assert found[1] < found[0]
 
 
 def test_a_model_without_one_is_refused(run_folder: Path) -> None:
