@@ -15,9 +15,10 @@ from cdmpp.cli.shared.options import (
     command_line,
 )
 from cdmpp.cli.shared.progress import training_progress
-from cdmpp.cli.shared.samples import given_data, samples_of
+from cdmpp.cli.shared.samples import dataset_of, given_data
 from cdmpp.cli.shared.tables import print_metric_tables
 from cdmpp.config import dump_text, load_config
+from cdmpp.datasets.extraction.machine_code import read_machine_code
 from cdmpp.errors import UsageError
 from cdmpp.pretrained import model_folder
 from cdmpp.report.run_report import run_tables, write_run_report
@@ -102,12 +103,15 @@ def run(args: argparse.Namespace) -> int:
     run_dir = args.out or Path("runs") / run_name(options)
     check_run_folder(run_dir, dump_text(options))
     labels = (*options.devices, options.measured_on) if options.measured_on else options.devices
-    samples = samples_of(
+    dataset = dataset_of(
         options.dataset, labels, cache_dir=args.cache, network_info=args.network_info,
         jobs=args.jobs, may_install=not args.no_install, is_quiet=args.json or args.quiet,
     )  # fmt: skip
     with training_progress(is_quiet=args.json or args.quiet) as progress:
-        result, budget = finetune_run(options, samples, run_dir, on_progress=progress)
+        result, budget = finetune_run(
+            options, dataset.samples, run_dir, code=read_machine_code(dataset.folder),
+            on_progress=progress,
+        )  # fmt: skip
     report = write_run_report(result, command=command_line())
     if args.json:
         values = {"run": str(run_dir), "report": str(report), **result.metrics}

@@ -143,6 +143,11 @@ def _sentences(curve: Mapping[str, Any]) -> list[str]:
     if finals:
         final = max(finals, key=lambda detail: detail["tasks"])
         found.append(f"Kept of the pre-trained start: {SAYS[final['kept']]} ({final['why']}).")
+    if curve.get("compiled"):
+        found.append(
+            "With the machine code of the programs (`cdmpp predict --machine-code`): "
+            f"{_cell(curve['compiled'])}."
+        )
     interval = curve["interval"]
     if interval["coverage"] is not None:
         found.append(

@@ -119,10 +119,7 @@ class TrainedModel:
         if len(known) == 0:
             return found
         rows = CodeRows.of(samples.take(known), code[known], found.latency_s[known], kind=kind)
-        is_new = np.array([spec.name not in reader.targets for spec in samples.devices], bool)
-        log_s, half_width = reader.estimate(
-            rows, are_fastest=are_fastest, is_new_device=is_new[samples.device[known]]
-        )
+        log_s, half_width = reader.estimate(rows, are_fastest=are_fastest)
         strange = found.out_of_distribution
         factor = 1.0 if strange is None else np.where(strange[known], STRANGE_FACTOR, 1.0)
         half_width = factor * half_width

@@ -14,7 +14,7 @@ from cdmpp.datasets.cache import load_samples
 from cdmpp.datasets.extraction.machine_code import MachineCode, read_machine_code
 from cdmpp.datasets.samples import Samples
 from cdmpp.errors import DataError, UsageError
-from cdmpp.features.code_layout import CODE_LAYOUTS, CodeKind
+from cdmpp.features.code_layout import CodeKind
 from cdmpp.training.estimates import TrainedModel, load_trained
 from cdmpp.training.machine_code.cold_memory import (
     KernelInNetwork,
@@ -22,6 +22,7 @@ from cdmpp.training.machine_code.cold_memory import (
     network_widths,
     read_in_network,
 )
+from cdmpp.training.machine_code.known import code_columns, has_code
 from cdmpp.training.machine_code.model import LEAST_MEASURED, CodeModel, CodeRows, check_fastest
 from cdmpp.training.machine_code.widths import CodeWidths
 from cdmpp.training.run_folder import task_digest
@@ -132,7 +133,7 @@ class _Parts:
         is_wanted = np.ones(len(everything), bool) if chosen is None else chosen(everything)
         for code in tables:
             self.kinds.add(code.kind)
-            is_known = is_wanted & _compiled(everything, code)
+            is_known = is_wanted & has_code(everything, code)
             samples, part = everything.take(is_known), part_of[is_known]
             for place in np.unique(samples.device):
                 label = samples.devices[place].name
@@ -184,14 +185,6 @@ def _in_network(folders: Sequence[Path], cache_dir: Path) -> tuple[float, CodeWi
     )
 
 
-def _compiled(samples: Samples, code: MachineCode) -> NDArray[np.bool_]:
-    """Returns which programs were compiled for the device that they were measured on."""
-    has_code = np.array([one.name in code.targets for one in samples.devices], bool)
-    names = samples.programs.program_id[samples.program]
-    is_compiled = np.array([str(name) in code.columns for name in names], bool)
-    return np.asarray(is_compiled & has_code[samples.device], bool)
-
-
 def _part(trained: TrainedModel, task: str) -> str:
     digest = task_digest(task)
     if digest in trained.card.training_tasks:
@@ -200,9 +193,5 @@ def _part(trained: TrainedModel, task: str) -> str:
 
 
 def _rows(trained: TrainedModel, samples: Samples, code: MachineCode) -> CodeRows:
-    names = [str(name) for name in samples.programs.program_id[samples.program]]
-    width = len(CODE_LAYOUTS[code.kind].names)
-    columns = np.array([code.columns[name] for name in names], np.float32)
-    return CodeRows.of(
-        samples, columns.reshape(len(names), width), trained.model.predict(samples), kind=code.kind
-    )
+    columns = code_columns(samples, code)
+    return CodeRows.of(samples, columns, trained.model.predict(samples), kind=code.kind)

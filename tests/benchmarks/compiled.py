@@ -22,9 +22,11 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from cdmpp.conformal import owner_means
+from cdmpp.datasets.budget import of_tasks
 from cdmpp.datasets.cache import load_samples
-from cdmpp.datasets.extraction.machine_code import read_machine_code
+from cdmpp.datasets.extraction.machine_code import MachineCode, read_machine_code
 from cdmpp.datasets.samples import Samples
+from cdmpp.datasets.sampling import choose_tasks, untouched_tasks
 from cdmpp.datasets.selection import of_devices
 from cdmpp.datasets.splits import split
 from cdmpp.files.atomic import write_columns
@@ -33,13 +35,18 @@ from cdmpp.models.ensemble import EnsembleCostModel
 from cdmpp.models.parts.labels import least_mape_factor
 from cdmpp.report.stamp import COMPILED, stamp, write_page
 from cdmpp.text import markdown_table, percent_text
-from cdmpp.training.estimates import STRANGE_FACTOR, TrainedModel
+from cdmpp.training.estimates import STRANGE_FACTOR, TrainedModel, load_trained
+from cdmpp.training.finetune.adapt import adapt, comparable
+from cdmpp.training.finetune.adapted_code import adapted_code
+from cdmpp.training.finetune.one_factor import as_device, fit_one_factor, with_devices
+from cdmpp.training.machine_code.known import code_columns
 from cdmpp.training.machine_code.model import CodeModel, CodeRows
+from tests.benchmarks.adapting import TUNING
 from tests.benchmarks.measured_elsewhere import FRACTIONS, PASSES, SEEDS, trained_in
 from tests.paths import ROOT
 from tvm_helper.extract import extracted_folder
 
-_FILE = "compiled.parquet"
+_FILE, _ADAPTED_FILE = "compiled.parquet", "adapted.parquet"
 LINES = {
     "constant": "one latency for everything (median)",
     "oracle": "the median of the program's own task and device (known only afterwards)",
@@ -57,6 +64,14 @@ LINES = {
 _BASE = "model"
 #: First word of the labels of a chip -> its name.
 CHIPS = {"xeon": "Xeon", "epyc": "EPYC"}
+#: The one that a model of the other is adapted to: more tasks are left that were in no part.
+NEW_CHIP = "xeon"
+ADAPTED_TASKS = 10
+ADAPTED_LINES = {
+    "one_factor": "one factor (the nearest known device)",
+    "model": "the adapted model, nothing compiled",
+    "compiled": "the adapted model, compiled",
+}
 LEFT_OUT_LINES = {
     **{name: LINES[name] for name in ("constant", "oracle", "core", "model")},
     "model_factor": "the same, times the factor that fits these very programs best",
@@ -79,6 +94,7 @@ def main() -> None:
             run(samples, code, seed, args.work / f"seed-{seed}")
             for chip in CHIPS:
                 left_out(samples, code, seed, chip, args.work / f"without-{chip}-{seed}")
+            adapted(samples, code, seed, args.work / f"without-{NEW_CHIP}-{seed}")
     page(args.work)
 
 
@@ -101,13 +117,63 @@ def left_out(samples: Samples, code: Code, seed: int, chip: str, folder: Path) -
     """Trains on the other chip, and predicts what this one has measured of other tasks."""
     if (folder / _FILE).is_file():
         return
+    trained, own, asked = _without(samples, chip, folder, seed)
+    _predict(folder / _FILE, trained, own, asked, code, seed)
+
+
+def adapted(samples: Samples, code: Code, seed: int, folder: Path) -> None:
+    """Adapts the model of the other chip to some tasks of each label of this one, and predicts its
+    others.
+    """
+    if (folder / _ADAPTED_FILE).is_file():
+        return
+    _, _, asked = _without(samples, NEW_CHIP, folder, seed)
+    trained = load_trained(folder, with_code=True)
+    assert trained.code is not None
+    columns: list[dict[str, NDArray[Any]]] = []
+    for label in sorted({asked.devices[index].name for index in np.unique(asked.device)}):
+        own = of_devices(asked, [label])
+        tasks = choose_tasks(own, ADAPTED_TASKS, seed=seed)
+        budget, test = of_tasks(own, tasks), of_tasks(own, untouched_tasks(own, tasks))
+        found = adapt(trained.model, budget, trained.card.devices, options=TUNING, seed=seed)
+        assert found.held_out is not None
+        table = MachineCode({label: "{}"}, dict(code[label]))
+        held_out_s = found.held_out_s[found.choice.kept]
+        reader = adapted_code(trained.code, [table], found.held_out, held_out_s)
+        assert reader is not None
+        kept_s = found.model.predict(test)
+        log_s, half_width = reader.estimate(CodeRows.of(test, code_columns(test, table), kept_s))
+        known = trained.card.devices
+        nearest, factor = fit_one_factor(
+            trained.model, with_devices(budget, known), comparable(budget, known)
+        )
+        there = as_device(with_devices(test, known), nearest)
+        columns.append({
+            "task": np.asarray(test.programs.tasks, object)[test.task_id],
+            "device": np.full(len(test), label, object), "measured_s": test.latency_s,
+            "one_factor": factor * trained.model.predict(there), "model": kept_s,
+            "compiled": np.exp(log_s), "low_s": np.exp(log_s - half_width),
+            "high_s": np.exp(log_s + half_width),
+        })  # fmt: skip
+    write_columns(
+        folder / _ADAPTED_FILE,
+        {name: np.concatenate([one[name] for one in columns]) for name in columns[0]},
+    )
+
+
+def _without(
+    samples: Samples, chip: str, folder: Path, seed: int
+) -> tuple[TrainedModel, list[Samples], Samples]:
+    """Returns an ensemble of the other chip, its parts, and what this chip has measured of tasks
+    that are in no training or validation part.
+    """
     labels = {spec.name for spec in samples.devices}
     own_labels = {label for label in labels if label.startswith(chip)}
     trained, own = _trained_in(folder, of_devices(samples, labels - own_labels), seed)
     met = {task for part in own[:2] for task in part.programs.tasks[np.unique(part.task_id)]}
     asked = of_devices(samples, own_labels)
     is_new = np.array([task not in met for task in asked.programs.tasks], bool)
-    _predict(folder / _FILE, trained, own, asked.take(is_new[asked.task_id]), code, seed)
+    return trained, own, asked.take(is_new[asked.task_id])
 
 
 def _trained_in(folder: Path, samples: Samples, seed: int) -> tuple[TrainedModel, list[Samples]]:
@@ -137,9 +203,10 @@ def _predict(
     )
     schema = dict(asked.programs.feature_schema)
     found = CodeModel.fit(
-        (train, validation, known_test), targets=dict.fromkeys(code, "{}"), feature_schema=schema,
-        seed=seed,
+        (train, validation, known_test), feature_schema=schema, seed=seed,
+        targets={spec.name: "{}" for spec in trained.card.devices},
     )  # fmt: skip
+    found.save(file.parent)
     trees, perceptron = found.parts_log_s(test)
     measured_s = asked.latency_s
     device = np.array([one.name for one in asked.devices], object)[asked.device]
@@ -148,7 +215,7 @@ def _predict(
     own_median = np.array([np.median(measured_s[owner == one]) for one in range(owner.max() + 1)])
     trained_on = {spec.name for spec in trained.card.devices}
     is_new = np.array([name not in trained_on for name in device], bool)
-    log_s, half_width = found.estimate(test, is_new_device=is_new)
+    log_s, half_width = found.estimate(test)
     half_width = np.where(is_new, STRANGE_FACTOR, 1.0) * half_width
     least = least_mape_factor(np.exp(found.estimate(validation)[0]), own[1].latency_s)
     model = trained.model
@@ -206,6 +273,13 @@ def page(work: Path) -> None:
             name=name, other=other, table=table, inside=_spread(inside), n=_counts(left),
             tasks=_task_counts(left),
         ))  # fmt: skip
+    new = [_read(work / f"without-{NEW_CHIP}-{seed}" / _ADAPTED_FILE) for seed in SEEDS]
+    table, values = _lines(new, ADAPTED_LINES)
+    facts["adapted"] = {"interval_coverage": _inside(new), "lines": values}
+    texts.append(_ADAPTED.format(
+        count=ADAPTED_TASKS, name=CHIPS[NEW_CHIP], table=table, n=_counts(new),
+        inside=_spread(facts["adapted"]["interval_coverage"]), tasks=_task_counts(new),
+    ))  # fmt: skip
     out = ROOT / "docs" / "results"
     found = stamp("python -m tests.benchmarks.compiled run", schemas=COMPILED)
     write_page(out, "compiled", _BETWEEN.join([texts[0], "".join(texts[1:])]), facts, found)
@@ -320,6 +394,19 @@ _LEFT_OUT = """
 {table}
 
 In the 90 % interval of the compiled tier: {inside} of the programs. {n} programs of {tasks} tasks.
+"""
+
+_ADAPTED = """
+### {count} tasks of the {name} measured
+
+`cdmpp device add` and `cdmpp finetune --budget {count}tasks`: the model of the other chip is
+adapted to {count} tasks of each label, chosen by k-means, and judged on the others. With the
+machine code of the measured programs what reads it is adapted too (its shares, one factor, its
+intervals). Last column: over the adapted model, nothing compiled.
+
+{table}
+
+In the 90 % interval of the last line: {inside} of the programs. {n} programs of {tasks} tasks.
 """
 
 

@@ -12,11 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cdmpp.datasets.budget import hold_out, of_tasks
+from cdmpp.datasets.extraction.machine_code import MachineCode
 from cdmpp.datasets.samples import Samples
 from cdmpp.files.atomic import make_folder, read_json, write_json
 from cdmpp.models.base import CostModel
 from cdmpp.nn.loop.progress import RunProgress
 from cdmpp.training.finetune.adapt import Adapted, adapt, comparable
+from cdmpp.training.finetune.adapted_code import save_adapted_code
 from cdmpp.training.finetune.one_factor import as_device, fit_one_factor, with_devices
 from cdmpp.training.finetune.options import FinetuneOptions
 from cdmpp.training.options import TrainOptions
@@ -50,6 +52,7 @@ class Fits:
         order: int64, tasks of `learn`, best first.
         test: measured samples of the tasks that judge.
         seed: of the training.
+        code: machine code of the measured programs, where it is known.
     """
 
     folder: Path
@@ -60,6 +63,7 @@ class Fits:
     order: NDArray[np.int64]
     test: Samples
     seed: int
+    code: tuple[MachineCode, ...] = ()
 
     def train(self, count: int) -> Samples:
         """Returns the samples of the first tasks."""
@@ -191,3 +195,4 @@ def _save(fits: Fits, adapted: Adapted, split: dict[str, Any], versions: dict[st
         validation_s=adapted.held_out_s[adapted.choice.kept],
         base_tasks=TrainingTasks.load(fits.model_dir),
     )  # fmt: skip
+    save_adapted_code(fits.folder, fits.model_dir, fits.code, adapted)

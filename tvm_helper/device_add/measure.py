@@ -32,14 +32,24 @@ class _TimeIsUpError(Exception):
 
 
 def measure_options(
-    name: str, target: MeasureTarget, *, dataset: str, per_task: int, seed: int
+    name: str,
+    target: MeasureTarget,
+    *,
+    dataset: str,
+    per_task: int,
+    seed: int,
+    machine_code: bool = False,
 ) -> MeasureOptions:
-    """Returns the campaign of a device that is added: short timings, many programs."""
+    """Returns the campaign of a device that is added: short timings, many programs.
+
+    Args:
+        machine_code: whether the columns of what is built are kept too.
+    """
     return MeasureOptions(
         device=name, threads=target.threads, replay=(dataset,), per_task=per_task, seed=seed,
         build_jobs=max(1, min(_MOST_BUILD_JOBS, allowed_cpus() or 1)), batch=_BATCH,
         build_timeout_s=60.0, run_timeout_s=30.0,
-        timing=TimingOptions(max_repeats=10, spread=0.03, budget_s=1.0),
+        timing=TimingOptions(max_repeats=10, spread=0.03, budget_s=1.0), machine_code=machine_code,
     )  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from cdmpp.config import dump_text
 from cdmpp.datasets.budget import of_tasks
 from cdmpp.datasets.cache import load_samples
+from cdmpp.datasets.extraction.machine_code import read_machine_code
 from cdmpp.datasets.judge import judge_in_detail, oracle_task_median
 from cdmpp.datasets.samples import Samples
 from cdmpp.datasets.tenset.folder import default_dataset_dir, find_devices
@@ -26,7 +27,9 @@ from cdmpp.nn.loop.progress import TrainProgress
 from cdmpp.pretrained import model_folder
 from cdmpp.processes.campaign import CampaignProgress, campaign_folder
 from cdmpp.training.estimates import load_trained
-from cdmpp.training.finetune.run import FINE_TUNED
+from cdmpp.training.finetune.adapted_code import compiled_s
+from cdmpp.training.finetune.run import COMPILED, FINE_TUNED
+from cdmpp.training.machine_code.model import FOLDERS
 from cdmpp.training.run import ORACLE, RunResult, claim_run_folder
 from cdmpp.training.run_folder import load_model, run_metrics, split_facts, write_predictions
 from cdmpp.training.uncertainty.calibration import add_interval_metrics
@@ -115,7 +118,8 @@ def add_device(
     site = site or Site()
     show = on_progress or _ignore
     find_devices(Path(options.dataset) if options.dataset else default_dataset_dir())
-    model, card = load_model(model_folder(options.from_run))
+    model_dir = model_folder(options.from_run)
+    model, card = load_model(model_dir)
     with campaign_folder(folder, what="run folder"):
         if (folder / _CONFIG_FILE).is_file():
             claim_run_folder(folder, dump_text(options))
@@ -130,7 +134,8 @@ def add_device(
         with clock.part("choose"):
             plan = _plan(options, samples_of, folder, card, target, clock, show)
         with clock.part("measure"):
-            _measure(options, folder, plan, spec, target, clock, show, site)
+            reads_code = target.kind == "llvm" and (model_dir / FOLDERS["cpu"]).is_dir()
+            _measure(options, folder, plan, spec, target, clock, show, site, reads_code=reads_code)
         samples = _measured_samples(folder, spec)
         learn, order = _of_names(samples, plan.learn)
         test, judging = _of_names(samples, plan.test)
@@ -142,8 +147,9 @@ def add_device(
                 f"{folder / MEASUREMENTS}"
             )
         fits = Fits(
-            folder, model, card, model_folder(options.from_run), learn, order, test, options.seed
-        )
+            folder, model, card, model_dir, learn, order, test, options.seed,
+            read_machine_code(folder / MEASUREMENTS),
+        )  # fmt: skip
         with clock.part("fit"):
             points, details = _fit(fits, options, clock, show)
         return _finish(fits, options, spec, target, points, details, clock)
@@ -194,6 +200,8 @@ def _measure(
     clock: StepClock,
     show: AddProgress,
     site: Site,
+    *,
+    reads_code: bool,
 ) -> None:
     place = folder / MEASUREMENTS
     done = clock.notes.get("measured")
@@ -206,7 +214,7 @@ def _measure(
     )
     settings = measure_options(
         options.name, target, dataset=options.dataset or str(default_dataset_dir()),
-        per_task=options.per_task, seed=options.seed,
+        per_task=options.per_task, seed=options.seed, machine_code=reads_code,
     )  # fmt: skip
     until = options.measure_until_s
 
@@ -299,7 +307,7 @@ def _finish(
 ) -> tuple[RunResult, dict[str, Any]]:
     """Judges once, writes metrics.json, predictions.parquet and curve.json."""
     folder, test, most = fits.folder, fits.test, len(fits.order)
-    trained = load_trained(folder)
+    trained = load_trained(folder, with_code=True)
     estimates = trained.estimate(test, latency_s=points[PRETRAINED, most])
     names = {
         (PRETRAINED, most): FINE_TUNED, (PRETRAINED, 0): "zero-shot",
@@ -307,6 +315,8 @@ def _finish(
         (TREES, most): "trees on the budget",
     }  # fmt: skip
     predicted_s = {name: points[key] for key, name in names.items() if key in points}
+    if trained.code is not None:
+        predicted_s[COMPILED] = compiled_s(trained, test, fits.code)
     predicted_s[ORACLE] = oracle_task_median(test)
     lines = {name: judge_in_detail(test, values) for name, values in predicted_s.items()}
     add_interval_metrics(lines[FINE_TUNED], test, estimates.low_s, estimates.high_s)
@@ -345,6 +355,7 @@ def _finish(
             for name, part in (("learn", fits.learn), ("test", test))
         },
         "rows": rows,
+        "compiled": judged(test, predicted_s[COMPILED]) if COMPILED in predicted_s else None,
         "oracle": judged(test, predicted_s[ORACLE]),
         "knee": {"tasks": knee(errors), "rule": KNEE_RULE},
         "interval": {

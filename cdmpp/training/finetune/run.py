@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 
 from cdmpp.config import dump_text
 from cdmpp.datasets.budget import hold_out, of_tasks
+from cdmpp.datasets.extraction.machine_code import MachineCode
 from cdmpp.datasets.judge import judge_in_detail, oracle_task_median
 from cdmpp.datasets.samples import Samples
 from cdmpp.datasets.sampling import SamplingMethod, choose_tasks, untouched_tasks, workload_count
@@ -24,6 +26,7 @@ from cdmpp.nn.loop.progress import RunProgress
 from cdmpp.pretrained import model_folder
 from cdmpp.training.estimates import load_trained
 from cdmpp.training.finetune.adapt import Adapted, adapt
+from cdmpp.training.finetune.adapted_code import compiled_s, save_adapted_code
 from cdmpp.training.finetune.elsewhere import Elsewhere, times_elsewhere
 from cdmpp.training.finetune.few_shot import tunable
 from cdmpp.training.finetune.one_factor import as_device, fit_one_factor, with_devices
@@ -46,6 +49,7 @@ from cdmpp.training.transfer import Transfer
 from cdmpp.training.uncertainty.strangers import TrainingTasks
 
 FINE_TUNED = "fine-tuned"
+COMPILED = f"{FINE_TUNED}, machine code known"
 ZERO_SHOT = "zero-shot"
 ONE_FACTOR = "one-factor"
 SCRATCH = "from scratch"
@@ -154,6 +158,7 @@ def finetune_run(
     samples: Samples,
     run_dir: Path,
     *,
+    code: Sequence[MachineCode] = (),
     on_progress: RunProgress | None = None,
 ) -> tuple[RunResult, Budget]:
     """Chooses the budget, adapts the model, judges it once on the other tasks and writes the run
@@ -161,6 +166,7 @@ def finetune_run(
 
     Args:
         samples: measurements of the target devices, and of `measured_on`.
+        code: machine code of the same programs: what reads it beside the model is adapted too.
 
     Raises:
         UsageError: the folder holds another run, the budget does not fit, the model's kind
@@ -203,6 +209,7 @@ def finetune_run(
     )
     training_s = time.perf_counter() - started
     card = _save(result, run_dir, options, card, budget, elsewhere)
+    reads_code = save_adapted_code(run_dir, model_folder(options.from_run), code, result)
     labels = tuple(spec.name for spec in trained_on)
     nearest, factor = fit_one_factor(model, with_devices(budget.train, trained_on), labels)
     started = time.perf_counter()
@@ -214,6 +221,9 @@ def finetune_run(
         if elsewhere is not None and card.transfer is not None and card.transfer.pairs:
             line = f"{FINE_TUNED}, {elsewhere.device.name} known"
             predicted_s[line] = elsewhere.counted_in(load_trained(run_dir), test)
+        if reads_code:
+            trained = load_trained(run_dir, with_code=True)
+            predicted_s[COMPILED] = compiled_s(trained, test, code)
     else:
         assert result.held_out is not None
         test, held_out_s = result.held_out, result.held_out_s

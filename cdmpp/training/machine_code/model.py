@@ -9,6 +9,7 @@ measured programs is faster than it looks: what is said of it has shares of its 
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -72,6 +73,7 @@ class CodeRows:
         task: str [N].
         kind: str [N], kind of the operator.
         is_record: bool [N], whether it is of a measure record (Ansor's schedules), not of a module.
+        device: str [N], label of its device.
     """
 
     columns: NDArray[np.float32]
@@ -81,6 +83,7 @@ class CodeRows:
     task: NDArray[np.str_]
     kind: NDArray[np.str_]
     is_record: NDArray[np.bool_]
+    device: NDArray[np.str_]
 
     @classmethod
     def of(
@@ -116,6 +119,7 @@ class CodeRows:
             np.asarray(programs.tasks, np.str_)[samples.task_id],
             operator_kinds(samples).astype(np.str_),
             np.diff(programs.schedule_offset)[rows] > 0,
+            np.array([one.name for one in samples.devices], np.str_)[samples.device],
         )
 
     @classmethod
@@ -129,6 +133,7 @@ class CodeRows:
             np.concatenate([part.task for part in parts]),
             np.concatenate([part.kind for part in parts]),
             np.concatenate([part.is_record for part in parts]),
+            np.concatenate([part.device for part in parts]),
         )
 
     def take(self, where: NDArray[np.bool_]) -> CodeRows:
@@ -136,6 +141,7 @@ class CodeRows:
         return CodeRows(
             self.columns[where], self.core_log_s[where], self.model_log_s[where],
             self.log_s[where], self.task[where], self.kind[where], self.is_record[where],
+            self.device[where],
         )  # fmt: skip
 
     def __len__(self) -> int:
@@ -200,6 +206,7 @@ class CodeModel:
         feature_schema: versions of the leaf columns.
         calibration: see there; of programs that are no measure records, where there are both kinds.
         of_records: the calibration of measure records, None where there are not both.
+        of_device: label of each device that it was adapted to -> its calibration.
         errors: on the test part.
         fastest: the calibration for the fastest of at least `LEAST_MEASURED` measured programs of a
             task; None where no search has taught it.
@@ -226,6 +233,7 @@ class CodeModel:
         self.searched: str | None = None
         self.calibration, self.errors = calibration, errors
         self.of_records: CodeCalibration | None = None
+        self.of_device: dict[str, CodeCalibration] = {}
         self.record_errors: CodeErrors | None = None
         self.fastest: CodeCalibration | None = None
         self.fastest_errors: CodeErrors | None = None
@@ -288,41 +296,48 @@ class CodeModel:
         self.fastest = self._calibrated(validation, is_shifted=True)
         self.fastest_errors = self._judged(test, are_fastest=True)
 
+    def adapted(self, label: str, target: str, calibration: CodeCalibration) -> CodeModel:
+        """Returns one that also reads the code of a device, as the device's programs ask for.
+
+        Args:
+            target: what its programs are compiled for, TVM's JSON.
+        """
+        found = copy.copy(self)
+        found.targets = {**self.targets, label: target}
+        found.of_device = {**self.of_device, label: calibration}
+        return found
+
     def estimate(
-        self,
-        rows: CodeRows,
-        *,
-        are_fastest: bool = False,
-        is_new_device: NDArray[np.bool_] | None = None,
+        self, rows: CodeRows, *, are_fastest: bool = False
     ) -> tuple[FloatArray, FloatArray]:
         """Returns float64 [N] and float64 [N], the logarithm of the predicted seconds and the half
         width of its interval.
 
+        A device that is none of `targets` has `NEW_DEVICE_SHARES`, and the widths of the others.
+
         Args:
             are_fastest: whether each is the fastest of many measured programs of its task.
-            is_new_device: bool [N], whether the device of each is none of `targets`, so that
-                `NEW_DEVICE_SHARES` count; None = of none.
         """
         parts = self.parts_log_s(rows)
+        is_new = ~np.isin(rows.device, list(self.targets))
         new = _mixed(NEW_DEVICE_SHARES, parts, rows.model_log_s)
 
         def said(known: CodeCalibration) -> tuple[FloatArray, FloatArray]:
             shares = (known.trees, known.perceptron)
             log_s = _mixed(shares, parts, rows.model_log_s) + known.shift
-            if is_new_device is not None:
-                log_s = np.where(is_new_device, new, log_s)
+            log_s = np.where(is_new, new, log_s)
             return log_s, known.widths.half_width(log_s, rows.kind)
 
         if are_fastest:
             assert self.fastest is not None
             return said(self.fastest)
-        found = said(self.calibration)
-        if self.of_records is None:
-            return found
-        log_s, half_width = (
-            np.where(rows.is_record, own, other)
-            for own, other in zip(said(self.of_records), found, strict=True)
-        )
+        log_s, half_width = said(self.calibration)
+        others = [(rows.device == label, known) for label, known in self.of_device.items()]
+        if self.of_records is not None:
+            others.insert(0, (rows.is_record, self.of_records))
+        for where, known in others:
+            own = said(known)
+            log_s, half_width = np.where(where, own, (log_s, half_width))
         return log_s, half_width
 
     def parts_log_s(self, rows: CodeRows) -> tuple[FloatArray, FloatArray]:
@@ -339,12 +354,7 @@ class CodeModel:
             shift = -float(np.median(residual)) if is_shifted else 0.0
             return residual + shift, shift
 
-        tried = [
-            (trees / _TENTHS, net / _TENTHS)
-            for trees in range(_TENTHS + 1)
-            for net in range(_TENTHS + 1 - trees)
-        ]
-        shares = min(tried, key=lambda one: _mape(residual_of(one)[0]))
+        shares = min(tried_shares(), key=lambda one: _mape(residual_of(one)[0]))
         residual, shift = residual_of(shares)
         log_s = measured + residual
         widths = CodeWidths.of(np.abs(residual), log_s, validation.task, validation.kind)
@@ -378,6 +388,7 @@ class CodeModel:
             "machine_code_schema": CODE_LAYOUTS[self.kind].version,
             "calibration": asdict(self.calibration),
             "of_records": _plain(self.of_records),
+            "of_device": {label: asdict(one) for label, one in self.of_device.items()},
             "record_test": _plain(self.record_errors),
             "test": _plain(self.errors),
             "fastest": _plain(self.fastest),
@@ -423,6 +434,10 @@ class CodeModel:
                 found.of_records = CodeCalibration.from_json(facts["of_records"])
             if facts["record_test"] is not None:
                 found.record_errors = CodeErrors(**facts["record_test"])
+            found.of_device = {
+                label: CodeCalibration.from_json(one)
+                for label, one in facts.get("of_device", {}).items()
+            }
             found.searched = facts["searched"]
             found.fastest = None if fastest is None else CodeCalibration.from_json(fastest)
             if fastest_errors is not None:
@@ -433,6 +448,15 @@ class CodeModel:
         except (KeyError, TypeError, ValueError) as error:
             raise DataError(f"{folder} is damaged ({error}); {_HINT}") from None
         return found
+
+
+def tried_shares() -> list[tuple[float, float]]:
+    """Returns all shares of trees and perceptron in tenths; the model has the rest."""
+    return [
+        (trees / _TENTHS, net / _TENTHS)
+        for trees in range(_TENTHS + 1)
+        for net in range(_TENTHS + 1 - trees)
+    ]
 
 
 def check_fastest(validation: CodeRows, test: CodeRows) -> None:

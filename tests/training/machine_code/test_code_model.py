@@ -44,7 +44,10 @@ def described(columns: Any, model_log_s: Any, log_s: Any) -> CodeRows:
     kind = np.where(task % 2, "conv2d", "elementwise")
     core_log_s = np.full(len(log_s), -7.0)
     is_record = np.zeros(len(log_s), bool)
-    return CodeRows(columns, core_log_s, model_log_s, log_s, task.astype(np.str_), kind, is_record)
+    device = np.full(len(log_s), *_TARGETS)
+    return CodeRows(
+        columns, core_log_s, model_log_s, log_s, task.astype(np.str_), kind, is_record, device
+    )
 
 
 def fitted(*, hidden: float = 1.0) -> CodeModel:

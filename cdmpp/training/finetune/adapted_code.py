@@ -1,0 +1,131 @@
+"""What reads machine code, adapted to a device together with the model beside it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cdmpp.conformal import least_owners
+from cdmpp.datasets.extraction.machine_code import MachineCode
+from cdmpp.datasets.samples import Samples
+from cdmpp.training.estimates import TrainedModel
+from cdmpp.training.finetune.adapt import Adapted
+from cdmpp.training.finetune.choice import shrunken_factor, task_errors
+from cdmpp.training.machine_code.known import code_columns, has_code
+from cdmpp.training.machine_code.model import (
+    NEW_DEVICE_SHARES,
+    CodeCalibration,
+    CodeModel,
+    CodeRows,
+    tried_shares,
+)
+from cdmpp.training.machine_code.widths import COVERAGE, CodeWidths
+
+FloatArray = NDArray[np.float64]
+
+
+def adapted_code(
+    reader: CodeModel,
+    tables: Sequence[MachineCode],
+    held_out: Samples,
+    held_out_s: FloatArray,
+) -> CodeModel | None:
+    """Returns what reads the machine code of the devices of measured programs too.
+
+    Trees and perceptron stay as they are. Their shares are half way from `NEW_DEVICE_SHARES` to
+    those that err least on the programs; one factor is added, and the intervals are those that the
+    programs ask for, each task with the factor of the others.
+
+    Args:
+        reader: of the model that was adapted.
+        tables: machine code of the measured dataset.
+        held_out: measured programs.
+        held_out_s: float64 [N], what the adapted model says of them that had not seen their task.
+
+    Returns:
+        None where no device has code of enough tasks to say how far the answers are off.
+    """
+    found = reader
+    for index in np.unique(held_out.device).tolist():
+        label = held_out.devices[index].name
+        table = next((t for t in tables if label in t.targets and t.kind == reader.kind), None)
+        if table is None:
+            continue
+        is_known = has_code(held_out, table) & (held_out.device == index)
+        samples = held_out.take(is_known)
+        if len(np.unique(samples.task_id)) < least_owners(COVERAGE):
+            continue
+        code = code_columns(samples, table)
+        rows = CodeRows.of(samples, code, held_out_s[is_known], kind=reader.kind)
+        found = found.adapted(label, table.targets[label], _calibration(reader, rows))
+    return None if found is reader else found
+
+
+def save_adapted_code(
+    folder: Path, base: Path, tables: Sequence[MachineCode], adapted: Adapted
+) -> bool:
+    """Writes what reads the machine code of the new devices beside an adapted model; returns
+    whether the measured programs say enough for that.
+
+    Args:
+        folder: run folder of the adapted model, which is saved.
+        base: that of the model that was adapted.
+        tables: machine code of the measured dataset.
+        adapted: what was adapted, and what it says of held-out programs.
+
+    Raises:
+        DataError: the reader of the base cannot be read, or the new one not be written.
+    """
+    if adapted.held_out is None or not tables:
+        return False
+    reader = CodeModel.load(base)
+    if reader is None:
+        return False
+    held_out_s = adapted.held_out_s[adapted.choice.kept]
+    found = adapted_code(reader, tables, adapted.held_out, held_out_s)
+    if found is not None:
+        found.save(folder)
+    return found is not None
+
+
+def compiled_s(
+    trained: TrainedModel, samples: Samples, tables: Sequence[MachineCode]
+) -> FloatArray:
+    """Returns float64 [N], what a model with a reader says of measured programs, their machine code
+    counted in where it is known.
+    """
+    found = trained.estimate(samples)
+    for table in tables:
+        if table.kind == "cpu":
+            found = trained.with_code(samples, found, code_columns(samples, table))
+    return found.latency_s
+
+
+def _calibration(reader: CodeModel, rows: CodeRows) -> CodeCalibration:
+    parts, measured_s = reader.parts_log_s(rows), np.exp(rows.log_s)
+    _, task = np.unique(rows.task, return_inverse=True)
+
+    def mixed(shares: tuple[float, float]) -> FloatArray:
+        rest = 1.0 - sum(shares)
+        return shares[0] * parts[0] + shares[1] * parts[1] + rest * rows.model_log_s
+
+    def error(shares: tuple[float, float]) -> float:
+        said_s = np.exp(mixed(shares))
+        factor = shrunken_factor(said_s, measured_s, task)
+        return float(task_errors(factor * said_s, measured_s, task).mean())
+
+    best = np.array(min(tried_shares(), key=error))
+    trees, perceptron = ((best + NEW_DEVICE_SHARES) / 2.0).tolist()
+    log_s = mixed((trees, perceptron))
+    said = log_s.copy()
+    for one in range(int(task.max()) + 1):
+        own, rest = task == one, task != one
+        factor = shrunken_factor(np.exp(log_s[rest]), measured_s[rest], task[rest])
+        said[own] += math.log(factor)
+    widths = CodeWidths.of(np.abs(said - rows.log_s), said, rows.task, rows.kind)
+    shift = math.log(shrunken_factor(np.exp(log_s), measured_s, task))
+    return CodeCalibration(trees, perceptron, widths, shift)
