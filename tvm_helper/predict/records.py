@@ -32,8 +32,6 @@ from cdmpp.training.run_folder import ModelCard
 from tvm_helper.featurise import featurise_records
 from tvm_helper.measure.records_code import compiled_columns, compiled_gpu_columns
 from tvm_helper.predict.answers import Prediction, estimated, misfit, reads_no_code
-from tvm_helper.programs.machine_code import reads_code
-from tvm_helper.programs.target import device_target
 
 
 @dataclass(frozen=True)
@@ -220,6 +218,9 @@ def _readers(
 def _target(reader: CodeModel, device: DeviceSpec) -> str | None:
     if device.name in reader.targets:
         return reader.targets[device.name]
+    from tvm_helper.programs.machine_code import reads_code  # loads TVM
+    from tvm_helper.programs.target import device_target
+
     target = device_target(device)
     return str(target) if reads_code(reader.targets, device.name, target) else None
 
