@@ -16,6 +16,7 @@ from cdmpp.errors import DataError
 from cdmpp.features.machine_code.columns import MACHINE_CODE_NAMES
 from cdmpp.training.machine_code.model import (
     FOLDER,
+    CodeCalibration,
     CodeModel,
     CodeRows,
 )
@@ -134,6 +135,19 @@ def test_the_fastest_of_many_is_faster_than_it_looks(found, tmp_path):
     assert (again.fastest, again.fastest_errors) == (found.fastest, found.fastest_errors)
     with pytest.raises(DataError, match="test part has no searched task with 8 measured programs"):
         found.calibrate_fastest(asked, rows(0, 1), device="epyc-avx512-1c")
+
+
+def test_a_device_that_it_was_adapted_to_comes_back(found, tmp_path):
+    own = CodeCalibration(0.7, 0.1, CodeWidths(0.4), -0.2)
+    adapted = found.adapted("my-box", '{"kind": "llvm"}', own)
+    adapted.save(tmp_path)
+    again = CodeModel.load(tmp_path)
+    assert (again.of_device, again.targets) == ({"my-box": own}, adapted.targets)
+    asked = rows(20, 3)
+    here = replace(asked, device=np.full(20, "my-box"))
+    assert np.array_equal(again.estimate(here), adapted.estimate(here))
+    assert again.estimate(here)[1] == pytest.approx(0.4)
+    assert np.array_equal(again.estimate(asked), found.estimate(asked))
 
 
 def short_and_long(tasks: int, seed: int) -> tuple[Any, CodeRows]:

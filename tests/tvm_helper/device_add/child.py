@@ -16,10 +16,13 @@ from cdmpp.datasets.cache import load_samples
 from cdmpp.datasets.samples import Samples
 from cdmpp.datasets.tenset.folder import default_dataset_dir
 from cdmpp.devices.spec import DeviceSpec
+from cdmpp.features.machine_code.columns import MACHINE_CODE_NAMES
 from cdmpp.machine import versions
 from cdmpp.models.ensemble import EnsembleCostModel
 from cdmpp.models.options import EnsembleOptions, GbdtOptions, SegmentMlpOptions, TransformerOptions
 from cdmpp.nn.options import LoopOptions, NetOptions
+from cdmpp.training.finetune import adapted_code
+from cdmpp.training.machine_code.model import CodeModel, CodeRows
 from cdmpp.training.run import new_model
 from cdmpp.training.run_folder import ModelCard, save_trained, task_digests
 from tests.devices.machines import AMD, machine
@@ -68,8 +71,22 @@ def make_setting(place: Path) -> Path:
     )  # fmt: skip
     (place / "model").mkdir()
     save_trained(model, place / "model", card, train=train, validation=held_out)
+    _code_model(samples).save(place / "model")
     machine(place / "root", AMD, cpus=2)
     return place
+
+
+def _code_model(samples: Samples) -> CodeModel:
+    """Returns what has learned from invented machine code."""
+    shape = len(samples), len(MACHINE_CODE_NAMES)
+    code = np.random.default_rng(0).random(shape).astype(np.float32)
+    rows = CodeRows.of(samples, code, samples.latency_s)
+    part = np.arange(len(samples)) % 3
+    return CodeModel.fit(
+        (rows.take(part == 0), rows.take(part == 1), rows.take(part == 2)),
+        targets={RECORDED: '{"kind": "llvm", "mcpu": "core-avx2"}'},
+        feature_schema=dict(samples.programs.feature_schema), seed=0,
+    )  # fmt: skip
 
 
 def options(setting: Path) -> DeviceAddOptions:
@@ -99,6 +116,7 @@ def small_site(
 
     patch(device_add_fit, "new_model", small_model)
     patch(device_add_fit, "_STEP_CHOICES", (4,))
+    patch(adapted_code, "least_owners", lambda coverage: 2)
     return Site(
         root=setting / "root", command=FAKE_WORKER, has_reference=False,
         benchmarks=lambda spec, target: _benchmarks(spec, peak),

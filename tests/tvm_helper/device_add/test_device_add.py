@@ -17,15 +17,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cdmpp.datasets.extraction.machine_code import read_machine_code
 from cdmpp.datasets.samples import Samples
 from cdmpp.datasets.splits import workload_of
 from cdmpp.devices.device_file import read_device_file
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError, DeviceError, UsageError
 from cdmpp.testing.synthetic import make_samples
+from cdmpp.training.finetune.run import COMPILED, FINE_TUNED
+from cdmpp.training.machine_code.model import CodeModel
 from cdmpp.training.run_folder import ModelCard, task_digest
 from tests.paths import ROOT
 from tests.tvm_helper.device_add import child
+from tests.tvm_helper.measure.campaigns import RECORDED
 from tvm_helper.device_add.benchmarks import (
     Benchmarks,
     array_bytes,
@@ -301,6 +305,27 @@ def test_the_curve_has_every_start_and_no_judging_task_was_learned_from(
     assert (first["tasks"], first["scratch"], first["one_factor"]) == (0, None, None)
     assert first["pretrained"]["mape"] > 0.0
     assert curve["knee"]["tasks"] in [row["tasks"] for row in curve["rows"]]
+
+
+def test_what_reads_machine_code_is_adapted_too(
+    added: tuple[Path, Any, dict[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    from cdmpp.cli.main import main
+
+    folder, result, curve = added
+    reader = CodeModel.load(folder)
+    assert reader is not None
+    assert list(reader.of_device) == ["my-box"]
+    assert json.loads(reader.targets["my-box"])["num-cores"] == 2
+    assert {RECORDED, "my-box"} == set(reader.targets)
+    (table,) = read_machine_code(folder / MEASUREMENTS)
+    assert sorted(table.columns) == sorted(measured_ids(folder / MEASUREMENTS))
+    assert curve["compiled"]["mape"] >= 0.0
+    known_s = result.predicted_s[COMPILED]
+    assert np.isfinite(known_s).all()
+    assert (known_s != result.predicted_s[FINE_TUNED]).all()
+    assert main(["device", "curve", str(folder)]) == 0
+    assert "With the machine code of the programs" in capsys.readouterr().out
 
 
 def test_the_same_command_again_finds_everything_done(
