@@ -152,6 +152,12 @@ bench-search: $(STAMP) ## searches under different cost models (hours on one cor
 	OMP_NUM_THREADS=1 TVM_NUM_THREADS=1 taskset -c 0 $(BIN)/python -m tests.benchmarks.search_campaign remeasure
 	$(BIN)/python -m tests.benchmarks.search_campaign report
 
+ELSEWHERE := $(BIN)/python -m tests.benchmarks.search_campaign
+bench-search-elsewhere: $(STAMP) ## the same on a CPU that the shipped model has not learned from (two hours of one core, resumable): docs/results/search-elsewhere.*
+	OMP_NUM_THREADS=1 TVM_NUM_THREADS=1 taskset -c 0 $(ELSEWHERE) run --device this-cpu --short --out runs/search-elsewhere --cells '*--xgb-warm0--*' '*--cdmpp-verify--*'
+	OMP_NUM_THREADS=1 TVM_NUM_THREADS=1 taskset -c 0 $(ELSEWHERE) remeasure --device this-cpu --out runs/search-elsewhere
+	$(ELSEWHERE) report --page search-elsewhere --out runs/search-elsewhere
+
 # `make evidence RUN=1` makes them, `RUN="conv embedding"` only these; DEVICE names this machine's CPU.
 evidence: export NEUSIGHT := $(NEUSIGHT)
 evidence: export DEVICE := $(DEVICE)

@@ -29,6 +29,7 @@ import numpy as np
 
 from cdmpp.files.atomic import write_json
 from cdmpp.report.stamp import PROGRAMS, stamp
+from tests.benchmarks.search_page import PAGES, write_results
 from tests.paths import ROOT
 
 #: Tasks that no model has seen: kinds of the trained data at other shapes.
@@ -82,16 +83,19 @@ class Cell:
         return f"{self.task}--{self.method}--{self.seed}--{self.trials}"
 
 
-def all_cells(seeds: Sequence[int]) -> list[Cell]:
+def all_cells(seeds: Sequence[int], *, are_short: bool = False) -> list[Cell]:
     """Returns the searches in the order in which they run: what the goal asks for first, seed by
     seed, so that a campaign that is cut off is complete for its first seeds. A search of 256 trials
     is also the one of 64: its first 64 are the same.
+
+    Args:
+        are_short: whether none has 256 trials.
     """
     first, later = [], []
     for seed in seeds:
         for task in TASKS:
             for method in METHODS:
-                is_long = task in LONG_TASKS
+                is_long = task in LONG_TASKS and not are_short
                 trials = LONG_TRIALS if is_long and method in _PEERS else TRIALS
                 first.append(Cell(task, method, seed, trials))
                 if is_long and method not in _PEERS:
@@ -104,7 +108,7 @@ def run(args: argparse.Namespace) -> int:
     args.out.mkdir(parents=True, exist_ok=True)
     cells = [
         cell
-        for cell in all_cells(args.seeds)
+        for cell in all_cells(args.seeds, are_short=args.short)
         if not args.cells or any(fnmatch(cell.name, pattern) for pattern in args.cells)
     ]
     missing = [cell for cell in cells if not (args.out / cell.name / "result.json").exists()]
@@ -252,13 +256,15 @@ def remeasure(args: argparse.Namespace) -> int:
     from tvm_helper.measure.tasks import named_function
     from tvm_helper.programs.target import device_target
 
-    target = device_target(get_device(args.device))
+    spec = get_device(args.device)
+    target = device_target(spec)
     found = finished(args.out)
     for task in TASKS:
         _, function = named_function(TASKS[task])
         results = {key[1:]: result for key, result in found.items() if key[0] == task}
         if results:
             times = _remeasured(function, results, target)
+            times["architecture"] = spec.architecture
             write_json(args.out / f"winners-{task}.json", times)
             print(f"{task}: {len(times['winners'])} winners timed", flush=True)
     return 0
@@ -304,8 +310,6 @@ def _timed_in_turns(modules: Mapping[str, tuple[Any, list[Any]]]) -> dict[str, l
 
 def report(args: argparse.Namespace) -> int:
     """Writes the results page from what was searched and timed again."""
-    from tests.benchmarks.search_page import write_results
-
     found = finished(args.out)
     timed = {
         task: json.loads(path.read_text())
@@ -314,7 +318,7 @@ def report(args: argparse.Namespace) -> int:
     }
     if not timed:
         raise SystemExit(f"{args.out} has no timed winners; run the step remeasure first")
-    write_results(found, timed, args.results, tasks=TASKS, methods=tuple(METHODS))
+    write_results(found, timed, args.results, name=args.page, tasks=TASKS, methods=tuple(METHODS))
     return 0
 
 
@@ -324,6 +328,7 @@ def main() -> int:
     steps = parser.add_subparsers(dest="step", required=True)
     search = steps.add_parser("run", help="the searches that are not there yet")
     search.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    search.add_argument("--short", action="store_true", help="no searches of 256 trials")
     search.add_argument("--cells", nargs="*", default=[], help="only cells with these names (* ?)")
     one = steps.add_parser("cell", help="one search")
     one.add_argument("--task", choices=TASKS, required=True)
@@ -335,7 +340,8 @@ def main() -> int:
         step.add_argument("--model", default="pretrained")
     for step in (search, one, again):
         step.add_argument("--device", default="epyc-avx512-1c")
-    page = steps.add_parser("report", help="write search.md, .csv, .json and .png")
+    page = steps.add_parser("report", help="write NAME.md, .csv, .json and .png")
+    page.add_argument("--page", choices=PAGES, default="search", help="NAME")
     page.add_argument("--results", type=Path, default=ROOT / "docs" / "results")
     for step in (search, one, again, page):
         step.add_argument("--out", type=Path, default=ROOT / "runs" / "search-campaign")

@@ -30,11 +30,30 @@ _WORDS = {
     "which 16 are measured.",
 }
 _WORST = 1.05
-_COMMANDS = """    make bench-search SEARCH_MODEL=RUN      # = these three steps
+#: Page -> its title, and what makes it.
+PAGES = {
+    "search": (
+        "Searches: MetaSchedule led by different cost models",
+        """    make bench-search SEARCH_MODEL=RUN      # = these three steps
     python -m tests.benchmarks.search_campaign run --model RUN
     python -m tests.benchmarks.search_campaign remeasure
     python -m tests.benchmarks.search_campaign report
-"""
+""",
+    ),
+    "search-elsewhere": (
+        "Searches on a CPU that nobody measured",
+        """    make bench-search-elsewhere      # = these steps, --out runs/search-elsewhere
+    python -m tests.benchmarks.search_campaign run --device this-cpu --short \\
+        --cells '*--xgb-warm0--*' '*--cdmpp-verify--*'
+    python -m tests.benchmarks.search_campaign remeasure --device this-cpu
+    python -m tests.benchmarks.search_campaign report --page search-elsewhere
+
+The shipped model has learned from other CPUs only; all that is told of this one is what
+`cdmpp device show this-cpu` says. Its model of machine code reads AVX-512 code as it learned to
+elsewhere, and decides by order alone.
+""",
+    ),
+}
 
 
 def write_results(
@@ -42,6 +61,7 @@ def write_results(
     timed: Mapping[str, Mapping[str, Any]],
     out: Path,
     *,
+    name: str,
     tasks: Mapping[str, str],
     methods: Sequence[str],
 ) -> None:
@@ -51,24 +71,25 @@ def write_results(
         found: (task, method, seed) -> result of a search.
         timed: task -> winners and their readings.
         out: folder.
+        name: of the files, one of `PAGES`.
         tasks: short name -> full name.
         methods: in the order of the columns.
     """
     best = best_times(timed)
     methods = [method for method in methods if any(key[1] == method for key in found)]
     some = next(iter(found.values()))
-    page = _markdown(found, timed, best, tasks, methods)
+    page = _markdown(found, timed, best, name, tasks, methods)
     parts = [result.get("stamp") for result in found.values()]
-    origin = stamp("make bench-search", schemas=PROGRAMS, parts=parts)
-    write_text(out / "search.csv", _csv(found, timed, best, str(some["device"])))
+    origin = stamp(f"make bench-{name}", schemas=PROGRAMS, parts=parts)
+    write_text(out / f"{name}.csv", _csv(found, timed, best, str(some["device"])))
     models = sorted({str(result["model"]) for result in found.values() if result["model"]})
-    write_page(out, "search", page, {
+    write_page(out, name, page, {
         "device": some["device"], "models": models,
         "searches": len(found), "trials": sum(len(r["latency_s"]) for r in found.values()),
         "untuned_s": {task: _median(times, "untuned") for task, times in timed.items()},
         "best_s": {" ".join(map(str, key)): value for key, value in sorted(best.items())},
     }, origin)  # fmt: skip
-    _plot(found, best, tasks, methods, out / "search.png")
+    _plot(found, best, tasks, methods, out / f"{name}.png")
 
 
 def best_times(timed: Mapping[str, Mapping[str, Any]]) -> dict[tuple[str, str, int, int], float]:
@@ -117,17 +138,21 @@ def _markdown(
     found: Results,
     timed: Mapping[str, Mapping[str, Any]],
     best: Mapping[tuple[str, str, int, int], float],
+    name: str,
     tasks: Mapping[str, str],
     methods: Sequence[str],
 ) -> str:
+    title, commands = PAGES[name]
+    chip = next(iter(timed.values())).get("architecture")
+    chip = f" ({chip})" if chip else ""
     some = next(iter(found.values()))
     repeats = len(next(iter(timed.values()))["seconds"]["untuned"])
     counted = sum(len(result["latency_s"]) for result in found.values())
     failed = sum(value is None for result in found.values() for value in result["latency_s"])
     lines = [
-        "# Searches: MetaSchedule led by different cost models",
+        f"# {title}",
         "",
-        f"{len(found)} searches on `{some['device']}`, {counted} programs measured, {failed} "
+        f"{len(found)} searches on `{some['device']}`{chip}, {counted} programs measured, {failed} "
         "failed. Evolutionary search with TVM's settings but a population of 128 (TVM: 512, which "
         "takes half a minute a round on one core), 16 programs a round, the same seeds for all. "
         + " ".join(_WORDS[method] for method in methods)
@@ -135,7 +160,7 @@ def _markdown(
         f"search after 16, 64 and 256 programs was timed again, {repeats} times in turns with all "
         "others of its task; the tables have medians of these readings.",
         "",
-        _COMMANDS,
+        commands,
         "## Shortest latency (microseconds, geometric mean of the seeds that all methods have)",
         "",
         "| task | trials | seeds | first sample | " + " | ".join(methods) + " |",
@@ -158,7 +183,7 @@ def _markdown(
                 f"| {task} | {trials} | {len(seeds)} | {untuned:.0f} | " + " | ".join(cells) + " |"
             )
     lines += ["", *_relative(best, tasks, methods), "", *_goals(best, tasks), ""]
-    lines += ["![curves](search.png)", "", *_walls(found, methods), "", *_nets(found)]
+    lines += [f"![curves]({name}.png)", "", *_walls(found, methods), "", *_nets(found)]
     lines += ["Tasks: " + "; ".join(f"`{text}`" for text in tasks.values()) + "."]
     return "\n".join(lines) + "\n"
 
