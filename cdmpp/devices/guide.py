@@ -26,7 +26,8 @@ cdmpp device show my-laptop --run runs/device-my-laptop
 4. **Fit.** The transformer is fine-tuned; the perceptron and the trees take the device for the
    nearest one that they know, times one factor each; shares and intervals come from held-out tasks
    of the budget, and so does what is kept: the model as it was, with one factor, half way to the
-   fit, or the fit (`docs/finetune.md`); the last lines of the table say which. Then the same with
+   fit, or the fit (`docs/finetune.md`); the last lines of the table say which. On a
+   CPU what reads machine code is adapted too (`docs/machine-code.md`). Then the same with
    fewer tasks, from scratch, and one factor alone, as far as the time goes: the error against the
    number of measured tasks. The knee is the least number at which 90 % of what measuring gains in
    median error is reached.
