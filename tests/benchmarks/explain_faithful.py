@@ -78,7 +78,12 @@ def main() -> int:
             break
     origin = stamp("", schemas=PROGRAMS, models=[PRETRAINED])
     cpu_s = time.process_time() - started
-    write_json(args.out, {"cpu_s": cpu_s, "programs": rows, "stamp": origin})
+    is_known = device.name in {one.name for one in predictor.trained.card.devices}
+    write_json(
+        args.out,
+        {"cpu_s": cpu_s, "device": device.name, "architecture": device.architecture,
+         "is_known": is_known, "programs": rows, "stamp": origin},
+    )  # fmt: skip
     return 0
 
 

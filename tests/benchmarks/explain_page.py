@@ -32,7 +32,7 @@ _WAYS = {
     "roofline": "roofline share",
     "random": "random shares",
 }
-_COMMAND = """python -m tests.benchmarks.explain_faithful CAMPAIGN... --device epyc-avx512-1c \\
+_COMMAND = """python -m tests.benchmarks.explain_faithful CAMPAIGN... --device LABEL \\
     --programs 72 --out measured.json      # metaschedule-cpu, -broad and -networks, unpacked
 python -m tests.benchmarks.explain_page measured.json"""
 
@@ -56,6 +56,7 @@ def main() -> int:
         "programs": len(programs), "leaves": sum(len(one["saved"]) for one in programs),
         "programs_with_cheap_guards": len(_cheap(programs)),
         "cpu_s": measured["cpu_s"], "seed": _SEED,
+        **{name: measured[name] for name in ("device", "architecture", "is_known")},
     }  # fmt: skip
     parts = [measured.get("stamp")]
     found = stamp(_COMMAND, schemas=PROGRAMS, models=[PRETRAINED], parts=parts)
@@ -150,7 +151,8 @@ def _page(facts: dict[str, Any]) -> Page:
     return Page(
         title="Explanations beside measured ablations",
         lead=f"{facts['programs']} programs of three to nine leaves, {facts['leaves']} leaves, on "
-        "one thread of an EPYC (Zen 4), label epyc-avx512-1c.",
+        f"one thread of `{facts['device']}` ({facts['architecture']})"
+        f"{'' if facts['is_known'] else ', which the model has not learned from'}.",
         sections=[
             Section("Shares of the time", tables=tables), Section("Changed programs", note=changes)
         ],
@@ -165,9 +167,9 @@ def _page(facts: dict[str, Any]) -> Page:
             "busy: times are medians of seven turns of the time on the processor, all versions of "
             "a program in turn.",
             "The programs are random schedules of measured campaigns. Most of their latencies "
-            "were training data of the shipped model; times of leaves never were. The way of "
-            "sharing out was fixed beforehand; the measuring was tried on 40 programs of another "
-            "campaign.",
+            "(on one EPYC core) were training data of the shipped model; times of leaves never "
+            "were. The way of sharing out was fixed beforehand; the measuring was tried on 40 "
+            "programs of another campaign.",
         ],
         facts=[("CPU time of the measuring", f"{facts['cpu_s']:.0f} s"), ("seed", str(_SEED))],
     )  # fmt: skip
