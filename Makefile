@@ -14,7 +14,7 @@ TRIALS ?= 32
 DEVICE_DATA = $(if $(wildcard $(AUTOTVM)/manifest.json),--data autotvm=$(AUTOTVM))
 export OMP_NUM_THREADS ?= 2
 
-.PHONY: bench-sealed bench-replay-drawn docker-steps bench-serve bench-by-name bench-autotune ablation priors bench-embedding bench-models bench-scoring tune-peers tables pretrained leaderboard bench-extract bench-conv bench-operators bench-bounds bench-search bench-replay data-a100 legacy-env ansor-test bench-ansor help venv demo test check exhaustive lines structure lint format bench golden report clean notebook lock licences claims evidence docs attack faults
+.PHONY: bench-sealed bench-replay-drawn docker-steps bench-serve bench-by-name bench-autotune ablation priors bench-embedding bench-models bench-scoring tune-peers tables pretrained leaderboard bench-extract bench-conv bench-operators bench-bounds bench-search bench-search-elsewhere bench-explain bench-replay data-a100 legacy-env ansor-test bench-ansor help venv demo test check exhaustive lines structure lint format bench golden report clean notebook lock licences claims evidence docs attack faults
 
 help:
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -151,6 +151,12 @@ bench-search: $(STAMP) ## searches under different cost models (hours on one cor
 	OMP_NUM_THREADS=1 TVM_NUM_THREADS=1 taskset -c 0 $(BIN)/python -m tests.benchmarks.search_campaign run --model $(SEARCH_MODEL)
 	OMP_NUM_THREADS=1 TVM_NUM_THREADS=1 taskset -c 0 $(BIN)/python -m tests.benchmarks.search_campaign remeasure
 	$(BIN)/python -m tests.benchmarks.search_campaign report
+
+EXPLAINED := cache/data/metaschedule-cpu-broad cache/data/metaschedule-cpu-networks
+bench-explain: $(EXPLAINED:%=%/manifest.json) $(STAMP) ## shares of stores beside stores that were switched off, on this CPU: docs/results/explain.*
+	mkdir -p runs/metaschedule-cpu && tar -C runs/metaschedule-cpu -xJf data/metaschedule-cpu/campaign.tar.xz
+	taskset -c 0 $(BIN)/python -m tests.benchmarks.explain_faithful runs/metaschedule-cpu $(EXPLAINED) --device this-cpu --programs 72 --out runs/explain.json
+	$(BIN)/python -m tests.benchmarks.explain_page runs/explain.json
 
 ELSEWHERE := $(BIN)/python -m tests.benchmarks.search_campaign
 bench-search-elsewhere: $(STAMP) ## the same on a CPU that the shipped model has not learned from (two hours of one core, resumable): docs/results/search-elsewhere.*
