@@ -32,9 +32,7 @@ _WAYS = {
     "roofline": "roofline share",
     "random": "random shares",
 }
-_COMMAND = """python -m tests.benchmarks.explain_faithful CAMPAIGN... --device LABEL \\
-    --programs 72 --out measured.json      # metaschedule-cpu, -broad and -networks, unpacked
-python -m tests.benchmarks.explain_page measured.json"""
+_COMMAND = "make bench-explain"
 
 
 def main() -> int:
