@@ -66,13 +66,6 @@ def print_notes(found: Sequence[Prediction], model: ModelFacts) -> None:
         if is_measured:
             why = "; their intervals are those of devices that were left out of trainings"
         print(f"\n! {strange} of {len(found)} are out of distribution{why}")
-    floors = sum(one.is_floor for one in found)
-    if floors:
-        least = "what the device needs at the least: the model says less"
-        print(f"\n{floors} of {len(found)} are {least}")
-    compiled = sum(one.is_compiled for one in found)
-    if compiled:
-        print(f"\n{compiled} of {len(found)} are compiled: their machine code counts in")
     trained_on = ", ".join(model.trained_on)
     for device in dict.fromkeys(one.device for one in found if one.is_new_device):
         print(f"  device {device} was not trained on; the model knows {trained_on}")
@@ -85,6 +78,13 @@ def print_notes(found: Sequence[Prediction], model: ModelFacts) -> None:
             f"{short_task(task.task, task.operator)} at {task.distance:.2f}" for task in one.nearest
         )
         print(f"  {name} is unlike all training tasks\n    nearest: {near}")
+    floors = sum(one.is_floor for one in found)
+    if floors:
+        least = "what the device needs at the least: the model says less"
+        print(f"\n{floors} of {len(found)} are {least}")
+    compiled = sum(one.is_compiled for one in found)
+    if compiled:
+        print(f"\n{compiled} of {len(found)} are compiled: their machine code counts in")
     missing = dict.fromkeys((one.name, one.device, one.reason) for one in found if one.reason)
     if missing:
         print("\n? no latency")
