@@ -21,6 +21,7 @@ from cdmpp.training.finetune.adapt import Adapted, adapt, comparable
 from cdmpp.training.finetune.adapted_code import save_adapted_code
 from cdmpp.training.finetune.one_factor import as_device, fit_one_factor, with_devices
 from cdmpp.training.finetune.options import FinetuneOptions
+from cdmpp.training.machine_code.model import CodeModel
 from cdmpp.training.options import TrainOptions
 from cdmpp.training.run import new_model
 from cdmpp.training.run_folder import ModelCard, extended_card, save_model, save_trained
@@ -52,6 +53,7 @@ class Fits:
         order: int64, tasks of `learn`, best first.
         test: measured samples of the tasks that judge.
         seed: of the training.
+        reader: of machine code, beside the model to start from; None without one.
         code: machine code of the measured programs, where it is known.
     """
 
@@ -63,6 +65,7 @@ class Fits:
     order: NDArray[np.int64]
     test: Samples
     seed: int
+    reader: CodeModel | None = None
     code: tuple[MachineCode, ...] = ()
 
     def train(self, count: int) -> Samples:
@@ -195,4 +198,4 @@ def _save(fits: Fits, adapted: Adapted, split: dict[str, Any], versions: dict[st
         validation_s=adapted.held_out_s[adapted.choice.kept],
         base_tasks=TrainingTasks.load(fits.model_dir),
     )  # fmt: skip
-    save_adapted_code(fits.folder, fits.model_dir, fits.code, adapted)
+    save_adapted_code(fits.folder, fits.reader, fits.code, adapted)

@@ -29,7 +29,7 @@ from cdmpp.processes.campaign import CampaignProgress, campaign_folder
 from cdmpp.training.estimates import load_trained
 from cdmpp.training.finetune.adapted_code import compiled_s
 from cdmpp.training.finetune.run import COMPILED, FINE_TUNED
-from cdmpp.training.machine_code.model import FOLDERS
+from cdmpp.training.machine_code.model import CodeModel
 from cdmpp.training.run import ORACLE, RunResult, claim_run_folder
 from cdmpp.training.run_folder import load_model, run_metrics, split_facts, write_predictions
 from cdmpp.training.uncertainty.calibration import add_interval_metrics
@@ -120,6 +120,7 @@ def add_device(
     find_devices(Path(options.dataset) if options.dataset else default_dataset_dir())
     model_dir = model_folder(options.from_run)
     model, card = load_model(model_dir)
+    reader = CodeModel.load(model_dir)
     with campaign_folder(folder, what="run folder"):
         if (folder / _CONFIG_FILE).is_file():
             claim_run_folder(folder, dump_text(options))
@@ -134,7 +135,7 @@ def add_device(
         with clock.part("choose"):
             plan = _plan(options, samples_of, folder, card, target, clock, show)
         with clock.part("measure"):
-            reads_code = target.kind == "llvm" and (model_dir / FOLDERS["cpu"]).is_dir()
+            reads_code = target.kind == "llvm" and reader is not None
             _measure(options, folder, plan, spec, target, clock, show, site, reads_code=reads_code)
         samples = _measured_samples(folder, spec)
         learn, order = _of_names(samples, plan.learn)
@@ -147,7 +148,7 @@ def add_device(
                 f"{folder / MEASUREMENTS}"
             )
         fits = Fits(
-            folder, model, card, model_dir, learn, order, test, options.seed,
+            folder, model, card, model_dir, learn, order, test, options.seed, reader,
             read_machine_code(folder / MEASUREMENTS),
         )  # fmt: skip
         with clock.part("fit"):

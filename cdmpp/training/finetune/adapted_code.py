@@ -21,6 +21,7 @@ from cdmpp.training.machine_code.model import (
     CodeCalibration,
     CodeModel,
     CodeRows,
+    mixed_log_s,
     tried_shares,
 )
 from cdmpp.training.machine_code.widths import COVERAGE, CodeWidths
@@ -66,24 +67,21 @@ def adapted_code(
 
 
 def save_adapted_code(
-    folder: Path, base: Path, tables: Sequence[MachineCode], adapted: Adapted
+    folder: Path, reader: CodeModel | None, tables: Sequence[MachineCode], adapted: Adapted
 ) -> bool:
     """Writes what reads the machine code of the new devices beside an adapted model; returns
-    whether the measured programs say enough for that.
+    whether there is a reader, and the measured programs say enough for that.
 
     Args:
         folder: run folder of the adapted model, which is saved.
-        base: that of the model that was adapted.
+        reader: of the model that was adapted.
         tables: machine code of the measured dataset.
         adapted: what was adapted, and what it says of held-out programs.
 
     Raises:
-        DataError: the reader of the base cannot be read, or the new one not be written.
+        DataError: it cannot be written.
     """
-    if adapted.held_out is None or not tables:
-        return False
-    reader = CodeModel.load(base)
-    if reader is None:
+    if adapted.held_out is None or reader is None:
         return False
     held_out_s = adapted.held_out_s[adapted.choice.kept]
     found = adapted_code(reader, tables, adapted.held_out, held_out_s)
@@ -109,18 +107,14 @@ def _calibration(reader: CodeModel, rows: CodeRows) -> CodeCalibration:
     parts, measured_s = reader.parts_log_s(rows), np.exp(rows.log_s)
     _, task = np.unique(rows.task, return_inverse=True)
 
-    def mixed(shares: tuple[float, float]) -> FloatArray:
-        rest = 1.0 - sum(shares)
-        return shares[0] * parts[0] + shares[1] * parts[1] + rest * rows.model_log_s
-
     def error(shares: tuple[float, float]) -> float:
-        said_s = np.exp(mixed(shares))
+        said_s = np.exp(mixed_log_s(shares, parts, rows.model_log_s))
         factor = shrunken_factor(said_s, measured_s, task)
         return float(task_errors(factor * said_s, measured_s, task).mean())
 
     best = np.array(min(tried_shares(), key=error))
     trees, perceptron = ((best + NEW_DEVICE_SHARES) / 2.0).tolist()
-    log_s = mixed((trees, perceptron))
+    log_s = mixed_log_s((trees, perceptron), parts, rows.model_log_s)
     said = log_s.copy()
     for one in range(int(task.max()) + 1):
         own, rest = task == one, task != one

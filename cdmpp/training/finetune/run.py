@@ -31,6 +31,7 @@ from cdmpp.training.finetune.elsewhere import Elsewhere, times_elsewhere
 from cdmpp.training.finetune.few_shot import tunable
 from cdmpp.training.finetune.one_factor import as_device, fit_one_factor, with_devices
 from cdmpp.training.finetune.options import FinetuneOptions
+from cdmpp.training.machine_code.model import CodeModel
 from cdmpp.training.options import TrainOptions, name_of
 from cdmpp.training.run import ORACLE, RunResult, claim_run_folder, new_model
 from cdmpp.training.run_folder import (
@@ -175,6 +176,7 @@ def finetune_run(
     """
     report = on_progress or (lambda what, progress: None)
     model, card = load_model(model_folder(options.from_run))
+    reader = CodeModel.load(model_folder(options.from_run)) if code else None
     trained_on = card.devices
     if options.compare and options.budget == 0:
         raise UsageError(
@@ -209,7 +211,7 @@ def finetune_run(
     )
     training_s = time.perf_counter() - started
     card = _save(result, run_dir, options, card, budget, elsewhere)
-    reads_code = save_adapted_code(run_dir, model_folder(options.from_run), code, result)
+    reads_code = save_adapted_code(run_dir, reader, code, result)
     labels = tuple(spec.name for spec in trained_on)
     nearest, factor = fit_one_factor(model, with_devices(budget.train, trained_on), labels)
     started = time.perf_counter()

@@ -320,11 +320,11 @@ class CodeModel:
         """
         parts = self.parts_log_s(rows)
         is_new = ~np.isin(rows.device, list(self.targets))
-        new = _mixed(NEW_DEVICE_SHARES, parts, rows.model_log_s)
+        new = mixed_log_s(NEW_DEVICE_SHARES, parts, rows.model_log_s)
 
         def said(known: CodeCalibration) -> tuple[FloatArray, FloatArray]:
             shares = (known.trees, known.perceptron)
-            log_s = _mixed(shares, parts, rows.model_log_s) + known.shift
+            log_s = mixed_log_s(shares, parts, rows.model_log_s) + known.shift
             log_s = np.where(is_new, new, log_s)
             return log_s, known.widths.half_width(log_s, rows.kind)
 
@@ -350,7 +350,7 @@ class CodeModel:
 
         def residual_of(shares: tuple[float, float]) -> tuple[FloatArray, float]:
             """Returns what is left over, shifted, and the shift."""
-            residual = _mixed(shares, parts, validation.model_log_s) - measured
+            residual = mixed_log_s(shares, parts, validation.model_log_s) - measured
             shift = -float(np.median(residual)) if is_shifted else 0.0
             return residual + shift, shift
 
@@ -473,7 +473,7 @@ def check_fastest(validation: CodeRows, test: CodeRows) -> None:
             )
 
 
-def _mixed(
+def mixed_log_s(
     shares: tuple[float, float], parts: tuple[FloatArray, FloatArray], model: FloatArray
 ) -> FloatArray:
     """Returns the weighted mean of the parts and the model, which has what they leave."""
