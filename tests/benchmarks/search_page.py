@@ -146,6 +146,7 @@ def _markdown(
     chip = next(iter(timed.values())).get("architecture")
     chip = f" ({chip})" if chip else ""
     some = next(iter(found.values()))
+    after = " and ".join(map(str, sorted({key[3] for key in best})))
     repeats = len(next(iter(timed.values()))["seconds"]["untuned"])
     counted = sum(len(result["latency_s"]) for result in found.values())
     failed = sum(value is None for result in found.values() for value in result["latency_s"])
@@ -157,7 +158,7 @@ def _markdown(
         "takes half a minute a round on one core), 16 programs a round, the same seeds for all. "
         + " ".join(_WORDS[method] for method in methods)
         + " The winner of every "
-        f"search after 16, 64 and 256 programs was timed again, {repeats} times in turns with all "
+        f"search after {after} programs was timed again, {repeats} times in turns with all "
         "others of its task; the tables have medians of these readings.",
         "",
         commands,
