@@ -209,14 +209,13 @@ def _predict(
     found.save(file.parent)
     trees, perceptron = found.parts_log_s(test)
     measured_s = asked.latency_s
-    device = np.array([one.name for one in asked.devices], object)[asked.device]
+    device = test.device.astype(object)
     factor = least_mape_factor(np.exp(validation.core_log_s), own[1].latency_s)
-    _, owner = np.unique(np.char.add(test.task, device.astype(np.str_)), return_inverse=True)
+    _, owner = np.unique(np.char.add(test.task, test.device), return_inverse=True)
     own_median = np.array([np.median(measured_s[owner == one]) for one in range(owner.max() + 1)])
-    trained_on = {spec.name for spec in trained.card.devices}
-    is_new = np.array([name not in trained_on for name in device], bool)
     log_s, half_width = found.estimate(test)
-    half_width = np.where(is_new, STRANGE_FACTOR, 1.0) * half_width
+    is_known = np.isin(test.device, list(found.targets))
+    half_width = np.where(is_known, 1.0, STRANGE_FACTOR) * half_width
     least = least_mape_factor(np.exp(found.estimate(validation)[0]), own[1].latency_s)
     model = trained.model
     assert isinstance(model, EnsembleCostModel)

@@ -161,6 +161,7 @@ def kept(args: argparse.Namespace) -> None:
     from cdmpp.datasets.extraction.machine_code import read_machine_code
     from cdmpp.pretrained import model_folder
     from cdmpp.training.estimates import load_trained
+    from cdmpp.training.machine_code.known import code_columns, has_code
     from cdmpp.training.run_folder import task_digest
 
     trained = load_trained(model_folder("pretrained"), with_code=True)
@@ -168,11 +169,10 @@ def kept(args: argparse.Namespace) -> None:
     (table,) = read_machine_code(args.searched)
     digests = [task_digest(str(task)) for task in samples.programs.tasks]
     is_new = np.array([one not in trained.card.training_tasks for one in digests])
+    samples = samples.take(has_code(samples, table) & is_new[samples.task_id])
     names = samples.programs.program_id[samples.program]
-    is_asked = np.array([str(name) in table.columns for name in names]) & is_new[samples.task_id]
-    samples, names = samples.take(is_asked), names[is_asked]
     place = {one["program_id"]: number for number, one in enumerate(journal_entries(args.searched))}
-    code = np.array([table.columns[str(name)] for name in names], np.float32)
+    code = code_columns(samples, table)
     alone = trained.estimate(samples)
     orders = {
         "first": np.array([float(place[str(name)]) for name in names]),
