@@ -14,7 +14,7 @@ TRIALS ?= 32
 DEVICE_DATA = $(if $(wildcard $(AUTOTVM)/manifest.json),--data autotvm=$(AUTOTVM))
 export OMP_NUM_THREADS ?= 2
 
-.PHONY: bench-sealed bench-replay-drawn docker-steps bench-serve bench-by-name bench-autotune ablation priors bench-embedding bench-models bench-scoring tune-peers tables pretrained leaderboard bench-extract bench-conv bench-operators bench-bounds bench-search bench-search-elsewhere bench-explain bench-replay data-a100 legacy-env ansor-test bench-ansor help venv demo test check exhaustive lines structure lint format bench golden report clean notebook lock licences claims evidence docs attack faults
+.PHONY: bench-sealed bench-replay-drawn docker-steps bench-serve bench-by-name bench-autotune ablation priors bench-embedding bench-models bench-scoring tune-peers tables pretrained leaderboard bench-extract bench-conv bench-operators bench-bounds bench-search bench-search-elsewhere bench-new-devices bench-explain bench-replay data-a100 legacy-env ansor-test bench-ansor help venv demo test check exhaustive lines structure lint format bench golden report clean notebook lock licences claims evidence docs attack faults
 
 help:
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -159,6 +159,9 @@ bench-explain: $(EXPLAINED:%=%/manifest.json) $(STAMP) ## shares of stores besid
 	$(BIN)/python -m tests.benchmarks.explain_page runs/explain.json
 
 ELSEWHERE := $(BIN)/python -m tests.benchmarks.search_campaign
+bench-new-devices: $(STAMP) ## how far off a model is on devices that it has never seen (AUTOTVM=DIR, such as cache/autotvm): docs/results/new-devices.*
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.new_devices $(AUTOTVM)
+
 bench-search-elsewhere: $(STAMP) ## the same on a CPU that the shipped model has not learned from (two hours of one core, resumable): docs/results/search-elsewhere.*
 	OMP_NUM_THREADS=1 TVM_NUM_THREADS=1 taskset -c 0 $(ELSEWHERE) run --device this-cpu --short --out runs/search-elsewhere --cells '*--xgb-warm0--*' '*--cdmpp-verify--*'
 	OMP_NUM_THREADS=1 TVM_NUM_THREADS=1 taskset -c 0 $(ELSEWHERE) remeasure --device this-cpu --out runs/search-elsewhere

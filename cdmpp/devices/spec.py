@@ -73,3 +73,10 @@ class DeviceSpec:
     link_bandwidth_bytes_per_s: float | None = None
     tdp_w: float | None = None
     sources: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def family(self) -> str | None:
+        """What other devices of its kind are compared with: `x86` of CPUs by AMD and Intel, else
+        the vendor; None = unknown.
+        """
+        return "x86" if self.kind == "cpu" and self.vendor in ("AMD", "Intel") else self.vendor

@@ -19,13 +19,15 @@ from cdmpp.models.parts.checks import check_schema
 from cdmpp.training.machine_code.model import CodeModel, CodeRows
 from cdmpp.training.run_folder import ModelCard, load_model
 from cdmpp.training.transfer import on_device, relation
-from cdmpp.training.uncertainty.calibration import LatencyCalibration
 from cdmpp.training.uncertainty.strangers import NearTask, TrainingTasks
 
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 
 STRANGE_FACTOR = 2.0
+#: Of a device whose family the model knows, over what the worst device of that family needs: the
+#: least multiple of a quarter that held 90 % on each of them (`docs/results/new-devices.md`).
+NEW_DEVICE_FACTOR = 1.75
 
 
 @dataclass(frozen=True)
@@ -144,10 +146,12 @@ class TrainedModel:
         """Returns latencies, intervals and flags.
 
         A device of the model's kind that it was not trained on has the intervals that were measured
-        on devices left out, where any were. No other calibration task speaks for a program or
-        device that is strange to the model: its half width is `STRANGE_FACTOR` times that of the
-        group with the widest interval, which is a rule of thumb (`docs/uncertainty.md` has what it
-        covers).
+        on devices left out, where any were. Else no calibration task speaks for what is strange to
+        the model, and the half widths of the devices that are like its own are a rule of thumb
+        (`docs/uncertainty.md` has what it covers): on another device of their kind and family
+        `NEW_DEVICE_FACTOR` times what the worst of them needs, for a program unlike all training
+        tasks `STRANGE_FACTOR` times that of their widest group, and on a device that is like none
+        `STRANGE_FACTOR` times the widest of all.
 
         Args:
             latency_s: float64 [N], the model's predictions, if there are some already.
@@ -161,16 +165,7 @@ class TrainedModel:
         is_new_device = is_new[samples.device]
         familiarity = self.tasks.familiarity(samples) if self.tasks else None
         is_far = familiarity.is_far if familiarity else None
-        is_strange = is_new_device if is_far is None else is_new_device | is_far
-        half_width, mean_s = _widths(self.card.calibration, samples, predicted_s, is_strange)
-        if self.card.of_new_devices is not None:
-            kinds = {spec.kind for spec in self.card.devices}
-            is_alike = np.array([spec.kind in kinds for spec in samples.devices], bool)
-            rows = is_new_device & is_alike[samples.device]
-            half_width[rows], mean_s[rows] = _widths(
-                self.card.of_new_devices, samples.take(rows), predicted_s[rows],
-                np.zeros(int(rows.sum()), bool) if is_far is None else is_far[rows],
-            )  # fmt: skip
+        half_width, mean_s = self._widths(samples, predicted_s, is_new, is_far)
         low_s = np.maximum(predicted_s * np.exp(-half_width), floor_s)
         high_s = predicted_s * np.exp(half_width)
         return Estimates(
@@ -256,6 +251,55 @@ class TrainedModel:
             mean_s=np.fmax(np.fmin(mean_s, high_s), low_s),
         )  # fmt: skip
 
+    def devices_like(self, device: DeviceSpec) -> list[str]:
+        """Returns the calibrated devices of the kind and family of another one; none where its
+        family is not known.
+        """
+        known = self.card.calibration.by_device if self.card.calibration else {}
+        return [
+            spec.name
+            for spec in self.card.devices
+            if spec.name in known
+            and device.family is not None
+            and (spec.kind, spec.family) == (device.kind, device.family)
+        ]
+
+    def _widths(
+        self,
+        samples: Samples,
+        predicted_s: FloatArray,
+        is_new: BoolArray,
+        is_far: BoolArray | None,
+    ) -> tuple[FloatArray, FloatArray]:
+        """Returns the half widths of intervals, in log seconds, NaN without calibration, and the
+        mean seconds to be expected.
+
+        Args:
+            is_new: bool [D], whether the model was not trained on a device.
+            is_far: bool [N], see `Estimates`.
+        """
+        half_width, mean_s = np.full(len(samples), np.nan), predicted_s.copy()
+        kinds = {spec.kind for spec in self.card.devices}
+        for index in np.unique(samples.device).tolist():
+            spec = samples.devices[index]
+            rows = np.flatnonzero(samples.device == index)
+            own, is_left_out = samples.take(rows), False
+            calibration = self.card.calibration
+            if is_new[index] and self.card.of_new_devices is not None and spec.kind in kinds:
+                calibration, is_left_out = self.card.of_new_devices, True
+            if calibration is None:
+                continue
+            alike = [] if is_left_out else self.devices_like(spec)
+            worst = calibration.of_the_worst_device(alike) if alike else calibration
+            widest = np.full(len(rows), STRANGE_FACTOR * worst.widest)
+            if is_left_out or not is_new[index]:
+                near = calibration.half_width(own)
+            else:
+                near = NEW_DEVICE_FACTOR * worst.half_width(own) if alike else widest
+            half_width[rows] = near if is_far is None else np.where(is_far[rows], widest, near)
+            mean_s[rows] = calibration.mean_s(own, predicted_s[rows])
+        return half_width, mean_s
+
     def _floor_s(self, samples: Samples) -> FloatArray:
         """Returns float64 [N], what each takes at the least; what the registry says of the model's
         devices wins over what they were trained with.
@@ -265,20 +309,6 @@ class TrainedModel:
             as_described_now(spec) if spec.name in trained else spec for spec in samples.devices
         )
         return sample_floor_s(samples, devices)
-
-
-def _widths(
-    calibration: LatencyCalibration | None,
-    samples: Samples,
-    predicted_s: FloatArray,
-    is_strange: BoolArray,
-) -> tuple[FloatArray, FloatArray]:
-    """Returns the half widths of intervals, in log seconds, and the mean seconds to be expected."""
-    if calibration is None:
-        return np.full(len(samples), np.nan), predicted_s.copy()
-    strange = STRANGE_FACTOR * calibration.widest
-    half_width = np.where(is_strange, strange, calibration.half_width(samples))
-    return half_width, calibration.mean_s(samples, predicted_s)
 
 
 def load_trained(directory: Path, *, with_code: bool = False) -> TrainedModel:

@@ -117,7 +117,7 @@ def left_out(samples: Samples, code: Code, seed: int, chip: str, folder: Path) -
     """Trains on the other chip, and predicts what this one has measured of other tasks."""
     if (folder / _FILE).is_file():
         return
-    trained, own, asked = _without(samples, chip, folder, seed)
+    trained, own, asked = without_chip(samples, chip, folder, seed)
     _predict(folder / _FILE, trained, own, asked, code, seed)
 
 
@@ -127,7 +127,7 @@ def adapted(samples: Samples, code: Code, seed: int, folder: Path) -> None:
     """
     if (folder / _ADAPTED_FILE).is_file():
         return
-    _, _, asked = _without(samples, NEW_CHIP, folder, seed)
+    _, _, asked = without_chip(samples, NEW_CHIP, folder, seed)
     trained = load_trained(folder, with_code=True)
     assert trained.code is not None
     columns: list[dict[str, NDArray[Any]]] = []
@@ -161,7 +161,7 @@ def adapted(samples: Samples, code: Code, seed: int, folder: Path) -> None:
     )
 
 
-def _without(
+def without_chip(
     samples: Samples, chip: str, folder: Path, seed: int
 ) -> tuple[TrainedModel, list[Samples], Samples]:
     """Returns an ensemble of the other chip, its parts, and what this chip has measured of tasks

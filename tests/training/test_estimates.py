@@ -15,9 +15,10 @@ from cdmpp.devices.registry import get_device
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.models.base import CostModel
 from cdmpp.testing.synthetic import make_samples
-from cdmpp.training.estimates import TrainedModel
+from cdmpp.training.estimates import NEW_DEVICE_FACTOR, STRANGE_FACTOR, TrainedModel
 from cdmpp.training.run_folder import ModelCard
-from cdmpp.training.uncertainty.calibration import calibrate
+from cdmpp.training.uncertainty.calibration import LatencyCalibration, calibrate
+from cdmpp.training.uncertainty.strangers import Familiarity, NearTask, TrainingTasks
 
 
 class Fixed(CostModel):
@@ -105,3 +106,73 @@ def test_any_device_has_possible_latencies(seconds: float, device: DeviceSpec) -
         assert np.all(values > 0)
     assert np.all(found.low_s <= found.latency_s)
     assert np.all(found.latency_s <= found.high_s)
+
+
+_INTEL = DeviceSpec("one", "cpu", vendor="Intel")
+_CALIBRATION = LatencyCalibration(
+    0.9, 40, 400, 0.9, 0.4,
+    by_device={"one": 0.3, "two": 0.5, "arm": 0.2, "gpu": 0.9},
+    by_operator={"dense": 0.4, "conv2d": 0.6},
+    by_device_and_operator={
+        "one": {"dense": 0.2, "conv2d": 0.6}, "two": {"dense": 0.4, "conv2d": 0.5},
+        "arm": {"dense": 0.1, "conv2d": 0.7}, "gpu": {"dense": 1.0, "conv2d": 1.2},
+    },
+)  # fmt: skip
+
+
+def calibrated(tasks: TrainingTasks | None = None) -> TrainedModel:
+    """Knows CPUs of Intel and AMD, one of Arm and a GPU."""
+    devices = (_INTEL, replace(_INTEL, name="two", vendor="AMD"),
+               replace(_INTEL, name="arm", vendor="Arm"),
+               DeviceSpec("gpu", "gpu", vendor="NVIDIA"))  # fmt: skip
+    known = trained(1e-3, devices)
+    return replace(known, card=replace(known.card, calibration=_CALIBRATION), tasks=tasks)
+
+
+def half_width(model: TrainedModel, device: DeviceSpec) -> float:
+    found = model.estimate(on(device))
+    (width,) = set(np.log(found.high_s / found.latency_s).round(9))
+    return float(width)
+
+
+def test_a_new_device_of_a_known_family_is_as_wide_as_the_worst_of_it_needs() -> None:
+    new = replace(_INTEL, name="new")
+    assert half_width(calibrated(), new) == pytest.approx(NEW_DEVICE_FACTOR * 0.4)
+    assert half_width(calibrated(), _INTEL) == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize(
+    "new",
+    [
+        replace(_INTEL, name="new", vendor="Ampere"),
+        replace(_INTEL, name="new", vendor=None),
+        DeviceSpec("new", "gpu", vendor="Intel"),
+    ],
+)
+def test_a_new_device_of_no_known_family_has_twice_the_widest_of_all(new: DeviceSpec) -> None:
+    assert half_width(calibrated(), new) == pytest.approx(STRANGE_FACTOR * 1.2)
+
+
+class Far(TrainingTasks):
+    """Knows no program."""
+
+    def __init__(self) -> None:
+        pass
+
+    def familiarity(self, samples: Samples) -> Familiarity:
+        nothing: list[list[NearTask]] = [[] for _ in range(len(samples))]
+        return Familiarity(np.full(len(samples), 9.0), np.ones(len(samples), bool), nothing)
+
+
+@pytest.mark.parametrize("name", ["one", "new"])
+def test_a_strange_program_has_twice_the_widest_of_its_family(name: str) -> None:
+    found = half_width(calibrated(Far()), replace(_INTEL, name=name))
+    assert found == pytest.approx(STRANGE_FACTOR * 0.6)
+    other = replace(_INTEL, name="other", vendor="Ampere")
+    assert half_width(calibrated(Far()), other) == pytest.approx(STRANGE_FACTOR * 1.2)
+
+
+def test_without_calibration_there_is_no_interval() -> None:
+    known = calibrated()
+    bare = replace(known, card=replace(known.card, calibration=None))
+    assert np.isnan(bare.estimate(on(replace(_INTEL, name="new"))).high_s).all()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -70,14 +71,18 @@ class LatencyCalibration:
         groups = [value for row in self.by_device_and_operator.values() for value in row.values()]
         return max([self.pooled, *self.by_device.values(), *self.by_operator.values(), *groups])
 
-    def of_the_worst_device(self) -> LatencyCalibration:
+    def of_the_worst_device(self, labels: Collection[str] | None = None) -> LatencyCalibration:
         """Returns intervals for devices that no error was measured on: every operator kind as wide
         as the device needs that was predicted worst.
+
+        Args:
+            labels: of the devices that count, some of `by_device`; None = all.
         """
-        rows = self.by_device_and_operator.values()
+        names = self.by_device if labels is None else labels
+        rows = [self.by_device_and_operator[name] for name in names]
         return replace(
             self,
-            pooled=max(self.by_device.values()),
+            pooled=max(self.by_device[name] for name in names),
             by_operator={kind: max(row[kind] for row in rows) for kind in self.by_operator},
             by_device={},
             by_device_and_operator={},
