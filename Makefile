@@ -162,7 +162,7 @@ ELSEWHERE := $(BIN)/python -m tests.benchmarks.search_campaign
 bench-new-devices: $(STAMP) ## how far off a model is on devices that it has never seen (AUTOTVM=DIR, such as cache/autotvm): docs/results/new-devices.*
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.new_devices $(AUTOTVM)
 
-bench-search-elsewhere: $(STAMP) ## the same on a CPU that the shipped model has not learned from (two hours of one core, resumable): docs/results/search-elsewhere.*
+bench-search-elsewhere: $(STAMP) ## the same on a CPU that is told by its description alone (two hours of one core, resumable): docs/results/search-elsewhere.*
 	OMP_NUM_THREADS=1 TVM_NUM_THREADS=1 taskset -c 0 $(ELSEWHERE) run --device this-cpu --short --out runs/search-elsewhere --cells '*--xgb-warm0--*' '*--cdmpp-verify--*'
 	OMP_NUM_THREADS=1 TVM_NUM_THREADS=1 taskset -c 0 $(ELSEWHERE) remeasure --device this-cpu --out runs/search-elsewhere
 	$(ELSEWHERE) report --page search-elsewhere --out runs/search-elsewhere

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -80,3 +81,17 @@ class DeviceSpec:
         the vendor; None = unknown.
         """
         return "x86" if self.kind == "cpu" and self.vendor in ("AMD", "Intel") else self.vendor
+
+
+def same_architecture(device: DeviceSpec, others: Sequence[DeviceSpec]) -> list[str]:
+    """Returns the labels of other devices of a device's vendor and architecture: hardware of its
+    sort under other names. None where its architecture is not known.
+    """
+    own = (device.kind, device.vendor, device.architecture)
+    return [
+        spec.name
+        for spec in others
+        if device.architecture is not None
+        and spec.name != device.name
+        and (spec.kind, spec.vendor, spec.architecture) == own
+    ]

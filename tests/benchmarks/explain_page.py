@@ -7,7 +7,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from cdmpp.pretrained import PRETRAINED
 from cdmpp.report.page import Page, Section
 from cdmpp.report.stamp import PROGRAMS, stamp, write_page
 from cdmpp.report.tables import plain_table
+from tests.benchmarks.shipped_labels import met_before
 from tests.paths import ROOT
 
 FloatArray = NDArray[np.float64]
@@ -60,6 +61,16 @@ def main() -> int:
     found = stamp(_COMMAND, schemas=PROGRAMS, models=[PRETRAINED], parts=parts)
     write_page(args.out, "explain", _page(facts), {**facts, "measured": programs}, found)
     return 0
+
+
+def _unknown(facts: Mapping[str, Any]) -> str:
+    """Returns what to say of a label that the model has not learned from."""
+    if facts["is_known"]:
+        return ""
+    return (
+        ", a label that the shipped model has not learned from, told by its description alone; "
+        + met_before(facts["architecture"])
+    )
 
 
 def _cheap(programs: Programs) -> Programs:
@@ -150,7 +161,7 @@ def _page(facts: dict[str, Any]) -> Page:
         title="Explanations beside measured ablations",
         lead=f"{facts['programs']} programs of three to nine leaves, {facts['leaves']} leaves, on "
         f"one thread of `{facts['device']}` ({facts['architecture']})"
-        f"{'' if facts['is_known'] else ', which the model has not learned from'}.",
+        f"{_unknown(facts)}.",
         sections=[
             Section("Shares of the time", tables=tables), Section("Changed programs", note=changes)
         ],

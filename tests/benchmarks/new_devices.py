@@ -209,7 +209,7 @@ TVM): templates and tasks that MetaSchedule does not draw.
 
 **How {factor:g} was chosen**: the least multiple of a quarter that holds 90 % on every device here
 of a known family with ten tasks or more (the chips left out: with other seeds). So these tables
-describe the choice; they do not judge it. THIRD
+describe the choice; they do not judge it.
 """
 
 

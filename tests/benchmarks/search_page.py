@@ -13,6 +13,7 @@ from cdmpp.files.atomic import write_text
 from cdmpp.metrics import mean_and_interval
 from cdmpp.report.stamp import PROGRAMS, stamp, write_page
 from cdmpp.text import tidy_csv
+from tests.benchmarks.shipped_labels import met_before
 
 Results = Mapping[tuple[str, str, int], Mapping[str, Any]]
 #: A median over repeats says which of two programs is faster to within about this share.
@@ -41,16 +42,16 @@ PAGES = {
 """,
     ),
     "search-elsewhere": (
-        "Searches on a CPU that nobody measured",
+        "Searches on a CPU that is told by its description alone",
         """    make bench-search-elsewhere      # = these steps, --out runs/search-elsewhere
     python -m tests.benchmarks.search_campaign run --device this-cpu --short \\
         --cells '*--xgb-warm0--*' '*--cdmpp-verify--*'
     python -m tests.benchmarks.search_campaign remeasure --device this-cpu
     python -m tests.benchmarks.search_campaign report --page search-elsewhere
 
-The shipped model has learned from other CPUs only; all that is told of this one is what
-`cdmpp device show this-cpu` says. Its model of machine code reads AVX-512 code as it learned to
-elsewhere, and decides by order alone.
+All that the shipped model is told of this label is what `cdmpp device show this-cpu` says (no
+clock, no peaks); {met_before}.
+Its model of machine code reads AVX-512 code as that of an unknown CPU, and decides by order alone.
 """,
     ),
 }
@@ -143,8 +144,8 @@ def _markdown(
     methods: Sequence[str],
 ) -> str:
     title, commands = PAGES[name]
-    chip = next(iter(timed.values())).get("architecture")
-    chip = f" ({chip})" if chip else ""
+    architecture = next(iter(timed.values())).get("architecture")
+    chip = f" ({architecture})" if architecture else ""
     some = next(iter(found.values()))
     after = " and ".join(map(str, sorted({key[3] for key in best})))
     repeats = len(next(iter(timed.values()))["seconds"]["untuned"])
@@ -161,7 +162,7 @@ def _markdown(
         f"search after {after} programs was timed again, {repeats} times in turns with all "
         "others of its task; the tables have medians of these readings.",
         "",
-        commands,
+        commands.replace("{met_before}", met_before(str(architecture))),
         "## Shortest latency (microseconds, geometric mean of the seeds that all methods have)",
         "",
         "| task | trials | seeds | first sample | " + " | ".join(methods) + " |",

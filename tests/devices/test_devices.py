@@ -19,7 +19,7 @@ from cdmpp.devices.registry import (
     resolve_devices,
     unknown_device,
 )
-from cdmpp.devices.spec import DeviceSpec
+from cdmpp.devices.spec import DeviceSpec, same_architecture
 from cdmpp.devices.tables import device_text
 from cdmpp.devices.vector import DEVICE_VECTOR_NAMES, device_vector
 from cdmpp.errors import DeviceError
@@ -232,3 +232,20 @@ def test_what_shipped_models_see_of_their_devices_is_as_it_was() -> None:
     }  # fmt: skip
     known = replace(get_device("v100"), **facts)  # type: ignore[arg-type]
     assert np.array_equal(device_vector(known), device_vector(get_device("v100")))
+
+
+def test_hardware_of_the_same_architecture_is_found_under_other_labels() -> None:
+    known = [get_device(label) for label in ("xeon-avx512-1c", "epyc-avx2-1c", "v100")]
+    asked = get_device("platinum-8592plus")
+    assert same_architecture(asked, known) == ["xeon-avx512-1c"]
+    assert same_architecture(known[0], known) == []
+    assert same_architecture(replace(asked, architecture=None), known) == []
+    assert same_architecture(replace(asked, architecture=None),
+                             [replace(asked, name="x", architecture=None)]) == []  # fmt: skip
+
+
+def test_cpus_of_amd_and_intel_are_one_family() -> None:
+    assert {get_device(label).family for label in ("ryzen-3700x", "i7-3770")} == {"x86"}
+    assert get_device("graviton3").family == "AWS"
+    assert get_device("mi50").family == "AMD", "a GPU"
+    assert replace(get_device("i7-3770"), vendor=None).family is None

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cdmpp.api.predictions import Predictions
+from cdmpp.devices.registry import find_device
+from cdmpp.devices.spec import DeviceSpec, same_architecture
 from cdmpp.serve.client import Client
 from cdmpp.text import interval_text, short_task
 from cdmpp.training.run_folder import ModelCard
@@ -32,17 +34,21 @@ class ModelFacts:
         trained_on: labels.
         has_intervals: whether it has any.
         has_new_intervals: whether they were measured on devices left out of trainings.
+        devices: descriptions of those it was trained on; none of a server's model.
     """
 
     trained_on: Sequence[str]
     has_intervals: bool
     has_new_intervals: bool
+    devices: Sequence[DeviceSpec] = ()
 
     @classmethod
     def of(cls, card: ModelCard) -> ModelFacts:
         """Returns those of a model here."""
         names = [spec.name for spec in card.devices]
-        return cls(names, card.calibration is not None, card.of_new_devices is not None)
+        return cls(
+            names, card.calibration is not None, card.of_new_devices is not None, card.devices
+        )
 
     @classmethod
     def of_served(cls, client: Client, name: str | None) -> ModelFacts:
@@ -68,7 +74,10 @@ def print_notes(found: Sequence[Prediction], model: ModelFacts) -> None:
         print(f"\n! {strange} of {len(found)} are out of distribution{why}")
     trained_on = ", ".join(model.trained_on)
     for device in dict.fromkeys(one.device for one in found if one.is_new_device):
-        print(f"  device {device} was not trained on; the model knows {trained_on}")
+        spec = find_device(device) if model.devices else None
+        akin = same_architecture(spec, model.devices) if spec else []
+        of_these = f"; of its architecture: {', '.join(akin)}" if akin else ""
+        print(f"  device {device} was not trained on; the model knows {trained_on}{of_these}")
     strangers: dict[str, Prediction] = {}
     for one in found:
         if one.is_far:

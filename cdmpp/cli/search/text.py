@@ -137,8 +137,8 @@ def plan_text(plan: SearchPlan) -> str:
     lines.append(f"{plan.options.trials} trials in all, {size} a round{drafted}")
     if plan.verifier and plan.verifier.is_new_device:
         lines.append(
-            f"nobody measured {plan.options.device}: which of the built are run is said by what "
-            "other CPUs took for the same instructions"
+            f"the model has not learned from {plan.options.device}: which of the built are run is "
+            "said by what other devices took for the same instructions"
         )
     if plan.options.trials < len(tasks):
         without = len(tasks) - plan.options.trials
