@@ -75,12 +75,13 @@ class DeviceSpec:
     tdp_w: float | None = None
     sources: dict[str, str] = field(default_factory=dict)
 
-    @property
-    def family(self) -> str | None:
-        """What other devices of its kind are compared with: `x86` of CPUs by AMD and Intel, else
-        the vendor; None = unknown.
-        """
-        return "x86" if self.kind == "cpu" and self.vendor in ("AMD", "Intel") else self.vendor
+
+def family(device: DeviceSpec) -> str | None:
+    """Returns whose devices of its kind run programs as it does: `x86` of CPUs by AMD and Intel,
+    else its vendor; None = unknown.
+    """
+    is_x86 = device.kind == "cpu" and device.vendor in ("AMD", "Intel")
+    return "x86" if is_x86 else device.vendor
 
 
 def same_architecture(device: DeviceSpec, others: Sequence[DeviceSpec]) -> list[str]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from cdmpp.analytic.roofline.floor import sample_floor_s
 from cdmpp.datasets.samples import Samples
 from cdmpp.devices.registry import as_described_now
-from cdmpp.devices.spec import DeviceSpec
+from cdmpp.devices.spec import DeviceSpec, family
 from cdmpp.errors import UsageError
 from cdmpp.features.code_layout import CodeKind
 from cdmpp.models.base import CostModel
@@ -256,12 +256,11 @@ class TrainedModel:
         family is not known.
         """
         known = self.card.calibration.by_device if self.card.calibration else {}
+        own = (device.kind, family(device))
         return [
             spec.name
             for spec in self.card.devices
-            if spec.name in known
-            and device.family is not None
-            and (spec.kind, spec.family) == (device.kind, device.family)
+            if spec.name in known and own[1] is not None and (spec.kind, family(spec)) == own
         ]
 
     def _widths(
