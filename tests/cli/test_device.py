@@ -36,6 +36,8 @@ def test_list(capsys: pytest.CaptureFixture[str]) -> None:
     assert [row["name"] for row in run_json(capsys, "list")] == list(load_registry())
     kinds = {row["kind"] for row in run_json(capsys, "list", "--kind", "cpu")}
     assert kinds == {"cpu"}
+    assert "this-cpu is the CPU of this machine (" in text
+    assert "this-cpu" not in run(capsys, "list", "--kind", "gpu")
 
 
 def test_the_page_of_the_documentation_is_in_step(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable
+import shutil
+import textwrap
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,8 +20,8 @@ from cdmpp.devices.occupancy import (
     occupancy,
 )
 from cdmpp.devices.of_run import run_spec, run_specs
-from cdmpp.devices.registry import get_device, load_aliases, load_registry
-from cdmpp.devices.spec import DeviceSpec
+from cdmpp.devices.registry import THIS_CPU, get_device, load_aliases, load_registry
+from cdmpp.devices.spec import DeviceSpec, same_architecture
 from cdmpp.devices.tables import device_text, devices_markdown, devices_text
 from cdmpp.errors import UsageError
 
@@ -77,6 +79,8 @@ def run_list(args: argparse.Namespace) -> int:
         print(devices_markdown(devices, names), end="")
     else:
         print(devices_text(devices))
+        if args.run_folder is None and args.kind in (None, "cpu"):
+            print(f"\n{_this_cpu(known)}")
     return 0
 
 
@@ -112,6 +116,18 @@ def run_occupancy(args: argparse.Namespace) -> int:
     else:
         print(_occupancy_text(spec, limits, result))
     return 0
+
+
+def _this_cpu(known: Sequence[DeviceSpec]) -> str:
+    spec = get_device(THIS_CPU)
+    akin = same_architecture(spec, known)
+    names = [word for word in (spec.vendor, spec.architecture) if word]
+    is_like = f"{' '.join(names) or 'unknown'}{', as ' + ', '.join(akin) if akin else ''}"
+    return textwrap.fill(
+        f"{THIS_CPU} is the CPU of this machine ({is_like}), as far as the system tells what it "
+        f"is: cdmpp device show {THIS_CPU}",
+        shutil.get_terminal_size().columns, break_on_hyphens=False,
+    )  # fmt: skip
 
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
