@@ -35,11 +35,12 @@ from tvm_helper.predict.explain import explain_programs
 from tvm_helper.predict.explanation import explain
 from tvm_helper.predict.painted import painted_script
 from tvm_helper.predict.predictor import Predictor
-from tvm_helper.programs.build import arguments_of, random_tensors, runnable
+from tvm_helper.programs.build import arguments_of, random_tensors
 from tvm_helper.programs.program_file import NamedProgram
 from tvm_helper.programs.schedule_of_trace import schedule_of
 from tvm_helper.programs.target import device_target
 from tvm_helper.tir.features import featurise_modules
+from tvm_helper.tir.packing import runnable
 
 #: Seconds of the programs that are measured: their versions take long enough to time, and all of
 #: them a few minutes.

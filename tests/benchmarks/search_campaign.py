@@ -182,7 +182,6 @@ def _tvm_search(searched: Cell, args: argparse.Namespace, work: Path) -> dict[st
     from cdmpp.devices.registry import get_device
     from tests.benchmarks.search_timing import TimedCostModel, TrialLog
     from tvm_helper.cost_model.tune import resolve_cost_model, tune_tir
-    from tvm_helper.measure.tasks import named_function
     from tvm_helper.programs.target import device_target
 
     np.random.seed(args.seed)  # TVM's own models draw from it
@@ -197,7 +196,7 @@ def _tvm_search(searched: Cell, args: argparse.Namespace, work: Path) -> dict[st
             "cdmpp", model=args.model, device=device, seed=args.seed, **options
         )
     timed, log = TimedCostModel(model), TrialLog()
-    _, function = named_function(TASKS[args.task])
+    function = searched_function(args.task)
     started = time.perf_counter()
     tune_tir(
         function, device_target(device), work, args.trials, cost_model=timed,
@@ -214,6 +213,18 @@ def _tvm_search(searched: Cell, args: argparse.Namespace, work: Path) -> dict[st
         "batch_end_s": log.ends_s, "latency_s": log.latency_s, "errors": log.errors,
         "usage": _usage(model) if kind == "cdmpp" else None,
     }  # fmt: skip
+
+
+def searched_function(task: str) -> Any:
+    """Returns the unscheduled function of a task. No search may change the layout of its arguments,
+    as `cdmpp search` must not: packing weights is not timed, so that a search that may do it finds
+    faster programs than one that may not.
+    """
+    from tvm_helper.measure.tasks import named_function
+    from tvm_helper.tir.packing import LAYOUT_FREE
+
+    _, function = named_function(TASKS[task])
+    return function.without_attr(LAYOUT_FREE)
 
 
 def _usage(model: Any) -> dict[str, Any]:
@@ -253,14 +264,13 @@ def checkpoints(result: dict[str, Any]) -> list[int]:
 def remeasure(args: argparse.Namespace) -> int:
     """Times the winners of every task in turns, and the untuned program (first valid sample)."""
     from cdmpp.devices.registry import get_device
-    from tvm_helper.measure.tasks import named_function
     from tvm_helper.programs.target import device_target
 
     spec = get_device(args.device)
     target = device_target(spec)
     found = finished(args.out)
     for task in TASKS:
-        _, function = named_function(TASKS[task])
+        function = searched_function(task)
         results = {key[1:]: result for key, result in found.items() if key[0] == task}
         if results:
             times = _remeasured(function, results, target)

@@ -102,8 +102,9 @@ def _build(request: dict[str, Any], begin: Begin) -> dict[str, Any]:
     The program is a schedule of a task, or a scheduled `module` as JSON in a file.
     """
     from tvm_helper.compat import Target, tvm
-    from tvm_helper.programs.build import arguments_of, runnable
+    from tvm_helper.programs.build import arguments_of
     from tvm_helper.programs.machine_code import code_of_built
+    from tvm_helper.tir.packing import runnable
 
     begin()
     target = Target(request["target"])

@@ -9,6 +9,7 @@ from typing import Any
 
 from tvm_helper.compat import s_tir, tirx
 from tvm_helper.tir.loop_tree import child_statements, lowering_passes
+from tvm_helper.tir.packing import runnable
 
 _MARK = "@leaf"
 _MARKED = re.compile(rf"(.*?)\s*# {_MARK}(\d+)$")
@@ -51,6 +52,7 @@ def painted_script(module: Any, leaves: int) -> PaintedScript | None:
         module: an `IRModule` with one function `main`.
         leaves: number of leaves of its compact AST.
     """
+    module = runnable(module)
     for is_lowered in (False, True):
         shown = lowering_passes()(module) if is_lowered else module
         stores = list(_stores(shown["main"].body, None))

@@ -8,18 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from tvm_helper.compat import Target, block_passes, meta_schedule, relax, s_tir, tvm
+from tvm_helper.compat import Target, meta_schedule, relax, s_tir, tvm
 from tvm_helper.programs.schedule_of_trace import schedule_of
+from tvm_helper.tir.packing import runnable
 
 #: Type and shape of each argument.
 Arguments = list[list[Any]]
-
-
-def runnable(module: Any) -> Any:
-    """Returns a scheduled module that can be compiled: MetaSchedule may have packed the task's
-    weights, which are then arguments in their packed form.
-    """
-    return block_passes.RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)(module)
 
 
 def arguments_of(module: Any) -> Arguments:

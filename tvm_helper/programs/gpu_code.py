@@ -9,10 +9,10 @@ from cdmpp.errors import ReplayError, last_line
 from cdmpp.features.gpu_code.columns import KernelLaunch
 from cdmpp.features.gpu_code.sizes import kernel_sizes
 from tvm_helper.compat import Schedule, Target, tirx, tvm
-from tvm_helper.programs.build import runnable
 from tvm_helper.programs.gpu_kernels import check_readable, kernel_launches
 from tvm_helper.programs.target import device_target
 from tvm_helper.tir.loop_tree import loop_tree_from_tir
+from tvm_helper.tir.packing import runnable
 
 _WIDEST = (2, 4)  # elements that a kernel reads at once
 

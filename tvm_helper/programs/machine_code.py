@@ -8,7 +8,7 @@ from typing import Any
 
 from cdmpp.errors import ReplayError
 from tvm_helper.compat import Target, tvm
-from tvm_helper.programs.build import runnable
+from tvm_helper.tir.packing import runnable
 
 
 def code_of(module: Any, target: Target) -> str:

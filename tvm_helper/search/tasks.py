@@ -15,7 +15,6 @@ from tvm_helper.measure.options import MeasureOptions
 from tvm_helper.measure.sources import MeasuredTask, campaign_tasks, module_task
 
 _LONGEST_SYMBOL = 60
-_LAYOUT_FREE = "layout_free_buffers"
 
 
 @dataclass(frozen=True)
@@ -62,12 +61,13 @@ def named_tasks(names: Sequence[str]) -> list[SearchTask]:
     tasks = campaign_tasks(MeasureOptions(sample=tuple(names)), None)
     from tvm_helper.compat import tvm
     from tvm_helper.programs.network_tasks import argument_shapes
+    from tvm_helper.tir.packing import LAYOUT_FREE
 
     found: list[SearchTask] = []
     for task in tasks:
         function = tvm.ir.load_json(task.content["module"])["main"]
         # A schedule must not change the layout of arguments: the saved module keeps the signature.
-        module = tvm.IRModule({"main": function.without_attr(_LAYOUT_FREE)})
+        module = tvm.IRModule({"main": function.without_attr(LAYOUT_FREE)})
         shapes = argument_shapes(module)
         if shapes is None:
             raise DataError(

@@ -31,7 +31,8 @@ def _prepare() -> None:
 def _compile_tasks(request: dict[str, Any], begin: Begin) -> dict[str, Any]:
     """Compiles the functions of all tasks into one module; returns their arguments by symbol."""
     from tvm_helper.compat import Target, tvm
-    from tvm_helper.programs.build import arguments_of, runnable
+    from tvm_helper.programs.build import arguments_of
+    from tvm_helper.tir.packing import runnable
 
     begin()
     functions = {}

@@ -22,6 +22,7 @@ from tvm_helper.featurise import is_gpu_kind, outcomes
 from tvm_helper.native.build import NativeBuildError
 from tvm_helper.native.modules import NativeModules, modules_library
 from tvm_helper.tir.loop_tree import loop_tree_from_tir, lowering_passes
+from tvm_helper.tir.packing import runnable
 
 _LANES_PER_VTHREAD = 4
 _log = logging.getLogger("cdmpp")
@@ -39,7 +40,7 @@ def featurise_modules(
 
     Args:
         modules: `IRModule`s with one function `main`, as a schedule or a measure candidate has
-            them. They are not changed.
+            them. They are not changed; what packs weights beforehand does not count.
         target: what they are scheduled for; says whether they are GPU kernels and what a kernel
             may use. None = unknown: a program with thread bindings is one for a GPU.
         limits: what a kernel may use; None = what the target says.
@@ -49,6 +50,8 @@ def featurise_modules(
     Returns:
         For every module, in order, its compact AST, or why it has none.
     """
+    if not lowered:
+        modules = [runnable(one) for one in modules]
     is_gpu = target is not None and is_gpu_kind(target.kind.name)
     limits = module_limits(target) if limits is None else limits
     native = native_modules()

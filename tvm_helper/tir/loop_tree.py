@@ -24,6 +24,7 @@ from cdmpp.features.program.loop_tree import (
 )
 from tvm_helper.compat import Call, Schedule, Sequential, TensorLoad, block_passes, tirx
 from tvm_helper.tir.canonical import canonical
+from tvm_helper.tir.packing import runnable
 from tvm_helper.tir.prim_func import TIRX_CLASS_OF_OP
 
 _FOR_KINDS: tuple[LoopKind, ...] = ("serial", "parallel", "vectorized", "unrolled")
@@ -36,7 +37,7 @@ def loop_tree_of_schedule(schedule: Schedule) -> LoopTree:
 
 
 def loop_tree_from_tir(module: Any, *, lowered: bool = False) -> LoopTree:
-    """Returns the loop tree of a scheduled module.
+    """Returns the loop tree of a scheduled module, without what packs its weights beforehand.
 
     Args:
         module: an `IRModule` with one function `main`.
@@ -47,7 +48,7 @@ def loop_tree_from_tir(module: Any, *, lowered: bool = False) -> LoopTree:
     """
     if "main" not in [var.name_hint for var in module.get_global_vars()]:
         raise DataError("Cannot read a TIR module: got no function `main`; expected exactly one.")
-    plain = module if lowered else _TO_LOOPS(module)
+    plain = module if lowered else _TO_LOOPS(runnable(module))
     return _Walker(plain["main"]).tree()
 
 

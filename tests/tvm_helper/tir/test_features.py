@@ -15,17 +15,20 @@ pytest.importorskip("tvm", reason="apache-tvm is not installed")
 from cdmpp.errors import ReplayError
 from cdmpp.features.compact_ast import CompactAst
 from cdmpp.features.gpu_limits import GpuLimits
-from cdmpp.features.program.loop_tree import Allocation, Node, children
+from cdmpp.features.program.loop_tree import Allocation, Node, children, stores_with_path
 from tests.tvm_helper.records.fixture_records import fixture_records
 from tests.tvm_helper.records.small_dags import matmul_relu
 from tests.tvm_helper.tir.test_schedule_of_record import GPU, TILED
 from tvm_helper.compat import Sequential, block_passes, s_tir, te, tirx, tvm
+from tvm_helper.measure.tasks import named_function
 from tvm_helper.native import Status
 from tvm_helper.native.modules import NativeModules, modules_library
+from tvm_helper.programs.build import arguments_of
 from tvm_helper.programs.sampling import WORKLOADS, TargetKind, sample_schedules, sample_target
 from tvm_helper.tir import features as module_features
 from tvm_helper.tir.features import featurise_modules, module_limits, native_modules
 from tvm_helper.tir.loop_tree import loop_tree_from_tir, lowering_passes
+from tvm_helper.tir.packing import LAYOUT_FREE, runnable
 from tvm_helper.tir.schedule_of_record import replay
 
 pytestmark = pytest.mark.tvm
@@ -230,7 +233,7 @@ def test_regions_are_those_of_tvms_compaction(kind: TargetKind) -> None:
     equal = total = 0
     for workload in ("matmul", "conv2d_bias_relu", "depthwise", "batch_matmul"):
         for module in sampled_modules(kind, workload):
-            ours, theirs = allocated_extents(module), extents_by_tvm(module)
+            ours, theirs = allocated_extents(module), extents_by_tvm(runnable(module))
             assert [name for name, _ in ours] == [name for name, _ in theirs]
             for (_, mine), (_, other) in zip(ours, theirs, strict=True):
                 total += 1
@@ -257,3 +260,38 @@ def test_without_native_code_python_does_it(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("CDMPP_NATIVE", "1")
     monkeypatch.setenv("CXX", "no-such-compiler")
     assert modules_library.__wrapped__() is None
+
+
+def packed_modules() -> list[Any]:
+    """Schedules of a matrix product whose weights MetaSchedule has packed."""
+    _, function = named_function("dense:m=64,n=64,k=96")
+    found = [one.mod for one in sample_schedules(function, "llvm", SAMPLES)]
+    assert all("layout_rewrite_preproc" in module.script() for module in found)
+    return found
+
+
+@pytest.mark.parametrize("is_native", [True, False])
+def test_what_packs_weights_beforehand_is_no_part_of_a_program(is_native: bool) -> None:
+    modules = packed_modules()
+    target = sample_target("llvm")
+    featurise = featurise_modules if is_native else by_reference
+    as_they_run = [runnable(module) for module in modules]
+    for found, expected in zip(
+        featurise(modules, target), featurise(as_they_run, target), strict=True
+    ):
+        assert_same(found, expected)
+    names = {store.buffer.name for store, _ in stores_with_path(loop_tree_from_tir(modules[0]))}
+    assert names
+    assert not [name for name in names if "weight" in name]
+
+
+def test_a_program_is_made_runnable_once() -> None:
+    module = packed_modules()[0]
+    assert LAYOUT_FREE in module["main"].attrs, "it is not changed"
+    found = runnable(module)
+    assert runnable(found).same_as(found)
+    _, (_, shape), _ = arguments_of(found)
+    assert len(shape) > 2
+    assert np.prod(shape) == 96 * 64
+    plain = tvm.IRModule({"main": module["main"].without_attr(LAYOUT_FREE)})
+    assert runnable(plain).same_as(plain)
