@@ -156,7 +156,8 @@ def _markdown(
         "",
         f"{len(found)} searches on `{some['device']}`{chip}, {counted} programs measured, {failed} "
         "failed. Evolutionary search with TVM's settings but a population of 128 (TVM: 512, which "
-        "takes half a minute a round on one core), 16 programs a round, the same seeds for all. "
+        "takes half a minute a round on one core), 16 programs a round, the same seeds for all. No "
+        "search may pack weights before the program runs, which is not timed. "
         + " ".join(_WORDS[method] for method in methods)
         + " The winner of every "
         f"search after {after} programs was timed again, {repeats} times in turns with all "
