@@ -158,10 +158,10 @@ bench-explain: $(EXPLAINED:%=%/manifest.json) $(STAMP) ## shares of stores besid
 	taskset -c 0 $(BIN)/python -m tests.benchmarks.explain_faithful runs/metaschedule-cpu $(EXPLAINED) --device this-cpu --programs 72 --out runs/explain.json
 	$(BIN)/python -m tests.benchmarks.explain_page runs/explain.json
 
-ELSEWHERE := $(BIN)/python -m tests.benchmarks.search_campaign
 bench-new-devices: $(STAMP) ## how far off a model is on devices that it has never seen (AUTOTVM=DIR, such as cache/autotvm): docs/results/new-devices.*
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.new_devices $(AUTOTVM)
 
+ELSEWHERE := $(BIN)/python -m tests.benchmarks.search_campaign
 bench-search-elsewhere: $(STAMP) ## the same on a CPU that is told by its description alone (two hours of one core, resumable): docs/results/search-elsewhere.*
 	OMP_NUM_THREADS=1 TVM_NUM_THREADS=1 taskset -c 0 $(ELSEWHERE) run --device this-cpu --short --out runs/search-elsewhere --cells '*--xgb-warm0--*' '*--cdmpp-verify--*'
 	OMP_NUM_THREADS=1 TVM_NUM_THREADS=1 taskset -c 0 $(ELSEWHERE) remeasure --device this-cpu --out runs/search-elsewhere

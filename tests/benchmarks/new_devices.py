@@ -110,18 +110,25 @@ def new_devices(trained: TrainedModel, samples: Samples) -> list[Answer]:
         if spec.name in known:
             continue
         own = samples.take(samples.device == index)
-        is_far = trained.estimate(own).is_far
-        assert is_far is not None
-        answers += [
-            _answer(trained, spec, own.take(is_far == one), is_far=one)
-            for one in (False, True)
-            if np.any(is_far == one)
-        ]
+        found = trained.estimate(own)
+        assert found.is_far is not None
+        for is_far in (False, True):
+            rows = found.is_far == is_far
+            if rows.any():
+                part, latency_s = own.take(rows), found.latency_s[rows]
+                answers.append(_answer(trained, spec, part, latency_s, is_far=is_far))
     return answers
 
 
-def _answer(trained: TrainedModel, spec: DeviceSpec, own: Samples, *, is_far: bool) -> Answer:
-    found = trained.estimate(own)
+def _answer(
+    trained: TrainedModel,
+    spec: DeviceSpec,
+    own: Samples,
+    latency_s: NDArray[np.float64],
+    *,
+    is_far: bool,
+) -> Answer:
+    found = trained.estimate(own, latency_s=latency_s)
     _, task = np.unique(own.task_id, return_inverse=True)
     log_ratio = np.log(found.latency_s / own.latency_s)
     half_width = np.log(found.high_s / found.latency_s)

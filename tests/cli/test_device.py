@@ -12,6 +12,7 @@ import pytest
 
 from cdmpp.cli.main import main
 from cdmpp.devices.registry import load_registry
+from cdmpp.errors import DeviceError
 from tests.paths import ROOT
 
 REPOSITORY = ROOT
@@ -38,6 +39,18 @@ def test_list(capsys: pytest.CaptureFixture[str]) -> None:
     assert kinds == {"cpu"}
     assert "this-cpu is the CPU of this machine (" in text
     assert "this-cpu" not in run(capsys, "list", "--kind", "gpu")
+
+
+def test_list_where_the_system_tells_nothing_of_its_cpu(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unknown(name: str) -> None:
+        raise DeviceError(f"{name}: /proc/cpuinfo cannot be read")
+
+    monkeypatch.setattr("cdmpp.cli.device.command.get_device", unknown)
+    text = run(capsys, "list", "--kind", "cpu")
+    assert "xeon-avx2-1c" in text
+    assert "this-cpu is not known here: this-cpu: /proc/cpuinfo cannot be read" in text
 
 
 def test_the_page_of_the_documentation_is_in_step(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from tvm_helper.compat import block_passes
+from tvm_helper.compat import block_passes, s_tir, tirx
 
 #: Attribute of a function: the places of arguments whose layout a schedule may change.
 LAYOUT_FREE = "layout_free_buffers"
+#: Annotation of a block that packs one.
+_PACKING = "meta_schedule.layout_rewrite_preproc"
 
 
 def runnable(module: Any) -> Any:
@@ -15,14 +17,30 @@ def runnable(module: Any) -> Any:
     of it, and they are arguments in their packed form, whose layout is free no more. A module
     without such weights stays as it is.
     """
-    free = [(var, one) for var, one in module.functions.items() if _is_free(one)]
-    if not free:
+    packed = [var for var, one in module.functions.items() if _is_free(one) and _packs(one)]
+    if not packed:
         return module
     plain = block_passes.RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)(module).clone()
-    for var, _ in free:
+    for var in packed:
         plain.update_func(var, plain[var].without_attr(LAYOUT_FREE))
     return plain
 
 
 def _is_free(function: Any) -> bool:
     return function.attrs is not None and LAYOUT_FREE in function.attrs
+
+
+def _packs(function: Any) -> bool:
+    """Returns whether a block of the function packs weights; TVM leaves an empty one when it takes
+    what packs them out.
+    """
+    if not isinstance(function.body, s_tir.SBlockRealize):
+        return False
+    body = function.body.block.body
+    for statement in body.seq if isinstance(body, tirx.SeqStmt) else [body]:
+        inner = statement
+        while isinstance(inner, tirx.For):
+            inner = inner.body
+        if isinstance(inner, s_tir.SBlockRealize) and _PACKING in inner.block.annotations:
+            return not isinstance(inner.block.body, tirx.Evaluate)
+    return False

@@ -23,7 +23,7 @@ from cdmpp.devices.of_run import run_spec, run_specs
 from cdmpp.devices.registry import THIS_CPU, get_device, load_aliases, load_registry
 from cdmpp.devices.spec import DeviceSpec, same_architecture
 from cdmpp.devices.tables import device_text, devices_markdown, devices_text
-from cdmpp.errors import UsageError
+from cdmpp.errors import DeviceError, UsageError
 
 
 def add_list_options(parser: argparse.ArgumentParser) -> None:
@@ -119,15 +119,19 @@ def run_occupancy(args: argparse.Namespace) -> int:
 
 
 def _this_cpu(known: Sequence[DeviceSpec]) -> str:
-    spec = get_device(THIS_CPU)
-    akin = same_architecture(spec, known)
-    names = [word for word in (spec.vendor, spec.architecture) if word]
-    is_like = f"{' '.join(names) or 'unknown'}{', as ' + ', '.join(akin) if akin else ''}"
-    return textwrap.fill(
-        f"{THIS_CPU} is the CPU of this machine ({is_like}), as far as the system tells what it "
-        f"is: cdmpp device show {THIS_CPU}",
-        shutil.get_terminal_size().columns, break_on_hyphens=False,
-    )  # fmt: skip
+    try:
+        spec = get_device(THIS_CPU)
+    except DeviceError as error:
+        text = f"{THIS_CPU} is not known here: {error}"
+    else:
+        akin = same_architecture(spec, known)
+        names = " ".join(word for word in (spec.vendor, spec.architecture) if word) or "unknown"
+        text = (
+            f"{THIS_CPU} is the CPU of this machine ({names}"
+            f"{', as ' + ', '.join(akin) if akin else ''}), as far as the system tells what it is: "
+            f"cdmpp device show {THIS_CPU}"
+        )
+    return textwrap.fill(text, shutil.get_terminal_size().columns, break_on_hyphens=False)
 
 
 def _add_run(parser: argparse.ArgumentParser) -> None:

@@ -295,3 +295,12 @@ def test_a_program_is_made_runnable_once() -> None:
     assert np.prod(shape) == 96 * 64
     plain = tvm.IRModule({"main": module["main"].without_attr(LAYOUT_FREE)})
     assert runnable(plain).same_as(plain)
+
+
+def test_what_tvm_itself_has_made_runnable_has_features() -> None:
+    module = packed_modules()[0]
+    passed = block_passes.RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)(module)
+    assert LAYOUT_FREE in passed["main"].attrs
+    target = sample_target("llvm")
+    (found,), (expected,) = (featurise_modules([one], target) for one in (passed, module))
+    assert_same(found, expected)
