@@ -213,7 +213,9 @@ pretrained-networks: $(STAMP) ## train and package the model behind `predict --t
 
 bench-network-models: $(STAMP) ## judge models of whole networks and write docs/results/networks.* (NETWORKS=DIR, SEERNET="--set ...", resumable; a quiet core)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.network_models outside --dataset $(NETWORKS)
-	OMP_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.network_models all --dataset $(NETWORKS) $(SEERNET)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.network_models fit --splits architecture --dataset $(NETWORKS) $(SEERNET)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.network_models fit --splits random --models residual,trees,mlp,operator-linear,roofline,constant --dataset $(NETWORKS) $(SEERNET)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.network_models report --dataset $(NETWORKS)
 
 leaderboard: $(STAMP) ## run both suites and write docs/results/cross-*.* (AUTOTVM=DIR)
 	$(BIN)/python scripts/benchmark.py --suite cross-model --jobs $(JOBS) $(DEVICE_DATA)

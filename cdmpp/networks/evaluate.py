@@ -14,7 +14,7 @@ FloatArray = NDArray[np.float64]
 #: Numbers of one target; fractions, not percent.
 METRICS = (
     "n", "mape", "median_ape", "rmspe", "within_5pct", "within_10pct", "spearman",
-    "interval_coverage", "interval_log_width",
+    "mean_log_error", "median_ratio", "interval_coverage", "interval_log_width",
 )  # fmt: skip
 NOISE_FLOOR = "noise-floor"
 
@@ -49,13 +49,15 @@ def error_metrics(measured: FloatArray, predicted: FloatArray) -> dict[str, floa
     """Returns the errors of one target, and Spearman's rank correlation.
 
     Args:
-        measured: float64 [N], positive, N at least 1.
-        predicted: float64 [N].
+        measured: float64 [N], positive, N at least 1; so is predicted.
     """
     error = absolute_percentage_error(measured, predicted)
+    ratio = predicted / measured
     return {
         **_shares(error),
         "spearman": spearman(measured, predicted) if len(measured) > 1 else 0.0,
+        "mean_log_error": float(np.abs(np.log(ratio)).mean()),
+        "median_ratio": float(np.median(ratio)),
     }
 
 

@@ -19,11 +19,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import nn
 
 from cdmpp.errors import CdmppError, DataError
 from cdmpp.files.atomic import make_folder, write_json
-from cdmpp.networks.dataset.samples import NetworkSamples, assemble
+from cdmpp.metrics import absolute_percentage_error
+from cdmpp.networks.dataset.samples import TARGETS, NetworkSamples, assemble
 from cdmpp.networks.dataset.split import SPLITS, NetworkSplit, SplitKind, split_networks
 from cdmpp.networks.dataset.store import NetworkData, read_dataset
 from cdmpp.networks.evaluate import judge
@@ -107,7 +109,27 @@ def fit_cell(
         "tree_shares": shares() if shares else None,
         "validation": judge(validation, held),
         "test": judge(test, found, intervals.bounds(found)),
+        "architecture_errors": architecture_errors(test, found),
     }
+
+
+def architecture_errors(
+    samples: NetworkSamples, predicted: NDArray[np.float64]
+) -> dict[str, dict[str, list[float]]]:
+    """Returns target -> architecture -> its samples and the sum of their absolute percentage
+    errors, of which intervals over architectures are made.
+
+    Args:
+        predicted: float64 [N, 6].
+    """
+    found: dict[str, dict[str, list[float]]] = {name: {} for name in TARGETS}
+    for column, name in enumerate(TARGETS):
+        error = absolute_percentage_error(samples.targets[:, column], predicted[:, column])
+        for row in np.flatnonzero(np.isfinite(error)):
+            entry = found[name].setdefault(samples.architecture[row], [0.0, 0.0])
+            entry[0] += 1.0
+            entry[1] += float(error[row])
+    return found
 
 
 def tune(data: NetworkData, out: Path, seeds: list[int], options: NetworkOptions) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 
 import pytest
 
@@ -83,6 +84,29 @@ def test_the_page_says_what_the_cells_say(made, speeds, monkeypatch):
     about = json.loads((folder / "out" / "networks.json").read_text())
     assert about["speed_ms"]["fx"] > 0
     assert about["outside"][0]["predicted"]["time_s"] > 0
+
+
+def test_a_goal_is_judged_by_an_interval_over_architectures(made, speeds, monkeypatch, tmp_path):
+    whole, folder = made
+    monkeypatch.setattr(packaged, "packaged_folder", lambda: folder / "packaged")
+    (tmp_path / "cells").mkdir()
+    for seed in (0, 1):
+        fit_cells(
+            whole, tmp_path / "cells", models=KINDS, splits=["architecture"], seeds=[seed],
+            options=QUICK,
+        )  # fmt: skip
+    write_report(whole, tmp_path / "cells", tmp_path / "out", speed=speeds)
+    text = (tmp_path / "out" / "networks.md").read_text()
+    found = re.search(
+        r"Time of an inference: (.*) % \[(.*), (.*)\], goal 10 % .* of the best", text
+    )
+    mape, low, high = map(float, found.groups())
+    assert low < mape < high
+    cell = json.loads((tmp_path / "cells" / "architecture-residual-0.json").read_text())
+    errors = cell["architecture_errors"]["infer_time_s"].values()
+    assert sum(error for _, error in errors) / sum(n for n, _ in errors) == pytest.approx(
+        cell["test"]["infer_time_s"]["mape"]
+    )
 
 
 def test_without_cells_there_is_no_page(made, tmp_path):

@@ -72,6 +72,8 @@ def test_errors_by_hand():
     assert found["rmspe"] == pytest.approx(np.sqrt((0.04**2 + 0.1**2 + 0.25**2) / 3))
     assert found["within_5pct"] == pytest.approx(1 / 3)
     assert found["spearman"] == pytest.approx(1.0)
+    assert found["mean_log_error"] == pytest.approx(np.log([1.04, 2 / 1.8, 1.25]).mean())
+    assert found["median_ratio"] == pytest.approx(1.04)
 
 
 def test_repeat_error_is_half_of_what_halves_differ():
