@@ -182,12 +182,16 @@ def variants(options: NetworkOptions) -> Iterator[tuple[str, NetworkOptions]]:
         yield name, replace(options, residual=residual)
 
 
-def measure_outside(out: Path, note: dict[str, Any], *, device: str, threads: int) -> None:
+def measure_outside(
+    out: Path, note: dict[str, Any], *, page: Path, device: str, threads: int
+) -> None:
     """Measures the networks of `OUTSIDE` as `cdmpp networks measure` does, every part in a process
-    of its own; times are at the usual speed of the data set's campaign.
+    of its own; times are at the usual speed of the data set's campaign. What the page has already
+    stays: it was measured on the data set's machine.
 
     Args:
         note: of the data set's manifest.
+        page: networks.json.
         device: its label.
         threads: of torch.
     """
@@ -205,7 +209,12 @@ def measure_outside(out: Path, note: dict[str, Any], *, device: str, threads: in
         note["speed_correction"]
     )
     path = out / OUTSIDE_FILE
-    rows: list[dict[str, Any]] = json.loads(path.read_text()) if path.exists() else []
+    rows: list[dict[str, Any]] = []
+    if path.exists():
+        rows = json.loads(path.read_text())
+    elif page.exists():
+        rows = json.loads(page.read_text())["outside"]
+        write_json(path, rows)
     done = {(row["network"], row["batch"], row["mode"]) for row in rows}
     for name, (make, _, batches) in OUTSIDE.items():
         for batch in batches:
@@ -296,7 +305,10 @@ def main(argv: list[str] | None = None) -> int:
         if args.step == "outside":
             label = next(label for label in data.labels if label.outcome == "ok")
             note = data.manifest["note"]
-            measure_outside(cells, note, device=label.device, threads=label.threads or 1)
+            measure_outside(
+                cells, note, page=args.out / "networks.json", device=label.device,
+                threads=label.threads or 1,
+            )  # fmt: skip
         if args.step in ("fit", "all"):
             fit_cells(
                 data,

@@ -8,13 +8,16 @@ import re
 
 import pytest
 
+from cdmpp.config import to_dict
 from cdmpp.errors import DataError
 from cdmpp.networks import packaged
+from cdmpp.networks.campaign.labels import NetworkTiming
 from cdmpp.networks.dataset.store import read_dataset, write_dataset
+from cdmpp.networks.graph.mode import MODES
 from cdmpp.networks.run import NetworkRun, train_run
 from cdmpp.text import TIDY_COLUMNS
 from tests.benchmarks import network_models
-from tests.benchmarks.network_models import OUTSIDE_FILE, fit_cells, variants
+from tests.benchmarks.network_models import OUTSIDE_FILE, fit_cells, measure_outside, variants
 from tests.benchmarks.network_models_page import write_report
 from tests.networks.synthetic import DEVICE, QUICK, data
 
@@ -107,6 +110,20 @@ def test_a_goal_is_judged_by_an_interval_over_architectures(made, speeds, monkey
     assert sum(error for _, error in errors) / sum(n for n, _ in errors) == pytest.approx(
         cell["test"]["infer_time_s"]["mape"]
     )
+
+
+def test_networks_on_the_page_are_not_measured_again(tmp_path):
+    kept = [
+        {"network": name, "batch": batch, "mode": mode, "time_s": 0.03, "predicted": {}}
+        for name, (_, _, batches) in network_models.OUTSIDE.items()
+        for batch in batches
+        for mode in MODES
+    ]
+    page = tmp_path / "networks.json"
+    page.write_text(json.dumps({"outside": kept}))
+    note = {"config": {"timing": to_dict(NetworkTiming())}}
+    measure_outside(tmp_path, note, page=page, device=DEVICE, threads=1)
+    assert json.loads((tmp_path / OUTSIDE_FILE).read_text()) == kept
 
 
 def test_without_cells_there_is_no_page(made, tmp_path):
