@@ -203,7 +203,6 @@ def measure_outside(
     from cdmpp.networks.campaign.tables import at_usual_speed
     from cdmpp.networks.campaign.worker import in_fork
 
-    prepare_process()
     timing = from_dict(NetworkTiming, note["config"]["timing"])
     correction = note.get("speed_correction") and SpeedCorrection.from_json(
         note["speed_correction"]
@@ -216,29 +215,32 @@ def measure_outside(
         rows = json.loads(page.read_text())["outside"]
         write_json(path, rows)
     done = {(row["network"], row["batch"], row["mode"]) for row in rows}
-    for name, (make, _, batches) in OUTSIDE.items():
-        for batch in batches:
-            for mode in MODES:
-                if (name, batch, mode) in done:
-                    continue
-                request = SampleRequest(
-                    spec=None, batch=batch, mode=mode, kind="cpu", threads=threads, timing=timing,
-                    make=partial(make, batch),
-                )  # fmt: skip
-                row: dict[str, Any] = {
-                    "network": name, "batch": batch, "mode": mode, "device": device,
-                }  # fmt: skip
-                for part in parts_of("cpu"):
-                    answer = in_fork(partial(run_part, request, part), timeout_s=_TIMEOUT_S)
-                    if answer["outcome"] != "ok":
-                        raise DataError(
-                            f"{name} at batch {batch}: {answer['outcome']} ({answer['note']}); run "
-                            "it again on a machine with more memory or time"
-                        )
-                    row |= answer
-                rows.append(dict(at_usual_speed(row, correction)) if correction else row)
-                write_json(path, rows)
-                print(f"{name} batch {batch} {mode}: {row['time_s']:.4f} s", file=sys.stderr)
+    missing = [
+        (name, make, batch, mode)
+        for name, (make, _, batches) in OUTSIDE.items()
+        for batch in batches
+        for mode in MODES
+        if (name, batch, mode) not in done
+    ]
+    if missing:
+        prepare_process()
+    for name, make, batch, mode in missing:
+        request = SampleRequest(
+            spec=None, batch=batch, mode=mode, kind="cpu", threads=threads, timing=timing,
+            make=partial(make, batch),
+        )  # fmt: skip
+        row: dict[str, Any] = {"network": name, "batch": batch, "mode": mode, "device": device}
+        for part in parts_of("cpu"):
+            answer = in_fork(partial(run_part, request, part), timeout_s=_TIMEOUT_S)
+            if answer["outcome"] != "ok":
+                raise DataError(
+                    f"{name} at batch {batch}: {answer['outcome']} ({answer['note']}); run it "
+                    "again on a machine with more memory or time"
+                )
+            row |= answer
+        rows.append(dict(at_usual_speed(row, correction)) if correction else row)
+        write_json(path, rows)
+        print(f"{name} batch {batch} {mode}: {row['time_s']:.4f} s", file=sys.stderr)
 
 
 def speed(count: int = 40) -> dict[str, Any]:
