@@ -35,7 +35,8 @@ def measure_options(
     name: str,
     target: MeasureTarget,
     *,
-    dataset: str,
+    dataset: str = "",
+    kernels: Sequence[str] = (),
     per_task: int,
     seed: int,
     machine_code: bool = False,
@@ -43,17 +44,20 @@ def measure_options(
     """Returns the campaign of a device that is added: short timings, many programs.
 
     Args:
+        dataset: whose programs are measured; or
+        kernels: names of the kernels whose programs are drawn.
         machine_code: whether the columns of what is built are kept too.
     """
     return MeasureOptions(
-        device=name, threads=target.threads, replay=(dataset,), per_task=per_task, seed=seed,
+        device=name, threads=target.threads, replay=(dataset,) if dataset else (),
+        sample=tuple(kernels), per_task=per_task, seed=seed,
         build_jobs=max(1, min(_MOST_BUILD_JOBS, allowed_cpus() or 1)), batch=_BATCH,
         build_timeout_s=60.0, run_timeout_s=30.0,
         timing=TimingOptions(max_repeats=10, spread=0.03, budget_s=1.0), machine_code=machine_code,
     )  # fmt: skip
 
 
-def replayed_tasks(
+def planned_tasks(
     options: MeasureOptions, target: MeasureTarget, names: Sequence[str]
 ) -> list[MeasuredTask]:
     """Returns the tasks of these names (`"<workload key>|<target kind>"`), in their order.
@@ -61,7 +65,7 @@ def replayed_tasks(
     Raises:
         DataError: the dataset has no records of one of them.
     """
-    found = {f"{task.workload_key}|{target.kind}": task
+    found = {task_name(task, target): task
              for task in campaign_tasks(options, target.tvm_target())}  # fmt: skip
     missing = [name for name in names if name not in found]
     if missing:
@@ -70,6 +74,17 @@ def replayed_tasks(
             "that the tasks were chosen from"
         )
     return [found[name] for name in names]
+
+
+def task_name(task: MeasuredTask, target: MeasureTarget) -> str:
+    """Returns the name of a task in a dataset, `"<workload key>|<target kind>"`."""
+    return f"{task.workload_key}|{target.kind}"
+
+
+def kernel_task_name(kernel: str, target: MeasureTarget) -> str:
+    """Returns the name of the task of a kernel, such as `dense:m=128,n=256,k=256`."""
+    (task,) = campaign_tasks(MeasureOptions(sample=(kernel,)), None)
+    return task_name(task, target)
 
 
 def measure_until(

@@ -14,8 +14,8 @@ LEAST_MINUTES = 2.0
 #: Shares of the minutes at whose end measuring stops, and the last comparison is begun.
 _MEASURE_UNTIL, _FIT_UNTIL = 0.65, 0.95
 #: Seconds of measuring that a task gets on average; decides how many are chosen.
-_SECONDS_PER_TASK = 8.0
-_LEAST_TASKS, _MOST_TASKS = 6, 400
+_SECONDS_PER_TASK = 6.0
+_LEAST_TASKS, MOST_TASKS = 6, 400
 #: Share of the measured tasks that judge and are never learned from.
 _TEST_SHARE = 0.4
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
@@ -30,7 +30,8 @@ class DeviceAddOptions:
         minutes: time for all of it, the parts of earlier runs included.
         threads: threads of the label on a CPU; None = one a core that may be used.
         target: TVM's target, JSON or tag; None = it follows from what the probe finds.
-        dataset: folder in Tenset's layout whose programs are measured.
+        dataset: folder in Tenset's layout whose programs are measured; empty = kernels of every
+            kind, programs drawn by MetaSchedule as TVM does when it compiles a network.
         from_run: model to start from.
         use_known: whether `name` is a known label whose description is used instead of a probe.
         force: with `use_known`: whether the description need not be that of this machine.
@@ -100,7 +101,7 @@ def task_counts(measure_s: float, available: int) -> tuple[int, int]:
     Args:
         available: tasks that may be chosen, at least 2.
     """
-    wanted = min(max(round(measure_s / _SECONDS_PER_TASK), _LEAST_TASKS), _MOST_TASKS)
+    wanted = min(max(round(measure_s / _SECONDS_PER_TASK), _LEAST_TASKS), MOST_TASKS)
     total = min(wanted, available)
     test = max(1, round(_TEST_SHARE * total))
     return total - test, test

@@ -1,8 +1,12 @@
-"""Which tasks a new device is measured on: chosen by clustering, and tasks that only judge."""
+"""Which tasks a new device is measured on, and which of them only judge: kernels that MetaSchedule
+draws programs of, or tasks of a dataset chosen by clustering.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -14,7 +18,8 @@ from cdmpp.datasets.sampling import choose_tasks, untouched_tasks, workload_coun
 from cdmpp.datasets.splits import uniform_draw
 from cdmpp.errors import DataError
 from cdmpp.training.run_folder import ModelCard, task_digest
-from tvm_helper.device_add.options import task_counts
+from tvm_helper.device_add.kernels import kernel_names
+from tvm_helper.device_add.options import MOST_TASKS, task_counts
 
 _LEAST_WORKLOADS = 4
 
@@ -26,25 +31,54 @@ class AddPlan:
     Attributes:
         learn: tasks to learn from, best first.
         test: tasks that judge; none shares a workload with those of `learn`.
+        kernels: what `cdmpp measure --sample` takes to draw programs of them; empty where those of
+            a dataset are measured.
     """
 
     learn: tuple[str, ...]
     test: tuple[str, ...]
+    kernels: tuple[str, ...] = ()
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> AddPlan:
         """Returns the plan that `to_json` gave."""
-        return cls(tuple(value["learn"]), tuple(value["test"]))
+        return cls(tuple(value["learn"]), tuple(value["test"]), tuple(value.get("kernels", ())))
 
     def to_json(self) -> dict[str, Any]:
         """Returns the plan as JSON values."""
-        return {"learn": list(self.learn), "test": list(self.test)}
+        return {
+            "learn": list(self.learn), "test": list(self.test), "kernels": list(self.kernels),
+        }  # fmt: skip
 
     def in_turn(self) -> list[str]:
         """Returns all tasks so mixed that a campaign cut off anywhere has both kinds."""
         order = [(place / len(part), name) for part in (self.learn, self.test)
                  for place, name in enumerate(part)]  # fmt: skip
         return [name for _, name in sorted(order)]
+
+
+def drawn_plan(
+    card: ModelCard, name_of: Callable[[str], str], *, measure_s: float, seed: int
+) -> AddPlan:
+    """Draws kernels of every kind that the model has not been trained on, on whatever device; which
+    of them judge is drawn too.
+
+    Args:
+        card: of the model that is the start.
+        name_of: name of a kernel -> that of its task.
+        measure_s: seconds of measuring.
+    """
+    learn_count, test_count = task_counts(measure_s, MOST_TASKS)
+    found: dict[str, str] = {}
+    for kernel in islice(kernel_names(seed), 10 * MOST_TASKS):
+        name = name_of(kernel)
+        if task_digest(name) not in card.training_tasks:
+            found.setdefault(name, kernel)
+        if len(found) == learn_count + test_count:
+            break
+    test = sorted(found, key=lambda name: uniform_draw(name, seed))[:test_count]
+    learn = [name for name in found if name not in test]
+    return AddPlan(tuple(learn), tuple(test), tuple(found.values()))
 
 
 def make_plan(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from cdmpp.datasets.cache import load_samples
 from cdmpp.datasets.extraction.machine_code import read_machine_code
 from cdmpp.datasets.judge import judge_in_detail, oracle_task_median
 from cdmpp.datasets.samples import Samples
-from cdmpp.datasets.tenset.folder import default_dataset_dir, find_devices
+from cdmpp.datasets.tenset.folder import find_devices
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.devices.write_file import device_file_text
 from cdmpp.errors import DataError, DeviceError
@@ -49,12 +50,13 @@ from tvm_helper.device_add.fit import (
     zero_shot,
 )
 from tvm_helper.device_add.measure import (
+    kernel_task_name,
     measure_options,
     measure_until,
-    replayed_tasks,
+    planned_tasks,
 )
 from tvm_helper.device_add.options import DeviceAddOptions
-from tvm_helper.device_add.plan import AddPlan, make_plan
+from tvm_helper.device_add.plan import AddPlan, drawn_plan, make_plan
 from tvm_helper.measure.doctor import folder_report
 from tvm_helper.measure.sources import reference_task
 from tvm_helper.measure.target import MeasureTarget
@@ -101,7 +103,7 @@ def add_device(
     What an earlier run of the same options has done in the folder is kept, and its time counts.
 
     Args:
-        samples_of: extracts the programs of `options.dataset`.
+        samples_of: extracts the programs of `options.dataset`; not asked without one.
         folder: run folder of the device; its measurements are in `measurements`.
         began: `time.monotonic()` from which on the minutes count; None = now.
 
@@ -117,7 +119,8 @@ def add_device(
     options.check()
     site = site or Site()
     show = on_progress or _ignore
-    find_devices(Path(options.dataset) if options.dataset else default_dataset_dir())
+    if options.dataset:
+        find_devices(Path(options.dataset))
     model_dir = model_folder(options.from_run)
     model, card = load_model(model_dir)
     reader = CodeModel.load(model_dir)
@@ -183,11 +186,19 @@ def _plan(
     path = folder / _PLAN_FILE
     if path.is_file():
         hint = f"remove {folder} and start again"
-        return AddPlan.from_json(read_json(path, what="choice of tasks", hint=hint))
+        plan = AddPlan.from_json(read_json(path, what="choice of tasks", hint=hint))
+        if not (plan.kernels or options.dataset):
+            raise DataError(f"{path} was written by an earlier version of cdmpp; {hint}")
+        return plan
     show("choosing tasks", "")
-    samples = samples_of()
+    samples = samples_of() if options.dataset else None
     seconds = max(0.0, options.measure_until_s - clock.spent_s())
-    plan = make_plan(samples, card, target.kind, measure_s=seconds, seed=options.seed)
+    if samples is not None:
+        plan = make_plan(samples, card, target.kind, measure_s=seconds, seed=options.seed)
+    else:
+        plan = drawn_plan(
+            card, partial(kernel_task_name, target=target), measure_s=seconds, seed=options.seed
+        )
     write_json(path, plan.to_json())
     return plan
 
@@ -214,7 +225,7 @@ def _measure(
         place / DEVICES_FOLDER / f"{options.name}.yaml", device_file_text(spec, comment=comment)
     )
     settings = measure_options(
-        options.name, target, dataset=options.dataset or str(default_dataset_dir()),
+        options.name, target, dataset=options.dataset, kernels=plan.kernels,
         per_task=options.per_task, seed=options.seed, machine_code=reads_code,
     )  # fmt: skip
     until = options.measure_until_s
@@ -231,7 +242,7 @@ def _measure(
         )
 
     good = measure_until(
-        place, settings, replayed_tasks(settings, target, plan.in_turn()), target,
+        place, settings, planned_tasks(settings, target, plan.in_turn()), target,
         is_over=lambda: clock.spent_s() >= until,
         reference=reference_task() if site.has_reference else None,
         command=site.command, on_progress=watch,
@@ -383,7 +394,8 @@ def _split_facts(fits: Fits, options: DeviceAddOptions) -> dict[str, Any]:
     return split_facts(
         "budget",
         options.seed,
-        f"{len(fits.order)} tasks measured on {options.name}, chosen by k-means, judged on "
+        f"{len(fits.order)} tasks measured on {options.name}, "
+        f"{'chosen by k-means' if options.dataset else 'kernels of every kind'}, judged on "
         f"{judging} drawn tasks of other workloads; {options.from_run} had been trained on none "
         "of them",
     )

@@ -23,9 +23,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `device add`."""
     parser.description = (
         "Describes this machine (what the system tells, two micro-benchmarks), measures "
-        "programs of tasks chosen by clustering until the time is over, fine-tunes the "
-        "pre-trained model to them, and prints the error on other measured tasks against the "
-        "number of tasks. The folder is a run folder: predict and evaluate take it. The same "
+        "programs of kernels of every kind, as TVM draws them, until the time is over, fine-tunes "
+        "the pre-trained model to them, and prints the error on other measured kernels against "
+        "the number of tasks. The folder is a run folder: predict and evaluate take it. The same "
         "command again continues one that was interrupted."
     )
     parser.add_argument("name", metavar="NAME", help="new label, e.g. my-laptop")
@@ -58,8 +58,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--dataset",
         type=Path,
         metavar="DIR",
-        help="folder in Tenset's layout whose programs are measured (default: the shipped "
-        "data/tenset-cpu)",
+        help="folder in Tenset's layout, such as data/tenset-cpu: programs of its tasks, chosen by "
+        "clustering, are measured instead",
     )
     parser.add_argument(
         "--per-task",
