@@ -99,13 +99,11 @@ class Predictor:
         code = self._reader(device)
         if code is None or not self._compiles:
             return False
-        is_searched = code.searched == device.name
-        # Nothing has judged what is said of networks on GPUs, and on CPUs that it has not learned
-        # from.
-        is_judged = code.searched is None and code.kind == "cpu" and device.name in code.targets
+        # Nothing has judged what is said of kernels of networks on GPUs.
+        is_judged = code.kind == "cpu"
         return (
-            (is_searched or not of_fastest)
-            and (self._must_compile or is_searched or is_judged)
+            (code.searched == device.name or not of_fastest)
+            and (self._must_compile or is_judged)
             and reads_code(code.targets, device.name, device_target(device))
         )
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -39,10 +40,15 @@ from tvm_helper.device_add.benchmarks import (
 from tvm_helper.device_add.clock import StepClock
 from tvm_helper.device_add.curve import budgets, judged, knee
 from tvm_helper.device_add.describe import with_measured
+from tvm_helper.device_add.kernels import kernel_names
+from tvm_helper.device_add.measure import kernel_task_name
 from tvm_helper.device_add.options import DeviceAddOptions, task_counts
-from tvm_helper.device_add.plan import AddPlan, make_plan
+from tvm_helper.device_add.plan import AddPlan, drawn_plan, make_plan
 from tvm_helper.device_add.run import CURVE_FILE, MEASUREMENTS, add_device, read_curve
 from tvm_helper.measure.journal import read_journal
+from tvm_helper.measure.options import MeasureOptions
+from tvm_helper.measure.sources import campaign_tasks
+from tvm_helper.measure.target import MeasureTarget
 
 CPU = DeviceSpec("box", "cpu", threads=1, simd_bits=256, l3_bytes=8 << 20, mem_bytes=1 << 30)
 
@@ -121,7 +127,7 @@ def test_only_tasks_that_the_model_has_not_seen_are_chosen() -> None:
     kind = names[0].rpartition("|")[2]
     seen = list(range(0, 30, 3))
     plan = make_plan(samples, card_with(samples, seen), kind, measure_s=120, seed=0)
-    assert len(plan.learn) + len(plan.test) == 15
+    assert len(plan.learn) + len(plan.test) == 20
     assert not {names[task] for task in seen} & {*plan.learn, *plan.test}
     assert not {workload_of(name) for name in plan.learn} & {
         workload_of(name) for name in plan.test
@@ -150,6 +156,33 @@ def test_too_few_unseen_tasks_are_told() -> None:
         make_plan(samples, card_with(samples, list(range(8))), kind, measure_s=60, seed=0)
     with pytest.raises(DataError, match="0 different tasks of target kind 'cuda'"):
         make_plan(samples, card_with(samples, []), "cuda", measure_s=60, seed=0)
+
+
+def test_kernels_of_every_kind_are_drawn_that_the_model_has_not_seen() -> None:
+    card = card_with(make_samples(10, 4), [])
+    free = drawn_plan(card, "{}|llvm".format, measure_s=390, seed=0)
+    assert (len(free.learn), len(free.test)) == task_counts(390, 400)
+    assert not set(free.learn) & set(free.test)
+    assert {kernel.partition(":")[0] for kernel in free.kernels} >= {
+        "conv2d", "dense", "softmax", "layer_norm", "conv2d_transpose", "transpose",
+    }  # fmt: skip
+    seen = replace(card, training_tasks=frozenset(map(task_digest, free.learn)))
+    other = drawn_plan(seen, "{}|llvm".format, measure_s=390, seed=0)
+    assert not {*other.learn, *other.test} & set(free.learn)
+    assert len(other.kernels) == len(free.kernels)
+    assert AddPlan.from_json(json.loads(json.dumps(free.to_json()))) == free
+    assert drawn_plan(card, "{}|llvm".format, measure_s=390, seed=1) != free
+
+
+@pytest.mark.slow
+@pytest.mark.tvm
+def test_every_kernel_is_a_task_of_moderate_size() -> None:
+    tasks = campaign_tasks(MeasureOptions(sample=tuple(islice(kernel_names(3), 60))), None)
+    assert len({task.operator for task in tasks}) > 10
+    assert max(task.flop_count or 0.0 for task in tasks) < 2e9
+    kernel = next(kernel_names(3))
+    target = MeasureTarget("box", {"kind": "llvm"}, 1)
+    assert kernel_task_name(kernel, target) == f"{tasks[0].workload_key}|llvm"
 
 
 def test_both_kinds_of_tasks_are_measured_in_turn() -> None:
