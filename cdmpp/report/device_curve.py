@@ -109,12 +109,17 @@ def _rows(curve: Mapping[str, Any]) -> list[list[str]]:
 def _cell(values: Mapping[str, Any] | None) -> str:
     if values is None:
         return "-"
-    rank = values["spearman_by_task"]
+    rank, log_error = values["spearman_by_task"], values.get("mean_log_error")
+    low = "" if log_error is None else f"{log_error:.2f} / {_factor(values['median_ratio'])} / "
     return (
         f"{_percent(values['mape'])} [{_percent(values['mape_low'])}, "
-        f"{_percent(values['mape_high'])}] / {_percent(values['median_ape'])} / "
+        f"{_percent(values['mape_high'])}] / {_percent(values['median_ape'])} / {low}"
         f"{'-' if rank is None else f'{rank:.2f}'}"
     )
+
+
+def _factor(value: float) -> str:
+    return f"{value:.2f}" if value < _BEYOND else f"> {_BEYOND:.0f}"
 
 
 def _percent(fraction: float) -> str:
@@ -126,8 +131,8 @@ def _heading(curve: Mapping[str, Any]) -> str:
     test = curve["measured"]["test"]
     return (
         f"Error on {test['programs']} programs of {test['tasks']} tasks that no model was trained "
-        "on, by number of measured tasks: MAPE [95 % interval over tasks] / median APE / Spearman "
-        "within a task. - = not computed."
+        "on, by number of measured tasks: MAPE [95 % interval over tasks] / median APE / mean log "
+        "error / median of predicted over measured / Spearman within a task. - = not computed."
     )
 
 

@@ -21,7 +21,9 @@ KNEE_RULE = (
 )
 _GROWTH = (1, 3, 10, 30, 100, 300)
 _DRAWS = 1000
-_METRICS = ("n", "mape", "median_ape", "spearman_by_task")
+_METRICS = (
+    "n", "mape", "median_ape", "mean_log_error", "median_ratio", "spearman_by_task"
+)  # fmt: skip
 
 
 def budgets(most: int) -> list[int]:
@@ -44,7 +46,7 @@ def knee(errors: Mapping[int, float | None]) -> int | None:
 
 
 def judged(test: Samples, predicted_s: FloatArray) -> dict[str, Any]:
-    """Returns n, mape, median_ape, spearman_by_task, and `mape_low` and `mape_high`: a 95 %
+    """Returns `_METRICS` (see `cdmpp.metrics.summarise`), and `mape_low` and `mape_high`: a 95 %
     interval of the MAPE from drawing the judging tasks again with replacement.
     """
     values = judge(test, predicted_s)
