@@ -14,7 +14,7 @@ TRIALS ?= 32
 DEVICE_DATA = $(if $(wildcard $(AUTOTVM)/manifest.json),--data autotvm=$(AUTOTVM))
 export OMP_NUM_THREADS ?= 2
 
-.PHONY: bench-sealed bench-replay-drawn docker-steps bench-serve bench-by-name bench-autotune ablation priors bench-embedding bench-models bench-scoring tune-peers tables pretrained leaderboard bench-extract bench-conv bench-operators bench-bounds bench-search bench-search-elsewhere bench-new-devices bench-explain bench-replay data-a100 legacy-env ansor-test bench-ansor help venv demo test check exhaustive lines structure lint format bench golden report clean notebook lock licences claims evidence docs attack faults
+.PHONY: bench-sealed bench-replay-drawn bench-replay-elsewhere docker-steps bench-serve bench-by-name bench-autotune ablation priors bench-embedding bench-models bench-scoring tune-peers tables pretrained leaderboard bench-extract bench-conv bench-operators bench-bounds bench-search bench-search-elsewhere bench-new-devices bench-explain bench-replay data-a100 legacy-env ansor-test bench-ansor help venv demo test check exhaustive lines structure lint format bench golden report clean notebook lock licences claims evidence docs attack faults
 
 help:
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -135,22 +135,40 @@ bench-serve: $(STAMP) ## attack and load a server on this machine's loopback (10
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.serve_load --seconds $(SERVE_SECONDS) --out docs/results
 	$(BIN)/python -m tests.benchmarks.serve_page docs/results
 
-bench-replay: $(STAMP) ## replayed networks against measured ones (DEVICE=LABEL of this CPU, TRIALS=32): docs/results/replay.*
-	OMP_NUM_THREADS=1 TVM_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.replay_validation --device $(DEVICE) --trials $(TRIALS)
+REPLAY_MODEL ?= pretrained
+REPLAYS = OMP_NUM_THREADS=1 TVM_NUM_THREADS=1 taskset -c 0 $(BIN)/python -m tests.benchmarks.replay_validation
+bench-replay: $(STAMP) ## replayed networks against measured ones (DEVICE=LABEL of this CPU, REPLAY_MODEL=RUN that knows it, TRIALS=32): docs/results/replay.*
+	$(REPLAYS) --device $(DEVICE) --model $(REPLAY_MODEL)
+	$(REPLAYS) --device $(DEVICE) --model $(REPLAY_MODEL) --trials $(TRIALS) --networks dlrm resnet-18 bert-encoder dcgan --batches 1
 
 DRAWN ?= runs/drawn
-bench-replay-drawn: $(STAMP) ## the same of networks that no choice has seen (SEED=2029 draws them): docs/results/replay-drawn.*
-	test -d $(DRAWN) || $(BIN)/python -m tests.benchmarks.varied_networks $(DRAWN) --wide --count 12 --seed $(or $(SEED),2029) --batches 1 2 4 --most-flops 4e9
-	OMP_NUM_THREADS=1 TVM_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.replay_validation --device $(DEVICE) --trials $(TRIALS) --drawn $(DRAWN) --work runs/replay-drawn
+$(DRAWN): | $(STAMP)
+	$(BIN)/python -m tests.benchmarks.varied_networks $@ --wide --count 12 --seed $(or $(SEED),2029) --batches 1 2 4 --most-flops 4e9
+
+bench-replay-drawn: $(STAMP) $(DRAWN) ## the same of networks that no choice has seen (SEED=2029 draws them): docs/results/replay-drawn.*
+	$(REPLAYS) --device $(DEVICE) --trials $(TRIALS) --drawn $(DRAWN) --work runs/replay-drawn
+
+bench-replay-elsewhere: $(STAMP) $(DRAWN) ## the same on a CPU that the shipped model does not know, as it comes and added (half an hour of a quiet core): docs/results/replay-elsewhere.*
+	OMP_NUM_THREADS=1 taskset -c 0 $(BIN)/cdmpp device add measured-here
+	$(REPLAYS) --device this-cpu --drawn $(DRAWN) --work runs/replay-drawn --out runs/replay-untold
+	mkdir -p runs/replay-added && cp runs/replay-untold/* runs/replay-added
+	$(REPLAYS) --device measured-here --model runs/device-measured-here --drawn $(DRAWN) --work runs/replay-drawn --out runs/replay-added --predict-again
+	$(BIN)/python -m tests.benchmarks.replay_elsewhere runs/replay-untold runs/replay-added
 
 bench-sealed: cache/data/sealed2-cpu/manifest.json cache/data/sealed-cpu/manifest.json $(STAMP) ## judge the shipped model on kernels that no choice has seen: docs/results/sealed.*
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.sealed cache/data/sealed2-cpu --opened cache/data/sealed-cpu
 
-SEARCH_MODEL ?= pretrained
-bench-search: $(STAMP) ## searches under different cost models (hours on one core, resumable): docs/results/search.*
-	OMP_NUM_THREADS=1 TVM_NUM_THREADS=1 taskset -c 0 $(BIN)/python -m tests.benchmarks.search_campaign run --model $(SEARCH_MODEL)
-	OMP_NUM_THREADS=1 TVM_NUM_THREADS=1 taskset -c 0 $(BIN)/python -m tests.benchmarks.search_campaign remeasure
-	$(BIN)/python -m tests.benchmarks.search_campaign report
+SEARCHES = OMP_NUM_THREADS=1 TVM_NUM_THREADS=1 taskset -c 0 $(BIN)/python -m tests.benchmarks.search_campaign
+define SEARCH_STEPS
+$(SEARCHES) run --device this-cpu --short --out runs/$(1) --cells '*--xgb-warm0--*' '*--cdmpp-verify--*'
+$(SEARCHES) remeasure --device this-cpu --out runs/$(1)
+$(SEARCHES) report --page $(1) --out runs/$(1)
+endef
+bench-search: $(STAMP) ## searches under our model and TVM's, on a CPU that the model knows under other labels (two hours of one core, resumable): docs/results/search.*
+	$(call SEARCH_STEPS,search)
+
+bench-search-elsewhere: $(STAMP) ## the same on a CPU that nobody measured: docs/results/search-elsewhere.*
+	$(call SEARCH_STEPS,search-elsewhere)
 
 EXPLAINED := cache/data/metaschedule-cpu-broad cache/data/metaschedule-cpu-networks
 bench-explain: $(EXPLAINED:%=%/manifest.json) $(STAMP) ## shares of stores beside stores that were switched off, on this CPU: docs/results/explain.*
@@ -158,14 +176,8 @@ bench-explain: $(EXPLAINED:%=%/manifest.json) $(STAMP) ## shares of stores besid
 	taskset -c 0 $(BIN)/python -m tests.benchmarks.explain_faithful runs/metaschedule-cpu $(EXPLAINED) --device this-cpu --programs 72 --out runs/explain.json
 	$(BIN)/python -m tests.benchmarks.explain_page runs/explain.json
 
-bench-new-devices: $(STAMP) ## how far off a model is on devices that it has never seen (AUTOTVM=DIR, such as cache/autotvm): docs/results/new-devices.*
+bench-new-devices: cache/data/zen5-records/manifest.json cache/data/zen5-kernels/manifest.json $(STAMP) ## how far off a model is on devices that it has never seen (AUTOTVM=DIR, such as cache/autotvm): docs/results/new-devices.*
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.new_devices $(AUTOTVM)
-
-ELSEWHERE := $(BIN)/python -m tests.benchmarks.search_campaign
-bench-search-elsewhere: $(STAMP) ## the same on a CPU that is told by its description alone (two hours of one core, resumable): docs/results/search-elsewhere.*
-	OMP_NUM_THREADS=1 TVM_NUM_THREADS=1 taskset -c 0 $(ELSEWHERE) run --device this-cpu --short --out runs/search-elsewhere --cells '*--xgb-warm0--*' '*--cdmpp-verify--*'
-	OMP_NUM_THREADS=1 TVM_NUM_THREADS=1 taskset -c 0 $(ELSEWHERE) remeasure --device this-cpu --out runs/search-elsewhere
-	$(ELSEWHERE) report --page search-elsewhere --out runs/search-elsewhere
 
 # `make evidence RUN=1` makes them, `RUN="conv embedding"` only these; DEVICE names this machine's CPU.
 evidence: export NEUSIGHT := $(NEUSIGHT)

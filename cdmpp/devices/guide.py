@@ -19,7 +19,7 @@ cdmpp device show my-laptop --run runs/device-my-laptop
    source; the file is `devices/NAME.yaml` in the run folder.
 2. **Choose.** Kernels of every kind (convolutions, matrix products, reductions, pools, ...; as
    `cdmpp measure --list-tasks` has them) at sizes that are drawn; none that the shipped model was
-   trained on, on whatever device, so that errors and intervals are honest. Two fifths, drawn, judge.
+   trained on, on whatever device, so that errors and intervals are honest. Two fifths judge.
 3. **Measure** (`docs/measuring.md`), twelve kernels at a time, six programs of each, up to 65 % of
    the time; what is left of that goes to more programs of all. The programs are drawn by
    MetaSchedule, so that they are like what TVM makes of a network, and like what is searched. The

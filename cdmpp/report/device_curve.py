@@ -13,10 +13,12 @@ from cdmpp.training.finetune.choice import SAYS
 #: Start of a model in `curve.json` -> heading.
 STARTS = {
     "pretrained": "pre-trained start",
+    "one_factor": "one factor",
     "scratch": "from scratch",
     "trees": "trees from scratch",
-    "one_factor": "one factor",
 }
+#: Starts of which the MAPE says enough.
+_BRIEF = ("scratch", "trees")
 
 
 #: Errors from here on (a factor) are not told apart in text.
@@ -102,19 +104,24 @@ def curve_svg(curve: Mapping[str, Any]) -> str:
 
 def _rows(curve: Mapping[str, Any]) -> list[list[str]]:
     return [
-        [str(row["tasks"]), *(_cell(row.get(start)) for start in STARTS)] for row in curve["rows"]
+        [str(row["tasks"]), *(_cell(row.get(start), is_brief=start in _BRIEF) for start in STARTS)]
+        for row in curve["rows"]
     ]
 
 
-def _cell(values: Mapping[str, Any] | None) -> str:
+def _cell(values: Mapping[str, Any] | None, *, is_brief: bool = False) -> str:
     if values is None:
         return "-"
+    mape = (
+        f"{_percent(values['mape'])} [{_percent(values['mape_low'])}, "
+        f"{_percent(values['mape_high'])}]"
+    )
+    if is_brief:
+        return mape
     rank, log_error = values["spearman_by_task"], values.get("mean_log_error")
     low = "" if log_error is None else f"{log_error:.2f} / {_factor(values['median_ratio'])} / "
     return (
-        f"{_percent(values['mape'])} [{_percent(values['mape_low'])}, "
-        f"{_percent(values['mape_high'])}] / {_percent(values['median_ape'])} / {low}"
-        f"{'-' if rank is None else f'{rank:.2f}'}"
+        f"{mape} / {_percent(values['median_ape'])} / {low}{'-' if rank is None else f'{rank:.2f}'}"
     )
 
 

@@ -97,6 +97,7 @@ class TrainedModel:
         *,
         kind: CodeKind = "cpu",
         are_fastest: bool = False,
+        are_summed: bool = False,
         in_network: bool = False,
     ) -> Estimates:
         """Returns estimates that count in what a compiler made of the programs.
@@ -112,6 +113,8 @@ class TrainedModel:
                 known, or the device is none that was trained for: these estimates stay.
             kind: of the devices whose code it is.
             are_fastest: whether each is the fastest of many measured programs of its task.
+            are_summed: whether they are added up: the least percentage error is a low guess where
+                errors are wide, and sums of low guesses are low.
             in_network: whether they are kernels of a network, whose times are known worse.
         """
         reader = self.gpu_code if kind == "gpu" else self.code
@@ -121,7 +124,7 @@ class TrainedModel:
         if len(known) == 0:
             return found
         rows = CodeRows.of(samples.take(known), code[known], found.latency_s[known], kind=kind)
-        log_s, half_width = reader.estimate(rows, are_fastest=are_fastest)
+        log_s, half_width = reader.estimate(rows, are_fastest=are_fastest, are_summed=are_summed)
         strange = found.out_of_distribution
         factor = 1.0 if strange is None else np.where(strange[known], STRANGE_FACTOR, 1.0)
         half_width = factor * half_width

@@ -31,30 +31,21 @@ _WORDS = {
     "which 16 are measured.",
 }
 _WORST = 1.05
-#: Page -> its title, and what makes it.
+#: Page -> its title.
 PAGES = {
-    "search": (
-        "Searches: MetaSchedule led by different cost models",
-        """    make bench-search SEARCH_MODEL=RUN      # = these three steps
-    python -m tests.benchmarks.search_campaign run --model RUN
-    python -m tests.benchmarks.search_campaign remeasure
-    python -m tests.benchmarks.search_campaign report
-""",
-    ),
-    "search-elsewhere": (
-        "Searches on a CPU that is told by its description alone",
-        """    make bench-search-elsewhere      # = these steps, --out runs/search-elsewhere
+    "search": "Searches on a CPU that the model knows under other labels",
+    "search-elsewhere": "Searches on a CPU that nobody measured",
+}
+_COMMANDS = """    make bench-{page}      # = these steps, --out runs/{page}
     python -m tests.benchmarks.search_campaign run --device this-cpu --short \\
         --cells '*--xgb-warm0--*' '*--cdmpp-verify--*'
     python -m tests.benchmarks.search_campaign remeasure --device this-cpu
-    python -m tests.benchmarks.search_campaign report --page search-elsewhere
+    python -m tests.benchmarks.search_campaign report --page {page}
 
 All that the shipped model is told of this label is what `cdmpp device show this-cpu` says (no
 clock, no peaks); {met_before}.
 Its model of machine code reads AVX-512 code as that of an unknown CPU, and decides by order alone.
-""",
-    ),
-}
+"""
 
 
 def write_results(
@@ -143,7 +134,6 @@ def _markdown(
     tasks: Mapping[str, str],
     methods: Sequence[str],
 ) -> str:
-    title, commands = PAGES[name]
     architecture = next(iter(timed.values())).get("architecture")
     chip = f" ({architecture})" if architecture else ""
     some = next(iter(found.values()))
@@ -152,7 +142,7 @@ def _markdown(
     counted = sum(len(result["latency_s"]) for result in found.values())
     failed = sum(value is None for result in found.values() for value in result["latency_s"])
     lines = [
-        f"# {title}",
+        f"# {PAGES[name]}",
         "",
         f"{len(found)} searches on `{some['device']}`{chip}, {counted} programs measured, {failed} "
         "failed. Evolutionary search with TVM's settings but a population of 128 (TVM: 512, which "
@@ -163,7 +153,7 @@ def _markdown(
         f"search after {after} programs was timed again, {repeats} times in turns with all "
         "others of its task; the tables have medians of these readings.",
         "",
-        commands.replace("{met_before}", met_before(str(architecture))),
+        _COMMANDS.format(page=name, met_before=met_before(str(architecture))),
         "## Shortest latency (microseconds, geometric mean of the seeds that all methods have)",
         "",
         "| task | trials | seeds | first sample | " + " | ".join(methods) + " |",

@@ -51,6 +51,8 @@ def test_they_load_without_an_extraction(
         ("metaschedule-cpu-wide", 2033, 174),
         ("metaschedule-cpu-wider", 5429, 4190),
         ("sealed2-cpu", 699, 699),
+        ("zen5-kernels", 488, 268),
+        ("zen5-records", 3659, 307),
     ],
 )
 def test_packed_campaigns_have_the_machine_code_of_their_programs(

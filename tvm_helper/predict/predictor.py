@@ -219,7 +219,7 @@ class Predictor:
             if code is not None:
                 found = self.trained.with_code(
                     samples, found, code[None], kind=reader.kind,
-                    are_fastest=question.is_fastest,
+                    are_fastest=question.is_fastest, are_summed=question.in_network,
                     in_network=question.in_network
                     and self.reads_code_of(question.device, of_fastest=True),
                 )  # fmt: skip

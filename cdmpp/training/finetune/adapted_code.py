@@ -14,7 +14,7 @@ from cdmpp.datasets.extraction.machine_code import MachineCode
 from cdmpp.datasets.samples import Samples
 from cdmpp.training.estimates import TrainedModel
 from cdmpp.training.finetune.adapt import Adapted
-from cdmpp.training.finetune.choice import shrunken_factor, task_errors
+from cdmpp.training.finetune.choice import centred_factor, shrunken_factor, task_errors
 from cdmpp.training.machine_code.known import code_columns, has_code
 from cdmpp.training.machine_code.model import (
     NEW_DEVICE_SHARES,
@@ -38,8 +38,9 @@ def adapted_code(
     """Returns what reads the machine code of the devices of measured programs too.
 
     Trees and perceptron stay as they are. Their shares are half way from `NEW_DEVICE_SHARES` to
-    those that err least on the programs; one factor is added, and the intervals are those that the
-    programs ask for, each task with the factor of the others.
+    those that err least on the programs; one factor is added (another where programs are added up,
+    see `centred_factor`), and the intervals are those that the programs ask for, each task with the
+    factor of the others.
 
     Args:
         reader: of the model that was adapted.
@@ -121,5 +122,8 @@ def _calibration(reader: CodeModel, rows: CodeRows) -> CodeCalibration:
         factor = shrunken_factor(np.exp(log_s[rest]), measured_s[rest], task[rest])
         said[own] += math.log(factor)
     widths = CodeWidths.of(np.abs(said - rows.log_s), said, rows.task, rows.kind)
-    shift = math.log(shrunken_factor(np.exp(log_s), measured_s, task))
-    return CodeCalibration(trees, perceptron, widths, shift)
+    shift, sum_shift = (
+        math.log(factor(np.exp(log_s), measured_s, task))
+        for factor in (shrunken_factor, centred_factor)
+    )
+    return CodeCalibration(trees, perceptron, widths, shift, sum_shift)

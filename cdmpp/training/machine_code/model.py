@@ -179,12 +179,14 @@ class CodeCalibration:
         trees, perceptron: their shares of the logarithm; the rest is the model's.
         widths: of the intervals.
         shift: what is added to the logarithm.
+        sum_shift: what is added instead where programs are added up; None = the same.
     """
 
     trees: float
     perceptron: float
     widths: CodeWidths
     shift: float = 0.0
+    sum_shift: float | None = None
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> CodeCalibration:
@@ -194,6 +196,7 @@ class CodeCalibration:
             float(value["perceptron"]),
             CodeWidths.from_json(value["widths"]),
             float(value.get("shift", 0.0)),
+            value.get("sum_shift"),
         )
 
 
@@ -308,7 +311,7 @@ class CodeModel:
         return found
 
     def estimate(
-        self, rows: CodeRows, *, are_fastest: bool = False
+        self, rows: CodeRows, *, are_fastest: bool = False, are_summed: bool = False
     ) -> tuple[FloatArray, FloatArray]:
         """Returns float64 [N] and float64 [N], the logarithm of the predicted seconds and the half
         width of its interval.
@@ -317,6 +320,7 @@ class CodeModel:
 
         Args:
             are_fastest: whether each is the fastest of many measured programs of its task.
+            are_summed: whether they are added up.
         """
         parts = self.parts_log_s(rows)
         is_new = ~np.isin(rows.device, list(self.targets))
@@ -324,7 +328,10 @@ class CodeModel:
 
         def said(known: CodeCalibration) -> tuple[FloatArray, FloatArray]:
             shares = (known.trees, known.perceptron)
-            log_s = mixed_log_s(shares, parts, rows.model_log_s) + known.shift
+            shift = known.shift
+            if are_summed and known.sum_shift is not None:
+                shift = known.sum_shift
+            log_s = mixed_log_s(shares, parts, rows.model_log_s) + shift
             log_s = np.where(is_new, new, log_s)
             return log_s, known.widths.half_width(log_s, rows.kind)
 

@@ -9,7 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdmpp.training.finetune.choice import KEPT, Choice, choose, shrunken_factor, standard_error
+from cdmpp.training.finetune.choice import (
+    KEPT,
+    Choice,
+    centred_factor,
+    choose,
+    shrunken_factor,
+    standard_error,
+)
 
 TASKS, PROGRAMS = 10, 6
 
@@ -63,3 +70,16 @@ def test_a_factor_of_one_task_is_half_of_what_it_says_and_of_many_all() -> None:
     assert shrunken_factor(predicted_s, measured_s, one) == pytest.approx(2.0)
     assert shrunken_factor(predicted_s, measured_s, np.arange(400)) == pytest.approx(4.0, rel=0.01)
     assert shrunken_factor(measured_s, measured_s, one) == 1.0
+
+
+def test_sums_of_wide_errors_want_more_than_the_least_percentage_error() -> None:
+    rng = np.random.default_rng(0)
+    measured_s = np.exp(rng.normal(0, 0.5, 4000))
+    predicted_s = 0.5 * np.exp(rng.normal(0, 0.5, 4000)) * measured_s
+    task = np.arange(4000)
+    centred = centred_factor(predicted_s, measured_s, task)
+    assert centred == pytest.approx(2.0, rel=0.05)
+    assert shrunken_factor(predicted_s, measured_s, task) < 0.85 * centred
+    assert centred_factor(predicted_s, measured_s, np.zeros(4000, int)) == pytest.approx(
+        np.sqrt(2.0), rel=0.05
+    )

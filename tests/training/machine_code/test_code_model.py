@@ -138,7 +138,7 @@ def test_the_fastest_of_many_is_faster_than_it_looks(found, tmp_path):
 
 
 def test_a_device_that_it_was_adapted_to_comes_back(found, tmp_path):
-    own = CodeCalibration(0.7, 0.1, CodeWidths(0.4), -0.2)
+    own = CodeCalibration(0.7, 0.1, CodeWidths(0.4), -0.2, 0.1)
     adapted = found.adapted("my-box", '{"kind": "llvm"}', own)
     adapted.save(tmp_path)
     again = CodeModel.load(tmp_path)
@@ -148,6 +148,9 @@ def test_a_device_that_it_was_adapted_to_comes_back(found, tmp_path):
     assert np.array_equal(again.estimate(here), adapted.estimate(here))
     assert again.estimate(here)[1] == pytest.approx(0.4)
     assert np.array_equal(again.estimate(asked), found.estimate(asked))
+    summed = again.estimate(here, are_summed=True)[0]
+    assert summed - again.estimate(here)[0] == pytest.approx(0.3)
+    assert np.array_equal(again.estimate(asked, are_summed=True), found.estimate(asked))
 
 
 def short_and_long(tasks: int, seed: int) -> tuple[Any, CodeRows]:
