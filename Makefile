@@ -138,7 +138,7 @@ bench-serve: $(STAMP) ## attack and load a server on this machine's loopback (10
 REPLAY_MODEL ?= pretrained
 REPLAYS = OMP_NUM_THREADS=1 TVM_NUM_THREADS=1 taskset -c 0 $(BIN)/python -m tests.benchmarks.replay_validation
 bench-replay: $(STAMP) ## replayed networks against measured ones (DEVICE=LABEL of this CPU, REPLAY_MODEL=RUN that knows it, TRIALS=32): docs/results/replay.*
-	$(REPLAYS) --device $(DEVICE) --model $(REPLAY_MODEL)
+	$(REPLAYS) --device $(DEVICE) --model $(REPLAY_MODEL) --batches 1
 	$(REPLAYS) --device $(DEVICE) --model $(REPLAY_MODEL) --trials $(TRIALS) --networks dlrm resnet-18 bert-encoder dcgan --batches 1
 
 DRAWN ?= runs/drawn

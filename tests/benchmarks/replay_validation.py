@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from cdmpp.devices.spec import DeviceSpec
 from cdmpp.files.atomic import make_folder, write_atomic, write_text
 from cdmpp.machine import machine
 from cdmpp.metrics import mean_and_interval
@@ -62,17 +63,19 @@ def exported(stem: str, make: Callable[[], Network], folder: Path) -> Path:
     return path
 
 
-def searched(path: Path, args: argparse.Namespace) -> Path:
+def searched(path: Path, device: DeviceSpec, args: argparse.Namespace) -> Path:
     """Returns the database of a network after --trials trials a task; continues where it was."""
     done = _done(path, args)
     folder = done.parent
     if not done.is_file():
-        predictor_tasks = len(read_network_graph(path, _target(args)).tasks.tasks)
+        predictor_tasks = len(read_network_graph(path, device_target(device)).tasks.tasks)
+        added = Path(args.model) / "devices"
         subprocess.run(
             [sys.executable, "-m", "cdmpp.cli.main", "search", "--network", str(path),
              "--device", args.device, "--model", args.model, "--seed", "0",
              "--set", f"population={_POPULATION}", "--set", "final_repeats=3",
-             "--trials", str(args.trials * predictor_tasks), "--out", str(folder), "-q"],
+             "--trials", str(args.trials * predictor_tasks), "--out", str(folder), "-q",
+             *(("--devices", str(added)) if added.is_dir() else ())],
             check=True,
         )  # fmt: skip
         done.touch()
@@ -165,7 +168,9 @@ def main() -> int:
             if kind == "database":
                 if not _done(path, args).is_file():
                     known = None  # the programs that were timed are gone with their database
-                choice = ScheduleChoice("database", database=searched(path, args))
+                choice = ScheduleChoice(
+                    "database", database=searched(path, predictor.devices[0], args)
+                )
             calibrated = rows.get((_CALIBRATING, "default"))
             gap_s = None if stem == _CALIBRATING or calibrated is None else calibrated["gap_s"]
             origin = stamp("", schemas=COMPILED, models=[args.model])
@@ -283,12 +288,6 @@ def _name(args: argparse.Namespace) -> str:
 
 def _command(args: argparse.Namespace) -> str:
     return "make bench-replay" if args.drawn is None else "make bench-replay-drawn"
-
-
-def _target(args: argparse.Namespace) -> Any:
-    from cdmpp.devices.registry import get_device
-
-    return device_target(get_device(args.device))
 
 
 def _write_all(rows: list[dict[str, Any]], args: argparse.Namespace) -> None:
