@@ -102,7 +102,7 @@ class Predictor:
         # Nothing has judged what is said of kernels of networks on GPUs.
         is_judged = code.kind == "cpu"
         return (
-            (code.searched == device.name or not of_fastest)
+            (code.fastest is not None or not of_fastest)
             and (self._must_compile or is_judged)
             and reads_code(code.targets, device.name, device_target(device))
         )
@@ -110,22 +110,25 @@ class Predictor:
     def _reader(self, device: DeviceSpec) -> CodeModel | None:
         return self.trained.gpu_code if device.kind == "gpu" else self.trained.code
 
+    def _taught_by_networks(self, device: DeviceSpec) -> CodeModel | None:
+        """Returns what reads the code for a device on which networks were searched and timed."""
+        code = self._reader(device)
+        is_taught = code is not None and code.searched == device.name
+        return code if is_taught and self.reads_code_of(device, of_fastest=True) else None
+
     def cold_s_per_byte(self, device: DeviceSpec) -> float:
         """Returns what a kernel takes longer in a network than alone, a byte of its arguments; 0
         where that is not known.
         """
-        code = self._reader(device)
-        is_known = self.reads_code_of(device, of_fastest=True)
-        return code.cold_s_per_byte if code is not None and is_known else 0.0
+        code = self._taught_by_networks(device)
+        return 0.0 if code is None else code.cold_s_per_byte
 
     def network_half_width(self, device: DeviceSpec, latency_s: float) -> float:
         """Returns how far a kernel's time in a network is off (half width of the logarithm's
         interval) where its time alone and `cold_s_per_byte` are known; 0 where that is not known.
         """
-        code = self._reader(device)
+        code = self._taught_by_networks(device)
         if code is None or code.network_widths is None:
-            return 0.0
-        if not self.reads_code_of(device, of_fastest=True):
             return 0.0
         log_s = np.log([latency_s])
         return float(code.network_widths.half_width(log_s, np.array(["any"]))[0])
@@ -221,7 +224,7 @@ class Predictor:
                     samples, found, code[None], kind=reader.kind,
                     are_fastest=question.is_fastest, are_summed=question.in_network,
                     in_network=question.in_network
-                    and self.reads_code_of(question.device, of_fastest=True),
+                    and self._taught_by_networks(question.device) is not None,
                 )  # fmt: skip
         return replace(
             estimated(asked, found, name=question.name),

@@ -212,7 +212,7 @@ class CodeModel:
         of_device: label of each device that it was adapted to -> its calibration.
         errors: on the test part.
         fastest: the calibration for the fastest of at least `LEAST_MEASURED` measured programs of a
-            task; None where no search has taught it.
+            task, on the device that was searched on; None where no search has taught it.
         searched: label of the device of these searches, None without any.
         fastest_errors: on the test part of these.
         cold_s_per_byte: what a kernel takes longer in a network than alone, a byte of its
@@ -317,6 +317,8 @@ class CodeModel:
         width of its interval.
 
         A device that is none of `targets` has `NEW_DEVICE_SHARES`, and the widths of the others.
+        The fastest programs of a device that was not searched on are taken to be as much faster
+        than they look as those of the one that was.
 
         Args:
             are_fastest: whether each is the fastest of many measured programs of its task.
@@ -335,9 +337,6 @@ class CodeModel:
             log_s = np.where(is_new, new, log_s)
             return log_s, known.widths.half_width(log_s, rows.kind)
 
-        if are_fastest:
-            assert self.fastest is not None
-            return said(self.fastest)
         log_s, half_width = said(self.calibration)
         others = [(rows.device == label, known) for label, known in self.of_device.items()]
         if self.of_records is not None:
@@ -345,6 +344,12 @@ class CodeModel:
         for where, known in others:
             own = said(known)
             log_s, half_width = np.where(where, own, (log_s, half_width))
+        if are_fastest:
+            assert self.fastest is not None
+            log_s = log_s + self.fastest.shift
+            of_fastest = said(self.fastest)
+            is_searched = rows.device == self.searched
+            log_s, half_width = np.where(is_searched, of_fastest, (log_s, half_width))
         return log_s, half_width
 
     def parts_log_s(self, rows: CodeRows) -> tuple[FloatArray, FloatArray]:
