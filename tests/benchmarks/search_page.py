@@ -242,7 +242,7 @@ def _relative(
         "| after | XGB after | tasks | " + " | ".join(methods) + " |",
         "|---|---|---|" + "---|" * len(methods),
     ]
-    for trials, of_peers in ((16, 16), (64, 64), (64, 256), (256, 256)):
+    for trials, of_peers in ((16, 16), (64, 64), (16, 64), (64, 256), (256, 256)):
         found = {m: over_peers(best, tasks, m, trials, of_peers) for m in methods}
         most = max(map(len, found.values()))
         cells = [
