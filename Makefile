@@ -149,7 +149,7 @@ bench-replay-drawn: $(STAMP) $(DRAWN) ## the same of networks that no choice has
 	$(REPLAYS) --device $(DEVICE) --trials $(TRIALS) --drawn $(DRAWN) --work runs/replay-drawn
 
 bench-replay-elsewhere: $(STAMP) $(DRAWN) ## the same on a CPU that the shipped model does not know, as it comes and added (half an hour of a quiet core): docs/results/replay-elsewhere.*
-	OMP_NUM_THREADS=1 taskset -c 0 $(BIN)/cdmpp device add measured-here
+	OMP_NUM_THREADS=1 taskset -c 0 $(BIN)/cdmpp device add measured-here --threads 1
 	$(REPLAYS) --device this-cpu --drawn $(DRAWN) --work runs/replay-drawn --out runs/replay-untold
 	mkdir -p runs/replay-added && cp runs/replay-untold/* runs/replay-added
 	$(REPLAYS) --device measured-here --model runs/device-measured-here --drawn $(DRAWN) --work runs/replay-drawn --out runs/replay-added --predict-again
