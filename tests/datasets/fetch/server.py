@@ -59,6 +59,11 @@ def serving(paths: dict[str, Served]) -> Iterator[Server]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
+        def end_headers(self) -> None:
+            """Says that the connection ends: a client must not send a redirect's call on it."""
+            self.send_header("Connection", "close")
+            super().end_headers()
+
         def do_GET(self) -> None:
             _answer(self, state)
 
