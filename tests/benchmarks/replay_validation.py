@@ -216,8 +216,7 @@ def page(rows: list[dict[str, Any]], args: argparse.Namespace) -> str:
             "|", "|:--|--:|--:|--:|--:|--:|:-:|:-:|--:|--:|",
         ]  # fmt: skip
         for row in own:
-            kernels = [one for one in row["breakdown"] if one["error"] is not None]
-            within = sum(one["low_s"] <= one["measured_s"] <= one["high_s"] for one in kernels)
+            kernels, within = judged_kernels([row])
             lines.append(
                 f"| {row['network']}{' (calibrates)' if row['is_calibrating'] else ''} "
                 f"| {row['operators']} | {1e3 * row['total_s']:.2f} | {row['replay_error']:+.1%} "
@@ -244,6 +243,12 @@ def _commit(row: dict[str, Any]) -> str:
     return str(row["stamp"]["commit"] if "stamp" in row else row["predicted_at"])
 
 
+def judged_kernels(rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], int]:
+    """Returns the kernels of networks that were timed alone, and how many are in their interval."""
+    kernels = [one for row in rows for one in row["breakdown"] if one["error"] is not None]
+    return kernels, sum(one["low_s"] <= one["measured_s"] <= one["high_s"] for one in kernels)
+
+
 def _means(rows: list[dict[str, Any]], which: str) -> str:
     means = [
         f"{mean:.1%}" + (f" ± {half:.1%}" if half is not None else "")
@@ -251,8 +256,7 @@ def _means(rows: list[dict[str, Any]], which: str) -> str:
         for mean, half in [mean_and_interval([abs(row[key]) for row in rows])]
     ]
     inside = sum(row["is_in_interval"] for row in rows)
-    kernels = [one for row in rows for one in row["breakdown"] if one["error"] is not None]
-    within = sum(one["low_s"] <= one["measured_s"] <= one["high_s"] for one in kernels)
+    kernels, within = judged_kernels(rows)
     return (
         f"| {which}mean of {len(rows)}, absolute | | | {' | '.join(means)} "
         f"| | {inside} of {len(rows)} "

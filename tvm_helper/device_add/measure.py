@@ -63,11 +63,17 @@ def planned_tasks(
     """Returns the tasks of these names (`"<workload key>|<target kind>"`), in their order.
 
     Raises:
-        DataError: the dataset has no records of one of them.
+        DataError: the dataset has no records of one of them, or no kernel is called so (another
+            TVM named them).
     """
     found = {task_name(task, target): task
              for task in campaign_tasks(options, target.tvm_target())}  # fmt: skip
     missing = [name for name in names if name not in found]
+    if missing and not options.replay:
+        raise DataError(
+            f"no kernel of the plan is task {missing[0]} to this TVM; expected the TVM that the "
+            "device was begun with, or another --out"
+        )
     if missing:
         raise DataError(
             f"{options.replay[0]}: no record of task {missing[0]} to replay; expected the dataset "

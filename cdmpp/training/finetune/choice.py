@@ -104,9 +104,7 @@ def shrunken_factor(predicted_s: FloatArray, measured_s: FloatArray, task: IntAr
     """Returns the factor on predictions that gives them the least percentage error, as far away
     from 1 as so few tasks justify (`_PRIOR_TASKS`).
     """
-    tasks = len(np.unique(task))
-    best = least_mape_factor(predicted_s, measured_s)
-    return float(best ** (tasks / (tasks + _PRIOR_TASKS)))
+    return _justified(least_mape_factor(predicted_s, measured_s), task)
 
 
 def centred_factor(predicted_s: FloatArray, measured_s: FloatArray, task: IntArray) -> float:
@@ -114,6 +112,9 @@ def centred_factor(predicted_s: FloatArray, measured_s: FloatArray, task: IntArr
     tasks justify (`_PRIOR_TASKS`). Sums of such err least: the least percentage error is a low
     guess where errors are wide.
     """
+    return _justified(math.exp(np.median(np.log(measured_s / predicted_s))), task)
+
+
+def _justified(factor: float, task: IntArray) -> float:
     tasks = len(np.unique(task))
-    centre = float(np.median(np.log(measured_s / predicted_s)))
-    return math.exp(centre * tasks / (tasks + _PRIOR_TASKS))
+    return float(factor ** (tasks / (tasks + _PRIOR_TASKS)))

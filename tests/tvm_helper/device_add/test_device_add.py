@@ -41,7 +41,7 @@ from tvm_helper.device_add.clock import StepClock
 from tvm_helper.device_add.curve import budgets, judged, knee
 from tvm_helper.device_add.describe import with_measured
 from tvm_helper.device_add.kernels import kernel_names
-from tvm_helper.device_add.measure import kernel_task_name
+from tvm_helper.device_add.measure import kernel_task_name, planned_tasks
 from tvm_helper.device_add.options import DeviceAddOptions, task_counts
 from tvm_helper.device_add.plan import AddPlan, drawn_plan, make_plan
 from tvm_helper.device_add.run import CURVE_FILE, MEASUREMENTS, add_device, read_curve
@@ -183,6 +183,8 @@ def test_every_kernel_is_a_task_of_moderate_size() -> None:
     kernel = next(kernel_names(3))
     target = MeasureTarget("box", {"kind": "llvm"}, 1)
     assert kernel_task_name(kernel, target) == f"{tasks[0].workload_key}|llvm"
+    with pytest.raises(DataError, match="expected the TVM that the device was begun with"):
+        planned_tasks(MeasureOptions(sample=(kernel,)), target, ["another|llvm"])
 
 
 def test_both_kinds_of_tasks_are_measured_in_turn() -> None:
