@@ -125,9 +125,10 @@ ATTACK_CASES ?= 1000000
 attack: $(STAMP) ## mutated and hand-made data at every reader, resumable (hours on one core; ATTACK_CASES=1000 a campaign is minutes): docs/results/fuzz.*
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz.attack --most $(ATTACK_CASES) --page docs/results
 
-TIMES ?= 50
-faults: $(STAMP) ## commands killed, ended, starved of disk, robbed of their folder, run twice; resumable (TIMES=2 of each kind is a quarter of an hour of one core): docs/results/faults.*
-	OMP_NUM_THREADS=1 $(BIN)/python -m tests.faults.run --times $(TIMES) --page docs/results
+TIMES ?= 10
+KILLS ?= 50
+faults: $(STAMP) ## commands killed, ended, starved of disk, robbed of their folder, run twice; resumable (TIMES=2 KILLS=2 is a quarter of an hour of one core): docs/results/faults.*
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.faults.run --times $(TIMES) --kills $(KILLS) --page docs/results
 
 SERVE_SECONDS ?= 60
 bench-serve: $(STAMP) ## attack and load a server on this machine's loopback (10 minutes of two quiet cores): docs/results/serve.*

@@ -1,7 +1,7 @@
 """`make faults`: commands that are killed, ended, starved of disk, robbed of their folder or the
 time, or run twice at once, onto docs/results/faults.md.
 
-    python -m tests.faults.run --times 10 --page docs/results
+    python -m tests.faults.run --times 10 --kills 50 --page docs/results
 
 Every fault has a seed: its command, kind, number and `--seed`. It is survived when the command says
 one sentence (no traceback), ends with one of its exit codes and leaves no process behind, and the
@@ -45,8 +45,8 @@ TESTS = {
 }  # fmt: skip
 
 
-def run(times: int, seed: int, names: Sequence[str], kinds: Sequence[str], state: Path) -> None:
-    """Makes so many faults of every kind of every command, without those that were made before."""
+def run(times: Mapping[str, int], seed: int, names: Sequence[str], state: Path) -> None:
+    """Makes faults of every command, so many of each kind, without those that were made before."""
     with (
         LineJournal(state) as journal,
         tempfile.TemporaryDirectory(prefix="cdmpp-faults-") as place,
@@ -56,8 +56,9 @@ def run(times: int, seed: int, names: Sequence[str], kinds: Sequence[str], state
         for name in names:
             every = {
                 f"{name}, {kind}, {number}, {seed}": kind
-                for number in range(times)
-                for kind in kinds
+                for number in range(max(times.values()))
+                for kind, wanted_times in times.items()
+                if number < wanted_times
             }
             wanted = {key: kind for key, kind in every.items() if key not in done}
             if wanted:
@@ -131,6 +132,7 @@ def main() -> int:
     """Makes the faults and writes the page; ends with 1 where one was not survived."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--times", type=int, default=10, help="faults of each kind")
+    parser.add_argument("--kills", type=int, help="of kind `killed`, where that is not --times")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", nargs="*", choices=COMMANDS, default=list(COMMANDS))
     parser.add_argument("--kinds", nargs="*", choices=KINDS, default=list(KINDS))
@@ -144,12 +146,15 @@ def main() -> int:
         print(f"{kind}: left out, {why}")
     code = code_state("tests/faults")
     state = make_folder(args.state, what="faults") / f"{code}.jsonl"
-    kinds = [kind for kind in args.kinds if kind not in reasons]
-    run(args.times, args.seed, args.only, kinds, state)
+    times = {kind: args.times for kind in args.kinds if kind not in reasons}
+    if args.kills is not None and "killed" in times:
+        times["killed"] = args.kills
+    run(times, args.seed, args.only, state)
     with LineJournal(state) as journal:
         entries = journal.entries
     if args.page:
-        command = f"make faults TIMES={args.times}"
+        kills = "" if args.kills is None else f" KILLS={args.kills}"
+        command = f"make faults TIMES={args.times}{kills}"
         facts = {"code": code, "left_out": reasons, "faults": entries}
         text = page(entries, command, code, args.seed)
         write_page(args.page, "faults", text, facts, stamp(command))
