@@ -22,12 +22,13 @@ from cdmpp.benchmark.noise_floor import noise_floor
 from cdmpp.config import from_dict
 from cdmpp.datasets.budget import of_tasks, target_parts
 from cdmpp.datasets.cache import load_samples
-from cdmpp.datasets.judge import oracle_task_median
+from cdmpp.datasets.judge import judged, oracle_task_median
 from cdmpp.datasets.samples import Samples
 from cdmpp.datasets.sampling import choose_tasks
 from cdmpp.datasets.selection import of_devices
 from cdmpp.datasets.splits import split
 from cdmpp.files.atomic import write_json
+from cdmpp.metrics import summarise
 from cdmpp.report.stamp import PROGRAMS, stamp, write_page
 from cdmpp.training.finetune.adapt import TriedFits, comparable
 from cdmpp.training.finetune.choice import KEPT, task_errors
@@ -66,6 +67,8 @@ _NAMES = {
     "full": "full fit", "kept": "**kept**", "nearest_factor": "one factor", "oracle": "oracle",
     "constant": "constant",
 }  # fmt: skip
+_METRICS = ("mape", "median_ape", "mean_log_error", "median_ratio")
+_BESIDE = {"mean_log_error": "mean log error", "median_ratio": "mean of median ratios"}
 _TITLES = {0: "All tasks of the half", 1: "1 task"}
 RESULTS = ROOT / "docs" / "results"
 
@@ -115,15 +118,14 @@ def run_cell(target: str, base: Path, budget: int, draw: int, samples: Samples) 
     predicted_s["constant"] = np.full(len(test), np.median(train.latency_s))
     predicted_s["oracle"] = oracle_task_median(test)
     held_out = fits.held_out
+    errors = {name: summarise(judged(test, values)) for name, values in predicted_s.items()}
     return {
         "target": target, "budget": budget, "draw": draw, "tasks": len(tasks),
         "programs": len(train), "judging_programs": len(test),
         "judging_tasks": len(np.unique(test.task_id)), "kept": fits.choice.kept,
         "why": fits.choice.reason, "steps": fits.steps, "shares": fits.shares,
-        "mape": {name: _mape(values, test) for name, values in predicted_s.items()},
-        "median_ape": {
-            name: float(np.median(np.abs(values / test.latency_s - 1.0)))
-            for name, values in predicted_s.items()
+        **{
+            metric: {name: found[metric] for name, found in errors.items()} for metric in _METRICS
         },
         "noise_floor": noise_floor(test)["mape"],
         "held_out": {} if held_out is None else {
@@ -132,10 +134,6 @@ def run_cell(target: str, base: Path, budget: int, draw: int, samples: Samples) 
         },
         "cpu_s": time.process_time() - started, "stamp": stamp("", schemas=PROGRAMS),
     }  # fmt: skip
-
-
-def _mape(predicted_s: FloatArray, test: Samples) -> float:
-    return float(np.mean(np.abs(predicted_s / test.latency_s - 1.0)))
 
 
 def grid(is_development: bool, draws: tuple[int, ...]) -> Iterator[tuple[str, str, int, int]]:
@@ -182,27 +180,29 @@ def summary(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 own.append(_row(target, budget, some))
         rows += own
         if own:
-            errors = {
-                name: float(np.mean([row["mape"][name] for row in own]))
-                for name in LINES
-                if all(name in row["mape"] for row in own)
-            }
             rows.append({
                 "target": "mean", "budget": budget, "draws": sum(row["draws"] for row in own),
-                "mape": errors, "kept": _counts([c for c in cells if c["budget"] == budget]),
+                **_means(own), "kept": _counts([c for c in cells if c["budget"] == budget]),
                 "noise_floor": float(np.mean([row["noise_floor"] for row in own])),
             })  # fmt: skip
     return rows
 
 
 def _row(target: str, budget: int, cells: list[dict[str, Any]]) -> dict[str, Any]:
-    names = [name for name in LINES if all(name in cell["mape"] for cell in cells)]
     return {
-        "target": target, "budget": budget, "draws": len(cells),
-        "mape": {name: float(np.mean([c["mape"][name] for c in cells])) for name in names},
+        "target": target, "budget": budget, "draws": len(cells), **_means(cells),
         "noise_floor": float(np.mean([cell["noise_floor"] for cell in cells])),
         "kept": _counts(cells),
     }  # fmt: skip
+
+
+def _means(parts: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
+    """Returns metric -> line -> mean, of the lines that all parts have."""
+    names = [name for name in LINES if all(name in part["mape"] for part in parts)]
+    return {
+        metric: {name: float(np.mean([part[metric][name] for part in parts])) for name in names}
+        for metric in _METRICS
+    }
 
 
 def _counts(cells: list[dict[str, Any]]) -> dict[str, int]:
@@ -242,7 +242,8 @@ def markdown(rows: list[dict[str, Any]], cells: list[dict[str, Any]]) -> str:
         "factor*: the nearest known device times "
         "the median ratio. *Kept*: what held-out tasks of the budget say (`docs/finetune.md`). "
         "*Oracle* knows each judging task's median; *constant* the budget's; the *floor* is what "
-        "the spread of repeats costs. The rule's numbers were set on "
+        "the spread of repeats costs. Log error: mean |log(predicted / measured)|; median ratio: "
+        "predicted over measured. The rule's numbers were set on "
         f"{', '.join(DEVELOPMENT_TARGETS)} with draw 100: other labels of the same two machines, "
         "which are not here.",
         "",
@@ -264,6 +265,10 @@ def markdown(rows: list[dict[str, Any]], cells: list[dict[str, Any]]) -> str:
             kept = ", ".join(f"{name} {count}" for name, count in row["kept"].items())
             floor = _percent(row["noise_floor"])
             lines.append(f"| {row['target']} | " + " | ".join([*errors, floor, kept]) + " |")
+        for metric, title in _BESIDE.items():
+            values = [own[-1][metric].get(name) for name in columns]
+            texts = ["-" if value is None else f"{value:.2f}" for value in values]
+            lines.append(f"| {title} | " + " | ".join([*texts, "", ""]) + " |")
         mean = own[-1]["mape"]
         best = min(mean["unchanged"], mean["nearest_factor"])
         lines += [

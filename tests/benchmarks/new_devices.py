@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from cdmpp.conformal import owner_means
 from cdmpp.datasets.cache import load_samples
 from cdmpp.datasets.extraction.machine_code import MachineCode, read_machine_code
+from cdmpp.datasets.judge import oracle_task_median
 from cdmpp.datasets.samples import Samples
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.metrics import Judged, spearman_by_task
@@ -49,6 +50,8 @@ class Answer:
         is_known_family: whether the model was trained on devices of its kind and family.
         is_far: whether the programs are unlike all that it was trained on.
         log_error: mean |log(predicted / measured)|.
+        oracle: log error of who knows each task's median; None where most tasks have one program.
+        constant: log error of who says the median of all these programs of each.
         median_ratio: predicted over measured.
         spearman: within a task; None where no task has enough programs.
         factor: of the intervals, each way.
@@ -63,6 +66,8 @@ class Answer:
     programs: int
     mape: float
     log_error: float
+    oracle: float | None
+    constant: float
     median_ratio: float
     spearman: float | None
     factor: float
@@ -160,7 +165,7 @@ def _answer(
     Args:
         shows: whether other widths are tried.
     """
-    _, task = np.unique(own.task_id, return_inverse=True)
+    _, task, of_task = np.unique(own.task_id, return_inverse=True, return_counts=True)
     log_ratio = np.log(found.latency_s / own.latency_s)
     half_width = np.log(found.high_s / found.latency_s)
     is_known_family = bool(trained.devices_like(spec))
@@ -175,6 +180,10 @@ def _answer(
         spec.name, is_known_family, is_far, int(task.max()) + 1, len(own),
         mape=mean(np.abs(np.expm1(log_ratio))),
         log_error=mean(np.abs(log_ratio)),
+        oracle=mean(np.abs(np.log(oracle_task_median(own) / own.latency_s)))
+        if np.median(of_task) > 1
+        else None,
+        constant=mean(np.abs(np.log(np.median(own.latency_s) / own.latency_s))),
         median_ratio=float(np.exp(np.median(log_ratio))),
         spearman=spearman_by_task(judged),
         factor=float(np.exp(mean(half_width))),
@@ -192,11 +201,13 @@ def _tables(answers: Sequence[Answer]) -> str:
         groups.setdefault((one.name, one.is_far), []).append(one)
     errors, widths = [], []
     for (name, is_far), own in sorted(groups.items()):
+        oracles = [one.oracle for one in own if one.oracle is not None]
         orders = [one.spearman for one in own if one.spearman is not None]
         errors.append([
             name, "no" if own[0].is_known_family else "yes", "yes" if is_far else "no",
             *(f"{_mean(own, count):,.0f}" for count in ("tasks", "programs")),
             percent_text(_mean(own, "mape")), f"{_mean(own, 'log_error'):.2f}",
+            f"{np.mean(oracles):.2f}" if oracles else "-", f"{_mean(own, 'constant'):.2f}",
             f"{_mean(own, 'median_ratio'):.2f}", f"{np.mean(orders):.2f}" if orders else "-",
             f"{np.exp(np.mean([np.log(one.factor) for one in own])):.1f}",
             percent_text(_mean(own, "inside")),
@@ -216,7 +227,8 @@ def _mean(answers: Sequence[Answer], name: str) -> float:
 
 _HEADS = (
     "device", "strange family", "strange programs", "tasks", "programs", "MAPE", "log error",
-    "median ratio", "Spearman within a task", "factor each way", "in it",
+    "its task's median", "one latency", "median ratio", "Spearman within a task",
+    "factor each way", "in it",
 )  # fmt: skip
 _PAGE = """# Devices that the model has never seen
 
@@ -226,7 +238,9 @@ family (x86 CPUs; GPUs of one vendor), intervals are {factor:g} times as wide as
 needs for an operator of that kind, and for *strange programs*, unlike all that the model was
 trained on, twice as wide as their widest. On devices of a *strange family* all have twice the
 widest of all. MAPE, log error, factor and *in it* are means over tasks, of the programs of a task;
-90 % are to be in it. Median ratio: predicted over measured. Each second table: how many are in
+90 % are to be in it. Median ratio: predicted over measured. *Its task's median* and *one latency*:
+the log error of two guesses that are known only afterwards, the median of the programs of the task
+(- where most tasks have one) and the median of them all. Each second table: how many are in
 intervals of so many times what the worst device of the family needs.
 
 ## A chip that was left out
