@@ -84,15 +84,20 @@ def family(device: DeviceSpec) -> str | None:
     return "x86" if is_x86 else device.vendor
 
 
+def architecture_of(device: DeviceSpec) -> tuple[str, str | None, str] | None:
+    """Returns what devices of one architecture have in common; None where it is not known."""
+    if device.architecture is None:
+        return None
+    return device.kind, device.vendor, device.architecture
+
+
 def same_architecture(device: DeviceSpec, others: Sequence[DeviceSpec]) -> list[str]:
-    """Returns the labels of other devices of a device's vendor and architecture: hardware of its
-    sort under other names. None where its architecture is not known.
+    """Returns the labels of other devices of a device's architecture: hardware of its sort under
+    other names. None where its architecture is not known.
     """
-    own = (device.kind, device.vendor, device.architecture)
+    own = architecture_of(device)
     return [
         spec.name
         for spec in others
-        if device.architecture is not None
-        and spec.name != device.name
-        and (spec.kind, spec.vendor, spec.architecture) == own
+        if own is not None and spec.name != device.name and architecture_of(spec) == own
     ]

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 from cdmpp.datasets.samples import Samples
-from cdmpp.devices.spec import DeviceSpec
+from cdmpp.devices.spec import DeviceSpec, architecture_of
 from cdmpp.training.uncertainty.calibration import LatencyCalibration, calibrate
 
 #: Two devices are one chip with other threads or instructions, or two chips of one kind.
@@ -108,10 +108,8 @@ def relation(first: DeviceSpec, second: DeviceSpec) -> Relation | None:
     """Returns how two devices are related; None where they do not run the same programs."""
     if first.kind != second.kind:
         return None
-    is_same = first.architecture is not None and all(
-        getattr(first, name) == getattr(second, name)
-        for name in ("vendor", "architecture", "core_count")
-    )
+    own, other = architecture_of(first), architecture_of(second)
+    is_same = own is not None and own == other and first.core_count == second.core_count
     return cast("Relation", f"{'same' if is_same else 'other'}_{first.kind}")
 
 

@@ -19,7 +19,7 @@ from cdmpp.datasets.selection import capped_rows
 from cdmpp.datasets.splits import Split, workload_of
 from cdmpp.devices.device_file import DeviceKind
 from cdmpp.devices.registry import check_known, find_device, get_device
-from cdmpp.devices.spec import DeviceSpec
+from cdmpp.devices.spec import DeviceSpec, architecture_of
 from cdmpp.errors import DataError, UsageError
 from cdmpp.files.atomic import write_columns, write_json
 from cdmpp.metrics import mean_metrics
@@ -219,13 +219,12 @@ def train_unmeasured(
 
 
 def architectures(devices: Sequence[DeviceSpec]) -> list[tuple[str, ...]]:
-    """Returns the labels of the devices, those of one vendor's architecture together: leaving out
-    one of them says little while the model learns from its sisters.
+    """Returns the labels of the devices, those of one architecture together: leaving out one of
+    them says little while the model learns from its sisters.
     """
-    groups: dict[tuple[str | None, str | None, str], list[str]] = {}
+    groups: dict[object, list[str]] = {}
     for spec in devices:
-        key = (spec.vendor, spec.architecture, "" if spec.architecture else spec.name)
-        groups.setdefault(key, []).append(spec.name)
+        groups.setdefault(architecture_of(spec) or spec.name, []).append(spec.name)
     return sorted(tuple(labels) for labels in groups.values())
 
 

@@ -54,6 +54,13 @@ def error_groups(family: Family, columns: Columns) -> NDArray[np.str_]:
     return np.char.add("gemm ", columns["dtype"].astype(np.str_))
 
 
+def is_in_16_bits(call: GpuCall, device: DeviceSpec) -> bool:
+    """Whether a call asks for fp8 of a GPU without fp8 units, whose arithmetic is in 16 bits then:
+    only its weights or its cache are smaller. Such calls were measured on Intel's GPUs alone.
+    """
+    return getattr(call, "dtype", "").startswith("fp8") and not device.peak_fp8_flop_per_s
+
+
 def work_on(family: Family, columns: Columns, device: DeviceSpec) -> KernelWork:
     """Returns the work of calls on one GPU.
 

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from cdmpp.analytic.gpu_kernels.calls import SOFTWARE, make_call
+from cdmpp.analytic.gpu_kernels.families import is_in_16_bits
 from cdmpp.analytic.gpu_kernels.judging import judge
 from cdmpp.analytic.gpu_kernels.model import load_gpu_kernels
 from cdmpp.analytic.gpu_kernels.training import fit_kernels
@@ -111,12 +112,15 @@ def run_predict(args: argparse.Namespace) -> int:
             "floor_s": float(times.floor_s[0]),
             "bound": times.bound[0],
             "device_was_measured": times.is_seen_device,
+            "is_in_16_bits": is_in_16_bits(call, device),
         }
         rows.append(row)
         if not args.json:
             text = interval_text(row["latency_s"], row["low_s"], row["high_s"])
             share = f"{row['floor_s'] / row['latency_s']:.0%} of its {row['bound']} bound"
-            note = "" if times.is_seen_device else "   (no measurements: from other GPUs)"
+            notes = [] if times.is_seen_device else ["no measurements: from other GPUs"]
+            notes += ["no fp8 units: in 16 bits"] if row["is_in_16_bits"] else []
+            note = f"   ({'; '.join(notes)})" if notes else ""
             print(f"{device.name:14}{text:>24}   {share}{note}")
     if args.json:
         print(json.dumps(rows))

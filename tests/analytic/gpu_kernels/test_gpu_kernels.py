@@ -127,6 +127,17 @@ def test_the_command_predicts(capsys):
     assert main([*arguments[:-1], "m64", "--device", "h100"]) == 2
 
 
+def test_fp8_of_a_gpu_without_fp8_units_is_said_to_be_in_16_bits(capsys):
+    call = "m=64,n=4096,k=4096,dtype=fp8_static"
+    arguments = ["analytic", "kernels", "predict", "--kernel", "gemm", "--call", call]
+    assert main([*arguments, "--device", "a100-sxm,h100"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert ["no fp8 units: in 16 bits" in line for line in lines] == [True, False]
+    assert main([*arguments, "--device", "a100-sxm,h100", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["is_in_16_bits"] for row in rows] == [True, False]
+
+
 def test_products_in_16_bits_of_a_trace_have_the_kernel_model():
     shapes = ((4096, 4096), (4096, 4096))
     work = work_of(Call("aten::mm", shapes, ("c10::BFloat16", "c10::BFloat16")))
