@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Literal
 
+from cdmpp.config import named_values
 from cdmpp.devices.device_file import nearest
 from cdmpp.errors import UsageError
 
@@ -188,19 +189,20 @@ def parse_transformer(text: str) -> TransformerShape:
     """Returns the transformer of `layers=32,width=4096,...`.
 
     Raises:
-        UsageError: an unknown or missing key, or a value that it cannot have.
+        UsageError: a key that is unknown, missing or there twice, or a value that it cannot have.
     """
     known = {one.name for one in fields(TransformerShape)}
     words = {"name", "dtype", "kv_dtype"}
     values: dict[str, str | int] = {}
-    for part in text.split(","):
-        key, equals, value = (word.strip() for word in part.partition("="))
-        if key not in known or not equals:
+    for key, value in named_values(text, "--transformer", f"e.g. {_EXAMPLE}").items():
+        if key not in known:
             raise UsageError(
-                f"--transformer {part!r}{nearest(key, known)}; expected e.g. {_EXAMPLE}"
+                f"--transformer {key!r}{nearest(key, known)}; expected e.g. {_EXAMPLE}"
             )
         if key not in words and not value.isdecimal():
-            raise UsageError(f"--transformer {part!r}, expected a whole number of at least 1")
+            raise UsageError(
+                f"--transformer '{key}={value}', expected a whole number of at least 1"
+            )
         values[key] = value if key in words else int(value)
     missing = [one for one in ("layers", "width", "heads", "ffn", "vocab") if one not in values]
     if missing:

@@ -13,6 +13,14 @@ from cdmpp.compare.transformer import parse_transformer
 from cdmpp.devices.spec import DeviceSpec
 
 EIGHT_B = "layers=32,width=4096,heads=32,kv_heads=8,ffn=14336,vocab=128256,dtype=bf16,name=8b"
+
+
+def eight_b(**values: object) -> str:
+    """Returns `EIGHT_B` with other values."""
+    words = dict(word.split("=") for word in EIGHT_B.split(","))
+    return ",".join(f"{name}={value}" for name, value in {**words, **values}.items())
+
+
 MODEL = parse_transformer(EIGHT_B)
 
 

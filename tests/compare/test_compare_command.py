@@ -9,7 +9,7 @@ import pytest
 
 from cdmpp.cli.main import main
 from cdmpp.devices.registry import get_device
-from tests.compare.llama import EIGHT_B
+from tests.compare.llama import EIGHT_B, eight_b
 
 SMALL = """
 import torch
@@ -130,7 +130,7 @@ def test_a_torch_network_that_does_not_fit_is_one_sentence(capsys, tmp_path, net
 
 
 def test_a_type_that_a_device_does_not_have_is_one_sentence(capsys) -> None:
-    words = [*DECODE[:1], f"{EIGHT_B},dtype=fp8", *DECODE[2:], "--device", "a100-sxm"]
+    words = [*DECODE[:1], eight_b(dtype="fp8"), *DECODE[2:], "--device", "a100-sxm"]
     code, text = refused(capsys, *words)
     assert code == 3
     assert "a100-sxm has no known rate for fp8" in text
