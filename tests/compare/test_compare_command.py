@@ -198,13 +198,18 @@ def test_dynamic_shapes_are_one_sentence(capsys, tmp_path) -> None:
     assert cell["batch"] == 3
 
 
-def test_dynamic_shapes_of_onnx_are_one_sentence(capsys, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("axis", "message"), [("n", "dynamic shapes (n)"), (0, "its input 'x' is empty")]
+)
+def test_dynamic_and_empty_shapes_of_onnx_are_one_sentence(
+    capsys, tmp_path: Path, axis: str | int, message: str
+) -> None:
     onnx = pytest.importorskip("onnx")
     helper, kind = onnx.helper, onnx.TensorProto.FLOAT
-    sides = [helper.make_tensor_value_info(name, kind, ["n", 4]) for name in ("x", "y")]
+    sides = [helper.make_tensor_value_info(name, kind, [axis, 4]) for name in ("x", "y")]
     graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", sides[:1], sides[1:])
     path = tmp_path / "dynamic.onnx"
     onnx.save(helper.make_model(graph), path)
     code, text = refused(capsys, str(path), "--device", "h100")
     assert code == 3
-    assert "dynamic shapes (n)" in text
+    assert message in text

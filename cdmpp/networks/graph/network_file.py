@@ -107,8 +107,8 @@ def onnx_batch(path: Path) -> int:
 
     Raises:
         UsageError: the package onnx is missing.
-        DataError: it is no ONNX file, its shapes are dynamic, or its inputs do not share their
-            first axis.
+        DataError: it is no ONNX file, its shapes are dynamic or empty, or its inputs do not share
+            their first axis.
     """
     onnx = require("onnx", extra="onnx", purpose=f"reading {path.name}")
     try:
@@ -117,18 +117,22 @@ def onnx_batch(path: Path) -> int:
         raise DataError(f"{path} is no ONNX file ({last_line(error)})") from None
     weights = {one.name for one in graph.initializer}
     inputs = [one for one in graph.input if one.name not in weights]
-    axes = [axis for one in inputs for axis in one.type.tensor_type.shape.dim]
-    dynamic = [axis.dim_param or "?" for axis in axes if not axis.dim_value]
+    axes = [axis for one in inputs for axis in _axes(one)]
+    dynamic = [axis.dim_param or "?" for axis in axes if not axis.HasField("dim_value")]
     if dynamic:
         raise DataError(
             f"{path}: its inputs have dynamic shapes ({', '.join(dict.fromkeys(dynamic))}); export "
             "it with fixed ones"
         )
-    sizes = {
-        one.type.tensor_type.shape.dim[0].dim_value
-        for one in inputs
-        if one.type.tensor_type.shape.dim
-    }
+    empty = [one.name for one in inputs if any(axis.dim_value < 1 for axis in _axes(one))]
+    if empty:
+        raise DataError(f"{path}: its input {empty[0]!r} is empty: an axis of it has no elements")
+    sizes = {_axes(one)[0].dim_value for one in inputs if _axes(one)}
     if len(sizes) != 1:
         raise DataError(f"{path}: its inputs do not share a first axis, so its batch is not known")
     return int(sizes.pop())
+
+
+def _axes(one: Any) -> Any:
+    """Returns the axes of an input of an ONNX graph."""
+    return one.type.tensor_type.shape.dim
