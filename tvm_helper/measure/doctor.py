@@ -157,7 +157,8 @@ def _report(
         "machine": host,
         "findings": measure_health.findings(
             noise=noise, drifted=drifted, loads=loads, threads=threads, cpus=cpus,
-            quota=host.get("cpu_quota"), governor=host.get("governor"),
+            cpu_count=host.get("cpu_count"), quota=host.get("cpu_quota"),
+            governor=host.get("governor"),
         ),
     }  # fmt: skip
 

@@ -68,10 +68,16 @@ def findings(
     loads: Sequence[float],
     threads: int | None,
     cpus: int | None,
+    cpu_count: int | None,
     quota: float | None,
     governor: str | None,
 ) -> list[str]:
-    """Returns what makes the numbers of a campaign doubtful, one sentence each."""
+    """Returns what makes the numbers of a campaign doubtful, one sentence each.
+
+    Args:
+        loads: of the whole machine, processes.
+        cpus: that may be used, of the `cpu_count` of the machine; on the others other work may run.
+    """
     found = []
     median = noise["median"]
     if median is not None and median > MOST_NOISE:
@@ -92,7 +98,8 @@ def findings(
             f"programs have {threads} threads, but only {usable:g} CPUs may be used (affinity or "
             "quota)"
         )
-    others = [load - (threads or 1) for load in loads]
+    elsewhere = max(0, (cpu_count or 0) - (cpus or 0))
+    others = [load - (threads or 1) - elsewhere for load in loads]
     if others and cpus is not None and statistics.median(others) > 0.5 * cpus:
         found.append(
             f"the load was {statistics.median(loads):.1f} (median of the last minute's) on {cpus} "
