@@ -107,7 +107,8 @@ bench-embedding: $(STAMP) ## judge the embedding models on data/embedding-cpu an
 	$(BIN)/cdmpp analytic embedding report --data data/embedding-cpu --out docs/results
 
 bench-operators: $(STAMP) ## judge the operator model beside recorded peers and write docs/results/operators.*
-	OMP_NUM_THREADS=1 $(BIN)/cdmpp analytic operator evaluate --data $(NEUSIGHT) --out docs/results
+	OMP_NUM_THREADS=1 $(BIN)/cdmpp analytic operator fit --data $(NEUSIGHT)/train --out runs/operators.json
+	OMP_NUM_THREADS=1 $(BIN)/cdmpp analytic operator evaluate --data $(NEUSIGHT) --model runs/operators.json --out docs/results
 
 BOUND_DATA = $(EXTRACTED) $(PACKED:%=cache/%) cache/tenset-cpu cache/ansor-gpu $(AUTOTVM)
 bench-bounds: $(STAMP) $(TABLES) ## put lower bounds beside every measurement and write docs/results/bounds.md (AUTOTVM=DIR)

@@ -14,8 +14,9 @@ from cdmpp.analytic.kernels.predictor import ROOFLINE, KernelPredictor
 from cdmpp.analytic.kernels.sums import KindSums
 from cdmpp.analytic.kernels.times import KernelTimes
 from cdmpp.analytic.kernels.work import Work, WorkKind
-from cdmpp.analytic.operators.intervals import card_errors
-from cdmpp.analytic.operators.model import OperatorModel, packaged_model_path
+from cdmpp.analytic.operators.device import hardware
+from cdmpp.analytic.operators.intervals import JudgedOperators, packaged_operators
+from cdmpp.analytic.operators.model import OperatorModel
 from cdmpp.analytic.roofline.floor import LEAST_SHARE, least_kernel_s
 from cdmpp.devices.registry import find_device, get_device
 from cdmpp.devices.spec import DeviceSpec
@@ -35,7 +36,6 @@ _MOST_SHARE = 4.0
 _VIEWS = frozenset({"Flatten"})
 #: What the operators without a model of their own are timed as, and judged as.
 _ELEMENT_WISE = "relu"
-_JUDGED = {_ELEMENT_WISE: "elementwise"}
 _WORDS = {
     "conv": "convolutions", "linear": "products", "bmm": "batched products", "softmax": "softmax",
     "ln": "layer norm", _ELEMENT_WISE: "element-wise",
@@ -51,18 +51,22 @@ def is_modelled(device: DeviceSpec) -> bool:
 
 def is_fitted(device: DeviceSpec) -> bool:
     """Whether the operator model was fitted on a device."""
-    return _label(device) in _operator_errors()[0]
+    model = packaged_operators().model
+    return _label(device, model) in model.known
 
 
-def _label(device: DeviceSpec) -> str:
+def _label(device: DeviceSpec, model: OperatorModel) -> str:
     """Returns the label by which the operators' measurements know a device: models call some by
     their aliases.
     """
     known = find_device(device.name)
-    return device.name if known is None else known.name
+    label = device.name if known is None else known.name
+    return model.measured_as(label, hardware(device)) if is_modelled(device) else label
 
 
-def network_sums(graph: NetworkGraph, device: DeviceSpec) -> KindSums:
+def network_sums(
+    graph: NetworkGraph, device: DeviceSpec, operators: JudgedOperators | None = None
+) -> KindSums:
     """Returns the seconds of a network's inference in float32 (without TF32), by kind of operator.
 
     Small operators take what a call took where it was measured, about 20 us, as eager torch calls
@@ -70,8 +74,13 @@ def network_sums(graph: NetworkGraph, device: DeviceSpec) -> KindSums:
     everything else is timed as an element-wise operator that moves as many bytes. Where no model
     takes a shape or a GPU its roofline stands in, but no less than a call takes elsewhere; from a
     quarter of it (other units and algorithms may do its work) to a twentieth of its rates.
+
+    Args:
+        operators: model of the operators; None = the packaged one.
     """
-    predictor, sums, label = KernelPredictor(device), KindSums(), _label(device)
+    operators = operators or packaged_operators()
+    predictor, sums = KernelPredictor(device, operators), KindSums()
+    label = _label(device, operators.model)
     for work, count in Counter(_works(graph)).items():
         found = predictor.predict(work)
         if found is None:
@@ -81,7 +90,7 @@ def network_sums(graph: NetworkGraph, device: DeviceSpec) -> KindSums:
             seconds = max(found.seconds, _smallest_call_s())
             ends = seconds, low_s, max(seconds, found.seconds / LEAST_SHARE)
         else:
-            low_s, high_s = _errors(work, label).ends(found.seconds)
+            low_s, high_s = _errors(work, label, operators).ends(found.seconds)
             ends = found.seconds, max(low_s, least_kernel_s(device)), high_s
         sums.add(_WORDS[work.name], ends, count)
     return sums
@@ -170,19 +179,13 @@ _MAKERS: Mapping[str, Callable[[_Row], Work | None]] = {
 
 
 @lru_cache
-def _operator_errors() -> tuple[frozenset[str], Mapping[str, Mapping[str, LogErrors]]]:
-    """Returns the devices of the operator model's fit, and its errors by kind."""
-    known = OperatorModel.load(packaged_model_path()).known
-    return frozenset(known), card_errors("queued_log_errors")
-
-
-@lru_cache
 def _smallest_call_s() -> float:
     """Returns what a call of next to no work takes in the middle of the GPUs of the fit."""
     nothing = {"rows": 1, "cols": 1}
     return statistics.median(
         KernelTimes(get_device(label)).operator_s(_ELEMENT_WISE, nothing)
-        for label in _operator_errors()[0]
+        for label in packaged_operators().model.known
+        if packaged_operators().model.is_fitted(_ELEMENT_WISE, label)
     )
 
 
@@ -191,11 +194,10 @@ def _convolution_errors() -> ConvErrors | None:
     return load_layers_model(packaged_layers_path()).errors
 
 
-def _errors(work: Work, device: str) -> LogErrors:
+def _errors(work: Work, device: str, operators: JudgedOperators) -> LogErrors:
     """Returns how far a kind's model errs: on a device of its fit, or on others."""
     if work.kind == "conv":
         errors = _convolution_errors()
         assert errors is not None
         return errors.of(device)[LAYER]
-    known, by_kind = _operator_errors()
-    return by_kind[_JUDGED.get(work.name, work.name)]["seen" if device in known else "unseen"]
+    return operators.errors_of(work.name, device, "queued_log_errors")

@@ -2,64 +2,145 @@
 
 `python -m tests.benchmarks.kernel_intervals DIR` prints what stands under `log_errors` (kernels as
 a replay times them), `queued_log_errors` (operators behind others) and `roofline_log_errors`
-(rooflines with the fitted launch) in `cdmpp/pretrained/operators/card.json`; DIR has
-`peers/op_instances.csv.gz`, which nothing was fitted on. By kernel or operator and by whether the
-operator model was fitted on the GPU (`seen`).
+(rooflines with the fitted launch) in `cdmpp/pretrained/operators/card.json`. DIR has the tables of
+`train/` and `test/`, which the packaged model was fitted on, and `peers/op_instances.csv.gz`,
+which nothing was. By kernel or operator: `seen` of GPUs that the packaged model was fitted on for
+operators of that kind, `unseen` of each chip by a model that was fitted without it, the widest of
+them (of chips with few instances: all together).
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
+from cdmpp.analytic.intervals import LogErrors
 from cdmpp.analytic.kernels.times import KernelCall, KernelTimes, error_group, kernel_names
 from cdmpp.analytic.operators.errors import judged_as
-from cdmpp.analytic.operators.model import OperatorModel, known_hardware, packaged_model_path
+from cdmpp.analytic.operators.intervals import (
+    CardEntry,
+    JudgedOperators,
+    Which,
+    chips_of,
+    packaged_operators,
+)
+from cdmpp.analytic.operators.model import OperatorModel, fit_family, known_hardware
 from cdmpp.analytic.operators.operators import Operators
-from cdmpp.analytic.operators.tables import read_instances
+from cdmpp.analytic.operators.tables import OperatorTable, read_instances
+from cdmpp.analytic.operators.training import FitOptions, read_training_tables
 from cdmpp.analytic.roofline.operators import operator_bound
 from cdmpp.devices.registry import get_device
 
-COVERAGE = 0.9
+#: Entry of the card, group and chip -> log(measured / predicted) of its instances.
+Errors = dict[tuple[CardEntry, str, str], list[float]]
+Card = dict[CardEntry, dict[str, dict[Which, LogErrors]]]
 
 
-Errors = dict[tuple[str, str], list[float]]
+def main() -> None:
+    """Prints the entries."""
+    folder = Path(sys.argv[1])
+    found = card(
+        instance_errors(packaged_operators().model, folder, is_seen=True),
+        unseen_errors(models_without(folder), folder),
+    )
+    print(json.dumps({
+        entry: {
+            group: {which: [round(one.low, 3), round(one.high, 3)] for which, one in own.items()}
+            for group, own in groups.items()
+        }
+        for entry, groups in found.items()
+    }, indent=1))  # fmt: skip
 
 
-def log_errors(folder: Path) -> dict[str, dict[str, dict[str, list[float]]]]:
-    """Returns entry of the card -> group -> seen or unseen -> 5 and 95 % quantiles of
-    log(measured / predicted), at most and at least 0.
+def models_without(folder: Path) -> Iterator[tuple[tuple[str, ...], OperatorModel]]:
+    """Yields (labels of a chip, the model fitted on the tables of all other chips)."""
+    tables, packaged = read_training_tables(folder / "train", folder / "test"), packaged_operators()
+    options, known = FitOptions(), packaged.model.known
+    for chip in chips_of(tables["matmul"], known):
+        fits = {
+            family: tuple(
+                fit_family(_without(table, chip), family, known, seed=seed,
+                           most_rows=options.most_rows)
+                for seed in options.seeds
+            )
+            for family, table in tables.items()
+        }  # fmt: skip
+        yield chip, OperatorModel(fits, packaged.model.octaves, known, {})
+
+
+def _without(table: OperatorTable, chip: Sequence[str]) -> OperatorTable:
+    return table[~np.isin(table.device, chip)]
+
+
+def unseen_errors(
+    models: Iterable[tuple[tuple[str, ...], OperatorModel]], folder: Path
+) -> dict[tuple[str, ...], Errors]:
+    """Returns the labels of a chip -> the errors on it of the model that was fitted without."""
+    return {
+        chip: instance_errors(model, folder, devices=chip, is_seen=False) for chip, model in models
+    }
+
+
+def instance_errors(
+    model: OperatorModel, folder: Path, *, devices: Sequence[str] = (), is_seen: bool
+) -> Errors:
+    """Returns the errors of a model on the instances.
+
+    Args:
+        devices: labels; none = all.
+        is_seen: only operators of kinds that were measured on their GPU.
     """
-    model = OperatorModel.load(packaged_model_path())
-    kernels: Errors = {}
-    queued: Errors = {}
-    rooflines: Errors = {}
+    found: Errors = {}
+    judged = JudgedOperators(model, {})
     for rows in read_instances(folder / "peers" / "op_instances.csv.gz").values():
-        labels = [str(label) for label in rows.table.device]
+        table = rows.table
+        if devices:
+            table = table[np.isin(table.device, devices)]
+        labels = [str(label) for label in table.device]
         known = known_hardware(sorted(set(labels)))
         launch_s = {label: model.launch_s(label, one) for label, one in known.items()}
-        times = {label: KernelTimes(get_device(label)) for label in known}
-        one = rows.table.operators
-        queued_s = model.predict(one, rows.table.device, known, context="queued")
-        for place, (kind, label) in enumerate(zip(one.kind, labels, strict=True)):
-            which = "seen" if label in model.known else "unseen"
+        times = {label: KernelTimes(get_device(label), judged) for label in known}
+        one = table.operators
+        queued_s = model.predict(one, table.device, known, context="queued")
+        for place, (kind, label) in enumerate(zip(map(str, one.kind), labels, strict=True)):
+            if is_seen and not model.is_fitted(kind, label):
+                continue
             call = kernel_call(one, place)
             bound = operator_bound(one, place, known[label], launch_s=launch_s[label])
-            for errors, group, seconds in (
-                (kernels, error_group(call.kernel), times[label].latency_s(call)),
-                (queued, judged_as(str(kind)), float(queued_s[place])),
-                (rooflines, judged_as(str(kind)), bound.seconds),
-            ):
-                error = float(np.log(rows.table.latency_s[place] / seconds))
-                errors.setdefault((group, which), []).append(error)
-    return {
-        "log_errors": ends(kernels),
-        "queued_log_errors": ends(queued),
-        "roofline_log_errors": ends(rooflines),
-    }
+            said: tuple[tuple[CardEntry, str, float], ...] = (
+                ("log_errors", error_group(call.kernel), times[label].latency_s(call)),
+                ("queued_log_errors", judged_as(kind), float(queued_s[place])),
+                ("roofline_log_errors", judged_as(kind), bound.seconds),
+            )
+            for entry, group, seconds in said:
+                error = float(np.log(table.latency_s[place] / seconds))
+                found.setdefault((entry, group, label), []).append(error)
+    return found
+
+
+def card(seen: Errors, unseen: Mapping[tuple[str, ...], Errors]) -> Card:
+    """Returns what stands in the card."""
+    found: Card = {}
+    for entry, group in sorted({key[:2] for key in seen}):
+        chips = [_of_group(errors, entry, group) for errors in unseen.values()]
+        # Few instances of a chip say nothing alone: they count together with those of all others.
+        parts = [LogErrors.of(own) for own in (*chips, np.concatenate(chips))]
+        known, others = LogErrors.of(_of_group(seen, entry, group)), LogErrors.widest(parts)
+        assert known is not None
+        assert others is not None
+        found.setdefault(entry, {})[group] = {"seen": known, "unseen": others}
+    return found
+
+
+def _of_group(errors: Errors, entry: CardEntry, group: str) -> NDArray[np.float64]:
+    return np.array(
+        [one for key, own in errors.items() if key[:2] == (entry, group) for one in own]
+    )
 
 
 def kernel_call(operators: Operators, place: int) -> KernelCall:
@@ -75,15 +156,5 @@ def kernel_call(operators: Operators, place: int) -> KernelCall:
     return KernelCall(name, sizes)
 
 
-def ends(errors: Errors) -> dict[str, dict[str, list[float]]]:
-    """Returns group -> seen or unseen -> the quantiles."""
-    found: dict[str, dict[str, list[float]]] = {}
-    for (group, which), values in sorted(errors.items()):
-        low, high = np.quantile(values, [(1 - COVERAGE) / 2, (1 + COVERAGE) / 2])
-        both = [min(float(low), 0.0), max(float(high), 0.0)]
-        found.setdefault(group, {})[which] = [round(end, 3) for end in both]
-    return found
-
-
 if __name__ == "__main__":
-    print(json.dumps(log_errors(Path(sys.argv[1])), indent=1))
+    main()

@@ -22,13 +22,24 @@ def run_json(capsys: pytest.CaptureFixture[str], *words: str) -> list[dict[str, 
 
 def test_predict_names_devices_without_measurements(capsys: pytest.CaptureFixture[str]) -> None:
     words = ("analytic", "operator", "predict", "--op", "linear")
-    words += ("--shape", "m=512,n=1024,k=1024", "--device", "Tesla T4,h100")
+    words += ("--shape", "m=512,n=1024,k=1024", "--device", "Tesla T4,l40s")
     rows = run_json(capsys, *words)
-    assert [row["device"] for row in rows] == ["t4", "h100"]
+    assert [row["device"] for row in rows] == ["t4", "l40s"]
     assert [row["device_was_measured"] for row in rows] == [True, False]
     assert all(1e-6 < float(str(row["latency_s"])) < 1e-1 for row in rows)
     assert main([*words]) == 0
     assert "no measurements" in capsys.readouterr().out
+
+
+def test_a_device_with_the_numbers_of_a_measured_one_is_measured(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ("analytic", "operator", "predict", "--op", "linear")
+    words += ("--shape", "m=512,n=1024,k=1024", "--device", "v100-32gb,v100")
+    measured, same = run_json(capsys, *words)
+    assert same["device_was_measured"] is True
+    names = ("latency_s", "low_s", "high_s", "interval_source")
+    assert [same[name] for name in names] == [measured[name] for name in names]
 
 
 def test_predictions_have_the_interval_of_the_validation(
@@ -46,7 +57,7 @@ def test_predictions_have_the_interval_of_the_validation(
     text = capsys.readouterr().out
     assert text.count("  interval from: 90 % of") == 2
     assert "]" in text.splitlines()[0]
-    (large,) = run_json(capsys, *words[:5], "--shape", "rows=65536,cols=1024", "--device", "t4")
+    (large,) = run_json(capsys, *words[:5], "--shape", "rows=9999999,cols=1024", "--device", "t4")
     assert large["out_of_distribution"] is True
     assert "larger than those of a fit" in str(large["interval_source"])
     (queued,) = run_json(capsys, *words[:-1], "t4", "--context", "queued")
@@ -91,7 +102,7 @@ def test_expected_trouble(
 
 
 def test_no_interval_begins_below_what_the_peak_allows(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ("--op", "linear", "--shape", "batch=1,m=8192,n=8192,k=8192", "--device", "h100")
+    words = ("--op", "linear", "--shape", "batch=1,m=8192,n=8192,k=8192", "--device", "a10")
     (predicted,) = run_json(capsys, "analytic", "operator", "predict", *words)
     (bound,) = run_json(capsys, "roofline", *words)
     assert predicted["low_s"] == bound["least_s"]

@@ -8,6 +8,7 @@ from cdmpp.analytic.conv.shapes import ConvShapes
 from cdmpp.analytic.embedding.shapes import EmbeddingShape
 from cdmpp.analytic.kernels.times import KernelTimes
 from cdmpp.analytic.kernels.work import Work
+from cdmpp.analytic.operators.intervals import JudgedOperators
 from cdmpp.analytic.roofline.floor import least_kernel_s
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import CdmppError
@@ -29,11 +30,15 @@ class KernelPrediction:
 
 
 class KernelPredictor:
-    """Predicts operators on one device; answers are kept."""
+    """Predicts operators on one device; answers are kept.
 
-    def __init__(self, device: DeviceSpec) -> None:
+    Args:
+        operators: as of `KernelTimes`.
+    """
+
+    def __init__(self, device: DeviceSpec, operators: JudgedOperators | None = None) -> None:
         self.device = device
-        self._times = KernelTimes(device)
+        self._times = KernelTimes(device, operators)
         self._known: dict[Work, KernelPrediction | None] = {}
 
     def predict(self, work: Work) -> KernelPrediction | None:

@@ -15,11 +15,9 @@ from cdmpp.analytic.embedding.gpu import estimate
 from cdmpp.analytic.embedding.shapes import EmbeddingShape, Pass
 from cdmpp.analytic.gpu_kernels.calls import Gemm
 from cdmpp.analytic.gpu_kernels.model import GpuKernels
-from cdmpp.analytic.intervals import LogErrors
 from cdmpp.analytic.kernels.data_movement import MOVEMENTS, element_wise_operators, movement_s
 from cdmpp.analytic.operators.device import Hardware, hardware
-from cdmpp.analytic.operators.intervals import card_errors
-from cdmpp.analytic.operators.model import OperatorModel, packaged_model_path
+from cdmpp.analytic.operators.intervals import JudgedOperators, packaged_operators
 from cdmpp.analytic.operators.operators import make_operators
 from cdmpp.analytic.roofline.floor import least_kernel_s
 from cdmpp.devices.registry import load_registry
@@ -37,6 +35,9 @@ _EMBEDDINGS: Mapping[str, Pass] = {
 
 #: Names of the operator model's row-wise kernels.
 _ROW_WISE = {"softmax": "softmax", "layer-norm": "ln"}
+
+#: `error_group` -> an operator that was measured where kernels of the group were.
+_LIKE = {"gemm": "linear", "softmax": "softmax", "layer-norm": "ln", "element-wise": "relu"}
 
 #: A batch norm reads its input for the statistics and again, and writes: tensors moved.
 _BATCH_NORM_TENSORS = 3
@@ -78,10 +79,14 @@ class KernelTimes:
 
     Models are loaded when they are first asked; each raises DeviceError where the registry knows
     too little of the device.
+
+    Args:
+        operators: model of framework operators; None = the packaged one.
     """
 
-    def __init__(self, device: DeviceSpec) -> None:
+    def __init__(self, device: DeviceSpec, operators: JudgedOperators | None = None) -> None:
         self.device = device
+        self._given = operators
 
     @cached_property
     def rates(self) -> KernelDevice:
@@ -113,8 +118,10 @@ class KernelTimes:
             UsageError, DataError: as `latency_s`.
         """
         seconds = self.latency_s(call)
-        which = "seen" if self.device.name in self._operator_model.known else "unseen"
-        low_s, high_s = self._errors[error_group(call.kernel)][which].ends(seconds)
+        group, name = error_group(call.kernel), self.device.name
+        label = self._operators.model.measured_as(name, self._hardware[name])
+        errors = self._operators.errors_of(_LIKE[group], label, "log_errors", group=group)
+        low_s, high_s = errors.ends(seconds)
         return seconds, max(low_s, least_kernel_s(self.device)), high_s
 
     def operator_s(self, kind: str, sizes: Mapping[str, float]) -> float:
@@ -124,7 +131,7 @@ class KernelTimes:
             kind: of the operator model, such as `linear`.
         """
         operators = make_operators([kind], {name: [float(size)] for name, size in sizes.items()})
-        found = self._operator_model.predict(
+        found = self._operators.model.predict(
             operators, np.array([self.device.name]), self._hardware, context="queued"
         )
         return max(float(found[0]), least_kernel_s(self.device))
@@ -171,13 +178,9 @@ class KernelTimes:
     def _hardware(self) -> dict[str, Hardware]:
         return {self.device.name: hardware(self.device)}
 
-    @cached_property
-    def _operator_model(self) -> OperatorModel:
-        return OperatorModel.load(packaged_model_path())
-
-    @cached_property
-    def _errors(self) -> dict[str, dict[str, LogErrors]]:
-        return card_errors("log_errors")
+    @property
+    def _operators(self) -> JudgedOperators:
+        return self._given or packaged_operators()
 
     @cached_property
     def _conv_model(self) -> LatentModel:

@@ -55,8 +55,12 @@ class OperatorErrors:
             is_larger: as of the method.
         """
         group = judged_as(kind)
-        own = self.larger if is_larger else errors_on(self.by_device, device)
+        own = self.larger if is_larger else errors_on(self.on(group), device)
         return own.get(group)
+
+    def on(self, group: str) -> DeviceErrors:
+        """Returns the errors of the devices that have some of a group of `judged_as`."""
+        return {label: own for label, own in self.by_device.items() if group in own}
 
     def to_json(self) -> dict[str, Any]:
         """Returns a value for JSON."""

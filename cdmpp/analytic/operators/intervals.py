@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +31,7 @@ _HELD_OUT = 0.3
 
 #: What the card has errors of: kernels of `KernelTimes`, operators behind others, rooflines.
 CardEntry = Literal["log_errors", "queued_log_errors", "roofline_log_errors"]
+Which = Literal["seen", "unseen"]
 
 
 def held_out_errors(
@@ -42,8 +45,8 @@ def held_out_errors(
 ) -> DeviceErrors:
     """Returns a family's errors where the model's like was not fitted, by device and `judged_as`.
 
-    As many fits as GPUs. Each leaves out shapes and all rows of one GPU, and is judged on these
-    shapes: that GPU was not seen, the others were.
+    As many fits as chips. Each leaves out shapes and all rows of one chip, and is judged on these
+    shapes: the GPUs of that chip were not seen, the others were.
 
     Args:
         octaves: of the model.
@@ -51,12 +54,12 @@ def held_out_errors(
     """
     samples = ErrorSamples()
     shape = _shape_numbers(table)
-    labels = [str(label) for label in np.unique(table.device)]
-    for fold, label in enumerate(labels):
-        out = label if len(labels) > 1 else None
+    chips = chips_of(table, known)
+    for fold, chip in enumerate(chips):
+        out = chip if len(chips) > 1 else ()
         draw = np.random.default_rng(seed + fold).random(int(shape.max()) + 1)
         is_out = draw[shape] < _HELD_OUT
-        rest = table[~is_out & (table.device != out)]
+        rest = table[~is_out & ~np.isin(table.device, out)]
         if len(rest) and is_out.any():
             fit = fit_family(rest, family, known, seed=seed, most_rows=most_rows)
             _judge(samples, fit, table[is_out], family, known, octaves, out)
@@ -80,7 +83,7 @@ def larger_errors(
     """
     samples = ErrorSamples()
     for out, fit in fits.items():
-        _judge(samples, fit, table[table.device == out], family, known, octaves, out)
+        _judge(samples, fit, table[table.device == out], family, known, octaves, (out,))
     return samples.by_device().get(UNSEEN, {})
 
 
@@ -91,7 +94,7 @@ def _judge(
     family: str,
     known: Mapping[str, Hardware],
     octaves: float | None,
-    out: str | None,
+    out: Sequence[str],
 ) -> None:
     model = OperatorModel({family: (fit,)}, octaves, dict(known), {})
     predicted_s = model.predict(judged.operators, judged.device, known)
@@ -101,8 +104,19 @@ def _judge(
             rows = (judged.device == device) & (groups == group)
             samples.add(
                 str(device), str(group), judged.latency_s[rows], predicted_s[rows],
-                is_seen=str(device) != out,
+                is_seen=str(device) not in out,
             )  # fmt: skip
+
+
+def chips_of(table: OperatorTable, known: Mapping[str, Hardware]) -> list[tuple[str, ...]]:
+    """Returns the labels of the GPUs of a table, those of one chip together: they differ in their
+    memory alone, so one says much of the other.
+    """
+    chips: dict[object, list[str]] = {}
+    for label in map(str, np.unique(table.device)):
+        one = known[label]
+        chips.setdefault((one.core_count, one.clock_hz, one.peak_flop_per_s), []).append(label)
+    return [tuple(labels) for labels in chips.values()]
 
 
 def operator_errors(
@@ -117,14 +131,16 @@ def operator_errors(
     """Returns the errors of an operator's time on a device, None = unknown, and what they rest on.
 
     A call of its own was judged by the model's validation. Operators behind others were judged
-    inside whole models, for the packaged model (`card_errors`).
+    inside whole models, for the packaged model (`packaged_operators`).
 
     Args:
         place: file of the model, or `pretrained`.
+        device: label, as `OperatorModel.measured_as` says.
         is_larger: whether it is larger than all that were measured.
     """
     if context == "queued" and str(place) == PRETRAINED:
-        return card_errors_of(model, kind, device, "queued_log_errors")
+        judged = packaged_operators()
+        return judged.errors_of(kind, device, "queued_log_errors"), judged.evidence(kind, device)
     if context == "queued":
         why = "this model was not judged on operators behind others; use --context isolated"
         return None, Evidence(why, False)
@@ -137,12 +153,12 @@ def operator_errors(
         why = f"no {group} of this size was measured, and too little to judge larger ones by"
         return None, Evidence(f"{why}; add rows, and {again}", False)
     if errors is None:
-        return None, Evidence.missing(model.errors.by_device, device, again)
+        return None, Evidence.missing(model.errors.on(group), device, again)
     what = f"{errors.count:,} calls of {group}"
     if is_larger:
         where = "larger than those of a fit, each on a GPU left out of it, the widest of them"
         return errors, Evidence(f"90 % of {what} {where}", True)
-    return errors, Evidence.of_devices(model.errors.by_device, device, what, "shapes")
+    return errors, Evidence.of_devices(model.errors.on(group), device, what, "shapes")
 
 
 def operators_are_larger(
@@ -156,33 +172,57 @@ def operators_are_larger(
     return [bool(one) for one in model.errors.is_larger(operators)]
 
 
-def card_errors(entry: CardEntry) -> dict[str, dict[str, LogErrors]]:
-    """Returns what the packaged model's card says of operators inside whole models, which nothing
-    was fitted on: group -> `seen` or `unseen` GPU -> errors.
+@dataclass(frozen=True)
+class JudgedOperators:
+    """An operator model and how far it is off inside whole models, which it was not fitted on.
+
+    Attributes:
+        errors: entry of the card -> group -> `seen` or `unseen` GPU -> errors.
     """
+
+    model: OperatorModel
+    errors: Mapping[CardEntry, Mapping[str, Mapping[Which, LogErrors]]]
+
+    def errors_of(
+        self, kind: str, device: str, entry: CardEntry, *, group: str | None = None
+    ) -> LogErrors:
+        """Returns the errors of an operator kind on a device.
+
+        Args:
+            device: label, as `OperatorModel.measured_as` says.
+            group: it is judged with; None = as `judged_as` says.
+        """
+        which: Which = "seen" if self.model.is_fitted(kind, device) else "unseen"
+        return self.errors[entry][group or judged_as(kind)][which]
+
+    def evidence(self, kind: str, device: str) -> Evidence:
+        """Returns what `errors_of` rests on."""
+        where = "GPUs of the fit"
+        if not self.model.is_fitted(kind, device):
+            where = f"GPUs left out of a fit, the widest of them; {device} was not measured"
+        what = f"{judged_as(kind)} operators inside whole models"
+        return Evidence(f"90 % of {what} on {where}", True)
+
+
+@lru_cache
+def packaged_operators() -> JudgedOperators:
+    """Returns the packaged model and what its card says.
+
+    Raises:
+        DataError: it cannot be read.
+    """
+    path = packaged_model_path()
     card = read_json(
-        packaged_model_path().with_name("card.json"), what="card of the operator model",
-        hint="install cdmpp again",
-    )  # fmt: skip
-    return {
-        group: {which: LogErrors(float(ends[0]), float(ends[1]), 0) for which, ends in own.items()}
-        for group, own in card[entry].items()
+        path.with_name("card.json"), what="card of the operator model", hint="install cdmpp again"
+    )
+    errors = {
+        entry: {
+            group: {which: LogErrors.from_json([*ends, 0]) for which, ends in own.items()}
+            for group, own in card[entry].items()
+        }
+        for entry in get_args(CardEntry)
     }
-
-
-def card_errors_of(
-    model: OperatorModel, kind: str, device: str, entry: CardEntry
-) -> tuple[LogErrors, Evidence]:
-    """Returns the errors of `card_errors` for an operator kind on a device, and what they rest on.
-
-    Args:
-        model: the packaged one.
-    """
-    is_seen = device in model.known
-    group = judged_as(kind)
-    where = "GPUs of the fit" if is_seen else f"GPUs that were not in the fit; {device} was not"
-    errors = card_errors(entry)[group]["seen" if is_seen else "unseen"]
-    return errors, Evidence(f"90 % of {group} operators inside whole models on {where}", True)
+    return JudgedOperators(OperatorModel.load(path), errors)
 
 
 def _shape_numbers(table: OperatorTable) -> NDArray[np.intp]:

@@ -19,7 +19,7 @@ from cdmpp.analytic.operators.device import (
 )
 from cdmpp.analytic.operators.errors import OperatorErrors
 from cdmpp.analytic.operators.fit import Layout, Parameter, RowValues, fit_parameters
-from cdmpp.analytic.operators.operators import Operators, is_matmul
+from cdmpp.analytic.operators.operators import MATMUL_KINDS, Operators
 from cdmpp.analytic.operators.tables import OperatorTable
 from cdmpp.errors import DataError, UsageError
 from cdmpp.files.json_text import parse_json
@@ -96,6 +96,21 @@ class OperatorModel:
             ]
             seconds[rows] = np.exp(np.mean(members, axis=0))
         return seconds
+
+    def measured_as(self, label: str, device: Hardware) -> str:
+        """Returns the label of the fit whose hardware is the same, where there is one: a V100 of
+        32 GB says all of one of 16; else the label itself.
+        """
+        same = (name for name, one in self.known.items() if one == device)
+        return label if label in self.known else next(same, label)
+
+    def is_fitted(self, kind: str, label: str) -> bool:
+        """Whether a device was in the fit of a kind of operator; a device may be in some.
+
+        Args:
+            label: of `measured_as`.
+        """
+        return any(label in fit.devices for fit in self.fits[_family(kind)])
 
     def launch_s(self, label: str, device: Hardware) -> float:
         """Returns seconds of a launch without work on a GPU, from the element-wise operators."""
@@ -207,9 +222,14 @@ def parameters(family: str) -> tuple[Parameter, ...]:
 
 def family_of(operators: Operators) -> NDArray[np.str_]:
     """Returns text [N], the family of each operator."""
-    kind = operators.kind
-    own = np.where(is_matmul(kind), "matmul", "elementwise")
-    return np.where(np.isin(kind, ("softmax", "ln")), kind, own)
+    kinds, place = np.unique(operators.kind, return_inverse=True)
+    return np.array([_family(str(kind)) for kind in kinds])[place]
+
+
+def _family(kind: str) -> str:
+    if kind in MATMUL_KINDS:
+        return "matmul"
+    return kind if kind in FAMILIES else "elementwise"
 
 
 def fit_family(
@@ -223,7 +243,8 @@ def fit_family(
     """Returns the parameters of one family, fitted on a draw of the rows.
 
     Args:
-        most_rows: rows of each class that are drawn at most.
+        most_rows: rows of each class that are drawn at most, as many of each device while it has
+            some.
 
     Raises:
         UsageError: no rows.
@@ -233,7 +254,10 @@ def fit_family(
     rng = np.random.default_rng(seed)
     of_class = _classes(table.operators, family)
     drawn = np.concatenate(
-        [rng.permutation(np.flatnonzero(of_class == c))[:most_rows] for c in np.unique(of_class)]
+        [
+            _evenly(rng.permutation(np.flatnonzero(of_class == c)), table.device)[:most_rows]
+            for c in np.unique(of_class)
+        ]
     )
     chosen = table[drawn]
     devices, device_index = np.unique(chosen.device, return_inverse=True)
@@ -247,6 +271,15 @@ def fit_family(
         np.log(chosen.latency_s),
     )
     return FamilyFit(values, tuple(str(name) for name in devices))
+
+
+def _evenly(rows: NDArray[np.intp], device: NDArray[np.str_]) -> NDArray[np.intp]:
+    """Returns the rows in another order: first one of each device, then another of each."""
+    turn = np.empty(len(rows), np.intp)
+    for label in np.unique(device[rows]):
+        own = np.flatnonzero(device[rows] == label)
+        turn[own] = np.arange(len(own))
+    return rows[np.argsort(turn, kind="stable")]
 
 
 def _check(model: OperatorModel) -> None:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from cdmpp.analytic.intervals import DeviceErrors, LogErrors
 from cdmpp.analytic.operators.device import Hardware
 from cdmpp.analytic.operators.errors import OperatorErrors, largest_sizes
-from cdmpp.analytic.operators.intervals import held_out_errors, larger_errors
+from cdmpp.analytic.operators.intervals import chips_of, held_out_errors, larger_errors
 from cdmpp.analytic.operators.model import (
     FAMILIES,
     FamilyFit,
@@ -23,7 +23,7 @@ from cdmpp.analytic.operators.model import (
     known_hardware,
 )
 from cdmpp.analytic.operators.operators import MATMUL_KINDS, Operators, is_matmul
-from cdmpp.analytic.operators.tables import OperatorTable, read_table
+from cdmpp.analytic.operators.tables import TABLES, OperatorTable, read_table
 from cdmpp.errors import DataError
 
 FloatArray = NDArray[np.float64]
@@ -50,17 +50,18 @@ class FitOptions:
     most_validation_rows: int = 1500
 
 
-def read_training_tables(folder: Path) -> dict[str, OperatorTable]:
+def read_training_tables(*folders: Path) -> dict[str, OperatorTable]:
     """Returns family -> measurements of the tables `bmm`, `linear`, `elementwise`, `softmax` and
-    `ln` (`.csv` or `.csv.gz`) of a folder.
+    `ln` (`.csv` or `.csv.gz`) of all folders.
 
     Raises:
         DataError: one is missing or wrong.
     """
     tables: dict[str, list[OperatorTable]] = {family: [] for family in FAMILIES}
-    for name in ("bmm", "linear", "elementwise", "softmax", "ln"):
-        family = "matmul" if name in MATMUL_KINDS else name
-        tables[family].append(read_table(table_path(folder, name)))
+    for folder in folders:
+        for name in TABLES:
+            family = "matmul" if name in MATMUL_KINDS else name
+            tables[family].append(read_table(table_path(folder, name)))
     return {family: concatenate(parts) for family, parts in tables.items()}
 
 
@@ -100,8 +101,9 @@ def fit_model(
 
     Validation leaves one GPU and the largest quarter of the shapes out of the fit and predicts
     those shapes on that GPU; the choice with the least mean error over families is taken. With one
-    GPU there is nothing to choose, all count alike. Its errors are those of these fits, on larger
-    shapes, and of others which leave out shapes and a GPU (`held_out_errors`).
+    GPU there is nothing to choose, all count alike. A GPU is left out with those of its chip.
+    The model's errors are those of these fits, on larger shapes, and of others which leave out
+    shapes and a GPU (`held_out_errors`).
 
     Args:
         tables: family -> measurements.
@@ -172,18 +174,19 @@ def left_out_fits(
     known: Mapping[str, Hardware],
     options: FitOptions,
 ) -> dict[str, FamilyFit]:
-    """Returns label of a GPU -> the fit without it and without the large shapes; empty with fewer
-    than two GPUs.
+    """Returns label of a GPU -> the fit without its chip and without the large shapes; empty with
+    fewer than two chips.
     """
-    devices = [str(label) for label in np.unique(table.device)]
     small = table[~large_shapes(table)]
-    return {
-        label: fit_family(
-            small[small.device != label], family, known,
+    chips = chips_of(table, known)
+    found: dict[str, FamilyFit] = {}
+    for chip in chips if len(chips) > 1 else []:
+        fit = fit_family(
+            small[~np.isin(small.device, chip)], family, known,
             seed=options.seeds[0], most_rows=options.most_validation_rows,
-        )
-        for label in (devices if len(devices) > 1 else [])
-    }  # fmt: skip
+        )  # fmt: skip
+        found |= dict.fromkeys(chip, fit)
+    return found
 
 
 def validate(

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from cdmpp.analytic.operators.intervals import card_errors_of
-from cdmpp.analytic.operators.model import OperatorModel, known_hardware, packaged_model_path
+from cdmpp.analytic.operators.intervals import packaged_operators
+from cdmpp.analytic.operators.model import known_hardware
 from cdmpp.analytic.operators.operators import make_operators
 from cdmpp.analytic.roofline.floor import (
     floor_on,
@@ -36,8 +36,8 @@ def operator_bounds(
         DataError: no such operator, or a size is missing.
         DeviceError: a device is no GPU, or not known well enough.
     """
-    known = known_hardware(labels)
-    model = OperatorModel.load(packaged_model_path())
+    known, judged = known_hardware(labels), packaged_operators()
+    model = judged.model
     operators = make_operators(
         [kind] * len(labels), {name: [size] * len(labels) for name, size in sizes.items()}
     )
@@ -45,13 +45,14 @@ def operator_bounds(
     rows = []
     for index, label in enumerate(labels):
         launch_s = model.launch_s(label, known[label])
+        measured_as = model.measured_as(label, known[label])
         bound = operator_bound(operators, index, known[label], launch_s=launch_s)
         least = least_work_of_operators(operators[np.array([index])])
         floor = floor_on(get_device(label), least)
         fitted_s = float(fitted[index])
-        errors, evidence = card_errors_of(model, kind, label, "queued_log_errors")
+        errors = judged.errors_of(kind, measured_as, "queued_log_errors")
         fitted_low_s, fitted_high_s = errors.ends(fitted_s)
-        errors, _ = card_errors_of(model, kind, label, "roofline_log_errors")
+        errors = judged.errors_of(kind, measured_as, "roofline_log_errors")
         low_s, high_s = errors.ends(bound.seconds)
         levels = {"compute": bound.compute_s, "dram": bound.dram_s, "l2": bound.l2_s}
         rows.append(
@@ -67,7 +68,7 @@ def operator_bounds(
                 "fitted_s": fitted_s,
                 "fitted_low_s": fitted_low_s,
                 "fitted_high_s": fitted_high_s,
-                "interval_source": evidence.source,
+                "interval_source": judged.evidence(kind, measured_as).source,
             }
         )
     return rows
@@ -94,7 +95,7 @@ def program_bounds(samples: Samples, program: str) -> list[dict[str, Any]]:
     start, stop = (int(value) for value in programs.leaf_offset[found[0] : found[0] + 2])
     leaves = np.asarray(programs.leaf_features[start:stop])
     least = least_work_of_program(leaves, np.asarray(programs.leaf_extra[start:stop]))
-    model = OperatorModel.load(packaged_model_path())
+    model = packaged_operators().model
     rows = []
     for spec in samples.devices:
         launch_s = 0.0

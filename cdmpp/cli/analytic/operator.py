@@ -31,8 +31,9 @@ from cdmpp.text import interval_text
 def add_fit_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `analytic operator fit`."""
     parser.add_argument(
-        "--data", type=Path, required=True, metavar="DIR",
-        help="folder with bmm, linear, elementwise, softmax and ln as .csv or .csv.gz",
+        "--data", type=Path, required=True, action="append", metavar="DIR",
+        help="folder with bmm, linear, elementwise, softmax and ln as .csv or .csv.gz; may be "
+        "repeated",
     )  # fmt: skip
     parser.add_argument("--out", type=Path, required=True, metavar="JSON", help="the model's file")
     parser.add_argument("--seeds", default="0,1,2", metavar="N,N", help="draws of rows (0,1,2)")
@@ -72,7 +73,7 @@ def add_predict_options(parser: argparse.ArgumentParser) -> None:
 
 def run_fit(args: argparse.Namespace) -> int:
     """Runs `cdmpp analytic operator fit`; returns the exit code."""
-    tables = read_training_tables(args.data)
+    tables = read_training_tables(*args.data)
     options = FitOptions(seeds=parse_seeds(args.seeds))
     model = fit_model(tables, options, about={"versions": versions()})
     args.out.parent.mkdir(parents=True, exist_ok=True)
@@ -111,14 +112,15 @@ def run_predict(args: argparse.Namespace) -> int:
         [args.op] * len(labels),
         {name: [size] * len(labels) for name, size in parse_shape(args.shape).items()},
     )
-    seconds = model.predict(
-        operators, np.array(labels), known_hardware(labels), context=args.context
-    )
+    known = known_hardware(labels)
+    seconds = model.predict(operators, np.array(labels), known, context=args.context)
     is_larger = operators_are_larger(model, operators, args.context)
     rows = []
     for label, value, larger in zip(labels, seconds, is_larger, strict=True):
+        measured_as = model.measured_as(label, known[label])
+        is_fitted = model.is_fitted(args.op, measured_as)
         errors, evidence = operator_errors(
-            model, args.model, args.op, label, args.context, is_larger=larger
+            model, args.model, args.op, measured_as, args.context, is_larger=larger
         )
         low_s, high_s = ends_of(errors, float(value))
         if low_s is not None:  # the fit knows shares of peaks, the interval does not
@@ -134,12 +136,12 @@ def run_predict(args: argparse.Namespace) -> int:
                 "high_s": high_s,
                 "interval_source": evidence.source,
                 "out_of_distribution": larger,
-                "device_was_measured": label in model.known,
+                "device_was_measured": is_fitted,
             }
         )
         if not args.json:
             mark = " !" if larger else ""
-            note = "" if label in model.known else "   (no measurements: from devices like it)"
+            note = "" if is_fitted else "   (no measurements: from devices like it)"
             text = f"{interval_text(float(value), low_s, high_s)}{mark}"
             print(f"{label:14}{text:>24}{note}\n  {evidence.sentence}")
     if args.json:
