@@ -231,9 +231,10 @@ bench-network-models: $(STAMP) ## judge models of whole networks and write docs/
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.network_models fit --splits random --models residual,trees,mlp,operator-linear,roofline,constant --dataset $(NETWORKS) $(SEERNET)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.network_models report --dataset $(NETWORKS)
 
-leaderboard: $(STAMP) ## run both suites and write docs/results/cross-*.* (AUTOTVM=DIR)
+leaderboard: $(STAMP) ## run the suites and write docs/results/cross-*.* (AUTOTVM=DIR)
 	$(BIN)/python scripts/benchmark.py --suite cross-model --jobs $(JOBS) $(DEVICE_DATA)
-	$(BIN)/python scripts/benchmark.py --suite cross-device --jobs $(JOBS) $(DEVICE_DATA)
+	$(BIN)/python scripts/benchmark.py --suite cross-device --jobs $(JOBS)
+	$(if $(DEVICE_DATA),$(BIN)/python scripts/benchmark.py --suite cross-device-autotvm --jobs $(JOBS) $(DEVICE_DATA))
 
 ablation: $(STAMP) ## what each part of the transformer is worth, on development seeds: docs/results/ablation.*
 	$(BIN)/python scripts/benchmark.py --suite ablation --jobs $(JOBS)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from cdmpp.config import load_config
+from cdmpp.config import from_dict, load_config, read_yaml
 from cdmpp.datasets.sampling import SamplingMethod
 from cdmpp.errors import UsageError
 from cdmpp.files.places import shipped_places
@@ -175,7 +175,8 @@ def configs_dir() -> Path:
 
 
 def load_suite(name: str, *, seeds: Sequence[int] | None = None) -> SuiteOptions:
-    """Returns a suite by name (`configs/suites/NAME.yaml`) or by the path of a YAML file.
+    """Returns a suite by name (`configs/suites/NAME.yaml`) or by the path of a YAML file. What a
+    file does not say is that of the suite it names as `like`, or the default.
 
     Raises:
         UsageError: there is no such suite, or it is not well-formed.
@@ -190,11 +191,22 @@ def load_suite(name: str, *, seeds: Sequence[int] | None = None) -> SuiteOptions
             f"no suite {name!r} at {path}{guess}; suites found: {', '.join(known) or 'none'}; give "
             "one of them or the path of a YAML file"
         )
-    suite = load_config(SuiteOptions, path)
+    values = read_yaml(path)
+    suite = from_dict(SuiteOptions, values, base=_base(values.pop("like", None), path, folder))
     if seeds is not None:
         suite = replace(suite, seeds=tuple(seeds))
     _check(suite, path)
     return suite
+
+
+def _base(like: object, path: Path, folder: Path) -> SuiteOptions | None:
+    """Returns the suite that the file at `path` is like; None = no other."""
+    if like is None:
+        return None
+    other = folder / f"{like}.yaml"
+    if not other.is_file() or "like" in read_yaml(other):
+        raise UsageError(f"{path}: like is {like!r}, expected a suite that is like no other")
+    return load_config(SuiteOptions, other)
 
 
 def one_dataset_suite(

@@ -39,14 +39,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Trains and judges models and writes SUITE.csv, .json, .md and .html with means and 95 % "
         "intervals. by-task and by-network: one dataset, the model and its baselines. "
-        "cross-model, cross-device, tenset or a YAML file: the grid of configs/suites. Finished "
-        "cells are kept: run it again to continue."
+        "cross-model, cross-device, cross-device-autotvm, tenset or a YAML file: the grid of "
+        "configs/suites. Finished cells are kept: run it again to continue."
     )
     parser.add_argument(
         "--suite",
         default="by-task",
         metavar="SUITE",
-        help="by-task (default), by-network, cross-model, cross-device, tenset or a YAML file",
+        help="by-task (default), by-network, cross-model, cross-device, cross-device-autotvm, "
+        "tenset or a YAML file",
     )
     parser.add_argument(
         "--seeds", metavar="N,N,...", help="seeds (default: 0,1,2, or those of the YAML file)"

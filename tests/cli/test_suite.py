@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from cdmpp.benchmark.options import SuiteDataset, SuiteModel
+from cdmpp.benchmark.options import SuiteDataset, SuiteModel, load_suite
 from cdmpp.cli.main import main
 from cdmpp.config import dump_text
+from cdmpp.errors import UsageError
 from tests.benchmark.suites import CROSS_MODEL
 from tests.cli.conftest import DEVICES
 
@@ -76,6 +77,18 @@ def test_unknown_suite_names_the_nearest(capsys):
     assert "did you mean 'cross-device'" in capsys.readouterr().err
     assert main(["benchmark", "--suite", "by-task", "--data", "a=b"]) == 2
     assert "does not fit --suite by-task" in capsys.readouterr().err
+
+
+def test_a_suite_may_be_like_another(tmp_path):
+    whole = load_suite("cross-device")
+    own = load_suite("cross-device-autotvm")
+    assert [entry.name for entry in own.datasets] == ["autotvm"]
+    assert (own.budgets, own.methods, own.seeds) == (whole.budgets, whole.methods, whole.seeds)
+    for like in ("cross-device-autotvm", "nothing"):
+        path = tmp_path / "own.yaml"
+        path.write_text(f"like: {like}\nname: own\n")
+        with pytest.raises(UsageError, match=f"like is '{like}', expected a suite that is like no"):
+            load_suite(str(path))
 
 
 def test_by_task_is_the_suite_of_one_dataset(dataset, cache, tmp_path, capsys):
