@@ -14,6 +14,7 @@ from optuna.trial import Trial
 from cdmpp.autotune.leases import Lease
 from cdmpp.autotune.options import AutotuneOptions, trial_options
 from cdmpp.autotune.settings import MODEL, chosen_values, with_values
+from cdmpp.autotune.slots import CHOSEN
 from cdmpp.datasets.judge import judge, judged
 from cdmpp.datasets.samples import Samples
 from cdmpp.errors import CdmppError, NotApplicableError, NotFiniteError
@@ -99,7 +100,7 @@ def run_trial(
         NotApplicableError: the data lack what the kind reads: no other trial will do better.
     """
     train = trial_options(options, chosen_options(trial, options))
-    trial.set_user_attr("model", train.model)
+    trial.set_user_attr(CHOSEN, train.model)
     watcher = Watcher(trial, options, parts.validation, limits, lease)
     wall = time.perf_counter()
     try:

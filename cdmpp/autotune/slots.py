@@ -2,7 +2,8 @@
 
 Slots are queued as waiting trials. A worker takes one in a single step of the storage. When its
 worker dies the trial fails, and whoever sees a slot without a trial that is waiting, running or
-done queues it again, with the settings that were chosen. Two may do that at once: the trial with
+done queues it again, with the settings that were chosen; where they were not chosen to the end, the
+sampler of the slot chooses the same once more. Two may do that at once: the trial with
 the lower number counts, the other is marked as a duplicate when its turn comes, and not trained.
 """
 
@@ -28,6 +29,8 @@ from cdmpp.autotune.leases import (
 
 #: The slot of a trial, as an attribute of it.
 SLOT = "slot"
+#: The kind of model of a trial, as an attribute of it: there when all its settings are chosen.
+CHOSEN = "model"
 #: Numbers of the trials of the same slot that did not end.
 RETRY_OF = "retry_of"
 
@@ -51,8 +54,10 @@ def recover(study: optuna.Study, *, most_deaths: int) -> None:
         deaths = sum(trial.user_attrs.get(FAULT) == DIED for trial in lost)
         if deaths >= most_deaths:
             continue
+        last = lost[-1]
+        chosen = last.params if CHOSEN in last.user_attrs else None
         study.enqueue_trial(
-            lost[-1].params or lost[-1].system_attrs.get("fixed_params", {}),
+            chosen or last.system_attrs.get("fixed_params", {}),
             user_attrs={SLOT: slot, RETRY_OF: [trial.number for trial in lost]},
         )
 
@@ -63,7 +68,7 @@ def take(
     """Returns a trial that is now this worker's; None when none is waiting.
 
     Args:
-        sampler_of: number of a trial -> what chooses its settings.
+        sampler_of: slot -> what chooses the settings of its trials.
     """
     storage = study._storage
     for waiting in study.get_trials(deepcopy=False, states=(TrialState.WAITING,)):
@@ -81,7 +86,7 @@ def take(
                 continue
         except UpdateFinishedTrialError:
             continue
-        study.sampler = sampler_of(waiting.number)
+        study.sampler = sampler_of(waiting.number if slot is None else slot)
         return optuna.trial.Trial(study, trial_id)
     return None
 

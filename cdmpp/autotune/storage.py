@@ -118,11 +118,11 @@ def existing_study(place: str, name: str | None) -> optuna.Study:
     return optuna.load_study(study_name=name, storage=storage)
 
 
-def new_sampler(options: AutotuneOptions, number: int) -> optuna.samplers.BaseSampler:
-    """Returns the sampler of one trial. Its seed is of the study's and the trial's number, so that
-    neither workers nor a continued study repeat draws, and one worker always draws the same.
+def new_sampler(options: AutotuneOptions, slot: int) -> optuna.samplers.BaseSampler:
+    """Returns the sampler of the trials of one slot. Its seed is of the study and the slot, so that
+    neither workers nor a continued study repeat draws, and a slot whose worker died draws the same.
     """
-    seed = int(np.random.SeedSequence([options.seed, number]).generate_state(1)[0])
+    seed = int(np.random.SeedSequence([options.seed, slot]).generate_state(1)[0])
     if options.sampler == "random":
         return optuna.samplers.RandomSampler(seed=seed)
     return optuna.samplers.TPESampler(n_startup_trials=options.startup_trials, seed=seed)

@@ -48,7 +48,7 @@ def work(
     study = open_study(options, open_storage(str(place), lease_s=options.lease_s))
     while time.monotonic() < deadline and (cpu_left_s := _cpu_left_s(study, options)) > 0:
         recover(study, most_deaths=options.most_deaths)
-        trial = take(study, options.lease_s, lambda number: new_sampler(options, number))
+        trial = take(study, options.lease_s, lambda slot: new_sampler(options, slot))
         if trial is not None:
             _do(study, trial, options, parts, Limits(deadline, cpu_left_s))
             if on_trial:

@@ -21,7 +21,7 @@ from optuna.storages import RDBStorage
 from optuna.trial import TrialState
 
 from cdmpp.autotune.leases import DIED, DUPLICATE, FAULT, PUT_BACK
-from cdmpp.autotune.slots import RETRY_OF, SLOT, fill_slots, recover, take
+from cdmpp.autotune.slots import CHOSEN, RETRY_OF, SLOT, fill_slots, recover, take
 from cdmpp.autotune.storage import new_sampler, open_storage, open_study
 from cdmpp.autotune.study import first_settings
 from cdmpp.errors import DataError
@@ -96,7 +96,7 @@ def study_at(folder, **changes):
 
 
 def take_one(study):
-    return take(study, 0.1, lambda number: new_sampler(OPTIONS, number))
+    return take(study, 0.1, lambda slot: new_sampler(OPTIONS, slot))
 
 
 def test_a_trial_that_kills_its_workers_is_given_up(tmp_path):
@@ -109,10 +109,44 @@ def test_a_trial_that_kills_its_workers_is_given_up(tmp_path):
     assert take_one(study) is None
 
 
+def draw(trial, names="abc"):
+    return {name: trial.suggest_float(name, 0.0, 1.0) for name in names}
+
+
+@pytest.mark.parametrize("sampler", ["random", "tpe"])
+@pytest.mark.parametrize("chosen_before_death", ["", "a", "abc"])
+def test_a_slot_whose_worker_died_has_the_same_settings(tmp_path, sampler, chosen_before_death):
+    """Were others, where it died before all of them were chosen."""
+    options = replace(OPTIONS, sampler=sampler)
+
+    def draws(folder, names):
+        study = study_at(folder, sampler=sampler)
+        fill_slots(study, 2, [{}])
+        found = {}
+        while (
+            trial := take(study, 0.1, lambda slot: new_sampler(options, slot))
+        ) is not None:  # fmt: skip
+            if len(study.get_trials()) == 2 and trial.number == 0 and names is not None:
+                draw(trial, names)
+                if names == "abc":
+                    trial.set_user_attr(CHOSEN, "gbdt")
+                time.sleep(0.15)
+                recover(study, most_deaths=2)
+                continue
+            slot = study.get_trials()[trial.number].user_attrs[SLOT]
+            found[slot] = draw(trial)
+            study.tell(trial, 1.0)
+        return found
+
+    undisturbed = draws(tmp_path / "one", None)
+    assert draws(tmp_path / "other", chosen_before_death) == undisturbed
+    assert len(undisturbed) == 2
+
+
 def test_a_live_lease_is_left_alone(tmp_path):
     study = study_at(tmp_path)
     fill_slots(study, 1, [{}])
-    assert take(study, 60.0, lambda number: new_sampler(OPTIONS, number)) is not None
+    assert take(study, 60.0, lambda slot: new_sampler(OPTIONS, slot)) is not None
     recover(study, most_deaths=2)
     assert [trial.state for trial in study.get_trials()] == [TrialState.RUNNING]
 
@@ -124,7 +158,7 @@ def test_a_lease_of_a_clock_that_was_ahead_is_none(tmp_path, monkeypatch):
     now = time.time()
     with monkeypatch.context() as patch:
         patch.setattr("cdmpp.autotune.leases.time", SimpleNamespace(time=lambda: now + 864_000.0))
-        assert take(study, 60.0, lambda number: new_sampler(OPTIONS, number)) is not None
+        assert take(study, 60.0, lambda slot: new_sampler(OPTIONS, slot)) is not None
     recover(study, most_deaths=2)
     assert [trial.state for trial in study.get_trials()] == [TrialState.FAIL, TrialState.WAITING]
 
