@@ -49,10 +49,22 @@ def is_modelled(device: DeviceSpec) -> bool:
     return device.kind == "gpu" and device.vendor == "NVIDIA" and is_known
 
 
-def is_fitted(device: DeviceSpec) -> bool:
-    """Whether the operator model was fitted on a device."""
+def without_measurements(graph: NetworkGraph, device: DeviceSpec) -> str:
+    """Returns which of a network's operators were not measured on a device, as a clause; empty =
+    all were.
+    """
     model = packaged_operators().model
-    return _label(device, model) in model.known
+    label = _label(device, model)
+    is_measured = {
+        _WORDS[work.name]: label in _convolution_errors().by_device
+        if work.kind == "conv"
+        else model.is_fitted(work.name, label)
+        for work in _works(graph)
+    }
+    without = sorted(words for words, is_known in is_measured.items() if not is_known)
+    if len(without) == len(is_measured):
+        return f"no operator was measured on {device.name}"
+    return f"not measured on {device.name}: {', '.join(without)}" if without else ""
 
 
 def _label(device: DeviceSpec, model: OperatorModel) -> str:
@@ -190,14 +202,14 @@ def _smallest_call_s() -> float:
 
 
 @lru_cache
-def _convolution_errors() -> ConvErrors | None:
-    return load_layers_model(packaged_layers_path()).errors
+def _convolution_errors() -> ConvErrors:
+    errors = load_layers_model(packaged_layers_path()).errors
+    assert errors is not None
+    return errors
 
 
 def _errors(work: Work, device: str, operators: JudgedOperators) -> LogErrors:
     """Returns how far a kind's model errs: on a device of its fit, or on others."""
     if work.kind == "conv":
-        errors = _convolution_errors()
-        assert errors is not None
-        return errors.of(device)[LAYER]
+        return _convolution_errors().of(device)[LAYER]
     return operators.errors_of(work.name, device, "queued_log_errors")

@@ -26,9 +26,9 @@ from cdmpp.networks.gpu_operators import (
     OPERATORS,
     RATES,
     WHOLE_ROOFLINE,
-    is_fitted,
     is_modelled,
     network_sums,
+    without_measurements,
 )  # fmt: skip
 from cdmpp.networks.graph.graph import NetworkGraph
 from cdmpp.networks.graph.live_memory import least_seconds
@@ -343,11 +343,11 @@ def _by_operators(
     sums, has_models = network_sums(graph, device), is_modelled(device)
     if not has_models:  # its matrix units may do float32 beyond the peak that is known
         floor_s = 0.0
-    doubt = f"no operator was measured on {device.name}"
+    doubt = without_measurements(graph, device)
     return replace(
         found, time_s=Estimate(*sums.total()).at_least(floor_s), parts=sums.by_kind,
         method=OPERATORS if has_models else OPERATOR_ROOFLINES,
-        reasons=() if is_fitted(device) else (doubt,),
+        reasons=(doubt,) if doubt else (),
     )  # fmt: skip
 
 

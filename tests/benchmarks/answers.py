@@ -45,7 +45,7 @@ def main() -> int:
     make_folder(args.work, what="networks")
     make_folder(args.out, what="results")
     kept = args.out / "answers.json"
-    models = ["pretrained", "pretrained:networks"]
+    models = ["pretrained", *(f"pretrained:{one}" for one in ("networks", "operators", "conv"))]
     origin = stamp("python -m tests.benchmarks.answers", schemas=COMPILED, models=models)
     before = json.loads(kept.read_text("utf-8")) if kept.is_file() else {}
     is_current = before.get("stamp", {}).get("models") == origin["models"]
