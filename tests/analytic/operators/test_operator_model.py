@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from cdmpp.analytic.operators.device import Hardware, hardware_rows
 from cdmpp.analytic.operators.errors import OperatorErrors
 from cdmpp.analytic.operators.evaluate import evaluate
 from cdmpp.analytic.operators.fit import Layout, Parameter, fit_parameters
+from cdmpp.analytic.operators.intervals import chips_of, packaged_operators
 from cdmpp.analytic.operators.model import (
     FAMILIES,
     FamilyFit,
@@ -54,6 +56,33 @@ def test_fit_recovers_what_made_the_times() -> None:
     model = OperatorModel({"elementwise": (fit,)}, None, KNOWN, {})
     predicted = model.predict(table.operators, table.device, KNOWN)
     assert np.median(np.abs(predicted / table.latency_s - 1)) < 0.03
+
+
+def test_a_device_with_few_rows_has_its_share_of_a_draw() -> None:
+    table = vector_table(3000)
+    is_few = np.flatnonzero(table.device == "v100")[:60]
+    rows = np.concatenate([np.flatnonzero(table.device == "t4"), is_few])
+    for seed in range(3):
+        fit = fit_family(table[rows], "elementwise", KNOWN, seed=seed, most_rows=120)
+        assert np.exp(fit.values["memory"]) == pytest.approx([0.75, 0.9], rel=0.02)
+
+
+def test_labels_of_one_chip_are_left_out_together() -> None:
+    twin = replace(KNOWN["v100"], dram_bytes_per_s=1.2e12)
+    known = {**KNOWN, "v100-32gb": twin}
+    table = vector_table(300)
+    device = np.where(np.arange(300) % 3 == 0, "v100-32gb", table.device)
+    table = OperatorTable(table.operators, device, table.latency_s)
+    assert sorted(chips_of(table, known)) == [("t4",), ("v100", "v100-32gb")]
+
+
+def test_a_label_with_the_numbers_of_a_measured_one_is_that_one() -> None:
+    fit = fit_family(vector_table(), "elementwise", KNOWN, seed=0, most_rows=100)
+    model = OperatorModel({"elementwise": (fit,), "ln": ()}, None, KNOWN, {})
+    assert model.measured_as("tesla", KNOWN["v100"]) == "v100"
+    assert model.measured_as("other", replace(KNOWN["v100"], l2_bytes=1.0)) == "other"
+    assert model.is_fitted("add", "v100")
+    assert not model.is_fitted("ln", "v100")
 
 
 def test_jacobian_by_scope_equals_one_value_at_a_time() -> None:
@@ -200,6 +229,13 @@ def test_packaged_model_is_small_and_complete() -> None:
     assert len(model.fits["matmul"]) >= 3
     card = json.loads((path.parent / "card.json").read_text("utf-8"))
     assert "MIT" in json.dumps(card["licences"])
+    assert set(card["devices"]) == set(model.known)
+    judged = packaged_operators()
+    for entry, groups in judged.errors.items():
+        assert groups, entry
+        for group, own in groups.items():
+            assert own["seen"].low <= 0 <= own["seen"].high, (entry, group)
+            assert own["unseen"].low <= 0 <= own["unseen"].high, (entry, group)
 
 
 def test_reader_names_what_is_wrong(tmp_path: Path) -> None:
