@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 from cdmpp.analytic.gpu_kernels.calls import FAMILIES, Family
 from cdmpp.analytic.gpu_kernels.measured import Measured, read_measured
 from cdmpp.analytic.gpu_kernels.references import best_factor, nearest_device, neighbour_s
-from cdmpp.analytic.intervals import LogErrors
+from cdmpp.analytic.gpu_kernels.unseen import UNSEEN_NAMES, left_out_errors, unseen_as
+from cdmpp.analytic.intervals import UNSEEN, LogErrors
+from cdmpp.devices.registry import get_device
 
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
@@ -127,12 +129,25 @@ def _is_covered(measured: Measured, logs: FloatArray) -> BoolArray:
     other devices, as the model's intervals are made.
     """
     found = np.zeros(len(logs), np.bool_)
+    groups = [str(group) for group in np.unique(measured.groups)]
     for label in measured.devices:
-        own = measured.table.device == label
-        for group in np.unique(measured.groups[own]):
-            rows = own & (measured.groups == group)
-            errors = LogErrors.of(logs[~own & (measured.groups == group)])
-            errors = errors or LogErrors.of(logs[~own])
+        others = [other for other in measured.devices if other != label]
+        name = unseen_as(get_device(label), others)
+        by_group = {
+            group: left_out_errors(
+                {
+                    other: logs[(measured.table.device == other) & (measured.groups == group)]
+                    for other in others
+                },
+                measured.devices,
+            )
+            for group in groups
+        }
+        widest = LogErrors.widest(errors.get(UNSEEN) for errors in by_group.values())
+        for group, known in by_group.items():
+            rows = (measured.table.device == label) & (measured.groups == group)
+            nearest = UNSEEN_NAMES[UNSEEN_NAMES.index(name) :]
+            errors = next((known[one] for one in nearest if one in known), widest)
             if errors is not None:
                 found[rows] = (errors.low <= logs[rows]) & (logs[rows] <= errors.high)
     return found

@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from cdmpp.analytic.gpu_kernels.calls import FAMILIES, SOFTWARE, Family, GpuCall, family_of
 from cdmpp.analytic.gpu_kernels.efficiency import Efficiency
 from cdmpp.analytic.gpu_kernels.families import columns_of, error_groups, whose_kernels, work_on
+from cdmpp.analytic.gpu_kernels.unseen import UNSEEN_NAMES, unseen_as
 from cdmpp.analytic.intervals import (
     UNSEEN,
     DeviceErrors,
     LogErrors,
     errors_from_json,
-    errors_on,
     errors_to_json,
 )
 from cdmpp.devices.spec import DeviceSpec
@@ -63,7 +63,8 @@ class GpuKernels:
     Attributes:
         families: family -> what its kernels reach.
         devices: family -> labels of the fit.
-        errors: device label or `UNSEEN` -> `error_groups` -> errors on rows held out of the fit.
+        errors: device label or one of `UNSEEN_NAMES` -> `error_groups` -> errors on rows held out
+            of the fit.
         about: free facts: data, seeds, versions.
     """
 
@@ -124,12 +125,14 @@ class GpuKernels:
         return latency_s * np.exp(spread[:, 0]), latency_s * np.exp(spread[:, 1])
 
     def _errors_of(self, group: str, family: Family, device: DeviceSpec) -> tuple[float, float]:
-        """Returns (low, high) of a group: those of the device, else of devices that were left out,
-        else the widest of its family there.
+        """Returns (low, high) of a group: those of the device, else of devices as near to it that
+        were left out, else of farther ones, else the widest of its family there.
         """
         unseen = self.errors[UNSEEN]
-        one = errors_on(self.errors, device.name).get(group) or unseen.get(group)
-        one = one or LogErrors.widest(
+        nearest = UNSEEN_NAMES.index(unseen_as(device, self.devices[family]))
+        names = device.name, *UNSEEN_NAMES[nearest:]
+        known = (self.errors[name].get(group) for name in names if name in self.errors)
+        one = next(filter(None, known), None) or LogErrors.widest(
             errors for name, errors in unseen.items() if name.split()[0] == family
         )
         if one is None:

@@ -15,7 +15,8 @@ from cdmpp.analytic.gpu_kernels.efficiency import Efficiency
 from cdmpp.analytic.gpu_kernels.measured import Measured, read_measured
 from cdmpp.analytic.gpu_kernels.model import GpuKernels
 from cdmpp.analytic.gpu_kernels.table import FILES
-from cdmpp.analytic.intervals import UNSEEN, DeviceErrors, LogErrors
+from cdmpp.analytic.gpu_kernels.unseen import left_out_errors
+from cdmpp.analytic.intervals import DeviceErrors, LogErrors
 from cdmpp.files.atomic import sha256_file
 
 FloatArray = NDArray[np.float64]
@@ -28,7 +29,7 @@ def fit_kernels(
     """Returns the models of a folder of measured kernels.
 
     A device of the fit has the errors of a fifth of the shapes that another fit left out; an
-    unknown one those of all devices together, each of which a fit of its own left out.
+    unknown one the widest of those of devices that a fit of their own left out.
 
     Args:
         about: facts to keep with the model.
@@ -68,6 +69,9 @@ def _errors(measured: Measured, seed: int) -> Iterator[tuple[str, str, LogErrors
             one = LogErrors.of(logs[is_group & (measured.table.device[held] == label)])
             if one is not None:
                 yield label, str(group), one
-        unseen = LogErrors.of(left_out[measured.groups == group])
-        if unseen is not None:
-            yield UNSEEN, str(group), unseen
+        rows = measured.groups == group
+        by_device = {
+            label: left_out[rows & (measured.table.device == label)] for label in measured.devices
+        }
+        for name, one in left_out_errors(by_device, measured.devices).items():
+            yield name, str(group), one
