@@ -121,7 +121,8 @@ class GpuKernels:
     def _ends(
         self, family: Family, groups: NDArray[np.str_], device: DeviceSpec, latency_s: FloatArray
     ) -> tuple[FloatArray, FloatArray]:
-        spread = np.array([self._errors_of(str(group), family, device) for group in groups])
+        names, place = np.unique(groups, return_inverse=True)
+        spread = np.array([self._errors_of(str(name), family, device) for name in names])[place]
         return latency_s * np.exp(spread[:, 0]), latency_s * np.exp(spread[:, 1])
 
     def _errors_of(self, group: str, family: Family, device: DeviceSpec) -> tuple[float, float]:
