@@ -27,8 +27,10 @@ _NOTES = (
     "the device, as the neighbour has it. `roofline`: the floor times one factor, `constant`: one "
     "time for all; both from the other devices.",
     "In the interval: share of the calls in the interval of 90 % that a device has which was not "
-    "measured: the widest of the other devices, each left out of a fit of its own, that are as "
-    "near to what was measured (others of the architecture, others of the vendor, neither).",
+    "measured. The other devices were left out of a fit each: a sibling of one (b200, b300, gb300) "
+    "has the interval of all their errors together, another device the widest of theirs, of its "
+    "vendor's where there are others of it. The rule was made when this column of simpler ones was "
+    "known.",
     "Neighbour: the same call on the device whose numbers are nearest, times the factor with the "
     "least error on the device itself, which nobody has who has not measured there; only calls "
     "that both measured.",

@@ -14,7 +14,7 @@ from cdmpp.analytic.gpu_kernels.judging import KernelScore, mean_over_seeds
 from cdmpp.analytic.gpu_kernels.model import MODEL_FILE, GpuKernels, packaged_folder
 from cdmpp.analytic.gpu_kernels.references import best_factor, nearest_device
 from cdmpp.analytic.gpu_kernels.training import fit_kernels
-from cdmpp.analytic.gpu_kernels.unseen import left_out_errors, unseen_as
+from cdmpp.analytic.gpu_kernels.unseen import UNSEEN_NAMES, left_out_errors, unseen_as
 from cdmpp.analytic.intervals import UNSEEN
 from cdmpp.analytic.kernels.call import Call
 from cdmpp.analytic.kernels.predictor import KernelPredictor
@@ -59,14 +59,15 @@ def test_a_rule_is_found_on_known_and_unknown_devices(fitted):
         assert np.all(times.latency_s <= times.high_s)
     assert fitted.times(CALLS, H100).is_seen_device
     assert not fitted.times(CALLS, get_device("gb300")).is_seen_device
-    assert set(fitted.errors) == {"a100-sxm", "b200", "h100", "relative", UNSEEN}
+    assert set(fitted.errors) == {"a100-sxm", "b200", "h100", *UNSEEN_NAMES}
     for errors in fitted.errors[UNSEEN].values():
         assert -0.05 < errors.low <= 0 <= errors.high < 0.05
 
 
 def test_intervals_of_what_was_not_measured_are_those_of_its_like():
     fitted = ("b200", "b300", "h100", "b60")
-    asked = {"gb300": "sibling", "h200": "sibling", "l40s": "relative", "mi300x": UNSEEN}
+    asked = {"gb300": "sibling", "h200": "sibling", "rtx-pro-6000": "relative",
+             "l40s": "relative", "mi300x": UNSEEN}  # fmt: skip
     found = {label: unseen_as(get_device(label), fitted) for label in asked}
     assert found == asked
     assert unseen_as(get_device("h100"), fitted) == "relative", "its own does not count"
@@ -74,8 +75,8 @@ def test_intervals_of_what_was_not_measured_are_those_of_its_like():
     logs = {label: np.linspace(-width, width, 1001) for label, width in widths.items()}
     errors = left_out_errors(logs, fitted)
     ends = {name: one.high for name, one in errors.items()}
-    assert ends == pytest.approx({"sibling": 0.18, "relative": 0.45, UNSEEN: 1.8}, rel=0.01)
-    assert set(left_out_errors({"h100": logs["h100"]}, fitted)) == {"relative", UNSEEN}
+    assert ends == pytest.approx({"sibling": 1.205, "relative": 0.45, UNSEEN: 1.8}, rel=0.01)
+    assert set(left_out_errors({"b60": logs["b60"]}, fitted)) == {"sibling", UNSEEN}
 
 
 def test_nothing_is_faster_than_the_device_allows(fitted):
