@@ -1,8 +1,9 @@
 """A search's folder: the journal of every trial, and MetaSchedule's JSON database beside it.
 
 The journal is the truth. A trial is in it, whole and on the disk, before the next one begins, with
-the line that the database has of it. Lines that were cut off are dropped when the folder is opened;
-lines of the journal that the database lacks are written into it again.
+the line that the database has of it. When the folder is opened, lines that were cut off are
+dropped, and the database's line of a trial that was begun and is not in the journal: it will be
+measured again. Lines of the journal that the database lacks are written into it again.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 from cdmpp.datasets.extraction.machine_code import MachineCode, known_columns
 from cdmpp.datasets.metaschedule.databases import RECORD_FILE, WORKLOAD_FILE
 from cdmpp.errors import DataError
-from cdmpp.files.atomic import make_folder, write_json
+from cdmpp.files.atomic import make_folder, write_bytes, write_json
 from cdmpp.processes.campaign import campaign_folder, check_unchanged
 from cdmpp.records import program_id
 from tvm_helper.compat import meta_schedule
@@ -63,6 +64,7 @@ class SearchStore:
             _drop_torn_line(folder / name)
         try:
             _commit_workloads(folder, tasks)
+            self._drop_begun_record()
             self._complete_records(tasks)
             self.database = meta_schedule.database.JSONDatabase(work_dir=str(folder))
             self._workloads = {
@@ -103,6 +105,7 @@ class SearchStore:
             candidate.sch.trace, self._workloads[key], list(entry["costs_s"]) or [FAILED_S],
             self._target, candidate.args_info,
         )  # fmt: skip
+        self.journal.append({"kind": "begun", "task": key, "at": before})
         try:
             self.database.commit_tuning_record(record)
             line = _line_at(path, before)
@@ -167,6 +170,17 @@ class SearchStore:
         """Closes the journal and writes what is known of machine code."""
         self.journal.close()
         self.save_code()
+
+    def _drop_begun_record(self) -> None:
+        """Drops the database's line of the last trial where the journal has its beginning alone."""
+        trials = [one for one in self.journal.entries if one["kind"] in ("begun", "measured")]
+        path = self.folder / RECORD_FILE
+        if not trials or trials[-1]["kind"] == "measured" or not path.is_file():
+            return
+        data, start = path.read_bytes(), trials[-1]["at"]
+        end = data.find(b"\n", start) + 1
+        if end and (not start or data[start - 1 : start] == b"\n"):
+            write_bytes(path, data[:start] + data[end:])
 
     def _complete_records(self, tasks: Sequence[SearchTask]) -> None:
         """Writes the journal's lines that the database lacks."""

@@ -302,6 +302,30 @@ def test_a_lost_database_is_made_anew_from_the_journal(tmp_path: Path) -> None:
     assert database_lines(out)[:4] == lines
 
 
+def test_a_trial_that_only_the_database_has_is_dropped_from_it(tmp_path: Path) -> None:
+    """Was left there by a kill between database and journal, and was measured a second time."""
+    out = tmp_path / "out"
+    search(out, trials=4)
+    journal = out / "journal.jsonl"
+    lines = journal.read_text().splitlines(keepends=True)
+    kinds = [json.loads(line)["kind"] for line in lines]
+    last = max(place for place, kind in enumerate(kinds) if kind == "measured")
+    assert kinds[last - 1] == "begun"
+    journal.write_text("".join(lines[:last]))
+    own = json.dumps([0, "what the user has put there"]) + "\n"
+    with (out / RECORDS).open("a") as stream:
+        stream.write(own)
+    with pytest.raises(DataError, match="cannot be read"):  # TVM does not know such a line
+        search(out, trials=8)
+    assert (out / RECORDS).read_text().endswith(own)
+    kept = (out / RECORDS).read_text().removesuffix(own)
+    assert len(kept.splitlines()) == 3
+    (out / RECORDS).write_text(kept)
+    assert search(out, trials=8)["trials"] == 8
+    found = sorted(json.dumps(entry["record"]) for entry in trials(out))
+    assert sorted(map(json.dumps, database_lines(out))) == found
+
+
 def test_two_searches_on_one_folder(tmp_path: Path) -> None:
     out = tmp_path / "out"
     search(out, trials=4)
