@@ -6,7 +6,7 @@ import pytest
 
 from cdmpp.analytic.embedding.shapes import EmbeddingPreset
 from cdmpp.autotune.options import AutotuneOptions
-from cdmpp.benchmark.options import SuiteOptions
+from cdmpp.benchmark.options import SuiteOptions, load_suite
 from cdmpp.config import dump_text, load_config
 from cdmpp.networks.campaign.options import NetworksConfig
 from cdmpp.training.finetune.run import FinetuneRunOptions
@@ -35,7 +35,7 @@ def test_config_loads_and_survives_a_round_trip(path, tmp_path):
         "networks": NetworksConfig,
         "search": SearchOptions,
     }.get(path.parent.name, TrainOptions)
-    options = load_config(cls, path)
+    options = load_suite(str(path)) if cls is SuiteOptions else load_config(cls, path)
     copy = tmp_path / "copy.yaml"
     copy.write_text(dump_text(options))
     assert load_config(cls, copy) == options
