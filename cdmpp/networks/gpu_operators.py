@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import lru_cache
 
 from cdmpp.analytic.conv.errors import LAYER, ConvErrors
@@ -14,9 +15,7 @@ from cdmpp.analytic.kernels.predictor import ROOFLINE, KernelPredictor
 from cdmpp.analytic.kernels.sums import KindSums
 from cdmpp.analytic.kernels.times import KernelTimes
 from cdmpp.analytic.kernels.work import Work, WorkKind
-from cdmpp.analytic.operators.device import hardware
 from cdmpp.analytic.operators.intervals import JudgedOperators, packaged_operators
-from cdmpp.analytic.operators.model import OperatorModel
 from cdmpp.analytic.roofline.floor import LEAST_SHARE, least_kernel_s
 from cdmpp.devices.registry import find_device, get_device
 from cdmpp.devices.spec import DeviceSpec
@@ -53,12 +52,12 @@ def without_measurements(graph: NetworkGraph, device: DeviceSpec) -> str:
     """Returns which of a network's operators were not measured on a device, as a clause; empty =
     all were.
     """
-    model = packaged_operators().model
-    label = _label(device, model)
+    operators = packaged_operators()
+    label = _label(device, operators)
     is_measured = {
         _WORDS[work.name]: label in _convolution_errors().by_device
         if work.kind == "conv"
-        else model.is_fitted(work.name, label)
+        else operators.model.is_fitted(work.name, label)
         for work in _works(graph)
     }
     without = sorted(words for words, is_known in is_measured.items() if not is_known)
@@ -67,13 +66,13 @@ def without_measurements(graph: NetworkGraph, device: DeviceSpec) -> str:
     return f"not measured on {device.name}: {', '.join(without)}" if without else ""
 
 
-def _label(device: DeviceSpec, model: OperatorModel) -> str:
+def _label(device: DeviceSpec, operators: JudgedOperators) -> str:
     """Returns the label by which the operators' measurements know a device: models call some by
     their aliases.
     """
     known = find_device(device.name)
     label = device.name if known is None else known.name
-    return model.measured_as(label, hardware(device)) if is_modelled(device) else label
+    return operators.measured_as(replace(device, name=label))
 
 
 def network_sums(
@@ -92,7 +91,7 @@ def network_sums(
     """
     operators = operators or packaged_operators()
     predictor, sums = KernelPredictor(device, operators), KindSums()
-    label = _label(device, operators.model)
+    label = _label(device, operators)
     for work, count in Counter(_works(graph)).items():
         found = predictor.predict(work)
         if found is None:

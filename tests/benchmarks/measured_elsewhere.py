@@ -32,7 +32,7 @@ from cdmpp.datasets.sampling import choose_tasks
 from cdmpp.datasets.selection import of_devices
 from cdmpp.datasets.splits import split
 from cdmpp.files.atomic import make_folder, write_columns, write_json
-from cdmpp.metrics import mean_and_interval
+from cdmpp.metrics import Judged, mean_and_interval, summarise
 from cdmpp.models.ensemble import EnsembleCostModel
 from cdmpp.models.options import EnsembleOptions
 from cdmpp.models.parts.labels import least_mape_factor
@@ -296,18 +296,19 @@ def _judged(tables: list[dict[str, NDArray[Any]]]) -> dict[str, Any]:
     ratios: dict[str, list[float]] = {"model": [], "one_factor": []}
     inside = []
     for table in tables:
-        target = np.array([pair.split()[1] for pair in table["pair"]], object)
+        _, task = np.unique(table["task"].astype(str), return_inverse=True)
+        _, pair = np.unique(table["pair"].astype(str), return_inverse=True)
+        target = np.array([text.split()[1] for text in table["pair"]], object)
         whose = {"constant": target, "oracle": target + " " + table["task"].astype(object)}
         guesses = {name: _medians(table["measured_s"], owner) for name, owner in whose.items()}
         found = {name: table[name] if name in table else guesses[name] for name in LINES}
         error = {name: np.abs(found[name] / table["measured_s"] - 1.0) for name in LINES}
         for name in LINES:
-            ratio = found[name] / table["measured_s"]
-            for metric, value in {
-                "mape": error[name].mean(), "median_ape": np.median(error[name]),
-                "mean_log_error": np.abs(np.log(ratio)).mean(), "median_ratio": np.median(ratio),
-            }.items():  # fmt: skip
-                lines[name][metric].append(float(value))
+            values = summarise(
+                Judged(table["measured_s"], found[name], task, pair, np.ones(task.max() + 1))
+            )
+            for metric in METRICS:
+                lines[name][metric].append(values[metric])
         own = _by_task(table, error["transferred"])
         for name, logs in ratios.items():
             logs += np.log(own / _by_task(table, error[name])).tolist()

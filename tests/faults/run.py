@@ -56,7 +56,7 @@ def run(times: Mapping[str, int], seed: int, names: Sequence[str], state: Path) 
         for name in names:
             every = {
                 f"{name}, {kind}, {number}, {seed}": kind
-                for number in range(max(times.values()))
+                for number in range(max(times.values(), default=0))
                 for kind, wanted_times in times.items()
                 if number < wanted_times
             }

@@ -29,7 +29,7 @@ def fit_kernels(
     """Returns the models of a folder of measured kernels.
 
     A device of the fit has the errors of a fifth of the shapes that another fit left out; an
-    unknown one the widest of those of devices that a fit of their own left out.
+    unknown one what devices that a fit of their own left out say (`left_out_errors`).
 
     Args:
         about: facts to keep with the model.

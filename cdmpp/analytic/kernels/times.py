@@ -118,8 +118,7 @@ class KernelTimes:
             UsageError, DataError: as `latency_s`.
         """
         seconds = self.latency_s(call)
-        group, name = error_group(call.kernel), self.device.name
-        label = self._operators.model.measured_as(name, self._hardware[name])
+        group, label = error_group(call.kernel), self._operators.measured_as(self.device)
         errors = self._operators.errors_of(_LIKE[group], label, "log_errors", group=group)
         low_s, high_s = errors.ends(seconds)
         return seconds, max(low_s, least_kernel_s(self.device)), high_s

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cdmpp.analytic.intervals import UNSEEN, DeviceErrors, ErrorSamples, Evidence, LogErrors
-from cdmpp.analytic.operators.device import Hardware
+from cdmpp.analytic.operators.device import Hardware, hardware
 from cdmpp.analytic.operators.errors import judged_as
 from cdmpp.analytic.operators.model import (
     Context,
@@ -23,6 +23,8 @@ from cdmpp.analytic.operators.model import (
 )
 from cdmpp.analytic.operators.operators import Operators
 from cdmpp.analytic.operators.tables import OperatorTable
+from cdmpp.devices.spec import DeviceSpec
+from cdmpp.errors import DeviceError
 from cdmpp.files.atomic import read_json
 from cdmpp.pretrained import PRETRAINED
 
@@ -182,6 +184,15 @@ class JudgedOperators:
 
     model: OperatorModel
     errors: Mapping[CardEntry, Mapping[str, Mapping[Which, LogErrors]]]
+
+    def measured_as(self, device: DeviceSpec) -> str:
+        """Returns the label of the fit that is this device, as `OperatorModel.measured_as`; its own
+        where the registry knows too little of it.
+        """
+        try:
+            return self.model.measured_as(device.name, hardware(device))
+        except DeviceError:
+            return device.name
 
     def errors_of(
         self, kind: str, device: str, entry: CardEntry, *, group: str | None = None

@@ -125,3 +125,10 @@ def test_analytic_kernels_carry_the_errors_of_their_validation() -> None:
             seconds, low_s, high_s = times.interval_s(call)
             assert least_kernel_s(times.device) <= low_s < seconds < high_s < 20 * seconds
             assert seconds == times.latency_s(call)
+
+
+def test_a_device_of_which_little_is_known_has_intervals_of_kernels_that_move() -> None:
+    """An H20's clock is not in the registry; its bandwidth is all that moving needs."""
+    call = KernelCall("relu", {"elements": 1e6})
+    seconds, low_s, high_s = KernelTimes(get_device("h20")).interval_s(call)
+    assert 0 < low_s <= seconds <= high_s
