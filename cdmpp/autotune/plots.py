@@ -56,16 +56,10 @@ def parallel_plot(rows: Sequence[TrialRow], names: Sequence[str]) -> str:
     """Returns one line a finished trial through its settings; the best fifth is coloured.
 
     Args:
-        names: of the settings, most important first; those that all finished trials have and
-            that vary are shown.
+        names: of the settings, most important first; the `varied_settings` are shown.
     """
     done = [row for row in rows if row.is_done]
-    shown = [
-        name
-        for name in names
-        if all(name in row.settings for row in done)
-        and len({row.settings[name] for row in done}) > 1
-    ][:_MOST_AXES]
+    shown = varied_settings(rows, names)[:_MOST_AXES]
     figure, axes = new_figure(11.4, 3.8)
     places = np.stack([_places([row.settings[name] for row in done])[0] for name in shown])
     order = np.argsort([row.values[0] for row in done])[::-1]
@@ -118,17 +112,15 @@ def front_plot(rows: Sequence[TrialRow], what: str) -> str:
     return svg_text(figure)
 
 
-def can_show_parallel(rows: Sequence[TrialRow], names: Sequence[str]) -> bool:
-    """Whether two settings vary among the finished trials."""
+def varied_settings(rows: Sequence[TrialRow], names: Sequence[str]) -> list[str]:
+    """Returns those of the settings that all finished trials have and that vary among them."""
     done = [row for row in rows if row.is_done]
-    varied = [
+    return [
         name
         for name in names
-        if done
-        and all(name in row.settings for row in done)
+        if all(name in row.settings for row in done)
         and len({row.settings[name] for row in done}) > 1
     ]
-    return len(varied) >= 2
 
 
 def _places(values: Sequence[Any]) -> tuple[np.ndarray[Any, Any], list[tuple[float, str]]]:

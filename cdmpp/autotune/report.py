@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cdmpp.autotune.plots import (
-    can_show_parallel,
     front_plot,
     history_plot,
     importance_plot,
     parallel_plot,
+    varied_settings,
 )
 from cdmpp.autotune.trial_rows import TrialRow, importances, trial_rows
 from cdmpp.errors import DataError
@@ -104,7 +104,7 @@ def _plots(study: optuna.Study, rows: Sequence[TrialRow], what: str) -> list[Sec
         plots.append((caption, front_plot(rows, what)))
     names = sorted(shares, key=lambda name: -shares[name])
     sections = [Section("Plots", plots=plots)] if plots else []
-    if can_show_parallel(rows, names):
+    if len(varied_settings(rows, names)) >= 2:
         caption = "Settings of the finished trials, the best fifth coloured."
         sections.append(Section("Settings", plots=[(caption, parallel_plot(rows, names))]))
     return sections

@@ -3,29 +3,23 @@
 Slots are queued as waiting trials. A worker takes one in a single step of the storage. When its
 worker dies the trial fails, and whoever sees a slot without a trial that is waiting, running or
 done queues it again, with the settings that were chosen; where they were not chosen to the end, the
-sampler of the slot chooses the same once more. Two may do that at once: the trial with
-the lower number counts, the other is marked as a duplicate when its turn comes, and not trained.
+sampler of the slot chooses the same once more. (Optuna's retry callback keeps half-chosen settings,
+which would give others, and loses a slot when the worker that calls it dies.) Two may do that at
+once: the trial with the lower number counts, the other is marked as a duplicate when its turn
+comes, and not trained.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import optuna
-from optuna.exceptions import UpdateFinishedTrialError
-from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, Trial, TrialState
 
-from cdmpp.autotune.leases import (
-    DIED,
-    DUPLICATE,
-    FAULT,
-    beat,
-    fail_abandoned,
-    mark_failed,
-)
+from cdmpp.autotune.leases import fail_abandoned
+from cdmpp.errors import CdmppError
 
 #: The slot of a trial, as an attribute of it.
 SLOT = "slot"
@@ -33,6 +27,20 @@ SLOT = "slot"
 CHOSEN = "model"
 #: Numbers of the trials of the same slot that did not end.
 RETRY_OF = "retry_of"
+#: Why a trial was not finished, as an attribute of it.
+REASON = "reason"
+#: What a trial that failed is, as an attribute of it: one of the next three.
+FAULT = "fault"
+#: Its worker died; it is done again, a limited number of times. Also where nobody could write it.
+DIED = "died"
+#: It was put back, because the time was up or somebody pressed Ctrl-C; it is done again.
+PUT_BACK = "put-back"
+#: Somebody else does the same trial.
+DUPLICATE = "duplicate"
+
+
+class DuplicateTrialError(CdmppError):
+    """A trial that somebody else does, or nobody is to do."""
 
 
 def fill_slots(study: optuna.Study, count: int, beginnings: Sequence[Mapping[str, Any]]) -> None:
@@ -44,15 +52,20 @@ def fill_slots(study: optuna.Study, count: int, beginnings: Sequence[Mapping[str
             study.enqueue_trial(settings, user_attrs={SLOT: slot})
 
 
-def recover(study: optuna.Study, *, most_deaths: int) -> None:
+def recover(
+    study: optuna.Study, *, most_deaths: int, lease_s: float, has_heartbeats: bool = False
+) -> None:
     """Queues the trials again whose worker died or that were put back."""
-    fail_abandoned(study)
-    for slot, trials in _by_slot(study.get_trials(deepcopy=False)).items():
+    fail_abandoned(study, lease_s, has_heartbeats=has_heartbeats)
+    by_slot: dict[int, list[FrozenTrial]] = defaultdict(list)
+    for trial in study.get_trials(deepcopy=False):
+        if SLOT in trial.user_attrs:
+            by_slot[trial.user_attrs[SLOT]].append(trial)
+    for slot, trials in by_slot.items():
         if any(_counts(trial) for trial in trials):
             continue
-        lost = [trial for trial in trials if trial.user_attrs.get(FAULT) != DUPLICATE]
-        deaths = sum(trial.user_attrs.get(FAULT) == DIED for trial in lost)
-        if deaths >= most_deaths:
+        lost = [trial for trial in trials if fault_of(trial) != DUPLICATE]
+        if sum(fault_of(trial) == DIED for trial in lost) >= most_deaths:
             continue
         last = lost[-1]
         chosen = last.params if CHOSEN in last.user_attrs else None
@@ -62,49 +75,29 @@ def recover(study: optuna.Study, *, most_deaths: int) -> None:
         )
 
 
-def take(
-    study: optuna.Study, lease_s: float, sampler_of: Callable[[int], BaseSampler]
-) -> Trial | None:
-    """Returns a trial that is now this worker's; None when none is waiting.
+def taken_slot(study: optuna.Study, trial: Trial) -> int:
+    """Returns the slot of a trial that was taken; of one that a user queued, its number.
 
-    Args:
-        sampler_of: slot -> what chooses the settings of its trials.
+    Raises:
+        DuplicateTrialError: it is not to be done.
     """
-    storage = study._storage
-    for waiting in study.get_trials(deepcopy=False, states=(TrialState.WAITING,)):
-        trial_id = waiting._trial_id
-        try:
-            # First the sign of life: a worker that dies between the two leaves nothing behind.
-            beat(storage, trial_id, lease_s)
-            if not storage.set_trial_state_values(trial_id, state=TrialState.RUNNING):
-                continue
-            slot = waiting.user_attrs.get(SLOT)
-            trials = study.get_trials(deepcopy=False)
-            same = [trial for trial in trials if trial.user_attrs.get(SLOT) == slot]
-            if any(_counts(trial) and trial.number < waiting.number for trial in same):
-                mark_failed(storage, trial_id, DUPLICATE, "another worker has the same trial")
-                continue
-        except UpdateFinishedTrialError:
-            continue
-        study.sampler = sampler_of(waiting.number if slot is None else slot)
-        return optuna.trial.Trial(study, trial_id)
-    return None
+    trials = study.get_trials(deepcopy=False)
+    slot = trial.user_attrs.get(SLOT)
+    if slot is None:
+        if "fixed_params" not in trials[trial.number].system_attrs:  # Optuna made it
+            raise DuplicateTrialError("another worker took the last waiting trial")
+        return trial.number
+    same = [other for other in trials[: trial.number] if other.user_attrs.get(SLOT) == slot]
+    if any(_counts(other) for other in same):
+        raise DuplicateTrialError("another worker has the same trial")
+    return int(slot)
 
 
-def is_anybody_at_work(study: optuna.Study) -> bool:
-    """Whether a trial is running or waiting."""
-    states = (TrialState.RUNNING, TrialState.WAITING)
-    return bool(study.get_trials(deepcopy=False, states=states))
+def fault_of(trial: FrozenTrial) -> str:
+    """Returns what a failed trial is; empty = it did not fail."""
+    return "" if _counts(trial) else str(trial.user_attrs.get(FAULT, DIED))
 
 
 def _counts(trial: FrozenTrial) -> bool:
     """Whether the trial is done or will be."""
     return trial.state != TrialState.FAIL
-
-
-def _by_slot(trials: Iterable[FrozenTrial]) -> dict[int, list[FrozenTrial]]:
-    found: dict[int, list[FrozenTrial]] = defaultdict(list)
-    for trial in trials:
-        if SLOT in trial.user_attrs:
-            found[trial.user_attrs[SLOT]].append(trial)
-    return found

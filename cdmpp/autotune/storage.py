@@ -23,13 +23,13 @@ def open_storage(place: str, *, lease_s: float) -> BaseStorage:
     """Returns the storage at a path of a journal file or a URL `postgresql://...`.
 
     A journal serves processes on one machine or a shared disk, PostgreSQL many machines. The
-    heart-beats of the database are switched on; a journal has none (see `leases`).
+    heartbeats of the database are switched on; a journal has none (see `leases`).
 
     Raises:
         UsageError: another URL, SQLite among them (it fails under several writers).
         DataError: the server does not answer, or the file cannot be written.
     """
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    optuna.logging.set_verbosity(optuna.logging.ERROR)  # it warns of trials that are put back
     if "://" not in place:
         path = Path(place)
         make_folder(path.parent, what="journal of the study")
@@ -51,7 +51,7 @@ def open_storage(place: str, *, lease_s: float) -> BaseStorage:
 
     try:
         with warnings.catch_warnings():
-            # Heart-beats are marked experimental.
+            # Heartbeats are marked experimental.
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             return RDBStorage(
                 url,

@@ -10,6 +10,8 @@ import numpy as np
 import optuna
 from optuna.trial import TrialState
 
+from cdmpp.autotune.slots import REASON, fault_of
+
 
 @dataclass(frozen=True)
 class TrialRow:
@@ -72,7 +74,7 @@ def trial_rows(study: optuna.Study) -> list[TrialRow]:
                 state=trial.state.name.lower(),
                 values=tuple(trial.values or ()),
                 settings=dict(trial.params),
-                reason=str(facts.get("reason", "")),
+                reason=str(facts.get(REASON, "its worker died" if fault_of(trial) else "")),
                 model=str(facts.get("model", "")),
                 mape=facts.get("mape"),
                 median_ape=facts.get("median_ape"),

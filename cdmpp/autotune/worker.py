@@ -9,9 +9,10 @@ from pathlib import Path
 
 import optuna
 from optuna.exceptions import UpdateFinishedTrialError
-from optuna.trial import FrozenTrial, Trial
+from optuna.storages import RDBStorage
+from optuna.trial import FrozenTrial, Trial, TrialState
 
-from cdmpp.autotune.leases import DIED, PUT_BACK, REASON, Lease, mark_failed
+from cdmpp.autotune.leases import Lease
 from cdmpp.autotune.objective import (
     Limits,
     Parts,
@@ -20,7 +21,16 @@ from cdmpp.autotune.objective import (
     run_trial,
 )
 from cdmpp.autotune.options import AutotuneOptions
-from cdmpp.autotune.slots import is_anybody_at_work, recover, take
+from cdmpp.autotune.slots import (
+    DIED,
+    DUPLICATE,
+    FAULT,
+    PUT_BACK,
+    REASON,
+    DuplicateTrialError,
+    recover,
+    taken_slot,
+)
 from cdmpp.autotune.storage import new_sampler, open_storage, open_study
 
 #: Told of every trial that this worker has ended.
@@ -45,45 +55,75 @@ def work(
     Raises:
         NotApplicableError: the kind cannot be used on the data.
     """
-    study = open_study(options, open_storage(str(place), lease_s=options.lease_s))
+    storage = open_storage(str(place), lease_s=options.lease_s)
+    study = open_study(options, storage)
+    has_heartbeats = isinstance(storage, RDBStorage)
     while time.monotonic() < deadline and (cpu_left_s := _cpu_left_s(study, options)) > 0:
-        recover(study, most_deaths=options.most_deaths)
-        trial = take(study, options.lease_s, lambda slot: new_sampler(options, slot))
-        if trial is not None:
-            _do(study, trial, options, parts, Limits(deadline, cpu_left_s))
-            if on_trial:
-                on_trial(study._storage.get_trial(trial._trial_id))
-        elif is_anybody_at_work(study):
+        recover(
+            study,
+            most_deaths=options.most_deaths,
+            lease_s=options.lease_s,
+            has_heartbeats=has_heartbeats,
+        )
+        states = {trial.state for trial in study.get_trials(deepcopy=False)}
+        if TrialState.WAITING in states:
+            _do_one(study, options, parts, Limits(deadline, cpu_left_s), on_trial)
+        elif TrialState.RUNNING in states:
             time.sleep(min(_LONGEST_NAP_S, options.lease_s / 3))
         else:
             return
 
 
-def _do(
-    study: optuna.Study, trial: Trial, options: AutotuneOptions, parts: Parts, limits: Limits
+def _do_one(
+    study: optuna.Study,
+    options: AutotuneOptions,
+    parts: Parts,
+    limits: Limits,
+    on_trial: OnTrial | None,
 ) -> None:
-    """Runs a trial and writes its end into the study, unless it is somebody else's by then."""
-    storage = study._storage
-    with Lease(storage, trial._trial_id, options.lease_s) as lease:
-        try:
+    """Takes a trial and runs it; its end is in the study, unless it is somebody else's by then."""
+    lease: Lease | None = None
+
+    def objective(trial: Trial) -> list[float]:
+        nonlocal lease
+        with Lease(trial, options.lease_s) as lease:
             try:
+                study.sampler = new_sampler(options, taken_slot(study, trial))
                 values = run_trial(trial, options, parts, limits, lease)
-            except TrialPrunedError as reason:
-                trial.set_user_attr(REASON, str(reason))
-                study.tell(trial, state=optuna.trial.TrialState.PRUNED, skip_if_finished=True)
-            except TrialPutBackError as reason:
-                if not lease.is_lost:
-                    mark_failed(storage, trial._trial_id, PUT_BACK, str(reason))
-            except KeyboardInterrupt:
-                mark_failed(storage, trial._trial_id, PUT_BACK, "interrupted")
+            except TrialPrunedError as error:
+                trial.set_user_attr(REASON, str(error))
+                raise optuna.TrialPruned from error
+            except (Exception, KeyboardInterrupt) as error:
+                for name, value in zip((FAULT, REASON), _fault(error), strict=True):
+                    trial.set_user_attr(name, value)
                 raise
-            except Exception as error:
-                mark_failed(storage, trial._trial_id, DIED, f"{type(error).__name__}: {error}")
-                raise
-            else:
-                study.tell(trial, values, skip_if_finished=True)
-        except UpdateFinishedTrialError:
-            return  # the lease was lost at the last moment
+        if lease.is_lost:
+            raise TrialPutBackError("another worker has the trial")
+        return values
+
+    def tell(_: optuna.Study, trial: FrozenTrial) -> None:
+        if on_trial and trial.user_attrs.get(FAULT) != DUPLICATE:
+            on_trial(trial)
+
+    try:
+        study.optimize(
+            objective, n_trials=1, catch=(TrialPutBackError, DuplicateTrialError), callbacks=[tell]
+        )
+    except (ValueError, UpdateFinishedTrialError):
+        # Optuna takes no end of a trial that somebody else has ended meanwhile.
+        if lease is None or not lease.is_lost:
+            raise
+
+
+def _fault(error: BaseException) -> tuple[str, str]:
+    """Returns what a trial is that an error has ended, and why."""
+    if isinstance(error, KeyboardInterrupt):
+        return PUT_BACK, "interrupted"
+    if isinstance(error, TrialPutBackError):
+        return PUT_BACK, str(error)
+    if isinstance(error, DuplicateTrialError):
+        return DUPLICATE, str(error)
+    return DIED, f"{type(error).__name__}: {error}"
 
 
 def _cpu_left_s(study: optuna.Study, options: AutotuneOptions) -> float:

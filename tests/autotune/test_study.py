@@ -21,7 +21,6 @@ from optuna.distributions import (
 from optuna.trial import TrialState
 
 from cdmpp.autotune import objective
-from cdmpp.autotune.leases import FAULT, PUT_BACK, REASON
 from cdmpp.autotune.objective import study_parts
 from cdmpp.autotune.options import (
     AutotuneOptions,
@@ -32,7 +31,7 @@ from cdmpp.autotune.options import (
 )
 from cdmpp.autotune.report import write_study_report
 from cdmpp.autotune.settings import recorded_values
-from cdmpp.autotune.slots import SLOT
+from cdmpp.autotune.slots import FAULT, PUT_BACK, REASON, SLOT
 from cdmpp.autotune.study import Source, best_trial, run_study, winner_options, write_preset
 from cdmpp.autotune.trial_rows import front, importances, trial_rows
 from cdmpp.autotune.worker import work

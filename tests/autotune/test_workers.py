@@ -20,16 +20,34 @@ import pytest
 from optuna.storages import RDBStorage
 from optuna.trial import TrialState
 
-from cdmpp.autotune.leases import DIED, DUPLICATE, FAULT, PUT_BACK
-from cdmpp.autotune.slots import CHOSEN, RETRY_OF, SLOT, fill_slots, recover, take
+from cdmpp.autotune import worker
+from cdmpp.autotune.leases import Lease
+from cdmpp.autotune.objective import Parts
+from cdmpp.autotune.slots import (
+    CHOSEN,
+    DIED,
+    DUPLICATE,
+    FAULT,
+    PUT_BACK,
+    RETRY_OF,
+    SLOT,
+    DuplicateTrialError,
+    fault_of,
+    fill_slots,
+    recover,
+    taken_slot,
+)
 from cdmpp.autotune.storage import new_sampler, open_storage, open_study
 from cdmpp.autotune.study import first_settings
+from cdmpp.autotune.trial_rows import trial_rows
 from cdmpp.errors import DataError
+from cdmpp.testing.synthetic import make_samples
 from tests.autotune.postgres import running_server
 from tests.autotune.study_child import BEGUN, OPTIONS, TRIALS
 from tests.paths import ROOT
 
 REPOSITORY = ROOT
+PARTS = Parts(make_samples(2, 2), make_samples(2, 2))
 CHILD = Path(__file__).with_name("study_child.py")
 
 
@@ -70,7 +88,7 @@ def test_a_killed_worker_loses_nothing_and_doubles_nothing(kind, tmp_path):
     done = [trial for trial in trials if trial.state == TrialState.COMPLETE]
     assert sorted(trial.user_attrs[SLOT] for trial in done) == list(range(TRIALS))
     failed = [trial for trial in trials if trial.state == TrialState.FAIL]
-    assert [trial.user_attrs[FAULT] for trial in failed] == [DIED]
+    assert [fault_of(trial) for trial in failed] == [DIED]
     retried = next(trial for trial in done if RETRY_OF in trial.user_attrs)
     assert retried.user_attrs[RETRY_OF] == [failed[0].number]
     assert retried.params == failed[0].params
@@ -95,18 +113,42 @@ def study_at(folder, **changes):
     return open_study(options, open_storage(str(folder / "journal.log"), lease_s=0.1))
 
 
-def take_one(study):
-    return take(study, 0.1, lambda slot: new_sampler(OPTIONS, slot))
+def take_one(study, options=OPTIONS, lease_s=0.1):
+    """Returns a trial as a worker has it that takes it and then is silent."""
+    trial = study.ask()
+    with Lease(trial, lease_s):
+        study.sampler = new_sampler(options, taken_slot(study, trial))
+    return trial
+
+
+def requeue(study):
+    recover(study, most_deaths=2, lease_s=0.1)
+
+
+def states(study):
+    return [trial.state for trial in study.get_trials()]
 
 
 def test_a_trial_that_kills_its_workers_is_given_up(tmp_path):
     study = study_at(tmp_path)
     fill_slots(study, 1, [{}])
     for _ in range(2):
-        assert take_one(study) is not None
+        take_one(study)
         time.sleep(0.15)
-        recover(study, most_deaths=2)
-    assert take_one(study) is None
+        requeue(study)
+    assert states(study) == [TrialState.FAIL] * 2
+    assert {row.reason for row in trial_rows(study)} == {"its worker died"}
+
+
+def test_a_worker_that_died_before_its_first_sign_of_life_is_missed_too(tmp_path):
+    study = study_at(tmp_path)
+    fill_slots(study, 1, [{}])
+    study.ask()
+    requeue(study)
+    assert states(study) == [TrialState.RUNNING]
+    time.sleep(0.15)
+    requeue(study)
+    assert states(study) == [TrialState.FAIL, TrialState.WAITING]
 
 
 def draw(trial, names="abc"):
@@ -123,15 +165,14 @@ def test_a_slot_whose_worker_died_has_the_same_settings(tmp_path, sampler, chose
         study = study_at(folder, sampler=sampler)
         fill_slots(study, 2, [{}])
         found = {}
-        while (
-            trial := take(study, 0.1, lambda slot: new_sampler(options, slot))
-        ) is not None:  # fmt: skip
+        while TrialState.WAITING in states(study):
+            trial = take_one(study, options)
             if len(study.get_trials()) == 2 and trial.number == 0 and names is not None:
                 draw(trial, names)
                 if names == "abc":
                     trial.set_user_attr(CHOSEN, "gbdt")
                 time.sleep(0.15)
-                recover(study, most_deaths=2)
+                requeue(study)
                 continue
             slot = study.get_trials()[trial.number].user_attrs[SLOT]
             found[slot] = draw(trial)
@@ -146,9 +187,9 @@ def test_a_slot_whose_worker_died_has_the_same_settings(tmp_path, sampler, chose
 def test_a_live_lease_is_left_alone(tmp_path):
     study = study_at(tmp_path)
     fill_slots(study, 1, [{}])
-    assert take(study, 60.0, lambda slot: new_sampler(OPTIONS, slot)) is not None
-    recover(study, most_deaths=2)
-    assert [trial.state for trial in study.get_trials()] == [TrialState.RUNNING]
+    take_one(study, lease_s=60.0)
+    requeue(study)
+    assert states(study) == [TrialState.RUNNING]
 
 
 def test_a_lease_of_a_clock_that_was_ahead_is_none(tmp_path, monkeypatch):
@@ -158,9 +199,9 @@ def test_a_lease_of_a_clock_that_was_ahead_is_none(tmp_path, monkeypatch):
     now = time.time()
     with monkeypatch.context() as patch:
         patch.setattr("cdmpp.autotune.leases.time", SimpleNamespace(time=lambda: now + 864_000.0))
-        assert take(study, 60.0, lambda slot: new_sampler(OPTIONS, slot)) is not None
-    recover(study, most_deaths=2)
-    assert [trial.state for trial in study.get_trials()] == [TrialState.FAIL, TrialState.WAITING]
+        take_one(study, lease_s=60.0)
+    requeue(study)
+    assert states(study) == [TrialState.FAIL, TrialState.WAITING]
 
 
 @pytest.mark.slow
@@ -192,13 +233,41 @@ def test_workers_end_with_the_command(number, tmp_path):
     assert (PUT_BACK in put_back) == (number == signal.SIGINT)
 
 
-def test_a_slot_that_was_queued_twice_is_done_once(tmp_path):
+def test_a_slot_that_was_queued_twice_is_done_once(tmp_path, monkeypatch):
     study = study_at(tmp_path)
     for _ in range(2):
         study.enqueue_trial({}, user_attrs={SLOT: 0})
-    assert take_one(study).number == 0
-    assert take_one(study) is None
+    monkeypatch.setattr(worker, "run_trial", lambda *_: [1.0])
+    told = []
+    worker.work(OPTIONS, tmp_path / "journal.log", PARTS, on_trial=told.append)
+    assert [trial.number for trial in told] == [0]
     assert study.get_trials()[1].user_attrs[FAULT] == DUPLICATE
+
+
+def test_only_trials_that_somebody_queued_are_done(tmp_path):
+    """Optuna makes one for the worker that comes second to the last waiting one."""
+    study = study_at(tmp_path)
+    study.enqueue_trial({"x": 1.0})
+    assert taken_slot(study, study.ask()) == 0
+    with pytest.raises(DuplicateTrialError, match="last waiting trial"):
+        taken_slot(study, study.ask())
+
+
+def test_the_result_of_a_lost_trial_is_dropped(tmp_path, monkeypatch):
+    study = study_at(tmp_path)
+    fill_slots(study, 1, [{}])
+    begun = []
+
+    def sleeper(trial, *_):
+        begun.append(trial.number)
+        if trial.number == 0:
+            study.tell(0, state=TrialState.FAIL)  # another worker thinks that this one is dead
+        return [float(trial.number)]
+
+    monkeypatch.setattr(worker, "run_trial", sleeper)
+    worker.work(OPTIONS, tmp_path / "journal.log", PARTS)
+    assert begun == [0, 1]
+    assert [trial.values for trial in study.get_trials()] == [None, [1.0]]
 
 
 def test_slots_are_filled_once(tmp_path):
