@@ -50,7 +50,7 @@ PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive \
 	$(BIN)/python -m pytest -n $(TEST_JOBS) --dist loadfile --no-loadscope-reorder
 
 test: $(STAMP) ## run all tests, TEST_JOBS at a time (default: the cores; 9 minutes on two)
-	$(BIN)/python -c "from tvm_helper.native import native_library; native_library()"
+	$(BIN)/python -c "from cdmpp.programs.native import native_library; native_library()"
 	$(PYTEST) $(TEST_ARGS)
 
 check: lint ## ruff, mypy and the quick tests: no TVM, no training (2 minutes)

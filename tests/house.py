@@ -15,10 +15,12 @@ PACKAGES = ("cdmpp", "tvm_helper")
 #: Lowest first: a module imports from its own line or from lines above it.
 LAYERS = (
     "errors records config metrics conformal extras machine text files processes timing pretrained",
-    "devices features",
+    "devices programs",
     "datasets",
-    "nn analytic",
-    "models networks replay profiling",
+    "analytic",
+    "models",
+    "networks replay profiling",
+    "calibration",
     "training",
     "report testing",
     "compare",

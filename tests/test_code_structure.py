@@ -25,4 +25,4 @@ def test_lines_are_those_of_the_files() -> None:
         for name, path in house.modules().items()
         if name.split(".")[0] == "cdmpp" and len(path.relative_to(house.ROOT).parts) == 2
     )
-    assert counts["tvm_helper/native"] > 5000
+    assert counts["cdmpp/programs"] > 5000

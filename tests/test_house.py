@@ -12,7 +12,7 @@ from tests.paths import ROOT
 
 #: What reads records, featurises them and serves the old Ansor needs no TVM of today.
 WITHOUT_TVM = (
-    "tvm_helper.records", "tvm_helper.native", "tvm_helper.featurise",
+    "cdmpp.programs",
     "tvm_helper.cost_model.ansor", "tvm_helper.legacy", "tvm_helper.predict.records",
     "tvm_helper.replay.record_costs", "tvm_helper.serve.rows",
 )  # fmt: skip

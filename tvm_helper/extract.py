@@ -26,8 +26,8 @@ from cdmpp.datasets.metaschedule.older import module_format
 from cdmpp.datasets.tenset.folder import default_dataset_dir, find_device_files, find_devices
 from cdmpp.errors import UsageError
 from cdmpp.files.atomic import replaced_folder, write_atomic
+from cdmpp.programs.featurise import featurise_records
 from cdmpp.training.machine_code.cold_memory import FILE_NAME as IN_NETWORK
-from tvm_helper.featurise import featurise_records
 from tvm_helper.legacy.environment import find_environment
 from tvm_helper.legacy.fallback import featurise_with_ansor
 from tvm_helper.legacy.featurise import featurise_autotvm
@@ -214,7 +214,7 @@ def _extract_database(
             device=device, target=target, jobs=jobs, on_progress=on_progress,
         )  # fmt: skip
     else:
-        from tvm_helper.programs.metaschedule import import_database  # needs TVM, the others do not
+        from tvm_helper.tasks.metaschedule import import_database  # needs TVM, the others do not
 
         report = import_database(
             place, out_dir, device=device, target=target, jobs=jobs, on_progress=on_progress

@@ -17,19 +17,19 @@ from numpy.typing import NDArray
 from cdmpp.datasets.tenset.record_line import parse_record
 from cdmpp.datasets.tenset.task_index import TaskIndex, load_tasks
 from cdmpp.errors import CdmppError, DataError
-from cdmpp.features.program.loop_tree import Loop, LoopTree, Node, Store, stores_with_path
-from cdmpp.features.program.operations import op_counts
-from cdmpp.features.schema import (
+from cdmpp.files.json_text import parse_json
+from cdmpp.programs.ansor.dag import Dag, parse_dag
+from cdmpp.programs.ansor.lower import lower_record
+from cdmpp.programs.featurise import is_gpu_kind, rejection
+from cdmpp.programs.leaves.tree import compact_ast
+from cdmpp.programs.loops.loop_tree import Loop, LoopTree, Node, Store, stores_with_path
+from cdmpp.programs.loops.operations import op_counts
+from cdmpp.programs.schema import (
     ACCESS_COLUMNS,
     COMPUTE_COLUMNS,
     INTENSITY_COLUMNS,
     SCOPE_COLUMNS,
 )
-from cdmpp.features.tree import compact_ast
-from cdmpp.files.json_text import parse_json
-from tvm_helper.featurise import is_gpu_kind, rejection
-from tvm_helper.records.dag import Dag, parse_dag
-from tvm_helper.records.lower import lower_record
 
 #: Counters in the order in which they are printed.
 COUNTS = (

@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 from cdmpp.analytic.conv.shapes import ConvShapes
 from cdmpp.analytic.embedding.shapes import EmbeddingShape, default_rows_per_block
 from cdmpp.datasets.samples import ProgramArrays
-from cdmpp.features.added_columns import LEAF_EXTRA_COUNT, LEAF_EXTRA_NAMES
-from cdmpp.features.schema import ACCESS_SLOT_COUNT, LEAF_FEATURE_NAMES
+from cdmpp.programs.added_columns import LEAF_EXTRA_COUNT, LEAF_EXTRA_NAMES
+from cdmpp.programs.schema import ACCESS_SLOT_COUNT, LEAF_FEATURE_NAMES
 
 FloatArray = NDArray[np.float64]
 #: Why a program is not one of the two: `other` = neither a sum of products of two buffers nor a

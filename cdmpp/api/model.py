@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from cdmpp.training.estimates import TrainedModel
     from cdmpp.training.run_folder import ModelCard
     from tvm_helper.predict.predictor import Predictor
-    from tvm_helper.programs.program_file import NamedProgram
     from tvm_helper.replay.ways import NetworkAnswer, NetworkQuestion, Way
+    from tvm_helper.tasks.program_file import NamedProgram
 
 
 def load(model: str | Path = PRETRAINED) -> Model:
@@ -208,7 +208,7 @@ class Model:
             DataError: the file or the tasks cannot be read, or no record can be predicted.
             DeviceError: a device is not known.
         """
-        from cdmpp.training.asked_device import asked_devices
+        from cdmpp.training.requested_device import asked_devices
         from tvm_helper.predict.records import predict_records
 
         trained = self.trained(machine_code=machine_code)
@@ -237,8 +237,8 @@ class Model:
         """
         import numpy as np
 
-        from cdmpp.training.asked_device import asked_devices
-        from cdmpp.training.transfer import on_device
+        from cdmpp.calibration.transfer import on_device
+        from cdmpp.training.requested_device import asked_devices
         from tvm_helper.predict.answers import estimated_samples
 
         trained = self.trained()
@@ -371,7 +371,7 @@ class Model:
         return read_code(self._without_code, self.folder)
 
     def _predictor(self, device: Device | Sequence[Device] | None, machine_code: bool) -> Predictor:
-        from cdmpp.training.asked_device import asked_devices
+        from cdmpp.training.requested_device import asked_devices
         from tvm_helper.predict.predictor import Predictor
 
         trained = self.trained(machine_code=machine_code)

@@ -11,7 +11,7 @@ from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError, UsageError
 
 if TYPE_CHECKING:
-    from tvm_helper.programs.program_file import NamedProgram
+    from tvm_helper.tasks.program_file import NamedProgram
 
 #: A label, hardware as it is, or a device file (a text that ends in .yaml or .yml is its path).
 Device = str | Path | DeviceSpec
@@ -95,7 +95,7 @@ def named_programs(source: Source) -> list[NamedProgram]:
     Raises:
         DataError: it cannot be read, or has none.
     """
-    from tvm_helper.programs.program_file import programs_of, read_programs
+    from tvm_helper.tasks.program_file import programs_of, read_programs
 
     if is_script(source):
         from tvm_helper.serve.script import read_script

@@ -13,8 +13,8 @@ from cdmpp.errors import UsageError
 
 if TYPE_CHECKING:
     from cdmpp.datasets.samples import Samples
-    from cdmpp.nn.loop.progress import RunProgress
-    from cdmpp.nn.options import DeviceType
+    from cdmpp.models.loop.progress import RunProgress
+    from cdmpp.models.nets.options import DeviceType
     from cdmpp.training.options import SplitKind, TrainOptions
     from cdmpp.training.run import RunResult
     from cdmpp.training.unmeasured import Unmeasured
@@ -126,7 +126,7 @@ def train_in_folder(
     Raises:
         CdmppError: as `train`.
     """
-    from cdmpp.nn.loop.distributed import first_then_others, is_first, process_group
+    from cdmpp.models.loop.distributed import first_then_others, is_first, process_group
     from cdmpp.pretrained import find_pretrained
     from cdmpp.report.run_report import write_run_report
     from cdmpp.training.finetune.start import start_from

@@ -20,8 +20,8 @@ from cdmpp.datasets.samples import Samples
 from cdmpp.errors import CdmppError, NotApplicableError, NotFiniteError
 from cdmpp.metrics import spearman_by_task
 from cdmpp.models.base import CostModel
+from cdmpp.models.loop.progress import TrainProgress
 from cdmpp.models.parts.labels import least_mape_factor
-from cdmpp.nn.loop.progress import TrainProgress
 from cdmpp.training.options import TrainOptions
 from cdmpp.training.run import new_model, split_samples
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from optuna.trial import Trial
 
 from cdmpp.config import from_dict
-from cdmpp.features.added_columns import EXTRA_BLOCKS
+from cdmpp.programs.added_columns import EXTRA_BLOCKS
 from cdmpp.training.options import TrainOptions
 
 Group = Literal[

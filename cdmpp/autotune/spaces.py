@@ -13,7 +13,7 @@ from typing import Any
 
 from cdmpp.autotune.settings import Group, Part, Setting, SettingCondition
 from cdmpp.errors import UsageError
-from cdmpp.features.added_columns import EXTRA_BLOCKS
+from cdmpp.programs.added_columns import EXTRA_BLOCKS
 
 
 def space_of(

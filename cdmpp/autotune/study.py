@@ -32,7 +32,7 @@ from cdmpp.autotune.worker import OnTrial, work
 from cdmpp.datasets.samples import Samples
 from cdmpp.errors import CdmppError, DataError
 from cdmpp.files.atomic import write_text
-from cdmpp.nn.loop.one_thread import one_thread_each
+from cdmpp.models.loop.one_thread import one_thread_each
 from cdmpp.processes.pool import end_with_parent
 
 #: Workers that are started again in place of killed ones, for each worker.

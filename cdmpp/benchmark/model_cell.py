@@ -14,6 +14,12 @@ from numpy.typing import NDArray
 
 from cdmpp.benchmark.noise_floor import NOISE_FLOOR, noise_metrics
 from cdmpp.benchmark.plan import ORACLE_LINE, RANDOM_LINE, SuiteCell
+from cdmpp.calibration.intervals import (
+    INTERVAL_METRICS,
+    LatencyCalibration,
+    add_interval_metrics,
+    calibrate,
+)
 from cdmpp.datasets.judge import (
     errors_by_unit,
     judge_everywhere,
@@ -30,12 +36,6 @@ from cdmpp.metrics import mean_metrics
 from cdmpp.models.base import CostModel
 from cdmpp.training.run import new_model
 from cdmpp.training.run_folder import part_sizes, write_predictions
-from cdmpp.training.uncertainty.calibration import (
-    INTERVAL_METRICS,
-    LatencyCalibration,
-    add_interval_metrics,
-    calibrate,
-)
 
 FloatArray = NDArray[np.float64]
 

@@ -21,7 +21,7 @@ from cdmpp.benchmark.options import (
     own_options,
 )
 from cdmpp.datasets.samples import Samples
-from cdmpp.nn.options import identity
+from cdmpp.models.nets.options import identity
 from cdmpp.training.options import TrainOptions
 
 ORACLE_LINE = "oracle-task-median"

@@ -25,7 +25,7 @@ from cdmpp.benchmark.plan import SuiteCell
 from cdmpp.benchmark.run_cell import run_cell
 from cdmpp.datasets.samples import Samples
 from cdmpp.errors import CdmppError, NotApplicableError, UsageError
-from cdmpp.nn.loop.one_thread import one_thread_each
+from cdmpp.models.loop.one_thread import one_thread_each
 from cdmpp.report.stamp import PROGRAMS, stamp
 from cdmpp.timing.stats import timer
 

@@ -26,8 +26,8 @@ from cdmpp.datasets.extraction.extracted import read_manifest, read_table
 from cdmpp.datasets.samples import ProgramArrays, Samples
 from cdmpp.devices.registry import check_known, resolve_devices
 from cdmpp.errors import DataError
-from cdmpp.features.compact_ast import LEAF_FEATURE_COUNT
 from cdmpp.files.atomic import make_folder, remove_abandoned, write_json
+from cdmpp.programs.compact_ast import LEAF_FEATURE_COUNT
 
 #: Version of the layout of the cache folder.
 _CACHE_VERSION = 2

@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 
 from cdmpp.datasets.extraction.extracted import read_manifest, read_shard
 from cdmpp.errors import DataError, UsageError
-from cdmpp.features.compact_ast import LEAF_FEATURE_COUNT
 from cdmpp.files.atomic import make_folder, write_atomic, write_json
+from cdmpp.programs.compact_ast import LEAF_FEATURE_COUNT
 
 ExportFormat = Literal["cdmpp6"]
 #: Flop count of a task whose operations cannot be counted, as the original has it.

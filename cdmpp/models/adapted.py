@@ -13,8 +13,8 @@ from cdmpp.datasets.samples import Samples
 from cdmpp.errors import UsageError
 from cdmpp.files.atomic import make_folder
 from cdmpp.models.base import CostModel
+from cdmpp.models.loop.progress import OnTrain
 from cdmpp.models.parts.checks import state_value
-from cdmpp.nn.loop.progress import OnTrain
 
 FloatArray = NDArray[np.float64]
 

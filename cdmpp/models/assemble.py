@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from cdmpp.datasets.samples import ProgramArrays, Samples
 from cdmpp.devices.spec import DeviceSpec
-from cdmpp.features.compact_ast import (
+from cdmpp.programs.compact_ast import (
     LEAF_EXTRA_SCHEMA_VERSION,
     LEAF_FEATURE_COUNT,
     LEAF_SCHEMA_VERSION,

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cdmpp.datasets.samples import Samples
-from cdmpp.nn.loop.progress import OnTrain
+from cdmpp.models.loop.progress import OnTrain
 
 
 class CostModel(ABC):

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from cdmpp.datasets.samples import Samples
 from cdmpp.models.base import CostModel
+from cdmpp.models.loop.progress import OnTrain
 from cdmpp.models.parts.checks import check_schema, check_trainable, state_value
-from cdmpp.nn.loop.progress import OnTrain
 
 
 class ConstantCostModel(CostModel):

@@ -16,13 +16,13 @@ from cdmpp.devices.spec import DeviceSpec
 from cdmpp.files.atomic import make_folder
 from cdmpp.metrics import Judged, spearman_by_task
 from cdmpp.models.base import CostModel
+from cdmpp.models.baselines.segment_mlp import SegmentMlpCostModel
 from cdmpp.models.gbdt import GbdtCostModel
+from cdmpp.models.loop.progress import OnTrain
 from cdmpp.models.options import EnsembleOptions
 from cdmpp.models.parts.checks import state_value
 from cdmpp.models.parts.labels import least_mape_factor
-from cdmpp.models.peers.segment_mlp import SegmentMlpCostModel
 from cdmpp.models.transformer import TransformerCostModel
-from cdmpp.nn.loop.progress import OnTrain
 
 FloatArray = NDArray[np.float64]
 

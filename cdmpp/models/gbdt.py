@@ -15,14 +15,14 @@ from cdmpp.devices.vector import device_vector
 from cdmpp.errors import UsageError
 from cdmpp.files.boosted_trees import grow_trees, load_booster, save_booster, tree_rows
 from cdmpp.models.base import CostModel
+from cdmpp.models.loop.progress import OnTrain
+from cdmpp.models.nets.options import is_base, is_feature
 from cdmpp.models.options import GbdtObjective, GbdtOptions
 from cdmpp.models.parts.checks import check_schema, check_trainable, state_value
 from cdmpp.models.parts.labels import LogLabels, ScoreLabels, labels_from_json
 from cdmpp.models.parts.pooling import leaf_matrix, leaf_rows, pooled_features
 from cdmpp.models.parts.prior import Prior, fit_prior
 from cdmpp.models.parts.ranking import best_over_latency, log_rates, task_device_groups
-from cdmpp.nn.loop.progress import OnTrain
-from cdmpp.nn.options import is_base, is_feature
 
 _FILE_NAME = "trees.ubj.xz"
 _CHUNK_PROGRAMS = 20_000

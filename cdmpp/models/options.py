@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from cdmpp.analytic.prior import PriorModelName
-from cdmpp.nn.options import (
+from cdmpp.models.nets.options import (
     ADDED_LATER,
     LoopOptions,
     LossOptions,

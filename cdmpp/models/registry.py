@@ -10,16 +10,16 @@ from cdmpp.models.base import CostModel
 
 #: kind -> (module, class). Everything else finds models through this table.
 MODEL_CLASSES = {
-    "cdmpp-paper": ("cdmpp.models.peers.cdmpp_paper", "CdmppPaperCostModel"),
+    "cdmpp-paper": ("cdmpp.models.baselines.cdmpp_paper", "CdmppPaperCostModel"),
     "constant": ("cdmpp.models.constant", "ConstantCostModel"),
     "ensemble": ("cdmpp.models.ensemble", "EnsembleCostModel"),
     "gbdt": ("cdmpp.models.gbdt", "GbdtCostModel"),
     "gbdt-rank": ("cdmpp.models.gbdt", "GbdtRankCostModel"),
-    "recursive-lstm": ("cdmpp.models.peers.recursive_lstm", "RecursiveLstmCostModel"),
+    "recursive-lstm": ("cdmpp.models.baselines.recursive_lstm", "RecursiveLstmCostModel"),
     "roofline": ("cdmpp.models.roofline", "RooflineCostModel"),
-    "segment-mlp": ("cdmpp.models.peers.segment_mlp", "SegmentMlpCostModel"),
-    "tlp": ("cdmpp.models.peers.tlp", "TlpCostModel"),
-    "tlp-rank": ("cdmpp.models.peers.tlp", "TlpRankCostModel"),
+    "segment-mlp": ("cdmpp.models.baselines.segment_mlp", "SegmentMlpCostModel"),
+    "tlp": ("cdmpp.models.baselines.tlp", "TlpCostModel"),
+    "tlp-rank": ("cdmpp.models.baselines.tlp", "TlpRankCostModel"),
     "transformer": ("cdmpp.models.transformer", "TransformerCostModel"),
 }
 

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from cdmpp.analytic.roofline.programs import leaf_work, roofline_s
 from cdmpp.datasets.samples import Samples
 from cdmpp.models.base import CostModel
+from cdmpp.models.loop.progress import OnTrain
 from cdmpp.models.parts.checks import check_schema, check_trainable, state_value
-from cdmpp.nn.loop.progress import OnTrain
 
 #: No program takes less; keeps the logarithm of an empty program finite.
 _LEAST_S = 1e-9

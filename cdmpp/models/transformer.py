@@ -19,16 +19,16 @@ from cdmpp.devices.vector import device_vector
 from cdmpp.errors import UsageError
 from cdmpp.files.torch_weights import load_weights, save_weights
 from cdmpp.models.base import CostModel
+from cdmpp.models.loop.loop import train_loop
+from cdmpp.models.loop.progress import OnTrain
+from cdmpp.models.nets.latency_net import LatencyEnsemble, LatencyNet
+from cdmpp.models.nets.options import LoopOptions, identity
 from cdmpp.models.options import TransformerOptions
 from cdmpp.models.parts.checks import check_schema, check_trainable, state_value
 from cdmpp.models.parts.latency_trainee import PREDICT_PROGRAMS, LatencyTrainee
 from cdmpp.models.parts.leaf_batches import SampleBatches, Statistics, samples_digest
 from cdmpp.models.parts.normalise import Normalisation
 from cdmpp.models.parts.prior import Prior, fit_prior
-from cdmpp.nn.latency_net import LatencyEnsemble, LatencyNet
-from cdmpp.nn.loop.loop import train_loop
-from cdmpp.nn.loop.progress import OnTrain
-from cdmpp.nn.options import LoopOptions, identity
 
 
 class TransformerCostModel(CostModel):

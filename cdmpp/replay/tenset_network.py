@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cdmpp.datasets.tenset.flops import flop_count
-from cdmpp.datasets.tenset.json_graph import JsonGraph
 from cdmpp.datasets.tenset.operator_name import operator_name
 from cdmpp.datasets.tenset.task_index import load_tasks
 from cdmpp.errors import DataError
+from cdmpp.programs.ansor.json_graph import JsonGraph
 from cdmpp.records import TensetTask
 from cdmpp.replay.graph import Operator, OperatorGraph
 

@@ -10,14 +10,14 @@ from typing import Any
 
 from cdmpp.devices.vector import DEVICE_VECTOR_SCHEMA_VERSION
 from cdmpp.errors import DataError
-from cdmpp.features.compact_ast import LEAF_EXTRA_SCHEMA_VERSION, LEAF_SCHEMA_VERSION
-from cdmpp.features.gpu_code.columns import GPU_CODE_SCHEMA_VERSION
-from cdmpp.features.machine_code.columns import MACHINE_CODE_SCHEMA_VERSION
 from cdmpp.files.atomic import make_folder, sha256_file, write_json, write_text
 from cdmpp.files.places import package_folder
 from cdmpp.machine import commit, is_changed, machine, versions
 from cdmpp.networks.dataset.rows import SCHEMA_VERSION
 from cdmpp.pretrained import DEFAULT, PRETRAINED
+from cdmpp.programs.compact_ast import LEAF_EXTRA_SCHEMA_VERSION, LEAF_SCHEMA_VERSION
+from cdmpp.programs.gpu_code.columns import GPU_CODE_SCHEMA_VERSION
+from cdmpp.programs.machine_code.columns import MACHINE_CODE_SCHEMA_VERSION
 from cdmpp.report.page import Page, page_html, page_markdown
 
 #: Versions of what models are given, by name.

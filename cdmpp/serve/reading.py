@@ -12,9 +12,9 @@ from typing import Any
 
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError, DeviceError, ServerError
-from cdmpp.features.compact_ast import CompactAst
 from cdmpp.models.assemble import AskedProgram
 from cdmpp.processes.worker import Answer, Worker
+from cdmpp.programs.compact_ast import CompactAst
 from cdmpp.serve.gate import FewAtATime
 from cdmpp.serve.leaf_table import decode_asts
 

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from cdmpp.datasets.samples import Samples
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import ServerError, UsageError
-from cdmpp.features.compact_ast import CompactAst
 from cdmpp.models.base import CostModel
-from cdmpp.nn.loop.progress import OnTrain
+from cdmpp.models.loop.progress import OnTrain
+from cdmpp.programs.compact_ast import CompactAst
 from cdmpp.serve.client import Client
 from cdmpp.serve.leaf_table import encode_asts
 from cdmpp.training.estimates import TrainedModel

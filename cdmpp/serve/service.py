@@ -18,8 +18,8 @@ from cdmpp.serve.hot_models import HotModel, HotModels
 from cdmpp.serve.options import ServeOptions
 from cdmpp.serve.reading import ProgramReader, ReadProgram
 from cdmpp.serve.scoring import Scored, Scoring, is_too_large
-from cdmpp.training.asked_device import asked_devices
 from cdmpp.training.estimates import Estimates
+from cdmpp.training.requested_device import asked_devices
 
 #: A program, what a model says of a batch (None = nothing), its place there -> the row.
 RowOf = Callable[[ReadProgram, Estimates | None, int], dict[str, Any]]

@@ -6,7 +6,7 @@ import numpy as np
 
 from cdmpp.datasets.samples import ProgramArrays, Samples
 from cdmpp.devices.spec import DeviceSpec
-from cdmpp.features.schema import LEAF_FEATURE_NAMES
+from cdmpp.programs.schema import LEAF_FEATURE_NAMES
 from cdmpp.records import canonical_json
 
 FLOAT_ADD = LEAF_FEATURE_NAMES.index("float_addsub")

@@ -9,17 +9,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cdmpp.analytic.roofline.floor import sample_floor_s
+from cdmpp.calibration.ood import NearTask, TrainingTasks
+from cdmpp.calibration.transfer import on_device, relation
 from cdmpp.datasets.samples import Samples
 from cdmpp.devices.registry import as_described_now
 from cdmpp.devices.spec import DeviceSpec, family
 from cdmpp.errors import UsageError
-from cdmpp.features.code_layout import CodeKind
 from cdmpp.models.base import CostModel
 from cdmpp.models.parts.checks import check_schema
+from cdmpp.programs.code_layout import CodeKind
 from cdmpp.training.machine_code.model import CodeModel, CodeRows
 from cdmpp.training.run_folder import ModelCard, load_model
-from cdmpp.training.transfer import on_device, relation
-from cdmpp.training.uncertainty.strangers import NearTask, TrainingTasks
 
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
@@ -109,7 +109,7 @@ class TrainedModel:
         Args:
             samples: N programs.
             found: what `estimate` says of them.
-            code: float32 [N, columns], see `cdmpp.features.code_layout`; NaN where it is not
+            code: float32 [N, columns], see `cdmpp.programs.code_layout`; NaN where it is not
                 known, or the device is none that was trained for: these estimates stay.
             kind: of the devices whose code it is.
             are_fastest: whether each is the fastest of many measured programs of its task.

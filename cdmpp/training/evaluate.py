@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from cdmpp.calibration.intervals import add_interval_metrics
 from cdmpp.datasets.judge import judge
 from cdmpp.datasets.samples import Samples
 from cdmpp.training.estimates import TrainedModel
 from cdmpp.training.run_folder import task_digests
-from cdmpp.training.uncertainty.calibration import add_interval_metrics
 
 
 def evaluate(trained: TrainedModel, samples: Samples) -> dict[str, Any]:

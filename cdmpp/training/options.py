@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from cdmpp.config import dump_text
+from cdmpp.models.nets.options import CdmppPaperOptions, DeviceType
 from cdmpp.models.options import (
     EnsembleOptions,
     GbdtOptions,
@@ -17,7 +18,6 @@ from cdmpp.models.options import (
     TlpOptions,
     TransformerOptions,
 )
-from cdmpp.nn.options import CdmppPaperOptions, DeviceType
 
 SplitKind = Literal["task", "network", "record"]
 

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cdmpp.calibration.intervals import add_interval_metrics
+from cdmpp.calibration.ood import TrainingTasks
 from cdmpp.config import dump_text
 from cdmpp.datasets.judge import judge_in_detail, oracle_task_median
 from cdmpp.datasets.samples import Samples
@@ -18,8 +20,8 @@ from cdmpp.datasets.splits import Split, split
 from cdmpp.errors import UsageError
 from cdmpp.files.atomic import check_folder, make_folder, write_json, write_text
 from cdmpp.models.base import CostModel
+from cdmpp.models.loop.progress import OnTrain, RunProgress, TrainProgress
 from cdmpp.models.registry import model_class
-from cdmpp.nn.loop.progress import OnTrain, RunProgress, TrainProgress
 from cdmpp.timing.stats import timer
 from cdmpp.training.estimates import TrainedModel
 from cdmpp.training.options import TrainOptions
@@ -31,8 +33,6 @@ from cdmpp.training.run_folder import (
     split_facts,
     write_predictions,
 )
-from cdmpp.training.uncertainty.calibration import add_interval_metrics
-from cdmpp.training.uncertainty.strangers import TrainingTasks
 
 ORACLE = "oracle"
 #: Files that a run begins anew; config.yaml says that they are a run's.

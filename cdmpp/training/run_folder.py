@@ -13,6 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cdmpp.calibration.intervals import LatencyCalibration, calibrate
+from cdmpp.calibration.ood import TrainingTasks
+from cdmpp.calibration.transfer import Transfer, fit_transfer
 from cdmpp.datasets.samples import Samples
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.devices.vector import DEVICE_VECTOR_SCHEMA_VERSION
@@ -22,9 +25,6 @@ from cdmpp.machine import versions
 from cdmpp.models.base import CostModel
 from cdmpp.models.registry import saved_model_class
 from cdmpp.training.machine_code.model import FOLDERS as MACHINE_CODE_FOLDERS
-from cdmpp.training.transfer import Transfer, fit_transfer
-from cdmpp.training.uncertainty.calibration import LatencyCalibration, calibrate
-from cdmpp.training.uncertainty.strangers import TrainingTasks
 
 MODEL_FORMAT = 1
 _HINT = "give a run folder that `cdmpp train` has finished, or train one with `cdmpp train`"

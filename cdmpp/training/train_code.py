@@ -14,7 +14,7 @@ from cdmpp.datasets.cache import load_samples
 from cdmpp.datasets.extraction.machine_code import MachineCode, read_machine_code
 from cdmpp.datasets.samples import Samples
 from cdmpp.errors import DataError, UsageError
-from cdmpp.features.code_layout import CodeKind
+from cdmpp.programs.code_layout import CodeKind
 from cdmpp.training.estimates import TrainedModel, load_trained
 from cdmpp.training.machine_code.cold_memory import (
     KernelInNetwork,

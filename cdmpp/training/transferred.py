@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cdmpp.calibration.intervals import interval_metrics
+from cdmpp.calibration.transfer import on_device
 from cdmpp.datasets.samples import Samples
 from cdmpp.datasets.selection import of_devices, times_on
 from cdmpp.devices.spec import DeviceSpec
@@ -18,8 +20,6 @@ from cdmpp.metrics import absolute_percentage_error
 from cdmpp.models.parts.labels import least_mape_factor
 from cdmpp.training.estimates import Estimates, TrainedModel
 from cdmpp.training.run_folder import task_digests
-from cdmpp.training.transfer import on_device
-from cdmpp.training.uncertainty.calibration import interval_metrics
 
 FloatArray = NDArray[np.float64]
 

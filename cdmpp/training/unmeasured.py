@@ -12,6 +12,11 @@ import numpy as np
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from cdmpp.calibration.intervals import (
+    LatencyCalibration,
+    calibrate,
+    interval_metrics,
+)
 from cdmpp.datasets.find import next_step, record_folders
 from cdmpp.datasets.judge import judge_in_detail
 from cdmpp.datasets.samples import Samples
@@ -23,17 +28,12 @@ from cdmpp.devices.spec import DeviceSpec, architecture_of
 from cdmpp.errors import DataError, UsageError
 from cdmpp.files.atomic import write_columns, write_json
 from cdmpp.metrics import mean_metrics
-from cdmpp.nn.loop.progress import RunProgress, TrainProgress
-from cdmpp.nn.loop.shards import process_count
+from cdmpp.models.loop.progress import RunProgress, TrainProgress
+from cdmpp.models.loop.shards import process_count
 from cdmpp.text import listed
 from cdmpp.training.options import TrainOptions
 from cdmpp.training.run import RunResult, split_samples, train_run
 from cdmpp.training.run_folder import describe_new_devices, part_sizes
-from cdmpp.training.uncertainty.calibration import (
-    LatencyCalibration,
-    calibrate,
-    interval_metrics,
-)
 
 #: Folder of a run with the trainings that leave devices out, a folder each.
 LEFT_OUT = "left-out"

@@ -19,8 +19,8 @@ from cdmpp.analytic.recognise import ConvLoops, conv_shape, recognise
 from cdmpp.analytic.roofline.programs import leaf_work, roofline_s
 from cdmpp.datasets.samples import ProgramArrays, Samples
 from cdmpp.devices.registry import get_device
-from cdmpp.features.added_columns import LEAF_EXTRA_COUNT, LEAF_EXTRA_NAMES
-from cdmpp.features.schema import LEAF_FEATURE_NAMES
+from cdmpp.programs.added_columns import LEAF_EXTRA_COUNT, LEAF_EXTRA_NAMES
+from cdmpp.programs.schema import LEAF_FEATURE_NAMES
 from cdmpp.testing.synthetic import make_samples
 
 CONV = ConvShapes.of(16, 32, 28, 64, 3, 1, 1)

@@ -10,7 +10,7 @@ import pytest
 
 from cdmpp.analytic.embedding.shapes import EmbeddingShape
 from cdmpp.analytic.recognise import recognise
-from cdmpp.features.tree import compact_ast
+from cdmpp.programs.leaves.tree import compact_ast
 from cdmpp.testing.synthetic import make_samples
 
 tvm = pytest.importorskip("tvm")

@@ -11,13 +11,13 @@ import json
 import sys
 
 from cdmpp.datasets.tenset.record_line import parse_record
-from cdmpp.features.compact_ast import CompactAst
 from cdmpp.models.assemble import AskedProgram, assemble_samples
 from cdmpp.pretrained import find_pretrained
+from cdmpp.programs.compact_ast import CompactAst
+from cdmpp.programs.featurise import featurise_records
 from cdmpp.records import TensetTask
-from cdmpp.training.asked_device import asked_device
 from cdmpp.training.estimates import load_trained
-from tvm_helper.featurise import featurise_records
+from cdmpp.training.requested_device import asked_device
 
 
 def main() -> None:

@@ -18,8 +18,8 @@ from cdmpp.datasets.tenset.folder import default_dataset_dir
 from cdmpp.errors import DataError, DeviceError, UsageError
 from tests.paths import ROOT
 from tests.tvm_helper.predict.written import BOARD, SCRIPT
-from tests.tvm_helper.programs.test_network_tasks import onnx_file
 from tests.tvm_helper.search.fixtures import DEVICE, matmul, train_into
+from tests.tvm_helper.tasks.test_network_tasks import onnx_file
 
 pytestmark = pytest.mark.tvm
 

@@ -39,8 +39,8 @@ from cdmpp.cli.main import main
 from cdmpp.config import load_config
 from cdmpp.errors import DataError, NotApplicableError, NotFiniteError, UsageError
 from cdmpp.models.base import CostModel
+from cdmpp.models.nets.options import LoopOptions
 from cdmpp.models.options import SegmentMlpOptions
-from cdmpp.nn.options import LoopOptions
 from cdmpp.testing.synthetic import make_samples
 from cdmpp.training.options import TrainOptions
 

@@ -28,6 +28,7 @@ from cdmpp.benchmark.plan import (
     plan_cells,
 )
 from cdmpp.benchmark.run import SuiteProgress, run_cells, select_cells
+from cdmpp.calibration.intervals import INTERVAL_METRICS, calibrate
 from cdmpp.config import dump_text
 from cdmpp.datasets.judge import errors_by_unit, judge_everywhere
 from cdmpp.errors import DataError, NotApplicableError, UsageError
@@ -36,7 +37,6 @@ from cdmpp.models.roofline import RooflineCostModel
 from cdmpp.testing.synthetic import FLOAT_ADD, make_samples
 from cdmpp.training.finetune.one_factor import fit_one_factor
 from cdmpp.training.options import TrainOptions
-from cdmpp.training.uncertainty.calibration import INTERVAL_METRICS, calibrate
 from tests.benchmark.suites import CROSS_DEVICE, CROSS_MODEL, load_or_die, load_synthetic, plan
 
 FOLDERS = {"synthetic": Path("synthetic")}

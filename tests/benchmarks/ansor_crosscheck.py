@@ -23,21 +23,21 @@ from cdmpp.datasets.read_report import ReadReport
 from cdmpp.datasets.tenset.record_file import read_records
 from cdmpp.datasets.tenset.task_index import TaskIndex, load_tasks
 from cdmpp.errors import CdmppError, DataError, ReplayError
-from cdmpp.features.added_columns import LEAF_EXTRA_NAMES
-from cdmpp.features.compact_ast import CompactAst
-from cdmpp.features.program.loop_tree import LoopTree
-from cdmpp.features.schema import LEAF_FEATURE_NAMES
+from cdmpp.programs.added_columns import LEAF_EXTRA_NAMES
+from cdmpp.programs.ansor.dag import Dag, parse_dag
+from cdmpp.programs.ansor.lower import lower_record
+from cdmpp.programs.compact_ast import CompactAst
+from cdmpp.programs.featurise import is_gpu_kind, rejection
+from cdmpp.programs.loops.loop_tree import LoopTree
+from cdmpp.programs.schema import LEAF_FEATURE_NAMES
 from cdmpp.records import MeasureRecord, TensetTask
 from cdmpp.report.stamp import stamp, write_page
 from cdmpp.text import markdown_table
 from tests.benchmarks.ansor_equivalence import program_difference
 from tests.paths import shared
-from tvm_helper.featurise import is_gpu_kind, rejection
 from tvm_helper.legacy.ansor import replay_trees
 from tvm_helper.legacy.client import LegacyTvm
 from tvm_helper.legacy.tree_features import compact_asts
-from tvm_helper.records.dag import Dag, parse_dag
-from tvm_helper.records.lower import lower_record
 
 _RELATIVE = 1e-6
 _MAX_EXAMPLES = 5

@@ -13,8 +13,8 @@ import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from cdmpp.features.program.expr import Expr
-from cdmpp.features.program.loop_tree import (
+from cdmpp.programs.loops.expr import Expr
+from cdmpp.programs.loops.loop_tree import (
     Condition,
     Loop,
     LoopTree,

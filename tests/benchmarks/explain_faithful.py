@@ -25,20 +25,20 @@ import numpy as np
 
 from cdmpp.devices.registry import get_device
 from cdmpp.errors import CdmppError
-from cdmpp.features.compact_ast import CompactAst
 from cdmpp.files.atomic import write_json
 from cdmpp.models.assemble import AskedProgram, assemble_samples
 from cdmpp.pretrained import PRETRAINED
+from cdmpp.programs.compact_ast import CompactAst
 from cdmpp.report.stamp import PROGRAMS, stamp
 from tvm_helper.compat import Target, import_tensor_intrinsics, tvm
 from tvm_helper.predict.explain import explain_programs
 from tvm_helper.predict.explanation import explain
 from tvm_helper.predict.painted import painted_script
 from tvm_helper.predict.predictor import Predictor
-from tvm_helper.programs.build import arguments_of, random_tensors
-from tvm_helper.programs.program_file import NamedProgram
-from tvm_helper.programs.schedule_of_trace import schedule_of
-from tvm_helper.programs.target import device_target
+from tvm_helper.tasks.build import arguments_of, random_tensors
+from tvm_helper.tasks.program_file import NamedProgram
+from tvm_helper.tasks.schedule_of_trace import schedule_of
+from tvm_helper.tasks.target import device_target
 from tvm_helper.tir.features import featurise_modules
 from tvm_helper.tir.packing import runnable
 

@@ -40,8 +40,8 @@ _BATCH = 64
 def make_convolutions(out: Path, *, variants: int) -> None:
     """Writes the convolution records of one device, `variants` times with other pragmas."""
     from cdmpp.datasets.tenset.folder import ReadReport, load_tasks, read_records
-    from cdmpp.datasets.tenset.json_graph import JsonGraph
     from cdmpp.datasets.tenset.operator_name import operator_name
+    from cdmpp.programs.ansor.json_graph import JsonGraph
 
     folder = out / "measure_records" / CONVOLUTION_DEVICE
     folder.mkdir(parents=True)
@@ -65,7 +65,7 @@ def extract_here(dataset: Path, out: Path, *, jobs: int) -> dict[str, Any]:
     """Extracts on `jobs` cores and returns counts, seconds and peak memory."""
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:jobs])
     from cdmpp.datasets.extraction.extract import extract
-    from tvm_helper.featurise import featurise_records
+    from cdmpp.programs.featurise import featurise_records
 
     began = time.perf_counter()
     report = extract(dataset, out, None, featurise_records, jobs=jobs)
@@ -232,7 +232,7 @@ def _featurise(
 ) -> None:
     """Featurises and writes a batch, and adds the native code's own clocks to `inside`."""
     from cdmpp.datasets.extraction.program_rows import program_rows
-    from tvm_helper.featurise import featurise_records, native_batch, prepared_task
+    from cdmpp.programs.featurise import featurise_records, native_batch, prepared_task
 
     records = list(batch.values())
     task = index.find(records[0].workload_key, records[0].target_kind)
@@ -295,9 +295,9 @@ def main() -> None:
     if args.phases:
         print(json.dumps(phases_here(*args.phases)))
         return
+    from cdmpp.programs.native import native_library
     from cdmpp.report.stamp import PROGRAMS, stamp, write_page
     from tests.benchmarks.extract_text import FULL_RECORDS, outcomes_text, report_text
-    from tvm_helper.native import native_library
 
     if native_library() is None:
         sys.exit("no C++ compiler, or CDMPP_NATIVE=0: there is nothing to time")

@@ -34,12 +34,12 @@ from cdmpp.datasets.samples import Samples
 from cdmpp.datasets.splits import uniform_draw, workload_of
 from cdmpp.datasets.tenset.record_file import read_records
 from cdmpp.devices.vector import device_vector
-from cdmpp.features.code_layout import CODE_LAYOUTS
 from cdmpp.files.atomic import replaced_folder, write_columns
 from cdmpp.metrics import Judged, mean_and_interval, spearman_by_task
 from cdmpp.models.parts.labels import least_mape_factor
 from cdmpp.models.parts.pooling import pooled_features
 from cdmpp.models.roofline import RooflineCostModel
+from cdmpp.programs.code_layout import CODE_LAYOUTS
 from cdmpp.records import program_id_of_text
 from cdmpp.report.stamp import PROGRAMS, stamp, write_page
 from cdmpp.text import markdown_table, percent_text

@@ -20,11 +20,11 @@ from cdmpp.training.machine_code.cold_memory import (
     write_in_network,
 )
 from tvm_helper.measure.sources import module_task
-from tvm_helper.programs.target import device_target
 from tvm_helper.replay.costs import ScheduleChoice, choose_schedules
 from tvm_helper.replay.graph import read_network_graph
 from tvm_helper.replay.measure import measure_network
 from tvm_helper.search.folder_files import SEARCH_FILE
+from tvm_helper.tasks.target import device_target
 
 _TURNS = 3
 

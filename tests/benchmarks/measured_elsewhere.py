@@ -23,6 +23,7 @@ import numpy as np
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from cdmpp.calibration.transfer import Transfer, fit_transfer, on_device, relation
 from cdmpp.config import from_dict, to_dict
 from cdmpp.conformal import owner_means
 from cdmpp.datasets.budget import of_tasks, target_parts
@@ -50,7 +51,6 @@ from cdmpp.training.run_folder import (
     split_facts,
     write_transfer,
 )
-from cdmpp.training.transfer import Transfer, fit_transfer, on_device, relation
 from cdmpp.training.transferred import transfer_dataset
 from tests.benchmarks.adapting import DRAWS, TARGETS, TUNING, base_model
 from tests.paths import ROOT

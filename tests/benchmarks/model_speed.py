@@ -24,7 +24,7 @@ from cdmpp.config import load_config
 from cdmpp.datasets.cache import load_samples
 from cdmpp.datasets.samples import Samples
 from cdmpp.datasets.splits import split
-from cdmpp.nn.loop.progress import TrainProgress
+from cdmpp.models.loop.progress import TrainProgress
 from cdmpp.report.stamp import PROGRAMS, stamp, write_page
 from cdmpp.training.options import TrainOptions
 from cdmpp.training.run import new_model

@@ -24,7 +24,7 @@ from cdmpp.errors import CdmppError, DataError
 from cdmpp.report.stamp import PROGRAMS, stamp, write_page
 from tvm_helper.compat import Schedule, installed_versions
 from tvm_helper.native.modules import MODULE_PHASES, NativeModules
-from tvm_helper.programs.sampling import WORKLOADS, TargetKind, sample_schedules, sample_target
+from tvm_helper.tasks.sampling import WORKLOADS, TargetKind, sample_schedules, sample_target
 from tvm_helper.tir.features import native_modules
 from tvm_helper.tir.loop_tree import lowering_passes
 

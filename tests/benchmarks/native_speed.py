@@ -17,16 +17,16 @@ from typing import Any
 from cdmpp.datasets.tenset.record_line import parse_record
 from cdmpp.datasets.tenset.task_index import load_tasks
 from cdmpp.errors import DataError
-from cdmpp.features.tree import compact_ast
+from cdmpp.programs.ansor.dag import Dag, parse_dag
+from cdmpp.programs.ansor.lower import lower_record
+from cdmpp.programs.featurise import is_gpu_kind, rejection
+from cdmpp.programs.leaves.tree import compact_ast
+from cdmpp.programs.native import NativeTask, Status, native_library
 from cdmpp.report.stamp import stamp, write_page
 from cdmpp.text import markdown_table
 from tests.paths import ROOT, shared
-from tests.tvm_helper.native.native_fuzz import golden_records
-from tests.tvm_helper.native.test_native import dataset_lines
-from tvm_helper.featurise import is_gpu_kind, rejection
-from tvm_helper.native import NativeTask, Status, native_library
-from tvm_helper.records.dag import Dag, parse_dag
-from tvm_helper.records.lower import lower_record
+from tests.programs.native.native_fuzz import golden_records
+from tests.programs.native.test_native import dataset_lines
 
 Work = list[tuple[Dag, list[str]]]
 _OPERATOR = "conv2d"

@@ -39,11 +39,11 @@ from cdmpp.report.stamp import COMPILED, stamp, write_page
 from cdmpp.text import tidy_csv
 from tests.benchmarks.example_networks import REPLAYED, Network, short_operators
 from tvm_helper.predict.predictor import Predictor
-from tvm_helper.programs.target import device_target
 from tvm_helper.replay.costs import ProgramCosts, ScheduleChoice, choose_schedules
 from tvm_helper.replay.graph import DEVICE, read_network_graph
 from tvm_helper.replay.measure import MeasuredNetwork, measure_network
 from tvm_helper.replay.outcome import measured_times, measured_values
+from tvm_helper.tasks.target import device_target
 
 #: Candidates that TVM evolves for a round of a search: its 512 take most of the time on one core.
 _POPULATION = 128

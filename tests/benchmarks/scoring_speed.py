@@ -26,7 +26,7 @@ from cdmpp.training.estimates import TrainedModel, load_trained
 from tests.benchmarks.scoring_report import write_results
 from tvm_helper.compat import stub_tensor_intrinsics
 from tvm_helper.cost_model.metaschedule import CdmppCostModel
-from tvm_helper.programs.sampling import WORKLOADS, TargetKind, sample_schedules, sample_target
+from tvm_helper.tasks.sampling import WORKLOADS, TargetKind, sample_schedules, sample_target
 
 #: Workloads that are measured.
 MEASURED = ("matmul", "conv2d_bias_relu", "softmax")

@@ -182,7 +182,7 @@ def _tvm_search(searched: Cell, args: argparse.Namespace, work: Path) -> dict[st
     from cdmpp.devices.registry import get_device
     from tests.benchmarks.search_timing import TimedCostModel, TrialLog
     from tvm_helper.cost_model.tune import resolve_cost_model, tune_tir
-    from tvm_helper.programs.target import device_target
+    from tvm_helper.tasks.target import device_target
 
     np.random.seed(args.seed)  # TVM's own models draw from it
     device = get_device(args.device)
@@ -264,7 +264,7 @@ def checkpoints(result: dict[str, Any]) -> list[int]:
 def remeasure(args: argparse.Namespace) -> int:
     """Times the winners of every task in turns, and the untuned program (first valid sample)."""
     from cdmpp.devices.registry import get_device
-    from tvm_helper.programs.target import device_target
+    from tvm_helper.tasks.target import device_target
 
     spec = get_device(args.device)
     target = device_target(spec)
@@ -282,8 +282,8 @@ def remeasure(args: argparse.Namespace) -> int:
 
 def _remeasured(function: Any, results: Mapping[Any, Any], target: Any) -> dict[str, Any]:
     from tests.benchmarks.search_timing import recorded_traces
-    from tvm_helper.programs.build import built
-    from tvm_helper.programs.sampling import first_valid_schedule
+    from tvm_helper.tasks.build import built
+    from tvm_helper.tasks.sampling import first_valid_schedule
 
     programs: dict[str, Any] = {"untuned": first_valid_schedule(function, target)}
     winners = []

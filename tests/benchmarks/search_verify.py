@@ -101,7 +101,7 @@ def _timed(function: Any, programs: Mapping[str, Any], target: Any) -> dict[str,
     """Returns the seconds of every program, one reading of each in every turn."""
     import tvm
 
-    from tvm_helper.programs.build import built
+    from tvm_helper.tasks.build import built
 
     times: dict[str, list[float]] = {key: [] for key in programs}
     with tempfile.TemporaryDirectory() as scratch:
@@ -139,7 +139,7 @@ def _rank_correlations(
     from scipy.stats import spearmanr
 
     from cdmpp.datasets.extraction.machine_code import read_machine_code
-    from tvm_helper.programs.schedule_of_trace import schedule_of
+    from tvm_helper.tasks.schedule_of_trace import schedule_of
 
     (table,) = read_machine_code(folder)
     found: dict[str, list[float]] = {"by_code": [], "by_place": []}

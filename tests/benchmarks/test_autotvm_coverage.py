@@ -13,7 +13,7 @@ import pytest
 from cdmpp.datasets.autotvm.extract import AutotvmFeatures, extract_autotvm
 from cdmpp.datasets.autotvm.logs import AutotvmTask, find_logs
 from cdmpp.errors import ReplayError, UsageError
-from cdmpp.features.compact_ast import CompactAst
+from cdmpp.programs.compact_ast import CompactAst
 from cdmpp.records import MeasureRecord
 from tests.benchmarks import autotvm_coverage as coverage
 from tests.benchmarks.autotvm_coverage import RestCheck, check_rest, device_coverage, main, page

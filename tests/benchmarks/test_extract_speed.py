@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from cdmpp.programs.native import native_library
 from tests.benchmarks.extract_speed import CONVOLUTION_DEVICE, SHIPPED, in_child, make_convolutions
 from tests.benchmarks.extract_text import outcomes_text, report_text
-from tvm_helper.native import native_library
 
 pytestmark = [
     pytest.mark.slow,

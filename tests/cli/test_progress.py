@@ -8,7 +8,7 @@ import pytest
 
 from cdmpp.cli.shared import progress as module
 from cdmpp.cli.shared.progress import campaign_progress, progress, training_progress
-from cdmpp.nn.loop.progress import TrainProgress
+from cdmpp.models.loop.progress import TrainProgress
 
 
 @dataclass(frozen=True)

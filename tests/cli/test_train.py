@@ -14,7 +14,7 @@ from cdmpp.cli.main import main
 from cdmpp.metrics import METRIC_NAMES
 from cdmpp.training.run_folder import load_model
 from tests.cli.conftest import DEVICES, QUICK, json_of
-from tests.nn.loop.test_distributed import torchrun
+from tests.models.loop.test_distributed import torchrun
 
 pytestmark = pytest.mark.training
 

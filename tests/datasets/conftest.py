@@ -8,7 +8,7 @@ import pytest
 
 from cdmpp.datasets.samples import Samples
 from cdmpp.errors import ReplayError
-from cdmpp.features.compact_ast import CompactAst
+from cdmpp.programs.compact_ast import CompactAst
 from tests.datasets.tiny import build_samples, fake_featurise
 
 

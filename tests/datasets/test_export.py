@@ -17,7 +17,7 @@ from cdmpp.datasets.extraction.extract import extract
 from cdmpp.datasets.extraction.extracted import read_table
 from cdmpp.datasets.extraction.merge import merge
 from cdmpp.errors import DataError, ReplayError, UsageError
-from cdmpp.features.compact_ast import CompactAst
+from cdmpp.programs.compact_ast import CompactAst
 from tests.paths import ROOT
 
 Featurise = Callable[..., list[CompactAst | ReplayError]]

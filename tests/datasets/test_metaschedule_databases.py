@@ -29,7 +29,7 @@ from cdmpp.datasets.metaschedule.older import (
 )
 from cdmpp.datasets.read_report import ReadReport
 from cdmpp.errors import DataError, ReplayError
-from cdmpp.features.compact_ast import CompactAst
+from cdmpp.programs.compact_ast import CompactAst
 from cdmpp.records import MeasureRecord
 
 TARGET = {

@@ -14,7 +14,7 @@ from cdmpp.datasets.samples import ProgramArrays, Samples
 from cdmpp.datasets.tenset.folder import load_tasks, read_records
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import ReplayError
-from cdmpp.features.compact_ast import CompactAst
+from cdmpp.programs.compact_ast import CompactAst
 from cdmpp.records import MeasureRecord, TensetTask
 from tests.paths import ROOT
 

@@ -26,11 +26,11 @@ from cdmpp.datasets.metaschedule.databases import (
 from cdmpp.datasets.metaschedule.older import module_format
 from cdmpp.datasets.read_report import ReadReport
 from cdmpp.devices.registry import get_device
-from cdmpp.features.compact_ast import CompactAst
 from cdmpp.models.assemble import AskedProgram
 from cdmpp.models.ensemble import EnsembleCostModel
+from cdmpp.models.nets.options import LoopOptions, NetOptions
 from cdmpp.models.options import EnsembleOptions, GbdtOptions, TransformerOptions
-from cdmpp.nn.options import LoopOptions, NetOptions
+from cdmpp.programs.compact_ast import CompactAst
 from cdmpp.testing.synthetic import make_samples, split_by_task
 from cdmpp.training.estimates import load_trained
 from cdmpp.training.run_folder import ModelCard, save_trained
@@ -258,7 +258,7 @@ def networks(rng: random.Random, folder: Path) -> Iterator[Case]:
     from google.protobuf import json_format
     from onnx import helper
 
-    from tvm_helper.programs.network_tasks import load_network
+    from tvm_helper.tasks.network_tasks import load_network
 
     path = folder / "network.onnx"
     weights = helper.make_tensor("w", onnx.TensorProto.FLOAT, [8, 4], [0.5] * 32)
@@ -292,8 +292,8 @@ def scripts(rng: random.Random, folder: Path) -> Iterator[Case]:
     columns.
     """
     from tvm_helper.predict.reading import features_of, look_at
-    from tvm_helper.programs.target import device_target
     from tvm_helper.serve.script import read_script
+    from tvm_helper.tasks.target import device_target
 
     trace = folder / "ran"
     target = device_target(get_device("epyc-avx2-2c"))

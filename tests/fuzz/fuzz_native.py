@@ -16,24 +16,24 @@ from pathlib import Path
 from cdmpp.datasets.tenset.record_line import RecordLineError, parse_record
 from cdmpp.datasets.tenset.task_index import TaskIndex, load_tasks
 from cdmpp.errors import ReplayError
-from cdmpp.features.compact_ast import CompactAst
+from cdmpp.programs.ansor.dag import Dag, parse_dag
+from cdmpp.programs.compact_ast import CompactAst
+from cdmpp.programs.featurise import _featurise, outcomes
+from cdmpp.programs.featurise import native_batch as batch_of_records
+from cdmpp.programs.native import NativeTask, Status, native_library
+from cdmpp.programs.native.build import load_library
 from cdmpp.records import MeasureRecord
 from tests.fuzz.fuzz_readers import SHIPPED, shipped_lines
 from tests.fuzz.mutate import mutate_line
 from tests.fuzz.outcome import Outcome
 from tests.paths import ROOT
-from tests.tvm_helper.native.native_fuzz import (
+from tests.programs.native.native_fuzz import (
     difference,
     fixture_seeds,
     mutations_of,
     native_batch,
     sanitized_environment,
 )
-from tvm_helper.featurise import _featurise, outcomes
-from tvm_helper.featurise import native_batch as batch_of_records
-from tvm_helper.native import NativeTask, Status, native_library
-from tvm_helper.native.build import load_library
-from tvm_helper.records.dag import Dag, parse_dag
 
 #: Why a line whose program is fine can be refused.
 _RESULT_REASONS = (

@@ -14,13 +14,13 @@ from cdmpp.datasets.autotvm.logs import autotvm_program_id, parse_autotvm_line
 from cdmpp.datasets.metaschedule.databases import Workload, parse_tuning_record
 from cdmpp.datasets.read_report import ReadReport
 from cdmpp.datasets.tenset.flops import flop_count
-from cdmpp.datasets.tenset.json_graph import JsonGraph
 from cdmpp.datasets.tenset.operator_name import operator_name
 from cdmpp.datasets.tenset.record_file import read_records
 from cdmpp.datasets.tenset.record_line import parse_record
 from cdmpp.datasets.tenset.task_index import TaskIndex, load_tasks
 from cdmpp.errors import DataError
 from cdmpp.files.restricted_pickle import load_restricted
+from cdmpp.programs.ansor.json_graph import JsonGraph
 from cdmpp.records import MeasureRecord, canonical_json, program_id
 from tests.fuzz.bombs import PICKLE_BOMBS
 from tests.fuzz.mutate import mutate_bytes, mutate_line, mutate_pickle, mutate_value
@@ -183,7 +183,7 @@ def fuzz_pickles(
 
 def fuzz_graphs(tasks: TaskIndex, *, count: int, seed: int, bound_s: float = 20.0) -> Outcome:
     """Reads `count` mutated computations (the JSON graphs inside of the pickles)."""
-    from tvm_helper.records.dag import parse_dag
+    from cdmpp.programs.ansor.dag import parse_dag
 
     rng = random.Random(seed)
     outcome = Outcome()
@@ -214,7 +214,7 @@ def fuzz_graphs(tasks: TaskIndex, *, count: int, seed: int, bound_s: float = 20.
 def fuzz_extraction(lines: list[str], folder: Path, *, count: int, seed: int) -> Outcome:
     """Extracts files of 100 mutated lines with the product's featuriser; every record is kept."""
     from cdmpp.datasets.extraction.extract import extract
-    from tvm_helper.featurise import featurise_records
+    from cdmpp.programs.featurise import featurise_records
 
     rng = random.Random(seed)
     outcome = Outcome()

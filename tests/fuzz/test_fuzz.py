@@ -11,13 +11,15 @@ from typing import Any
 import pytest
 
 from cdmpp.datasets.tenset.flops import flop_count
-from cdmpp.datasets.tenset.json_graph import JsonGraph
 from cdmpp.datasets.tenset.operator_name import operator_name
 from cdmpp.datasets.tenset.record_line import RecordLineError, parse_record
 from cdmpp.datasets.tenset.task_index import TaskIndex, load_tasks
 from cdmpp.devices.device_file import read_device_file
 from cdmpp.errors import DataError, DeviceError
 from cdmpp.files.restricted_pickle import load_restricted
+from cdmpp.programs.ansor.dag import parse_dag
+from cdmpp.programs.ansor.json_graph import JsonGraph
+from cdmpp.programs.native import NativeTask, Status, native_library
 from tests.fuzz import fuzz_models, fuzz_names, fuzz_texts
 from tests.fuzz.attack import page, run_campaign
 from tests.fuzz.bombs import PICKLE_BOMBS
@@ -32,8 +34,6 @@ from tests.fuzz.fuzz_readers import (
     small_pickles,
 )
 from tests.fuzz.outcome import Outcome
-from tvm_helper.native import NativeTask, Status, native_library
-from tvm_helper.records.dag import parse_dag
 
 needs_tvm_helper = pytest.mark.skipif(
     importlib.util.find_spec("tvm_helper") is None, reason="tvm_helper is not installed"

@@ -12,11 +12,11 @@ from cdmpp.metrics import absolute_percentage_error
 from cdmpp.models.constant import ConstantCostModel
 from cdmpp.models.ensemble import EnsembleCostModel
 from cdmpp.models.gbdt import GbdtCostModel
+from cdmpp.models.nets.options import LoopOptions, NetOptions
 from cdmpp.models.options import EnsembleOptions, GbdtOptions, SegmentMlpOptions, TransformerOptions
 from cdmpp.models.registry import MODEL_CLASSES, model_class
 from cdmpp.models.roofline import RooflineCostModel
 from cdmpp.models.transformer import TransformerCostModel
-from cdmpp.nn.options import LoopOptions, NetOptions
 from cdmpp.testing.cost_model import check_cost_model
 from cdmpp.testing.synthetic import make_samples, split_by_task
 

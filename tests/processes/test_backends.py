@@ -30,7 +30,7 @@ _SCRIPT = """
     import numpy as np
     from cdmpp.datasets.extraction.extract import extract
     from cdmpp.errors import CdmppError, DataError
-    from cdmpp.features.compact_ast import CompactAst
+    from cdmpp.programs.compact_ast import CompactAst
 
     def featurise(task, records):
         with open(os.environ["PIDS"], "a") as stream:

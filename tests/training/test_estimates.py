@@ -10,6 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cdmpp.analytic.roofline.floor import sample_floor_s
+from cdmpp.calibration.intervals import LatencyCalibration, calibrate
+from cdmpp.calibration.ood import Familiarity, NearTask, TrainingTasks
 from cdmpp.datasets.samples import Samples
 from cdmpp.devices.registry import get_device
 from cdmpp.devices.spec import DeviceSpec
@@ -17,8 +19,6 @@ from cdmpp.models.base import CostModel
 from cdmpp.testing.synthetic import make_samples
 from cdmpp.training.estimates import NEW_DEVICE_FACTOR, STRANGE_FACTOR, TrainedModel
 from cdmpp.training.run_folder import ModelCard
-from cdmpp.training.uncertainty.calibration import LatencyCalibration, calibrate
-from cdmpp.training.uncertainty.strangers import Familiarity, NearTask, TrainingTasks
 
 
 class Fixed(CostModel):

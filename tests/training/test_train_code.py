@@ -14,9 +14,9 @@ pytest.importorskip("tvm", reason="apache-tvm is not installed")
 from cdmpp.cli.main import main
 from cdmpp.datasets.cache import load_samples
 from cdmpp.datasets.extraction.machine_code import MachineCode, read_machine_code
-from cdmpp.features.gpu_code.columns import GPU_CODE_NAMES
-from cdmpp.features.machine_code.columns import MACHINE_CODE_NAMES
 from cdmpp.models.assemble import assemble_samples
+from cdmpp.programs.gpu_code.columns import GPU_CODE_NAMES
+from cdmpp.programs.machine_code.columns import MACHINE_CODE_NAMES
 from cdmpp.training import train_code as code_run
 from cdmpp.training.estimates import load_trained
 from cdmpp.training.machine_code.cold_memory import (

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cdmpp.calibration.intervals import calibrate
 from cdmpp.datasets.fetched import Fetched, fetched_folder, write_fetched
 from cdmpp.datasets.samples import Samples
 from cdmpp.datasets.selection import cap_programs, capped_rows
@@ -18,12 +19,11 @@ from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError, DeviceError, UsageError
 from cdmpp.testing.synthetic import DEVICES, make_samples
 from cdmpp.training import unmeasured
-from cdmpp.training.asked_device import asked_device, asked_devices
 from cdmpp.training.estimates import STRANGE_FACTOR, load_trained
 from cdmpp.training.options import TrainOptions
+from cdmpp.training.requested_device import asked_device, asked_devices
 from cdmpp.training.run import split_samples
 from cdmpp.training.run_folder import load_model
-from cdmpp.training.uncertainty.calibration import calibrate
 from cdmpp.training.unmeasured import (
     Unmeasured,
     architectures,

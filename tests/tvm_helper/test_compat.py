@@ -15,7 +15,7 @@ pytestmark = pytest.mark.tvm
 
 def test_package_import_loads_no_tvm() -> None:
     code = (
-        "import sys, tvm_helper, tvm_helper.records.dag; "
+        "import sys, tvm_helper, cdmpp.programs.ansor.dag; "
         "sys.exit(any(name.split('.')[0] in ('tvm', 'tvm_ffi') for name in sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -13,14 +13,14 @@ import pytest
 from cdmpp.datasets.read_report import ReadReport
 from cdmpp.datasets.tenset.folder import default_dataset_dir, load_tasks, read_records
 from cdmpp.errors import DataError
-from cdmpp.features.program.loop_tree import Loop, stores_with_path
-from cdmpp.features.program.operations import op_counts
-from cdmpp.features.schema import LEAF_FEATURE_NAMES
+from cdmpp.programs.ansor.dag import parse_dag
+from cdmpp.programs.ansor.lower import lower_record
+from cdmpp.programs.loops.loop_tree import Loop, stores_with_path
+from cdmpp.programs.loops.operations import op_counts
+from cdmpp.programs.schema import LEAF_FEATURE_NAMES
 from tests.benchmarks.golden_page import page
 from tests.paths import shared
 from tvm_helper.golden import COUNTS, compare_golden
-from tvm_helper.records.dag import parse_dag
-from tvm_helper.records.lower import lower_record
 
 
 @pytest.mark.slow

@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 
 from cdmpp.datasets.samples import Samples
 from cdmpp.devices.spec import DeviceSpec
-from cdmpp.features.compact_ast import CompactAst
 from cdmpp.files.json_text import parse_json
 from cdmpp.metrics import Judged, spearman_by_task
 from cdmpp.models.assemble import AskedProgram, assemble_samples
 from cdmpp.models.base import CostModel
 from cdmpp.models.ensemble import EnsembleCostModel
+from cdmpp.programs.compact_ast import CompactAst
 from cdmpp.training.finetune.few_shot import finetune_in_detail
 from cdmpp.training.finetune.options import FinetuneOptions
 

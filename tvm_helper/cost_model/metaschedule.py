@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import UsageError
 from cdmpp.pretrained import model_folder
+from cdmpp.programs.featurise import is_gpu_kind
 from cdmpp.serve.client import Client
 from cdmpp.serve.served_model import served_model
 from cdmpp.training.estimates import TrainedModel
@@ -23,7 +24,6 @@ from tvm_helper.cost_model.scoring import SearchCore
 from tvm_helper.cost_model.state_file import load_for_search, read_state, write_state
 from tvm_helper.cost_model.usage import Usage
 from tvm_helper.cost_model.xgb_peer import XgbPeer
-from tvm_helper.featurise import is_gpu_kind
 
 FloatArray = NDArray[np.float64]
 

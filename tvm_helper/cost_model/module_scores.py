@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from cdmpp.datasets.samples import Samples
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import ReplayError
-from cdmpp.features.compact_ast import CompactAst
 from cdmpp.models.assemble import AskedProgram, assemble_samples
 from cdmpp.models.base import CostModel
+from cdmpp.programs.compact_ast import CompactAst
 from tvm_helper.compat import Target
 from tvm_helper.tir.features import featurise_modules
 

@@ -113,7 +113,7 @@ def tune_relax(
     """Runs `meta_schedule.relax_integration.tune_relax`; returns its database.
 
     Args:
-        module: fused, as `tvm_helper.programs.network_tasks.fused_network` returns it; TVM finds
+        module: fused, as `tvm_helper.tasks.network_tasks.fused_network` returns it; TVM finds
             no task in another one.
         cost_model: as `tune_tir`.
         options: likewise.

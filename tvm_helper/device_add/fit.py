@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cdmpp.calibration.ood import TrainingTasks
 from cdmpp.datasets.budget import hold_out, of_tasks
 from cdmpp.datasets.extraction.machine_code import MachineCode
 from cdmpp.datasets.samples import Samples
 from cdmpp.files.atomic import make_folder, read_json, write_json
 from cdmpp.models.base import CostModel
-from cdmpp.nn.loop.progress import RunProgress
+from cdmpp.models.loop.progress import RunProgress
 from cdmpp.training.finetune.adapt import Adapted, adapt, comparable
 from cdmpp.training.finetune.adapted_code import save_adapted_code
 from cdmpp.training.finetune.one_factor import as_device, fit_one_factor, with_devices
@@ -25,7 +26,6 @@ from cdmpp.training.machine_code.model import CodeModel
 from cdmpp.training.options import TrainOptions
 from cdmpp.training.run import new_model
 from cdmpp.training.run_folder import ModelCard, extended_card, save_model, save_trained
-from cdmpp.training.uncertainty.strangers import TrainingTasks
 
 FloatArray = NDArray[np.float64]
 

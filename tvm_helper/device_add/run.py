@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cdmpp.calibration.intervals import add_interval_metrics
 from cdmpp.config import dump_text
 from cdmpp.datasets.budget import of_tasks
 from cdmpp.datasets.cache import load_samples
@@ -24,7 +25,7 @@ from cdmpp.devices.write_file import device_file_text
 from cdmpp.errors import DataError, DeviceError
 from cdmpp.files.atomic import make_folder, read_json, write_json, write_text
 from cdmpp.machine import machine, versions
-from cdmpp.nn.loop.progress import TrainProgress
+from cdmpp.models.loop.progress import TrainProgress
 from cdmpp.pretrained import model_folder
 from cdmpp.processes.campaign import CampaignProgress, campaign_folder
 from cdmpp.training.estimates import load_trained
@@ -33,7 +34,6 @@ from cdmpp.training.finetune.run import COMPILED, FINE_TUNED
 from cdmpp.training.machine_code.model import CodeModel
 from cdmpp.training.run import ORACLE, RunResult, claim_run_folder
 from cdmpp.training.run_folder import load_model, run_metrics, split_facts, write_predictions
-from cdmpp.training.uncertainty.calibration import add_interval_metrics
 from tvm_helper.device_add.benchmarks import run_benchmarks
 from tvm_helper.device_add.clock import StepClock
 from tvm_helper.device_add.curve import KNEE_RULE, budgets, curve_rows, judged, knee

@@ -8,14 +8,14 @@ from dataclasses import replace
 from typing import Any
 
 from cdmpp.errors import DataError, ReplayError
-from cdmpp.features.compact_ast import CompactAst
-from cdmpp.features.program.loop_tree import LoopTree
+from cdmpp.programs.compact_ast import CompactAst
+from cdmpp.programs.featurise import rejection
+from cdmpp.programs.loops.canonical import simplified
+from cdmpp.programs.loops.loop_tree import LoopTree
 from cdmpp.records import MeasureRecord, TensetTask
-from tvm_helper.featurise import rejection
 from tvm_helper.legacy.client import LegacyProcessError, LegacyTvm
 from tvm_helper.legacy.tir import loop_tree_from_json
 from tvm_helper.legacy.tree_features import compact_asts
-from tvm_helper.tir.canonical import simplified
 
 #: Attributes of targets that the old TVM no longer knows.
 _GONE_TARGET_ATTRIBUTES = ("-link-params=0", "-link-params=1", "-libs=")
@@ -63,7 +63,7 @@ def _program(answer: dict[str, Any]) -> LoopTree | ReplayError:
 def featurise_by_ansor(
     tvm: LegacyTvm, task: TensetTask, records: Sequence[MeasureRecord]
 ) -> list[CompactAst | ReplayError]:
-    """Returns what `tvm_helper.featurise.featurise_records` returns, by way of the old Ansor.
+    """Returns what `cdmpp.programs.featurise.featurise_records` returns, by way of the old Ansor.
 
     Raises:
         DataError: the task's computation cannot be read.
@@ -102,7 +102,7 @@ def _with_constant_matrices(dag_json: str) -> str:
     """Returns the graph with the bodies of constant matrices replaced by 1.
 
     Ansor's own feature extraction does the same when it inlines them
-    (see `tvm_helper.records.lower`).
+    (see `cdmpp.programs.ansor.lower`).
     """
     graph: dict[str, Any] = json.loads(dag_json)
     nodes: list[dict[str, Any]] = graph["nodes"]

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from cdmpp.features.program.expr import Buffer
-from cdmpp.features.program.loop_tree import LoopTree, Node
+from cdmpp.programs.loops.canonical import canonical
+from cdmpp.programs.loops.expr import Buffer
+from cdmpp.programs.loops.loop_tree import LoopTree, Node
 from tvm_helper.legacy.dividends import restore_dividends
 from tvm_helper.legacy.tir import TirReader, loop_tree_from_json
-from tvm_helper.tir.canonical import canonical
 
 _ALL_REDUCE = "tir.tvm_thread_allreduce"
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TypeAlias
 
-from cdmpp.features.program.expr import Expr
-from cdmpp.features.program.loop_tree import Condition, LoopTree, Node, Store, children
-from cdmpp.features.program.simplify import Linear, Simplifier
+from cdmpp.programs.loops.expr import Expr
+from cdmpp.programs.loops.loop_tree import Condition, LoopTree, Node, Store, children
+from cdmpp.programs.loops.simplify import Linear, Simplifier
 
 #: What equal remainders have in common: terms with their factors, and the constant, reduced.
 _Residue: TypeAlias = tuple[frozenset[tuple[object, int]], int]

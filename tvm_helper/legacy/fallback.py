@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from cdmpp.errors import DataError, ReplayError
-from cdmpp.features.compact_ast import CompactAst
+from cdmpp.programs.compact_ast import CompactAst
+from cdmpp.programs.featurise import featurise_records
 from cdmpp.records import MeasureRecord, TensetTask
-from tvm_helper.featurise import featurise_records
 from tvm_helper.legacy.ansor import featurise_by_ansor
 from tvm_helper.legacy.client import shared_process
 
@@ -23,7 +23,7 @@ Replay: TypeAlias = Callable[
 def featurise_with_ansor(
     task: TensetTask, records: Sequence[MeasureRecord]
 ) -> list[CompactAst | ReplayError]:
-    """As `tvm_helper.featurise.featurise_records`, with Ansor for what that cannot replay.
+    """As `cdmpp.programs.featurise.featurise_records`, with Ansor for what that cannot replay.
 
     What Ansor made says so: `CompactAst.fallback` is `ansor`. A record that neither can do keeps
     the reason of the native replay.

@@ -9,15 +9,15 @@ from typing import Any, TypeVar
 from cdmpp.datasets.autotvm.extract import AutotvmFeatures
 from cdmpp.datasets.autotvm.logs import AutotvmTask
 from cdmpp.errors import DataError, ReplayError
-from cdmpp.features.compact_ast import CompactAst
-from cdmpp.features.program.loop_tree import LoopTree
+from cdmpp.programs.compact_ast import CompactAst
+from cdmpp.programs.loops.canonical import simplified
+from cdmpp.programs.loops.loop_tree import LoopTree
 from cdmpp.records import MeasureRecord
 from tvm_helper.legacy.ansor import legacy_target
 from tvm_helper.legacy.client import LegacyProcessError, LegacyTvm, shared_process
 from tvm_helper.legacy.tir import loop_tree_from_json
 from tvm_helper.legacy.tree_features import compact_asts
 from tvm_helper.legacy.validity import rejection
-from tvm_helper.tir.canonical import simplified
 
 #: Programs of one task that may crash or hang the old TVM before the others are given up.
 _GIVE_UP_AFTER = 3

@@ -9,13 +9,13 @@ from cdmpp.datasets.autotvm.logs import AutotvmTask, task_of
 from cdmpp.datasets.extraction.machine_code import CompiledProgram
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError, ReplayError
-from cdmpp.features.gpu_code.columns import KernelLaunch, gpu_code_columns
-from cdmpp.features.gpu_code.sizes import kernel_sizes
+from cdmpp.programs.gpu_code.columns import KernelLaunch, gpu_code_columns
+from cdmpp.programs.gpu_code.sizes import kernel_sizes
 from cdmpp.records import MeasureRecord
 from tvm_helper.legacy.client import LegacyTvm, shared_process
 from tvm_helper.legacy.featurise import lowered
 from tvm_helper.legacy.tir import loop_tree_from_json
-from tvm_helper.programs.gpu_kernels import check_readable, kernel_launches
+from tvm_helper.tasks.gpu_kernels import check_readable, kernel_launches
 
 
 def autotvm_columns(

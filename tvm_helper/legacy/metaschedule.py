@@ -9,14 +9,14 @@ from typing import Any
 from cdmpp.datasets.metaschedule.extract import WorkloadFeatures
 from cdmpp.datasets.metaschedule.older import module_format, upgraded_module, upgraded_trace
 from cdmpp.errors import DataError, ReplayError
-from cdmpp.features.compact_ast import CompactAst
-from cdmpp.features.program.loop_tree import LoopTree
+from cdmpp.programs.compact_ast import CompactAst
+from cdmpp.programs.featurise import rejection
+from cdmpp.programs.loops.loop_tree import LoopTree
 from cdmpp.records import MeasureRecord
-from tvm_helper.featurise import rejection
 from tvm_helper.legacy.block_tir import loop_tree_of_blocks
 from tvm_helper.legacy.client import LegacyProcessError, LegacyTvm, shared_process
 from tvm_helper.legacy.tree_features import compact_asts
-from tvm_helper.programs.block_names import operator_of_blocks
+from tvm_helper.tasks.block_names import operator_of_blocks
 
 #: Programs of one workload that may crash or hang the old TVM before the others are given up.
 _GIVE_UP_AFTER = 3

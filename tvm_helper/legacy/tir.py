@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from cdmpp.errors import DataError
-from cdmpp.features.program.expr import Buffer, Expr
-from cdmpp.features.program.loop_tree import (
+from cdmpp.programs.loops.expr import Buffer, Expr
+from cdmpp.programs.loops.loop_tree import (
     Allocation,
     Attribute,
     Condition,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cdmpp.errors import ReplayError
-from cdmpp.features.compact_ast import CompactAst
-from cdmpp.features.program.loop_tree import LoopTree
-from cdmpp.features.tree import compact_ast
-from tvm_helper.featurise import outcomes
-from tvm_helper.native import featurise_trees, native_library
+from cdmpp.programs.compact_ast import CompactAst
+from cdmpp.programs.featurise import outcomes
+from cdmpp.programs.leaves.tree import compact_ast
+from cdmpp.programs.loops.loop_tree import LoopTree
+from cdmpp.programs.native import featurise_trees, native_library
 
 
 def compact_asts(trees: Sequence[LoopTree]) -> list[CompactAst | ReplayError]:
@@ -17,7 +17,7 @@ def compact_asts(trees: Sequence[LoopTree]) -> list[CompactAst | ReplayError]:
 
     Programs that the native code declines (numbers above 64 bits, loops that do not start at 0) are
     left to the reference. The results are the same; `valid` is about extents only, as in
-    `cdmpp.features.tree.compact_ast`.
+    `cdmpp.programs.leaves.tree.compact_ast`.
     """
     library = native_library()
     if library is None:

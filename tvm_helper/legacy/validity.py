@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from cdmpp.features.gpu_limits import GpuLimits, gpu_violation
-from cdmpp.features.program.expr import Buffer, Expr
-from cdmpp.features.program.loop_tree import (
+from cdmpp.programs.gpu_limits import GpuLimits, gpu_violation
+from cdmpp.programs.leaves.tree import reject_reason
+from cdmpp.programs.loops.expr import Buffer, Expr
+from cdmpp.programs.loops.loop_tree import (
     Allocation,
     Attribute,
     Loop,
@@ -20,7 +21,6 @@ from cdmpp.features.program.loop_tree import (
     Store,
     children,
 )
-from cdmpp.features.tree import reject_reason
 
 #: AutoTVM asks the device for its limits and does not write them down, so a program is judged by
 #: those that all devices of its kind have.

@@ -9,13 +9,13 @@ from typing import Any
 
 from cdmpp.datasets.extraction.machine_code import MachineCode, known_columns
 from cdmpp.errors import ReplayError
-from cdmpp.features.machine_code.columns import machine_code_columns
 from cdmpp.processes.campaign import CampaignProgress, Clock, OnProgress, read_campaign
+from cdmpp.programs.machine_code.columns import machine_code_columns
 from tvm_helper.compat import Target
 from tvm_helper.measure.journal import COMMAND, TASKS_FOLDER, read_journal
 from tvm_helper.measure.tables import read_task
 from tvm_helper.measure.worker import scheduled_module
-from tvm_helper.programs.machine_code import code_of
+from tvm_helper.tasks.machine_code import code_of
 
 #: Programs between two writes of the table.
 _STEP = 100

@@ -29,17 +29,17 @@ from cdmpp.datasets.tenset.task_index import TaskIndex, load_tasks
 from cdmpp.devices.registry import find_device, get_device
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError, UsageError
-from cdmpp.features.code_layout import CodeKind
-from cdmpp.features.gpu_code.columns import gpu_code_columns
-from cdmpp.features.machine_code.columns import machine_code_columns
 from cdmpp.processes.campaign import CampaignProgress, Clock, OnProgress, show_nothing
 from cdmpp.processes.pool import run_in_processes
+from cdmpp.programs.ansor.dag import parse_dag
+from cdmpp.programs.code_layout import CodeKind
+from cdmpp.programs.gpu_code.columns import gpu_code_columns
+from cdmpp.programs.machine_code.columns import machine_code_columns
 from cdmpp.records import GPU_TARGET_KINDS, program_id_of_text
 from tvm_helper.legacy.gpu_code import autotvm_columns
 from tvm_helper.measure.target import target_text
-from tvm_helper.programs.gpu_kernels import is_readable
-from tvm_helper.programs.nvrtc import load_compiler
-from tvm_helper.records.dag import parse_dag
+from tvm_helper.tasks.gpu_kernels import is_readable
+from tvm_helper.tasks.nvrtc import load_compiler
 
 #: Programs of one task that a process compiles in one go.
 _PROGRAMS = 8
@@ -205,7 +205,7 @@ def compiled_columns(
         programs: identity and transform steps of each.
     """
     from tvm_helper.compat import Target
-    from tvm_helper.programs.machine_code import code_of
+    from tvm_helper.tasks.machine_code import code_of
     from tvm_helper.tir.schedule_of_record import replay
 
     dag, compile_for = parse_dag(dag_json), Target(json.loads(target))
@@ -228,7 +228,7 @@ def compiled_gpu_columns(
         dag_json: the task's computation.
         programs: identity and transform steps of each.
     """
-    from tvm_helper.programs.gpu_code import gpu_launches
+    from tvm_helper.tasks.gpu_code import gpu_launches
     from tvm_helper.tir.schedule_of_record import replay
 
     dag = parse_dag(dag_json)

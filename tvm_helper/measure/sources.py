@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from cdmpp.datasets.tenset.flops import flop_count
-from cdmpp.datasets.tenset.json_graph import JsonGraph
 from cdmpp.datasets.tenset.operator_name import operator_name
 from cdmpp.errors import DataError
 from cdmpp.files.atomic import write_json
+from cdmpp.programs.ansor.json_graph import JsonGraph
 from cdmpp.records import MeasureRecord, Source, program_id_of_text
 from tvm_helper.measure.options import MeasureOptions
 
@@ -133,7 +133,7 @@ def _bounded(tasks: list[MeasuredTask], options: MeasureOptions) -> list[Measure
 
 def _sampled(name: str) -> Iterator[MeasuredTask]:
     if name.endswith(".py"):
-        from tvm_helper.programs.program_file import read_programs
+        from tvm_helper.tasks.program_file import read_programs
 
         for program in read_programs(Path(name)):
             yield module_task(f"{Path(name).name}:{program.name}", program.module)
@@ -147,7 +147,7 @@ def _sampled(name: str) -> Iterator[MeasuredTask]:
 
 
 def _of_network(path: Path, target: Any) -> Iterator[MeasuredTask]:
-    from tvm_helper.programs.network_tasks import load_network, network_tasks
+    from tvm_helper.tasks.network_tasks import load_network, network_tasks
 
     for task in network_tasks(load_network(path), target).tasks:
         networks = ((path.stem, task.weight),)
@@ -185,7 +185,7 @@ def module_task(
         operator: None = what the names of its blocks say.
     """
     from tvm_helper.compat import s_tir, tvm
-    from tvm_helper.programs.operator_name import operator_of
+    from tvm_helper.tasks.operator_name import operator_of
 
     try:
         flops: float | None = float(s_tir.analysis.estimate_tir_flops(module))

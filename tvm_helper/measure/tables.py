@@ -22,9 +22,9 @@ from cdmpp.datasets.extraction.shard import (
 )
 from cdmpp.datasets.metaschedule.databases import Workload, parse_tuning_record
 from cdmpp.errors import DataError, ReplayError
-from cdmpp.features.compact_ast import CompactAst
 from cdmpp.files.json_text import parse_json
 from cdmpp.processes.campaign import read_campaign
+from cdmpp.programs.compact_ast import CompactAst
 from cdmpp.records import ERROR_CODE_NAMES, MeasureRecord, TensetTask, program_id
 from tvm_helper.measure.journal import COMMAND, TASKS_FOLDER, read_journal
 
@@ -149,11 +149,11 @@ def measured_record(
 def _featurised(task: dict[str, Any], record: MeasureRecord) -> CompactAst | ReplayError:
     try:
         if task["source"] == "tenset":
-            from tvm_helper.featurise import featurise_records
+            from cdmpp.programs.featurise import featurise_records
 
             (result,) = featurise_records(_tenset_task(task), [record])
             return result
-        from tvm_helper.programs.metaschedule import featurise_trace
+        from tvm_helper.tasks.metaschedule import featurise_trace
 
         return featurise_trace(_module(task["module"]), record)
     except ReplayError as error:

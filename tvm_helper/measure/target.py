@@ -118,7 +118,7 @@ def target_text(spec: DeviceSpec) -> str:
     """
     if spec.kind == "cpu" and spec.vendor in ("AMD", "Intel") and spec.simd_bits == _NARROW_BITS:
         return json.dumps({"kind": "llvm", "mcpu": _X86_BASELINE})
-    from tvm_helper.programs.target import device_target
+    from tvm_helper.tasks.target import device_target
 
     return str(device_target(spec))
 

@@ -18,8 +18,8 @@ from typing import Any
 from cdmpp.config import from_dict
 from cdmpp.datasets.metaschedule.databases import RECORD_FILE
 from cdmpp.errors import DataError, ReplayError
-from cdmpp.features.machine_code.columns import machine_code_columns
 from cdmpp.processes.serve import ProgramError, error_text, serve
+from cdmpp.programs.machine_code.columns import machine_code_columns
 from cdmpp.records import program_id
 from tvm_helper.measure.options import TimingOptions, rpc_address
 from tvm_helper.measure.timing import repeat_until_steady
@@ -49,7 +49,7 @@ def _draw(request: dict[str, Any], begin: Begin) -> dict[str, Any]:
     Where a model chooses, they are those of all drawn that it predicts to be fastest, these first.
     """
     from tvm_helper.compat import Target
-    from tvm_helper.programs.sampling import valid_schedules
+    from tvm_helper.tasks.sampling import valid_schedules
 
     begin()
     task = _task(request["task"])
@@ -85,7 +85,7 @@ def _draw(request: dict[str, Any], begin: Begin) -> dict[str, Any]:
 
 def _predicted(request: dict[str, Any], modules: Sequence[Any], target: Any) -> list[float]:
     """Returns the seconds that the model predicts; infinite where a module has no features."""
-    from cdmpp.training.asked_device import asked_device
+    from cdmpp.training.requested_device import asked_device
     from tvm_helper.cost_model.module_scores import module_samples, predict_modules
 
     trained = _model(request["model"])
@@ -102,8 +102,8 @@ def _build(request: dict[str, Any], begin: Begin) -> dict[str, Any]:
     The program is a schedule of a task, or a scheduled `module` as JSON in a file.
     """
     from tvm_helper.compat import Target, tvm
-    from tvm_helper.programs.build import arguments_of
-    from tvm_helper.programs.machine_code import code_of_built
+    from tvm_helper.tasks.build import arguments_of
+    from tvm_helper.tasks.machine_code import code_of_built
     from tvm_helper.tir.packing import runnable
 
     begin()
@@ -137,11 +137,11 @@ def scheduled_module(task_file: str, schedule: Any) -> Any:
         ReplayError: the schedule does not fit the task.
     """
     if "dag" in _task(task_file):
-        from tvm_helper.records.dag import parse_dag
+        from cdmpp.programs.ansor.dag import parse_dag
         from tvm_helper.tir.schedule_of_record import replay
 
         return replay(parse_dag(_task(task_file)["dag"]), schedule).mod
-    from tvm_helper.programs.schedule_of_trace import schedule_of
+    from tvm_helper.tasks.schedule_of_trace import schedule_of
 
     return schedule_of(_module(task_file), schedule).mod
 
@@ -149,7 +149,7 @@ def scheduled_module(task_file: str, schedule: Any) -> Any:
 def _run(request: dict[str, Any], begin: Begin) -> dict[str, Any]:
     """Times a built program; returns its costs in seconds."""
     from tvm_helper.compat import tvm
-    from tvm_helper.programs.build import random_tensors
+    from tvm_helper.tasks.build import random_tensors
 
     artifact = Path(request["artifact"])
     timing = from_dict(TimingOptions, request["timing"])

@@ -13,13 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from cdmpp.features.gpu_limits import GpuLimits
-from tvm_helper.native.binding import NativeBatch, call
-from tvm_helper.native.build import FLAGS, NativeBuildError, library_path, load_library
+from cdmpp.files.places import package_folder
+from cdmpp.programs.gpu_limits import GpuLimits
+from cdmpp.programs.native.binding import NativeBatch, call
+from cdmpp.programs.native.build import FLAGS, NativeBuildError, library_path, load_library
 
 #: What the native code measures, in the order of its counters.
 MODULE_PHASES = ("walk", "passes", "canonical", "features")
-_SOURCE = "tir_featurise.cc"
+_SOURCE = package_folder("tvm_helper.native") / "src" / "tir_featurise.cc"
 _ERROR_BYTES = 200
 _log = logging.getLogger("cdmpp")
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cdmpp.calibration.ood import NearTask
 from cdmpp.datasets.samples import Samples
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError, UsageError
 from cdmpp.models.assemble import AskedProgram
 from cdmpp.text import short_task
 from cdmpp.training.estimates import Estimates, TrainedModel
-from cdmpp.training.uncertainty.strangers import NearTask
 
 if TYPE_CHECKING:  # it imports TVM, which records do without
     from tvm_helper.predict.explanation import Explanation

@@ -8,7 +8,7 @@ from typing import Any
 
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import ReplayError
-from cdmpp.features.program.loop_tree import Allocation, Loop, Node, stores_with_path
+from cdmpp.programs.loops.loop_tree import Allocation, Loop, Node, stores_with_path
 from tvm_helper.compat import Schedule, ScheduleError, tirx
 from tvm_helper.tir.features import featurise_modules
 from tvm_helper.tir.loop_tree import loop_tree_from_tir

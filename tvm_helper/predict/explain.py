@@ -15,19 +15,19 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from cdmpp.calibration.ood import ColumnDifference, NearTask
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import ReplayError
-from cdmpp.features.machine_code.columns import machine_code_columns
-from cdmpp.features.machine_code.summary import CodeSummary, summary_of
-from cdmpp.training.uncertainty.strangers import ColumnDifference, NearTask
+from cdmpp.programs.machine_code.columns import machine_code_columns
+from cdmpp.programs.machine_code.summary import CodeSummary, summary_of
 from tvm_helper.predict.answers import Prediction
 from tvm_helper.predict.counterfactuals import Counterfactual, counterfactuals
 from tvm_helper.predict.explanation import LIMITS, LeafExplanation
 from tvm_helper.predict.painted import PaintedScript, painted_script, plain_script
 from tvm_helper.predict.predictor import Predictor
-from tvm_helper.programs.machine_code import code_of
-from tvm_helper.programs.program_file import NamedProgram, read_programs
-from tvm_helper.programs.target import device_target
+from tvm_helper.tasks.machine_code import code_of
+from tvm_helper.tasks.program_file import NamedProgram, read_programs
+from tvm_helper.tasks.target import device_target
 
 #: Stores with this part of the time or more are asked what they might be instead.
 _WORTH_CHANGING = 0.1

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from cdmpp.analytic.roofline.levels import program_bound
 from cdmpp.analytic.roofline.programs import LeafWork, device_rates, leaf_work
 from cdmpp.devices.spec import DeviceSpec
-from cdmpp.features.compact_ast import CompactAst
-from cdmpp.features.program.loop_tree import Loop, Node, stores_with_path
+from cdmpp.programs.compact_ast import CompactAst
+from cdmpp.programs.loops.loop_tree import Loop, Node, stores_with_path
 from tvm_helper.tir.loop_tree import loop_tree_from_tir
 
 #: What can bound a store, in words.

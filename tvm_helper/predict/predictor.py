@@ -20,24 +20,24 @@ from numpy.typing import NDArray
 from cdmpp.datasets.samples import Samples
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import ReplayError
-from cdmpp.features.compact_ast import CompactAst
-from cdmpp.features.gpu_code.columns import gpu_code_columns
-from cdmpp.features.machine_code.columns import machine_code_columns
 from cdmpp.models.assemble import AskedProgram, assemble_samples
 from cdmpp.pretrained import model_folder
+from cdmpp.programs.compact_ast import CompactAst
+from cdmpp.programs.gpu_code.columns import gpu_code_columns
+from cdmpp.programs.machine_code.columns import machine_code_columns
 from cdmpp.records import program_id
-from cdmpp.training.asked_device import asked_device, asked_devices
 from cdmpp.training.estimates import TrainedModel, load_trained
 from cdmpp.training.machine_code.model import LEAST_MEASURED, CodeModel
+from cdmpp.training.requested_device import asked_device, asked_devices
 from tvm_helper.compat import Schedule, Target
 from tvm_helper.predict.answers import Prediction, estimated, misfit, reads_no_code
 from tvm_helper.predict.explanation import explain
 from tvm_helper.predict.reading import Looks, features_of, look_at
-from tvm_helper.programs.gpu_code import gpu_launches
-from tvm_helper.programs.machine_code import code_of, reads_code
-from tvm_helper.programs.network_tasks import NetworkTask
-from tvm_helper.programs.program_file import NamedProgram, read_programs
-from tvm_helper.programs.target import device_target
+from tvm_helper.tasks.gpu_code import gpu_launches
+from tvm_helper.tasks.machine_code import code_of, reads_code
+from tvm_helper.tasks.network_tasks import NetworkTask
+from tvm_helper.tasks.program_file import NamedProgram, read_programs
+from tvm_helper.tasks.target import device_target
 
 
 @dataclass

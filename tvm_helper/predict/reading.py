@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from cdmpp.errors import ReplayError
-from cdmpp.features.compact_ast import CompactAst
-from cdmpp.features.gpu_limits import GpuLimits
+from cdmpp.programs.compact_ast import CompactAst
+from cdmpp.programs.gpu_limits import GpuLimits
 from tvm_helper.compat import Target, shash2hex
-from tvm_helper.programs.operator_name import operator_of
-from tvm_helper.programs.program_file import is_scheduled
+from tvm_helper.tasks.operator_name import operator_of
+from tvm_helper.tasks.program_file import is_scheduled
 from tvm_helper.tir.features import featurise_modules, module_limits
 from tvm_helper.tir.loop_tree import loop_tree_from_tir
 

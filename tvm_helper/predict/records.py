@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from cdmpp.datasets.read_report import ReadReport
 from cdmpp.datasets.tenset.folder import default_dataset_dir
-from cdmpp.datasets.tenset.json_graph import JsonGraph
 from cdmpp.datasets.tenset.operator_name import operator_name
 from cdmpp.datasets.tenset.record_file import read_records
 from cdmpp.datasets.tenset.task_index import TaskIndex, load_tasks
@@ -21,15 +20,16 @@ from cdmpp.devices.device_file import nearest
 from cdmpp.devices.registry import find_device, load_registry
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError, DeviceError, ReplayError, UsageError
-from cdmpp.features.code_layout import CODE_LAYOUTS
 from cdmpp.models.assemble import AskedProgram, assemble_samples
+from cdmpp.programs.ansor.json_graph import JsonGraph
+from cdmpp.programs.code_layout import CODE_LAYOUTS
+from cdmpp.programs.featurise import featurise_records
 from cdmpp.records import GPU_TARGET_KINDS, MeasureRecord, TensetTask, program_id_of_text
 from cdmpp.text import short_task
-from cdmpp.training.asked_device import asked_device
 from cdmpp.training.estimates import TrainedModel
 from cdmpp.training.machine_code.model import CodeModel
+from cdmpp.training.requested_device import asked_device
 from cdmpp.training.run_folder import ModelCard
-from tvm_helper.featurise import featurise_records
 from tvm_helper.measure.records_code import compiled_columns, compiled_gpu_columns
 from tvm_helper.predict.answers import Prediction, estimated, misfit, reads_no_code
 
@@ -218,8 +218,8 @@ def _readers(
 def _target(reader: CodeModel, device: DeviceSpec) -> str | None:
     if device.name in reader.targets:
         return reader.targets[device.name]
-    from tvm_helper.programs.machine_code import reads_code  # loads TVM
-    from tvm_helper.programs.target import device_target
+    from tvm_helper.tasks.machine_code import reads_code  # loads TVM
+    from tvm_helper.tasks.target import device_target
 
     target = device_target(device)
     return str(target) if reads_code(reader.targets, device.name, target) else None

@@ -23,10 +23,10 @@ from cdmpp.training.machine_code.cold_memory import LEAST_S
 from tvm_helper.compat import Schedule, Target, import_tensor_intrinsics, meta_schedule, s_tir
 from tvm_helper.predict.answers import Prediction
 from tvm_helper.predict.predictor import Predictor
-from tvm_helper.programs.default_schedule import default_schedule
-from tvm_helper.programs.network_tasks import NetworkTask
-from tvm_helper.programs.sampling import valid_schedules
 from tvm_helper.replay.graph import KernelGraph
+from tvm_helper.tasks.default_schedule import default_schedule
+from tvm_helper.tasks.network_tasks import NetworkTask
+from tvm_helper.tasks.sampling import valid_schedules
 
 ScheduleKind = Literal["default", "first-valid", "database", "draws"]
 #: Beyond this TVM's database means that the program failed.

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from cdmpp.training.asked_device import asked_devices
+from cdmpp.training.requested_device import asked_devices
 from tvm_helper.predict.explain import ExplainedProgram, explain_programs
 from tvm_helper.predict.predictor import Predictor
-from tvm_helper.programs.program_file import NamedProgram
 from tvm_helper.replay.ways import (
     KernelAnswer,
     NetworkAnswer,
@@ -17,6 +16,7 @@ from tvm_helper.replay.ways import (
     network_answers,
     with_shares,
 )
+from tvm_helper.tasks.program_file import NamedProgram
 
 #: Kernels that are explained, dearest first; the others are only counted.
 MOST_KERNELS = 5

@@ -11,7 +11,7 @@ from typing import Any
 from cdmpp.errors import DataError
 from cdmpp.replay.graph import Operator, OperatorGraph
 from tvm_helper.compat import Target, meta_schedule, relax, tvm
-from tvm_helper.programs.network_tasks import (
+from tvm_helper.tasks.network_tasks import (
     NetworkTask,
     NetworkTasks,
     fused_network,

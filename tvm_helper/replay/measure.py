@@ -15,15 +15,15 @@ import numpy as np
 
 from cdmpp.errors import DeviceError, last_line
 from tvm_helper.compat import Target, import_tensor_intrinsics, relax, tvm
-from tvm_helper.programs.build import (
+from tvm_helper.replay.costs import ChosenSchedule
+from tvm_helper.replay.graph import KernelGraph
+from tvm_helper.tasks.build import (
     Arguments,
     built,
     compiled_network,
     network_inputs,
     random_tensors,
 )
-from tvm_helper.replay.costs import ChosenSchedule
-from tvm_helper.replay.graph import KernelGraph
 
 #: Each turn places everything in memory anew: where it lies decides which cache lines displace each
 #: other, and would otherwise be one draw for the whole network and one for its kernels.

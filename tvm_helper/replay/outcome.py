@@ -16,8 +16,6 @@ from cdmpp.replay.summary import ReplayOutcome, replay_costs
 from tvm_helper.measure.target import check_machine
 from tvm_helper.predict.answers import Prediction
 from tvm_helper.predict.predictor import Predictor
-from tvm_helper.programs.network_tasks import load_network
-from tvm_helper.programs.target import device_target
 from tvm_helper.replay.costs import (
     ChosenSchedule,
     ProgramCosts,
@@ -26,6 +24,8 @@ from tvm_helper.replay.costs import (
 )
 from tvm_helper.replay.graph import DEVICE, KernelGraph, network_graph
 from tvm_helper.replay.measure import MeasuredNetwork, measure_network
+from tvm_helper.tasks.network_tasks import load_network
+from tvm_helper.tasks.target import device_target
 
 
 def replay_network(

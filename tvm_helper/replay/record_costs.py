@@ -22,8 +22,8 @@ from cdmpp.replay.engine import ReplayOptions
 from cdmpp.replay.graph import OperatorGraph
 from cdmpp.replay.summary import ReplayOutcome, replay_costs
 from cdmpp.replay.tenset_network import DEVICE, read_tenset_network
-from cdmpp.training.asked_device import asked_device
 from cdmpp.training.estimates import TrainedModel
+from cdmpp.training.requested_device import asked_device
 from tvm_helper.predict.answers import misfit
 from tvm_helper.predict.records import record_programs
 

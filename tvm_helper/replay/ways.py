@@ -28,8 +28,8 @@ from cdmpp.replay.engine import ReplayOptions
 from cdmpp.replay.graph import Operator
 from cdmpp.replay.summary import ReplayOutcome, replay_costs
 from cdmpp.text import percent_text
-from cdmpp.training.asked_device import asked_devices
 from cdmpp.training.estimates import TrainedModel, load_trained
+from cdmpp.training.requested_device import asked_devices
 
 if TYPE_CHECKING:  # torch and TVM are loaded when a way needs them
     import torch
@@ -380,7 +380,7 @@ def compiled_answer(
 
 
 def _relax_module(question: NetworkQuestion, batch: int | None) -> Any:
-    from tvm_helper.programs.network_tasks import load_network, network_of_module
+    from tvm_helper.tasks.network_tasks import load_network, network_of_module
 
     if isinstance(question.source, Path):
         return load_network(question.source)

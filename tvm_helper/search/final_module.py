@@ -15,12 +15,12 @@ from cdmpp.files.atomic import make_folder, write_json, write_text
 from cdmpp.processes.worker import Answer, Worker
 from tvm_helper.measure.journal import TASKS_FOLDER, says_disk_is_full
 from tvm_helper.measure.target import MeasureTarget
-from tvm_helper.programs.schedule_of_trace import schedule_of
 from tvm_helper.search.folder_files import FINAL_FILE, MODULE_FILE, SCHEDULES_FOLDER
 from tvm_helper.search.options import SearchOptions
 from tvm_helper.search.progress import SearchProgress
 from tvm_helper.search.store import SearchStore
 from tvm_helper.search.tasks import SearchTask
+from tvm_helper.tasks.schedule_of_trace import schedule_of
 
 #: Name of the module that the result is compared with: what TVM makes of every task by default.
 _UNTUNED = "untuned"

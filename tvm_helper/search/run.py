@@ -226,7 +226,7 @@ def _cost_model(plan: SearchPlan, target: Any) -> Any:
 def _trained(options: SearchOptions) -> tuple[TrainedModel | None, str]:
     """Returns the model; None and why where another cost model can do without."""
     from cdmpp.pretrained import model_folder
-    from cdmpp.training.asked_device import asked_device
+    from cdmpp.training.requested_device import asked_device
 
     try:
         folder = model_folder(options.model)

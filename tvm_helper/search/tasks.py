@@ -60,7 +60,7 @@ def named_tasks(names: Sequence[str]) -> list[SearchTask]:
     """
     tasks = campaign_tasks(MeasureOptions(sample=tuple(names)), None)
     from tvm_helper.compat import tvm
-    from tvm_helper.programs.network_tasks import argument_shapes
+    from tvm_helper.tasks.network_tasks import argument_shapes
     from tvm_helper.tir.packing import LAYOUT_FREE
 
     found: list[SearchTask] = []
@@ -85,7 +85,7 @@ def tasks_of_network(path: Path, target: Any) -> tuple[list[SearchTask], dict[st
     Raises:
         DataError: the file cannot be read or imported, or has no task.
     """
-    from tvm_helper.programs.network_tasks import load_network, network_tasks
+    from tvm_helper.tasks.network_tasks import load_network, network_tasks
 
     found = network_tasks(load_network(path), target)
     if not found.tasks:
@@ -116,7 +116,7 @@ def by_expected_share(
     Raises:
         DataError: none has a schedule.
     """
-    from tvm_helper.programs.sampling import first_valid_schedule
+    from tvm_helper.tasks.sampling import first_valid_schedule
 
     kept: list[SearchTask] = []
     left_out: dict[str, str] = {}
@@ -154,7 +154,7 @@ def _predicted_s(
     if model is None:
         return None
     from tvm_helper.predict.predictor import Predictor
-    from tvm_helper.programs.program_file import NamedProgram
+    from tvm_helper.tasks.program_file import NamedProgram
 
     try:
         (found,) = Predictor(model, [device]).programs([NamedProgram(task.task.name, scheduled)])

@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cdmpp.errors import UsageError
-from cdmpp.training.asked_device import asked_device
 from cdmpp.training.estimates import TrainedModel
+from cdmpp.training.requested_device import asked_device
 from tvm_helper.cost_model.module_scores import module_samples
-from tvm_helper.programs.machine_code import reads_code
+from tvm_helper.tasks.machine_code import reads_code
 
 FloatArray = NDArray[np.float64]
 
@@ -56,7 +56,7 @@ class Verifier:
 
         Args:
             modules: N scheduled modules.
-            columns: of the machine code of each (`cdmpp.features.machine_code.columns`); empty
+            columns: of the machine code of each (`cdmpp.programs.machine_code.columns`); empty
                 where there are none.
         """
         read = [place for place, one in enumerate(columns) if len(one)]

@@ -31,7 +31,7 @@ def _prepare() -> None:
 def _compile_tasks(request: dict[str, Any], begin: Begin) -> dict[str, Any]:
     """Compiles the functions of all tasks into one module; returns their arguments by symbol."""
     from tvm_helper.compat import Target, tvm
-    from tvm_helper.programs.build import arguments_of
+    from tvm_helper.tasks.build import arguments_of
     from tvm_helper.tir.packing import runnable
 
     begin()
@@ -49,7 +49,7 @@ def _compile_tasks(request: dict[str, Any], begin: Begin) -> dict[str, Any]:
 def _compile_network(request: dict[str, Any], begin: Begin) -> dict[str, Any]:
     """Compiles a network with the schedules of its tasks; returns the arguments of `main`."""
     from tvm_helper.compat import Target
-    from tvm_helper.programs.build import compiled_network, network_inputs
+    from tvm_helper.tasks.build import compiled_network, network_inputs
 
     begin()
     target = Target(request["target"])
@@ -64,7 +64,7 @@ def _compile_network(request: dict[str, Any], begin: Begin) -> dict[str, Any]:
 def _compare(request: dict[str, Any], begin: Begin) -> dict[str, Any]:
     """Times a function of several modules in turn; returns the costs, a list a module."""
     from tvm_helper.compat import relax, tvm
-    from tvm_helper.programs.build import random_tensors
+    from tvm_helper.tasks.build import random_tensors
 
     begin()
     try:
@@ -106,7 +106,7 @@ def _export(compiled: Callable[[], Any], request: dict[str, Any]) -> None:
 def _fused(path: str, target: str) -> Any:
     """Returns the network in tensor programs; it is compiled twice, tuned and untuned."""
     from tvm_helper.compat import Target
-    from tvm_helper.programs.network_tasks import fused_network, load_network
+    from tvm_helper.tasks.network_tasks import fused_network, load_network
 
     return fused_network(load_network(Path(path)), Target(json.loads(target)))
 
@@ -115,9 +115,9 @@ def _schedule(task: dict[str, Any], request: dict[str, Any], target: Any) -> Any
     """Returns the schedule of a trace; without one the first valid sample, or what TVM makes of the
     task by default in a module that is untuned.
     """
-    from tvm_helper.programs.default_schedule import default_schedule
-    from tvm_helper.programs.sampling import first_valid_schedule
-    from tvm_helper.programs.schedule_of_trace import schedule_of
+    from tvm_helper.tasks.default_schedule import default_schedule
+    from tvm_helper.tasks.sampling import first_valid_schedule
+    from tvm_helper.tasks.schedule_of_trace import schedule_of
 
     module = _module(task["file"])
     if request["is_untuned"]:

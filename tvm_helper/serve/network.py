@@ -20,7 +20,7 @@ from cdmpp.networks.graph.network_file import network_format, read_exported
 from cdmpp.replay.summary import calls_of
 from cdmpp.training.estimates import TrainedModel
 from tvm_helper.compat import relax, tvm
-from tvm_helper.programs.network_tasks import network_of_onnx, network_of_program, read_onnx
+from tvm_helper.tasks.network_tasks import network_of_onnx, network_of_program, read_onnx
 
 _MOST_NODES = 20_000
 #: What TVM may compute of constants: no index of theirs is data.

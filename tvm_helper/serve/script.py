@@ -15,7 +15,7 @@ from typing import Any
 
 from cdmpp.errors import DataError
 from tvm_helper.compat import tvm
-from tvm_helper.programs.program_file import NamedProgram, programs_of
+from tvm_helper.tasks.program_file import NamedProgram, programs_of
 
 _HEADER = ("from tvm.script import tirx as T", "from tvm.script import ir as I")
 #: Lines that a script may begin with, which are left out: T and I are given to the parser.

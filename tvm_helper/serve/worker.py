@@ -29,16 +29,16 @@ from cdmpp.datasets.tenset.record_line import parse_record
 from cdmpp.datasets.tenset.task_index import TaskIndex, load_tasks
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import CdmppError, DataError
-from cdmpp.features.compact_ast import CompactAst
 from cdmpp.models.assemble import AskedProgram
 from cdmpp.processes.serve import serve
+from cdmpp.programs.compact_ast import CompactAst
 from cdmpp.records import MeasureRecord, TensetTask, program_id
 from cdmpp.serve.leaf_table import MOST_LEAVES, encode_asts
 from cdmpp.text import short_task
 from cdmpp.training.estimates import TrainedModel, load_trained
 from tvm_helper.predict.answers import misfit
 from tvm_helper.predict.records import record_programs
-from tvm_helper.programs.program_file import NamedProgram
+from tvm_helper.tasks.program_file import NamedProgram
 
 _MEMORY_BYTES = 8 << 30
 _LONGEST_REASON = 400
@@ -136,7 +136,7 @@ def _program(
     program: NamedProgram, devices: Sequence[DeviceSpec]
 ) -> Iterator[tuple[Row, CompactAst | None]]:
     from tvm_helper.predict.reading import features_of, look_at
-    from tvm_helper.programs.target import device_target
+    from tvm_helper.tasks.target import device_target
 
     looks = look_at(program.module)
     for device in devices:

@@ -14,12 +14,12 @@ from functools import lru_cache
 from typing import Any
 
 from cdmpp.errors import DataError, ReplayError
-from cdmpp.features.compact_ast import CompactAst
-from cdmpp.features.gpu_limits import GpuLimits, gpu_violation
-from cdmpp.features.tree import compact_ast, reject_reason
+from cdmpp.programs.compact_ast import CompactAst
+from cdmpp.programs.featurise import is_gpu_kind, outcomes
+from cdmpp.programs.gpu_limits import GpuLimits, gpu_violation
+from cdmpp.programs.leaves.tree import compact_ast, reject_reason
+from cdmpp.programs.native.build import NativeBuildError
 from tvm_helper.compat import Target
-from tvm_helper.featurise import is_gpu_kind, outcomes
-from tvm_helper.native.build import NativeBuildError
 from tvm_helper.native.modules import NativeModules, modules_library
 from tvm_helper.tir.loop_tree import loop_tree_from_tir, lowering_passes
 from tvm_helper.tir.packing import runnable

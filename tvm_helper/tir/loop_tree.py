@@ -2,8 +2,8 @@
 
 A module is lowered with a short pass list to plain loops with multi-dimensional buffers and the
 walker turns every statement into a node; blocks, sequences and bindings make none. Indices and
-regions are then brought to the canonical level here (`tvm_helper.tir.canonical`), because TVM's own
-passes for that take most of the time and change from version to version.
+regions are then brought to the canonical level here (`cdmpp.programs.loops.canonical`), because
+TVM's own passes for that take most of the time and change from version to version.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from cdmpp.errors import DataError
-from cdmpp.features.program.expr import BINARY_OPS, Buffer, Expr
-from cdmpp.features.program.loop_tree import (
+from cdmpp.programs.loops.canonical import canonical
+from cdmpp.programs.loops.expr import BINARY_OPS, Buffer, Expr
+from cdmpp.programs.loops.loop_tree import (
     Attribute,
     Condition,
     Loop,
@@ -23,7 +24,6 @@ from cdmpp.features.program.loop_tree import (
     Store,
 )
 from tvm_helper.compat import Call, Schedule, Sequential, TensorLoad, block_passes, tirx
-from tvm_helper.tir.canonical import canonical
 from tvm_helper.tir.packing import runnable
 from tvm_helper.tir.prim_func import TIRX_CLASS_OF_OP
 

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from cdmpp.errors import ReplayError
-from cdmpp.features.program.expr import Buffer, Expr
+from cdmpp.programs.ansor.dag import Axis, Dag, DagOp
+from cdmpp.programs.loops.expr import Buffer, Expr
 from tvm_helper.compat import s_tir, te, tirx, tvm
-from tvm_helper.records.dag import Axis, Dag, DagOp
 
 #: Name of the class in `tirx` of every operation with two operands.
 TIRX_CLASS_OF_OP: Mapping[str, str] = {

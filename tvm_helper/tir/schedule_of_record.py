@@ -12,11 +12,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from cdmpp.errors import ReplayError
-from cdmpp.features.program.expr import Buffer
-from tvm_helper.compat import Schedule, te
-from tvm_helper.records.dag import Dag, DagOp
-from tvm_helper.records.regions import Interval, needed_regions
-from tvm_helper.records.state import (
+from cdmpp.programs.ansor.dag import Dag, DagOp
+from cdmpp.programs.ansor.state import (
     THREAD_KINDS,
     FuseRelation,
     Iterator,
@@ -26,7 +23,10 @@ from tvm_helper.records.state import (
     SplitRelation,
     Stage,
 )
+from cdmpp.programs.loops.expr import Buffer
+from tvm_helper.compat import Schedule, te
 from tvm_helper.tir.prim_func import TensorGraph, narrow_blocks
+from tvm_helper.tir.regions import Interval, needed_regions
 
 #: First insertion point under a loop: stages realised later come earlier in the program.
 _FIRST = -2

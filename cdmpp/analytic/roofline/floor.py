@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from cdmpp.analytic.operators.operators import Operators, is_matmul
 from cdmpp.datasets.samples import ProgramArrays, Samples
 from cdmpp.devices.spec import DeviceSpec
-from cdmpp.features.added_columns import LEAF_EXTRA_NAMES
-from cdmpp.features.schema import ACCESS_SLOT_COUNT, LEAF_FEATURE_NAMES
+from cdmpp.programs.added_columns import LEAF_EXTRA_NAMES
+from cdmpp.programs.schema import ACCESS_SLOT_COUNT, LEAF_FEATURE_NAMES
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from cdmpp.datasets.samples import ProgramArrays
 from cdmpp.devices.spec import DeviceSpec
-from cdmpp.features.schema import LEAF_FEATURE_NAMES
+from cdmpp.programs.schema import LEAF_FEATURE_NAMES
 
 FloatArray = NDArray[np.float64]
 

@@ -14,8 +14,8 @@ from cdmpp.cli.shared.samples import asked_labels, samples_of
 from cdmpp.errors import UsageError
 from cdmpp.pretrained import model_folder
 from cdmpp.text import aligned, percent_text
-from cdmpp.training.asked_device import asked_device
 from cdmpp.training.estimates import load_trained
+from cdmpp.training.requested_device import asked_device
 from cdmpp.training.transferred import transfer_dataset
 
 _LINES = {

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from cdmpp.datasets.fetch.resume import FetchProgress
-from cdmpp.nn.loop.progress import RunProgress, TrainProgress
+from cdmpp.models.loop.progress import RunProgress, TrainProgress
 from cdmpp.processes.campaign import CampaignProgress
 
 #: Shows what is being done, how much of it is done, of how much (None = unknown), and a note.

@@ -30,9 +30,9 @@ from cdmpp.datasets.tenset.folder import (
     load_tasks,
     read_records,
 )
-from cdmpp.datasets.tenset.json_graph import JsonGraph
 from cdmpp.datasets.tenset.operator_name import operator_name
 from cdmpp.errors import DataError
+from cdmpp.programs.ansor.json_graph import JsonGraph
 from cdmpp.records import program_id_of_text
 
 #: A record whose slowest repeat takes this many times its fastest is an outlier.

@@ -35,8 +35,8 @@ from cdmpp.datasets.extraction.shard import (
 )
 from cdmpp.datasets.read_report import ReadReport
 from cdmpp.errors import DataError, ReplayError
-from cdmpp.features.compact_ast import CompactAst
 from cdmpp.files.atomic import make_folder
+from cdmpp.programs.compact_ast import CompactAst
 from cdmpp.records import MeasureRecord
 
 #: Records after which a shard is closed; a task never spans two shards.

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from cdmpp.datasets.extraction.schema import SMALL_LEVEL
 from cdmpp.errors import DataError
-from cdmpp.features.code_layout import CODE_LAYOUTS, CodeKind
 from cdmpp.files.atomic import write_atomic
+from cdmpp.programs.code_layout import CODE_LAYOUTS, CodeKind
 
 #: What the tables of a folder are called.
 PATTERN = "machine_code*.parquet"

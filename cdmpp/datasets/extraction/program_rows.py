@@ -11,10 +11,10 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from cdmpp.datasets.tenset.flops import flop_count
-from cdmpp.datasets.tenset.json_graph import JsonGraph
 from cdmpp.datasets.tenset.operator_name import operator_name
 from cdmpp.errors import DataError, ReplayError
-from cdmpp.features.compact_ast import LEAF_FEATURE_COUNT, CompactAst
+from cdmpp.programs.ansor.json_graph import JsonGraph
+from cdmpp.programs.compact_ast import LEAF_FEATURE_COUNT, CompactAst
 from cdmpp.records import MeasureRecord, Source, TensetTask
 
 Featurise: TypeAlias = Callable[

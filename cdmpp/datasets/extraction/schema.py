@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from cdmpp.features.compact_ast import (
+from cdmpp.programs.compact_ast import (
     LEAF_EXTRA_SCHEMA_VERSION,
     LEAF_FEATURE_COUNT,
     LEAF_SCHEMA_VERSION,

@@ -37,8 +37,8 @@ from cdmpp.datasets.metaschedule.databases import (
 )
 from cdmpp.datasets.read_report import ReadReport
 from cdmpp.errors import DataError, ReplayError, UsageError
-from cdmpp.features.compact_ast import CompactAst
 from cdmpp.files.atomic import make_folder
+from cdmpp.programs.compact_ast import CompactAst
 from cdmpp.records import MeasureRecord
 
 #: Records of one shard.

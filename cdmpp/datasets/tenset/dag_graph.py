@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from cdmpp.datasets.tenset.json_graph import JsonGraph
 from cdmpp.errors import DataError
+from cdmpp.programs.ansor.json_graph import JsonGraph
 
 BINARY_TYPES = frozenset(
     f"tir.{name}"

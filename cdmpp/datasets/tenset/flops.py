@@ -6,7 +6,7 @@ import math
 import re
 
 from cdmpp.datasets.tenset.dag_graph import BINARY_TYPES, compute_ops, expression_children
-from cdmpp.datasets.tenset.json_graph import JsonGraph
+from cdmpp.programs.ansor.json_graph import JsonGraph
 
 _FREE_TYPES = frozenset({"tir.Var", "IntImm", "FloatImm", "tir.ProducerLoad"})
 

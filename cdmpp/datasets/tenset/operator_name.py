@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from cdmpp.datasets.tenset.dag_graph import ComputeOp, compute_ops, walk_expression
-from cdmpp.datasets.tenset.json_graph import JsonGraph
+from cdmpp.programs.ansor.json_graph import JsonGraph
 
 #: First match on an operation's tag or name names it. Layouts (`_nhwc`) are not part of the name.
 _PATTERNS = tuple(

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from cdmpp.datasets.tenset.json_graph import JsonGraph
 from cdmpp.errors import DataError
 from cdmpp.files.restricted_pickle import (
     ComputeDagStub,
@@ -15,6 +14,7 @@ from cdmpp.files.restricted_pickle import (
     StubObject,
     load_restricted,
 )
+from cdmpp.programs.ansor.json_graph import JsonGraph
 from cdmpp.records import GPU_TARGET_KINDS, TensetTask, normalise_workload_key
 
 _HARDWARE_PARAM_NAMES = (

@@ -11,19 +11,19 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from cdmpp.datasets.samples import Samples
+from cdmpp.models.loop.shards import gather_samples, process_index, shares
+from cdmpp.models.nets.alignment import alignment_loss
+from cdmpp.models.nets.latency_net import LatencyEnsemble, LeafBatch, latency_loss
+from cdmpp.models.nets.options import LossOptions
 from cdmpp.models.options import TransformerOptions
 from cdmpp.models.parts.leaf_batches import SampleBatches, Statistics
-from cdmpp.nn.alignment import alignment_loss
-from cdmpp.nn.latency_net import LatencyEnsemble, LeafBatch, latency_loss
-from cdmpp.nn.loop.shards import gather_samples, process_index, shares
-from cdmpp.nn.options import LossOptions
 
 #: Programs in one batch where no gradient is wanted.
 PREDICT_PROGRAMS = 256
 
 
 class LatencyTrainee:
-    """A `cdmpp.nn.loop.loop.Trainee`.
+    """A `cdmpp.models.loop.loop.Trainee`.
 
     Attributes:
         follows_network: its batches go to the device that the network is on.

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from cdmpp.datasets.samples import Samples
 from cdmpp.devices.vector import device_vector
+from cdmpp.models.nets.segment_mlp import SegmentBatch
 from cdmpp.models.parts.normalise import FloatArray, Normalisation
 from cdmpp.models.parts.pooling import leaf_matrix, leaf_rows
 from cdmpp.models.parts.program_groups import IntArray, ProgramGroups
-from cdmpp.nn.segment_mlp import SegmentBatch
 
 
 @dataclass(frozen=True)

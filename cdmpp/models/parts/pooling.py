@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from cdmpp.datasets.samples import ProgramArrays
 from cdmpp.errors import DataError, UsageError
-from cdmpp.features.added_columns import EXTRA_BLOCKS, LEAF_EXTRA_COUNT
+from cdmpp.programs.added_columns import EXTRA_BLOCKS, LEAF_EXTRA_COUNT
 
 _CHUNK_PROGRAMS = 20_000
 
@@ -21,7 +21,7 @@ def extra_columns(blocks: Sequence[str]) -> NDArray[np.int64]:
     """Returns int64 [k], the columns of `leaf_extra` in the named blocks, ascending.
 
     Args:
-        blocks: names from `cdmpp.features.added_columns.EXTRA_BLOCKS`, in any order.
+        blocks: names from `cdmpp.programs.added_columns.EXTRA_BLOCKS`, in any order.
 
     Raises:
         UsageError: there is no block of a name.

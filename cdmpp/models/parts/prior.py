@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from cdmpp.analytic.prior import PRIOR_SOURCES, PriorModelName, PriorTimes, prior_times
 from cdmpp.datasets.samples import Samples
-from cdmpp.nn.options import PriorKind
+from cdmpp.models.nets.options import PriorKind
 
 FloatArray = NDArray[np.float64]
 

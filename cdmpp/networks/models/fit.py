@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from cdmpp.errors import NotFiniteError
+from cdmpp.models.loop.adam import AdamOptimiser, adamw, plain_adam
 from cdmpp.networks.models.options import GraphFitOptions
-from cdmpp.nn.adam import AdamOptimiser, adamw, plain_adam
 
 #: Called after every epoch with its number, losses and learning rate.
 Progress = Callable[[dict[str, Any]], None]

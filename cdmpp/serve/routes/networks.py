@@ -15,7 +15,7 @@ from cdmpp.serve.options import NETWORK_FILES, ServeOptions
 from cdmpp.serve.routes.uploads import Uploads
 from cdmpp.serve.schemas import Label, ModelName
 from cdmpp.serve.service import Service, TooLargeError
-from cdmpp.training.asked_device import asked_devices
+from cdmpp.training.requested_device import asked_devices
 
 _BYTES = "application/octet-stream"
 _ZIP = b"PK\x03\x04"

@@ -16,9 +16,9 @@ from cdmpp.devices.spec import DeviceSpec
 from cdmpp.models.adapted import AdaptedCostModel
 from cdmpp.models.base import CostModel
 from cdmpp.models.ensemble import EnsembleCostModel, StandIn
+from cdmpp.models.loop.progress import OnTrain
 from cdmpp.models.parts.checks import check_trainable
 from cdmpp.models.transformer import TransformerCostModel
-from cdmpp.nn.loop.progress import OnTrain
 from cdmpp.training.finetune.choice import Choice, Kept, choose, shrunken_factor
 from cdmpp.training.finetune.few_shot import try_tuning, tunable
 from cdmpp.training.finetune.folds import budget_folds

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from cdmpp.calibration.transfer import LEAST_TASKS, PairTransfer, fit_pairs, on_device
 from cdmpp.datasets.samples import Samples
 from cdmpp.datasets.selection import of_devices, times_on
 from cdmpp.devices.spec import DeviceSpec
@@ -15,7 +16,6 @@ from cdmpp.errors import UsageError
 from cdmpp.models.base import CostModel
 from cdmpp.training.estimates import TrainedModel
 from cdmpp.training.run_folder import ModelCard
-from cdmpp.training.transfer import LEAST_TASKS, PairTransfer, fit_pairs, on_device
 
 FloatArray = NDArray[np.float64]
 

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from cdmpp.datasets.samples import Samples
 from cdmpp.errors import UsageError
 from cdmpp.models.base import CostModel
+from cdmpp.models.loop.progress import OnTrain
 from cdmpp.models.parts.checks import check_trainable
-from cdmpp.nn.loop.progress import OnTrain
 from cdmpp.training.finetune.folds import budget_folds, joined
 from cdmpp.training.finetune.options import FinetuneOptions, TuneWhat
 from cdmpp.training.finetune.tuner import Tunable, Tuner, look_name

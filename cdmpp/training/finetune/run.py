@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cdmpp.calibration.ood import TrainingTasks
+from cdmpp.calibration.transfer import Transfer
 from cdmpp.config import dump_text
 from cdmpp.datasets.budget import hold_out, of_tasks
 from cdmpp.datasets.extraction.machine_code import MachineCode
@@ -22,7 +24,7 @@ from cdmpp.datasets.splits import network_family
 from cdmpp.errors import DataError, UsageError
 from cdmpp.files.atomic import make_folder, write_json
 from cdmpp.models.base import CostModel
-from cdmpp.nn.loop.progress import RunProgress
+from cdmpp.models.loop.progress import RunProgress
 from cdmpp.pretrained import model_folder
 from cdmpp.training.estimates import load_trained
 from cdmpp.training.finetune.adapt import Adapted, adapt
@@ -46,8 +48,6 @@ from cdmpp.training.run_folder import (
     write_predictions,
     write_transfer,
 )
-from cdmpp.training.transfer import Transfer
-from cdmpp.training.uncertainty.strangers import TrainingTasks
 
 FINE_TUNED = "fine-tuned"
 COMPILED = f"{FINE_TUNED}, machine code known"

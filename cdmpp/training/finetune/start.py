@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cdmpp.calibration.ood import TrainingTasks
 from cdmpp.datasets.budget import hold_out
 from cdmpp.datasets.samples import Samples
 from cdmpp.datasets.selection import cap_programs
 from cdmpp.models.base import CostModel
-from cdmpp.nn.loop.progress import OnTrain
-from cdmpp.nn.loop.shards import process_count
+from cdmpp.models.loop.progress import OnTrain
+from cdmpp.models.loop.shards import process_count
 from cdmpp.training.finetune.adapt import LEAST_TASKS, TriedFits
 from cdmpp.training.finetune.choice import SAYS, standard_error, task_errors
 from cdmpp.training.finetune.folds import budget_folds, joined
@@ -22,7 +23,6 @@ from cdmpp.training.finetune.options import FinetuneOptions
 from cdmpp.training.options import TrainOptions
 from cdmpp.training.run import ChooseStart, OtherStart, new_model
 from cdmpp.training.run_folder import ModelCard, load_model, task_digest
-from cdmpp.training.uncertainty.strangers import TrainingTasks
 
 #: A training on more tasks than these always starts from nothing.
 HANDFUL = 30

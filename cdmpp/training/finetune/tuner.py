@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from cdmpp.datasets.samples import Samples
+from cdmpp.models.loop.loop import train_loop
+from cdmpp.models.loop.progress import OnTrain
+from cdmpp.models.nets.options import LoopOptions
 from cdmpp.models.parts.leaf_batches import samples_digest
-from cdmpp.nn.loop.loop import train_loop
-from cdmpp.nn.loop.progress import OnTrain
-from cdmpp.nn.options import LoopOptions
 from cdmpp.training.finetune.options import FinetuneOptions
 from cdmpp.training.finetune.tuning_trainee import HeldOut, TuningTrainee, select_parameters
 

@@ -19,7 +19,7 @@ _MOST_RELATIVE_ERROR = 3.0
 
 
 class HeldOut(Protocol):
-    """A trainee (see `cdmpp.nn.loop.loop.Trainee`) that also tells what it predicts."""
+    """A trainee (see `cdmpp.models.loop.loop.Trainee`) that also tells what it predicts."""
 
     def batches(self, epoch: int) -> list[NDArray[np.int64]]:
         """Returns the batches of an epoch."""

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cdmpp.devices.spec import DeviceSpec
-from cdmpp.features.machine_code.columns import BOUNDS, MACHINE_CODE_NAMES
+from cdmpp.programs.machine_code.columns import BOUNDS, MACHINE_CODE_NAMES
 
 FloatArray = NDArray[np.float64]
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cdmpp.devices.spec import DeviceSpec
-from cdmpp.features.gpu_code.columns import GPU_CODE_NAMES
+from cdmpp.programs.gpu_code.columns import GPU_CODE_NAMES
 
 FloatArray = NDArray[np.float64]
 

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from cdmpp.datasets.extraction.machine_code import MachineCode
 from cdmpp.datasets.samples import Samples
-from cdmpp.features.code_layout import CODE_LAYOUTS
+from cdmpp.programs.code_layout import CODE_LAYOUTS
 
 
 def has_code(samples: Samples, table: MachineCode) -> NDArray[np.bool_]:

@@ -19,17 +19,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cdmpp.calibration.intervals import operator_kinds
 from cdmpp.datasets.samples import Samples
 from cdmpp.devices.vector import device_vector
 from cdmpp.errors import DataError
-from cdmpp.features.code_layout import CODE_LAYOUTS, CodeKind
 from cdmpp.files.atomic import read_json, replaced_folder, write_json
 from cdmpp.files.boosted_trees import grow_trees, load_booster, save_booster, tree_rows
 from cdmpp.models.parts.pooling import pooled_features
+from cdmpp.programs.code_layout import CODE_LAYOUTS, CodeKind
 from cdmpp.training.machine_code.core_time import core_log_s
 from cdmpp.training.machine_code.gpu_time import gpu_log_s
 from cdmpp.training.machine_code.widths import CodeWidths
-from cdmpp.training.uncertainty.calibration import operator_kinds
 
 if TYPE_CHECKING:  # torch takes long to import
     from cdmpp.training.machine_code.net import CodeNet

@@ -25,8 +25,8 @@ from cdmpp.analytic.roofline.floor import (
 from cdmpp.datasets.cache import load_samples
 from cdmpp.devices.registry import get_device, load_registry
 from cdmpp.devices.spec import DeviceSpec
-from cdmpp.features.added_columns import LEAF_EXTRA_NAMES
-from cdmpp.features.schema import LEAF_FEATURE_NAMES
+from cdmpp.programs.added_columns import LEAF_EXTRA_NAMES
+from cdmpp.programs.schema import LEAF_FEATURE_NAMES
 from cdmpp.testing.synthetic import make_samples
 from tests.paths import ROOT
 

@@ -7,7 +7,7 @@ import pytest
 
 from cdmpp.analytic.roofline.levels import program_bound
 from cdmpp.devices.spec import DeviceSpec
-from cdmpp.features.schema import LEAF_FEATURE_NAMES
+from cdmpp.programs.schema import LEAF_FEATURE_NAMES
 
 GPU = DeviceSpec(
     name="g", kind="gpu", core_count=10, clock_hz=1e9, peak_fp32_flop_per_s=1e12,

@@ -20,7 +20,7 @@ from cdmpp.datasets.audit.quantiles import Quantiles
 from cdmpp.datasets.extraction.extract import extract
 from cdmpp.datasets.splits import Split, split
 from cdmpp.errors import DataError, ReplayError
-from cdmpp.features.compact_ast import CompactAst
+from cdmpp.programs.compact_ast import CompactAst
 from cdmpp.records import MeasureRecord, TensetTask
 
 Featurise = Callable[..., list[CompactAst | ReplayError]]

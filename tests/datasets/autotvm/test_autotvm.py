@@ -31,7 +31,7 @@ from cdmpp.datasets.read_report import ReadReport
 from cdmpp.datasets.splits import split
 from cdmpp.datasets.tenset.record_line import RecordLineError
 from cdmpp.errors import DataError, ReplayError
-from cdmpp.features.compact_ast import CompactAst
+from cdmpp.programs.compact_ast import CompactAst
 from cdmpp.records import MeasureRecord
 from cdmpp.testing import check_reader
 from tests.paths import shared

@@ -56,7 +56,7 @@ def make_dataset(out: Path, *, axis: str, scale: int, files: int, device: str) -
 
 def fake_featurise(task: Any, records: Any) -> list[Any]:
     """Five leaves of random numbers a program, without replay."""
-    from cdmpp.features.compact_ast import CompactAst
+    from cdmpp.programs.compact_ast import CompactAst
 
     rng = np.random.default_rng(len(records))
     tree = np.array([0, 1, -1, 2, -1, 3, -1, 4, -1, 5, -1, -1], np.int32)
@@ -77,7 +77,7 @@ def extract_here(dataset: Path, out: Path, *, is_real: bool, jobs: int) -> dict[
 
     featurise: Any = fake_featurise
     if is_real:
-        from tvm_helper.featurise import featurise_records
+        from cdmpp.programs.featurise import featurise_records
 
         featurise = featurise_records
     began = time.perf_counter()

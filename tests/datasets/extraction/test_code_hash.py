@@ -10,8 +10,8 @@ import pytest
 from cdmpp.datasets.extraction import code_hash as module
 from cdmpp.datasets.extraction.code_hash import code_hash, import_closure
 from cdmpp.errors import DataError
+from cdmpp.programs.featurise import featurise_records
 from tests.paths import ROOT
-from tvm_helper.featurise import featurise_records
 
 
 @pytest.fixture
@@ -23,19 +23,18 @@ def copy(tmp_path, monkeypatch) -> Path:
             ignore=shutil.ignore_patterns("pretrained", "cache", "__pycache__"),
         )  # fmt: skip
     monkeypatch.setattr(module, "beside_package", lambda: tmp_path)
-    monkeypatch.setattr(
-        module.inspect, "getsourcefile", lambda _: str(tmp_path / "tvm_helper" / "featurise.py")
-    )
+    featuriser = str(tmp_path / "cdmpp" / "programs" / "featurise.py")
+    monkeypatch.setattr(module.inspect, "getsourcefile", lambda _: featuriser)
     return tmp_path
 
 
 @pytest.mark.parametrize(
     "path",
     [
-        "tvm_helper/featurise.py",
-        "tvm_helper/records/lower.py",
-        "tvm_helper/native/src/leaf.hpp",
-        "cdmpp/features/leaf.py",
+        "cdmpp/programs/featurise.py",
+        "cdmpp/programs/ansor/lower.py",
+        "cdmpp/programs/native/src/leaf.hpp",
+        "cdmpp/programs/leaves/leaf.py",
         "cdmpp/datasets/tenset/record_line.py",
         "cdmpp/datasets/extraction/schema.py",
     ],
@@ -65,8 +64,8 @@ def test_a_comment_elsewhere_does_not(copy, path):
 
 
 def test_a_missing_file_is_an_error(copy):
-    (copy / "tvm_helper" / "records" / "lower.py").unlink()
-    with pytest.raises(DataError, match=r"source of tvm_helper\.records.* is not there"):
+    (copy / "cdmpp" / "programs" / "ansor" / "lower.py").unlink()
+    with pytest.raises(DataError, match=r"source of cdmpp\.programs\.ansor.* is not there"):
         code_hash(featurise_records)
 
 

@@ -25,7 +25,7 @@ from cdmpp.datasets.extraction.extracted import MANIFEST, read_manifest, read_ta
 from cdmpp.datasets.extraction.schema import STORE_SCHEMA_VERSION
 from cdmpp.datasets.tenset.folder import ReadReport, read_records
 from cdmpp.errors import DataError, ReplayError, UsageError
-from cdmpp.features.compact_ast import CompactAst
+from cdmpp.programs.compact_ast import CompactAst
 from cdmpp.records import MeasureRecord, TensetTask, program_id
 from tests.datasets.tiny import build_samples
 from tests.paths import ROOT
@@ -243,7 +243,7 @@ _SCRIPT = """
     from pathlib import Path
     import numpy as np
     from cdmpp.datasets.extraction.extract import extract
-    from cdmpp.features.compact_ast import CompactAst
+    from cdmpp.programs.compact_ast import CompactAst
 
     def featurise(task, records):
         with open(os.environ["PIDS"], "a") as stream:

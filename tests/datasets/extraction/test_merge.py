@@ -18,7 +18,7 @@ from cdmpp.datasets.extraction.extract import extract
 from cdmpp.datasets.extraction.extracted import MANIFEST, read_manifest, read_table
 from cdmpp.datasets.extraction.merge import MergeReport, _Merger, merge, merged_folder
 from cdmpp.errors import DataError, ReplayError, UsageError
-from cdmpp.features.compact_ast import CompactAst
+from cdmpp.programs.compact_ast import CompactAst
 from cdmpp.records import MeasureRecord, TensetTask
 
 Featurise = Callable[..., list[CompactAst | ReplayError]]

@@ -15,11 +15,11 @@ from cdmpp.datasets.tenset import record_file
 from cdmpp.datasets.tenset.folder import MeasureRecord, ReadReport, find_device_files, read_records
 from cdmpp.datasets.tenset.plain_line import parse_plain_record
 from cdmpp.datasets.tenset.record_line import parse_record
+from cdmpp.programs import featurise as featurise_module
+from cdmpp.programs.native import native_library
 from cdmpp.records import canonical_json, program_id, program_id_of_text
 from tests.datasets.tenset.test_records import record_text, record_value
 from tests.fuzz.mutate import mutate_line
-from tvm_helper import featurise as featurise_module
-from tvm_helper.native import native_library
 
 
 @pytest.fixture(scope="module")

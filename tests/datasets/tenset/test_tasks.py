@@ -11,9 +11,9 @@ import pytest
 
 from cdmpp.datasets.tenset.flops import flop_count
 from cdmpp.datasets.tenset.folder import TaskIndex, load_tasks
-from cdmpp.datasets.tenset.json_graph import JsonGraph
 from cdmpp.datasets.tenset.operator_name import operator_name
 from cdmpp.errors import DataError
+from cdmpp.programs.ansor.json_graph import JsonGraph
 from tests.paths import ROOT, SHARED_DATA
 
 GOLDEN = SHARED_DATA / "golden"

@@ -12,6 +12,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cdmpp.models.baselines.step_coder import STEP_CODES, step_rows
+from cdmpp.models.baselines.tree_shape import tree_shape
+from cdmpp.models.nets.lambda_rank import lambda_rank_loss
 from cdmpp.models.parts.labels import (
     BoxCoxLabels,
     LogLabels,
@@ -20,9 +23,6 @@ from cdmpp.models.parts.labels import (
     least_mape_factor,
 )
 from cdmpp.models.parts.program_groups import ProgramGroups
-from cdmpp.models.peers.step_coder import STEP_CODES, step_rows
-from cdmpp.models.peers.tree_shape import tree_shape
-from cdmpp.nn.lambda_rank import lambda_rank_loss
 from cdmpp.testing.synthetic import make_samples
 
 LATENCIES = np.exp(np.random.default_rng(0).normal(-8, 2, 200))
@@ -161,8 +161,8 @@ def test_steps_by_hand():
 
 
 def test_every_tensor_of_a_batch_follows_the_network():
-    from cdmpp.models.peers.base import _on
-    from cdmpp.nn.recursive_lstm import TreeBatch, TreeLevel
+    from cdmpp.models.baselines.base import _on
+    from cdmpp.models.nets.recursive_lstm import TreeBatch, TreeLevel
 
     here = torch.zeros(2, dtype=torch.int64)
     batch = TreeBatch(here, (TreeLevel(here, here),), here, here, here)

@@ -9,8 +9,8 @@ import pytest
 
 from cdmpp.datasets.samples import ProgramArrays
 from cdmpp.errors import DataError, UsageError
-from cdmpp.features.added_columns import EXTRA_BLOCKS, LEAF_EXTRA_COUNT
 from cdmpp.models.parts.pooling import extra_columns, leaf_matrix, pooled_features
+from cdmpp.programs.added_columns import EXTRA_BLOCKS, LEAF_EXTRA_COUNT
 from cdmpp.testing.synthetic import make_samples
 
 

@@ -14,12 +14,12 @@ from cdmpp.analytic.prior import prior_times
 from cdmpp.config import to_dict
 from cdmpp.errors import UsageError
 from cdmpp.models.gbdt import GbdtCostModel
+from cdmpp.models.nets.latency_net import LatencyNet
+from cdmpp.models.nets.options import LoopOptions, NetOptions, identity
 from cdmpp.models.options import EnsembleOptions, GbdtOptions, SegmentMlpOptions, TransformerOptions
 from cdmpp.models.parts.leaf_batches import SampleBatches, Statistics
 from cdmpp.models.parts.prior import Prior
 from cdmpp.models.transformer import TransformerCostModel
-from cdmpp.nn.latency_net import LatencyNet
-from cdmpp.nn.options import LoopOptions, NetOptions, identity
 from cdmpp.testing.cost_model import check_cost_model
 from cdmpp.testing.synthetic import make_samples, split_by_task
 

@@ -13,10 +13,10 @@ from cdmpp.datasets.samples import Samples
 from cdmpp.models.adapted import AdaptedCostModel
 from cdmpp.models.base import CostModel
 from cdmpp.models.ensemble import EnsembleCostModel
+from cdmpp.models.nets.options import LoopOptions, NetOptions
 from cdmpp.models.options import EnsembleOptions, GbdtOptions, SegmentMlpOptions, TransformerOptions
 from cdmpp.models.parts.labels import least_mape_factor
 from cdmpp.models.registry import saved_model_class
-from cdmpp.nn.options import LoopOptions, NetOptions
 from cdmpp.testing.synthetic import make_samples
 from cdmpp.training.finetune.adapt import Adapted, TriedFits, adapt, comparable
 from cdmpp.training.finetune.choice import KEPT

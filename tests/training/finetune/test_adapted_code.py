@@ -10,7 +10,7 @@ import pytest
 
 from cdmpp.datasets.extraction.machine_code import MachineCode
 from cdmpp.datasets.samples import Samples
-from cdmpp.features.machine_code.columns import MACHINE_CODE_NAMES
+from cdmpp.programs.machine_code.columns import MACHINE_CODE_NAMES
 from cdmpp.testing.synthetic import make_samples
 from cdmpp.training.finetune.adapted_code import adapted_code
 from cdmpp.training.machine_code.known import code_columns

@@ -14,9 +14,9 @@ from cdmpp.datasets.sampling import choose_tasks
 from cdmpp.errors import DataError, UsageError
 from cdmpp.models.ensemble import EnsembleCostModel
 from cdmpp.models.gbdt import GbdtCostModel
+from cdmpp.models.nets.options import LoopOptions, NetOptions
 from cdmpp.models.options import TransformerOptions
 from cdmpp.models.transformer import TransformerCostModel
-from cdmpp.nn.options import LoopOptions, NetOptions
 from cdmpp.testing.synthetic import VECTOR_LENGTH, make_samples
 from cdmpp.training.finetune.few_shot import (
     FinetuneResult,

@@ -12,9 +12,9 @@ import pytest
 
 from cdmpp.datasets.samples import Samples
 from cdmpp.models.constant import ConstantCostModel
+from cdmpp.models.nets.options import LoopOptions, NetOptions
 from cdmpp.models.options import TransformerOptions
 from cdmpp.models.transformer import TransformerCostModel
-from cdmpp.nn.options import LoopOptions, NetOptions
 from cdmpp.testing.synthetic import make_samples
 from cdmpp.training.finetune import start
 from cdmpp.training.finetune.options import FinetuneOptions

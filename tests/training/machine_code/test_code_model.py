@@ -13,7 +13,7 @@ from safetensors.numpy import load_file, save_file
 
 from cdmpp.datasets.extraction.machine_code import MachineCode, known_columns, read_machine_code
 from cdmpp.errors import DataError
-from cdmpp.features.machine_code.columns import MACHINE_CODE_NAMES
+from cdmpp.programs.machine_code.columns import MACHINE_CODE_NAMES
 from cdmpp.training.machine_code.model import (
     FOLDER,
     CodeCalibration,

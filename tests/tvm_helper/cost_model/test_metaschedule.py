@@ -31,7 +31,7 @@ from tvm_helper.cost_model import measured_programs
 from tvm_helper.cost_model.measured_programs import SEARCH_TUNING
 from tvm_helper.cost_model.metaschedule import UNSUPPORTED_SCORE, CdmppCostModel
 from tvm_helper.cost_model.tune import local_builder, resolve_cost_model, tune_relax, tune_tir
-from tvm_helper.programs.sampling import sample_schedules, sample_target
+from tvm_helper.tasks.sampling import sample_schedules, sample_target
 
 pytestmark = pytest.mark.tvm
 
@@ -365,7 +365,7 @@ def test_it_works_in_relax_tuning(run_folder: Path, tmp_path: Path) -> None:
     from tvm.script import relax as R  # noqa: N812
 
     from tests.tvm_helper.search.fixtures import InventedRunner, NoBuilder
-    from tvm_helper.programs.network_tasks import fused_network
+    from tvm_helper.tasks.network_tasks import fused_network
 
     builder = relax.BlockBuilder()
     x = relax.Var("x", R.Tensor((8, 32), "float32"))

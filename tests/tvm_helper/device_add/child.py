@@ -16,11 +16,11 @@ from cdmpp.datasets.cache import load_samples
 from cdmpp.datasets.samples import Samples
 from cdmpp.datasets.tenset.folder import default_dataset_dir
 from cdmpp.devices.spec import DeviceSpec
-from cdmpp.features.machine_code.columns import MACHINE_CODE_NAMES
 from cdmpp.machine import versions
 from cdmpp.models.ensemble import EnsembleCostModel
+from cdmpp.models.nets.options import LoopOptions, NetOptions
 from cdmpp.models.options import EnsembleOptions, GbdtOptions, SegmentMlpOptions, TransformerOptions
-from cdmpp.nn.options import LoopOptions, NetOptions
+from cdmpp.programs.machine_code.columns import MACHINE_CODE_NAMES
 from cdmpp.training.finetune import adapted_code
 from cdmpp.training.machine_code.model import CodeModel, CodeRows
 from cdmpp.training.run import new_model
@@ -47,7 +47,7 @@ _TREES = GbdtOptions(trees=5, depth=2, threads=1, least_mape_factor=False)
 def make_setting(place: Path) -> Path:
     """Makes `tenset` (the first tasks of the shipped dataset), `extracted`, `model` and `root`."""
     from cdmpp.datasets.extraction.extract import extract
-    from tvm_helper.featurise import featurise_records
+    from cdmpp.programs.featurise import featurise_records
 
     shipped = default_dataset_dir().resolve()
     records = place / "tenset" / "measure_records" / RECORDED

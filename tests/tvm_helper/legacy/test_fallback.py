@@ -16,10 +16,10 @@ from cdmpp.datasets.read_report import ReadReport
 from cdmpp.datasets.tenset.record_file import read_records
 from cdmpp.datasets.tenset.task_index import load_tasks
 from cdmpp.errors import DataError, ReplayError, UsageError
-from cdmpp.features.compact_ast import CompactAst
+from cdmpp.programs.compact_ast import CompactAst
+from cdmpp.programs.featurise import featurise_records
 from cdmpp.records import MeasureRecord, TensetTask
 from tests.paths import ROOT
-from tvm_helper.featurise import featurise_records
 from tvm_helper.legacy import fallback
 from tvm_helper.legacy.environment import find_environment
 from tvm_helper.legacy.fallback import featurise_with_ansor, with_fallback

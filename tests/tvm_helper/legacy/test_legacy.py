@@ -15,9 +15,12 @@ import pytest
 
 from cdmpp.datasets.autotvm.logs import AutotvmTask
 from cdmpp.errors import DataError, ReplayError, UsageError
-from cdmpp.features.compact_ast import CompactAst
-from cdmpp.features.program.expr import Buffer, Expr, int_const, int_var, load
-from cdmpp.features.program.loop_tree import (
+from cdmpp.files.journal import folder_lock
+from cdmpp.programs.compact_ast import CompactAst
+from cdmpp.programs.leaves.tree import compact_ast
+from cdmpp.programs.loops.canonical import simplified
+from cdmpp.programs.loops.expr import Buffer, Expr, int_const, int_var, load
+from cdmpp.programs.loops.loop_tree import (
     Allocation,
     Attribute,
     Condition,
@@ -28,8 +31,6 @@ from cdmpp.features.program.loop_tree import (
     children,
     stores_with_path,
 )
-from cdmpp.features.tree import compact_ast
-from cdmpp.files.journal import folder_lock
 from cdmpp.records import MeasureRecord
 from tests.benchmarks.ansor_crosscheck import crosscheck, page
 from tests.benchmarks.ansor_equivalence import program_difference
@@ -41,7 +42,6 @@ from tvm_helper.legacy.environment import STAMP, LegacyEnvironment, find_environ
 from tvm_helper.legacy.featurise import features_of
 from tvm_helper.legacy.tir import loop_tree_from_json
 from tvm_helper.legacy.validity import rejection, shared_bytes
-from tvm_helper.tir.canonical import simplified
 
 #: Programs as the old TVM lowered them: template, arguments, target, entity, node graph.
 FIXTURE = Path(__file__).parent / "data" / "legacy_programs.jsonl.gz"

@@ -28,17 +28,17 @@ from cdmpp.datasets.metaschedule.databases import (
 from cdmpp.datasets.metaschedule.older import upgraded_module, upgraded_trace
 from cdmpp.datasets.read_report import ReadReport
 from cdmpp.errors import DataError, ReplayError, UsageError
-from cdmpp.features.compact_ast import CompactAst
-from cdmpp.features.program.expr import Buffer, Expr, int_const, int_var
-from cdmpp.features.program.loop_tree import Allocation, Loop, LoopTree, Node, Store, children
-from cdmpp.features.tree import compact_ast
+from cdmpp.programs.compact_ast import CompactAst
+from cdmpp.programs.leaves.tree import compact_ast
+from cdmpp.programs.loops.expr import Buffer, Expr, int_const, int_var
+from cdmpp.programs.loops.loop_tree import Allocation, Loop, LoopTree, Node, Store, children
 from tests.paths import ROOT
 from tvm_helper.legacy.block_tir import loop_tree_of_blocks
 from tvm_helper.legacy.client import LegacyTvm, shared_process
 from tvm_helper.legacy.dividends import restore_dividends
 from tvm_helper.legacy.environment import FOLDER_VARIABLE, LegacyEnvironment, find_environment
 from tvm_helper.legacy.metaschedule import features_of
-from tvm_helper.programs.block_names import operator_of_blocks
+from tvm_helper.tasks.block_names import operator_of_blocks
 
 #: Programs as the side environment lowered them: program id, node graph.
 FIXTURE = Path(__file__).parent / "data" / "scheduled_programs.jsonl.gz"
@@ -223,7 +223,7 @@ def test_both_tvms_give_the_same_features(
 ) -> None:
     """The same traces on the same modules, which today's TVM reads as TVMScript."""
     from tvm_helper.compat import tvm
-    from tvm_helper.programs.metaschedule import featurise_trace
+    from tvm_helper.tasks.metaschedule import featurise_trace
 
     workloads, records = sample(3)
     modules = {number: read_module_json(DATABASE, workloads[number]) for number in records}

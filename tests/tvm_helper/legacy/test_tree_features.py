@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 
 from cdmpp.errors import DataError
-from cdmpp.features.compact_ast import CompactAst
-from cdmpp.features.program.expr import Buffer, Expr, int_const, int_var, load
-from cdmpp.features.program.loop_tree import (
+from cdmpp.programs.compact_ast import CompactAst
+from cdmpp.programs.leaves.tree import compact_ast
+from cdmpp.programs.loops.canonical import simplified
+from cdmpp.programs.loops.expr import Buffer, Expr, int_const, int_var, load
+from cdmpp.programs.loops.loop_tree import (
     Allocation,
     Attribute,
     Condition,
@@ -21,13 +23,11 @@ from cdmpp.features.program.loop_tree import (
     Node,
     Store,
 )
-from cdmpp.features.tree import compact_ast
+from cdmpp.programs.native import Status, featurise_trees, native_library
+from cdmpp.programs.native.flatten_tree import flatten_tree
 from tvm_helper.legacy import tree_features
 from tvm_helper.legacy.tir import loop_tree_from_json
 from tvm_helper.legacy.tree_features import compact_asts
-from tvm_helper.native import Status, featurise_trees, native_library
-from tvm_helper.native.flatten_tree import flatten_tree
-from tvm_helper.tir.canonical import simplified
 
 FIXTURE = Path(__file__).parent / "data" / "legacy_programs.jsonl.gz"
 

@@ -42,7 +42,7 @@ def build(request: dict[str, Any], begin: Any) -> dict[str, Any]:
     Path(request["artifact"]).write_text(program, encoding="utf-8")
     answer: dict[str, Any] = {"arguments": [["float32", [2, 2]]]}
     if request.get("machine_code"):
-        from cdmpp.features.machine_code.columns import MACHINE_CODE_NAMES  # starts numpy
+        from cdmpp.programs.machine_code.columns import MACHINE_CODE_NAMES  # starts numpy
 
         answer["machine_code"] = [1.0] * len(MACHINE_CODE_NAMES)
     return answer

@@ -21,21 +21,21 @@ from cdmpp.datasets.cache import load_samples
 from cdmpp.datasets.extraction.machine_code import read_machine_code
 from cdmpp.devices.registry import get_device
 from cdmpp.errors import UsageError
-from cdmpp.features.code_layout import CODE_LAYOUTS
-from cdmpp.features.compact_ast import LEAF_EXTRA_SCHEMA_VERSION, LEAF_SCHEMA_VERSION
-from cdmpp.features.gpu_code.columns import GPU_CODE_NAMES
 from cdmpp.pretrained import model_folder
+from cdmpp.programs.code_layout import CODE_LAYOUTS
+from cdmpp.programs.compact_ast import LEAF_EXTRA_SCHEMA_VERSION, LEAF_SCHEMA_VERSION
+from cdmpp.programs.gpu_code.columns import GPU_CODE_NAMES
 from cdmpp.training.estimates import TrainedModel, load_trained
 from cdmpp.training.machine_code.model import CodeCalibration, CodeModel
 from cdmpp.training.machine_code.widths import CodeWidths
 from tests.paths import ROOT, shared
 from tests.tvm_helper.measure.constant import Constant
-from tests.tvm_helper.programs.test_gpu_code import scheduled
+from tests.tvm_helper.tasks.test_gpu_code import scheduled
 from tvm_helper.legacy.environment import LegacyEnvironment, default_folder
 from tvm_helper.predict.predictor import Predictor, check_reads_code
 from tvm_helper.predict.records import predict_records
-from tvm_helper.programs.program_file import NamedProgram
-from tvm_helper.programs.target import device_target
+from tvm_helper.tasks.program_file import NamedProgram
+from tvm_helper.tasks.target import device_target
 
 pytestmark = pytest.mark.tvm
 

@@ -17,7 +17,7 @@ from cdmpp.cli.main import main
 from cdmpp.datasets.extraction.machine_code import MachineCode, read_machine_code
 from cdmpp.devices.registry import get_device
 from cdmpp.errors import ReplayError
-from cdmpp.features.machine_code.columns import (
+from cdmpp.programs.machine_code.columns import (
     BOUNDS,
     MACHINE_CODE_NAMES,
     machine_code_columns,
@@ -29,10 +29,10 @@ from tests.tvm_helper.search.fixtures import DEVICE, matmul, train_into
 from tvm_helper.compat import Target, s_tir, tvm
 from tvm_helper.measure import machine_code
 from tvm_helper.predict.predictor import Predictor
-from tvm_helper.programs.machine_code import code_of, is_target
-from tvm_helper.programs.network_tasks import NetworkTask
-from tvm_helper.programs.program_file import NamedProgram
-from tvm_helper.programs.target import device_target
+from tvm_helper.tasks.machine_code import code_of, is_target
+from tvm_helper.tasks.network_tasks import NetworkTask
+from tvm_helper.tasks.program_file import NamedProgram
+from tvm_helper.tasks.target import device_target
 
 pytestmark = pytest.mark.tvm
 

@@ -122,7 +122,7 @@ def test_sampled_programs_are_those_of_a_metaschedule_database(out: Path, tmp_pa
 
     from tvm_helper.compat import Target, s_tir, tvm
     from tvm_helper.measure.tasks import named_function
-    from tvm_helper.programs.metaschedule import import_database
+    from tvm_helper.tasks.metaschedule import import_database
 
     folder = tmp_path / "database"
     folder.mkdir()
@@ -218,7 +218,7 @@ def test_tasks_of_a_campaign_are_bounded(tmp_path: Path) -> None:
 def test_each_task_draws_for_itself(tmp_path: Path) -> None:
     from cdmpp.devices.registry import get_device
     from tvm_helper.measure.worker import _draw
-    from tvm_helper.programs.target import device_target
+    from tvm_helper.tasks.target import device_target
 
     target = device_target(get_device("epyc-avx2-1c"))
     names = [f"dense:m={16 * number},n=64,k=64,relu=1" for number in range(1, 9)]

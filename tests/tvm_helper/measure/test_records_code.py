@@ -17,9 +17,9 @@ from cdmpp.cli.main import main
 from cdmpp.datasets.extraction.machine_code import read_machine_code
 from cdmpp.datasets.tenset.folder import default_dataset_dir
 from cdmpp.errors import UsageError
-from cdmpp.features.compact_ast import LEAF_EXTRA_SCHEMA_VERSION, LEAF_SCHEMA_VERSION
-from cdmpp.features.machine_code.columns import BOUNDS
 from cdmpp.pretrained import model_folder
+from cdmpp.programs.compact_ast import LEAF_EXTRA_SCHEMA_VERSION, LEAF_SCHEMA_VERSION
+from cdmpp.programs.machine_code.columns import BOUNDS
 from cdmpp.training.estimates import load_trained
 from cdmpp.training.machine_code.model import CodeCalibration, CodeModel
 from cdmpp.training.machine_code.widths import CodeWidths

@@ -20,9 +20,9 @@ from tvm_helper.predict.counterfactuals import counterfactuals
 from tvm_helper.predict.explain import explain_programs
 from tvm_helper.predict.painted import painted_script
 from tvm_helper.predict.predictor import Predictor
-from tvm_helper.programs.build import arguments_of, random_tensors
-from tvm_helper.programs.program_file import NamedProgram, read_programs
-from tvm_helper.programs.sampling import WORKLOADS, sample_schedules
+from tvm_helper.tasks.build import arguments_of, random_tensors
+from tvm_helper.tasks.program_file import NamedProgram, read_programs
+from tvm_helper.tasks.sampling import WORKLOADS, sample_schedules
 from tvm_helper.tir.features import featurise_modules
 
 pytestmark = pytest.mark.tvm
@@ -140,7 +140,7 @@ def test_what_a_change_is_said_to_be_is_what_it_is(program: NamedProgram) -> Non
 def test_a_network_is_explained_kernel_by_kernel(
     run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from tests.tvm_helper.programs.test_network_tasks import onnx_file
+    from tests.tvm_helper.tasks.test_network_tasks import onnx_file
 
     network = onnx_file(
         tmp_path / "net.onnx",

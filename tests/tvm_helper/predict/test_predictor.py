@@ -13,8 +13,8 @@ pytest.importorskip("tvm", reason="apache-tvm is not installed")
 from cdmpp.cli.main import main
 from cdmpp.errors import DataError
 from tests.tvm_helper.predict.written import BOARD, SCRIPT
-from tests.tvm_helper.programs.test_network_tasks import onnx_file
 from tests.tvm_helper.search.fixtures import DEVICE, train_into
+from tests.tvm_helper.tasks.test_network_tasks import onnx_file
 from tvm_helper.predict.predictor import Predictor
 
 pytestmark = pytest.mark.tvm

@@ -25,15 +25,15 @@ from cdmpp.replay.costs import OperatorCost, gather_costs
 from cdmpp.replay.engine import ReplayOptions, replay
 from cdmpp.replay.graph import Operator, OperatorGraph
 from cdmpp.replay.summary import replay_costs
-from tests.tvm_helper.programs.test_network_tasks import onnx_file
+from tests.tvm_helper.tasks.test_network_tasks import onnx_file
 from tvm_helper.compat import tvm
 from tvm_helper.predict.answers import Prediction
-from tvm_helper.programs.sampling import valid_schedules
-from tvm_helper.programs.target import device_target
 from tvm_helper.replay.costs import ProgramCosts, ScheduleChoice, choose_schedules
 from tvm_helper.replay.graph import DEVICE, KernelGraph, read_network_graph
 from tvm_helper.replay.measure import _calls, _deeper, _Kernel, measure_network
 from tvm_helper.replay.outcome import measured_values, replay_network
+from tvm_helper.tasks.sampling import valid_schedules
+from tvm_helper.tasks.target import device_target
 
 pytestmark = pytest.mark.tvm
 SPEC = get_device("epyc-avx2-1c")

@@ -22,15 +22,15 @@ from cdmpp.devices.registry import get_device
 from cdmpp.errors import DataError, UsageError
 from cdmpp.networks.predict import NetworkPredictor
 from tests.paths import ROOT
-from tests.tvm_helper.programs.test_network_tasks import onnx_file
 from tests.tvm_helper.replay.test_network import Branches
 from tests.tvm_helper.search.fixtures import train_into
-from tvm_helper.programs import network_tasks
-from tvm_helper.programs.network_tasks import load_network
-from tvm_helper.programs.sampling import valid_schedules
-from tvm_helper.programs.target import device_target
+from tests.tvm_helper.tasks.test_network_tasks import onnx_file
 from tvm_helper.replay.graph import read_network_graph
 from tvm_helper.replay.ways import NetworkQuestion, network_answers
+from tvm_helper.tasks import network_tasks
+from tvm_helper.tasks.network_tasks import load_network
+from tvm_helper.tasks.sampling import valid_schedules
+from tvm_helper.tasks.target import device_target
 
 pytestmark = [pytest.mark.tvm, pytest.mark.slow]
 DEVICE = "epyc-avx512-1c"

@@ -11,16 +11,16 @@ import numpy as np
 
 from cdmpp.analytic.roofline.programs import leaf_work
 from cdmpp.devices.registry import load_registry
-from cdmpp.features.compact_ast import CompactAst
 from cdmpp.models.assemble import AskedProgram, assemble_samples
+from cdmpp.models.nets.options import LoopOptions, NetOptions
 from cdmpp.models.options import TransformerOptions
 from cdmpp.models.transformer import TransformerCostModel
-from cdmpp.nn.options import LoopOptions, NetOptions
+from cdmpp.programs.compact_ast import CompactAst
 from cdmpp.training.run_folder import ModelCard, save_trained, task_digests
 from tvm_helper.compat import derived_object, import_tensor_intrinsics, te, tvm
 from tvm_helper.compat import meta_schedule as ms
-from tvm_helper.programs.build import random_tensors
-from tvm_helper.programs.sampling import sample_schedules, sample_target
+from tvm_helper.tasks.build import random_tensors
+from tvm_helper.tasks.sampling import sample_schedules, sample_target
 from tvm_helper.tir.features import featurise_modules
 
 DEVICE = "epyc-avx2-2c"

@@ -14,7 +14,7 @@ pytest.importorskip("tvm", reason="apache-tvm is not installed")
 
 from cdmpp.cli.main import main
 from cdmpp.datasets.extraction.machine_code import read_machine_code
-from cdmpp.features.machine_code.columns import MACHINE_CODE_NAMES
+from cdmpp.programs.machine_code.columns import MACHINE_CODE_NAMES
 from tests.tvm_helper.search.fixtures import train_into
 from tests.tvm_helper.search.search_runs import few_are_drawn
 from tvm_helper.measure.journal import read_journal

@@ -13,8 +13,8 @@ pytest.importorskip("tvm", reason="apache-tvm is not installed")
 
 from cdmpp.cli.main import main
 from cdmpp.errors import UsageError
-from cdmpp.features.machine_code.columns import MACHINE_CODE_NAMES
 from cdmpp.models.assemble import assemble_samples
+from cdmpp.programs.machine_code.columns import MACHINE_CODE_NAMES
 from cdmpp.training.estimates import TrainedModel, load_trained
 from cdmpp.training.machine_code.model import CodeModel, CodeRows
 from tests.tvm_helper.search.fixtures import asked_programs, matmul, train_into
@@ -23,8 +23,8 @@ from tvm_helper.compat import Target, te, tvm
 from tvm_helper.measure.journal import read_journal
 from tvm_helper.measure.options import TrialOptions
 from tvm_helper.measure.target import measure_target
-from tvm_helper.programs.sampling import sample_schedules
 from tvm_helper.search.verifier import Verifier
+from tvm_helper.tasks.sampling import sample_schedules
 
 pytestmark = pytest.mark.tvm
 

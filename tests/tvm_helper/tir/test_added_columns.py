@@ -14,10 +14,13 @@ from hypothesis import strategies as st
 from cdmpp.datasets.tenset.folder import default_dataset_dir, load_tasks
 from cdmpp.datasets.tenset.record_line import parse_record
 from cdmpp.datasets.tenset.task_index import TaskIndex
-from cdmpp.features.added_columns import EXTRA_BLOCKS, LEAF_EXTRA_NAMES
-from cdmpp.features.compact_ast import LEAF_EXTRA_COUNT
-from cdmpp.features.program.expr import Buffer, Expr, int_const, int_var, load
-from cdmpp.features.program.loop_tree import (
+from cdmpp.programs.added_columns import EXTRA_BLOCKS, LEAF_EXTRA_NAMES
+from cdmpp.programs.ansor.dag import parse_dag
+from cdmpp.programs.ansor.lower import lower_record
+from cdmpp.programs.compact_ast import LEAF_EXTRA_COUNT
+from cdmpp.programs.leaves.tree import compact_ast
+from cdmpp.programs.loops.expr import Buffer, Expr, int_const, int_var, load
+from cdmpp.programs.loops.loop_tree import (
     Allocation,
     Attribute,
     Condition,
@@ -26,16 +29,13 @@ from cdmpp.features.program.loop_tree import (
     Node,
     Store,
 )
-from cdmpp.features.tree import compact_ast
-from tests.features.gpu_programs import flat_block, tiled_copy, two_kernels
-from tests.features.programs import binary, gather, matmul, nest
+from cdmpp.programs.native import NativeTask, Status, featurise_trees, native_library
 from tests.paths import shared
-from tests.tvm_helper.native.native_fuzz import difference, golden_records
-from tests.tvm_helper.native.test_native import dataset_lines
-from tests.tvm_helper.records.fixture_records import fixture_records
-from tvm_helper.native import NativeTask, Status, featurise_trees, native_library
-from tvm_helper.records.dag import parse_dag
-from tvm_helper.records.lower import lower_record
+from tests.programs.ansor.fixture_records import fixture_records
+from tests.programs.gpu_programs import flat_block, tiled_copy, two_kernels
+from tests.programs.native.native_fuzz import difference, golden_records
+from tests.programs.native.test_native import dataset_lines
+from tests.programs.programs import binary, gather, matmul, nest
 
 
 @pytest.fixture(scope="module")

@@ -13,18 +13,18 @@ import pytest
 pytest.importorskip("tvm", reason="apache-tvm is not installed")
 
 from cdmpp.errors import ReplayError
-from cdmpp.features.compact_ast import CompactAst
-from cdmpp.features.gpu_limits import GpuLimits
-from cdmpp.features.program.loop_tree import Allocation, Node, children, stores_with_path
-from tests.tvm_helper.records.fixture_records import fixture_records
-from tests.tvm_helper.records.small_dags import matmul_relu
+from cdmpp.programs.compact_ast import CompactAst
+from cdmpp.programs.gpu_limits import GpuLimits
+from cdmpp.programs.loops.loop_tree import Allocation, Node, children, stores_with_path
+from cdmpp.programs.native import Status
+from tests.programs.ansor.fixture_records import fixture_records
+from tests.programs.ansor.small_dags import matmul_relu
 from tests.tvm_helper.tir.test_schedule_of_record import GPU, TILED
 from tvm_helper.compat import Sequential, block_passes, s_tir, te, tirx, tvm
 from tvm_helper.measure.tasks import named_function
-from tvm_helper.native import Status
 from tvm_helper.native.modules import NativeModules, modules_library
-from tvm_helper.programs.build import arguments_of
-from tvm_helper.programs.sampling import WORKLOADS, TargetKind, sample_schedules, sample_target
+from tvm_helper.tasks.build import arguments_of
+from tvm_helper.tasks.sampling import WORKLOADS, TargetKind, sample_schedules, sample_target
 from tvm_helper.tir import features as module_features
 from tvm_helper.tir.features import featurise_modules, module_limits, native_modules
 from tvm_helper.tir.loop_tree import loop_tree_from_tir, lowering_passes

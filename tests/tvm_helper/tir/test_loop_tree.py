@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from cdmpp.errors import DataError
-from cdmpp.features.program.expr import Expr, expr_text
-from cdmpp.features.program.loop_tree import (
+from cdmpp.programs.loops.expr import Expr, expr_text
+from cdmpp.programs.loops.loop_tree import (
     Allocation,
     Attribute,
     Condition,
@@ -19,7 +19,7 @@ from cdmpp.features.program.loop_tree import (
     children,
     stores_with_path,
 )
-from tests.tvm_helper.records.small_dags import matmul_relu
+from tests.programs.ansor.small_dags import matmul_relu
 
 pytestmark = pytest.mark.tvm
 

@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 
 from cdmpp.errors import ReplayError
-from cdmpp.features.program.loop_tree import Loop, stores_with_path
+from cdmpp.programs.ansor.dag import Dag, parse_dag
+from cdmpp.programs.loops.loop_tree import Loop, stores_with_path
 from tests.paths import ROOT
-from tests.tvm_helper.records.fixture_records import (
+from tests.programs.ansor.fixture_records import (
     FixtureRecord,
     allocations,
     fixture_records,
     structure,
 )
-from tests.tvm_helper.records.small_dags import matmul_relu
-from tvm_helper.records.dag import Dag, parse_dag
+from tests.programs.ansor.small_dags import matmul_relu
 
 pytestmark = pytest.mark.tvm
 
@@ -90,7 +90,7 @@ def test_replay_computes_the_same_numbers(record: FixtureRecord) -> None:
 
 @pytest.mark.parametrize("record", fixture_records(), ids=lambda record: record.name)
 def test_replay_and_direct_lowering_agree(record: FixtureRecord) -> None:
-    from tvm_helper.records.lower import lower_record
+    from cdmpp.programs.ansor.lower import lower_record
     from tvm_helper.tir.loop_tree import loop_tree_of_schedule
     from tvm_helper.tir.schedule_of_record import replay
 
@@ -150,7 +150,7 @@ def test_bad_steps_are_refused_with_a_reason(steps: list[Any], reason: str) -> N
 
 
 def test_gpu_steps_bind_threads_and_fetch_together() -> None:
-    from tvm_helper.records.lower import lower_record
+    from cdmpp.programs.ansor.lower import lower_record
     from tvm_helper.tir.loop_tree import loop_tree_of_schedule
     from tvm_helper.tir.schedule_of_record import replay
 

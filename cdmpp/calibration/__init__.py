@@ -1,0 +1,1 @@
+"""Intervals that hold, out-of-distribution programs, and times carried over between devices."""

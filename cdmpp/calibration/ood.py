@@ -1,0 +1,405 @@
+"""Which programs are unlike everything a model was trained on, and what they are least unlike."""
+
+from __future__ import annotations
+
+import json
+import lzma
+from collections.abc import Iterator
+from dataclasses import dataclass
+from lzma import LZMAError
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from cdmpp.datasets.samples import ProgramArrays, Samples
+from cdmpp.errors import DataError
+from cdmpp.files.checked_tensors import read_tensors, write_tensors
+from cdmpp.files.json_text import parse_json
+from cdmpp.models.parts.pooling import pooled_features
+from cdmpp.programs.added_columns import LEAF_EXTRA_NAMES
+from cdmpp.programs.schema import LEAF_FEATURE_NAMES
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+FILE_NAME = "training_tasks.safetensors"
+#: In format 1 the centres were float16 without steps, in format 2 the steps were not packed, in
+#: format 3 packed by zlib and the names not at all.
+FORMAT = 4
+NEAREST = 3
+
+#: Share of training programs that lie nearer than the threshold to a task other than their own.
+_THRESHOLD_QUANTILE = 0.99
+#: Columns that hardly vary in training count in this unit: most are logarithms to base 2.
+_LEAST_DEVIATION = 0.1
+_CHUNK = 4096
+#: A centre is that many steps from the mean of its column at most.
+_STEPS = 127
+#: Of the threshold. Such steps move a distance at the threshold by half a per cent.
+_LEAST_STEP, _LEAST_UNIT = 1 / 3, 1e-6
+#: Steps of neighbours in a column are alike, their bits are not aligned to anything.
+_FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 9, "lc": 0, "lp": 0, "pb": 0}]
+_MOST_NAME_BYTES = 1 << 28
+_NAMES = ("tasks", "operators")
+_HINT = "train again with `cdmpp train`"
+
+
+@dataclass(frozen=True)
+class NearTask:
+    """A training task near a program.
+
+    Attributes:
+        task: `"<workload key>|<target kind>"`.
+        operator: its operator, such as `conv2d+add+relu`.
+        distance: root mean square over columns of the standardised difference.
+    """
+
+    task: str
+    operator: str
+    distance: float
+
+
+@dataclass(frozen=True)
+class ColumnDifference:
+    """A leaf column in which a program differs from a training task.
+
+    Attributes:
+        column: as in `docs/features.md`.
+        here: its greatest value over the program's leaves.
+        there: the mean of that over the task's programs.
+    """
+
+    column: str
+    here: float
+    there: float
+
+
+@dataclass(frozen=True)
+class Familiarity:
+    """How near programs are to the training tasks.
+
+    Attributes:
+        distance: float64 [N], to the nearest training task.
+        is_far: bool [N], whether a program's task was not trained on and its distance is above the
+            threshold.
+        nearest: for each program the nearest training tasks, nearest first.
+    """
+
+    distance: FloatArray
+    is_far: NDArray[np.bool_]
+    nearest: list[list[NearTask]]
+
+
+@dataclass(frozen=True)
+class TrainingTasks:
+    """Where the tasks of a training part lie in the space of pooled leaf columns.
+
+    A program is the mean and the greatest value of each leaf column over its leaves and the log of
+    their number; columns are standardised over the programs of the training part; a task is the
+    mean of its programs.
+
+    Attributes:
+        tasks: T names, `"<workload key>|<target kind>"`.
+        operators: T operator names.
+        mean: float32 [F].
+        deviation: float32 [F], positive.
+        centre: float32 [T, F], standardised.
+        threshold: distance above which a program is far: the 0.99 quantile of the distances of
+            training programs to the nearest task other than their own, each task with the same
+            weight. Infinite when there was one task only.
+    """
+
+    tasks: tuple[str, ...]
+    operators: tuple[str, ...]
+    mean: NDArray[np.float32]
+    deviation: NDArray[np.float32]
+    centre: NDArray[np.float32]
+    threshold: float
+
+    @classmethod
+    def fit(cls, train: Samples) -> TrainingTasks:
+        """Returns the tasks of a training part; each program counts once."""
+        rows = np.unique(train.program)
+        columns = _Columns(train.programs, rows)
+        mean, deviation = _moments(columns)
+        tasks, owner = np.unique(train.programs.task_id[rows], return_inverse=True)
+        centre = _centres(columns, mean, deviation, owner, len(tasks))
+        found = cls(
+            tasks=tuple(str(train.programs.tasks[task]) for task in tasks),
+            operators=_operators(train.programs, rows, owner),
+            mean=mean,
+            deviation=deviation,
+            centre=centre,
+            threshold=np.inf,
+        )
+        return found if len(tasks) < 2 else found._with_threshold(columns, owner)
+
+    def extended(self, train: Samples) -> TrainingTasks:
+        """Returns these tasks and those of `train` that are new; the measure of distance and the
+        threshold stay.
+        """
+        rows = np.unique(train.program)
+        known = set(self.tasks)
+        names = train.programs.tasks[train.programs.task_id[rows]]
+        rows = rows[np.array([str(name) not in known for name in names], bool)]
+        if len(rows) == 0:
+            return self
+        tasks, owner = np.unique(train.programs.task_id[rows], return_inverse=True)
+        columns = _Columns(train.programs, rows)
+        self._check_width(columns)
+        centre = _centres(columns, self.mean, self.deviation, owner, len(tasks))
+        return TrainingTasks(
+            tasks=(*self.tasks, *(str(train.programs.tasks[task]) for task in tasks)),
+            operators=(*self.operators, *_operators(train.programs, rows, owner)),
+            mean=self.mean,
+            deviation=self.deviation,
+            centre=np.concatenate([self.centre, centre]),
+            threshold=self.threshold,
+        )
+
+    def familiarity(self, samples: Samples, *, nearest: int = NEAREST) -> Familiarity:
+        """Returns how near the samples' programs are; devices and latencies are not looked at.
+
+        Args:
+            nearest: how many tasks to name for each sample.
+
+        Raises:
+            DataError: the programs have other columns than the training part had.
+        """
+        rows, sample_row = np.unique(samples.program, return_inverse=True)
+        columns = _Columns(samples.programs, rows)
+        if len(rows):
+            self._check_width(columns)
+        count = min(nearest, len(self.tasks))
+        near = np.zeros((len(rows), count), np.int64)
+        distance = np.zeros((len(rows), count))
+        for start, values in columns.chunks():
+            found = _distances(self._standardised(values), self.centre)
+            order = np.argsort(found, axis=1, kind="stable")[:, :count]
+            near[start : start + len(values)] = order
+            distance[start : start + len(values)] = np.take_along_axis(found, order, axis=1)
+        known = set(self.tasks)
+        names = samples.programs.tasks[samples.programs.task_id[rows]]
+        is_new = np.array([str(name) not in known for name in names], bool)
+        is_far = is_new & (distance[:, 0] > self.threshold)
+        named = [
+            [
+                NearTask(self.tasks[task], self.operators[task], float(how_far))
+                for task, how_far in zip(near[row].tolist(), distance[row].tolist(), strict=True)
+            ]
+            for row in range(len(rows))
+        ]
+        return Familiarity(
+            distance=distance[sample_row, 0],
+            is_far=is_far[sample_row],
+            nearest=[named[row] for row in sample_row.tolist()],
+        )
+
+    def differences(self, samples: Samples, task: str, *, count: int = 3) -> list[ColumnDifference]:
+        """Returns in which leaf columns one program differs most from a training task, most first.
+
+        Args:
+            samples: one sample.
+            task: a name of `tasks`.
+
+        Raises:
+            DataError: the program has other columns than the training part had.
+        """
+        columns = _Columns(samples.programs, samples.program)
+        self._check_width(columns)
+        ((_, values),) = columns.chunks()
+        leaf = (columns.width - 1) // 2
+        greatest = slice(leaf, 2 * leaf)  # a mean over leaves is no value of any leaf
+        own = self._standardised(values)[0][greatest]
+        theirs = self.centre[self.tasks.index(task)][greatest]
+        names = [*LEAF_FEATURE_NAMES, *LEAF_EXTRA_NAMES]
+        found = []
+        for place in np.argsort(-np.abs(own - theirs), kind="stable")[:count].tolist():
+            logs = np.array([own[place], theirs[place]], np.float64)
+            logs = logs * self.deviation[greatest][place] + self.mean[greatest][place]
+            here, there = np.sign(logs) * (np.exp2(np.abs(logs)) - 1.0)
+            # The way there and back leaves a remainder of nothing, and its sign.
+            own_value, other = (round(float(value), 3) + 0.0 for value in (here, there))
+            found.append(ColumnDifference(names[place], own_value, other))
+        return found
+
+    def save(self, directory: Path) -> None:
+        """Writes training_tasks.safetensors, tasks of one operator together; centres are kept in
+        255 steps a column at most, packed by LZMA column after column.
+
+        Raises:
+            DataError: the file cannot be written.
+        """
+        order = sorted(range(len(self.tasks)), key=lambda task: self.operators[task])
+        names = {name: [getattr(self, name)[task] for task in order] for name in _NAMES}
+        described = {
+            "format": FORMAT,
+            "count": len(order),
+            "threshold": None if np.isinf(self.threshold) else self.threshold,
+        }
+        unit = max(self.threshold, _LEAST_UNIT) if np.isfinite(self.threshold) else 1.0
+        step = np.maximum(np.abs(self.centre).max(axis=0, initial=0.0) / _STEPS, _LEAST_STEP * unit)
+        steps = np.rint(self.centre[order] / step).astype(np.int8)
+        tensors = {
+            "mean": self.mean,
+            "deviation": self.deviation,
+            "centre": _packed(steps.T.tobytes()),
+            "step": step.astype(np.float32),
+            "names": _packed(json.dumps(names).encode()),
+        }
+        metadata = {"training_tasks": json.dumps(described, allow_nan=False)}
+        write_tensors(directory / FILE_NAME, save(tensors, metadata=metadata))
+
+    @classmethod
+    def load(cls, directory: Path) -> TrainingTasks | None:
+        """Returns what `save` wrote; None when the folder has no such file.
+
+        Raises:
+            DataError: the file is damaged or of another format.
+        """
+        path = Path(directory) / FILE_NAME
+        if not path.exists():
+            return None
+        try:
+            content, metadata = read_tensors(path)
+            described: dict[str, Any] = parse_json(metadata["training_tasks"])
+            if described["format"] != FORMAT:
+                raise DataError(
+                    f"{path} has format {described['format']!s:.80}, expected {FORMAT}; {_HINT}"
+                )
+            tensors = load(content)
+            mean, deviation, packed, step, packed_names = (
+                tensors[name] for name in ("mean", "deviation", "centre", "step", "names")
+            )
+            threshold, count = described["threshold"], int(described["count"])
+            names = parse_json(_unpacked(packed_names, _MOST_NAME_BYTES))
+            tasks, operators = (tuple(map(str, names[name])) for name in _NAMES)
+            content = _unpacked(packed, len(mean) * count)
+            if not len(tasks) == len(operators) == count or len(content) != len(mean) * count:
+                raise ValueError(f"it does not hold {count} tasks of {len(mean)} columns")
+            if not all(np.isfinite(one).all() for one in (mean, deviation, step)):
+                raise ValueError("it has numbers that are not finite")
+            steps = np.frombuffer(content, np.int8).reshape(len(mean), count).T
+            return cls(
+                tasks=tasks,
+                operators=operators,
+                mean=mean,
+                deviation=deviation,
+                centre=np.asarray(steps.astype(np.float32) * step, np.float32),
+                threshold=np.inf if threshold is None else float(threshold),
+            )
+        except (OSError, SafetensorError, KeyError, TypeError, ValueError, LZMAError) as error:
+            raise DataError(f"{path} is damaged ({error}); {_HINT}") from error
+
+    def _standardised(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
+        return (values - self.mean) / self.deviation
+
+    def _with_threshold(self, columns: _Columns, owner: IntArray) -> TrainingTasks:
+        to_others = np.zeros(len(owner))
+        for start, values in columns.chunks():
+            rows = slice(start, start + len(values))
+            distance = _distances(self._standardised(values), self.centre)
+            distance[np.arange(len(values)), owner[rows]] = np.inf
+            to_others[rows] = distance.min(axis=1)
+        order = np.argsort(to_others, kind="stable")
+        weight = np.cumsum(1.0 / np.bincount(owner)[owner[order]])
+        place = int(np.searchsorted(weight / weight[-1], _THRESHOLD_QUANTILE - 1e-9))
+        threshold = float(to_others[order[min(place, len(order) - 1)]])
+        return TrainingTasks(
+            self.tasks, self.operators, self.mean, self.deviation, self.centre, threshold
+        )
+
+    def _check_width(self, columns: _Columns) -> None:
+        if columns.width != len(self.mean):
+            raise DataError(
+                f"the programs have {columns.width} pooled leaf columns, the training part had "
+                f"{len(self.mean)}; extract them again with `cdmpp dataset extract`, or {_HINT}"
+            )
+
+
+def _packed(content: bytes) -> NDArray[np.uint8]:
+    return np.frombuffer(lzma.compress(content, lzma.FORMAT_RAW, filters=_FILTERS), np.uint8)
+
+
+def _unpacked(packed: NDArray[np.uint8], most: int) -> bytes:
+    """Returns what was packed; never unpacks more than `most` bytes and one.
+
+    Raises:
+        ValueError: it is more.
+        LZMAError: it is damaged.
+    """
+    reader = lzma.LZMADecompressor(lzma.FORMAT_RAW, filters=_FILTERS)
+    content = reader.decompress(packed.tobytes(), most + 1)
+    if len(content) > most:
+        raise ValueError(f"it unpacks to more than {most} bytes")
+    return content
+
+
+class _Columns:
+    """Pooled columns of chosen programs, a few programs at a time."""
+
+    def __init__(self, programs: ProgramArrays, rows: IntArray) -> None:
+        self._programs = programs
+        self._rows = rows
+        leaf = programs.leaf_features.shape[1] + programs.leaf_extra.shape[1]
+        self.width = 2 * leaf + 1
+
+    def chunks(self) -> Iterator[tuple[int, NDArray[np.float32]]]:
+        """Yields (first row, float32 [n, F])."""
+        for start in range(0, len(self._rows), _CHUNK):
+            pooled = pooled_features(self._programs, self._rows[start : start + _CHUNK])
+            leaf = (self.width - 1) // 2
+            pooled[:, :leaf] /= np.maximum(pooled[:, -1:], 1.0)
+            pooled[:, -1] = np.log2(1.0 + pooled[:, -1])
+            yield start, pooled
+
+
+def _moments(columns: _Columns) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Returns mean and standard deviation of every column."""
+    count = 0
+    total = np.zeros(columns.width)
+    for _, values in columns.chunks():
+        count += len(values)
+        total += values.sum(axis=0, dtype=np.float64)
+    mean = total / max(count, 1)
+    square = np.zeros(columns.width)
+    for _, values in columns.chunks():
+        square += np.square(values - mean).sum(axis=0)
+    deviation = np.maximum(np.sqrt(square / max(count, 1)), _LEAST_DEVIATION)
+    return mean.astype(np.float32), deviation.astype(np.float32)
+
+
+def _centres(
+    columns: _Columns,
+    mean: NDArray[np.float32],
+    deviation: NDArray[np.float32],
+    owner: IntArray,
+    tasks: int,
+) -> NDArray[np.float32]:
+    """Returns float32 [T, F], the mean of each task's standardised programs."""
+    total = np.zeros((tasks, columns.width))
+    for start, values in columns.chunks():
+        np.add.at(total, owner[start : start + len(values)], (values - mean) / deviation)
+    return np.asarray(total / np.bincount(owner, minlength=tasks)[:, None], np.float32)
+
+
+def _distances(values: NDArray[np.float32], centre: NDArray[np.float32]) -> FloatArray:
+    """Returns float64 [n, T], the root mean square difference of each pair of rows."""
+    exact = values.astype(np.float64)
+    other = centre.astype(np.float64)
+    square = (
+        np.square(exact).sum(axis=1)[:, None]
+        - 2.0 * exact @ other.T
+        + np.square(other).sum(axis=1)[None, :]
+    )
+    return np.asarray(np.sqrt(np.maximum(square, 0.0) / values.shape[1]))
+
+
+def _operators(programs: ProgramArrays, rows: IntArray, owner: IntArray) -> tuple[str, ...]:
+    """Returns the operator name of each task, that of its first program."""
+    _, first = np.unique(owner, return_index=True)
+    return tuple(str(programs.operator[row]) for row in rows[first])

@@ -1,0 +1,58 @@
+"""TLP as a cost model: schedule steps instead of lowered programs."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from torch import nn
+
+from cdmpp.datasets.samples import Samples
+from cdmpp.models.baselines.base import TorchPeer
+from cdmpp.models.baselines.step_coder import StepCoder
+from cdmpp.models.nets.step_transformer import StepTransformer
+from cdmpp.models.options import TlpOptions
+
+
+class TlpCostModel(TorchPeer[TlpOptions]):
+    """A transformer over Ansor's transform steps, trained on seconds.
+
+    Only programs of Tenset records have such steps; on others it raises `NotApplicableError`.
+
+    Source: Zhai et al., TLP: A Deep Learning-based Cost Model for Tensor Program Tuning, ASPLOS
+    2023.
+
+    Differs from the paper: it predicts seconds (standardised log) where the original predicts
+    throughput relative to the task's best; it sees the device vector and the pooled added leaf
+    columns at its head; one table of step codes serves CPU and GPU programs; numbers are log-scaled
+    and standardised; ranks are compared within a task on a device, not over a whole batch.
+    """
+
+    kind: ClassVar[str] = "tlp"
+    options_class = TlpOptions
+
+    def _fit_coder(self, train: Samples) -> StepCoder:
+        return StepCoder.fit(train, self._options.extra_blocks)
+
+    def _load_coder(self, state: dict[str, Any]) -> StepCoder:
+        return StepCoder.from_json(state)
+
+    def _new_network(self) -> nn.Module:
+        coder = self._coder
+        return StepTransformer(
+            self._options.hidden,
+            self._options.heads,
+            feature_count=len(coder.step.mean),
+            context_count=len(coder.context.mean),
+            device_feature_count=len(coder.device.mean),
+        )
+
+
+class TlpRankCostModel(TlpCostModel):
+    """TLP trained on the order of the programs of a task (its authors' choice)."""
+
+    kind: ClassVar[str] = "tlp-rank"
+
+    @classmethod
+    def default_options(cls) -> TlpOptions:
+        """Returns the options with the ranking loss."""
+        return TlpOptions(loss="lambda_rank")

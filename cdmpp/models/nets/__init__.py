@@ -1,0 +1,1 @@
+"""Torch modules and losses of the cost models, and their options."""

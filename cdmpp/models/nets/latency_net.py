@@ -1,0 +1,326 @@
+"""The network: leaves of a program and a device in, log latency out."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from cdmpp.models.nets.encoder import Encoder
+from cdmpp.models.nets.options import NetOptions, PriorKind, is_base, is_feature
+from cdmpp.models.nets.positional import encode_position
+from cdmpp.programs.added_columns import CAPACITIES
+
+
+@dataclass(frozen=True)
+class LeafBatch:
+    """Some programs, padded to the same number of leaves, and the samples that refer to them.
+
+    Attributes:
+        leaves: float32 [batch, leaf, feature], normalised leaf vectors; zeros in padding.
+        position: int64 [batch, leaf], place in the serialised tree.
+        mask: bool [batch, leaf], True where there is a leaf.
+        demand: float32 [batch, leaf, 4], log of floating-point operations, distinct bytes, touched
+            bytes and parallel iterations of each leaf.
+        traffic: float32 [batch, leaf, C], log of the bytes that memories of `CAPACITIES` have to
+            fetch; NaN where unknown.
+        program: int64 [sample], row of each sample's program in the batch.
+        device: float32 [sample, device_feature], normalised device vectors.
+        supply: float32 [sample, 6], log of FLOP/s, of bytes/s, of the bytes of the three cache
+            levels and of the cores of each sample's device; NaN where unknown.
+        prior: float32 [sample, 2], log seconds of an analytic model and the same standardised;
+            zeros where the network has none.
+    """
+
+    leaves: Tensor
+    position: Tensor
+    mask: Tensor
+    demand: Tensor
+    traffic: Tensor
+    program: Tensor
+    device: Tensor
+    supply: Tensor
+    prior: Tensor
+
+
+class LatencyNet(nn.Module):
+    """Encodes each program once, then combines its leaves with each device it is asked about.
+
+    Latency adds over leaves, so the result is the logarithm of a sum over leaves of exp(score),
+    where a leaf's score is its log roofline time on the device (or 0) plus a learned term, plus one
+    learned term of the whole program. With an analytic prior as base the leaves only share its time
+    out: the first part is the prior plus the log of the mean of exp(learned term), weighted with
+    the leaves' roofline times (or alike).
+    """
+
+    def __init__(
+        self,
+        options: NetOptions,
+        *,
+        feature_count: int,
+        device_feature_count: int,
+        prior: PriorKind = "none",
+    ) -> None:
+        super().__init__()
+        hidden = options.hidden
+        self._options = options
+        self._has_base = is_base(prior)
+        self._has_prior_feature = is_feature(prior)
+        prior_count = int(self._has_prior_feature)
+        self.project = nn.Linear(feature_count, hidden)
+        self.position_scale = nn.Parameter(torch.full((hidden,), 0.1))
+        self.encoder = Encoder(
+            hidden=hidden,
+            layers=options.layers,
+            heads=options.heads,
+            feed_forward=options.feed_forward,
+            dropout=options.dropout,
+        )
+        self.device_mlp = nn.Sequential(
+            nn.Linear(device_feature_count, options.head_hidden),
+            nn.GELU(),
+            nn.Linear(options.head_hidden, 2 * hidden),
+        )
+        self.leaf_head = nn.Sequential(
+            nn.Linear(hidden + _ratio_count(options) + prior_count, options.head_hidden),
+            nn.GELU(),
+            nn.Dropout(options.dropout),
+            nn.Linear(options.head_hidden, 1),
+        )
+        self.program_head = nn.Sequential(
+            nn.Linear(2 * hidden + prior_count, options.head_hidden),
+            nn.GELU(),
+            nn.Dropout(options.dropout),
+            nn.Linear(options.head_hidden, 1),
+        )
+        self.bias = nn.Parameter(torch.zeros(()))
+
+    def forward(self, batch: LeafBatch) -> Tensor:
+        """Returns float32 [sample], log of the predicted latency in seconds."""
+        return self.with_embedding(batch)[0]
+
+    def with_embedding(self, batch: LeafBatch) -> tuple[Tensor, Tensor]:
+        """Returns what `forward` does, and float32 [sample, 2 hidden], each program on its device
+        as the network sees it.
+        """
+        on_device, mask = self._on_device(batch)
+        score, share = self._leaf_scores(batch, on_device, mask)
+        total = torch.logsumexp(score, dim=1)
+        if self._has_base:
+            whole = torch.logsumexp(share.masked_fill(~mask, -torch.inf), dim=1)
+            total = batch.prior[:, 0] + (total - whole)
+        summed = on_device.sum(dim=1)
+        count = mask.sum(dim=1, keepdim=True)
+        pooled = torch.cat([summed / count, summed / torch.sqrt(count.float())], dim=-1)
+        program = torch.cat([pooled, batch.prior[:, 1:]], -1) if self._has_prior_feature else pooled
+        log_latency: Tensor = total + self.program_head(program).squeeze(-1) + self.bias
+        return log_latency, pooled
+
+    def leaf_shares(self, batch: LeafBatch) -> Tensor:
+        """Returns float32 [sample, leaf], the part of the latency that each leaf adds; 0 in
+        padding. What the program as a whole makes of it is a factor on all leaves.
+        """
+        score, _ = self._leaf_scores(batch, *self._on_device(batch))
+        return torch.softmax(score, dim=1)
+
+    def _on_device(self, batch: LeafBatch) -> tuple[Tensor, Tensor]:
+        """Returns float32 [sample, leaf, hidden], each leaf on the sample's device, and the mask
+        bool [sample, leaf].
+        """
+        state = self.project(batch.leaves)
+        if self._options.position != "none":
+            code = encode_position(
+                batch.position, self._options.hidden, kind=self._options.position
+            )
+            state = state + self.position_scale * code
+        state = self.encoder(state, batch.mask)
+        scale, shift = self.device_mlp(batch.device).chunk(2, dim=-1)
+        mask = batch.mask[batch.program]
+        on_device = state[batch.program] * (1.0 + scale[:, None, :]) + shift[:, None, :]
+        return on_device * mask[:, :, None], mask
+
+    def _leaf_scores(
+        self, batch: LeafBatch, on_device: Tensor, mask: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Returns float32 [sample, leaf] twice: scores, -inf in padding, and the log roofline time
+        in them (zeros where there is none).
+        """
+        demand = batch.demand[batch.program]
+        seen = on_device
+        if self._options.ratios:
+            supply = batch.supply[:, None, :]
+            seen = torch.cat([seen, _ratios(demand, supply)], dim=-1)
+            if self._options.traffic:
+                misses = _miss_times(batch.traffic[batch.program], supply)
+                seen = torch.cat([seen, misses], dim=-1)
+        if self._has_prior_feature:
+            column = batch.prior[:, None, 1:].expand(-1, seen.shape[1], -1)
+            seen = torch.cat([seen, column], dim=-1)
+        score = self.leaf_head(seen).squeeze(-1)
+        share = torch.zeros_like(score)
+        if self._options.anchor == "leaf_roofline":
+            share = torch.amax(demand[..., :2] - batch.supply[:, None, :2], dim=-1)
+            score = score + share
+        return score.masked_fill(~mask, -torch.inf), share
+
+    @torch.no_grad()
+    def take_device_for(self, device: Tensor, other: Tensor) -> None:
+        """Makes the network treat one device as it treated another: what it learned of that one
+        becomes the start for this one. All devices move by the same.
+
+        Args:
+            device: float32 [device_feature], normalised.
+            other: float32 [device_feature], normalised.
+        """
+        last = self.device_mlp[-1]
+        assert isinstance(last, nn.Linear)
+        last.bias.add_(self.device_mlp(other) - self.device_mlp(device))
+
+
+#: Columns of `_ratios` and `_miss_times`.
+_RATIO_COUNT, _MISS_COUNT = 7, 3
+
+
+def _ratio_count(options: NetOptions) -> int:
+    """Returns how many columns a leaf gets beside its state."""
+    if not options.ratios:
+        return 0
+    return _RATIO_COUNT + (_MISS_COUNT if options.traffic else 0)
+
+
+def _scaled_time(log_demand: Tensor, log_rate: Tensor) -> Tensor:
+    """Returns the log time that a demand takes at a rate, brought to about [-2, 2]."""
+    return (log_demand - log_rate + 8.0) / 4.0
+
+
+def _ratios(demand: Tensor, supply: Tensor) -> Tensor:
+    """Returns float32 [sample, leaf, 7], what a leaf needs of what the device has, as logarithms.
+
+    Times of operations, distinct bytes and touched bytes; distinct bytes over each cache level;
+    parallel iterations over cores. They are shifted and divided by constants that bring them to
+    about [-2, 2]; 0 where the device is not known that well.
+
+    Args:
+        demand: float32 [sample, leaf, 4], see `LeafBatch`.
+        supply: float32 [sample, 1, 6], see `LeafBatch`.
+    """
+    times = _scaled_time(demand[..., [0, 1, 2]], supply[..., [0, 1, 1]])
+    fills = (demand[..., [1, 1, 1]] - supply[..., 2:5]) / 5.0
+    waves = (demand[..., 3:4] - supply[..., 5:6]) / 4.0
+    return torch.nan_to_num(torch.cat([times, fills, waves], dim=-1))
+
+
+def _miss_times(traffic: Tensor, supply: Tensor) -> Tensor:
+    """Returns float32 [sample, leaf, 3], log time to fetch from memory what each cache level
+    misses; 0 where unknown.
+
+    Args:
+        traffic: float32 [sample, leaf, C], see `LeafBatch`; interpolated between the capacities.
+        supply: float32 [sample, 1, 6], see `LeafBatch`.
+    """
+    least, step = math.log(CAPACITIES[0]), math.log(CAPACITIES[1] / CAPACITIES[0])
+    place = (supply[..., 2:5] - least) / step
+    place = torch.nan_to_num(place).clamp(0.0, len(CAPACITIES) - 1.001)
+    lower = place.floor()
+    share = place - lower
+    at = lower.long().expand(*traffic.shape[:2], 3)
+    log_bytes = traffic.gather(2, at) * (1.0 - share) + traffic.gather(2, at + 1) * share
+    times = _scaled_time(log_bytes, supply[..., 1:2])
+    return torch.nan_to_num(times.masked_fill(supply[..., 2:5].isnan(), 0.0))
+
+
+class LatencyEnsemble(nn.Module):
+    """Several networks of one shape, trained on the same batches from different random starts.
+
+    Their mean errs less than each of them, most where there is little data.
+    """
+
+    def __init__(
+        self,
+        options: NetOptions,
+        *,
+        feature_count: int,
+        device_feature_count: int,
+        prior: PriorKind = "none",
+    ) -> None:
+        super().__init__()
+        self.members = nn.ModuleList(
+            LatencyNet(
+                options,
+                feature_count=feature_count,
+                device_feature_count=device_feature_count,
+                prior=prior,
+            )
+            for _ in range(options.members)
+        )
+
+    def forward(self, batch: LeafBatch) -> Tensor:
+        """Returns float32 [member, sample], log of the latency in seconds that each member
+        predicts.
+        """
+        return torch.stack([member(batch) for member in self.members])
+
+    def with_embedding(self, batch: LeafBatch) -> tuple[Tensor, Tensor]:
+        """Returns what `forward` does, and float32 [member, sample, 2 hidden], the embeddings."""
+        pairs = [cast(LatencyNet, member).with_embedding(batch) for member in self.members]
+        return torch.stack([log for log, _ in pairs]), torch.stack([state for _, state in pairs])
+
+    def leaf_shares(self, batch: LeafBatch) -> Tensor:
+        """Returns float32 [sample, leaf], the mean of what the members say."""
+        members = [cast(LatencyNet, member).leaf_shares(batch) for member in self.members]
+        return torch.stack(members).mean(dim=0)
+
+    @torch.no_grad()
+    def shift(self, log_factor: Tensor) -> None:
+        """Adds a constant to what each member predicts.
+
+        Args:
+            log_factor: float32 [member].
+        """
+        for member, value in zip(self.members, log_factor, strict=True):
+            assert isinstance(member, LatencyNet)
+            member.bias.add_(value)
+
+
+def latency_loss(
+    predicted_log: Tensor,
+    measured_log: Tensor,
+    group: Tensor,
+    *,
+    huber_delta: float,
+    relative_weight: float,
+    relative_clip: float,
+    rank_weight: float,
+) -> Tensor:
+    """Returns the scalar training loss (see `LossOptions`).
+
+    Args:
+        predicted_log: float32 [sample], log of predicted seconds.
+        measured_log: float32 [sample], log of measured seconds.
+        group: int64 [sample], equal for samples of one task on one device.
+    """
+    difference = predicted_log - measured_log
+    loss = functional.huber_loss(predicted_log, measured_log, delta=huber_delta) / huber_delta
+    if relative_weight > 0:
+        # The clamp of the exponent keeps the gradient finite where the clip makes it zero anyway.
+        relative = torch.abs(torch.expm1(difference.clamp(max=10.0))).clamp(max=relative_clip)
+        loss = loss + relative_weight * relative.mean()
+    if rank_weight > 0:
+        loss = loss + rank_weight * pairwise_order_loss(predicted_log, measured_log, group)
+    return loss
+
+
+def pairwise_order_loss(predicted_log: Tensor, measured_log: Tensor, group: Tensor) -> Tensor:
+    """Returns the mean logistic loss over pairs of one group, weighted by how far apart they
+    measured.
+
+    0 when the batch has no such pair.
+    """
+    gap = measured_log[:, None] - measured_log[None, :]
+    weight = (group[:, None] == group[None, :]) * gap.clamp(min=0.0, max=1.0)
+    margin = predicted_log[:, None] - predicted_log[None, :]
+    return (weight * functional.softplus(-2.0 * margin)).sum() / weight.sum().clamp(min=1e-6)

@@ -1,1 +1,0 @@
-"""Torch modules and losses of the cost models."""

@@ -1,0 +1,88 @@
+"""What a compiler made of a program, for people: read off the columns of its machine code."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cdmpp.programs.machine_code.columns import BOUNDS, MACHINE_CODE_NAMES
+
+_WORDS = {
+    "arithmetic": "arithmetic", "load": "loads", "store": "stores",
+    "shuffle": "shuffles, divisions and calls", "issue": "instructions to be issued",
+    "chain": "sums that need each other",
+}  # fmt: skip
+_WIDTHS = {"512": 512, "256": 256, "128": 128, "_scalar": 32}
+
+
+@dataclass(frozen=True)
+class CodeSummary:
+    """A compiled program.
+
+    Attributes:
+        vector_bits: width of most of its floating-point arithmetic; None where it has none.
+        flop: floating-point operations of a run.
+        cycles: of a run on a plain core, as its blocks bound them; no cache misses.
+        bounds: what bounds the blocks' cycles -> its part of the sum over all bounds.
+        hottest_share: part of the cycles in the hottest block.
+        hottest_flop_per_cycle: of that block.
+        hottest_depth: loops around it.
+        hottest_trips: iterations of the innermost one.
+        unknown_loops: part of the loops whose iterations the code does not tell.
+    """
+
+    vector_bits: int | None
+    flop: float
+    cycles: float
+    bounds: dict[str, float]
+    hottest_share: float
+    hottest_flop_per_cycle: float
+    hottest_depth: int
+    hottest_trips: float
+    unknown_loops: float
+
+    @property
+    def text(self) -> str:
+        """One line."""
+        wide = "no floating-point arithmetic" if self.vector_bits is None else (
+            "scalar arithmetic" if self.vector_bits == 32 else f"{self.vector_bits} bit vectors"
+        )  # fmt: skip
+        first, second = sorted(self.bounds, key=lambda name: -self.bounds[name])[:2]
+        return (
+            f"{wide}; {100 * self.hottest_share:.0f} % of its cycles are in a block inside "
+            f"{self.hottest_depth} loops, at {self.hottest_flop_per_cycle:.3g} operations a cycle; "
+            f"it waits most for {_WORDS[first]}, then for {_WORDS[second]}"
+        )
+
+
+def summary_of(columns: NDArray[np.float32]) -> CodeSummary:
+    """Returns what the columns of a program's machine code say.
+
+    Args:
+        columns: float32 [len(MACHINE_CODE_NAMES)].
+    """
+    values = dict(zip(MACHINE_CODE_NAMES, columns.tolist(), strict=True))
+
+    def amount(name: str) -> float:
+        return float(np.exp2(values[name]) - 1.0)
+
+    by_width = {
+        bits: amount(f"total.fma{width}") + amount(f"total.float{width}")
+        for width, bits in _WIDTHS.items()
+    }
+    widest = max(by_width, key=lambda bits: by_width[bits])
+    bounds = {name: amount(f"bound.{name}") for name in BOUNDS}
+    whole = sum(bounds.values()) or 1.0
+    return CodeSummary(
+        vector_bits=widest if by_width[widest] > 0 else None,
+        flop=amount("flops"),
+        cycles=amount("cycles"),
+        bounds={name: value / whole for name, value in bounds.items()},
+        hottest_share=values["hottest.share"],
+        hottest_flop_per_cycle=values["hottest.flops_each"],
+        hottest_depth=round(values["hottest.depth"]),
+        hottest_trips=amount("hottest.trips"),
+        unknown_loops=values["unknown_loops"],
+    )

@@ -1,0 +1,293 @@
+"""The native featuriser of a task: records in, arrays of compact ASTs out."""
+
+from __future__ import annotations
+
+import ctypes
+from array import array
+from collections.abc import Sequence
+from ctypes import POINTER, c_char, c_char_p, c_float, c_int, c_int32, c_int64, c_size_t, c_uint8
+from dataclasses import dataclass
+from enum import IntEnum
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cdmpp.errors import DataError
+from cdmpp.programs.ansor.dag import Dag
+from cdmpp.programs.compact_ast import LEAF_EXTRA_COUNT, LEAF_FEATURE_COUNT
+from cdmpp.programs.gpu_limits import GpuLimits
+from cdmpp.programs.loops.loop_tree import LoopTree
+from cdmpp.programs.native.flatten import flatten_dag
+from cdmpp.programs.native.flatten_tree import flatten_tree
+
+#: What the native code measures, in the order of its counters.
+PHASES = ("parse", "replay", "lower", "simplify", "features")
+_ERROR_BYTES = 200
+
+
+class Status(IntEnum):
+    """What became of a record.
+
+    Attributes:
+        VALID: it has a compact AST.
+        REJECTED: it has one, but the original toolchain rejects the program.
+        FAILED: its steps cannot be replayed.
+        DECLINED: Python has to decide: it holds something that is not represented natively.
+    """
+
+    VALID = 0
+    REJECTED = 1
+    FAILED = 2
+    DECLINED = 3
+
+
+@dataclass(frozen=True)
+class NativeBatch:
+    """Compact ASTs of R records, stacked.
+
+    Attributes:
+        status: uint8 [R], see `Status`.
+        reasons: why a record is rejected, failed or declined; empty otherwise.
+        details: what a failure is about; often empty.
+        leaf_offset: int64 [R + 1]; leaves of record r are rows leaf_offset[r]:leaf_offset[r + 1].
+        leaf_features: float32 [L, 164].
+        leaf_extra: float32 [L, E].
+        leaf_position: int32 [L].
+        tree_offset: int64 [R + 1].
+        tree: int32 [T], serialised trees one after another.
+        seconds: time spent in each of `PHASES`, added up over threads.
+    """
+
+    status: NDArray[np.uint8]
+    reasons: list[str]
+    details: list[str]
+    leaf_offset: NDArray[np.int64]
+    leaf_features: NDArray[np.float32]
+    leaf_extra: NDArray[np.float32]
+    leaf_position: NDArray[np.int32]
+    tree_offset: NDArray[np.int64]
+    tree: NDArray[np.int32]
+    seconds: dict[str, float]
+
+
+class _Result(ctypes.Structure):
+    _fields_ = (
+        ("record_count", c_int64),
+        ("leaf_count", c_int64),
+        ("tree_size", c_int64),
+        ("text_size", c_int64),
+        ("features", POINTER(c_float)),
+        ("extra", POINTER(c_float)),
+        ("positions", POINTER(c_int32)),
+        ("tree", POINTER(c_int32)),
+        ("leaf_offsets", POINTER(c_int64)),
+        ("tree_offsets", POINTER(c_int64)),
+        ("status", POINTER(c_uint8)),
+        ("text", POINTER(c_char)),
+        ("text_offsets", POINTER(c_int64)),
+        ("nanoseconds", c_int64 * len(PHASES)),
+    )
+
+
+class NativeTask:
+    """The native featuriser of one computation. Calls from several threads are safe.
+
+    Args:
+        dag: the computation.
+        library: the compiled library (`cdmpp.programs.native.build.native_library`).
+
+    Raises:
+        DataError: the computation cannot be represented natively.
+    """
+
+    def __init__(self, dag: Dag, library: ctypes.CDLL) -> None:
+        self._task: int | None = None
+        self._free_task, self._featurise, self._free_result = _functions(library)
+        flat = flatten_dag(dag)
+        data = (c_int64 * len(flat.data)).from_buffer(flat.data)
+        error = ctypes.create_string_buffer(_ERROR_BYTES)
+        self._task = library.cdmpp_task_new(
+            data, len(flat.data), flat.text, len(flat.text), error, _ERROR_BYTES
+        )
+        if not self._task:
+            raise DataError(
+                f"Cannot hand a computation to the native code ({error.value.decode()}). It is "
+                "computed in Python."
+            )
+
+    def __del__(self) -> None:
+        if self._task:
+            self._free_task(self._task)
+
+    def featurise_steps(
+        self,
+        steps: Sequence[bytes],
+        *,
+        is_gpu: Sequence[bool],
+        limits: Sequence[GpuLimits | None],
+        threads: int = 1,
+    ) -> NativeBatch:
+        """Replays, lowers and featurises programs given by their steps as JSON text.
+
+        Args:
+            steps: one UTF-8 text a record, `[[code, argument, ...], ...]`.
+            is_gpu: whether a program is a GPU kernel, one a record.
+            limits: what their kernels may use, one a record; None = unlimited.
+            threads: how many threads work inside this call.
+        """
+        rows = [
+            (gpu, 0, 0, 0, 0)
+            if limit is None
+            else (gpu, 1, limit.shared_bytes, limit.threads, limit.vthreads)
+            for gpu, limit in zip(is_gpu, limits, strict=True)
+        ]
+        settings = np.array(rows, dtype=np.int64).reshape(-1, 5)
+        return self._run(steps, settings, threads)
+
+    def featurise_lines(self, lines: Sequence[bytes], *, threads: int = 1) -> NativeBatch:
+        """Does the same for whole lines of a record file, which Python need not parse.
+
+        The workload key of a line is not looked at, its target and hardware parameters are. The
+        result part (costs) is only seen to be JSON. What is not a plain record is declined.
+        """
+        return self._run(lines, None, threads)
+
+    def _run(
+        self, texts: Sequence[bytes], settings: NDArray[np.int64] | None, threads: int
+    ) -> NativeBatch:
+        offsets = np.zeros(len(texts) + 1, dtype=np.int64)
+        np.cumsum([len(text) for text in texts], out=offsets[1:])
+        result = self._featurise(
+            self._task,
+            b"".join(texts),
+            offsets.ctypes.data,
+            None if settings is None else settings.ctypes.data,
+            len(texts),
+            settings is None,
+            max(1, threads),
+        )
+        if not result:
+            raise MemoryError("the native featuriser has not enough memory; use smaller batches")
+        try:
+            return _copied(result.contents)
+        finally:
+            self._free_result(result)
+
+
+def featurise_trees(trees: Sequence[LoopTree], library: ctypes.CDLL) -> NativeBatch:
+    """Featurises loop trees that were made elsewhere.
+
+    A tree that has no native form is declined (`Status.DECLINED`). GPU limits are not looked at.
+
+    Args:
+        trees: the programs.
+        library: the compiled library (`cdmpp.programs.native.build.native_library`).
+    """
+    numbers, text = array("q"), bytearray()
+    number_offsets, text_offsets = array("q", [0]), array("q", [0])
+    for tree in trees:
+        try:
+            data, names = flatten_tree(tree)
+        except DataError:  # an empty form, which the native code declines
+            data, names = array("q"), b""
+        numbers.extend(data)
+        text += names
+        number_offsets.append(len(numbers))
+        text_offsets.append(len(text))
+    function = library.cdmpp_featurise_trees
+    function.argtypes = (
+        ctypes.c_void_p, ctypes.c_void_p, c_char_p, ctypes.c_void_p, c_char_p, c_size_t,
+    )  # fmt: skip
+    function.restype = POINTER(_Result)
+    library.cdmpp_result_free.argtypes = (POINTER(_Result),)
+    library.cdmpp_result_free.restype = None
+    result = function(
+        numbers.buffer_info()[0],
+        number_offsets.buffer_info()[0],
+        bytes(text),
+        text_offsets.buffer_info()[0],
+        bytes(tree.is_gpu for tree in trees),
+        len(trees),
+    )
+    if not result:
+        raise MemoryError("the native featuriser has not enough memory; use smaller batches")
+    try:
+        return _copied(result.contents)
+    finally:
+        library.cdmpp_result_free(result)
+
+
+def call(library: ctypes.CDLL, function: Any, *arguments: Any) -> NativeBatch:
+    """Calls a function of a library that featurises programs.
+
+    Raises:
+        MemoryError: it has not enough memory.
+    """
+    function.restype = POINTER(_Result)
+    library.cdmpp_result_free.argtypes = (POINTER(_Result),)
+    library.cdmpp_result_free.restype = None
+    result = function(*arguments)
+    if not result:
+        raise MemoryError("the native featuriser has not enough memory; use smaller batches")
+    try:
+        return _copied(result.contents)
+    finally:
+        library.cdmpp_result_free(result)
+
+
+def _functions(library: ctypes.CDLL) -> tuple[Any, Any, Any]:
+    """Returns (free task, featurise, free result) with their signatures set."""
+    library.cdmpp_task_new.argtypes = (
+        POINTER(c_int64), c_size_t, c_char_p, c_size_t, c_char_p, c_size_t,
+    )  # fmt: skip
+    library.cdmpp_task_new.restype = ctypes.c_void_p
+    library.cdmpp_task_free.argtypes = (ctypes.c_void_p,)
+    library.cdmpp_task_free.restype = None
+    library.cdmpp_featurise.argtypes = (
+        ctypes.c_void_p, c_char_p, ctypes.c_void_p, ctypes.c_void_p, c_size_t, c_int, c_size_t,
+    )  # fmt: skip
+    library.cdmpp_featurise.restype = POINTER(_Result)
+    library.cdmpp_result_free.argtypes = (POINTER(_Result),)
+    library.cdmpp_result_free.restype = None
+    return library.cdmpp_task_free, library.cdmpp_featurise, library.cdmpp_result_free
+
+
+def _copied(result: _Result) -> NativeBatch:
+    records, leaves = int(result.record_count), int(result.leaf_count)
+    text = ctypes.string_at(result.text, result.text_size)
+    bounds = _vector(result.text_offsets, 2 * records + 1).tolist()
+    texts = (
+        [text[low:high].decode() for low, high in pairwise(bounds)]
+        if text
+        else [""] * (2 * records)
+    )
+    features = _vector(result.features, leaves * LEAF_FEATURE_COUNT)
+    extra = _vector(result.extra, leaves * LEAF_EXTRA_COUNT)
+    return NativeBatch(
+        status=_vector(result.status, records),
+        reasons=texts[::2],
+        details=texts[1::2],
+        leaf_offset=_vector(result.leaf_offsets, records + 1),
+        leaf_features=features.reshape(leaves, LEAF_FEATURE_COUNT),
+        leaf_extra=extra.reshape(leaves, LEAF_EXTRA_COUNT),
+        leaf_position=_vector(result.positions, leaves),
+        tree_offset=_vector(result.tree_offsets, records + 1),
+        tree=_vector(result.tree, int(result.tree_size)),
+        seconds={
+            phase: nanoseconds / 1e9
+            for phase, nanoseconds in zip(PHASES, result.nanoseconds, strict=True)
+        },
+    )
+
+
+def _vector(pointer: Any, count: int) -> NDArray[Any]:
+    """Returns a copy of an array of the library.
+
+    Not by `numpy.ctypeslib`: that makes a ctypes type for every length, which is never freed.
+    """
+    vector = np.empty(count, np.dtype(pointer._type_))
+    if count:
+        ctypes.memmove(vector.ctypes.data, pointer, vector.nbytes)
+    return vector

@@ -1,0 +1,166 @@
+"""A computation as flat arrays: what the native code reads instead of Python objects."""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from cdmpp.errors import DataError
+from cdmpp.programs.ansor.dag import Axis, Dag, DagOp, Reduction
+from cdmpp.programs.ansor.state import ScheduleState
+from cdmpp.programs.loops.expr import Buffer, Expr
+
+#: Operations by number; the enumeration in `expr.hpp` has the same order.
+OPERATIONS = (
+    "const", "var", "load", "call", "cast", "select", "not",
+    "add", "sub", "mul", "div", "mod", "floordiv", "floormod", "min", "max",
+    "eq", "ne", "lt", "le", "gt", "ge", "and", "or",
+)  # fmt: skip
+_NUMBER_OF = {name: number for number, name in enumerate(OPERATIONS)}
+_FLOAT_PREFIXES = ("float", "bfloat")
+
+
+@dataclass(frozen=True)
+class FlatDag:
+    """A computation as `DagReader` in `dag.hpp` reads it.
+
+    Attributes:
+        data: 64-bit integers; lists are their length followed by their items, names, buffers and
+            expressions are indices into the lists that come first.
+        text: the names, one after another.
+    """
+
+    data: array[int]
+    text: bytes
+
+
+def flatten_dag(dag: Dag) -> FlatDag:
+    """Returns the flat form of a computation.
+
+    Raises:
+        DataError: it holds something that the flat form has no place for.
+    """
+    try:
+        return _DagWriter().flatten(dag)
+    except (OverflowError, KeyError, UnicodeEncodeError, RecursionError) as error:
+        raise DataError(
+            f"Cannot hand a computation to the native code ({type(error).__name__}: {error}); "
+            "expected 64-bit integers and known operations. It is computed in Python."
+        ) from error
+
+
+class FlatWriter:
+    """Names, buffers and expressions as numbers, in the order in which they are first used."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, int] = {}
+        self._buffers: dict[Buffer, int] = {}
+        self._buffer_data = array("q")
+        self._exprs: dict[int, int] = {}
+        self._kept: list[Expr] = []
+        self._expr_data = array("q")
+
+    def finished(self, rest: array[int]) -> tuple[array[int], bytes]:
+        """Returns the numbers (names, buffers and expressions before `rest`) and the text."""
+        encoded = [name.encode() for name in self._names]
+        data = array("q", [len(encoded), *map(len, encoded)])
+        data.append(len(self._buffers))
+        data.extend(self._buffer_data)
+        data.append(len(self._kept))
+        data.extend(self._expr_data)
+        data.extend(rest)
+        return data, b"".join(encoded)
+
+    def name(self, name: str) -> int:
+        """Returns the number of a name."""
+        return self._names.setdefault(name, len(self._names))
+
+    def buffer(self, buffer: Buffer) -> int:
+        """Returns the number of a buffer."""
+        if buffer not in self._buffers:
+            self._buffers[buffer] = len(self._buffers)
+            self._buffer_data.extend(
+                (
+                    self.name(buffer.name),
+                    self.name(buffer.dtype),
+                    self.name(buffer.scope),
+                    len(buffer.shape),
+                    *buffer.shape,
+                )
+            )
+        return self._buffers[buffer]
+
+    def expr(self, expr: Expr) -> int:
+        """Returns the number of an expression, operands first. Shared expressions count once."""
+        if id(expr) not in self._exprs:
+            operands = [self.expr(operand) for operand in expr.args]
+            self._expr_data.extend((_NUMBER_OF[expr.op], self.name(expr.dtype)))
+            if expr.op == "const":
+                self._expr_data.append(_constant(expr))
+            elif expr.op in ("var", "call"):
+                self._expr_data.append(self.name(expr.value))
+            elif expr.op == "load":
+                self._expr_data.append(self.buffer(expr.value))
+            self._expr_data.extend((len(operands), *operands))
+            self._exprs[id(expr)] = len(self._kept)
+            self._kept.append(expr)
+        return self._exprs[id(expr)]
+
+
+class _DagWriter(FlatWriter):
+    def flatten(self, dag: Dag) -> FlatDag:
+        ops = array("q", [len(dag.ops)])
+        for op in dag.ops:
+            self._op(op, ops)
+        for indices in (dag.outputs, _lowering_order(dag)):
+            ops.extend((len(indices), *indices))
+        return FlatDag(*self.finished(ops))
+
+    def _exprs_to(self, exprs: Iterable[Expr], out: array[int]) -> None:
+        numbers = [self.expr(expr) for expr in exprs]
+        out.extend((len(numbers), *numbers))
+
+    def _axes_to(self, axes: tuple[Axis, ...], out: array[int]) -> None:
+        out.append(len(axes))
+        for axis in axes:
+            out.extend((self.name(axis.name), axis.extent, axis.minimum))
+
+    def _op(self, op: DagOp, out: array[int]) -> None:
+        is_const_matrix = bool(op.attrs.get("const_matrix"))
+        out.extend((self.name(op.name), op.kind == "compute", is_const_matrix))
+        self._axes_to(op.axes, out)
+        self._axes_to(op.reduce_axes, out)
+        self._exprs_to(op.body, out)
+        for buffers in (op.outputs, op.inputs):
+            out.append(len(buffers))
+            out.extend(self.buffer(buffer) for buffer in buffers)
+        out.append(op.reduce is not None)
+        if op.reduce is not None:
+            self._reduction(op.reduce, out)
+
+    def _reduction(self, reduction: Reduction, out: array[int]) -> None:
+        for names in (reduction.left, reduction.right):
+            out.append(len(names))
+            out.extend(self.name(name) for name in names)
+        for exprs in (reduction.results, reduction.identities, reduction.init):
+            self._exprs_to(exprs, out)
+        out.append(reduction.condition is not None)
+        if reduction.condition is not None:
+            out.append(self.expr(reduction.condition))
+
+
+def _lowering_order(dag: Dag) -> list[int]:
+    """Returns the numbers of the operations in the order of a fresh schedule's lowering."""
+    state = ScheduleState(dag)
+    number_of = {stage: number for number, stage in enumerate(state.stages)}
+    return [number_of[stage] for stage in state.lowering_order]
+
+
+def _constant(expr: Expr) -> int:
+    """Returns an integer, or the bits of a float."""
+    if expr.dtype.startswith(_FLOAT_PREFIXES):
+        (bits,) = struct.unpack("q", struct.pack("d", float(expr.value)))
+        return int(bits)
+    return int(expr.value)

@@ -1,0 +1,30 @@
+// Loop tree -> compact AST (see cdmpp/programs/leaves/tree.py): the entry for whatever makes loop trees.
+#pragma once
+
+#include "leaf.hpp"
+
+namespace cdmpp {
+
+// Compact ASTs of programs, one after another.
+struct CompactAsts {
+  std::vector<float> features, extra;
+  std::vector<std::int32_t> positions, tree;
+
+  void clear() { truncate(0, 0); }
+  // Drops what comes after the given numbers of leaves and tree entries.
+  void truncate(size_t leaves, size_t tree_size) {
+    features.resize(leaves * kLeafFeatures);
+    extra.resize(leaves * kLeafExtra);
+    positions.resize(leaves);
+    tree.resize(tree_size);
+  }
+};
+
+// Appends the compact AST of a program, one leaf a store in program order.
+inline void append_compact_ast(const Tree& tree, const std::vector<TreeId>& top, bool is_gpu,
+                               LeafWalk* walk, CompactAsts* out) {
+  walk->run(top, is_gpu, &out->features, &out->extra);
+  Serialiser(tree, &out->tree, &out->positions).run(top);
+}
+
+}  // namespace cdmpp

@@ -1,0 +1,92 @@
+"""Names and column groups of the 164 values of a leaf vector."""
+
+from __future__ import annotations
+
+from cdmpp.programs.compact_ast import LEAF_FEATURE_COUNT
+
+#: Accessed buffers described in a leaf vector; further ones are left out, missing ones are zeros.
+ACCESS_SLOT_COUNT = 5
+#: Points at which the arithmetic intensity curve is sampled.
+INTENSITY_SAMPLE_COUNT = 10
+
+#: Operation counters, in column order; `mad` (fused multiply-add) is a column but never counted.
+OPERATION_KEYS: tuple[str, ...] = (
+    *(
+        f"{domain}_{operation}"
+        for domain in ("float", "int")
+        for operation in ("mad", "addsub", "mul", "divmod", "cmp", "math_func", "other_func")
+    ),
+    "bool_op",
+    "select_op",
+)
+
+_POSITIONS = tuple(
+    f"kPos{position}"
+    for position in (
+        "None", "InnerSpatial", "MiddleSpatial", "OuterSpatial",
+        "InnerReduce", "MiddleReduce", "OuterReduce", "Mixed",
+    )
+)  # fmt: skip
+
+_ACCESS_NAMES = (
+    *(f"acc_type.{kind}" for kind in ("kRead", "kWrite", "kReadWrite")),
+    "bytes",
+    "unique_bytes",
+    "lines",
+    "unique_lines",
+    *(f"reuse_type.{kind}" for kind in ("kLoopMultipleRead", "kSerialMultipleReadWrite")),
+    "reuse_type.kNoReuse",
+    "reuse_dis_iter",
+    "reuse_dis_bytes",
+    "reuse_ct",
+    *(f"{name}_d_reuse_ct" for name in ("bytes", "unique_bytes", "lines", "unique_lines")),
+    "stride",
+)
+
+#: Columns of one access slot.
+ACCESS_COLUMN_COUNT = len(_ACCESS_NAMES)
+
+
+def _annotation_names(annotation: str) -> tuple[str, ...]:
+    counts = tuple(f"{annotation}_{count}" for count in ("num", "prod", "len"))
+    return counts + tuple(f"{annotation}_type.{position}" for position in _POSITIONS)
+
+
+_COMPUTE_NAMES = (
+    *(key.replace("_func", "func") for key in OPERATION_KEYS),
+    *_annotation_names("vec"),
+    *_annotation_names("unroll"),
+    *_annotation_names("parallel"),
+    "is_gpu",
+    *(f"{index}_{axis}_len" for index in ("blockIdx", "threadIdx") for axis in "xyz"),
+    "vthread_len",
+)
+_ACCESS_START = len(_COMPUTE_NAMES)
+_INTENSITY_START = _ACCESS_START + ACCESS_SLOT_COUNT * ACCESS_COLUMN_COUNT
+_ALLOCATION_START = _INTENSITY_START + INTENSITY_SAMPLE_COUNT
+_SCOPE_START = _ALLOCATION_START + 4
+
+#: Operation counts, annotated loops and thread extents.
+COMPUTE_COLUMNS = slice(0, _ACCESS_START)
+#: Accessed buffers, `ACCESS_COLUMN_COUNT` columns a slot.
+ACCESS_COLUMNS = slice(_ACCESS_START, _INTENSITY_START)
+#: The arithmetic intensity curve.
+INTENSITY_COLUMNS = slice(_INTENSITY_START, _ALLOCATION_START)
+#: The allocation of the written buffer.
+ALLOCATION_COLUMNS = slice(_ALLOCATION_START, _SCOPE_START)
+#: Enclosing loops.
+SCOPE_COLUMNS = slice(_SCOPE_START, LEAF_FEATURE_COUNT)
+
+#: Column names of `CompactAst.leaf_features`, in order; the names of the original extractor.
+LEAF_FEATURE_NAMES: tuple[str, ...] = (
+    *_COMPUTE_NAMES,
+    *(f"B{slot}.{name}" for slot in range(ACCESS_SLOT_COUNT) for name in _ACCESS_NAMES),
+    *(f"arith_intensity_curve_{sample}" for sample in range(INTENSITY_SAMPLE_COUNT)),
+    "alloc_size",
+    "alloc_prod",
+    "alloc_outer_prod",
+    "alloc_inner_prod",
+    "outer_prod",
+    "num_loops",
+    "auto_unroll_max_step",
+)

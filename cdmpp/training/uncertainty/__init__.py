@@ -1,1 +1,0 @@
-"""Intervals that hold, and programs unlike those of the training."""

@@ -1,0 +1,80 @@
+"""A scheduled tensor program, or a network of them, as a library, and arguments to call it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tvm_helper.compat import Target, meta_schedule, relax, s_tir, tvm
+from tvm_helper.tasks.schedule_of_trace import schedule_of
+from tvm_helper.tir.packing import runnable
+
+#: Type and shape of each argument.
+Arguments = list[list[Any]]
+
+
+def arguments_of(module: Any) -> Arguments:
+    """Returns the arguments of a runnable module's `main`, outputs last."""
+    found = meta_schedule.arg_info.ArgInfo.from_entry_func(module, remove_preproc=False)
+    return [[str(info.dtype), [int(extent) for extent in info.shape]] for info in found]
+
+
+def random_tensors(arguments: Sequence[Sequence[Any]], device: Any) -> list[Any]:
+    """Returns random numbers in [0.1, 1) for floats; zeros for integers, which may be indices."""
+    rng = np.random.default_rng(0)
+    tensors = []
+    for dtype, shape in arguments:
+        if dtype.startswith("float"):
+            values = (rng.random(shape, np.float32) * 0.9 + 0.1).astype(dtype)
+        else:
+            values = np.zeros(shape, dtype)
+        tensors.append(tvm.runtime.tensor(values, device))
+    return tensors
+
+
+def built(
+    function: Any, trace: Any, target: Target, folder: Path, name: str
+) -> tuple[Any, list[Any]]:
+    """Returns a compiled, loaded module of a task scheduled as its trace says, and arguments for it
+    on this machine's CPU.
+
+    Args:
+        trace: JSON of TVM's database, or a schedule.
+        folder: where the library goes.
+        name: of the library.
+    """
+    schedule = trace if isinstance(trace, s_tir.Schedule) else schedule_of(function, trace)
+    module = runnable(schedule.mod)
+    path = folder / f"{name}.so"
+    tvm.compile(module, target=target).export_library(str(path))
+    return tvm.runtime.load_module(str(path)), random_tensors(arguments_of(module), tvm.cpu(0))
+
+
+def compiled_network(
+    fused: Any, scheduled: Iterable[tuple[Any, s_tir.Schedule]], target: Target
+) -> Any:
+    """Returns a network as an executable.
+
+    Args:
+        fused: its relax module.
+        scheduled: modules of its tasks and a schedule of each; others get TVM's default.
+    """
+    database = meta_schedule.database.MemoryDatabase()
+    for module, schedule in scheduled:
+        workload = database.commit_workload(module)
+        database.commit_tuning_record(
+            meta_schedule.database.TuningRecord(schedule.trace, workload, [1.0], target, [])
+        )
+    with target, database, tvm.transform.PassContext(opt_level=3):
+        return tvm.compile(relax.transform.MetaScheduleApplyDatabase()(fused), target=target)
+
+
+def network_inputs(fused: Any) -> Arguments:
+    """Returns the arguments of a network's `main`."""
+    return [
+        [str(one.ty.dtype), [int(extent) for extent in one.ty.shape.values]]
+        for one in fused["main"].params
+    ]

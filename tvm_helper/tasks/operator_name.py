@@ -1,0 +1,23 @@
+"""The operator name of a module that is in TVM's hands, in the words of the datasets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm_helper.compat import s_tir
+from tvm_helper.tasks.block_names import operator_of_blocks
+
+
+def operator_of(module: Any) -> str:
+    """Returns the names of a module's blocks joined by `+`, such as `conv2d+add+relu`.
+
+    Args:
+        module: an `IRModule` with one function `main` that is not scheduled.
+    """
+    schedule = s_tir.Schedule(module, debug_mask="none", error_render_level="none")
+    blocks: list[tuple[str, int]] = []
+    for handle in schedule.get_child_blocks(schedule.get_sblock("root")):
+        block = schedule.get(handle)
+        axes = len(block.reads[-1].region) if len(block.reads) > 1 else 0
+        blocks.append((str(block.name_hint), axes))
+    return operator_of_blocks(blocks)
