@@ -91,17 +91,17 @@ format: $(STAMP) ## format the sources
 	$(BIN)/ruff format .
 
 bench: $(STAMP) ## run the benchmarks
-	$(BIN)/python -m pytest tests/benchmarks --benchmark-only -o addopts=--import-mode=importlib
+	$(BIN)/python -m pytest lab/experiments --benchmark-only -o addopts=--import-mode=importlib
 
 bench-extract: $(STAMP) ## time extraction and write docs/results/extract-speed.*
-	$(BIN)/python -m tests.benchmarks.extract_speed
+	$(BIN)/python -m lab.experiments.extract_speed
 
 bench-autotune: $(STAMP) ## studies of the auto-tuner beside random search (4 CPU hours, resumable): docs/results/autotune.*
-	OMP_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.autotune_campaign run
-	$(BIN)/python -m tests.benchmarks.autotune_campaign report
+	OMP_NUM_THREADS=1 $(BIN)/python -m lab.experiments.autotune_campaign run
+	$(BIN)/python -m lab.experiments.autotune_campaign report
 
 bench-conv: $(STAMP) ## judge the convolution model on NeuSight's layers and write docs/results/conv.*
-	OMP_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.conv_accuracy
+	OMP_NUM_THREADS=1 $(BIN)/python -m lab.experiments.conv_accuracy
 
 bench-embedding: $(STAMP) ## judge the embedding models on data/embedding-cpu and write docs/results/embedding.*
 	$(BIN)/cdmpp analytic embedding report --data data/embedding-cpu --out docs/results
@@ -114,13 +114,13 @@ BOUND_DATA = $(EXTRACTED) $(PACKED:%=cache/%) cache/tenset-cpu cache/ansor-gpu $
 bench-bounds: $(STAMP) $(TABLES) ## put lower bounds beside every measurement and write docs/results/bounds.md (AUTOTVM=DIR)
 	$(BIN)/cdmpp dataset extract --out cache/tenset-cpu
 	$(BIN)/cdmpp dataset extract --dataset data/ansor-gpu --out cache/ansor-gpu
-	$(BIN)/python -m tests.benchmarks.bounds $(foreach d,$(BOUND_DATA),--data $(notdir $(d))=$(d)) --operators $(NEUSIGHT)
+	$(BIN)/python -m lab.experiments.bounds $(foreach d,$(BOUND_DATA),--data $(notdir $(d))=$(d)) --operators $(NEUSIGHT)
 
 bench-modules: $(STAMP) ## measure featurising modules in TVM's hands, beside TVM's own extractor
-	$(BIN)/python -m tests.benchmarks.module_speed
+	$(BIN)/python -m lab.experiments.module_speed
 
 bench-scoring: $(STAMP) ## time scoring of search candidates beside TVM's XGBModel (MODEL=RUN)
-	OMP_NUM_THREADS=1 taskset -c 0 $(BIN)/python -m tests.benchmarks.scoring_speed --model $(MODEL) --out docs/results
+	OMP_NUM_THREADS=1 taskset -c 0 $(BIN)/python -m lab.experiments.scoring_speed --model $(MODEL) --out docs/results
 
 ATTACK_CASES ?= 1000000
 attack: $(STAMP) ## mutated and hand-made data at every reader, resumable (hours on one core; ATTACK_CASES=1000 a campaign is minutes): docs/results/fuzz.*
@@ -133,19 +133,19 @@ faults: $(STAMP) ## commands killed, ended, starved of disk, robbed of their fol
 
 SERVE_SECONDS ?= 60
 bench-serve: $(STAMP) ## attack and load a server on this machine's loopback (10 minutes of two quiet cores): docs/results/serve.*
-	OMP_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.serve_attack --out docs/results/serve-attack.json
-	OMP_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.serve_load --seconds $(SERVE_SECONDS) --out docs/results
-	$(BIN)/python -m tests.benchmarks.serve_page docs/results
+	OMP_NUM_THREADS=1 $(BIN)/python -m lab.experiments.serve_attack --out docs/results/serve-attack.json
+	OMP_NUM_THREADS=1 $(BIN)/python -m lab.experiments.serve_load --seconds $(SERVE_SECONDS) --out docs/results
+	$(BIN)/python -m lab.experiments.serve_page docs/results
 
 REPLAY_MODEL ?= pretrained
-REPLAYS = OMP_NUM_THREADS=1 TVM_NUM_THREADS=1 taskset -c 0 $(BIN)/python -m tests.benchmarks.replay_validation
+REPLAYS = OMP_NUM_THREADS=1 TVM_NUM_THREADS=1 taskset -c 0 $(BIN)/python -m lab.experiments.replay_validation
 bench-replay: $(STAMP) ## replayed networks against measured ones (DEVICE=LABEL of this CPU, REPLAY_MODEL=RUN that knows it, TRIALS=32): docs/results/replay.*
 	$(REPLAYS) --device $(DEVICE) --model $(REPLAY_MODEL) --batches 1
 	$(REPLAYS) --device $(DEVICE) --model $(REPLAY_MODEL) --trials $(TRIALS) --networks dlrm resnet-18 bert-encoder dcgan --batches 1
 
 DRAWN ?= runs/drawn
 $(DRAWN): | $(STAMP)
-	$(BIN)/python -m tests.benchmarks.varied_networks $@ --wide --count 12 --seed $(or $(SEED),2029) --batches 1 2 4 --most-flops 4e9
+	$(BIN)/python -m lab.experiments.varied_networks $@ --wide --count 12 --seed $(or $(SEED),2029) --batches 1 2 4 --most-flops 4e9
 
 bench-replay-drawn: $(STAMP) $(DRAWN) ## the same of networks that no choice has seen (SEED=2029 draws them): docs/results/replay-drawn.*
 	$(REPLAYS) --device $(DEVICE) --trials $(TRIALS) --drawn $(DRAWN) --work runs/replay-drawn
@@ -155,12 +155,12 @@ bench-replay-elsewhere: $(STAMP) $(DRAWN) ## the same on a CPU that the shipped 
 	$(REPLAYS) --device this-cpu --drawn $(DRAWN) --work runs/replay-drawn --out runs/replay-untold
 	mkdir -p runs/replay-added && cp runs/replay-untold/* runs/replay-added
 	$(REPLAYS) --device measured-here --model runs/device-measured-here --drawn $(DRAWN) --work runs/replay-drawn --out runs/replay-added --predict-again
-	$(BIN)/python -m tests.benchmarks.replay_elsewhere runs/replay-untold runs/replay-added
+	$(BIN)/python -m lab.experiments.replay_elsewhere runs/replay-untold runs/replay-added
 
 bench-sealed: cache/data/sealed2-cpu/manifest.json cache/data/sealed-cpu/manifest.json $(STAMP) ## judge the shipped model on kernels that no choice has seen: docs/results/sealed.*
-	OMP_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.sealed cache/data/sealed2-cpu --opened cache/data/sealed-cpu
+	OMP_NUM_THREADS=1 $(BIN)/python -m lab.experiments.sealed cache/data/sealed2-cpu --opened cache/data/sealed-cpu
 
-SEARCHES = OMP_NUM_THREADS=1 TVM_NUM_THREADS=1 taskset -c 0 $(BIN)/python -m tests.benchmarks.search_campaign
+SEARCHES = OMP_NUM_THREADS=1 TVM_NUM_THREADS=1 taskset -c 0 $(BIN)/python -m lab.experiments.search_campaign
 define SEARCH_STEPS
 $(SEARCHES) run --device this-cpu --short --out runs/$(1) --cells '*--xgb-warm0--*' '*--cdmpp-verify--*'
 $(SEARCHES) remeasure --device this-cpu --out runs/$(1)
@@ -175,23 +175,23 @@ bench-search-elsewhere: $(STAMP) ## the same on a CPU that nobody measured: docs
 EXPLAINED := cache/data/metaschedule-cpu-broad cache/data/metaschedule-cpu-networks
 bench-explain: $(EXPLAINED:%=%/manifest.json) $(STAMP) ## shares of stores beside stores that were switched off, on this CPU: docs/results/explain.*
 	mkdir -p runs/metaschedule-cpu && tar -C runs/metaschedule-cpu -xJf data/metaschedule-cpu/campaign.tar.xz
-	taskset -c 0 $(BIN)/python -m tests.benchmarks.explain_faithful runs/metaschedule-cpu $(EXPLAINED) --device this-cpu --programs 72 --out runs/explain.json
-	$(BIN)/python -m tests.benchmarks.explain_page runs/explain.json
+	taskset -c 0 $(BIN)/python -m lab.experiments.explain_faithful runs/metaschedule-cpu $(EXPLAINED) --device this-cpu --programs 72 --out runs/explain.json
+	$(BIN)/python -m lab.experiments.explain_page runs/explain.json
 
 bench-new-devices: cache/data/zen5-records/manifest.json cache/data/zen5-kernels/manifest.json $(STAMP) ## how far off a model is on devices that it has never seen (AUTOTVM=DIR, such as cache/autotvm): docs/results/new-devices.*
-	OMP_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.new_devices $(AUTOTVM)
+	OMP_NUM_THREADS=1 $(BIN)/python -m lab.experiments.new_devices $(AUTOTVM)
 
 # `make evidence RUN=1` makes them, `RUN="conv embedding"` only these; DEVICE names this machine's CPU.
 evidence: export NEUSIGHT := $(NEUSIGHT)
 evidence: export DEVICE := $(DEVICE)
 evidence: $(STAMP) ## which results are not of today's code, why, and what makes them (RUN=1: make them)
-	$(BIN)/python -m tests.evidence $(if $(RUN),run $(filter-out 1,$(RUN)))
+	$(BIN)/python -m lab.evidence $(if $(RUN),run $(filter-out 1,$(RUN)))
 
 licences: $(STAMP) ## list the licences of all packages that are needed: docs/licences.md
 	$(BIN)/python -m tests.licences
 
 claims: $(STAMP) ## look up what the README says in the pages of results: docs/results/claims.md
-	$(BIN)/python -m tests.claims
+	$(BIN)/python -m lab.claims
 
 golden: $(STAMP) ## compare replayed records with the original TVM's results (GOLDEN=FILE)
 	$(BIN)/python scripts/golden.py $(GOLDEN) --network-info data/tenset-cpu/network_info
@@ -226,10 +226,10 @@ pretrained-networks: $(STAMP) ## train and package the model behind `predict --t
 	$(BIN)/cdmpp networks package runs/pretrained-networks --made-by "make pretrained-networks" --licence "own measurements, shipped with this package under its licence (Apache-2.0)"
 
 bench-network-models: $(STAMP) ## judge models of whole networks and write docs/results/networks.* (NETWORKS=DIR, SEERNET="--set ...", resumable; a quiet core)
-	OMP_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.network_models outside --dataset $(NETWORKS)
-	OMP_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.network_models fit --splits architecture --dataset $(NETWORKS) $(SEERNET)
-	OMP_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.network_models fit --splits random --models residual,trees,mlp,operator-linear,roofline,constant --dataset $(NETWORKS) $(SEERNET)
-	OMP_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.network_models report --dataset $(NETWORKS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m lab.experiments.network_models outside --dataset $(NETWORKS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m lab.experiments.network_models fit --splits architecture --dataset $(NETWORKS) $(SEERNET)
+	OMP_NUM_THREADS=1 $(BIN)/python -m lab.experiments.network_models fit --splits random --models residual,trees,mlp,operator-linear,roofline,constant --dataset $(NETWORKS) $(SEERNET)
+	OMP_NUM_THREADS=1 $(BIN)/python -m lab.experiments.network_models report --dataset $(NETWORKS)
 
 leaderboard: $(STAMP) ## run the suites and write docs/results/cross-*.* (AUTOTVM=DIR)
 	$(BIN)/python scripts/benchmark.py --suite cross-model --jobs $(JOBS) $(DEVICE_DATA)
@@ -243,12 +243,12 @@ priors: $(STAMP) ## what an analytic model inside the transformer is worth: docs
 	$(BIN)/python scripts/benchmark.py --suite priors --jobs $(JOBS)
 
 bench-by-name: $(STAMP) ## trainings by the names of devices in a fresh clone, resumable: docs/results/data-by-name.* (FETCHED=mirror of the T4's logs)
-	OMP_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.data_by_name run v100 k80 mi50 a100 t4
-	$(if $(FETCHED),OMP_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.data_by_name run t4 --fetched $(FETCHED))
-	$(BIN)/python -m tests.benchmarks.data_by_name report
+	OMP_NUM_THREADS=1 $(BIN)/python -m lab.experiments.data_by_name run v100 k80 mi50 a100 t4
+	$(if $(FETCHED),OMP_NUM_THREADS=1 $(BIN)/python -m lab.experiments.data_by_name run t4 --fetched $(FETCHED))
+	$(BIN)/python -m lab.experiments.data_by_name report
 
 bench-models: $(STAMP) ## time training and prediction of all models and write docs/results/model-speed.*
-	OMP_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.model_speed
+	OMP_NUM_THREADS=1 $(BIN)/python -m lab.experiments.model_speed
 
 report: $(STAMP) ## train three seeds and write docs/results/by-task.*
 	$(BIN)/python scripts/benchmark.py --suite by-task --seeds 0,1,2 --out docs/results
@@ -276,8 +276,8 @@ ansor-test: $(STAMP) ## test our cost model inside the old TVM's Ansor (builds .
 
 bench-ansor: $(STAMP) ## searches of Ansor under our model and its XGBModel: docs/results/ansor.* (ANSOR_ARGS="--device LABEL" of this CPU)
 	$(BIN)/python -m tvm_helper.cost_model.ansor.setup
-	OMP_NUM_THREADS=1 TVM_NUM_THREADS=1 $(BIN)/python -m tvm_helper.cost_model.ansor.run -m tests.benchmarks.ansor_search $(ANSOR_ARGS)
-	$(BIN)/python -m tests.benchmarks.ansor_search_page
+	OMP_NUM_THREADS=1 TVM_NUM_THREADS=1 $(BIN)/python -m tvm_helper.cost_model.ansor.run -m lab.experiments.ansor_search $(ANSOR_ARGS)
+	$(BIN)/python -m lab.experiments.ansor_search_page
 
 clean: ## remove runs and caches (keeps .venv)
 	rm -rf runs cache build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -25,7 +25,7 @@ LAYERS = (
     "report testing",
     "compare",
     "serve",
-    "autotune benchmark tvm_helper",
+    "autotune tvm_helper",
     "api",
     "cli",
 )
@@ -259,12 +259,12 @@ def public_classes(path: Path) -> list[str]:
 
 
 def unresolved_imports() -> list[str]:
-    """Returns what tests, benchmarks and scripts import from the product or the tests by a name
-    that is not there: much of it runs only by hand.
+    """Returns what the laboratory, tests and scripts import from each other or the product by a
+    name that is not there: much of it runs only by hand.
     """
     others = {
         ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
-        for folder in ("tests", "scripts")
+        for folder in ("tests", "scripts", "lab")
         for path in (ROOT / folder).rglob("*.py")
     }
     known = {**modules(), **others}
@@ -276,7 +276,7 @@ def unresolved_imports() -> list[str]:
         for node in ast.walk(trees[source]):
             if not isinstance(node, ast.ImportFrom) or not node.module:
                 continue
-            if node.module.split(".")[0] in (*PACKAGES, "tests"):
+            if node.module.split(".")[0] in (*PACKAGES, "tests", "lab"):
                 wanted = [(f"{node.module}.{alias.name}", alias.name) for alias in node.names]
                 found += [
                     f"{source} -> {full}"

@@ -15,9 +15,9 @@ from tests.paths import ROOT
 
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 _FILE = re.compile(
-    r"(?<![\w/.-])(?:cdmpp|tvm_helper|tests|docs|configs)(?:/[\w-]+)+\.(?:py|md|ya?ml)\b"
+    r"(?<![\w/.-])(?:cdmpp|tvm_helper|lab|tests|docs|configs)(?:/[\w-]+)+\.(?:py|md|ya?ml)\b"
 )
-_DOTTED = re.compile(r"(?<![\w/.])(?:cdmpp|tvm_helper|tests\.benchmarks)(?:\.\w+)+")
+_DOTTED = re.compile(r"(?<![\w/.])(?:cdmpp|tvm_helper|lab)(?:\.\w+)+")
 _CODE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 _LINK_AND_ANCHOR = re.compile(r"\]\((?!https?:)([^)#\s]*)(#[^)\s]+)?\)")
 _LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)")
@@ -26,7 +26,11 @@ _LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_what_a_page_names_is_there(page: Path) -> None:
     text = page.read_text("utf-8")
-    missing = [name for name in _FILE.findall(text) if not (ROOT / name).exists()]
+    missing = [
+        name
+        for name in _FILE.findall(text)
+        if not (ROOT / name).exists() and not (page.parent / name).exists()
+    ]
     missing += [name for name in _DOTTED.findall(text) if not _is_there(name)]
     assert missing == []
 

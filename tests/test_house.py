@@ -52,6 +52,13 @@ def test_cdmpp_imports_no_tvm():
     assert found == []
 
 
+def test_the_product_imports_no_laboratory_and_no_tests():
+    found = [
+        name for name, path in house.modules().items() if house.imports_any(path, ("lab", "tests"))
+    ]
+    assert found == []
+
+
 def test_only_fetching_and_serving_use_a_network():
     names = ("pooch", "requests", "urllib3", "urllib.request", "http", "ftplib", "aiohttp", "httpx")
     found = [

@@ -13,6 +13,7 @@ from unittest import mock
 
 import pytest
 import yaml
+from setuptools import find_packages
 
 from cdmpp import __version__
 from cdmpp.config import read_yaml
@@ -139,6 +140,13 @@ def test_a_source_distribution_holds_what_a_wheel_is_made_of() -> None:
     lines = (ROOT / "MANIFEST.in").read_text("utf-8").splitlines()
     assert {f"graft {folder}" for folder in shipped} == {x for x in lines if x.startswith("graft")}
     assert all((ROOT / folder).is_dir() for folder in shipped)
+
+
+def test_no_wheel_and_no_source_distribution_holds_the_laboratory() -> None:
+    tools = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]
+    found = find_packages(str(ROOT), include=tools["setuptools"]["packages"]["find"]["include"])
+    assert {name.split(".")[0] for name in found} == set(house.PACKAGES)
+    assert "lab" not in (ROOT / "MANIFEST.in").read_text("utf-8").split()
 
 
 def test_shipped_files_are_found_from_any_folder(

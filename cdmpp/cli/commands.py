@@ -14,7 +14,7 @@ class Command(NamedTuple):
     """A command of `cdmpp`, or a part of one.
 
     Attributes:
-        module: of `cdmpp.cli`; its `add_options(parser)` adds the options and its `run(args)` runs
+        module: of `package`; its `add_options(parser)` adds the options and its `run(args)` runs
             the command. With a part, as in `device.command:show`, they are `add_show_options` and
             `run_show`.
         parts: the sub-commands of a group, which has no module.
@@ -24,6 +24,7 @@ class Command(NamedTuple):
     help: str
     module: str = ""
     parts: tuple[Command, ...] = ()
+    package: str = "cdmpp.cli"
 
 
 COMMANDS = (
@@ -257,20 +258,14 @@ COMMANDS = (
 #: What those need who maintain cdmpp, apart in the help.
 MAINTAINERS_COMMANDS = (
     Command(
-        "benchmark",
-        "train and judge every model with several seeds",
-        "benchmark",
-    ),
-    Command("golden", "compare replayed records with the original TVM's results", "golden"),
-    Command(
-        "pretrain", "train and package the model behind `--model pretrained`", "train.pretrain"
-    ),
-    Command(
         "train-code",
         "teach a trained model to read machine code",
         "train.train_code",
     ),
 )
+
+#: Commands that are in the laboratory now, `python -m lab NAME`; their names work here until 0.3.
+LAB_COMMANDS = ("benchmark", "golden", "pretrain")
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -334,6 +329,6 @@ def _fill(parser: CommandParser, command: Command) -> None:
         add_commands(parser, command.parts, f"{command.name}_command")
         return
     name, _, part = command.module.partition(":")
-    module = importlib.import_module(f"cdmpp.cli.{name}")
+    module = importlib.import_module(f"{command.package}.{name}")
     parser.set_defaults(run=getattr(module, f"run_{part}" if part else "run"))
     getattr(module, f"add_{part}_options" if part else "add_options")(parser)

@@ -139,9 +139,6 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "zsh > ~/.zfunc/_cdmpp",
         "fish > ~/.config/fish/completions/cdmpp.fish",
     ),
-    "benchmark": ("--suite cross-model --jobs 2", "--device epyc-avx2-1c --seeds 0,1,2"),
-    "golden": ("golden_llvm.jsonl.gz",),
-    "pretrain": ("--data cache/tenset-cpu --out packaged",),
     "train-code": ("--model runs/mine --data cache/tenset-cpu",),
 }  # fmt: skip
 

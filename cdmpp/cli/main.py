@@ -6,6 +6,7 @@ import argparse
 import logging
 import os
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -13,9 +14,16 @@ from contextlib import contextmanager
 from types import FrameType
 
 from cdmpp import __version__
-from cdmpp.cli.commands import COMMANDS, MAINTAINERS_COMMANDS, CommandParser, add_commands
+from cdmpp.cli.commands import (
+    COMMANDS,
+    LAB_COMMANDS,
+    MAINTAINERS_COMMANDS,
+    CommandParser,
+    add_commands,
+)
 from cdmpp.cli.guide import questions_text
-from cdmpp.errors import CdmppError, DataError
+from cdmpp.errors import CdmppError, DataError, UsageError
+from cdmpp.files.places import beside_package
 from cdmpp.text import printable
 
 #: A command that a signal ended: this and the signal's number, as shells count.
@@ -32,9 +40,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     Args:
         argv: arguments without the program's name; None = those of the process.
     """
+    return run_main(build_parser(), sys.argv[1:] if argv is None else argv)
+
+
+def run_main(parser: CommandParser, words: Sequence[str]) -> int:
+    """Runs one command of a parser, as `main`."""
     try:
         with _ended_as_by_ctrl_c():
-            return _run(argv)
+            return _run(parser, words)
     except KeyboardInterrupt as interrupt:
         print("cdmpp: interrupted; run the same command again to continue", file=sys.stderr)
         return _EXIT_SIGNALLED + next(iter(interrupt.args), signal.SIGINT)
@@ -44,9 +57,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _EXIT_BROKEN_PIPE
 
 
-def _run(argv: Sequence[str] | None) -> int:
+def _run(parser: CommandParser, words: Sequence[str]) -> int:
     """Runs one command; says what was to be expected."""
-    args = build_parser().parse_args(argv)
+    name = next((word for word in words if not word.startswith("-")), "")
+    if parser.prog == "cdmpp" and name in LAB_COMMANDS:
+        return _run_in_lab(name, words)
+    args = parser.parse_args(words)
     if args.command is None:
         print(questions_text())
         return 0
@@ -71,6 +87,26 @@ def _run(argv: Sequence[str] | None) -> int:
             )
         )
     return code
+
+
+def _run_in_lab(name: str, words: Sequence[str]) -> int:
+    """Runs `python -m lab` where a checkout has it; returns its exit code."""
+    root = beside_package()
+    if not (root / "lab" / "__main__.py").is_file():
+        return _said(
+            UsageError(
+                f"`cdmpp {name}` is a command of the laboratory, which this installation does not "
+                f"have; clone the project and run `python -m lab {name}` in the checkout"
+            )
+        )
+    folders = [str(root), *filter(None, [os.environ.get("PYTHONPATH")])]
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(folders)}
+    with subprocess.Popen([sys.executable, "-m", "lab", *words], env=variables) as child:
+        try:
+            return child.wait()
+        except KeyboardInterrupt:
+            child.terminate()
+            raise
 
 
 def _said(error: CdmppError) -> int:

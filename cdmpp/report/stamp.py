@@ -33,7 +33,7 @@ SCHEMAS: Mapping[str, int] = {
 PROGRAMS = ("leaf", "leaf_extra", "device")
 COMPILED = (*PROGRAMS, "machine_code")
 
-_CODE = ("cdmpp", "tvm_helper", "scripts", "configs", "tests/benchmarks")
+_CODE = ("cdmpp", "tvm_helper", "scripts", "configs", "lab")
 
 
 def stamp(

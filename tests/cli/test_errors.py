@@ -29,7 +29,7 @@ def test_device_without_data_says_what_to_do_next(capsys):
         assert word in text
 
 
-@pytest.mark.parametrize("command", ["train", "finetune --from pretrained", "benchmark"])
+@pytest.mark.parametrize("command", ["train", "finetune --from pretrained"])
 def test_an_unknown_device_is_refused_the_same_way(capsys, command):
     """Was exit 3, and how to get records of a device that does not exist."""
     said = fails(capsys, 4, *command.split(), "--device", "epyc-avx2-1d")
@@ -108,11 +108,6 @@ def test_unwritable_run_folder(capsys, dataset, cache, tmp_path, monkeypatch):
     arguments = ["--dataset", str(dataset), "--cache", str(cache), "-q", "--jobs", "1"]
     out = ["--out", str(tmp_path / "file" / "run")]
     assert "cannot write" in fails(capsys, 3, "train", *arguments, *out, *QUICK)
-
-
-@pytest.mark.parametrize("seeds", ["", "a", "1,1", "-1"])
-def test_bad_seeds(capsys, seeds):
-    assert "--seeds" in fails(capsys, 2, "benchmark", f"--seeds={seeds}")
 
 
 def test_interruption_is_one_line(capsys, monkeypatch):

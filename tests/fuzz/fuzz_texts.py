@@ -16,7 +16,6 @@ import yaml
 
 from cdmpp.analytic.embedding.shapes import EmbeddingPreset
 from cdmpp.autotune.options import AutotuneOptions
-from cdmpp.benchmark.options import SuiteOptions
 from cdmpp.config import dump_text, load_config, to_dict
 from cdmpp.datasets.fetch.fetch import fetch
 from cdmpp.datasets.fetch.registry import Download, RecordSource, SourcePart
@@ -32,6 +31,7 @@ from cdmpp.profiling.timeline import write_timeline
 from cdmpp.profiling.utilisation import utilisation
 from cdmpp.training.finetune.run import FinetuneRunOptions
 from cdmpp.training.options import TrainOptions
+from lab.suites.options import SuiteOptions
 from tests.fuzz.bombs import compressed_bombs, tar_archives, zip_archives
 from tests.fuzz.fuzz_readers import AUTOTVM_LINE
 from tests.fuzz.mutate import mutate_bytes, mutate_value

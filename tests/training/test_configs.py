@@ -6,11 +6,11 @@ import pytest
 
 from cdmpp.analytic.embedding.shapes import EmbeddingPreset
 from cdmpp.autotune.options import AutotuneOptions
-from cdmpp.benchmark.options import SuiteOptions, load_suite
 from cdmpp.config import dump_text, load_config
 from cdmpp.networks.campaign.options import NetworksConfig
 from cdmpp.training.finetune.run import FinetuneRunOptions
 from cdmpp.training.options import TrainOptions
+from lab.suites.options import SuiteOptions, load_suite
 from tests.paths import ROOT
 from tvm_helper.measure.options import MeasureOptions
 from tvm_helper.search.options import SearchOptions

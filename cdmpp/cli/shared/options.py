@@ -220,5 +220,8 @@ def command_line() -> str:
     """Returns the command of this process for people to repeat."""
     program = Path(sys.argv[0])
     is_script = program.suffix == ".py" and program.parent.name == "scripts"
-    words = [f"python scripts/{program.name}" if is_script else "cdmpp"]
+    if program.parts[-2:] == ("lab", "__main__.py"):
+        words = ["python -m lab"]
+    else:
+        words = [f"python scripts/{program.name}" if is_script else "cdmpp"]
     return " ".join([*words, *(shlex.quote(word) for word in sys.argv[1:])])

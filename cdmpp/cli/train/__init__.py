@@ -1,1 +1,1 @@
-"""`cdmpp train`, and the trainings behind the shipped model: `pretrain` and `train-code`."""
+"""`cdmpp train`, and `train-code`, which teaches a model to read machine code."""

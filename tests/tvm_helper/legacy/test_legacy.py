@@ -32,8 +32,8 @@ from cdmpp.programs.loops.loop_tree import (
     stores_with_path,
 )
 from cdmpp.records import MeasureRecord
-from tests.benchmarks.ansor_crosscheck import crosscheck, page
-from tests.benchmarks.ansor_equivalence import program_difference
+from lab.experiments.ansor_crosscheck import crosscheck, page
+from lab.experiments.ansor_equivalence import program_difference
 from tests.paths import ROOT, shared
 from tvm_helper.legacy import setup
 from tvm_helper.legacy.ansor import legacy_target

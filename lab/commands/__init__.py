@@ -1,0 +1,1 @@
+"""Commands of the laboratory: `benchmark`, `golden` and `pretrain`, as `python -m lab NAME`."""

@@ -1,0 +1,204 @@
+"""`cdmpp benchmark`: the committed tables of results, several seeds of every model."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from cdmpp.cli.shared.options import (
+    add_data_options,
+    add_output_options,
+    add_profile_option,
+    add_training_options,
+    command_line,
+    parse_seeds,
+)
+from cdmpp.cli.shared.samples import dataset_of, given_data
+from cdmpp.config import load_config
+from cdmpp.datasets.find import shipped_folders
+from cdmpp.errors import UsageError
+from cdmpp.models.registry import MODEL_CLASSES
+from cdmpp.training.options import TrainOptions
+from lab.suites.leaderboard.write import board_json
+from lab.suites.options import SuiteOptions, load_suite, one_dataset_suite
+from lab.suites.run import SuiteProgress
+from lab.suites.suite import report_suite, run_suite
+
+#: Suites of one --dataset, a model and its baselines.
+ONE_DATASET_SUITES = ("by-task", "by-network")
+#: The default data set: what no --dataset stands for, and a suite of any in Tenset's layout.
+_SHIPPED = "tenset-cpu"
+_TENSET = "tenset"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of `cdmpp benchmark`."""
+    parser.description = (
+        "Trains and judges models and writes SUITE.csv, .json, .md and .html with means and 95 % "
+        "intervals. by-task and by-network: one dataset, the model and its baselines. "
+        "cross-model, cross-device, cross-device-autotvm, tenset or a YAML file: the grid of "
+        "configs/suites. Finished cells are kept: run it again to continue."
+    )
+    parser.add_argument(
+        "--suite",
+        default="by-task",
+        metavar="SUITE",
+        help="by-task (default), by-network, cross-model, cross-device, cross-device-autotvm, "
+        "tenset or a YAML file",
+    )
+    parser.add_argument(
+        "--seeds", metavar="N,N,...", help="seeds (default: 0,1,2, or those of the YAML file)"
+    )
+    parser.add_argument(
+        "--model", metavar="KIND", help=f"{', '.join(MODEL_CLASSES)} (default: transformer)"
+    )
+    add_data_options(parser)
+    add_training_options(parser)
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("docs/results"),
+        metavar="DIR",
+        help="where the tables go (default: docs/results)",
+    )
+    parser.add_argument(
+        "--runs",
+        type=Path,
+        metavar="DIR",
+        help="where the cells go (default: runs/suite-SUITE)",
+    )
+    grid = parser.add_argument_group("the grid of cells; --jobs processes run it (default: 1)")
+    grid.add_argument(
+        "--data",
+        action="append",
+        default=[],
+        metavar="NAME=DIR",
+        help="folder of a data set of a suite in configs/suites (tenset-cpu, tenset and ansor-gpu "
+        "are shipped); those without a folder are left out; a suite of one data set takes a DIR",
+    )
+    grid.add_argument(
+        "--cells", metavar="PATTERN", help="run only cells whose id matches, e.g. '*-s0-gbdt'"
+    )
+    grid.add_argument(
+        "--report-only", action="store_true", help="run nothing, write tables of what is finished"
+    )
+    add_profile_option(parser)
+    add_output_options(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Runs the command; returns the exit code: 0 also when cells failed, which the tables say."""
+    seeds = None if args.seeds is None else parse_seeds(args.seeds)
+    if args.report_only and args.cells:
+        raise UsageError("--cells chooses what runs, but --report-only runs nothing; leave one out")
+    if args.jobs is not None and args.jobs < 0:
+        raise UsageError(f"--jobs is {args.jobs}, expected 0 (in this process) or more")
+    places: dict[str, str | Path | None]
+    if args.suite in ONE_DATASET_SUITES:
+        if args.data:
+            raise UsageError(
+                f"--data does not fit --suite {args.suite}, which runs on one --dataset"
+            )
+        given = {**given_data(args.dataset, args.device), "model": args.model}
+        options = load_config(TrainOptions, args.config, overrides=args.set, given=given)
+        name = Path(options.dataset).name if options.dataset else _SHIPPED
+        suite = one_dataset_suite(args.suite, name, options, seeds or [0, 1, 2])
+        places, devices = {name: options.dataset}, options.devices
+    else:
+        for name in ("dataset", "device", "model", "network_info"):
+            if getattr(args, name):
+                raise UsageError(
+                    f"--{name.replace('_', '-')} does not fit --suite {args.suite}, whose YAML "
+                    "says what runs; give folders with --data NAME=DIR, choose with --cells"
+                )
+        suite = load_suite(args.suite, seeds=seeds)
+        places, devices = dict(_given_places(suite, args.data)), ()
+    runs_dir = args.runs or Path("runs") / f"suite-{suite.name}"
+    if not args.report_only:
+        for name in (entry.name for entry in suite.datasets if entry.name not in places):
+            print(
+                f"data set {name} is left out: no folder given (--data {name}=DIR)",
+                file=sys.stderr,
+            )
+        folders = {
+            name: dataset_of(
+                place, devices, cache_dir=args.cache, network_info=args.network_info,
+                # None, or all in this process, says nothing about extraction.
+                jobs=args.jobs or None, may_install=not args.no_install,
+                is_quiet=args.json or args.quiet,
+            ).folder
+            for name, place in places.items()
+        }  # fmt: skip
+        run_suite(
+            suite, folders, runs_dir, pattern=args.cells, config=args.config, overrides=args.set,
+            jobs=1 if args.jobs is None else args.jobs,
+            on_progress=None if args.json or args.quiet else _show,
+        )  # fmt: skip
+    found, paths = report_suite(
+        suite, runs_dir, args.out, config=args.config, overrides=args.set, command=command_line()
+    )
+    if args.json:
+        value = {"files": [str(path) for path in paths], **board_json(found)}
+        print(json.dumps(value, allow_nan=False))
+        return 0
+    for warning in found.page.warnings:
+        print(warning)
+    for section in found.page.sections:
+        print(f"\n{section.title}")
+        for text in section.verdict:
+            print(f"  {text}")
+    print()
+    for path in paths:
+        print(path)
+    return 0
+
+
+def _given_places(suite: SuiteOptions, data: Sequence[str]) -> dict[str, Path | None]:
+    """Returns the folder of each data set of a suite that has one, the shipped ones by themselves;
+    None = the default dataset.
+
+    Raises:
+        UsageError: `--data` is malformed or names a data set that the suite does not have.
+    """
+    names = [entry.name for entry in suite.datasets]
+    given: dict[str, Path | None] = {one.path.name: one.path for one in shipped_folders()}
+    given[_SHIPPED] = given[_TENSET] = None
+    for text in data:
+        name, separator, place = text.partition("=")
+        if not separator and len(names) == 1:
+            name, separator, place = names[0], "=", text
+        if not separator or not place or name not in names:
+            raise UsageError(
+                f"--data is {text!r}, expected NAME=DIR with NAME one of {', '.join(names)}"
+            )
+        given[name] = Path(place)
+    return {name: given[name] for name in names if name in given}
+
+
+def _show(progress: SuiteProgress) -> None:
+    result = progress.result
+    seconds = float(result.value.get("wall_s", 0.0))
+    text = {"ok": _score(result.value)}.get(result.status, f"{result.status}: {result.reason}")
+    left = "" if progress.left_s is None else f", about {_duration(progress.left_s)} left"
+    print(
+        f"[{progress.done}/{progress.total}] {result.cell.id}: {text} ({seconds:.0f} s{left})",
+        file=sys.stderr,
+        flush=True,
+    )
+
+
+def _score(value: dict[str, object]) -> str:
+    metrics = value.get("metrics")
+    mean = metrics.get("mean") if isinstance(metrics, dict) else None
+    mape = mean.get("mape") if isinstance(mean, dict) else None
+    return "done" if mape is None else f"MAPE {100 * mape:.1f} %"
+
+
+def _duration(seconds: float) -> str:
+    minutes = round(seconds / 60)
+    if minutes < 1:
+        return f"{seconds:.0f} s"
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"

@@ -1,0 +1,54 @@
+"""`cdmpp golden`: compares replayed records with what the original TVM computed for them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from cdmpp.datasets.tenset.folder import default_dataset_dir
+from lab.golden import SHARES, GoldenReport, compare_golden
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of `cdmpp golden`."""
+    parser.description = (
+        "Replays every record of golden files and counts how many programs have the same stores, "
+        "loops and operation counts as the original TVM computed."
+    )
+    parser.add_argument(
+        "files", nargs="+", type=Path, metavar="FILE", help="golden file (.jsonl or .jsonl.gz)"
+    )
+    parser.add_argument(
+        "--network-info",
+        nargs="+",
+        type=Path,
+        metavar="DIR",
+        help="folders with all_tasks.pkl (default: the shipped dataset's)",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object of counts")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Runs the command; returns the exit code."""
+    folders = args.network_info or [default_dataset_dir() / "network_info"]
+    report = compare_golden(args.files, folders)
+    if args.json:
+        print(json.dumps(report.as_json()))
+    else:
+        print(_text(report))
+    return 0
+
+
+def _text(report: GoldenReport) -> str:
+    lines = []
+    for name, (alike, of, unit) in SHARES.items():
+        part, whole = report.counts[alike], report.counts[of]
+        share = f"  {part / whole:.4f}" if whole else ""
+        lines.append(f"{name:20}{part:>8} of {whole:>6} {unit}{share}")
+    for title, reasons in (
+        ("did not replay", report.failures),
+        ("structure differs", report.differences),
+    ):
+        lines += [f"{title}: {count} x {reason}" for reason, count in reasons.most_common()]
+    return "\n".join(lines)

@@ -1,0 +1,310 @@
+"""Adapting to a device: what is kept, beside every candidate, over targets, budgets and draws.
+
+python -m lab.experiments.adapting run --work runs/adapting        # resumable; a cell a minute
+python -m lab.experiments.adapting page --work runs/adapting       # docs/results/adapting.*
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cdmpp.config import from_dict
+from cdmpp.datasets.budget import of_tasks, target_parts
+from cdmpp.datasets.cache import load_samples
+from cdmpp.datasets.judge import judged, oracle_task_median
+from cdmpp.datasets.samples import Samples
+from cdmpp.datasets.sampling import choose_tasks
+from cdmpp.datasets.selection import of_devices
+from cdmpp.datasets.splits import split
+from cdmpp.files.atomic import write_json
+from cdmpp.metrics import summarise
+from cdmpp.report.stamp import PROGRAMS, stamp, write_page
+from cdmpp.training.finetune.adapt import TriedFits, comparable
+from cdmpp.training.finetune.choice import KEPT, task_errors
+from cdmpp.training.finetune.one_factor import as_device, fit_one_factor, with_devices
+from cdmpp.training.finetune.options import FinetuneOptions
+from cdmpp.training.options import TrainOptions
+from cdmpp.training.run import new_model
+from cdmpp.training.run_folder import ModelCard, load_model, save_model, split_facts
+from lab.suites.noise_floor import noise_floor
+from tests.paths import ROOT
+from tvm_helper.extract import extracted_folder
+
+#: Target -> family that its model is trained on. The development targets and draws decided rules
+#: and numbers of `cdmpp.training.finetune`; the others were looked at once.
+TARGETS = {
+    "xeon-avx512-2c": "epyc", "epyc-avx512-2c": "xeon", "xeon-avx2-1c": "epyc",
+    "epyc-avx512-1c": "xeon", "epyc-avx2-2c": "xeon",
+}  # fmt: skip
+DEVELOPMENT_TARGETS = {"xeon-avx512-1c": "epyc", "epyc-avx2-1c": "xeon", "xeon-avx2-2c": "epyc"}
+BUDGETS = (1, 3, 10, 0)
+DRAWS = (0, 1, 2, 3, 4)
+DEVELOPMENT_DRAWS = (100,)
+TUNING = FinetuneOptions(what="adapters", steps=40, validate_every=40, programs_per_batch=32)
+PASSES = {"epyc": 10, "xeon": 8}
+BASE: dict[str, Any] = {
+    "model": "ensemble",
+    "ensemble": {
+        "fence": 1.5,
+        "transformer": {"loop": {}},
+        "perceptron": {"loop": {"epochs": 20}},
+        "trees": {"threads": 1},
+    },
+}
+LINES = (*KEPT, "kept", "nearest_factor", "constant", "oracle")
+_NAMES = {
+    "unchanged": "as it was", "one_factor": "one factor, shrunken", "shrunken": "shrunken fit",
+    "full": "full fit", "kept": "**kept**", "nearest_factor": "one factor", "oracle": "oracle",
+    "constant": "constant",
+}  # fmt: skip
+_METRICS = ("mape", "median_ape", "mean_log_error", "median_ratio")
+_BESIDE = {"mean_log_error": "mean log error", "median_ratio": "mean of median ratios"}
+_TITLES = {0: "All tasks of the half", 1: "1 task"}
+RESULTS = ROOT / "docs" / "results"
+
+FloatArray = NDArray[np.float64]
+
+
+def base_model(family: str, samples: Samples, work: Path) -> Path:
+    """Returns the folder of the model trained on a family's devices; trained once."""
+    folder = work / f"base-{family}"
+    if not (folder / "model.json").is_file():
+        names = [spec.name for spec in samples.devices if spec.name.startswith(family)]
+        sources = of_devices(samples, names)
+        parts = split(sources, "task", seed=0, fractions=(0.9, 0.1, 0.0))
+        train = sources.take(parts.train)
+        options = copy.deepcopy(BASE)
+        options["ensemble"]["transformer"]["loop"]["epochs"] = PASSES[family]
+        model = new_model("ensemble", from_dict(TrainOptions, options))
+        model.fit(train, sources.take(parts.validation), seed=0)
+        folder.mkdir(parents=True, exist_ok=True)
+        save_model(model, folder, ModelCard.of("ensemble", train, split_facts("task", 0, family)))
+    return folder
+
+
+def run_cell(target: str, base: Path, budget: int, draw: int, samples: Samples) -> dict[str, Any]:
+    """Returns errors on the judging tasks, by line; and those of held-out tasks by candidate.
+
+    Half of the target's tasks judge (drawn); the budget is chosen by k-means of the other half,
+    all of it where `budget` is 0.
+    """
+    model, card = load_model(base)
+    parts = target_parts(of_devices(samples, [target]), seed=draw)
+    test = parts.test
+    tasks = np.unique(parts.candidates.task_id)
+    if budget:
+        tasks = choose_tasks(parts.candidates, budget, seed=draw)
+    train = of_tasks(parts.candidates, tasks)
+    started = time.process_time()
+    fits = TriedFits(model, train, card.devices, options=TUNING, seed=draw)
+    names = KEPT if len(tasks) > 1 else KEPT[:2]
+    predicted_s: dict[str, FloatArray] = {n: fits.model(n).predict(test) for n in names}
+    predicted_s["kept"] = predicted_s[fits.choice.kept]
+    nearest, factor = fit_one_factor(
+        model, with_devices(train, card.devices), comparable(train, card.devices)
+    )
+    known = as_device(with_devices(test, card.devices), nearest)
+    predicted_s["nearest_factor"] = factor * model.predict(known)
+    predicted_s["constant"] = np.full(len(test), np.median(train.latency_s))
+    predicted_s["oracle"] = oracle_task_median(test)
+    held_out = fits.held_out
+    errors = {name: summarise(judged(test, values)) for name, values in predicted_s.items()}
+    return {
+        "target": target, "budget": budget, "draw": draw, "tasks": len(tasks),
+        "programs": len(train), "judging_programs": len(test),
+        "judging_tasks": len(np.unique(test.task_id)), "kept": fits.choice.kept,
+        "why": fits.choice.reason, "steps": fits.steps, "shares": fits.shares,
+        **{
+            metric: {name: found[metric] for name, found in errors.items()} for metric in _METRICS
+        },
+        "noise_floor": noise_floor(test)["mape"],
+        "held_out": {} if held_out is None else {
+            name: task_errors(values, held_out.latency_s, held_out.task_id).tolist()
+            for name, values in fits.held_out_s.items()
+        },
+        "cpu_s": time.process_time() - started, "stamp": stamp("", schemas=PROGRAMS),
+    }  # fmt: skip
+
+
+def grid(is_development: bool, draws: tuple[int, ...]) -> Iterator[tuple[str, str, int, int]]:
+    """Yields target, family, budget and draw: all targets and budgets of a draw first."""
+    targets = DEVELOPMENT_TARGETS if is_development else TARGETS
+    for draw in draws:
+        for budget in BUDGETS:
+            for target, family in targets.items():
+                yield target, family, budget, draw
+
+
+def run(work: Path, *, is_development: bool, draws: tuple[int, ...]) -> None:
+    """Computes the cells that are missing."""
+    samples = load_samples(extracted_folder(None, None, cache_dir=work / "cache", jobs=1))
+    for target, family, budget, draw in grid(is_development, draws):
+        path = work / "cells" / f"{target}-{budget or 'all'}-{draw}.json"
+        if path.is_file():
+            continue
+        path.parent.mkdir(parents=True, exist_ok=True)
+        cell = run_cell(target, base_model(family, samples, work), budget, draw, samples)
+        write_json(path, cell)
+        errors = ", ".join(f"{name} {100 * value:.1f}" for name, value in cell["mape"].items())
+        print(f"{path.stem}: kept {cell['kept']} ({cell['why']}): {errors}", flush=True)
+
+
+def cells_of(work: Path, *, is_development: bool = False) -> list[dict[str, Any]]:
+    """Returns the finished cells of the targets."""
+    targets = DEVELOPMENT_TARGETS if is_development else TARGETS
+    found = [json.loads(path.read_text()) for path in sorted((work / "cells").glob("*.json"))]
+    return [cell for cell in found if cell["target"] in targets]
+
+
+def summary(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Returns one row a target and budget, and one a budget (target `mean`): means over draws.
+
+    The mean over targets counts every target the same.
+    """
+    rows = []
+    for budget in BUDGETS:
+        own = []
+        for target in dict.fromkeys(cell["target"] for cell in cells):
+            some = [c for c in cells if (c["target"], c["budget"]) == (target, budget)]
+            if some:
+                own.append(_row(target, budget, some))
+        rows += own
+        if own:
+            rows.append({
+                "target": "mean", "budget": budget, "draws": sum(row["draws"] for row in own),
+                **_means(own), "kept": _counts([c for c in cells if c["budget"] == budget]),
+                "noise_floor": float(np.mean([row["noise_floor"] for row in own])),
+            })  # fmt: skip
+    return rows
+
+
+def _row(target: str, budget: int, cells: list[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "target": target, "budget": budget, "draws": len(cells), **_means(cells),
+        "noise_floor": float(np.mean([cell["noise_floor"] for cell in cells])),
+        "kept": _counts(cells),
+    }  # fmt: skip
+
+
+def _means(parts: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
+    """Returns metric -> line -> mean, of the lines that all parts have."""
+    names = [name for name in LINES if all(name in part["mape"] for part in parts)]
+    return {
+        metric: {name: float(np.mean([part[metric][name] for part in parts])) for name in names}
+        for metric in _METRICS
+    }
+
+
+def _counts(cells: list[dict[str, Any]]) -> dict[str, int]:
+    return {name: n for name in KEPT if (n := sum(cell["kept"] == name for cell in cells))}
+
+
+def page(work: Path) -> None:
+    """Writes docs/results/adapting.json and .md from the finished cells."""
+    cells = cells_of(work)
+    rows = summary(cells)
+    facts = {
+        "tuning": asdict(TUNING), "base": BASE, "passes": PASSES, "targets": TARGETS,
+        "rows": rows,
+        "cells": [
+            {k: v for k, v in cell.items() if k not in ("held_out", "stamp")} for cell in cells
+        ],
+    }  # fmt: skip
+    command = "python -m lab.experiments.adapting run --work runs/adapting"
+    found = stamp(command, schemas=PROGRAMS, parts=[cell.get("stamp") for cell in cells])
+    write_page(RESULTS, "adapting", markdown(rows, cells), facts, found)
+
+
+def markdown(rows: list[dict[str, Any]], cells: list[dict[str, Any]]) -> str:
+    """Returns the page."""
+    wanted = len(TARGETS) * len(BUDGETS) * len(DRAWS)
+    draws = sorted({cell["draw"] for cell in cells})
+    lines = [
+        "# Adapting to a new device",
+        "",
+        "Written by `python -m lab.experiments.adapting page` from what its `run` measured: "
+        f"{len(cells)} of {wanted} cells (draws {', '.join(map(str, draws))}).",
+        "",
+        "MAPE on judging tasks of the target (half of its tasks, drawn), mean over draws. The base "
+        "is an ensemble trained on the other machine's four labels of `data/tenset-cpu` "
+        "(10 passes on the Epyc's, 8 on the Xeon's); it has seen the same programs on its own "
+        "machine. The budget is chosen by k-means among the other half of the tasks. *One "
+        "factor*: the nearest known device times "
+        "the median ratio. *Kept*: what held-out tasks of the budget say (`docs/finetune.md`). "
+        "*Oracle* knows each judging task's median; *constant* the budget's; the *floor* is what "
+        "the spread of repeats costs. Log error: mean |log(predicted / measured)|; median ratio: "
+        "predicted over measured. The rule's numbers were set on "
+        f"{', '.join(DEVELOPMENT_TARGETS)} with draw 100: other labels of the same two machines, "
+        "which are not here.",
+        "",
+    ]
+    columns = ["unchanged", "nearest_factor", "one_factor", "shrunken", "full", "kept"]
+    columns += ["constant", "oracle"]
+    for budget in BUDGETS:
+        own = [row for row in rows if row["budget"] == budget]
+        if not own:
+            continue
+        lines += [
+            f"## {_TITLES.get(budget, f'{budget} tasks')}",
+            "",
+            "| target | " + " | ".join(_NAMES[name] for name in columns) + " | floor | kept |",
+            "|:--|" + "--:|" * (len(columns) + 1) + ":--|",
+        ]
+        for row in own:
+            errors = [_percent(row["mape"].get(name)) for name in columns]
+            kept = ", ".join(f"{name} {count}" for name, count in row["kept"].items())
+            floor = _percent(row["noise_floor"])
+            lines.append(f"| {row['target']} | " + " | ".join([*errors, floor, kept]) + " |")
+        for metric, title in _BESIDE.items():
+            values = [own[-1][metric].get(name) for name in columns]
+            texts = ["-" if value is None else f"{value:.2f}" for value in values]
+            lines.append(f"| {title} | " + " | ".join([*texts, "", ""]) + " |")
+        mean = own[-1]["mape"]
+        best = min(mean["unchanged"], mean["nearest_factor"])
+        lines += [
+            "",
+            f"Kept against the better of as it was and one factor, in the mean: "
+            f"{100 * (mean['kept'] - best):+.1f} points, {100 * (mean['kept'] / best - 1):+.0f} %; "
+            "worst target "
+            f"{100 * max(_over_best(row) for row in own[:-1]):+.1f} points.",
+            "",
+        ]
+    return "\n".join(lines)
+
+
+def _over_best(row: dict[str, Any]) -> float:
+    errors: dict[str, float] = row["mape"]
+    return errors["kept"] - min(errors["unchanged"], errors["nearest_factor"])
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.1f} %"
+
+
+def main() -> None:
+    """Runs the grid, or writes the page."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=("run", "page"))
+    parser.add_argument("--work", type=Path, default=ROOT / "runs" / "adapting")
+    parser.add_argument("--development", action="store_true")
+    parser.add_argument("--draws", type=int, nargs="*")
+    args = parser.parse_args()
+    if args.what == "page":
+        page(args.work)
+        return
+    default = DEVELOPMENT_DRAWS if args.development else DRAWS
+    run(args.work, is_development=args.development, draws=tuple(args.draws or default))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,143 @@
+"""Every answer that `cdmpp predict` gives of the replayed networks: one page, no two answers to one
+question. `python -m lab.experiments.answers` (resumable); writes answers.json and answers.md.
+
+`--here RUN`: also of this machine, of which `cdmpp device add` left RUN; there the network is run
+too, as TVM compiles it and as torch runs it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.benchmark import Timer
+
+from cdmpp.files.atomic import make_folder, write_json
+from cdmpp.pretrained import PRETRAINED
+from cdmpp.replay.engine import ReplayOptions
+from cdmpp.report.stamp import COMPILED, stamp, write_page
+from cdmpp.text import interval_text, markdown_table, percent_text
+from lab.experiments.example_networks import REPLAYED
+from lab.experiments.replay_validation import exported
+from tvm_helper.predict.predictor import new_predictor
+from tvm_helper.replay.costs import ScheduleChoice
+from tvm_helper.replay.outcome import replay_network
+from tvm_helper.replay.ways import WAYS, NetworkAnswer, NetworkQuestion, network_answers
+
+#: A CPU and two GPUs that were trained on, and a GPU that nobody measured.
+DEVICES = ("epyc-avx512-1c", "v100", "a100", "h100")
+
+
+def main() -> int:
+    """Writes the files; returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--networks", nargs="+", choices=REPLAYED, default=list(REPLAYED))
+    parser.add_argument("--devices", nargs="+", default=list(DEVICES))
+    parser.add_argument("--here", type=Path, metavar="RUN", help="run folder of this machine")
+    parser.add_argument("--work", type=Path, default=Path("runs/replay"))
+    parser.add_argument("--out", type=Path, default=Path("docs/results"))
+    args = parser.parse_args()
+    make_folder(args.work, what="networks")
+    make_folder(args.out, what="results")
+    kept = args.out / "answers.json"
+    models = ["pretrained", *(f"pretrained:{one}" for one in ("networks", "operators", "conv"))]
+    origin = stamp("python -m lab.experiments.answers", schemas=COMPILED, models=models)
+    before = json.loads(kept.read_text("utf-8")) if kept.is_file() else {}
+    is_current = before.get("stamp", {}).get("models") == origin["models"]
+    rows = before["rows"] if is_current else []
+    for name in args.networks:
+        path = exported(f"{name}-b1", partial(REPLAYED[name], 1), args.work)
+        asked: list[tuple[str, Path | str]] = [(device, PRETRAINED) for device in args.devices]
+        if args.here is not None:
+            asked.append((args.here.name.removeprefix("device-"), args.here))
+        for device, model in asked:
+            if any((row["network"], row["device"]) == (name, device) for row in rows):
+                continue
+            question = NetworkQuestion(path, name, labels=(device,), batches=(None,), model=model)
+            found = [_row(one) for one in network_answers(question)]
+            if model != PRETRAINED:
+                _measure(found, path, device, model)
+            rows += found
+            print(f"{name} on {device}", file=sys.stderr, flush=True)
+            write_json(kept, {"stamp": origin, "rows": rows})
+    order = [*DEVICES, *(row["device"] for row in rows)]
+    rows.sort(key=lambda row: order.index(row["device"]))
+    write_page(args.out, "answers", page(rows), {"rows": rows}, origin)
+    return 0
+
+
+def _row(one: NetworkAnswer) -> dict[str, Any]:
+    return {
+        "network": one.network, "device": one.device, "way": one.way, "mode": one.mode,
+        "latency_s": one.latency_s, "low_s": one.low_s, "high_s": one.high_s,
+        "measured_s": None, "reasons": list(one.reasons),
+    }  # fmt: skip
+
+
+def _measure(rows: list[dict[str, Any]], path: Path, device: str, model: Path | str) -> None:
+    """Adds what an iteration that does not train takes on this machine."""
+    predictor = new_predictor(model, (device,))
+    (outcome,) = replay_network(
+        path, predictor, ScheduleChoice(), ReplayOptions(), is_measured=True
+    )
+    program = torch.export.load(path)
+    timer = Timer("run(*inputs)", globals={
+        "run": program.module(), "inputs": program.example_inputs[0]
+    })  # fmt: skip
+    with torch.no_grad():
+        eager_s = timer.blocked_autorange(min_run_time=5.0).median
+    for row in rows:
+        if row["mode"] == "infer":
+            is_eager = row["way"] == "torch-eager"
+            row["measured_s"] = eager_s if is_eager else outcome.measured["total_s"]
+
+
+def page(rows: list[dict[str, Any]]) -> str:
+    """Returns the Markdown page."""
+    lines = [
+        "# One question, one answer", "",
+        "`python -m lab.experiments.answers`: what `cdmpp predict --network` says of eight "
+        "networks (batch 1, random weights) with the shipped models. *Untuned* is what relax's "
+        "default pipeline makes of a network. *Measured* is the network where the page was "
+        "made, compiled or run by torch. `!` marks a guess; below, why.",
+        "",
+    ]  # fmt: skip
+    for device in dict.fromkeys(row["device"] for row in rows):
+        own = [row for row in rows if row["device"] == device]
+        lines += [f"## {device}", ""]
+        if device not in DEVICES:
+            lines += [
+                f"The model is what `cdmpp device add {device}` left, run there.",
+                "",
+            ]
+        lines.append(
+            markdown_table(
+                ["network", "way of running", "mode", "answer", "measured", "error"],
+                [_cells(row) for row in own],
+            )
+        )
+        reasons = dict.fromkeys(
+            f"{WAYS[row['way']]}, {row['network']}: {reason}"
+            for row in own if row["mode"] == "infer" for reason in row["reasons"]
+        )  # fmt: skip
+        lines += ["", *(f"- {reason}" for reason in reasons), ""]
+    return "\n".join(lines)
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    measured = row["measured_s"]
+    error = None if not measured else row["latency_s"] / measured - 1
+    answer = interval_text(row["latency_s"], row["low_s"], row["high_s"])
+    return [
+        row["network"], WAYS[row["way"]], row["mode"], answer + (" !" if row["reasons"] else ""),
+        interval_text(measured) if measured else "", "" if error is None else percent_text(error),
+    ]  # fmt: skip
+
+
+if __name__ == "__main__":
+    sys.exit(main())

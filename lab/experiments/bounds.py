@@ -1,0 +1,135 @@
+"""Whether anything was ever measured faster than its lower bound: every record of some data.
+
+`python -m lab.experiments.bounds --data NAME=FOLDER ... [--operators DIR] [--out PAGE]` takes
+extracted datasets, and tables of framework operators in the layout of NeuSight's, and writes
+`docs/results/bounds.md`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cdmpp.analytic.operators.tables import OperatorTable, read_table
+from cdmpp.analytic.roofline.floor import floor_on, least_work_of_operators, sample_floor_s
+from cdmpp.datasets.cache import load_samples
+from cdmpp.devices.registry import get_device
+from cdmpp.report.stamp import stamp, write_page
+from cdmpp.text import markdown_table, seconds_text
+
+FloatArray = NDArray[np.float64]
+
+#: A bound may exceed a measurement by what measurements are off.
+TOLERANCE = 1.05
+_LISTED = 40
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Records of one device in one dataset.
+
+    Attributes:
+        bound_s, measured_s: float64 [N], seconds.
+        what: [N], what each record is.
+    """
+
+    data: str
+    device: str
+    bound_s: FloatArray
+    measured_s: FloatArray
+    what: list[str]
+
+    @property
+    def ratio(self) -> FloatArray:
+        """float64 [N], bound over measurement."""
+        return self.bound_s / self.measured_s
+
+
+def of_programs(data: str, folder: Path) -> Iterator[Compared]:
+    """Yields the measured programs of an extracted dataset, device by device."""
+    samples = load_samples(folder)
+    bound_s = sample_floor_s(samples)
+    operators = samples.programs.operator[samples.program]
+    names = samples.programs.program_id[samples.program]
+    for index, spec in enumerate(samples.devices):
+        rows = np.flatnonzero((samples.device == index) & np.isfinite(samples.latency_s))
+        if len(rows):
+            what = [f"{operators[row]} {str(names[row])[:12]}" for row in rows]
+            yield Compared(data, spec.name, bound_s[rows], samples.latency_s[rows], what)
+
+
+def of_operators(data: str, folder: Path) -> Iterator[Compared]:
+    """Yields the measured framework operators below a folder, device by device."""
+    for path in sorted(folder.glob("t*/*.csv.gz")):
+        if path.name.startswith("conv"):
+            continue  # libraries have algorithms with fewer operations
+        table = read_table(path)
+        for label in np.unique(table.device):
+            part: OperatorTable = table[np.flatnonzero(table.device == label)]
+            floor = floor_on(get_device(str(label)), least_work_of_operators(part.operators))
+            what = [f"{kind} of {path.name}" for kind in part.operators.kind]
+            name = f"{data}/{path.parent.name}/{path.name.partition('.')[0]}"
+            yield Compared(name, str(label), floor.seconds, part.latency_s, what)
+
+
+def page(found: list[Compared]) -> str:
+    """Returns the page."""
+    rows, broken, total = [], [], 0
+    for one in found:
+        ratio = one.ratio
+        bad = np.flatnonzero(ratio > TOLERANCE)
+        total += len(ratio)
+        broken += [(one, int(row)) for row in bad]
+        middle, high = np.quantile(ratio, [0.5, 0.99])
+        rows.append([
+            one.data, one.device, f"{len(ratio):,}", f"{middle:.2f}", f"{high:.2f}",
+            f"{ratio.max():.2f}", str(len(bad)),
+        ])  # fmt: skip
+    broken.sort(key=lambda pair: -pair[0].ratio[pair[1]])
+    share = 1 - len(broken) / max(total, 1)
+    text = (
+        "# Lower bounds beside measurements\n\n"
+        "The bound is what a program takes at the least on its device (`docs/bounds.md`). Of "
+        f"{total:,} measurements {100 * share:.3f} % took at least the bound over {TOLERANCE}; "
+        f"{len(broken)} took less. Bound over measurement: median, 99 % quantile, greatest.\n\n"
+    )
+    titles = ["data", "device", "n", "median", "99 %", "greatest", "below"]
+    text += markdown_table(titles, rows) + "\n"
+    if broken:
+        listed = [
+            [one.data, one.device, one.what[row], seconds_text(one.bound_s[row]),
+             seconds_text(one.measured_s[row]), f"{one.ratio[row]:.2f}"]
+            for one, row in broken[:_LISTED]
+        ]  # fmt: skip
+        text += "\n## Measured below the bound\n\n"
+        if len(broken) > _LISTED:
+            text += f"The {_LISTED} furthest below of {len(broken)}.\n\n"
+        text += markdown_table(["data", "device", "what", "bound", "measured", "ratio"], listed)
+        text += "\n"
+    return text
+
+
+def main(arguments: list[str]) -> None:
+    """Compares and writes the page."""
+    parser = argparse.ArgumentParser(prog="python -m lab.experiments.bounds")
+    parser.add_argument("--data", action="append", default=[], metavar="NAME=FOLDER")
+    parser.add_argument("--operators", type=Path, metavar="DIR")
+    parser.add_argument("--out", type=Path, default=Path("docs/results"))
+    args = parser.parse_args(arguments)
+    found: list[Compared] = []
+    for pair in args.data:
+        name, _, folder = pair.partition("=")
+        found += of_programs(name, Path(folder))
+    if args.operators:
+        found += of_operators(args.operators.name, args.operators)
+    print(write_page(args.out, "bounds", page(found), {}, stamp("make bench-bounds")))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

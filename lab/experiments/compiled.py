@@ -1,0 +1,413 @@
+"""What reading the compiled code is worth on programs of unseen tasks: docs/results/compiled.*.
+
+python -m lab.experiments.compiled run     # three seeds, resumable, 10 minutes each
+python -m lab.experiments.compiled page
+
+`run` trains the ensembles of `lab.experiments.measured_elsewhere` (by task, all eight labels of
+`data/tenset-cpu`) where they are not there, and beside each a model of machine code on the same
+parts, whose shares the validation part says. The lines of trees and perceptron alone are what other
+models make of the same columns. Then the same with the labels of one of the two chips left out,
+judged on that chip.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from cdmpp.conformal import owner_means
+from cdmpp.datasets.budget import of_tasks
+from cdmpp.datasets.cache import load_samples
+from cdmpp.datasets.extraction.machine_code import MachineCode, read_machine_code
+from cdmpp.datasets.samples import Samples
+from cdmpp.datasets.sampling import choose_tasks, untouched_tasks
+from cdmpp.datasets.selection import of_devices
+from cdmpp.datasets.splits import split
+from cdmpp.files.atomic import write_columns
+from cdmpp.metrics import Judged, mean_and_interval, spearman_by_task
+from cdmpp.models.ensemble import EnsembleCostModel
+from cdmpp.models.parts.labels import least_mape_factor
+from cdmpp.report.stamp import COMPILED, stamp, write_page
+from cdmpp.text import markdown_table, percent_text
+from cdmpp.training.estimates import STRANGE_FACTOR, TrainedModel, load_trained
+from cdmpp.training.finetune.adapt import adapt, comparable
+from cdmpp.training.finetune.adapted_code import adapted_code
+from cdmpp.training.finetune.one_factor import as_device, fit_one_factor, with_devices
+from cdmpp.training.machine_code.known import code_columns
+from cdmpp.training.machine_code.model import CodeModel, CodeRows
+from lab.experiments.adapting import TUNING
+from lab.experiments.measured_elsewhere import FRACTIONS, PASSES, SEEDS, trained_in
+from tests.paths import ROOT
+from tvm_helper.extract import extracted_folder
+
+_FILE, _ADAPTED_FILE = "compiled.parquet", "adapted.parquet"
+LINES = {
+    "constant": "one latency for everything (median)",
+    "oracle": "the median of the program's own task and device (known only afterwards)",
+    "core": "the time of the instructions on a core, one factor",
+    "model": "fast tier: the ensemble, nothing compiled",
+    "transformer": "its transformer alone",
+    "transformer_mape": "the same, times the factor of least MAPE (validation part)",
+    "thirds": "a third each of transformer, perceptron and trees, times that factor",
+    "trees": "compiled, trees alone",
+    "perceptron": "compiled, perceptron alone",
+    "compiled": "compiled tier: the ensemble with both",
+    "compiled_mape": "the same, times the factor of least MAPE (validation part)",
+}
+#: The line that the others are compared with, task by task.
+_BASE = "model"
+#: First word of the labels of a chip -> its name.
+CHIPS = {"xeon": "Xeon", "epyc": "EPYC"}
+#: The one that a model of the other is adapted to: more tasks are left that were in no part.
+NEW_CHIP = "xeon"
+ADAPTED_TASKS = 10
+ADAPTED_LINES = {
+    "one_factor": "one factor (the nearest known device)",
+    "model": "the adapted model, nothing compiled",
+    "compiled": "the adapted model, compiled",
+}
+LEFT_OUT_LINES = {
+    **{name: LINES[name] for name in ("constant", "oracle", "core", "model")},
+    "model_factor": "the same, times the factor that fits these very programs best",
+    **{name: LINES[name] for name in ("trees", "perceptron", "compiled")},
+    "compiled_factor": "the same, times the factor that fits these very programs best",
+}
+
+
+def main() -> None:
+    """Runs the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=("run", "page"))
+    parser.add_argument("--work", type=Path, default=ROOT / "runs" / "measured-elsewhere")
+    parser.add_argument("--cache", type=Path, default=ROOT / "cache")
+    args = parser.parse_args()
+    if args.what == "run":
+        folder = extracted_folder(ROOT / "data" / "tenset-cpu", None, cache_dir=args.cache)
+        samples, code = load_samples(folder), code_by_label(folder)
+        for seed in SEEDS:
+            run(samples, code, seed, args.work / f"seed-{seed}")
+            for chip in CHIPS:
+                left_out(samples, code, seed, chip, args.work / f"without-{chip}-{seed}")
+            adapted(samples, code, seed, args.work / f"without-{NEW_CHIP}-{seed}")
+    page(args.work)
+
+
+Code = Mapping[str, Mapping[str, NDArray[np.float32]]]
+
+
+def code_by_label(folder: Path) -> Code:
+    """Returns label -> program id -> float32 [columns]."""
+    return {label: table.columns for table in read_machine_code(folder) for label in table.targets}
+
+
+def run(samples: Samples, code: Code, seed: int, folder: Path) -> None:
+    """Trains, and predicts the test part."""
+    if not (folder / _FILE).is_file():
+        trained, own = _trained_in(folder, samples, seed)
+        _predict(folder / _FILE, trained, own, own[2], code, seed)
+
+
+def left_out(samples: Samples, code: Code, seed: int, chip: str, folder: Path) -> None:
+    """Trains on the other chip, and predicts what this one has measured of other tasks."""
+    if (folder / _FILE).is_file():
+        return
+    trained, own, asked = without_chip(samples, chip, folder, seed)
+    _predict(folder / _FILE, trained, own, asked, code, seed)
+
+
+def adapted(samples: Samples, code: Code, seed: int, folder: Path) -> None:
+    """Adapts the model of the other chip to some tasks of each label of this one, and predicts its
+    others.
+    """
+    if (folder / _ADAPTED_FILE).is_file():
+        return
+    _, _, asked = without_chip(samples, NEW_CHIP, folder, seed)
+    trained = load_trained(folder, with_code=True)
+    assert trained.code is not None
+    columns: list[dict[str, NDArray[Any]]] = []
+    for label in sorted({asked.devices[index].name for index in np.unique(asked.device)}):
+        own = of_devices(asked, [label])
+        tasks = choose_tasks(own, ADAPTED_TASKS, seed=seed)
+        budget, test = of_tasks(own, tasks), of_tasks(own, untouched_tasks(own, tasks))
+        found = adapt(trained.model, budget, trained.card.devices, options=TUNING, seed=seed)
+        assert found.held_out is not None
+        table = MachineCode({label: "{}"}, dict(code[label]))
+        held_out_s = found.held_out_s[found.choice.kept]
+        reader = adapted_code(trained.code, [table], found.held_out, held_out_s)
+        assert reader is not None
+        kept_s = found.model.predict(test)
+        log_s, half_width = reader.estimate(CodeRows.of(test, code_columns(test, table), kept_s))
+        known = trained.card.devices
+        nearest, factor = fit_one_factor(
+            trained.model, with_devices(budget, known), comparable(budget, known)
+        )
+        there = as_device(with_devices(test, known), nearest)
+        columns.append({
+            "task": np.asarray(test.programs.tasks, object)[test.task_id],
+            "device": np.full(len(test), label, object), "measured_s": test.latency_s,
+            "one_factor": factor * trained.model.predict(there), "model": kept_s,
+            "compiled": np.exp(log_s), "low_s": np.exp(log_s - half_width),
+            "high_s": np.exp(log_s + half_width),
+        })  # fmt: skip
+    write_columns(
+        folder / _ADAPTED_FILE,
+        {name: np.concatenate([one[name] for one in columns]) for name in columns[0]},
+    )
+
+
+def without_chip(
+    samples: Samples, chip: str, folder: Path, seed: int
+) -> tuple[TrainedModel, list[Samples], Samples]:
+    """Returns an ensemble of the other chip, its parts, and what this chip has measured of tasks
+    that are in no training or validation part.
+    """
+    labels = {spec.name for spec in samples.devices}
+    own_labels = {label for label in labels if label.startswith(chip)}
+    trained, own = _trained_in(folder, of_devices(samples, labels - own_labels), seed)
+    met = {task for part in own[:2] for task in part.programs.tasks[np.unique(part.task_id)]}
+    asked = of_devices(samples, own_labels)
+    is_new = np.array([task not in met for task in asked.programs.tasks], bool)
+    return trained, own, asked.take(is_new[asked.task_id])
+
+
+def _trained_in(folder: Path, samples: Samples, seed: int) -> tuple[TrainedModel, list[Samples]]:
+    """Returns an ensemble, and its training, validation and test part."""
+    trained = trained_in(folder, samples, seed)
+    parts = split(samples, "task", seed=seed, fractions=FRACTIONS)
+    return trained, [samples.take(rows) for rows in (parts.train, parts.validation, parts.test)]
+
+
+def _predict(
+    file: Path,
+    trained: TrainedModel,
+    own: Sequence[Samples],
+    asked: Samples,
+    code: Code,
+    seed: int,
+) -> None:
+    """Trains a model of machine code beside a model, and writes what all lines say.
+
+    Args:
+        own: the parts that they are trained on, calibrated with, and judged on.
+        asked: what they are asked about.
+    """
+    train, validation, known_test, test = (
+        CodeRows.of(part, _code_of(part, code), trained.model.predict(part))
+        for part in (*own, asked)
+    )
+    schema = dict(asked.programs.feature_schema)
+    found = CodeModel.fit(
+        (train, validation, known_test), feature_schema=schema, seed=seed,
+        targets={spec.name: "{}" for spec in trained.card.devices},
+    )  # fmt: skip
+    found.save(file.parent)
+    trees, perceptron = found.parts_log_s(test)
+    measured_s = asked.latency_s
+    device = test.device.astype(object)
+    factor = least_mape_factor(np.exp(validation.core_log_s), own[1].latency_s)
+    _, owner = np.unique(np.char.add(test.task, test.device), return_inverse=True)
+    own_median = np.array([np.median(measured_s[owner == one]) for one in range(owner.max() + 1)])
+    log_s, half_width = found.estimate(test)
+    is_known = np.isin(test.device, list(found.targets))
+    half_width = np.where(is_known, 1.0, STRANGE_FACTOR) * half_width
+    least = least_mape_factor(np.exp(found.estimate(validation)[0]), own[1].latency_s)
+    model = trained.model
+    assert isinstance(model, EnsembleCostModel)
+    known, said = model.parts_s(own[1]), model.parts_s(asked)
+    third, said_third = (np.exp(np.log(parts).mean(axis=0)) for parts in (known, said))
+    write_columns(
+        file,
+        {
+            "task": test.task.astype(object), "device": device, "measured_s": measured_s,
+            "constant": np.full(len(test), np.median(own[0].latency_s)),
+            "oracle": own_median[owner], "core": factor * np.exp(test.core_log_s),
+            "model": np.exp(test.model_log_s), "transformer": said[0],
+            "transformer_mape": least_mape_factor(known[0], own[1].latency_s) * said[0],
+            "thirds": least_mape_factor(third, own[1].latency_s) * said_third,
+            "trees": np.exp(trees),
+            "perceptron": np.exp(perceptron), "compiled": np.exp(log_s),
+            "compiled_mape": least * np.exp(log_s),
+            "low_s": np.exp(log_s - half_width), "high_s": np.exp(log_s + half_width),
+            "share_trees": np.full(len(test), found.calibration.trees),
+            "share_perceptron": np.full(len(test), found.calibration.perceptron),
+        },
+    )  # fmt: skip
+
+
+def _code_of(samples: Samples, code: Code) -> NDArray[np.float32]:
+    names = samples.programs.program_id[samples.program]
+    labels = [one.name for one in samples.devices]
+    return np.stack(
+        [code[labels[place]][str(name)] for place, name in zip(samples.device, names, strict=True)]
+    )
+
+
+def page(work: Path) -> None:
+    """Writes the page."""
+    tables = [_read(work / f"seed-{seed}" / _FILE) for seed in SEEDS]
+    table, values = _lines(tables, LINES)
+    shares = [f"{one['share_trees'][0]:.1f}, {one['share_perceptron'][0]:.1f}" for one in tables]
+    facts: dict[str, Any] = {"interval_coverage": _inside(tables), "lines": values, "left_out": {}}
+    texts = [_PAGE.format(
+        passes=PASSES, table=table, inside=_spread(facts["interval_coverage"]),
+        shares="; ".join(shares), n=_counts(tables), tasks=_task_counts(tables),
+    )]  # fmt: skip
+    for chip, name in CHIPS.items():
+        left = [_read(work / f"without-{chip}-{seed}" / _FILE) for seed in SEEDS]
+        for one in left:
+            for line in ("model", "compiled"):
+                factor = least_mape_factor(one[line], one["measured_s"])
+                one[f"{line}_factor"] = factor * one[line]
+        table, values = _lines(left, LEFT_OUT_LINES)
+        inside = _inside(left)
+        facts["left_out"][chip] = {"interval_coverage": inside, "lines": values}
+        other = next(words for key, words in CHIPS.items() if key != chip)
+        texts.append(_LEFT_OUT.format(
+            name=name, other=other, table=table, inside=_spread(inside), n=_counts(left),
+            tasks=_task_counts(left),
+        ))  # fmt: skip
+    new = [_read(work / f"without-{NEW_CHIP}-{seed}" / _ADAPTED_FILE) for seed in SEEDS]
+    table, values = _lines(new, ADAPTED_LINES)
+    facts["adapted"] = {"interval_coverage": _inside(new), "lines": values}
+    texts.append(_ADAPTED.format(
+        count=ADAPTED_TASKS, name=CHIPS[NEW_CHIP], table=table, n=_counts(new),
+        inside=_spread(facts["adapted"]["interval_coverage"]), tasks=_task_counts(new),
+    ))  # fmt: skip
+    out = ROOT / "docs" / "results"
+    found = stamp("python -m lab.experiments.compiled run", schemas=COMPILED)
+    write_page(out, "compiled", _BETWEEN.join([texts[0], "".join(texts[1:])]), facts, found)
+
+
+def _read(file: Path) -> dict[str, NDArray[Any]]:
+    table = pq.read_table(file)
+    return {name: table[name].to_numpy() for name in table.column_names}
+
+
+def _lines(
+    tables: list[dict[str, NDArray[Any]]], lines: Mapping[str, str]
+) -> tuple[str, dict[str, Any]]:
+    """Returns the table of some lines, and its figures."""
+    values = {name: _judged(tables, name) for name in lines}
+    rows = []
+    for name, words in lines.items():
+        one = values[name]
+        low, high = one["ratio_interval"]
+        ratio = f"{one['ratio']:.2f} [{low:.2f}, {high:.2f}]" if name != _BASE else "1"
+        rows.append([
+            words, *(_spread(one[key]) for key in ("mape", "median_ape")),
+            *(f"{np.mean(one[key]):.2f}" for key in ("mean_log_error", "median_ratio", "spearman")),
+            ratio,
+        ])  # fmt: skip
+    heads = ["what is said", "MAPE", "median APE", "log error", "median ratio",
+             "Spearman within a task", "error of a task, over the fast tier's"]  # fmt: skip
+    return markdown_table(heads, rows), values
+
+
+def _inside(tables: list[dict[str, NDArray[Any]]]) -> list[float]:
+    """Returns the share of the programs in their interval, by seed."""
+    return [
+        float(np.mean((one["low_s"] <= one["measured_s"]) & (one["measured_s"] <= one["high_s"])))
+        for one in tables
+    ]
+
+
+def _counts(tables: list[dict[str, NDArray[Any]]]) -> str:
+    return ", ".join(f"{len(one['task']):,}" for one in tables)
+
+
+def _task_counts(tables: list[dict[str, NDArray[Any]]]) -> str:
+    return ", ".join(str(len(np.unique(one["task"]))) for one in tables)
+
+
+def _judged(tables: list[dict[str, NDArray[Any]]], name: str) -> dict[str, Any]:
+    """Returns the figures of a line, means over labels by seed; the ratio of a task's error to the
+    fast tier's is a geometric mean over the tasks of all seeds.
+    """
+    found: dict[str, Any] = {
+        key: [] for key in ("mape", "median_ape", "mean_log_error", "median_ratio", "spearman")
+    }
+    ratios: list[float] = []
+    for table in tables:
+        log_ratio = np.log(table[name].astype(float) / table["measured_s"].astype(float))
+        error = np.abs(np.expm1(log_ratio))
+        labels = np.unique(table["device"])
+        by_label = [table["device"] == label for label in labels]
+        found["mape"].append(float(np.mean([error[rows].mean() for rows in by_label])))
+        found["median_ape"].append(float(np.mean([np.median(error[rows]) for rows in by_label])))
+        found["mean_log_error"].append(float(np.abs(log_ratio).mean()))
+        found["median_ratio"].append(float(np.exp(np.median(log_ratio))))
+        _, device = np.unique(table["device"], return_inverse=True)
+        _, task = np.unique(table["task"], return_inverse=True)
+        weight = np.ones(task.max() + 1)
+        order = spearman_by_task(Judged(table["measured_s"], table[name], task, device, weight))
+        found["spearman"].append(0.0 if order is None else order)
+        base = np.abs(table[_BASE] / table["measured_s"] - 1.0)
+        ratios += np.log(owner_means(error, task) / owner_means(base, task)).tolist()
+    mean, half = mean_and_interval(ratios)
+    found["ratio"] = float(np.exp(mean))
+    found["ratio_interval"] = [float(np.exp(mean + sign * (half or 0.0))) for sign in (-1, 1)]
+    return found
+
+
+def _spread(values: list[float]) -> str:
+    mean, half = mean_and_interval(values)
+    return f"{percent_text(mean)} ± {percent_text(half)}"
+
+
+_PAGE = """# Compiled: programs of unseen tasks
+
+What is known of a program before it runs, with and without its compiled code
+(`docs/machine-code.md`). `python -m lab.experiments.compiled run`: ensembles on a part of
+`data/tenset-cpu` (by task, all eight labels, {passes} passes, three seeds), beside each a model of
+machine code on the same parts. TVM 0.27 compiled the programs for this page; TVM 0.8 had compiled
+what was measured. Means over labels; ± over seeds, 95 %. Log error: mean |log(predicted /
+measured)|; median ratio: predicted over measured; last column: MAPE of a task, geometric mean over
+the tasks of three seeds, 95 % interval over tasks.
+
+{table}
+
+Shares of trees and perceptron by seed: {shares}; the rest is the ensemble's. In the 90 % interval
+of the compiled tier: {inside} of the programs. {n} programs of {tasks} tasks.
+"""
+
+_BETWEEN = """
+## A chip that was left out
+
+What `--machine-code` and `cdmpp search --set verify=N` say of a CPU that nobody measured, where the
+instructions are those of one that was (AVX2, AVX-512): the same models, trained on the four labels
+of one chip and asked about the tasks that only the other has measured, or that were in no training
+or validation part. The intervals of the compiled tier are twice as wide as on the known chip, as
+in the product. The lines with a factor that is known only afterwards tell the order of the programs
+from the speed of the chip.
+"""
+
+_LEFT_OUT = """
+### Trained on the {other}, asked about the {name}
+
+{table}
+
+In the 90 % interval of the compiled tier: {inside} of the programs. {n} programs of {tasks} tasks.
+"""
+
+_ADAPTED = """
+### {count} tasks of the {name} measured
+
+`cdmpp device add` and `cdmpp finetune --budget {count}tasks`: the model of the other chip is
+adapted to {count} tasks of each label, chosen by k-means, and judged on the others. With the
+machine code of the measured programs what reads it is adapted too (its shares, one factor, its
+intervals). Last column: over the adapted model, nothing compiled.
+
+{table}
+
+In the 90 % interval of the last line: {inside} of the programs. {n} programs of {tasks} tasks.
+"""
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,332 @@
+"""Times extraction from record lines to Parquet: `python -m lab.experiments.extract_speed`.
+
+Three kinds of data: llvm convolutions (shipped records, each also with other unroll pragmas, so
+that a task has some 160 programs; full Tenset has thousands), and the shipped tenset-cpu and
+ansor-gpu. Each is extracted on one core and on two, in processes of their own; the phases are
+measured on one core in passes of their own.
+
+Writes extract-speed.md and .json to --out, and ansor-gpu.md: what became of those records.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import gzip
+import json
+import os
+import re
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from tests.paths import ROOT
+
+SHIPPED = ROOT / "data" / "tenset-cpu"
+ANSOR_GPU = ROOT / "data" / "ansor-gpu"
+COMMAND = "make bench-extract"
+CONVOLUTION_DEVICE = "xeon-avx512-2c"
+_PRAGMA = re.compile(r"auto_unroll_max_step\$\d+")
+_BATCH = 64
+
+
+def make_convolutions(out: Path, *, variants: int) -> None:
+    """Writes the convolution records of one device, `variants` times with other pragmas."""
+    from cdmpp.datasets.tenset.folder import ReadReport, load_tasks, read_records
+    from cdmpp.datasets.tenset.operator_name import operator_name
+    from cdmpp.programs.ansor.json_graph import JsonGraph
+
+    folder = out / "measure_records" / CONVOLUTION_DEVICE
+    folder.mkdir(parents=True)
+    (out / "network_info").symlink_to(SHIPPED / "network_info")
+    tasks = load_tasks(SHIPPED / "network_info")
+    for path in sorted((SHIPPED / "measure_records" / CONVOLUTION_DEVICE).iterdir()):
+        record = next(read_records(path, ReadReport()))
+        task = tasks.find(record.workload_key, record.target_kind)
+        if task is None or not operator_name(JsonGraph(task.dag_json)).startswith("conv2d"):
+            continue
+        lines = gzip.decompress(path.read_bytes()).decode().splitlines()
+        with_pragma = [line for line in lines if _PRAGMA.search(line)]
+        for variant in range(1, variants):
+            unroll = f"auto_unroll_max_step${1024 + variant}"
+            lines += [_PRAGMA.sub(unroll, line) for line in with_pragma]
+        text = "\n".join(lines) + "\n"
+        (folder / path.name).write_bytes(gzip.compress(text.encode(), 6))
+
+
+def extract_here(dataset: Path, out: Path, *, jobs: int) -> dict[str, Any]:
+    """Extracts on `jobs` cores and returns counts, seconds and peak memory."""
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:jobs])
+    from cdmpp.datasets.extraction.extract import extract
+    from cdmpp.programs.featurise import featurise_records
+
+    began = time.perf_counter()
+    report = extract(dataset, out, None, featurise_records, jobs=jobs)
+    wall = time.perf_counter() - began
+    who = resource.RUSAGE_SELF if jobs == 1 else resource.RUSAGE_CHILDREN
+    usage = resource.getrusage(who)
+    return {
+        "records": report.read.records,
+        "programs": report.programs,
+        "featurised": report.featurised,
+        "valid": report.valid,
+        "outcomes": record_outcomes(out),
+        "wall_s": wall,
+        "cpu_s": usage.ru_utime + usage.ru_stime,
+        "peak_mb": usage.ru_maxrss / 1024,
+        "written_mb": sum(path.stat().st_size for path in out.glob("*.parquet")) / 1e6,
+    }
+
+
+def record_outcomes(extracted: Path) -> dict[str, dict[str, int]]:
+    """Returns device -> what became of its records -> their number.
+
+    `valid`; `flagged: REASON` = featurised, and the original toolchain rejects the program;
+    `failed: REASON` = no features.
+    """
+    from cdmpp.datasets.extraction.extracted import read_table
+    from cdmpp.datasets.extraction.program_rows import reason_group
+
+    outcome_of: dict[str, str] = {}
+    columns = ["program_id", "reject_reason", "leaf_position"]
+    for table in read_table(extracted, "programs", columns):
+        for row in table.to_pylist():
+            reason = row["reject_reason"]
+            kind = "flagged" if row["leaf_position"] else "failed"
+            outcome = "valid" if reason is None else f"{kind}: {reason_group(reason)}"
+            outcome_of[row["program_id"]] = outcome
+    counts: dict[str, Counter[str]] = {}
+    for table in read_table(extracted, "measurements", ["program_id", "device"]):
+        for row in table.to_pylist():
+            counts.setdefault(row["device"], Counter())[outcome_of[row["program_id"]]] += 1
+    return {device: dict(count.most_common()) for device, count in sorted(counts.items())}
+
+
+class Phases:
+    """CPU seconds by name."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    def time(self, name: str, work: Callable[[], Any]) -> Any:
+        """Runs `work` and adds what it took."""
+        began = time.process_time()
+        result = work()
+        self.seconds[name] = self.seconds.get(name, 0.0) + time.process_time() - began
+        return result
+
+
+def phases_here(dataset: Path, out: Path) -> dict[str, Any]:
+    """Does the parts of an extraction one after the other, file by file, and times each."""
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:1])
+    import pyarrow.parquet  # noqa: F401
+
+    from cdmpp.datasets.extraction.shard import worker_tasks
+    from cdmpp.datasets.tenset.folder import ReadReport, find_device_files, find_devices
+    from cdmpp.datasets.tenset.record_file import read_records
+
+    gc.set_threshold(100_000)  # as while a shard is built
+    phases = Phases()
+    index = phases.time("tasks", lambda: worker_tasks(dataset / "network_info", ""))
+    files = [
+        (label, p) for label in find_devices(dataset) for p in find_device_files(dataset, label)
+    ]
+    seen: set[str] = set()
+    records = programs = 0
+    inside = dict.fromkeys(("replay", "lower", "walk"), 0.0)
+    writer = _Writer(out)
+    for label, path in files:
+        phases.time("gunzip", lambda path=path: path.name and _bytes_of(path))
+        found = phases.time(
+            "read and parse",
+            lambda label=label, path=path: list(read_records(path, ReadReport(), device=label)),
+        )
+        identities = phases.time("program ids", lambda found=found: _identities(found))
+        measured = phases.time(
+            "rows", lambda found=found, ids=identities: _measurement_rows(found, ids)
+        )
+        phases.time("write", lambda measured=measured: writer.measurements.add(measured))
+        new: dict[str, Any] = {}
+        for identity, record in zip(identities, found, strict=True):
+            if identity not in seen:
+                seen.add(identity)
+                new[identity] = record
+        records += len(found)
+        programs += len(new)
+        for batch in _batches(new):
+            _featurise(index, batch, phases, writer, inside)
+    phases.time("write", writer.close)
+    native = phases.seconds.pop("native")
+    total = sum(inside.values())
+    for name, seconds in inside.items():
+        phases.seconds[name] = native * seconds / total
+    rows = phases.seconds.pop("featurised rows") + phases.seconds.pop("rows")
+    phases.seconds["calls and rows"] = rows - native
+    gunzip = phases.seconds.pop("gunzip")
+    phases.seconds["read and parse"] -= gunzip
+    phases.seconds["gunzip"] = gunzip
+    return {
+        "records": records,
+        "programs": programs,
+        "seconds": phases.seconds,
+    }
+
+
+class _Writer:
+    """The two tables, as a shard writes them."""
+
+    def __init__(self, out: Path) -> None:
+        from cdmpp.datasets.extraction.schema import measurements_schema, programs_schema
+        from cdmpp.datasets.extraction.shard import MEASUREMENT_ROWS, PROGRAM_ROWS, TableWriter
+
+        out.mkdir(parents=True, exist_ok=True)
+        self.programs = TableWriter(out / "programs.parquet", programs_schema(), PROGRAM_ROWS)
+        self.measurements = TableWriter(
+            out / "measurements.parquet", measurements_schema(), MEASUREMENT_ROWS
+        )
+
+    def close(self) -> None:
+        self.programs.__exit__(None)
+        self.measurements.__exit__(None)
+
+
+def _bytes_of(path: Path) -> int:
+    data = path.read_bytes()
+    return len(gzip.decompress(data) if path.suffix == ".gz" else data)
+
+
+def _identities(records: list[Any]) -> list[str]:
+    from cdmpp.records import program_id_of_text
+
+    return [
+        program_id_of_text("tenset", r.workload_key, r.schedule, r.target_kind) for r in records
+    ]
+
+
+def _measurement_rows(records: list[Any], identities: list[str]) -> list[dict[str, Any]]:
+    from cdmpp.datasets.extraction.program_rows import measurement_row
+
+    return [measurement_row(i, record) for i, record in zip(identities, records, strict=True)]
+
+
+def _batches(new: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yields programs of one task, as many at a time as an extraction takes."""
+    tasks: dict[tuple[str, str], dict[str, Any]] = {}
+    for identity, record in new.items():
+        tasks.setdefault((record.workload_key, record.target_kind), {})[identity] = record
+    for group in tasks.values():
+        names = list(group)
+        for start in range(0, len(names), _BATCH):
+            yield {name: group[name] for name in names[start : start + _BATCH]}
+
+
+def _featurise(
+    index: Any, batch: dict[str, Any], phases: Phases, writer: _Writer, inside: dict[str, float]
+) -> None:
+    """Featurises and writes a batch, and adds the native code's own clocks to `inside`."""
+    from cdmpp.datasets.extraction.program_rows import program_rows
+    from cdmpp.programs.featurise import featurise_records, native_batch, prepared_task
+
+    records = list(batch.values())
+    task = index.find(records[0].workload_key, records[0].target_kind)
+    networks = index.networks_of(records[0].workload_key, records[0].target_kind)
+    if task is not None:
+        native = phases.time("task set-up", lambda: prepared_task(task.dag_json))[1]
+        done = phases.time("native", lambda: native_batch(native, records))
+        inside["replay"] += done.seconds["parse"] + done.seconds["replay"]
+        inside["lower"] += done.seconds["lower"] + done.seconds["simplify"]
+        inside["walk"] += done.seconds["features"]
+    rows = phases.time(
+        "featurised rows",
+        lambda: [row for _, row in program_rows(task, networks, batch, featurise_records)],
+    )
+    phases.time("write", lambda: writer.programs.add(rows))
+
+
+def in_child(*arguments: str) -> dict[str, Any]:
+    """Runs this module on its own and returns the JSON value that it prints."""
+    command = [sys.executable, "-m", "lab.experiments.extract_speed", *arguments]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT)
+    value: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return value
+
+
+def measure(name: str, dataset: Path, folder: Path) -> dict[str, Any]:
+    """Extracts a dataset on one core and on two, and splits the work into its phases."""
+    value: dict[str, Any] = {"dataset": name}
+    for jobs in (1, 2):
+        out = folder / f"{name}-{jobs}"
+        value[f"jobs_{jobs}"] = in_child("--extract", str(dataset), str(out), "--jobs", str(jobs))
+        shutil.rmtree(out)
+    value["phases"] = in_child("--phases", str(dataset), str(folder / f"{name}-phases"))
+    return value
+
+
+def memory(folder: Path) -> dict[str, Any]:
+    """Returns the peak memory at the shipped records of one device and at ten times as many."""
+    from tests.datasets.extraction.memory_probe import measure as probe
+
+    one, ten = (
+        probe(axis="programs", scale=n, files=400, device=CONVOLUTION_DEVICE, is_real=True)
+        for n in (1, 10)
+    )
+    return {"1x": one, "10x": ten, "ratio": ten["peak_bytes"] / one["peak_bytes"]}
+
+
+def main() -> None:
+    """Runs the benchmark, or a part of it in a child process."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results")
+    parser.add_argument("--variants", type=int, default=20, help="of each convolution record")
+    parser.add_argument("--extract", nargs=2, type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--phases", nargs=2, type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--jobs", type=int, default=1, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.extract:
+        print(json.dumps(extract_here(*args.extract, jobs=args.jobs)))
+        return
+    if args.phases:
+        print(json.dumps(phases_here(*args.phases)))
+        return
+    from cdmpp.programs.native import native_library
+    from cdmpp.report.stamp import PROGRAMS, stamp, write_page
+    from lab.experiments.extract_text import FULL_RECORDS, outcomes_text, report_text
+
+    if native_library() is None:
+        sys.exit("no C++ compiler, or CDMPP_NATIVE=0: there is nothing to time")
+    result: dict[str, Any] = {
+        "load_before": os.getloadavg()[0],
+        "datasets": [],
+    }
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        convolutions = folder / "convolutions"
+        make_convolutions(convolutions, variants=args.variants)
+        places = {"llvm conv2d": convolutions, "tenset-cpu": SHIPPED, "ansor-gpu": ANSOR_GPU}
+        for label, place in places.items():
+            result["datasets"].append(measure(label, place, folder))
+            print(label, json.dumps(result["datasets"][-1]), file=sys.stderr, flush=True)
+        result["memory"] = memory(folder)
+    rows = {row["dataset"]: row for row in result["datasets"]}
+    speeds = [rows["llvm conv2d"][f"jobs_{n}"] for n in (1, 2)]
+    minutes = [FULL_RECORDS / (run["records"] / run["wall_s"]) / 60 for run in speeds]
+    result["full_tenset_device"] = {
+        "from": "llvm conv2d", "minutes_1_core": minutes[0], "minutes_2_cores": minutes[1],
+    }  # fmt: skip
+
+    found = stamp(COMMAND, schemas=PROGRAMS)
+    print(write_page(args.out, "extract-speed", report_text(result, found), result, found))
+    text = outcomes_text(rows["ansor-gpu"], found)
+    print(write_page(args.out, "ansor-gpu", text, {}, found))
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(ROOT))
+    main()

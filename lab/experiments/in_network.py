@@ -1,0 +1,72 @@
+"""Kernels of searched networks, timed in their network: `python -m lab.experiments.in_network
+NETWORKS DIR --device LABEL` writes `in_network.json` into each search's folder in DIR.
+
+A search times a kernel again and again, so that its arguments lie in the caches. Here the fastest
+program of each task is called in the network's order, as `cdmpp replay --measure` does. Other
+tenants of a machine disturb some minutes: --rounds measures all networks so often.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from pathlib import Path
+
+from cdmpp.devices.registry import get_device
+from cdmpp.training.machine_code.cold_memory import (
+    KernelInNetwork,
+    read_in_network,
+    write_in_network,
+)
+from tvm_helper.measure.sources import module_task
+from tvm_helper.replay.costs import ScheduleChoice, choose_schedules
+from tvm_helper.replay.graph import read_network_graph
+from tvm_helper.replay.measure import measure_network
+from tvm_helper.search.folder_files import SEARCH_FILE
+from tvm_helper.tasks.target import device_target
+
+_TURNS = 3
+
+
+def main() -> int:
+    """Writes the files that are missing; returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("networks", type=Path, help="folder with the networks")
+    parser.add_argument("searches", type=Path, help="folder with a search's folder a network")
+    parser.add_argument("--device", required=True, help="label of this machine's CPU")
+    parser.add_argument("--rounds", type=int, default=3)
+    args = parser.parse_args()
+    folders = sorted(path.parent for path in args.searches.glob(f"*/{SEARCH_FILE}"))
+    found = {folder: read_in_network(folder) for folder in folders}
+    for number in range(args.rounds):
+        for folder in folders:
+            rounds = Counter(one.workload_key for one in found[folder])
+            if max(rounds.values(), default=0) <= number:
+                kernels = _measured(args.networks / f"{folder.name}.pt2", folder, args.device)
+                found[folder] += kernels
+                write_in_network(folder, found[folder])
+                print(f"{folder.name}: {len(kernels)} kernels", flush=True)
+    return 0
+
+
+def _measured(path: Path, search: Path, label: str) -> list[KernelInNetwork]:
+    """Returns the timings of a network's kernels, with the fastest programs of its search."""
+    device = get_device(label)
+    target = device_target(device)
+    network = read_network_graph(path, target, device=device.name)
+    chosen = choose_schedules(network, target, ScheduleChoice("database", database=search))
+    timed = measure_network(network, chosen, target, turns=_TURNS)
+    sizes = {one.task: one.bytes or 0 for one in network.graph.operators}
+    return [
+        KernelInNetwork(
+            module_task(task.name, task.module).workload_key, sizes[task.workload_key],
+            timed.kernel_s[task.workload_key],
+        )
+        for task in network.tasks.tasks
+        if task.workload_key in timed.kernel_s and not chosen[task.workload_key].remark
+    ]  # fmt: skip
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,253 @@
+"""How well models predict and rank programs of MetaSchedule on an A100, workloads held out.
+
+`python -m lab.experiments.metaschedule_a100` (resumable). The 13 workloads of
+`data/metaschedule-a100` are shared out into folds by the seed; each is judged by models that never
+saw it. Writes metaschedule-a100.csv, .json and .md.
+
+- `KIND`: trained on the shipped GPU records (`data/ansor-gpu`) and the A100's other workloads.
+- `KIND, no A100`: trained on the former alone, so that the A100 is a device that nobody measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cdmpp.config import load_config
+from cdmpp.datasets.cache import load_samples
+from cdmpp.datasets.extraction.extracted import read_manifest
+from cdmpp.datasets.extraction.merge import merged_folder
+from cdmpp.datasets.judge import judge, judged, oracle_task_median
+from cdmpp.datasets.samples import Samples
+from cdmpp.datasets.selection import cap_programs, of_devices
+from cdmpp.datasets.splits import split, uniform_draw
+from cdmpp.files.atomic import make_folder, write_text
+from cdmpp.metrics import mean_and_interval, top_k_score
+from cdmpp.report.stamp import PROGRAMS, stamp, write_page
+from cdmpp.text import markdown_table, percent_text, seconds_text, tidy_csv
+from cdmpp.training.options import TrainOptions
+from cdmpp.training.run import new_model
+from tests.paths import ROOT
+from tvm_helper.extract import extracted_folder
+
+NAME = "metaschedule-a100"
+DEVICE = "a100"
+KINDS = ("ensemble", "gbdt", "segment-mlp")
+FOLDS = 4
+BEST_OF = (1, 5, 10, 64)
+#: Most programs a device that train: the records of a device are many of few workloads.
+MOST_PROGRAMS = 1000
+#: Of every training: what a core does in a minute.
+SETTINGS = (
+    "gbdt.threads=1", "ensemble.trees.threads=1", "ensemble.transformer.loop.epochs=12",
+    "ensemble.transformer.network.members=1",
+)  # fmt: skip
+
+
+def main() -> int:
+    """Writes the files; returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--kinds", nargs="+", default=list(KINDS))
+    parser.add_argument("--cache", type=Path, default=Path("cache"))
+    parser.add_argument("--work", type=Path, default=Path("runs") / NAME)
+    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results")
+    args = parser.parse_args()
+    make_folder(args.work, what="predictions")
+    folders = [
+        extracted_folder(ROOT / "data" / name, None, cache_dir=args.cache)
+        for name in (NAME, "ansor-gpu")
+    ]
+    samples = load_samples(merged_folder(folders, args.cache))
+    a100 = of_devices(samples, [DEVICE])
+    others = of_devices(samples, [s.name for s in samples.devices if s.name != DEVICE])
+    lines: dict[str, dict[int, NDArray[np.float64]]] = {}
+    for seed in args.seeds:
+        for line, predicted_s in _predictions(a100, others, seed, args.kinds, args.work):
+            lines.setdefault(line, {})[seed] = predicted_s
+    lines["oracle-task-median"] = dict.fromkeys(args.seeds, oracle_task_median(a100))
+    read = read_manifest(folders[0])
+    _write(a100, lines, args, read)
+    return 0
+
+
+def folds_of(samples: Samples, seed: int) -> NDArray[np.int64]:
+    """Returns int64 [N], the fold in which each sample's workload is judged."""
+    tasks = np.unique(samples.task_id)
+    order = sorted(tasks, key=lambda task: uniform_draw(str(samples.programs.tasks[task]), seed))
+    fold = {int(task): place % FOLDS for place, task in enumerate(order)}
+    return np.array([fold[int(task)] for task in samples.task_id])
+
+
+def _predictions(
+    a100: Samples, others: Samples, seed: int, kinds: list[str], work: Path
+) -> Iterator[tuple[str, NDArray[np.float64]]]:
+    """Yields (line, float64 [N] seconds): what models that never saw a workload say of it."""
+    fold = folds_of(a100, seed)
+    few = cap_programs(others, MOST_PROGRAMS, seed=seed)
+    for kind in [*kinds, "constant"]:
+        found = np.empty(len(a100))
+        for held_out in range(FOLDS):
+            known = cap_programs(a100.take(fold != held_out), MOST_PROGRAMS, seed=seed)
+            test = a100.take(fold == held_out)
+            name = f"{kind}-s{seed}-f{held_out}"
+            found[fold == held_out] = _kept(work, name, kind, _joined(few, known), test, seed)
+        yield kind, found
+    for kind in kinds:
+        found = _kept(work, f"{kind}-s{seed}-no-a100", kind, few, a100, seed)
+        yield f"{kind}, no A100", found
+
+
+def _joined(first: Samples, second: Samples) -> Samples:
+    """Returns the samples of both; they share programs and devices."""
+    return Samples(
+        programs=first.programs,
+        devices=first.devices,
+        program=np.concatenate([first.program, second.program]),
+        device=np.concatenate([first.device, second.device]),
+        latency_s=np.concatenate([first.latency_s, second.latency_s]),
+        latency_std_s=np.concatenate([first.latency_std_s, second.latency_std_s]),
+    )
+
+
+def _kept(
+    work: Path, name: str, kind: str, learn: Samples, test: Samples, seed: int
+) -> NDArray[np.float64]:
+    """Returns predictions of a model trained on `learn`, of an earlier run where it is there."""
+    path = work / f"{name}.npy"
+    if path.is_file():
+        kept: NDArray[np.float64] = np.load(path)
+        return kept
+    began = time.perf_counter()
+    options = load_config(TrainOptions, None, overrides=SETTINGS)
+    parts = split(learn, "task", seed=seed, fractions=(0.9, 0.1, 0.0))
+    model = new_model(kind, options)
+    model.fit(learn.take(parts.train), learn.take(parts.validation), seed=seed)
+    predicted_s = model.predict(test)
+    temporary = path.with_suffix(".tmp.npy")
+    np.save(temporary, predicted_s)
+    temporary.replace(path)
+    print(f"{name}: {time.perf_counter() - began:.0f} s", flush=True)
+    return predicted_s
+
+
+def _write(
+    a100: Samples,
+    lines: dict[str, dict[int, NDArray[np.float64]]],
+    args: argparse.Namespace,
+    read: dict[str, Any],
+) -> None:
+    scores = {
+        line: {seed: _scores(a100, predicted_s) for seed, predicted_s in seeds.items()}
+        for line, seeds in lines.items()
+    }
+    workloads = {
+        str(a100.programs.tasks[task]): np.flatnonzero(a100.task_id == task)
+        for task in np.unique(a100.task_id)
+    }
+    rows = [
+        (NAME, NAME, "workload-folds", DEVICE, "test", line, seed, metric, value, len(a100))
+        for line, seeds in scores.items()
+        for seed, found in seeds.items()
+        for metric, value in found.items()
+    ]
+    table = [
+        [line, *(_over_seeds(list(seeds.values()), metric) for metric in _SHOWN)]
+        for line, seeds in scores.items()
+    ]
+    by_workload = []
+    for rows_of in workloads.values():
+        part = a100.take(rows_of)
+        entry = [
+            str(part.programs.operator[part.program[0]]), f"{len(part):,}",
+            seconds_text(float(part.latency_s.min())),
+            seconds_text(float(np.median(part.latency_s))),
+        ]  # fmt: skip
+        for seeds in lines.values():
+            found = [_scores(part, predicted_s[rows_of]) for predicted_s in seeds.values()]
+            mape = float(np.mean([one["mape"] for one in found]))
+            rank = [one["spearman_by_task"] for one in found if one["spearman_by_task"] is not None]
+            text = percent_text(mape, 0)
+            entry.append(f"{text} / {np.mean(rank):.2f}" if rank else text)
+        by_workload.append(entry)
+    write_text(args.out / f"{NAME}.csv", tidy_csv(rows))
+    found = stamp("python -m lab.experiments.metaschedule_a100", schemas=PROGRAMS,
+                  data={"metaschedule-a100": a100.programs.data_hash})  # fmt: skip
+    page = _page(a100, table, by_workload, list(lines), args)
+    write_page(args.out, NAME, page, {"read": read, "scores": scores}, found)
+
+
+_SHOWN = (
+    "mape", "median_ape", "mean_log_error", "median_ratio", "spearman_by_task",
+    *(f"best_of_{k}" for k in BEST_OF),
+)  # fmt: skip
+
+
+def _scores(samples: Samples, predicted_s: NDArray[np.float64]) -> dict[str, float | None]:
+    found = judge(samples, predicted_s)
+    everything = judged(samples, predicted_s)
+    scores = {name: found[name] for name in _SHOWN if name in found}
+    return {**scores, **{f"best_of_{k}": top_k_score(everything, k) for k in BEST_OF}}
+
+
+def _over_seeds(found: list[dict[str, float | None]], metric: str) -> str:
+    values = [one[metric] for one in found if one[metric] is not None]
+    if not values:
+        return "-"
+    mean, half = mean_and_interval([float(value) for value in values if value is not None])
+    if metric in ("mape", "median_ape"):
+        half_text = f" ± {100 * half:.1f}" if half else ""
+        return f"{100 * mean:.1f}{half_text} %"
+    return f"{mean:.3f} ± {half:.3f}" if half else f"{mean:.3f}"
+
+
+def _page(
+    a100: Samples,
+    table: list[list[str]],
+    by_workload: list[list[str]],
+    lines: list[str],
+    args: argparse.Namespace,
+) -> str:
+    best = [f"best of {k}" for k in BEST_OF]
+    return "\n".join([
+        "# Programs of MetaSchedule on an A100",
+        "",
+        f"`python -m lab.experiments.metaschedule_a100`: {len(a100):,} measured programs of "
+        f"{len(np.unique(a100.task_id))} workloads (ResNet-34, found by a search of TVM "
+        f"0.16.dev0), shared out into {FOLDS} folds; a workload is judged by models that never saw "
+        "it. Seeds "
+        f"{', '.join(map(str, args.seeds))} draw folds and training; ± is the 95 % interval over "
+        "seeds. The tasks are few: between other workloads the spread is larger.",
+        "",
+        f"Trained on the shipped records of V100, K80 and MI50 (at most {MOST_PROGRAMS:,} programs "
+        "a device) and on the A100's other workloads; `no A100`: on the former alone, so that the "
+        "A100 is known by its description only. best of k: latency of the best program over that "
+        "of the best among the k predicted fastest, summed over workloads. Log error: mean "
+        "|log(predicted / measured)|; median ratio: predicted over measured. The oracle knows each "
+        "workload's median; the constant is one latency.",
+        "",
+        markdown_table(
+            ["", "MAPE", "median APE", "log error", "median ratio", "Spearman", *best], table,
+            "l" + "r" * len(_SHOWN),
+        ),
+        "",
+        "## By workload",
+        "",
+        "MAPE / Spearman, means over seeds.",
+        "",
+        markdown_table(
+            ["workload", "n", "fastest", "median", *lines], by_workload,
+            "l" + "r" * (3 + len(lines)),
+        ),
+        "",
+    ])  # fmt: skip
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

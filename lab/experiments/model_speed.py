@@ -1,0 +1,173 @@
+"""Times training and prediction of the cost models, on one thread, in rounds that take turns:
+`python -m lab.experiments.model_speed`.
+
+Everything is process CPU time: samples a second of the optimiser's steps (one sample is one
+program on one device, batches are made in that time too), and predictions a second of `predict` on
+extracted programs. Writes model-speed.md and .json to --out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from cdmpp.config import load_config
+from cdmpp.datasets.cache import load_samples
+from cdmpp.datasets.samples import Samples
+from cdmpp.datasets.splits import split
+from cdmpp.models.loop.progress import TrainProgress
+from cdmpp.report.stamp import PROGRAMS, stamp, write_page
+from cdmpp.training.options import TrainOptions
+from cdmpp.training.run import new_model
+from tests.paths import ROOT
+
+COMMAND = "make bench-models"
+KINDS = ("transformer", "ensemble", "segment-mlp", "gbdt", "recursive-lstm", "cdmpp-paper")
+#: What the others are compared with.
+ORIGINAL = "cdmpp-paper"
+#: Steps that are timed, after as many that are not.
+STEPS = 30
+
+
+class _EnoughError(Exception):
+    """Ends a training when its steps have been timed."""
+
+
+def options_of(kind: str) -> TrainOptions:
+    """Returns the preset of a kind, or the defaults, on one thread."""
+    preset = ROOT / "configs" / "models" / f"{kind}.yaml"
+    options = load_config(TrainOptions, preset if preset.is_file() else None)
+    return replace(options, gbdt=replace(options.gbdt, threads=1))
+
+
+def training_speed(kind: str, train: Samples) -> float | None:
+    """Returns samples per CPU second of the optimiser's steps; None for kinds without steps."""
+    options = options_of(kind)
+    own = getattr(options, kind.replace("-", "_"))
+    if not hasattr(own, "loop"):
+        return None
+    times: list[float] = []
+
+    def note(_: TrainProgress) -> None:
+        times.append(time.process_time())
+        if len(times) > 2 * STEPS:
+            raise _EnoughError
+
+    try:
+        new_model(kind, options).fit(train, train.take(np.arange(200)), seed=0, on_progress=note)
+    except _EnoughError:
+        per_program = len(train) / len(np.unique(train.program))
+        samples = own.loop.programs_per_batch * per_program
+        return float(samples * STEPS / (times[2 * STEPS] - times[STEPS]))
+    raise SystemExit(f"{kind}: the training ended after {len(times)} steps, {2 * STEPS} are needed")
+
+
+def trained_briefly(kind: str, train: Samples) -> Any:
+    """Returns a model of the right size; how good it is does not matter here."""
+    options = options_of(kind)
+    own = getattr(options, kind.replace("-", "_"))
+    if kind == "ensemble":
+        own = replace(
+            own,
+            transformer=replace(own.transformer, loop=replace(own.transformer.loop, max_steps=5)),
+            perceptron=replace(own.perceptron, loop=replace(own.perceptron.loop, max_steps=5)),
+        )
+    elif hasattr(own, "loop"):
+        own = replace(own, loop=replace(own.loop, max_steps=5))
+    model = new_model(kind, replace(options, **{kind.replace("-", "_"): own}))
+    model.fit(train, train.take(np.arange(200)), seed=0)
+    return model
+
+
+def parameters_of(model: Any) -> int | None:
+    """Returns the number of weights of the networks; None for trees."""
+    with tempfile.TemporaryDirectory() as folder:
+        state = model.save(Path(folder))
+    parts = [state, state.get("transformer", {}), state.get("perceptron", {})]
+    found = [int(part["parameters"]) for part in parts if "parameters" in part]
+    return sum(found) or None
+
+
+def prediction_speed(model: Any, samples: Samples) -> float:
+    """Returns predictions per CPU second."""
+    began = time.process_time()
+    model.predict(samples)
+    return float(len(samples) / (time.process_time() - began))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="time the cost models")
+    parser.add_argument("--extracted", type=Path, default=ROOT / "cache" / "tenset-cpu")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results")
+    chosen = parser.parse_args()
+    torch.set_num_threads(1)
+    samples = load_samples(chosen.extracted)
+    parts = split(samples, "task", seed=0)
+    train, test = samples.take(parts.train), samples.take(parts.test)
+    print(f"{len(train)} training samples, {len(test)} to predict", file=sys.stderr)
+    models = {kind: trained_briefly(kind, train) for kind in KINDS}
+    sizes = {kind: parameters_of(models[kind]) for kind in KINDS}
+    training: dict[str, list[float]] = {kind: [] for kind in KINDS}
+    prediction: dict[str, list[float]] = {kind: [] for kind in KINDS}
+    for number in range(chosen.rounds):
+        for kind in KINDS:
+            speed = training_speed(kind, train)
+            if speed is not None:
+                training[kind].append(speed)
+            prediction[kind].append(prediction_speed(models[kind], test))
+        print(f"round {number + 1} of {chosen.rounds}", file=sys.stderr)
+    result = {
+        "training_samples_per_cpu_s": training,
+        "predictions_per_cpu_s": prediction,
+        "parameters": sizes,
+        "programs": {"training": len(train), "test": len(test)},
+    }
+    found = stamp(COMMAND, schemas=PROGRAMS, data={"tenset-cpu": samples.programs.data_hash})
+    write_page(chosen.out, "model-speed", _page(result), result, found)
+    return 0
+
+
+def _page(result: dict[str, Any]) -> str:
+    training, prediction = result["training_samples_per_cpu_s"], result["predictions_per_cpu_s"]
+    lines = [
+        "# Speed of the cost models",
+        "",
+        f"`{COMMAND}`: one thread, process CPU time, {len(prediction[ORIGINAL])} rounds "
+        f"that take turns, medians; `x` is the median over rounds of the ratio to `{ORIGINAL}` in "
+        f"the same round. Shipped data, by task: {result['programs']['training']:,} training "
+        f"samples, {result['programs']['test']:,} predicted from extracted programs.",
+        "",
+        "| model | weights | training samples/s | x | predictions/s | x |",
+        "|---|---|---|---|---|---|",
+    ]
+    for kind in KINDS:
+        size = result["parameters"][kind]
+        cells = [kind, "trees" if size is None else f"{size:,}"]
+        for speeds in (training, prediction):
+            if not speeds[kind]:
+                cells += ["", ""]
+                continue
+            pairs = zip(speeds[kind], speeds[ORIGINAL], strict=True)
+            ratio = statistics.median(own / original for own, original in pairs)
+            cells += [f"{statistics.median(speeds[kind]):,.0f}", f"{ratio:.1f}"]
+        lines.append("| " + " | ".join(cells) + " |")
+    lines += [
+        "",
+        "An ensemble's parts are trained one after another: it has no training speed of its own.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,180 @@
+"""Measured programs as `data/` keeps them: `python -m lab.experiments.pack_campaign FOLDER ...
+--out DIR` writes `campaign.tar.xz`, and `machine_code.parquet` and `in_network.json` where the
+folders have them.
+
+A folder is a measuring campaign or a search; of several, one campaign is made. Tasks of which
+nothing was measured are left out, and those that `--judged DIR` finds: tasks of the searches of the
+networks by which replays are judged (reshapes, which every network has, may stay). Tasks of one
+operator come together, and timings keep five digits, so that the archive is small.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import lzma
+import sys
+import tarfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cdmpp.datasets.extraction.extracted import PACKED_CAMPAIGN
+from cdmpp.datasets.extraction.machine_code import MachineCode, read_machine_code
+from cdmpp.errors import UsageError
+from cdmpp.files.atomic import make_folder, write_atomic
+from cdmpp.processes.campaign import CAMPAIGN_FILE, JOURNAL_FILE, read_campaign
+from cdmpp.training.machine_code.cold_memory import (
+    KernelInNetwork,
+    read_in_network,
+    write_in_network,
+)
+from tvm_helper.measure.journal import TASKS_FOLDER, read_journal
+from tvm_helper.search.folder_files import SEARCH_FILE, read_search
+
+#: Tasks and traces repeat each other over a hundred megabytes.
+_FILTERS = [
+    {"id": lzma.FILTER_LZMA2, "preset": 6, "dict_size": 1 << 27, "lc": 4, "pb": 0, "nice_len": 273}
+]
+_MAY_STAY = "reshape"
+_DIGITS = 5
+
+
+@dataclass
+class _Packed:
+    """One campaign of all folders.
+
+    Attributes:
+        settings: of the first folder.
+        tasks: key -> text of its file.
+        entries: lines of the journal.
+        code: what the compiler made of the programs; None where no folder knows.
+        in_network: kernels that were timed in a network too.
+    """
+
+    settings: dict[str, Any]
+    tasks: dict[str, str] = field(default_factory=dict)
+    entries: list[dict[str, Any]] = field(default_factory=list)
+    code: MachineCode | None = None
+    in_network: list[KernelInNetwork] = field(default_factory=list)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Writes the archive; returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folders", type=Path, nargs="+", metavar="FOLDER")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the data set")
+    parser.add_argument("--judged", type=Path, help="folder with the searches of judged networks")
+    args = parser.parse_args(arguments)
+    judged = set() if args.judged is None else _judged(args.judged)
+    packed = _Packed(_settings(args.folders[0]))
+    for folder in args.folders:
+        _add(packed, folder, judged)
+    make_folder(args.out, what="data set")
+    archive = args.out / PACKED_CAMPAIGN
+    write_atomic(archive, lambda path: _write(path, packed))
+    if packed.code is not None:
+        packed.code.save(args.out)
+    if packed.in_network:
+        write_in_network(args.out, packed.in_network)
+    programs = sum(entry["kind"] == "measured" for entry in packed.entries)
+    print(f"{len(packed.tasks)} tasks, {programs} programs, {archive.stat().st_size} bytes")
+    return 0
+
+
+def _settings(folder: Path) -> dict[str, Any]:
+    """Returns what a campaign's file says of it, or would if the search were one."""
+    if not (folder / SEARCH_FILE).is_file():
+        return read_campaign(folder, "cdmpp measure")
+    search = read_search(folder)
+    known = {"device", "target", "target_kind", "threads", "timing"}
+    fixed = {name: value for name, value in search["fixed"].items() if name in known}
+    return {**fixed, "machine": search["machine"], "options": search["options"], "rpc": None}
+
+
+def _add(packed: _Packed, folder: Path, judged: set[str]) -> None:
+    """Takes a folder in.
+
+    Raises:
+        UsageError: it was measured on another device, or compiled for another target.
+    """
+    for name in ("device", "target"):
+        got, expected = _settings(folder)[name], packed.settings[name]
+        if got != expected:
+            raise UsageError(f"{folder}: {name} is {got}; expected that of the others, {expected}")
+    entries = _as_campaign(read_journal(folder))
+    texts = {}
+    for key in dict.fromkeys(e["task"] for e in entries if e["kind"] == "measured"):
+        texts[key] = (folder / TASKS_FOLDER / f"{key}.json").read_text(encoding="utf-8")
+        task = json.loads(texts[key])
+        if task["workload_key"] in judged and task["operator"] != _MAY_STAY:
+            print(f"left out: {task['name']}, a task of a judged network")
+            del texts[key]
+    known = {entry["program_id"] for entry in packed.entries if entry["kind"] == "measured"}
+    for entry in entries:
+        is_known = entry["kind"] == "measured" and entry["program_id"] in known
+        if ("task" not in entry or entry["task"] in texts) and not is_known:
+            packed.entries.append(entry)
+    packed.tasks = {**texts, **packed.tasks}
+    for code in read_machine_code(folder):
+        programs = {e["program_id"] for e in packed.entries if e["kind"] == "measured"}
+        columns = {} if packed.code is None else packed.code.columns
+        columns |= {name: row for name, row in code.columns.items() if name in programs}
+        packed.code = MachineCode(code.targets, columns)
+    keys = {json.loads(text)["workload_key"] for text in packed.tasks.values()}
+    new = [one for one in read_in_network(folder) if one.workload_key in keys]
+    packed.in_network += [one for one in new if one not in packed.in_network]
+
+
+def _as_campaign(entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Returns the lines of a campaign's journal: those of a search have the schedule inside."""
+    lines = []
+    for entry in entries:
+        line = dict(entry)
+        if line["kind"] == "round":  # what a search's time went into
+            continue
+        if line["kind"] == "measured":
+            line["costs_s"] = [float(f"{cost:.{_DIGITS}g}") for cost in line["costs_s"]]
+            if "record" in line:
+                schedule = line.pop("record")[1][0]
+                del line["round"]
+                program = {"program_id": line["program_id"], "schedule": schedule}
+                lines.append({"kind": "drawn", "task": line["task"], "programs": [program]})
+        lines.append(line)
+    return lines
+
+
+def _judged(folder: Path) -> set[str]:
+    paths = folder.glob(f"*/{TASKS_FOLDER}/*.json")
+    return {json.loads(path.read_text(encoding="utf-8"))["workload_key"] for path in paths}
+
+
+def _write(path: Path, packed: _Packed) -> None:
+    settings = dict(packed.settings, options=dict(packed.settings["options"]))
+    for name in ("network", "tasks_of"):  # the places of files are this machine's
+        places = settings["options"].get(name)
+        if isinstance(places, list):
+            settings["options"][name] = [Path(place).name for place in places]
+        elif places is not None:
+            settings["options"][name] = Path(places).name
+    contents = {CAMPAIGN_FILE: (json.dumps(settings, indent=1, sort_keys=True) + "\n").encode()}
+    for key in sorted(
+        packed.tasks, key=lambda key: (json.loads(packed.tasks[key])["operator"], key)
+    ):
+        contents[f"{TASKS_FOLDER}/{key}.json"] = packed.tasks[key].encode()
+    lines = [json.dumps(one, separators=(",", ":"), sort_keys=True) for one in packed.entries]
+    contents[JOURNAL_FILE] = ("\n".join(lines) + "\n").encode()
+    with (
+        lzma.open(path, "wb", filters=_FILTERS) as stream,
+        tarfile.open(fileobj=stream, mode="w") as archive,
+    ):
+        for name, content in contents.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

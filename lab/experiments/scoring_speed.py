@@ -1,0 +1,165 @@
+"""How fast candidates are scored, features and model together, beside TVM's own XGB model.
+
+Both models score the same random schedules through TVM's own interface (`predict` of a cost model),
+in turn, in one process on one core; each figure is the best of several rounds. TVM's model is
+trained first (on invented latencies: the speed of its trees does not depend on them).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import torch
+from tvm.s_tir import meta_schedule
+
+from cdmpp.errors import CdmppError
+from cdmpp.training.estimates import TrainedModel, load_trained
+from lab.experiments.scoring_report import write_results
+from tvm_helper.compat import stub_tensor_intrinsics
+from tvm_helper.cost_model.metaschedule import CdmppCostModel
+from tvm_helper.tasks.sampling import WORKLOADS, TargetKind, sample_schedules, sample_target
+
+#: Workloads that are measured.
+MEASURED = ("matmul", "conv2d_bias_relu", "softmax")
+#: Label whose latencies are asked for.
+DEVICES: dict[TargetKind, str] = {"llvm": "epyc-avx2-2c", "cuda": "t4"}
+
+
+@dataclass(frozen=True)
+class ScoringSpeed:
+    """What was measured of one workload on one target.
+
+    Attributes:
+        target: what the schedules are for.
+        workload: name of the computation.
+        own_per_s: candidates a second of the clock, features and model.
+        own_per_cpu_s: likewise a second of processor time.
+        peer_per_s: TVM's XGB model.
+        peer_per_cpu_s: likewise.
+        model_share: part of our time that is not lowering and walking, in [0, 1].
+        leaves: mean number of leaves.
+    """
+
+    target: TargetKind
+    workload: str
+    own_per_s: float
+    own_per_cpu_s: float
+    peer_per_s: float
+    peer_per_cpu_s: float
+    model_share: float
+    leaves: float
+
+    @property
+    def ratio(self) -> float:
+        """How many candidates ours scores while TVM's scores one, in processor time."""
+        return self.own_per_cpu_s / self.peer_per_cpu_s
+
+
+def measure(
+    trained: TrainedModel, target: TargetKind, workload: str, *, candidates: int, rounds: int
+) -> ScoringSpeed:
+    """Measures one workload.
+
+    Args:
+        trained: the model.
+        candidates: different random schedules.
+        rounds: how often both sides are timed.
+    """
+    schedules = sample_schedules(WORKLOADS[workload](), target, candidates)
+    entry = meta_schedule.arg_info.ArgInfo.from_entry_func(schedules[0].mod, remove_preproc=True)
+    asked = [meta_schedule.MeasureCandidate(schedule, entry) for schedule in schedules]
+    context = meta_schedule.TuneContext(
+        mod=WORKLOADS[workload](), target=sample_target(target), num_threads=1
+    )
+    own = CdmppCostModel(trained, DEVICES[target], safety_net=False)
+    peer = _trained_peer(context, asked)
+    own.predict(context, asked)
+    own.usage.predicted, own.usage.feature_s, own.usage.predict_s = 0, 0.0, 0.0
+    best: dict[str, tuple[float, float]] = {}
+    for _ in range(rounds):
+        for name, model in (("own", own), ("peer", peer)):
+            speed = _timed(partial(model.predict, context, asked), candidates)
+            before = best.get(name, (0.0, 0.0))
+            best[name] = (max(before[0], speed[0]), max(before[1], speed[1]))
+    model_share = 1.0 - own.usage.feature_s / own.usage.predict_s
+    found, _ = own._latencies(context, asked, "")
+    return ScoringSpeed(
+        target=target,
+        workload=workload,
+        own_per_s=best["own"][0],
+        own_per_cpu_s=best["own"][1],
+        peer_per_s=best["peer"][0],
+        peer_per_cpu_s=best["peer"][1],
+        model_share=model_share,
+        leaves=len(found.samples.programs.leaf_position) / max(1, len(found.supported)),
+    )
+
+
+def _trained_peer(context: Any, asked: Sequence[Any]) -> Any:
+    """Returns TVM's model after an update, since it answers at random before."""
+    peer = meta_schedule.cost_model.XGBModel(num_warmup_samples=0, num_tuning_cores=1)
+    rng = np.random.default_rng(0)
+    results = [
+        meta_schedule.runner.RunnerResult([float(value)], None)
+        for value in rng.uniform(1e-3, 1e-2, len(asked))
+    ]
+    peer.update(context, list(asked), results)
+    return peer
+
+
+def _timed(call: Callable[[], object], candidates: int) -> tuple[float, float]:
+    """Returns candidates a second of the clock and of processor time, of at least half a second."""
+    calls = 0
+    start, cpu_start = time.perf_counter(), time.process_time()
+    while calls == 0 or time.perf_counter() - start < 0.5:
+        call()
+        calls += 1
+    seconds, cpu_s = time.perf_counter() - start, time.process_time() - cpu_start
+    return calls * candidates / seconds, calls * candidates / cpu_s
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the benchmark and writes its results."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", type=Path, required=True, help="run folder")
+    parser.add_argument("--out", type=Path, required=True, help="folder of scoring.md, .csv, .json")
+    parser.add_argument("--candidates", type=int, default=128, help="schedules a workload")
+    parser.add_argument("--rounds", type=int, default=5, help="repetitions of every measurement")
+    options = parser.parse_args(arguments)
+    cores = len(os.sched_getaffinity(0))
+    if cores > 1:
+        print(f"this process may use {cores} cores, expected 1; run: taskset -c 0 ...",
+              file=sys.stderr)  # fmt: skip
+        return 2
+    torch.set_num_threads(1)
+    stub_tensor_intrinsics()
+    try:
+        trained = load_trained(options.model)
+        results = [
+            measure(trained, target, workload, candidates=options.candidates, rounds=options.rounds)
+            for target in get_args(TargetKind)
+            for workload in MEASURED
+        ]
+        command = (
+            "taskset -c 0 python -m lab.experiments.scoring_speed --model RUN --out DIR "
+            f"--candidates {options.candidates} --rounds {options.rounds}"
+        )
+        write_results(results, options.out, trained, command=command, candidates=options.candidates)
+    except CdmppError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    print((options.out / "scoring.md").read_text(encoding="utf-8"))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,136 @@
+"""Networks whose kernels a campaign measures: `python -m lab.experiments.varied_networks DIR`.
+
+Drawn at random, with a seed: convolutional networks, transformers and perceptrons of the generator
+(`cdmpp networks`), image generators of transposed convolutions, and recommenders with embedding
+tables. None is a network by which searches or replays are judged.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+import warnings
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from cdmpp.files.atomic import make_folder, write_atomic
+from cdmpp.networks.architectures.build import build_module, make_inputs
+from cdmpp.networks.architectures.generator import SearchSpace, generate
+
+_SPACE = SearchSpace(
+    transformer_share=0.15, mlp_share=0.05, resolutions=(64, 80, 96, 128, 160, 192, 208, 240),
+    stem_widths=(16, 24, 32, 48, 64), stem_kernels=(3, 5, 7), stem_strides=(1, 2, 2),
+    stem_pool_share=0.5, stages=(2, 4), depth=(1, 2), width=(16, 512), kernels=(3, 3, 3, 5, 7),
+    halvings=("first-conv", "last-conv", "max-pool", "average-pool"),
+    activations=("relu", "relu", "relu6", "silu", "gelu"), heads=("linear", "hidden", "conv"),
+    classes=(10, 100, 1000), tokens=(16, 192), sequence_width=(64, 512), sequence_depth=(1, 2),
+    batches_per_architecture=(1, 1),
+)  # fmt: skip
+
+#: As wide as the networks that people run.
+_WIDE_SPACE = dataclasses.replace(
+    _SPACE, resolutions=(112, 128, 160, 192, 208, 240, 256), width=(16, 1280),
+    tokens=(16, 256), sequence_width=(64, 1024), stages=(3, 5), transformer_share=0.2,
+)  # fmt: skip
+
+
+class _Recommender(nn.Module):
+    """Embedding rows and a perceptron's output, joined or multiplied in pairs; a perceptron."""
+
+    def __init__(self, rows: int, tables: int, width: int, hidden: int, features: int) -> None:
+        super().__init__()
+        self.tables = nn.ModuleList(nn.Embedding(rows, width) for _ in range(tables))
+        self.bottom = nn.Sequential(
+            nn.Linear(features, hidden), nn.ReLU(), nn.Linear(hidden, width), nn.ReLU()
+        )
+        self.is_paired = tables % 2 == 0
+        joined = (tables + 1) ** 2 if self.is_paired else (tables + 1) * width
+        self.top = nn.Sequential(
+            nn.Linear(joined, hidden), nn.ReLU(), nn.Linear(hidden, 1), nn.Sigmoid()
+        )
+
+    def forward(self, dense: Tensor, indices: Tensor) -> Tensor:
+        """Returns [batch, 1]."""
+        found = [table(indices[:, place]) for place, table in enumerate(self.tables)]
+        vectors = torch.stack([self.bottom(dense), *found], 1)
+        if self.is_paired:
+            vectors = torch.matmul(vectors, vectors.transpose(1, 2))
+        result: Tensor = self.top(vectors.flatten(1))
+        return result
+
+
+def networks(
+    count: int, seed: int, batches: tuple[int, ...], most_flops: float, is_wide: bool
+) -> Iterator[tuple[str, nn.Module, tuple[Tensor, ...]]]:
+    """Yields name, network and inputs."""
+    space = _WIDE_SPACE if is_wide else _SPACE
+    space = dataclasses.replace(space, batches=batches, most_flops=most_flops)
+    for number, drawn in enumerate(generate(space, count, seed=seed)):
+        inputs = make_inputs(drawn.spec, drawn.batches[0])
+        yield f"generated-{number:03d}", build_module(drawn.spec), inputs
+    rng = np.random.default_rng(seed)
+    for number in range(count // 5):
+        yield f"recommender-{number:03d}", *_recommender(rng)
+    for number in range(count // 10):
+        yield f"image-generator-{number:03d}", *_image_generator(rng, batches, is_wide)
+
+
+def main() -> int:
+    """Writes the exported networks; returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--count", type=int, default=60, help="of generated ones")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--batches", type=int, nargs="+", default=[1, 2, 4], help="drawn from")
+    parser.add_argument("--most-flops", type=float, default=2e9, help="of a generated one")
+    parser.add_argument("--wide", action="store_true", help="more channels, larger images")
+    args = parser.parse_args()
+    make_folder(args.out, what="networks")
+    torch.manual_seed(args.seed)
+    for name, network, inputs in networks(
+        args.count, args.seed, tuple(args.batches), args.most_flops, args.wide
+    ):
+        with warnings.catch_warnings(), torch.no_grad():
+            warnings.simplefilter("ignore")
+            program = torch.export.export(network.eval(), inputs)
+            write_atomic(args.out / f"{name}.pt2", partial(_save, program))
+    return 0
+
+
+def _recommender(rng: np.random.Generator) -> tuple[nn.Module, tuple[Tensor, ...]]:
+    batch, tables = int(rng.choice([1, 16, 64, 200, 400, 1000])), int(rng.integers(3, 13))
+    width, hidden = int(rng.choice([16, 32, 48, 96])), int(rng.choice([48, 96, 200, 400, 640]))
+    features = int(rng.integers(4, 33))
+    module = _Recommender(int(rng.choice([500, 5000, 30000])), tables, width, hidden, features)
+    return module, (torch.zeros(batch, features), torch.zeros(batch, tables, dtype=torch.int64))
+
+
+def _image_generator(
+    rng: np.random.Generator, batches: tuple[int, ...], is_wide: bool
+) -> tuple[nn.Module, tuple[Tensor, ...]]:
+    widths = [192, 320, 640] if is_wide else [96, 160, 320]
+    ci, co = int(rng.choice([48, 80, 128])), int(rng.choice(widths))
+    layers: list[nn.Module] = [nn.ConvTranspose2d(ci, co, 4, 1, 0), nn.ReLU()]
+    batch = int(rng.choice(batches))
+    for _ in range(int(rng.integers(2, 4))):
+        layers += [
+            nn.ConvTranspose2d(co, co // 2, 4, 2, 1, bias=False), nn.BatchNorm2d(co // 2), nn.ReLU()
+        ]  # fmt: skip
+        co //= 2
+    layers += [nn.Conv2d(co, 3, 5, 1, 2), nn.Tanh()]
+    return nn.Sequential(*layers), (torch.zeros(batch, ci, 1, 1),)
+
+
+def _save(program: torch.export.ExportedProgram, path: Path) -> None:
+    with path.open("wb") as stream:
+        torch.export.save(program, stream)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,97 @@
+"""cell.json: what is kept of a cell, and when it may be used again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from cdmpp.errors import DataError
+from cdmpp.files.atomic import make_folder, read_json, write_json
+from cdmpp.files.json_text import parse_json
+from lab.suites.plan import DatasetFacts, SuiteCell, facts_from_json, facts_to_json
+
+Status = Literal["ok", "not-applicable", "failed"]
+
+_FACTS = "datasets.json"
+
+
+@dataclass(frozen=True)
+class CellResult:
+    """A cell and what came of it.
+
+    Attributes:
+        cell: the cell.
+        status: `ok`, `not-applicable` (the kind of model cannot use the data) or `failed`.
+        reason: one sentence; empty when `ok`.
+        value: what cell.json holds.
+    """
+
+    cell: SuiteCell
+    status: Status
+    reason: str
+    value: dict[str, Any]
+
+
+def write_cell(
+    runs_dir: Path, cell: SuiteCell, *, status: Status, reason: str, value: Mapping[str, Any]
+) -> None:
+    """Writes cell.json, last of all files of the cell.
+
+    Raises:
+        DataError: it cannot be written.
+    """
+    entry = {"id": cell.id, "status": status, "reason": reason, "key": cell.key, **value}
+    write_json(cell_dir(runs_dir, cell) / "cell.json", entry)
+
+
+def read_cell(runs_dir: Path, cell: SuiteCell) -> CellResult | None:
+    """Returns what is kept of a cell; None when there is nothing, or of other options or data."""
+    try:
+        value = parse_json((runs_dir / cell.id / "cell.json").read_text("utf-8"))
+    except (OSError, ValueError):
+        return None
+    # Through JSON: tuples in the key became lists in the file.
+    if not isinstance(value, dict) or value.get("key") != json.loads(json.dumps(cell.key)):
+        return None
+    return CellResult(cell, value["status"], value["reason"], value)
+
+
+def read_cells(runs_dir: Path, cells: Iterable[SuiteCell]) -> dict[str, CellResult]:
+    """Returns what is kept of the cells, by id."""
+    found = ((cell.id, read_cell(runs_dir, cell)) for cell in cells)
+    return {name: result for name, result in found if result is not None}
+
+
+def cell_dir(runs_dir: Path, cell: SuiteCell) -> Path:
+    """Returns the cell's folder; made when missing."""
+    return make_folder(runs_dir / cell.id, what="cell of the suite")
+
+
+def write_facts(runs_dir: Path, facts: Mapping[str, DatasetFacts]) -> None:
+    """Remembers the data sets of a suite, so that tables can be written without them.
+
+    Data sets that an earlier run knew stay.
+    """
+    make_folder(runs_dir, what="cells of the suite")
+    try:
+        known = read_facts(runs_dir)
+    except DataError:
+        known = {}
+    write_json(runs_dir / _FACTS, facts_to_json({**known, **facts}))
+
+
+def read_facts(runs_dir: Path) -> dict[str, DatasetFacts]:
+    """Returns the data sets that earlier runs of the suite used.
+
+    Raises:
+        DataError: there was none.
+    """
+    hint = "run the suite once without --report-only"
+    path = runs_dir / _FACTS
+    try:
+        return facts_from_json(read_json(path, what="list of data sets", hint=hint))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise DataError(f"{path} is damaged ({error!r}); {hint}") from error

@@ -1,0 +1,266 @@
+"""A suite's results in the shape that tables, plots and the verdict read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from cdmpp.metrics import mean_metrics
+from cdmpp.report.tables import COLUMNS, Column
+from lab.suites.cell_store import CellResult
+from lab.suites.leaderboard.other_tasks import Errors
+from lab.suites.options import SuiteFamily, SuiteOptions
+from lab.suites.plan import (
+    PRETRAIN,
+    REFERENCES,
+    DatasetFacts,
+    SuiteCell,
+    budgets_of,
+    headline_budget,
+)
+
+#: Metrics of one line: seed -> metrics object.
+Seeds: TypeAlias = dict[int, dict[str, Any]]
+
+_EXTRA = {
+    "spearman_by_task": Column("pairwise_accuracy", "pairs", "ratio", "high"),
+    "top5_score": Column("top1_regret", "regret", "percent", "low"),
+}
+#: Columns of the leaderboards: those of every table, the seeds, pairs in order and the regret.
+LEADERBOARD_COLUMNS: tuple[Column, ...] = (
+    Column("seeds", "seeds", "count", None),
+    *(
+        column
+        for known in COLUMNS
+        for column in (known, *([_EXTRA[known.key]] if known.key in _EXTRA else []))
+    ),
+    Column("interval_coverage", "in 90 % interval", "percent", None),
+)
+
+
+@dataclass(frozen=True)
+class Board:
+    """A planned suite with what is finished of it.
+
+    Attributes:
+        suite: its options.
+        facts: data sets that it was planned on.
+        cells: the planned cells.
+        results: of those that are finished, by id.
+        command: the command line.
+    """
+
+    suite: SuiteOptions
+    facts: Mapping[str, DatasetFacts]
+    cells: Sequence[SuiteCell]
+    results: Mapping[str, CellResult]
+    command: str
+
+    @property
+    def missing(self) -> list[SuiteCell]:
+        """Cells without a result."""
+        return [cell for cell in self.cells if cell.id not in self.results]
+
+    def problems(self) -> list[CellResult]:
+        """Returns the cells that failed or do not apply."""
+        return [result for result in self.results.values() if result.status != "ok"]
+
+    def finished(self) -> Iterator[CellResult]:
+        """Yields the results with metrics, in the order of the plan."""
+        for cell in self.cells:
+            result = self.results.get(cell.id)
+            if result is not None and result.status == "ok" and cell.line != PRETRAIN:
+                yield result
+
+    def lines(self) -> list[str]:
+        """Returns the names of the lines in the order of the tables: the subject first, references
+        last.
+        """
+        names = dict.fromkeys(c.line for c in self.cells if c.line != PRETRAIN)
+        suite = self.suite
+        first = suite.subject if suite.protocol == "cross-model" else ""
+        order = suite.methods if suite.protocol == "cross-device" else tuple(names)
+        middle = [name for name in order if name in names and name not in REFERENCES]
+        return sorted(middle, key=lambda name: name != first) + [
+            name for name in REFERENCES if name in names
+        ]
+
+
+@dataclass(frozen=True)
+class ModelScores:
+    """Results of one data set and split of a cross-model suite.
+
+    Attributes:
+        dataset: its name.
+        split: `task`, `network` or `test-tasks`.
+        results: line -> seed -> what cell.json holds.
+    """
+
+    dataset: str
+    split: str
+    results: dict[str, dict[int, dict[str, Any]]]
+
+    def device(self, label: str) -> dict[str, Seeds]:
+        """Returns line -> seed -> metrics of a device, of `all` (pooled) or `mean` (over
+        devices).
+        """
+        found: dict[str, Seeds] = {}
+        for line, seeds in self.results.items():
+            for seed, value in seeds.items():
+                metrics = value["metrics"]
+                chosen = (
+                    metrics[label] if label in ("all", "mean") else metrics["by_device"].get(label)
+                )
+                if chosen is not None and chosen["n"]:
+                    found.setdefault(line, {})[seed] = chosen
+        return found
+
+    def errors(self, line: str) -> dict[int, Errors]:
+        """Returns seed -> errors by unit on the devices that enter the mean over devices."""
+        return {
+            seed: {name: value["errors"][name] for name in value["metrics"]["mean_devices"]}
+            for seed, value in self.results[line].items()
+        }
+
+    def group(self, name: str) -> dict[str, Seeds]:
+        """Returns line -> seed -> metrics of an `operator:` or `latency:` group."""
+        return {
+            line: found
+            for line, seeds in self.results.items()
+            if (
+                found := {
+                    seed: value["metrics"]["by_group"][name]
+                    for seed, value in seeds.items()
+                    if name in value["metrics"]["by_group"]
+                }
+            )
+        }
+
+    def devices(self) -> list[str]:
+        """Returns the labels that occur."""
+        every = (
+            v["metrics"]["by_device"] for seeds in self.results.values() for v in seeds.values()
+        )
+        return sorted({label for found in every for label in found})
+
+    def groups(self, prefix: str) -> list[str]:
+        """Returns the names of groups that begin with `prefix`, latencies in ascending order."""
+        every = (
+            v["metrics"]["by_group"] for seeds in self.results.values() for v in seeds.values()
+        )
+        names = {name for found in every for name in found if name.startswith(prefix)}
+        if prefix == "latency:":
+            return sorted(names, key=lambda name: float(name.removeprefix(prefix).rstrip("s")))
+        return sorted(names)
+
+
+def model_scores(board: Board) -> list[ModelScores]:
+    """Returns the results by data set and split, in the order of the suite."""
+    found: dict[tuple[str, str], dict[str, dict[int, dict[str, Any]]]] = {}
+    order = board.lines()
+    for result in board.finished():
+        cell = result.cell
+        lines = found.setdefault((cell.dataset, cell.split), {})
+        lines.setdefault(cell.line, {})[cell.seed] = result.value
+    wanted = [(d.name, split) for d in board.suite.datasets for split in d.splits]
+    return [
+        ModelScores(*place, {line: found[place][line] for line in order if line in found[place]})
+        for place in wanted
+        if place in found
+    ]
+
+
+@dataclass(frozen=True)
+class FamilyScores:
+    """Results of one family of a cross-device suite.
+
+    Attributes:
+        dataset: its name.
+        family: the devices.
+        results: line -> budget -> target -> seed -> what cell.json holds.
+        budgets: target -> its possible budgets above 0.
+        headline: target -> the budget of the headline; 0 = none is possible.
+    """
+
+    dataset: str
+    family: SuiteFamily
+    results: dict[str, dict[int, dict[str, dict[int, dict[str, Any]]]]]
+    budgets: dict[str, list[int]]
+    headline: dict[str, int]
+
+    def of_target(self, line: str, target: str, budget: int) -> Seeds:
+        """Returns seed -> metrics of a line; those without a budget are the same at every one."""
+        values = self._values(line, target, budget)
+        return {seed: value["metrics"]["all"] for seed, value in values.items()}
+
+    def errors_at_headline(self, line: str, targets: Sequence[str]) -> dict[int, Errors]:
+        """Returns seed -> errors by unit on the targets, as family/target, of seeds that every
+        target has.
+        """
+        parts = {t: self._values(line, t, self.headline[t]) for t in targets}
+        common = set.intersection(*(set(part) for part in parts.values())) if parts else set()
+        return {
+            seed: {f"{self.family.name}/{t}": part[seed]["errors"][t] for t, part in parts.items()}
+            for seed in sorted(common)
+        }
+
+    def _values(self, line: str, target: str, budget: int) -> dict[int, dict[str, Any]]:
+        by_budget = self.results.get(line, {})
+        at = budget if budget in by_budget and target in by_budget[budget] else 0
+        return by_budget.get(at, {}).get(target, {})
+
+    def mean_over_targets(self, line: str, budget: int | None, targets: Sequence[str]) -> Seeds:
+        """Returns seed -> the mean over targets, of seeds that every target has.
+
+        Args:
+            budget: None = the headline budget of each target.
+        """
+        parts = [
+            self.of_target(line, target, self.headline[target] if budget is None else budget)
+            for target in targets
+        ]
+        common = set.intersection(*(set(part) for part in parts)) if parts else set()
+        return {seed: mean_metrics([part[seed] for part in parts]) for seed in sorted(common)}
+
+    def finished_targets(self, line: str) -> list[str]:
+        """Returns the targets where a line has a result at the headline budget."""
+        return [t for t in self.targets_with(None) if self.of_target(line, t, self.headline[t])]
+
+    def targets_with(self, budget: int | None) -> list[str]:
+        """Returns the targets where a budget (None = any for the headline) is possible."""
+        if budget is None:
+            return [target for target in self.family.targets if self.headline.get(target)]
+        return [t for t in self.family.targets if budget == 0 or budget in self.budgets.get(t, [])]
+
+
+def family_scores(board: Board) -> list[FamilyScores]:
+    """Returns the results by data set and family, in the order of the suite."""
+    found = []
+    order = board.lines()
+    for dataset in board.suite.datasets:
+        if dataset.name not in board.facts:
+            continue
+        facts = board.facts[dataset.name]
+        for family in dataset.families:
+            results: dict[str, dict[int, dict[str, dict[int, dict[str, Any]]]]] = {
+                line: {} for line in order
+            }
+            for result in board.finished():
+                cell = result.cell
+                if cell.dataset != dataset.name or cell.target not in family.targets:
+                    continue
+                if cell.family not in ("", family.name):
+                    continue
+                by_target = results[cell.line].setdefault(cell.budget, {})
+                by_target.setdefault(cell.target, {})[cell.seed] = result.value
+            scores = FamilyScores(
+                dataset.name,
+                family,
+                {line: values for line, values in results.items() if values},
+                {t: budgets_of(board.suite, facts, t) for t in family.targets},
+                {t: headline_budget(board.suite, facts, t) for t in family.targets},
+            )
+            if scores.results:
+                found.append(scores)
+    return found

@@ -1,0 +1,214 @@
+"""Runs one cell of a suite: from samples to metrics."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cdmpp.calibration.intervals import (
+    INTERVAL_METRICS,
+    LatencyCalibration,
+    add_interval_metrics,
+    calibrate,
+)
+from cdmpp.datasets.judge import (
+    errors_by_unit,
+    judge_everywhere,
+    judge_networks,
+    mean_devices,
+    oracle_task_median,
+    ranks_only,
+)
+from cdmpp.datasets.samples import Samples
+from cdmpp.datasets.selection import cap_programs, of_devices
+from cdmpp.datasets.splits import SplitKind, split
+from cdmpp.errors import DataError
+from cdmpp.metrics import mean_metrics
+from cdmpp.models.base import CostModel
+from cdmpp.training.run import new_model
+from cdmpp.training.run_folder import part_sizes, write_predictions
+from lab.suites.noise_floor import NOISE_FLOOR, noise_metrics
+from lab.suites.plan import ORACLE_LINE, RANDOM_LINE, SuiteCell
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass
+class Stopwatch:
+    """CPU seconds of this process and seconds on the wall, summed over what was timed."""
+
+    cpu_s: float = 0.0
+    wall_s: float = 0.0
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Times the block."""
+        cpu, wall = time.process_time(), time.perf_counter()
+        try:
+            yield
+        finally:
+            self.cpu_s += time.process_time() - cpu
+            self.wall_s += time.perf_counter() - wall
+
+
+def _run_model_cell(cell: SuiteCell, samples: Samples, cell_dir: Path) -> dict[str, Any]:
+    labels = cell.key["devices"]
+    chosen = of_devices(samples, labels) if labels else samples
+    chosen = cap_programs(chosen, cell.key["programs_per_device"], seed=cell.seed)
+    parts = split(
+        chosen,
+        cast("SplitKind", cell.split),
+        seed=cell.seed,
+        fractions=tuple(cell.key["fractions"]),
+        test_networks=cell.key["test_networks"] or None,
+    )
+    train, validation, test = (
+        chosen.take(index) for index in (parts.train, parts.validation, parts.test)
+    )
+    facts = {
+        "split": parts.description,
+        "parts": part_sizes(train=train, validation=validation, test=test),
+    }
+    few = int(cell.key["few_workloads"])
+    if not cell.kind:
+        return {**facts, **reference_metrics(cell, test, few)}
+    model = new_model(cell.kind, cell.options)
+    watch = Stopwatch()
+    with watch.running():
+        model.fit(train, validation, seed=cell.seed)
+    calibration = calibrate(validation, model.predict(validation))
+    found = judge_model(
+        cell, model, test, cell_dir, watch, calibration, networks=parts.test_networks
+    )
+    return {**facts, **found}
+
+
+def fit_and_judge(
+    cell: SuiteCell,
+    model: CostModel,
+    train: Samples,
+    validation: Samples,
+    test: Samples,
+    cell_dir: Path,
+) -> dict[str, Any]:
+    """Returns the entries of cell.json on a model that is trained here."""
+    watch = Stopwatch()
+    with watch.running():
+        model.fit(train, validation, seed=cell.seed)
+    return judge_model(cell, model, test, cell_dir, watch)
+
+
+def judge_model(
+    cell: SuiteCell,
+    model: CostModel,
+    test: Samples,
+    cell_dir: Path,
+    watch: Stopwatch,
+    calibration: LatencyCalibration | None = None,
+    *,
+    networks: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Returns the entries of cell.json on a trained model; writes predictions.parquet.
+
+    Args:
+        networks: as of `judge_predictions`.
+    """
+    prediction = Stopwatch()
+    with prediction.running():
+        predicted_s = model.predict(test)
+    found = judge_predictions(
+        cell, test, predicted_s, cell_dir, watch, prediction, networks=networks
+    )
+    if calibration is not None:
+        add_intervals(found["metrics"], test, predicted_s, calibration)
+    if (prior := model.prior_facts()) is not None:
+        found["prior"] = prior
+    return found
+
+
+def add_intervals(
+    metrics: dict[str, Any], test: Samples, predicted_s: FloatArray, calibration: LatencyCalibration
+) -> None:
+    """Adds coverage and width of the calibrated intervals to what `judge_everywhere` returned.
+
+    Programs flagged as strange have no wider ones here.
+    """
+    half_width = calibration.half_width(test)
+    values = {**metrics["all"], "by_device": metrics["by_device"]}
+    add_interval_metrics(
+        values, test, predicted_s * np.exp(-half_width), predicted_s * np.exp(half_width)
+    )
+    metrics["by_device"] = values.pop("by_device")
+    metrics["all"] = values
+    mean = mean_metrics([metrics["by_device"][label] for label in metrics["mean_devices"]])
+    metrics["mean"].update({name: mean[name] for name in INTERVAL_METRICS})
+
+
+def judge_predictions(
+    cell: SuiteCell,
+    test: Samples,
+    predicted_s: FloatArray,
+    cell_dir: Path,
+    training: Stopwatch,
+    prediction: Stopwatch,
+    *,
+    networks: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Returns the entries of cell.json on predictions; writes predictions.parquet.
+
+    Args:
+        networks: held out for the test part; errors are summed up by network then, else by task.
+
+    Raises:
+        DataError: a prediction is not a positive finite number of seconds.
+    """
+    check_predictions(cell, predicted_s)
+    write_predictions(cell_dir / "predictions.parquet", [("test", test, predicted_s)])
+    return {
+        "training_cpu_s": training.cpu_s,
+        "training_wall_s": training.wall_s,
+        "predictions_per_cpu_s": len(test) / max(prediction.cpu_s, 1e-9),
+        "metrics": _metrics(cell, test, predicted_s, int(cell.key["few_workloads"])),
+        "errors": errors_by_unit(test, predicted_s, networks),
+    }
+
+
+def reference_metrics(cell: SuiteCell, test: Samples, few_workloads: int) -> dict[str, Any]:
+    """Returns the metrics of a line out of competition."""
+    if cell.line == NOISE_FLOOR:
+        return {"metrics": noise_metrics(test, mean_devices(test, few_workloads))}
+    if cell.line == RANDOM_LINE:
+        scores = np.random.default_rng(cell.seed).uniform(0.5, 1.0, len(test))
+        return {"metrics": ranks_only(_metrics(cell, test, scores, few_workloads))}
+    assert cell.line == ORACLE_LINE
+    return {"metrics": _metrics(cell, test, oracle_task_median(test), few_workloads)}
+
+
+def _metrics(
+    cell: SuiteCell, test: Samples, predicted_s: FloatArray, few_workloads: int
+) -> dict[str, Any]:
+    metrics = judge_everywhere(test, predicted_s, few_workloads=few_workloads)
+    if cell.split == "test-tasks":
+        metrics["test_networks"] = judge_networks(test, predicted_s, cell.key["test_networks"])
+    return metrics
+
+
+def check_predictions(cell: SuiteCell, predicted_s: FloatArray) -> None:
+    """Refuses predictions that no metric is defined on.
+
+    Raises:
+        DataError: a prediction is not a positive finite number.
+    """
+    bad = int(np.sum(~(np.isfinite(predicted_s) & (predicted_s > 0))))
+    if bad:
+        raise DataError(
+            f"{cell.line}: {bad} of {len(predicted_s)} predictions are not positive finite "
+            "seconds; the training diverged, try another learning rate with --set"
+        )
