@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 
 from cdmpp.errors import UsageError
@@ -45,7 +45,7 @@ class BarrierStat:
         self.slowest: Counter[int] = Counter()
         self._clock = clock
         self._lock = threading.Lock()
-        self._waiting: list[dict[int, int]] = []
+        self._waiting: list[deque[int]] = [deque() for _ in range(rank_count)]
 
     @property
     def round_count(self) -> int:
@@ -67,15 +67,9 @@ class BarrierStat:
             )
         now = self._clock() if at_ns is None else at_ns
         with self._lock:
-            for waiting in self._waiting:
-                if rank not in waiting:
-                    waiting[rank] = now
-                    break
-            else:
-                self._waiting.append({rank: now})
-            while self._waiting and len(self._waiting[0]) == self.rank_count:
-                done = self._waiting.pop(0)
-                self._count([done[each] for each in range(self.rank_count)])
+            self._waiting[rank].append(now)
+            if all(self._waiting):
+                self._count([arrivals.popleft() for arrivals in self._waiting])
 
     def add_round(self, arrivals_ns: Sequence[int]) -> None:
         """Adds a complete round.

@@ -40,29 +40,18 @@ class ProfilerSession:
         if self._api is None:
             yield
             return
-        with ExitStack() as stack:
-            self._enter()
-            stack.callback(self._leave)
-            stack.enter_context(self._api.range(name))
-            yield
-
-    def _enter(self) -> None:
-        assert self._api is not None
         with self._lock:
-            self._depth += 1
-            if self._depth == 1:
-                try:
-                    self._api.start()
-                except BaseException:
-                    self._depth = 0
-                    raise
-
-    def _leave(self) -> None:
-        assert self._api is not None
-        with self._lock:
-            self._depth -= 1
             if self._depth == 0:
-                self._api.stop()
+                self._api.start()
+            self._depth += 1
+        try:
+            with self._api.range(name):
+                yield
+        finally:
+            with self._lock:
+                self._depth -= 1
+                if self._depth == 0:
+                    self._api.stop()
 
 
 class TorchProfiler:
@@ -95,8 +84,7 @@ class TorchProfiler:
 
 def default_session() -> ProfilerSession:
     """Returns the session of this process: torch's profiler once torch is loaded, else none."""
-    torch = sys.modules.get("torch")
-    return _session(torch is not None)
+    return _session("torch" in sys.modules)
 
 
 @lru_cache(maxsize=2)

@@ -17,16 +17,16 @@ import functools
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, ParamSpec, Protocol, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, ParamSpec, TypeVar
 
 from cdmpp.errors import UsageError
 from cdmpp.text import csv_text
 from cdmpp.timing.barrier import BarrierStat
 from cdmpp.timing.profiler_range import ProfilerApi, ProfilerSession, default_session
-from cdmpp.timing.stat import Stat, merged, span_text
-from cdmpp.timing.tree import TimerNode, node_json, tree_lines
+from cdmpp.timing.stat import Stat
 
 __all__ = [
     "BarrierStat",
@@ -45,31 +45,73 @@ __all__ = [
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
+_K = TypeVar("_K")
+#: System's id of a thread, and the names of the timers on a call path, outermost first.
+_Place = tuple[int, tuple[str, ...]]
 
 GLOBAL_NAME = "GlobalStatInfo"
 #: Names whose timers are kept while timers are off; more make the memory of them start anew.
 _MOST_IDLE = 4096
-#: Buffers of finished threads are folded into one when there are more buffers than this.
-_MOST_BUFFERS = 64
+#: Stats of finished threads are folded into those of one thread when there are more than this.
+_MOST_THREADS = 64
 _FINISHED_THREADS = 0
-_S_PER_NS = 1e-9
 
 _log = logging.getLogger(__name__)
 
 
-class _Buffer:
-    """The timers of one thread."""
+@dataclass
+class TimerNode:
+    """A timer below the timers that were running when it started.
+
+    Attributes:
+        stat: durations on this call path.
+        children: name -> node.
+    """
+
+    stat: Stat
+    children: dict[str, TimerNode] = field(default_factory=dict)
+
+    def by_time(self) -> list[TimerNode]:
+        """Returns the children, most time first."""
+        return sorted(self.children.values(), key=lambda node: -node.stat.total_ns)
+
+    def lines(self, own_ns: int, depth: int = 0) -> list[str]:
+        """Returns a line a timer below the node, and what none of them has of its own time."""
+        found = []
+        for node in self.by_time():
+            stat = node.stat
+            share = f"{100 * stat.total_ns / own_ns:.1f} %" if own_ns else "-"
+            found.append(
+                f"{'  ' * depth + stat.name:<44}{stat.total_ns / 1e6:>12.3f}{share:>11}"
+                f"{stat.mean_ns / 1e6:>12.4g}{stat.count:>9}"
+            )
+            found += node.lines(stat.total_ns, depth + 1)
+        rest_ns = self.stat.total_ns - sum(node.stat.total_ns for node in self.children.values())
+        if self.children and rest_ns > 0:
+            name = "  " * depth + "(rest)"
+            found.append(f"{name:<44}{rest_ns / 1e6:>12.3f}{100 * rest_ns / own_ns:>9.1f} %")
+        return found
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns a node and all below it as JSON values, most time first."""
+        return {**self.stat.as_json(), "children": [node.as_json() for node in self.by_time()]}
+
+
+class _Thread(threading.local):
+    """What runs in this thread, outermost timer first."""
 
     def __init__(self) -> None:
-        self.thread = threading.current_thread()
-        self.thread_id = threading.get_native_id()
-        self.lock = threading.Lock()
-        self.root = TimerNode(Stat(""))
-        self.current = self.root
+        self.id = threading.get_native_id()
+        self.running: list[Timing] = []
+
+    def place(self, name: str) -> _Place:
+        """Returns the place of a timer that starts here."""
+        above = self.running[-1].place[1] if self.running else ()
+        return self.id, (*above, name)
 
 
 class StatSet:
-    """The stats of a program by name; every thread adds to its own, reading merges them."""
+    """The stats of a program by name, call path and thread; reading merges them."""
 
     def __init__(
         self, name: str = GLOBAL_NAME, *, clock: Callable[[], int] = time.perf_counter_ns
@@ -79,46 +121,45 @@ class StatSet:
         """
         self.name = name
         self.clock = clock
+        self.here = _Thread()
         self._lock = threading.Lock()
-        self._buffers: list[_Buffer] = []
+        self._stats: dict[_Place, Stat] = {}
+        self._thread_ids: set[int] = set()
         self._barriers: dict[str, BarrierStat] = {}
-        self._local = threading.local()
 
     def add(self, name: str, duration_ns: int) -> None:
         """Adds a sample below the timers that run in this thread."""
-        buffer = self._own()
-        with buffer.lock:
-            buffer.current.child(name).stat.add(duration_ns)
+        self.add_at(self.here.place(name), duration_ns)
+
+    def add_at(self, place: _Place, duration_ns: int) -> None:
+        """Adds a sample to a thread and call path."""
+        with self._lock:
+            if place[0] not in self._thread_ids:
+                self._add_thread(place[0])
+            if place not in self._stats:
+                self._stats[place] = Stat(place[1][-1])
+            self._stats[place].add(duration_ns)
 
     def get(self, name: str) -> Stat:
         """Returns what all threads have under a name, on every call path; it may be empty."""
-        return merged(name, (stat for stat in self._all() if stat.name == name))
+        return dict(self._by(lambda place: place[1][-1])).get(name) or Stat(name)
 
     def stats(self) -> list[Stat]:
         """Returns one stat a name, most time first."""
-        found: dict[str, Stat] = {}
-        for stat in self._all():
-            found.setdefault(stat.name, Stat(stat.name)).merge(stat)
-        return sorted(found.values(), key=lambda stat: -stat.total_ns)
+        return [stat for _, stat in self._by(lambda place: place[1][-1])]
 
     def stats_by_thread(self) -> list[tuple[int, Stat]]:
         """Returns (system's id of the thread, stat), most time first; id 0 = finished threads."""
-        found: dict[tuple[int, str], Stat] = {}
-        for buffer in self._all_buffers():
-            with buffer.lock:
-                for node in buffer.root.walk():
-                    if node.stat.count:
-                        key = (buffer.thread_id, node.stat.name)
-                        found.setdefault(key, Stat(node.stat.name)).merge(node.stat)
-        rows = [(key[0], stat) for key, stat in found.items()]
-        return sorted(rows, key=lambda row: -row[1].total_ns)
+        return [(key[0], stat) for key, stat in self._by(lambda place: (place[0], place[1][-1]))]
 
     def tree(self) -> TimerNode:
         """Returns the timers of all threads as one tree by call path; the root has no samples."""
         root = TimerNode(Stat(""))
-        for buffer in self._all_buffers():
-            with buffer.lock:
-                root.merge(buffer.root)
+        for path, stat in self._by(lambda place: place[1]):
+            node = root
+            for name in path:
+                node = node.children.setdefault(name, TimerNode(Stat(name)))
+            node.stat.merge(stat)
         return root
 
     def barrier(self, name: str, rank_count: int) -> BarrierStat:
@@ -130,28 +171,19 @@ class StatSet:
 
     def reset(self, name: str | None = None) -> None:
         """Forgets the samples of a name; None = all samples and barriers."""
-        for buffer in self._all_buffers():
-            with buffer.lock:
-                for node in buffer.root.walk():
-                    if name is None or node.stat.name == name:
-                        node.stat.reset()
-        if name is None:
-            with self._lock:
+        with self._lock:
+            for place in list(self._stats):
+                if name in (None, place[1][-1]):
+                    del self._stats[place]
+            if name is None:
                 self._barriers.clear()
 
     def delete(self, name: str) -> None:
-        """Removes a name and what is below it; a timer that runs loses its samples only."""
-        for buffer in self._all_buffers():
-            with buffer.lock:
-                for node in buffer.root.walk():
-                    found = node.children.get(name)
-                    if found is None:
-                        continue
-                    if any(below.running for below in found.walk()):
-                        found.stat.reset()
-                    else:
-                        del node.children[name]
+        """Forgets a name, as a timer and as a barrier, and what is below it."""
         with self._lock:
+            for place in list(self._stats):
+                if name in place[1]:
+                    del self._stats[place]
             self._barriers.pop(name, None)
 
     def text(self, *, by_thread: bool = False) -> str:
@@ -169,10 +201,8 @@ class StatSet:
         """Returns the tree, most time first, with each timer's share of the one above it."""
         root = self.tree()
         lines = [f"{'timer':<44}{'total (ms)':>12}{'of parent':>11}{'avg (ms)':>12}{'count':>9}"]
-        whole = sum(node.stat.total_ns for node in root.children.values())
-        tree_lines(root, whole, 0, lines)
-        if len(lines) == 1:
-            lines.append("(no timer ran)")
+        whole_ns = sum(node.stat.total_ns for node in root.children.values())
+        lines += root.lines(whole_ns) or ["(no timer ran)"]
         return "\n".join(lines)
 
     def csv(self) -> str:
@@ -187,71 +217,39 @@ class StatSet:
         return {
             "name": self.name,
             "stats": [stat.as_json() for stat in self.stats()],
-            "tree": node_json(self.tree())["children"],
+            "tree": self.tree().as_json()["children"],
             "barriers": barriers,
         }
 
-    def _own(self) -> _Buffer:
-        """Returns this thread's buffer."""
-        try:
-            buffer: _Buffer = self._local.buffer
-        except AttributeError:
-            buffer = self._local.buffer = _Buffer()
-            with self._lock:
-                if len(self._buffers) >= _MOST_BUFFERS:
-                    self._buffers = _fold_finished(self._buffers)
-                self._buffers.append(buffer)
-        return buffer
-
-    def _all_buffers(self) -> list[_Buffer]:
+    def _by(self, key_of: Callable[[_Place], _K]) -> list[tuple[_K, Stat]]:
+        """Returns (key, the stats of all places of it merged), most time first."""
         with self._lock:
-            return list(self._buffers)
+            found = _merged(self._stats, key_of)
+        return sorted(found.items(), key=lambda item: -item[1].total_ns)
 
-    def _all(self) -> Iterator[Stat]:
-        for buffer in self._all_buffers():
-            with buffer.lock:
-                copies = [merged(node.stat.name, [node.stat]) for node in buffer.root.walk()]
-            yield from (stat for stat in copies if stat.count)
+    def _add_thread(self, thread_id: int) -> None:
+        if len(self._thread_ids) >= _MOST_THREADS:
+            self._thread_ids &= {thread.native_id for thread in threading.enumerate()}
+            alive = self._thread_ids
+            self._stats = _merged(
+                self._stats, lambda at: at if at[0] in alive else (_FINISHED_THREADS, at[1])
+            )
+        self._thread_ids.add(thread_id)
 
 
-class Timing(Protocol):
-    """What `timer` returns, whether timers are on or off.
+class Timing:
+    """One use of a timer: a context manager, a decorator, or a pair of start and stop.
 
     Attributes:
         elapsed_s: seconds of the last use; None while it runs, and when timers are off.
     """
 
-    elapsed_s: float | None
+    __slots__ = ("_arguments", "_running", "_start_ns", "elapsed_s", "place")
 
-    def start(self, *, at_ns: int | None = None) -> None:
-        """Starts; `at_ns` = an earlier time of the set's clock."""
-
-    def stop(self) -> None:
-        """Stops and counts the sample."""
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, *_: object) -> None: ...
-
-    def __call__(self, function: Callable[_P, _T]) -> Callable[_P, _T]: ...
-
-
-class _Timing:
-    """One use of a timer: a context manager, a decorator, or a pair of start and stop."""
-
-    __slots__ = (
-        "_buffer", "_node", "_start_ns", "elapsed_s", "info", "name", "stats", "threshold_s",
-    )  # fmt: skip
-
-    def __init__(self, name: str, stats: StatSet, threshold_s: float | None, info: str) -> None:
-        self.name = name
-        self.stats = stats
-        self.threshold_s = threshold_s
-        self.info = info
+    def __init__(self, name: str, stats: StatSet | None, threshold_s: float | None, info: str):
+        self._arguments = (name, stats, threshold_s, info)
         self.elapsed_s: float | None = None
         self._start_ns: int | None = None
-        self._buffer: _Buffer | None = None
-        self._node: TimerNode | None = None
 
     def start(self, *, at_ns: int | None = None) -> None:
         """Starts; `at_ns` = an earlier time of the set's clock.
@@ -259,14 +257,13 @@ class _Timing:
         Raises:
             UsageError: it runs already.
         """
+        name, stats = self._arguments[0], self._arguments[1] or global_stats()
         if self._start_ns is not None:
-            raise UsageError(f"timer {self.name!r} is started twice; make one for each use")
-        buffer = self._buffer = self.stats._own()
-        with buffer.lock:
-            self._node = buffer.current.child(self.name)
-            self._node.running += 1
-            buffer.current = self._node
-        self._start_ns = self.stats.clock() if at_ns is None else at_ns
+            raise UsageError(f"timer {name!r} is started twice; make one for each use")
+        self.place = stats.here.place(name)
+        self._running = stats.here.running
+        self._running.append(self)
+        self._start_ns = stats.clock() if at_ns is None else at_ns
 
     def stop(self) -> None:
         """Stops and counts the sample; `elapsed_s` has it.
@@ -274,21 +271,19 @@ class _Timing:
         Raises:
             UsageError: it does not run.
         """
-        stop_ns = self.stats.clock()
-        buffer = self._buffer
-        if self._start_ns is None or self._node is None or buffer is None:
-            raise UsageError(f"timer {self.name!r} is stopped but does not run; start it first")
+        name, stats, threshold_s, info = self._arguments
+        stats = stats or global_stats()
+        stop_ns = stats.clock()
+        if self._start_ns is None:
+            raise UsageError(f"timer {name!r} is stopped but does not run; start it first")
         duration_ns = stop_ns - self._start_ns
-        with buffer.lock:
-            self._node.stat.add(duration_ns)
-            self._node.running -= 1
-            # Timers that were stopped out of order do not stay above later ones.
-            while not buffer.current.running and buffer.current.parent is not None:
-                buffer.current = buffer.current.parent
         self._start_ns = None
-        self.elapsed_s = duration_ns * _S_PER_NS
-        if self.threshold_s is not None and self.elapsed_s >= self.threshold_s:
-            _log.warning("Stat: [%s] %s [Span:%s]", self.name, self.info, span_text(duration_ns))
+        self._running.remove(self)
+        stats.add_at(self.place, duration_ns)
+        self.elapsed_s = duration_ns * 1e-9
+        if threshold_s is not None and self.elapsed_s >= threshold_s:
+            span = f"{duration_ns // 1_000_000}ms{duration_ns // 1000 % 1000}us"
+            _log.warning("Stat: [%s] %s [Span:%s]", name, info, span)
 
     def __enter__(self) -> None:
         self.start()
@@ -297,10 +292,17 @@ class _Timing:
         self.stop()
 
     def __call__(self, function: Callable[_P, _T]) -> Callable[_P, _T]:
-        return _decorate(function, self.name, self.stats, self.threshold_s, self.info)
+        """Returns a function that is timed whenever timers are on."""
+
+        @functools.wraps(function)
+        def timed(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+            with timer(*self._arguments):
+                return function(*args, **kwargs)
+
+        return timed
 
 
-class _IdleTiming:
+class _IdleTiming(Timing):
     """A timer while timers are off.
 
     Entering and leaving call built-in functions that do nothing: NoneType() is None, and formatting
@@ -308,23 +310,16 @@ class _IdleTiming:
     would cost four times as much.
     """
 
-    __slots__ = ("_arguments",)
+    __slots__ = ()
 
-    __enter__ = type(None)
-    __exit__ = "".format
-    elapsed_s: float | None = None
-
-    def __init__(self, *arguments: Any) -> None:
-        self._arguments = arguments
+    __enter__ = type(None)  # type: ignore[assignment]
+    __exit__ = "".format  # type: ignore[assignment]
 
     def start(self, *, at_ns: int | None = None) -> None:
         """Does nothing."""
 
     def stop(self) -> None:
         """Does nothing."""
-
-    def __call__(self, function: Callable[_P, _T]) -> Callable[_P, _T]:
-        return _decorate(function, *self._arguments)
 
 
 class _State:
@@ -355,9 +350,14 @@ def timer(
     """
     if not _STATE.is_on:
         if name in _STATE.idle and stats is None and threshold_s is None:
-            return _STATE.idle[name]  # type: ignore[return-value]
-        return _idle_timing(name, stats, threshold_s, info)  # type: ignore[return-value]
-    return _Timing(name, stats or _STATE.global_stats, threshold_s, info)
+            return _STATE.idle[name]
+        idle = _IdleTiming(name, stats, threshold_s, info)
+        if stats is None and threshold_s is None:
+            if len(_STATE.idle) >= _MOST_IDLE:
+                _STATE.idle.clear()
+            _STATE.idle[name] = idle
+        return idle
+    return Timing(name, stats, threshold_s, info)
 
 
 def enable_timers(is_on: bool = True) -> None:
@@ -392,41 +392,8 @@ def profile_range(
         yield
 
 
-def _idle_timing(
-    name: str, stats: StatSet | None, threshold_s: float | None, info: str
-) -> _IdleTiming:
-    found = _IdleTiming(name, stats, threshold_s, info)
-    if stats is None and threshold_s is None:
-        if len(_STATE.idle) >= _MOST_IDLE:
-            _STATE.idle.clear()
-        _STATE.idle[name] = found
+def _merged(stats: Mapping[_Place, Stat], key_of: Callable[[_Place], _K]) -> dict[_K, Stat]:
+    found: dict[_K, Stat] = {}
+    for place, stat in stats.items():
+        found.setdefault(key_of(place), Stat(stat.name)).merge(stat)
     return found
-
-
-def _decorate(
-    function: Callable[_P, _T],
-    name: str,
-    stats: StatSet | None,
-    threshold_s: float | None,
-    info: str,
-) -> Callable[_P, _T]:
-    @functools.wraps(function)
-    def timed(*args: _P.args, **kwargs: _P.kwargs) -> _T:
-        with timer(name, stats, threshold_s, info):
-            return function(*args, **kwargs)
-
-    return timed
-
-
-def _fold_finished(buffers: list[_Buffer]) -> list[_Buffer]:
-    """Returns the buffers with those of finished threads merged into one."""
-    folded = _Buffer()
-    folded.thread_id = _FINISHED_THREADS
-    alive = []
-    for buffer in buffers:
-        if buffer.thread_id != _FINISHED_THREADS and buffer.thread.is_alive():
-            alive.append(buffer)
-        else:
-            with buffer.lock:
-                folded.root.merge(buffer.root)
-    return [folded, *alive]
