@@ -164,10 +164,6 @@ def _add_trace_options(parser: argparse.ArgumentParser) -> None:
         "--pooled-overheads", action="store_true",
         help="for --walk: operators without overheads get the mean over all operators",
     )  # fmt: skip
-    traces.add_argument(
-        "--reproduce-defects", action="store_true",
-        help="for --walk: count the optimiser as the first version does (T2 and T3 twice, no T4)",
-    )  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> int:
@@ -185,7 +181,7 @@ def run(args: argparse.Namespace) -> int:
     )  # fmt: skip
     check_goes_with(
         "--walk", args.walk, path, overheads=args.overheads,
-        pooled_overheads=args.pooled_overheads, reproduce_defects=args.reproduce_defects,
+        pooled_overheads=args.pooled_overheads,
     )  # fmt: skip
     if kind == "dlrm":
         _check_preset(labels, is_of_trace=args.save_overheads or args.statistics == "full")
@@ -199,7 +195,7 @@ def run(args: argparse.Namespace) -> int:
         if not (args.json or args.quiet):
             print(f"T1 to T5 written to {args.save_overheads}", file=sys.stderr)
     if args.walk:
-        how = WalkOptions(args.walk, args.reproduce_defects, args.pooled_overheads)
+        how = WalkOptions(args.walk, args.pooled_overheads)
         walks = _walks(paths, traces, labels, args.overheads or (), how)
         show_walk(slowest(walks), args.walk, len(walks), as_json=args.json)
         return 0

@@ -15,8 +15,7 @@ from cdmpp.replay.traces.overheads import HostOverheads, Overhead
 
 WalkVersion = Literal["reference", "head"]
 WALK_VERSIONS: tuple[WalkVersion, ...] = ("reference", "head")
-#: Operators that the first version walks as one piece, and those that it leaves out.
-WHOLE_OPERATORS = frozenset({"Optimizer.zero_grad", "Optimizer.step"})
+#: Operators that both versions leave out.
 SKIPPED_OPERATORS = frozenset({"random_", "item"})
 #: What the later version adds to each kernel, and what a copy without operators below it costs, µs.
 KERNEL_EXTRA_US = 5.0
@@ -61,14 +60,11 @@ class WalkOptions:
 
     Attributes:
         version: see the module.
-        reproduces_defects: walk whole operators as the first version does: T2 and T3 twice,
-            launches never.
         uses_pooled: an operator without overheads of its own gets the mean over all operators,
             instead of an error.
     """
 
     version: WalkVersion = "reference"
-    reproduces_defects: bool = False
     uses_pooled: bool = False
 
     def __post_init__(self) -> None:
@@ -158,9 +154,6 @@ class _Walker:
         if is_head and one.needs_communication:
             self._join_communication()
         t2, t3 = self._of("t2", one.name), self._of("t3", one.name)
-        if one.name in WHOLE_OPERATORS and self.options.reproduces_defects:
-            self.cpu += 2 * t2 + 2 * t3 + self._between(one) * (len(one.calls) - 1)
-            return
         self.cpu += t2
         if one.kernels:
             self._launch(one)
