@@ -20,7 +20,8 @@ class ConvUnit(nn.Sequential):
     """Convolution, batch normalisation (or a bias), activation. [batch, channel, height, width].
 
     Args:
-        activation: None = none.
+        spec: says what the activation is, and whether there is normalisation.
+        is_activated: whether there is an activation.
     """
 
     def __init__(
@@ -28,22 +29,22 @@ class ConvUnit(nn.Sequential):
         channels: int,
         width: int,
         kernel: int,
+        spec: CnnSpec,
         *,
-        activation: Activation | None,
-        has_norm: bool,
         stride: int = 1,
         groups: int = 1,
+        is_activated: bool = True,
     ) -> None:
         layers: list[nn.Module] = [
             nn.Conv2d(
                 channels, width, kernel, stride=stride, padding=kernel // 2, groups=groups,
-                bias=not has_norm,
+                bias=not spec.has_norm,
             )
         ]  # fmt: skip
-        if has_norm:
+        if spec.has_norm:
             layers.append(nn.BatchNorm2d(width))
-        if activation is not None:
-            layers.append(make_activation(activation))
+        if is_activated:
+            layers.append(make_activation(spec.activation))
         super().__init__(*layers)
 
 
@@ -54,29 +55,21 @@ class InceptionBlock(nn.Module):
 
     def __init__(self, stage: StageSpec, channels: int, spec: CnnSpec, *, stride: int) -> None:
         super().__init__()
-
-        def unit(inputs: int, outputs: int, kernel: int, stride: int = 1) -> ConvUnit:
-            return ConvUnit(
-                inputs, outputs, kernel, stride=stride, activation=spec.activation,
-                has_norm=spec.has_norm,
-            )  # fmt: skip
-
         share = stage.width // stage.branches
         first = stage.width - share * (stage.branches - 1)
         inner = max(4, share // 2)
-        self.squeeze = unit(channels, inner, 1) if stage.has_shared_squeeze else nn.Identity()
+        self.squeeze = (
+            ConvUnit(channels, inner, 1, spec) if stage.has_shared_squeeze else nn.Identity()
+        )
         inputs = inner if stage.has_shared_squeeze else channels
-        paths: list[nn.Module] = [unit(inputs, first, 1, stride)]
+        paths: list[nn.Module] = [ConvUnit(inputs, first, 1, spec, stride=stride)]
         for kernel in (stage.kernel, stage.kernel + 2)[: stage.branches - 1]:
-            if stage.has_shared_squeeze:
-                paths.append(unit(inputs, share, kernel, stride))
-            else:
-                paths.append(
-                    nn.Sequential(unit(inputs, inner, 1), unit(inner, share, kernel, stride))
-                )
+            path = [] if stage.has_shared_squeeze else [ConvUnit(inputs, inner, 1, spec)]
+            path.append(ConvUnit(inner, share, kernel, spec, stride=stride))
+            paths.append(nn.Sequential(*path) if len(path) > 1 else path[0])
         if stage.branches > 3:
             pool = nn.MaxPool2d(3, stride=stride, padding=1)
-            paths.append(nn.Sequential(pool, unit(inputs, share, 1)))
+            paths.append(nn.Sequential(pool, ConvUnit(inputs, share, 1, spec)))
         self.paths = nn.ModuleList(paths)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
@@ -89,31 +82,25 @@ class ResidualBlock(nn.Module):
 
     def __init__(self, stage: StageSpec, channels: int, spec: CnnSpec, *, stride: int) -> None:
         super().__init__()
-        width, kernel, groups, norm = stage.width, stage.kernel, stage.groups, spec.has_norm
-        activation = spec.activation
+        width, kernel, groups = stage.width, stage.kernel, stage.groups
         if stage.expansion:
             inner = width // stage.expansion
             self.body = nn.Sequential(
-                ConvUnit(channels, inner, 1, activation=activation, has_norm=norm),
-                ConvUnit(
-                    inner, inner, kernel, stride=stride, groups=groups, activation=activation,
-                    has_norm=norm,
-                ),
-                ConvUnit(inner, width, 1, activation=None, has_norm=norm),
-            )  # fmt: skip
+                ConvUnit(channels, inner, 1, spec),
+                ConvUnit(inner, inner, kernel, spec, stride=stride, groups=groups),
+                ConvUnit(inner, width, 1, spec, is_activated=False),
+            )
         else:
             self.body = nn.Sequential(
-                ConvUnit(
-                    channels, width, kernel, stride=stride, activation=activation, has_norm=norm
-                ),
-                ConvUnit(width, width, kernel, groups=groups, activation=None, has_norm=norm),
+                ConvUnit(channels, width, kernel, spec, stride=stride),
+                ConvUnit(width, width, kernel, spec, groups=groups, is_activated=False),
             )
         self.shortcut = (
-            ConvUnit(channels, width, 1, stride=stride, activation=None, has_norm=norm)
+            ConvUnit(channels, width, 1, spec, stride=stride, is_activated=False)
             if stride != 1 or channels != width
             else nn.Identity()
         )
-        self.activation = make_activation(activation)
+        self.activation = make_activation(spec.activation)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         outputs: torch.Tensor = self.activation(self.body(inputs) + self.shortcut(inputs))
@@ -125,19 +112,10 @@ class SeparableBlock(nn.Module):
 
     def __init__(self, stage: StageSpec, channels: int, spec: CnnSpec, *, stride: int) -> None:
         super().__init__()
-        norm, activation = spec.has_norm, spec.activation
         inner = channels * max(1, stage.expansion)
-        layers = []
-        if stage.expansion:
-            layers.append(ConvUnit(channels, inner, 1, activation=activation, has_norm=norm))
-        layers.append(
-            ConvUnit(
-                inner, inner, stage.kernel, stride=stride, groups=inner, activation=activation,
-                has_norm=norm,
-            )
-        )  # fmt: skip
-        last = None if stage.expansion else activation
-        layers.append(ConvUnit(inner, stage.width, 1, activation=last, has_norm=norm))
+        layers = [ConvUnit(channels, inner, 1, spec)] if stage.expansion else []
+        layers.append(ConvUnit(inner, inner, stage.kernel, spec, stride=stride, groups=inner))
+        layers.append(ConvUnit(inner, stage.width, 1, spec, is_activated=not stage.expansion))
         self.body = nn.Sequential(*layers)
         self.adds_input = bool(stage.expansion) and stride == 1 and channels == stage.width
 
@@ -151,28 +129,19 @@ class DenseStage(nn.Module):
 
     def __init__(self, stage: StageSpec, channels: int, spec: CnnSpec) -> None:
         super().__init__()
-
-        def unit(inputs: int, outputs: int, kernel: int, stride: int = 1) -> ConvUnit:
-            return ConvUnit(
-                inputs, outputs, kernel, stride=stride, activation=spec.activation,
-                has_norm=spec.has_norm,
-            )  # fmt: skip
-
         self.entry: nn.Module = nn.Identity()
         if stage.halving == "first-conv":
-            self.entry = unit(channels, channels, 3, 2)
+            self.entry = ConvUnit(channels, channels, 3, spec, stride=2)
         layers = []
         for _ in range(stage.depth):
             inner = stage.growth * stage.expansion
-            if inner:
-                layers.append(
-                    nn.Sequential(unit(channels, inner, 1), unit(inner, stage.growth, stage.kernel))
-                )
-            else:
-                layers.append(nn.Sequential(unit(channels, stage.growth, stage.kernel)))
+            units = [ConvUnit(channels, inner, 1, spec)] if inner else []
+            units.append(ConvUnit(inner or channels, stage.growth, stage.kernel, spec))
+            layers.append(nn.Sequential(*units))
             channels += stage.growth
         self.layers = nn.ModuleList(layers)
-        self.exit = unit(channels, stage.width, 1, 2 if stage.halving == "last-conv" else 1)
+        stride = 2 if stage.halving == "last-conv" else 1
+        self.exit = ConvUnit(channels, stage.width, 1, spec, stride=stride)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         features = self.entry(inputs)

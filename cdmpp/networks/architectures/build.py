@@ -79,11 +79,8 @@ class Cnn(nn.Module):
 
 def _stem(spec: CnnSpec) -> nn.Sequential:
     layers: list[nn.Module] = [
-        ConvUnit(
-            _IMAGE_CHANNELS, spec.stem_width, spec.stem_kernel, stride=spec.stem_stride,
-            activation=spec.activation, has_norm=spec.has_norm,
-        )
-    ]  # fmt: skip
+        ConvUnit(_IMAGE_CHANNELS, spec.stem_width, spec.stem_kernel, spec, stride=spec.stem_stride)
+    ]
     if spec.has_stem_pool:
         layers.append(nn.MaxPool2d(3, stride=2, padding=1))
     return nn.Sequential(*layers)
@@ -121,10 +118,7 @@ def _stage(stage: StageSpec, channels: int, spec: CnnSpec) -> nn.Module:
 
 def _block(stage: StageSpec, channels: int, spec: CnnSpec, *, stride: int) -> nn.Module:
     if stage.style == "plain":
-        return ConvUnit(
-            channels, stage.width, stage.kernel, stride=stride, activation=spec.activation,
-            has_norm=spec.has_norm,
-        )  # fmt: skip
+        return ConvUnit(channels, stage.width, stage.kernel, spec, stride=stride)
     if stage.style == "inception":
         return InceptionBlock(stage, channels, spec, stride=stride)
     if stage.style == "residual":
