@@ -9,6 +9,7 @@ from __future__ import annotations
 import pickle
 import re
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -68,52 +69,40 @@ class _Dtype:
         return np.frombuffer(data, dtype)[0].item()
 
 
-class _Function:
-    """A function that pickles may call, without state."""
+class _Call:
+    """A function that pickles may call; it takes no state."""
 
-    __slots__ = ()
+    __slots__ = ("_function",)
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+
+    def __call__(self, *arguments: object) -> Any:
+        return self._function(*arguments)
 
     def __setstate__(self, state: Any) -> None:
         raise pickle.UnpicklingError("state given to a function")
 
 
-class _Scalar(_Function):
-    """`numpy.core.multiarray.scalar`: makes a Python value of bytes."""
-
-    __slots__ = ()
-
-    def __call__(self, dtype: object, data: object = None) -> Any:
-        if not isinstance(dtype, _Dtype):
-            raise pickle.UnpicklingError("a numpy scalar without a type")
-        return dtype.parse(data)
+def _scalar(dtype: object, data: object = None) -> Any:
+    """Makes a Python value of bytes, as `numpy.core.multiarray.scalar`."""
+    if not isinstance(dtype, _Dtype):
+        raise pickle.UnpicklingError("a numpy scalar without a type")
+    return dtype.parse(data)
 
 
-class _Encode(_Function):
-    """`_codecs.encode`: how old protocols write bytes."""
-
-    __slots__ = ()
-
-    def __call__(self, text: object, encoding: object = "") -> bytes:
-        if not isinstance(text, str) or encoding != "latin1":
-            raise pickle.UnpicklingError("_codecs.encode of something that is not bytes as text")
-        return text.encode("latin1")
+def _encode(text: object, encoding: object = "") -> bytes:
+    """Returns bytes as old protocols write them, as `_codecs.encode`."""
+    if not isinstance(text, str) or encoding != "latin1":
+        raise pickle.UnpicklingError("_codecs.encode of something that is not bytes as text")
+    return text.encode("latin1")
 
 
-class _Reconstruct(_Function):
-    """`copyreg._reconstructor`: makes an empty stub of a stub class."""
-
-    __slots__ = ()
-
-    def __call__(self, cls: object, base: object = None, state: object = None) -> StubObject:
-        if not (isinstance(cls, type) and issubclass(cls, StubObject)) or state is not None:
-            raise pickle.UnpicklingError("_reconstructor of something that is not a graph class")
-        return cls()
-
-
-class _ObjectStub(StubObject):
-    """`builtins.object`, the base that old protocols name."""
-
-    __slots__ = ()
+def _reconstruct(cls: object, base: object = None, state: object = None) -> StubObject:
+    """Makes an empty stub of a stub class, as `copyreg._reconstructor`."""
+    if not (isinstance(cls, type) and issubclass(cls, StubObject)) or state is not None:
+        raise pickle.UnpicklingError("_reconstructor of something that is not a graph class")
+    return cls()
 
 
 _VIEWS = {
@@ -135,13 +124,13 @@ GRAPH_PICKLES = PickleFormat(
         **{(module, name): _ViewStub for module, names in _VIEWS.items() for name in names},
         **dict.fromkeys(_RECORDS, RecordStub),
         **{(module, "dict"): dict for module in ("builtins", "__builtin__")},
-        **{(module, "object"): _ObjectStub for module in ("builtins", "__builtin__")},
-        **{(module, "_reconstructor"): _Reconstruct() for module in ("copyreg", "copy_reg")},
+        **{(module, "object"): StubObject for module in ("builtins", "__builtin__")},
+        **{(module, "_reconstructor"): _Call(_reconstruct) for module in ("copyreg", "copy_reg")},
         ("collections", "OrderedDict"): OrderedDict,
-        ("_codecs", "encode"): _Encode(),
+        ("_codecs", "encode"): _Call(_encode),
         ("numpy", "dtype"): _Dtype,
-        ("numpy.core.multiarray", "scalar"): _Scalar(),
-        ("numpy._core.multiarray", "scalar"): _Scalar(),
+        ("numpy.core.multiarray", "scalar"): _Call(_scalar),
+        ("numpy._core.multiarray", "scalar"): _Call(_scalar),
     },
     kind="graph",
     file="a published graph",

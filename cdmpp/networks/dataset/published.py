@@ -21,7 +21,7 @@ from typing import Any
 from cdmpp.errors import DataError, UsageError
 from cdmpp.files.atomic import make_folder, write_text
 from cdmpp.files.json_text import parse_json
-from cdmpp.networks.dataset.published_files import PublishedFile, PublishedFiles
+from cdmpp.networks.dataset.published_files import PublishedFile, published_files, read_file
 from cdmpp.networks.dataset.published_graph import graph_row, graph_value
 from cdmpp.networks.dataset.rows import OUTCOMES, GraphRow, LabelRow, Outcome
 from cdmpp.networks.dataset.store import NetworkData, read_dataset, write_dataset
@@ -107,13 +107,13 @@ def read_published(
     Raises:
         DataError: no such data set, or a damaged file.
     """
-    with PublishedFiles(folder) as files:
+    with published_files(folder) as files:
         for name, file in files.graphs.items():
             try:
-                row = graph_row(files.read(file), file.where, name)
+                row = graph_row(read_file(file), str(file), name)
                 labels = []
                 if name in files.labels:
-                    labels = _read_labels(files, files.labels[name], row, device)
+                    labels = _read_labels(files.labels[name], row, device)
             except DataError as error:
                 if on_damaged is None:
                     raise
@@ -162,7 +162,7 @@ def convert_published(
                 on_progress(len(seen))
             yield row
 
-    with PublishedFiles(folder) as files:
+    with published_files(folder) as files:
         report.without_graph = len(set(files.labels) - set(files.graphs))
     note = {"source": "published", "folder": Path(folder).name, "device": device}
     write_dataset(report.out_dir, rows(), labels, note=note)
@@ -236,21 +236,19 @@ def write_published(data: NetworkData, folder: Path, *, device: str) -> int:
     return len(data.graphs)
 
 
-def _read_labels(
-    files: PublishedFiles, file: PublishedFile, row: GraphRow, device: str
-) -> list[LabelRow]:
+def _read_labels(file: PublishedFile, row: GraphRow, device: str) -> list[LabelRow]:
     """Returns both modes of a label file."""
     try:
-        value = ast.literal_eval(files.read(file).decode("utf-8").strip())
+        value = ast.literal_eval(read_file(file).decode("utf-8").strip())
     except (ValueError, SyntaxError, MemoryError, RecursionError) as error:
         raise DataError(
-            f"{file.where}: not a dictionary of values ({type(error).__name__}); expected "
+            f"{file}: not a dictionary of values ({type(error).__name__}); expected "
             "{'train': '...|...', 'infer': '...|...'}"
         ) from None
     if not isinstance(value, dict):
-        raise DataError(f"{file.where}: {type(value).__name__}, expected a dictionary")
+        raise DataError(f"{file}: {type(value).__name__}, expected a dictionary")
     return [
-        _label(value.get(mode), mode, row, device, f"{file.where} ({mode})", value)
+        _label(value.get(mode), mode, row, device, f"{file} ({mode})", value)
         for mode in MODES
         if value.get(f"{mode}_outcome") != _NOT_MEASURED
     ]
