@@ -20,10 +20,10 @@ from cdmpp.cli.shared.tables import print_metric_tables
 from cdmpp.config import dump_text, load_config
 from cdmpp.datasets.extraction.machine_code import read_machine_code
 from cdmpp.errors import UsageError
+from cdmpp.files.run_folder import check_run_folder
 from cdmpp.pretrained import model_folder
 from cdmpp.report.run_report import run_tables, write_run_report
 from cdmpp.training.finetune.choice import SAYS
-from cdmpp.training.run import check_run_folder
 from cdmpp.training.run_folder import load_model
 
 if TYPE_CHECKING:

@@ -18,6 +18,20 @@ _MOST_BYTES = 256_000_000
 _DAMAGED = (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError)
 
 
+def tree_parameters(options: Any, objective: str, seed: int) -> dict[str, Any]:
+    """Returns options (`GbdtOptions` or alike) by the names that XGBoost has for them."""
+    return {
+        "objective": objective,
+        "max_depth": options.depth,
+        "eta": options.learning_rate,
+        "subsample": options.subsample,
+        "colsample_bytree": options.column_share,
+        "min_child_weight": options.min_child_weight,
+        "nthread": options.threads or None,
+        "seed": seed,
+    }
+
+
 def tree_rows(
     columns: ArrayLike,
     labels: ArrayLike | None = None,

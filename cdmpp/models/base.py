@@ -1,10 +1,10 @@
-"""The CostModel contract: samples in, seconds out."""
+"""The contract of all models, and that of cost models: samples in, seconds out."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,9 +12,11 @@ from numpy.typing import NDArray
 from cdmpp.datasets.samples import Samples
 from cdmpp.models.loop.progress import OnTrain
 
+Part = TypeVar("Part")
 
-class CostModel(ABC):
-    """Predicts the latency of programs on devices. Every kind of model is one subclass.
+
+class Model(ABC, Generic[Part]):
+    """Learns from samples and predicts. Every kind of model is one subclass.
 
     Attributes:
         kind: name under which the model is registered and saved (`transformer`, `gbdt`, ...).
@@ -25,8 +27,8 @@ class CostModel(ABC):
     @abstractmethod
     def fit(
         self,
-        train: Samples,
-        validation: Samples,
+        train: Part,
+        validation: Part,
         *,
         seed: int,
         run_dir: Path | None = None,
@@ -41,10 +43,23 @@ class CostModel(ABC):
         """
 
     @abstractmethod
-    def predict(self, samples: Samples) -> NDArray[np.float64]:
-        """Returns float64 [N], predicted latency in seconds. `latency_s` of `samples` is never
-        read.
+    def predict(self, samples: Part) -> NDArray[np.float64]:
+        """Returns float64 [N] or [N, targets]. What was measured of `samples` is never read."""
+
+    @abstractmethod
+    def save(self, directory: Path) -> dict[str, Any]:
+        """Writes weights into `directory` (no pickle) and returns the JSON-able state that `load`
+        needs.
         """
+
+    @classmethod
+    @abstractmethod
+    def load(cls, directory: Path, state: dict[str, Any]) -> Model[Part]:
+        """Rebuilds the model that `save` wrote."""
+
+
+class CostModel(Model[Samples]):
+    """Predicts the latency of programs on devices: float64 [N], seconds."""
 
     def leaf_shares(self, samples: Samples) -> list[NDArray[np.float64]] | None:
         """Returns for each sample float64 [leaves], the part of the latency that each leaf adds,
@@ -61,12 +76,6 @@ class CostModel(ABC):
         of each of its sources; None without one.
         """
         return None
-
-    @abstractmethod
-    def save(self, directory: Path) -> dict[str, Any]:
-        """Writes weights into `directory` (no pickle) and returns the JSON-able state that `load`
-        needs.
-        """
 
     @classmethod
     @abstractmethod

@@ -13,7 +13,13 @@ from cdmpp.config import from_dict, to_dict
 from cdmpp.datasets.samples import Samples
 from cdmpp.devices.vector import device_vector
 from cdmpp.errors import UsageError
-from cdmpp.files.boosted_trees import grow_trees, load_booster, save_booster, tree_rows
+from cdmpp.files.boosted_trees import (
+    grow_trees,
+    load_booster,
+    save_booster,
+    tree_parameters,
+    tree_rows,
+)
 from cdmpp.models.base import CostModel
 from cdmpp.models.loop.progress import OnTrain
 from cdmpp.models.nets.options import is_base, is_feature
@@ -145,16 +151,7 @@ class GbdtCostModel(CostModel):
 
     def _parameters(self, seed: int) -> dict[str, Any]:
         options = self._options
-        parameters: dict[str, Any] = {
-            "objective": _OBJECTIVES[options.objective],
-            "max_depth": options.depth,
-            "eta": options.learning_rate,
-            "subsample": options.subsample,
-            "colsample_bytree": options.column_share,
-            "min_child_weight": options.min_child_weight,
-            "nthread": options.threads or None,
-            "seed": seed,
-        }
+        parameters = tree_parameters(options, _OBJECTIVES[options.objective], seed)
         if options.objective == "rank":
             parameters |= {"eval_metric": "ndcg", "ndcg_exp_gain": False}
         return parameters

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import difflib
 import importlib
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from cdmpp.errors import UsageError
 from cdmpp.models.base import CostModel
@@ -23,6 +25,18 @@ MODEL_CLASSES = {
     "transformer": ("cdmpp.models.transformer", "TransformerCostModel"),
 }
 
+#: Kind of model of whole networks -> (module, class), in the order of tables.
+NETWORK_CLASSES = {
+    "residual": ("cdmpp.networks.models.residual", "ResidualModel"),
+    "seernet": ("cdmpp.networks.models.seernet", "SeerNetModel"),
+    "seernet-multi": ("cdmpp.networks.models.seernet", "SeerNetMultiModel"),
+    "trees": ("cdmpp.networks.models.baselines", "GraphTrees"),
+    "mlp": ("cdmpp.networks.models.mlp", "GraphMlp"),
+    "operator-linear": ("cdmpp.networks.models.baselines", "OperatorLinear"),
+    "roofline": ("cdmpp.networks.models.baselines", "RooflineFactor"),
+    "constant": ("cdmpp.networks.models.baselines", "ConstantLine"),
+}
+
 #: Likewise, kinds that are no training's: they are only saved and loaded.
 _MADE_CLASSES = {"adapted": ("cdmpp.models.adapted", "AdaptedCostModel")}
 
@@ -33,13 +47,8 @@ def model_class(kind: str) -> type[CostModel]:
     Raises:
         UsageError: there is no such kind.
     """
-    if kind not in MODEL_CLASSES:
-        near = difflib.get_close_matches(kind, MODEL_CLASSES, n=1)
-        guess = f"; did you mean {near[0]!r}?" if near else ""
-        raise UsageError(
-            f"unknown model {kind!r}; expected one of {', '.join(sorted(MODEL_CLASSES))}{guess}"
-        )
-    return _imported(*MODEL_CLASSES[kind])
+    found: type[CostModel] = _class(kind, MODEL_CLASSES, sorted(MODEL_CLASSES))
+    return found
 
 
 def saved_model_class(kind: str) -> type[CostModel]:
@@ -48,9 +57,24 @@ def saved_model_class(kind: str) -> type[CostModel]:
     Raises:
         UsageError: there is no such kind.
     """
-    return _imported(*_MADE_CLASSES[kind]) if kind in _MADE_CLASSES else model_class(kind)
-
-
-def _imported(module: str, name: str) -> type[CostModel]:
-    found: type[CostModel] = getattr(importlib.import_module(module), name)
+    classes = {**MODEL_CLASSES, **_MADE_CLASSES}
+    found: type[CostModel] = _class(kind, classes, sorted(MODEL_CLASSES))
     return found
+
+
+def network_model_class(kind: str) -> Any:
+    """Returns the class of a model of whole networks (`cdmpp.networks.models.base.NetworkModel`).
+
+    Raises:
+        UsageError: there is no such kind.
+    """
+    return _class(kind, NETWORK_CLASSES, list(NETWORK_CLASSES))
+
+
+def _class(kind: str, classes: Mapping[str, tuple[str, str]], known: Sequence[str]) -> Any:
+    if kind not in classes:
+        near = difflib.get_close_matches(kind, known, n=1)
+        guess = f"; did you mean {near[0]!r}?" if near else ""
+        raise UsageError(f"unknown model {kind!r}; expected one of {', '.join(known)}{guess}")
+    module, name = classes[kind]
+    return getattr(importlib.import_module(module), name)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -78,17 +77,3 @@ class Domain:
                 }
                 found.append(f"operators that were never measured: {', '.join(sorted(kinds))}")
         return tuple(found)
-
-    def to_json(self) -> dict[str, Any]:
-        """Returns plain values."""
-        return {
-            "devices": list(self.devices),
-            "ranges": {name: list(ends) for name, ends in self.ranges.items()},
-            "families": list(self.families),
-        }
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Domain:
-        """Returns what `to_json` was given."""
-        ranges = {name: (float(ends[0]), float(ends[1])) for name, ends in value["ranges"].items()}
-        return cls(tuple(value["devices"]), ranges, tuple(value["families"]))

@@ -7,8 +7,7 @@ err more than large ones.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,23 +64,6 @@ class NetworkIntervals:
         shares = list(UTILISATIONS)
         high[:, shares] = np.minimum(high[:, shares], 1.0)
         return low, high
-
-    def to_json(self) -> dict[str, Any]:
-        """Returns plain values."""
-        targets = {name: asdict(found) for name, found in self.by_target.items()}
-        return {"coverage": self.coverage, "by_target": targets}
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> NetworkIntervals:
-        """Returns what `to_json` was given."""
-        targets = {
-            name: TargetWidths(
-                tuple(found["edges"]), tuple(found["half_width"]), found["architectures"],
-                found["samples"], found["level"],
-            )
-            for name, found in value["by_target"].items()
-        }  # fmt: skip
-        return cls(float(value["coverage"]), targets)
 
 
 def calibrate_networks(

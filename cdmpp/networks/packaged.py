@@ -8,7 +8,8 @@ from typing import Any
 from cdmpp.errors import DataError
 from cdmpp.files.atomic import read_json, replaced_folder, write_json
 from cdmpp.files.places import package_folder
-from cdmpp.networks.run import MODEL_FILE, load_run, save_trained
+from cdmpp.files.run_folder import MODEL_FILE
+from cdmpp.networks.run import load_run, save_trained
 from cdmpp.pretrained import PRETRAINED
 
 CARD = "card.json"

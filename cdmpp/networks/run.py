@@ -7,17 +7,22 @@ The folder: `config.yaml`, `model.json` and `model.safetensors` (trees: the libr
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+import shutil
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from cdmpp.config import dump_text, from_dict, to_dict
+from cdmpp.config import dump_text, to_dict
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError
 from cdmpp.files.atomic import make_folder, read_json, write_columns, write_json, write_text
+from cdmpp.files.plain import from_plain, to_plain
+from cdmpp.files.run_folder import MODEL_FILE, claim_run_folder, damage_named, write_model
+from cdmpp.models.loop.progress import OnTrain
+from cdmpp.models.registry import network_model_class
 from cdmpp.networks.dataset.encode import ENCODING_VERSION
 from cdmpp.networks.dataset.samples import TARGETS, NetworkSamples, assemble
 from cdmpp.networks.dataset.split import NetworkSplit, SplitKind, split_networks
@@ -29,10 +34,9 @@ from cdmpp.networks.models.base import DEFAULT_MODEL, FloatArray, NetworkModel, 
 from cdmpp.networks.models.options import NetworkOptions
 
 MODEL_FORMAT = "networks-1"
-MODEL_FILE = "model.json"
 _HINT = "train one with `cdmpp networks train --dataset DIR --out RUN`"
-#: Told what is being done, and after every epoch its numbers.
-Progress = Callable[[dict[str, Any]], None]
+#: Where the checkpoints of an unfinished run are.
+_CHECKPOINTS = "checkpoints"
 
 
 @dataclass(frozen=True)
@@ -40,7 +44,7 @@ class NetworkRun(NetworkOptions):
     """What is trained, with the options of all models.
 
     Attributes:
-        model: of `cdmpp.networks.models.base.MODELS`.
+        model: of `cdmpp.models.registry.NETWORK_CLASSES`.
         seed: of the split and of the model.
         split: how the parts are drawn.
         device: only samples of this device; None = all of the data set.
@@ -63,7 +67,6 @@ class TrainedNetworks:
 
     Attributes:
         model: the model.
-        kind: its name.
         devices: what it was trained on.
         intervals: of its predictions.
         domain: what its training part covers.
@@ -71,7 +74,6 @@ class TrainedNetworks:
     """
 
     model: NetworkModel
-    kind: str
     devices: tuple[DeviceSpec, ...]
     intervals: NetworkIntervals
     domain: Domain
@@ -96,21 +98,24 @@ def train_run(
     run: NetworkRun,
     *,
     versions: Mapping[str, str],
-    on_progress: Progress | None = None,
+    on_progress: OnTrain | None = None,
 ) -> dict[str, Any]:
     """Fits a model, judges it on the test part and writes the run folder.
+
+    A run that was stopped is continued where its networks have checkpoints.
 
     Args:
         data: the data set.
         out: the run folder; made when missing.
         run: what to train.
         versions: of the libraries, to be kept with the run.
+        on_progress: called after every step of models that have steps.
 
     Returns:
         What `metrics.json` holds.
 
     Raises:
-        UsageError: an unknown model or split.
+        UsageError: an unknown model or split, or the folder holds another run.
         DataError: too few measurements, or the folder cannot be written.
     """
     model = new_model(run.model, run.options)
@@ -122,17 +127,11 @@ def train_run(
         samples.take(rows) for rows in (parts.train, parts.validation, parts.test)
     )
     out = make_folder(out, what="run")
-    log: list[dict[str, Any]] = []
-
-    def told(entry: dict[str, Any]) -> None:
-        log.append(entry)
-        if on_progress:
-            on_progress(entry)
-
-    model.fit(train, validation, seed=run.seed, on_progress=told)
+    claim_run_folder(out, dump_text(run))
+    checkpoints = out / _CHECKPOINTS
+    model.fit(train, validation, seed=run.seed, run_dir=checkpoints, on_progress=on_progress)
     trained = TrainedNetworks(
         model=model,
-        kind=run.model,
         devices=samples.devices,
         intervals=calibrate_networks(validation, model.predict(validation)),
         domain=Domain.of(train),
@@ -152,33 +151,28 @@ def train_run(
         "test": judge(test, predicted, (low, high)),
         NOISE_FLOOR: noise_floor(test),
     }
-    write_text(out / "config.yaml", dump_text(run))
     save_trained(trained, out)
     _write_predictions(out / "predictions.parquet", trained, samples, parts)
-    lines = "".join(json.dumps(entry, allow_nan=False) + "\n" for entry in log)
+    lines = "".join(json.dumps(entry, allow_nan=False) + "\n" for entry in model.history)
     write_text(out / "log.jsonl", lines)
     write_json(out / "metrics.json", metrics)
+    shutil.rmtree(checkpoints, ignore_errors=True)
     return metrics
 
 
 def save_trained(trained: TrainedNetworks, directory: Path) -> None:
     """Writes the weights, then `model.json`, whose presence says that the model is complete."""
-    (directory / MODEL_FILE).unlink(missing_ok=True)
-    state = trained.model.save(directory)
-    write_json(
-        directory / MODEL_FILE,
-        {
-            "format": MODEL_FORMAT,
-            "kind": trained.kind,
-            "encoding": ENCODING_VERSION,
-            "options": to_dict(trained.model.options),
-            "devices": [asdict(spec) for spec in trained.devices],
-            "intervals": trained.intervals.to_json(),
-            "domain": trained.domain.to_json(),
-            "facts": trained.facts,
-            "state": state,
-        },
-    )
+    facts = {
+        "format": MODEL_FORMAT,
+        "kind": trained.model.kind,
+        "encoding": ENCODING_VERSION,
+        "options": to_dict(trained.model.options),
+        "devices": [asdict(spec) for spec in trained.devices],
+        "intervals": to_plain(trained.intervals),
+        "domain": to_plain(trained.domain),
+        "facts": trained.facts,
+    }
+    write_model(directory, facts, trained.model.save)
 
 
 def is_networks_run(directory: Path) -> bool:
@@ -202,19 +196,15 @@ def load_run(directory: Path) -> TrainedNetworks:
             f"{path} expects columns of version {value.get('encoding')!s:.80}, this version makes "
             f"{ENCODING_VERSION}; {_HINT}"
         )
-    try:
-        model = new_model(value["kind"], from_dict(NetworkOptions, value["options"]))
-        model.load(Path(directory), value["state"])
+    with damage_named(directory, _HINT):
+        state = {**value["state"], "options": value["options"]}
         return TrainedNetworks(
-            model=model,
-            kind=value["kind"],
+            model=network_model_class(value["kind"]).load(Path(directory), state),
             devices=tuple(DeviceSpec(**spec) for spec in value["devices"]),
-            intervals=NetworkIntervals.from_json(value["intervals"]),
-            domain=Domain.from_json(value["domain"]),
+            intervals=from_plain(NetworkIntervals, value["intervals"]),
+            domain=from_plain(Domain, value["domain"]),
             facts=value["facts"],
         )
-    except (KeyError, TypeError, AttributeError) as error:
-        raise DataError(f"{path} is damaged ({error!r}); {_HINT}") from error
 
 
 def evaluate_run(
@@ -242,23 +232,14 @@ def evaluate_run(
         parts = split_networks(
             whole.architecture, whole.sample_names, kind=split["kind"], seed=split["seed"]
         )
-        names = {
-            (whole.sample_names[row], whole.devices[whole.device[row]].name)
-            for row in parts.test.tolist()
-        }
-        keep = [
-            row
-            for row, (name, number) in enumerate(
-                zip(samples.sample_names, samples.device.tolist(), strict=True)
-            )
-            if (name, samples.devices[number].name) in names
-        ]
+        names = {whole.keys[row] for row in parts.test.tolist()}
+        keep = [row for row, key in enumerate(samples.keys) if key in names]
         samples, judged = samples.take(np.array(keep, np.int64)), "test"
     else:
         judged = "all"
     predicted, low, high = trained.predict(samples)
     return {
-        "model": trained.kind,
+        "model": trained.model.kind,
         "part": judged,
         "n": len(samples),
         "architectures": len(set(samples.architecture)),

@@ -17,8 +17,8 @@ from cdmpp.config import dump_text
 from cdmpp.datasets.judge import judge_in_detail, oracle_task_median
 from cdmpp.datasets.samples import Samples
 from cdmpp.datasets.splits import Split, split
-from cdmpp.errors import UsageError
-from cdmpp.files.atomic import check_folder, make_folder, write_json, write_text
+from cdmpp.files.atomic import make_folder, write_json
+from cdmpp.files.run_folder import check_run_folder, claim_run_folder
 from cdmpp.models.base import CostModel
 from cdmpp.models.loop.progress import OnTrain, RunProgress, TrainProgress
 from cdmpp.models.registry import model_class
@@ -35,10 +35,6 @@ from cdmpp.training.run_folder import (
 )
 
 ORACLE = "oracle"
-#: Files that a run begins anew; config.yaml says that they are a run's.
-_WRITTEN = (
-    "model.json", "model.safetensors", "metrics.json", "predictions.parquet", "report.html",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -212,38 +208,6 @@ def check_run(options: TrainOptions, run_dir: Path) -> None:
     for kind in (options.model, *options.baselines):
         model_class(kind)
     check_run_folder(run_dir, dump_text(options))
-
-
-def check_run_folder(run_dir: Path, config: str) -> None:
-    """Checks that a run folder can be made, or holds a run of the same options; makes nothing.
-
-    Raises:
-        UsageError: it holds another run, or files of that name that are of none.
-        DataError: it cannot be written.
-    """
-    check_folder(run_dir, what="run folder")
-    _check_claim(run_dir, config)
-
-
-def claim_run_folder(run_dir: Path, config: str) -> None:
-    """Writes config.yaml, or checks that the one that is there says the same."""
-    _check_claim(run_dir, config)
-    write_text(run_dir / "config.yaml", config)
-
-
-def _check_claim(run_dir: Path, config: str) -> None:
-    path = run_dir / "config.yaml"
-    if path.exists() and path.read_text("utf-8") != config:
-        raise UsageError(
-            f"{run_dir} holds a run with other options (see {path}); choose another folder with "
-            f"--out, or remove {run_dir}"
-        )
-    foreign = [] if path.exists() else [name for name in _WRITTEN if (run_dir / name).exists()]
-    if foreign:
-        raise UsageError(
-            f"{run_dir} holds {', '.join(foreign)} of no run (no config.yaml), which would be "
-            "overwritten; choose another folder with --out, or move them"
-        )
 
 
 def _trained(

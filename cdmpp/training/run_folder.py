@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from cdmpp.devices.spec import DeviceSpec
 from cdmpp.devices.vector import DEVICE_VECTOR_SCHEMA_VERSION
 from cdmpp.errors import DataError, last_line
 from cdmpp.files.atomic import read_json, write_columns, write_json
+from cdmpp.files.run_folder import MODEL_FILE, damage_named, write_model
 from cdmpp.machine import versions
 from cdmpp.models.base import CostModel
 from cdmpp.models.registry import saved_model_class
@@ -180,7 +180,7 @@ def task_digests(samples: Samples) -> frozenset[str]:
 
 def save_model(model: CostModel, directory: Path, card: ModelCard) -> None:
     """Writes the weights, then model.json, whose presence says that the model is complete."""
-    _write_card(directory, card, model.save(directory))
+    write_model(directory, _facts(card), model.save)
 
 
 def describe_new_devices(
@@ -211,25 +211,26 @@ def write_transfer(directory: Path, transfer: Transfer | None) -> None:
 
 
 def _write_card(directory: Path, card: ModelCard, state: Any) -> None:
-    write_json(
-        directory / "model.json",
-        {
-            "format": MODEL_FORMAT,
-            "kind": card.kind,
-            "feature_schema": card.feature_schema,
-            "device_vector_schema": DEVICE_VECTOR_SCHEMA_VERSION,
-            "data_hash": card.data_hash,
-            "split": card.split,
-            "devices": [asdict(spec) for spec in card.devices],
-            "versions": card.versions,
-            "training_tasks": sorted(card.training_tasks),
-            "calibration": None if card.calibration is None else asdict(card.calibration),
-            "described": [asdict(spec) for spec in card.described],
-            "of_new_devices": None if card.of_new_devices is None else asdict(card.of_new_devices),
-            "transfer": None if card.transfer is None else asdict(card.transfer),
-            "state": state,
-        },
-    )
+    write_json(directory / MODEL_FILE, {**_facts(card), "state": state})
+
+
+def _facts(card: ModelCard) -> dict[str, Any]:
+    """Returns what model.json keeps of a card."""
+    return {
+        "format": MODEL_FORMAT,
+        "kind": card.kind,
+        "feature_schema": card.feature_schema,
+        "device_vector_schema": DEVICE_VECTOR_SCHEMA_VERSION,
+        "data_hash": card.data_hash,
+        "split": card.split,
+        "devices": [asdict(spec) for spec in card.devices],
+        "versions": card.versions,
+        "training_tasks": sorted(card.training_tasks),
+        "calibration": None if card.calibration is None else asdict(card.calibration),
+        "described": [asdict(spec) for spec in card.described],
+        "of_new_devices": None if card.of_new_devices is None else asdict(card.of_new_devices),
+        "transfer": None if card.transfer is None else asdict(card.transfer),
+    }
 
 
 def save_trained(
@@ -276,7 +277,7 @@ def load_model(directory: Path) -> tuple[CostModel, ModelCard]:
         DataError: there is no complete model, or it was written by another version of this format.
     """
     card, state = _read_card(directory)
-    with _damage_named(directory):
+    with damage_named(directory, _HINT):
         return saved_model_class(card.kind).load(Path(directory), state), card
 
 
@@ -290,7 +291,7 @@ def read_card(directory: Path) -> ModelCard:
 
 
 def _read_card(directory: Path) -> tuple[ModelCard, Any]:
-    path = Path(directory) / "model.json"
+    path = Path(directory) / MODEL_FILE
     value = read_json(path, what="trained model", hint=_HINT, format=MODEL_FORMAT)
     got = value.get("device_vector_schema")
     if got != DEVICE_VECTOR_SCHEMA_VERSION:
@@ -298,7 +299,7 @@ def _read_card(directory: Path) -> tuple[ModelCard, Any]:
             f"{path} expects device vectors of version {got!s:.80}, this version makes "
             f"{DEVICE_VECTOR_SCHEMA_VERSION}; train again with `cdmpp train`"
         )
-    with _damage_named(directory):
+    with damage_named(directory, _HINT):
         calibration, of_new = value.get("calibration"), value.get("of_new_devices")
         transfer = value.get("transfer")
         card = ModelCard(
@@ -315,15 +316,6 @@ def _read_card(directory: Path) -> tuple[ModelCard, Any]:
             transfer=Transfer.from_json(transfer) if transfer else None,
         )
         return card, value["state"]
-
-
-@contextmanager
-def _damage_named(directory: Path) -> Iterator[None]:
-    try:
-        yield
-    except (LookupError, TypeError, AttributeError, ValueError, OverflowError) as error:
-        path = Path(directory) / "model.json"
-        raise DataError(f"{path} is damaged ({error!r}); {_HINT}") from error
 
 
 def write_predictions(path: Path, rows: list[tuple[str, Samples, NDArray[np.float64]]]) -> None:

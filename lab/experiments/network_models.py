@@ -25,13 +25,14 @@ from torch import nn
 from cdmpp.errors import CdmppError, DataError
 from cdmpp.files.atomic import make_folder, write_json
 from cdmpp.metrics import absolute_percentage_error
+from cdmpp.models.registry import NETWORK_CLASSES
 from cdmpp.networks.dataset.samples import TARGETS, NetworkSamples, assemble
 from cdmpp.networks.dataset.split import SPLITS, NetworkSplit, SplitKind, split_networks
 from cdmpp.networks.dataset.store import NetworkData, read_dataset
 from cdmpp.networks.evaluate import judge
 from cdmpp.networks.graph.mode import MODES
 from cdmpp.networks.intervals import calibrate_networks
-from cdmpp.networks.models.base import MODELS, new_model
+from cdmpp.networks.models.base import new_model
 from cdmpp.networks.models.options import NetworkOptions
 from cdmpp.networks.run import data_hash
 from lab.experiments.example_networks import mobilenet_v2, resnet18, squeezenet
@@ -292,7 +293,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--dataset", type=Path, default=DATASET)
     parser.add_argument("--cells", type=Path, default=CELLS, help="folder of the fitted cells")
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results")
-    parser.add_argument("--models", default=",".join(MODELS))
+    parser.add_argument("--models", default=",".join(NETWORK_CLASSES))
     parser.add_argument("--splits", default=",".join(SPLITS))
     parser.add_argument("--seeds", default=",".join(map(str, SEEDS)))
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")

@@ -10,11 +10,12 @@ from typing import Any
 from cdmpp.errors import DataError
 from cdmpp.files.atomic import write_text
 from cdmpp.metrics import mean_and_interval
+from cdmpp.models.registry import NETWORK_CLASSES
 from cdmpp.networks.dataset.samples import TARGETS, assemble
 from cdmpp.networks.dataset.store import NetworkData
 from cdmpp.networks.evaluate import METRICS, noise_floor
 from cdmpp.networks.graph.mode import MODES
-from cdmpp.networks.models.base import DEFAULT_MODEL, MODELS
+from cdmpp.networks.models.base import DEFAULT_MODEL
 from cdmpp.networks.run import data_hash
 from cdmpp.report.stamp import stamp, write_page
 from cdmpp.text import tidy_csv
@@ -85,7 +86,8 @@ def read_cells(folder: Path, wanted: str) -> list[dict[str, Any]]:
     kept = [cell for cell in cells if cell["key"]["data"] == wanted]
     if not kept:
         raise DataError(f"no fitted cell of this data set in {folder}; run the step `fit` first")
-    return sorted(kept, key=lambda c: (c["split"]["kind"], MODELS.index(c["model"]), c["seed"]))
+    order = list(NETWORK_CLASSES)
+    return sorted(kept, key=lambda c: (c["split"]["kind"], order.index(c["model"]), c["seed"]))
 
 
 def markdown(
@@ -184,7 +186,7 @@ def _target(
     """Returns the table of one target."""
     lines = [f"## {_TITLES[target]}", "", f"| model | {' | '.join(_HEADINGS)} | n | seeds |"]
     lines.append("|---|" + "--:|" * (len(_HEADINGS) + 2))
-    for model in MODELS:
+    for model in NETWORK_CLASSES:
         own = _of(cells, model, split)
         if not own:
             continue
@@ -215,7 +217,7 @@ def _verdict(cells: list[dict[str, Any]]) -> list[str]:
     for target in TARGETS[:4]:
         means = {
             model: _mape(_of(cells, model, "architecture"), target)
-            for model in MODELS
+            for model in NETWORK_CLASSES
             if _of(cells, model, "architecture")
         }
         ours = means.pop(DEFAULT_MODEL, None)
@@ -273,7 +275,7 @@ def _seernet(cells: list[dict[str, Any]]) -> list[str]:
 def _random(cells: list[dict[str, Any]]) -> list[str]:
     shown = list(TARGETS)
     lines = [f"| model | {' | '.join(shown)} | seeds |", "|---|" + "--:|" * (len(shown) + 1)]
-    for model in MODELS:
+    for model in NETWORK_CLASSES:
         own = _of(cells, model, "random")
         if own:
             numbers = [_mean([c["test"][t]["mape"] for c in own], "mape") for t in shown]

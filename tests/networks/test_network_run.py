@@ -11,6 +11,8 @@ import pytest
 
 from cdmpp.conformal import half_widths, least_owners
 from cdmpp.errors import DataError
+from cdmpp.files.plain import from_plain, to_plain
+from cdmpp.models.loop.progress import TrainProgress
 from cdmpp.networks.dataset.samples import TARGETS, assemble, repeat_error
 from cdmpp.networks.dataset.split import split_networks
 from cdmpp.networks.dataset.store import NetworkData
@@ -19,7 +21,7 @@ from cdmpp.networks.evaluate import error_metrics, judge, noise_floor
 from cdmpp.networks.intervals import NetworkIntervals, calibrate_networks
 from cdmpp.networks.packaged import CARD, model_folder, package_run
 from cdmpp.networks.run import NetworkRun, data_hash, evaluate_run, load_run, train_run
-from tests.networks.synthetic import DEVICE, data, samples
+from tests.networks.synthetic import DEVICE, QUICK, data, samples
 
 pytestmark = pytest.mark.training
 
@@ -103,7 +105,7 @@ def test_intervals_cover_architectures_that_were_held_back():
         metrics = judge(whole.take(test), predicted[test], found.bounds(predicted[test]))
         inside.append(metrics["infer_time_s"]["interval_coverage"])
     assert np.mean(inside) == pytest.approx(0.8, abs=0.1)
-    again = NetworkIntervals.from_json(json.loads(json.dumps(found.to_json())))
+    again = from_plain(NetworkIntervals, json.loads(json.dumps(to_plain(found))))
     np.testing.assert_array_equal(again.bounds(predicted)[0], found.bounds(predicted)[0])
 
 
@@ -135,6 +137,32 @@ def test_a_run_folder_has_all_of_it(run):
     rows = parquet.read_table(folder / "predictions.parquet").to_pylist()
     assert len(rows) == len(samples()) * len(TARGETS)
     assert {row["part"] for row in rows} == {"train", "validation", "test"}
+
+
+@pytest.mark.parametrize("model", ["mlp", "residual"])
+def test_a_stopped_run_is_continued_to_the_same_model(model, tmp_path):
+    wanted = NetworkRun(model=model, **vars(QUICK))
+    steps = 0
+
+    def stop(progress: TrainProgress) -> None:
+        nonlocal steps
+        steps += 1
+        if stops_at and steps == stops_at:
+            raise KeyboardInterrupt
+
+    stops_at = 0
+    metrics = train_run(data(), tmp_path / "whole", wanted, versions={}, on_progress=stop)
+    whole, stops_at, steps = steps, steps // 2, 0
+    with pytest.raises(KeyboardInterrupt):
+        train_run(data(), tmp_path / "stopped", wanted, versions={}, on_progress=stop)
+    stops_at, steps = 0, 0
+    again = train_run(data(), tmp_path / "stopped", wanted, versions={}, on_progress=stop)
+    assert 0 < steps < whole
+    assert again == metrics
+    names = {path.name for path in (tmp_path / "stopped").iterdir()}
+    assert names == {path.name for path in (tmp_path / "whole").iterdir()}
+    log = (tmp_path / "whole" / "log.jsonl").read_text().splitlines()
+    assert {"network", "epoch", "training_loss", "learning_rate"} <= set(json.loads(log[0]))
 
 
 def test_a_loaded_run_repeats_its_metrics(run):
@@ -221,4 +249,4 @@ def test_the_domain_names_what_is_new():
     reasons = small.reasons(graph, DEVICE)
     assert "more operations" in reasons[0]
     assert "never measured: " in reasons[-1]
-    assert Domain.from_json(json.loads(json.dumps(domain.to_json()))) == domain
+    assert from_plain(Domain, json.loads(json.dumps(to_plain(domain)))) == domain

@@ -24,6 +24,7 @@ from cdmpp.devices.spec import DeviceSpec
 from cdmpp.devices.write_file import device_file_text
 from cdmpp.errors import DataError, DeviceError
 from cdmpp.files.atomic import make_folder, read_json, write_json, write_text
+from cdmpp.files.run_folder import claim_run_folder
 from cdmpp.machine import machine, versions
 from cdmpp.models.loop.progress import TrainProgress
 from cdmpp.pretrained import model_folder
@@ -32,7 +33,7 @@ from cdmpp.training.estimates import load_trained
 from cdmpp.training.finetune.adapted_code import compiled_s
 from cdmpp.training.finetune.run import COMPILED, FINE_TUNED
 from cdmpp.training.machine_code.model import CodeModel
-from cdmpp.training.run import ORACLE, RunResult, claim_run_folder
+from cdmpp.training.run import ORACLE, RunResult
 from cdmpp.training.run_folder import load_model, run_metrics, split_facts, write_predictions
 from tvm_helper.device_add.benchmarks import run_benchmarks
 from tvm_helper.device_add.clock import StepClock

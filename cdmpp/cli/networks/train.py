@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 from cdmpp.cli.shared.options import add_output_options, add_training_options
+from cdmpp.cli.shared.progress import training_progress
 from cdmpp.config import dump_text, load_config
+from cdmpp.files.run_folder import check_run_folder
 from cdmpp.machine import versions
+from cdmpp.models.registry import NETWORK_CLASSES
 from cdmpp.networks.dataset.store import read_dataset
-from cdmpp.networks.models.base import MODELS
 from cdmpp.networks.packaged import model_folder, package_run
 from cdmpp.networks.run import NetworkRun, evaluate_run, load_run, train_run
 from cdmpp.text import aligned, percent_text
-from cdmpp.training.run import check_run_folder
 
 
 def add_train_options(parser: argparse.ArgumentParser) -> None:
@@ -30,7 +30,10 @@ def add_train_options(parser: argparse.ArgumentParser) -> None:
         help="run folder; one of the same options is written anew",
     )
     parser.add_argument(
-        "--model", choices=MODELS, default=None, help="what to fit (default: residual)"
+        "--model",
+        choices=list(NETWORK_CLASSES),
+        default=None,
+        help="what to fit (default: residual)",
     )
     parser.add_argument("--seed", type=int, metavar="N", help="of split and model (default: 0)")
     parser.add_argument(
@@ -77,8 +80,11 @@ def run_train(args: argparse.Namespace) -> int:
     run = load_config(NetworkRun, args.config, overrides=args.set, given=given)
     check_run_folder(args.out, dump_text(run))
     data = read_dataset(args.dataset)
-    show = None if args.json or args.quiet else _Lines()
-    metrics = train_run(data, args.out, run, versions=versions(), on_progress=show)
+    with training_progress(is_quiet=args.json or args.quiet) as show:
+        metrics = train_run(
+            data, args.out, run, versions=versions(),
+            on_progress=lambda progress: show(f"training {run.model}", progress),
+        )  # fmt: skip
     if args.json:
         print(json.dumps(metrics, allow_nan=False))
         return 0
@@ -143,21 +149,3 @@ def _print_targets(targets: dict[str, Any], floor: dict[str, Any]) -> None:
         "noise of repeats",
     ]  # fmt: skip
     print(aligned([headings, *rows]))
-
-
-class _Lines:
-    """A line on stderr every few epochs."""
-
-    def __init__(self) -> None:
-        self._network = ""
-
-    def __call__(self, entry: dict[str, Any]) -> None:
-        name, epoch = str(entry.get("network", "")), int(entry["epoch"])
-        if name == self._network and epoch % 10:
-            return
-        self._network = name
-        print(
-            f"cdmpp: {name + ' ' if name else ''}epoch {epoch}: training loss "
-            f"{entry['training_loss']:.4f}, validation loss {entry['validation_loss']:.4f}",
-            file=sys.stderr,
-        )

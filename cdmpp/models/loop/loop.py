@@ -28,7 +28,7 @@ from cdmpp.models.loop.checkpoint import (
     save_checkpoint,
 )
 from cdmpp.models.loop.distributed import average_gradients, is_first, seed_step, training_device
-from cdmpp.models.loop.pace import CpuBudget, learning_rate, new_optimiser
+from cdmpp.models.loop.pace import CpuBudget, LoopPace, Pace
 from cdmpp.models.loop.progress import OnTrain, TrainProgress
 from cdmpp.models.loop.shards import process_count
 from cdmpp.models.nets.options import LoopOptions
@@ -78,6 +78,7 @@ def train_loop(
     fingerprint: str,
     run_dir: Path | None = None,
     on_progress: OnTrain | None = None,
+    pace: Pace | None = None,
 ) -> LoopResult:
     """Trains `network` and returns its best averaged weights.
 
@@ -85,9 +86,10 @@ def train_loop(
     epoch, and a later call with the same fingerprint continues from the newest one: on CPU the
     result has the same bytes as a training that was never interrupted. The caller's random state is
     left alone. An `on_progress` with a method `validated(epoch, predict)` has it called after every
-    validation; `predict()` returns float64 [validation sample], log seconds. Under torchrun (see
-    `cdmpp.models.loop.distributed`) all processes do the same steps and only the first one writes.
-    On a GPU a resume is close, not exact.
+    validation; `predict()` returns float64 [validation sample], log seconds. A trainee with a
+    method `backward(loss)` sets the gradients itself. `pace` is that of the options unless another
+    one is given. Under torchrun (see `cdmpp.models.loop.distributed`) all processes do the same
+    steps and only the first one writes. On a GPU a resume is close, not exact.
 
     Raises:
         NotFiniteError: the loss is not finite.
@@ -104,8 +106,9 @@ def train_loop(
             network.to(device)
             writes_to = run_dir if is_first() else None
             return _train(
-                network, trainee, options, fingerprint, run_dir, writes_to, on_progress, seed
-            )
+                network, trainee, options, pace or LoopPace(options), fingerprint, run_dir,
+                writes_to, on_progress, seed,
+            )  # fmt: skip
     finally:
         network.to("cpu")
         torch.set_num_threads(threads)
@@ -133,6 +136,7 @@ def _train(
     network: nn.Module,
     trainee: Trainee,
     options: LoopOptions,
+    pace: Pace,
     fingerprint: str,
     run_dir: Path | None,
     writes_to: Path | None,
@@ -144,7 +148,7 @@ def _train(
         network=network,
         average=copy.deepcopy(network).requires_grad_(False),
         best={key: value.detach().clone() for key, value in network.state_dict().items()},
-        optimiser=new_optimiser(network, options),
+        optimiser=pace.optimiser(network),
         step=0,
         best_loss=None,
         best_epoch=0,
@@ -152,6 +156,7 @@ def _train(
         history=[],
         finished=False,
     )
+    state.best_loss = pace.first_loss(lambda: _validation_loss(state, trainee))
     checkpoints = writes_to / "checkpoints" if writes_to else None
     if checkpoints:
         make_folder(checkpoints, what="checkpoints")
@@ -176,8 +181,8 @@ def _train(
         for batch in _stretch(trainee, state.step, stop, per_pass):
             place = max(state.step, budget.share_used() * steps)
             seed_step(seed, state.step)
-            rate = learning_rate(options, step=state.step, place=place, steps=steps)
-            loss, count = _step(state, trainee, batch, options, rate, forward)
+            rate = pace.rate(state.history, step=state.step, place=place, steps=steps)
+            loss, count = _step(state, trainee, batch, options, pace, rate, forward)
             state.epoch_losses.append(loss)
             samples += count
             at_end = state.step == stop
@@ -202,7 +207,7 @@ def _train(
         _end_epoch(state, trainee, epoch + 1, samples / max(seconds, 1e-9), seconds)
         budget.note(state.history[-1])
         state.finished = (
-            epoch + 1 - state.best_epoch >= options.patience
+            pace.is_over(state.history, state.best_epoch)
             or state.step == steps
             or budget.is_spent()
         )
@@ -254,6 +259,7 @@ def _step(
     trainee: Trainee,
     batch: NDArray[np.int64],
     options: LoopOptions,
+    pace: Pace,
     rate: float,
     forward: nn.Module,
 ) -> tuple[float, int]:
@@ -268,11 +274,10 @@ def _step(
     if not math.isfinite(value):
         raise NotFiniteError(
             f"the training loss became {value} at step {state.step + 1}; expected a finite "
-            f"number; try a "
-            "lower learning rate, e.g. --set transformer.loop.learning_rate=0.0003"
+            f"number; try a lower learning rate, e.g. --set {pace.rate_option}=0.0003"
         )
     state.optimiser.zero_grad()
-    loss.backward()  # type: ignore[no-untyped-call]
+    getattr(trainee, "backward", Tensor.backward)(loss)
     average_gradients(state.weights)
     nn.utils.clip_grad_norm_(state.weights, options.gradient_clip, foreach=True)
     state.optimiser.step()
@@ -295,9 +300,7 @@ def _end_epoch(
     samples_per_s: float,
     seconds: float,
 ) -> None:
-    state.average.eval()
-    with torch.no_grad():
-        validation_loss = float(trainee.validate(state.average))
+    validation_loss = _validation_loss(state, trainee)
     if not math.isfinite(validation_loss):
         raise NotFiniteError(
             f"the validation loss became {validation_loss} after epoch {epoch}; expected a "
@@ -317,11 +320,18 @@ def _end_epoch(
             "step": state.step,
             "training_loss": float(np.mean(state.epoch_losses)),
             "validation_loss": validation_loss,
+            "learning_rate": state.optimiser.learning_rate,
             "samples_per_s": samples_per_s,
             "elapsed_s": previous + seconds,
         }
     )
     state.epoch_losses = []
+
+
+def _validation_loss(state: TrainingState, trainee: Trainee) -> float:
+    state.average.eval()
+    with torch.no_grad():
+        return float(trainee.validate(state.average))
 
 
 def _write_log(run_dir: Path, history: list[dict[str, Any]]) -> None:

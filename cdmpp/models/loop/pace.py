@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
 
 from torch import nn
 
@@ -37,18 +39,64 @@ class CpuBudget:
         return self._before + time.process_time() - self._started
 
 
-def new_optimiser(network: nn.Module, options: LoopOptions) -> AdamOptimiser:
-    """Returns the optimiser of the options over all weights."""
-    if options.optimiser == "adam":
-        return plain_adam(network, options.learning_rate, options.weight_decay)
-    return adamw(network, options.learning_rate, options.weight_decay, is_fused=True)
+class Pace(Protocol):
+    """How fast a training goes, and when it has gone far enough.
+
+    Attributes:
+        rate_option: the option of the learning rate, for errors.
+    """
+
+    rate_option: ClassVar[str]
+
+    def optimiser(self, network: nn.Module) -> AdamOptimiser:
+        """Returns the optimiser over all weights."""
+
+    def first_loss(self, validate: Callable[[], float]) -> float | None:
+        """Returns the validation loss that an epoch has to be below for its weights to be kept;
+        None = the first epoch's are kept. `validate()` is the loss of the untrained network.
+        """
+
+    def rate(
+        self, history: Sequence[dict[str, Any]], *, step: int, place: float, steps: int
+    ) -> float:
+        """Returns the learning rate of the next step; `place` is how far, in steps, a schedule is
+        that follows time.
+        """
+
+    def is_over(self, history: Sequence[dict[str, Any]], best_epoch: int) -> bool:
+        """Whether training stops after these epochs."""
 
 
-def learning_rate(options: LoopOptions, *, step: int, place: float, steps: int) -> float:
-    """Returns the learning rate of the next step; `place` is how far, in steps, the cosine is."""
-    if options.schedule == "triangular":
-        return options.learning_rate * triangle(step, options.half_period)
-    return options.learning_rate * _schedule(place, steps, options.warmup_fraction)
+@dataclass(frozen=True)
+class LoopPace:
+    """The pace of `LoopOptions`."""
+
+    options: LoopOptions
+    rate_option: ClassVar[str] = "transformer.loop.learning_rate"
+
+    def optimiser(self, network: nn.Module) -> AdamOptimiser:
+        """Returns the optimiser of the options."""
+        options = self.options
+        if options.optimiser == "adam":
+            return plain_adam(network, options.learning_rate, options.weight_decay)
+        return adamw(network, options.learning_rate, options.weight_decay, is_fused=True)
+
+    def first_loss(self, validate: Callable[[], float]) -> float | None:
+        """Returns None: a training is never without gain."""
+        return None
+
+    def rate(
+        self, history: Sequence[dict[str, Any]], *, step: int, place: float, steps: int
+    ) -> float:
+        """Returns the learning rate of the schedule."""
+        options = self.options
+        if options.schedule == "triangular":
+            return options.learning_rate * triangle(step, options.half_period)
+        return options.learning_rate * _schedule(place, steps, options.warmup_fraction)
+
+    def is_over(self, history: Sequence[dict[str, Any]], best_epoch: int) -> bool:
+        """Whether the patience is at its end."""
+        return len(history) - best_epoch >= self.options.patience
 
 
 def triangle(step: int, half_period: int) -> float:

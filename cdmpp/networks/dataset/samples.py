@@ -95,6 +95,12 @@ class NetworkSamples:
         """Id of each row's network and batch."""
         return [self.names[number] for number in self.graph.tolist()]
 
+    @property
+    def keys(self) -> list[tuple[str, str]]:
+        """Id and device label of each row."""
+        labels = [self.devices[number].name for number in self.device.tolist()]
+        return list(zip(self.sample_names, labels, strict=True))
+
     def rates(self) -> FloatArray:
         """Returns float64 [devices, 2], peak in flop/s and bandwidth in bytes/s, or stand-ins."""
         known = [_with_stand_ins(spec) for spec in self.devices]

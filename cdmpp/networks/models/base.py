@@ -1,79 +1,159 @@
-"""The contract of the whole-network models, and who they are."""
+"""The contract of the whole-network models, and what all of them do the same way."""
 
 from __future__ import annotations
 
-import importlib
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+import hashlib
+from abc import abstractmethod
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cdmpp.errors import DataError, UsageError
+from cdmpp.config import from_dict, to_dict
+from cdmpp.errors import DataError
+from cdmpp.files.plain import from_plain, to_plain
+from cdmpp.models.base import Model
+from cdmpp.models.loop.progress import OnTrain
+from cdmpp.models.registry import network_model_class
 from cdmpp.networks.dataset.samples import TARGETS, NetworkSamples
-from cdmpp.networks.models.options import NetworkOptions
+from cdmpp.networks.models.boosters import Boosters
+from cdmpp.networks.models.options import GraphTreeOptions, NetworkOptions
+
+if TYPE_CHECKING:  # it takes a second to import
+    from torch import nn
 
 FloatArray = NDArray[np.float64]
-Progress = Callable[[dict[str, Any]], None]
 
 #: Our model, the one that is trained unless another is asked for.
 DEFAULT_MODEL = "residual"
-#: Kind -> its module and class, in the order of tables.
-_CLASSES: Mapping[str, tuple[str, str]] = {
-    "residual": ("residual", "ResidualModel"),
-    "seernet": ("seernet", "SeerNetModel"),
-    "seernet-multi": ("seernet", "SeerNetMultiModel"),
-    "trees": ("baselines", "GraphTrees"),
-    "mlp": ("mlp", "GraphMlp"),
-    "operator-linear": ("baselines", "OperatorLinear"),
-    "roofline": ("baselines", "RooflineFactor"),
-    "constant": ("baselines", "ConstantLine"),
-}
-MODELS = tuple(_CLASSES)
 
 
-class NetworkModel(ABC):
-    """Predicts the six targets of networks.
+@dataclass(frozen=True)
+class Fitting:
+    """One call of `fit`.
 
     Attributes:
-        kind: its name in `MODELS`.
+        seed: of the fit.
+        identity: digest of the model's options, the seed and the samples, by which a fit that was
+            stopped is found again.
+        run_dir: where checkpoints go, a folder a network; None = none are written.
+        on_progress: called after every step.
+        history: one entry a network and epoch, filled as the fit goes on.
     """
 
-    kind: ClassVar[str]
+    seed: int
+    identity: str
+    run_dir: Path | None
+    on_progress: OnTrain | None
+    history: list[dict[str, Any]] = field(default_factory=list)
+
+
+class NetworkModel(Model[NetworkSamples]):
+    """Predicts the six targets of networks.
+
+    A kind says what it finds in the training part (`found`, a dataclass of `found_class`), and
+    which torch networks it has; trees are in `boosters`.
+
+    Attributes:
+        kind: its registered name.
+        columns: the targets that it predicts, of `TARGETS`.
+        history: one entry a network and epoch of the latest `fit`; empty after `load`.
+    """
+
+    found_class: ClassVar[Any]
 
     def __init__(self, options: NetworkOptions | None = None) -> None:
         self.options = options or NetworkOptions()
+        self.columns: list[int] = []
+        self.found: Any = None
+        self.networks: dict[str, nn.Module] = {}
+        self.boosters = Boosters({}, self.tree_options.threads)
+        self.history: list[dict[str, Any]] = []
+
+    @property
+    def tree_options(self) -> GraphTreeOptions:
+        """The options of its trees."""
+        return self.options.trees
 
     @abstractmethod
+    def _fit(self, train: NetworkSamples, validation: NetworkSamples, fitting: Fitting) -> None:
+        """Sets `found`, `networks` and `boosters`."""
+
+    @abstractmethod
+    def _predict(self, samples: NetworkSamples) -> FloatArray:
+        """Returns float64 [N, 6] of at least one sample; only `columns` are looked at."""
+
+    def _network_names(self) -> list[str]:
+        return []
+
+    def _new_network(self, name: str) -> nn.Module:
+        raise NotImplementedError
+
     def fit(
         self,
         train: NetworkSamples,
         validation: NetworkSamples,
         *,
         seed: int,
-        on_progress: Progress | None = None,
+        run_dir: Path | None = None,
+        on_progress: OnTrain | None = None,
     ) -> None:
-        """Fits the model; the validation part only chooses when to stop."""
+        """Fits the model; the validation part only chooses when to stop.
 
-    @abstractmethod
+        Raises:
+            DataError: no target is in both parts.
+        """
+        self.columns = known_targets(train, validation)
+        identity = _identity(self.kind, self.options, seed, train, validation)
+        fitting = Fitting(seed, identity, run_dir, on_progress)
+        self._fit(train, validation, fitting)
+        self.history = fitting.history
+
     def predict(self, samples: NetworkSamples) -> FloatArray:
         """Returns float64 [N, 6], columns `TARGETS`, positive; NaN for a target that no training
         sample has.
         """
+        result = np.full((len(samples), len(TARGETS)), np.nan)
+        if len(samples):
+            result[:, self.columns] = self._predict(samples)[:, self.columns]
+        return result
 
-    @abstractmethod
     def save(self, directory: Path) -> dict[str, Any]:
-        """Writes what JSON cannot hold into `directory`; returns the rest."""
+        """Writes weights and trees into `directory`; returns the rest."""
+        if self.networks:
+            from cdmpp.files.torch_weights import save_networks
 
-    @abstractmethod
-    def load(self, directory: Path, state: dict[str, Any]) -> None:
-        """Becomes the model that `save` wrote.
+            save_networks(self.networks, directory)
+        names = {"targets": [TARGETS[column] for column in self.columns]}
+        return {**to_plain(self.found), **names, "trees": self.boosters.save(directory)}
+
+    @classmethod
+    def load(cls, directory: Path, state: dict[str, Any]) -> Self:
+        """Returns the model that `save` wrote.
+
+        Args:
+            state: what `save` returned, and its `options`.
 
         Raises:
             DataError: a file is missing or damaged.
         """
+        model = cls(from_dict(NetworkOptions, state["options"]))
+        model.columns = [TARGETS.index(name) for name in state.get("targets", TARGETS)]
+        model.found = from_plain(cls.found_class, state)
+        model.networks = {name: model._new_network(name) for name in model._network_names()}
+        if model.networks:
+            from cdmpp.files.torch_weights import load_networks
+
+            load_networks(model.networks, directory)
+        trees, threads = model._tree_names(state), model.tree_options.threads
+        model.boosters = Boosters.load(directory, trees, threads=threads)
+        return model
+
+    @staticmethod
+    def _tree_names(state: dict[str, Any]) -> list[str]:
+        return list(state.get("trees", ()))
 
 
 def new_model(kind: str, options: NetworkOptions | None = None) -> NetworkModel:
@@ -82,11 +162,7 @@ def new_model(kind: str, options: NetworkOptions | None = None) -> NetworkModel:
     Raises:
         UsageError: there is no such model.
     """
-    if kind not in _CLASSES:
-        raise UsageError(f"unknown model {kind!r}; expected one of {', '.join(MODELS)}")
-    module, name = _CLASSES[kind]
-    model_class = getattr(importlib.import_module(f"cdmpp.networks.models.{module}"), name)
-    model: NetworkModel = model_class(options)
+    model: NetworkModel = network_model_class(kind)(options)
     return model
 
 
@@ -104,3 +180,11 @@ def known_targets(train: NetworkSamples, validation: NetworkSamples) -> list[int
             "measure more networks with `cdmpp networks measure`"
         )
     return [int(column) for column in columns]
+
+
+def _identity(kind: str, options: NetworkOptions, seed: int, *parts: NetworkSamples) -> str:
+    content = hashlib.sha256(repr((kind, to_dict(options), seed)).encode())
+    for part in parts:
+        content.update(repr(part.sample_names).encode())
+        content.update(part.targets.tobytes())
+    return content.hexdigest()

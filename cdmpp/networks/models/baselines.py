@@ -2,44 +2,49 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
 from cdmpp.networks.dataset.samples import TARGETS, UTILISATIONS, NetworkSamples
-from cdmpp.networks.models.base import FloatArray, NetworkModel, Progress, known_targets
+from cdmpp.networks.models.base import Fitting, FloatArray, NetworkModel
 from cdmpp.networks.models.boosters import Boosters
-from cdmpp.networks.models.prices import MemoryPrices, OperatorPrices
+from cdmpp.networks.models.prices import OperatorPrices, fit_memory_prices, memory_bytes
+
+
+@dataclass(frozen=True)
+class Medians:
+    """float64 [6], a number a target, NaN where there is none."""
+
+    values: FloatArray
+
+
+@dataclass(frozen=True)
+class LinearPrices:
+    """Medians of the targets, and the prices of operators and of memory."""
+
+    medians: FloatArray
+    operators: OperatorPrices
+    memory: FloatArray
+
+
+@dataclass(frozen=True)
+class Nothing:
+    """What trees find besides themselves."""
 
 
 class ConstantLine(NetworkModel):
     """The geometric median of the training part, whatever the network."""
 
     kind: ClassVar[str] = "constant"
+    found_class = Medians
 
-    def fit(
-        self,
-        train: NetworkSamples,
-        validation: NetworkSamples,
-        *,
-        seed: int,
-        on_progress: Progress | None = None,
-    ) -> None:
-        """Takes the medians."""
-        self._values = medians(train.targets, known_targets(train, validation))
+    def _fit(self, train: NetworkSamples, validation: NetworkSamples, fitting: Fitting) -> None:
+        self.found = Medians(medians(train.targets, self.columns))
 
-    def predict(self, samples: NetworkSamples) -> FloatArray:
-        """Returns float64 [N, 6]."""
-        return np.tile(self._values, (len(samples), 1))
-
-    def save(self, directory: Path) -> dict[str, Any]:
-        """Returns the medians."""
-        return {"values": plain(self._values)}
-
-    def load(self, directory: Path, state: dict[str, Any]) -> None:
-        """Takes the medians."""
-        self._values = from_plain(state["values"])
+    def _predict(self, samples: NetworkSamples) -> FloatArray:
+        return np.tile(self.found.values, (len(samples), 1))
 
 
 class RooflineFactor(NetworkModel):
@@ -48,30 +53,13 @@ class RooflineFactor(NetworkModel):
     """
 
     kind: ClassVar[str] = "roofline"
+    found_class = Medians
 
-    def fit(
-        self,
-        train: NetworkSamples,
-        validation: NetworkSamples,
-        *,
-        seed: int,
-        on_progress: Progress | None = None,
-    ) -> None:
-        """Takes the median ratios."""
-        ratio = train.targets / self._analytic(train)
-        self._values = medians(ratio, known_targets(train, validation))
+    def _fit(self, train: NetworkSamples, validation: NetworkSamples, fitting: Fitting) -> None:
+        self.found = Medians(medians(train.targets / self._analytic(train), self.columns))
 
-    def predict(self, samples: NetworkSamples) -> FloatArray:
-        """Returns float64 [N, 6]."""
-        return self._analytic(samples) * self._values
-
-    def save(self, directory: Path) -> dict[str, Any]:
-        """Returns the factors."""
-        return {"values": plain(self._values)}
-
-    def load(self, directory: Path, state: dict[str, Any]) -> None:
-        """Takes the factors."""
-        self._values = from_plain(state["values"])
+    def _predict(self, samples: NetworkSamples) -> FloatArray:
+        return np.asarray(self._analytic(samples) * self.found.values)
 
     @staticmethod
     def _analytic(samples: NetworkSamples) -> FloatArray:
@@ -87,88 +75,44 @@ class OperatorLinear(NetworkModel):
     """
 
     kind: ClassVar[str] = "operator-linear"
+    found_class = LinearPrices
 
-    def fit(
-        self,
-        train: NetworkSamples,
-        validation: NetworkSamples,
-        *,
-        seed: int,
-        on_progress: Progress | None = None,
-    ) -> None:
-        """Fits the prices."""
-        self._medians = medians(train.targets, known_targets(train, validation))
-        self._operators = OperatorPrices.fit(train)
-        self._memory = MemoryPrices.fit(train)
+    def _fit(self, train: NetworkSamples, validation: NetworkSamples, fitting: Fitting) -> None:
+        typical = medians(train.targets, self.columns)
+        self.found = LinearPrices(typical, OperatorPrices.fit(train), fit_memory_prices(train))
 
-    def predict(self, samples: NetworkSamples) -> FloatArray:
-        """Returns float64 [N, 6]."""
-        result = np.tile(self._medians, (len(samples), 1))
-        if len(samples) == 0:
-            return result
-        seconds = self._operators.operator_seconds(samples)
-        linear = np.concatenate(
-            [np.array([rows.sum(axis=0) for rows in seconds]), self._memory.predict(samples)], 1
-        )
-        known = np.isfinite(self._medians[: linear.shape[1]])
-        result[:, : linear.shape[1]] = np.where(known, linear, np.nan)
+    def _predict(self, samples: NetworkSamples) -> FloatArray:
+        result = np.tile(self.found.medians, (len(samples), 1))
+        seconds = self.found.operators.operator_seconds(samples)
+        times = np.array([rows.sum(axis=0) for rows in seconds])
+        linear = np.concatenate([times, memory_bytes(self.found.memory, samples)], 1)
+        result[:, : linear.shape[1]] = linear
         return result
-
-    def save(self, directory: Path) -> dict[str, Any]:
-        """Returns the prices."""
-        return {
-            "medians": plain(self._medians),
-            "operators": self._operators.to_json(),
-            "memory": self._memory.to_json(),
-        }
-
-    def load(self, directory: Path, state: dict[str, Any]) -> None:
-        """Takes the prices."""
-        self._medians = from_plain(state["medians"])
-        self._operators = OperatorPrices.from_json(state["operators"])
-        self._memory = MemoryPrices.from_json(state["memory"])
 
 
 class GraphTrees(NetworkModel):
     """Gradient-boosted trees on the 18 graph features, on the log of each target."""
 
     kind: ClassVar[str] = "trees"
+    found_class = Nothing
 
-    def fit(
-        self,
-        train: NetworkSamples,
-        validation: NetworkSamples,
-        *,
-        seed: int,
-        on_progress: Progress | None = None,
-    ) -> None:
-        """Boosts each target until the validation part no longer gains."""
-        known_targets(train, validation)
-        self._boosters = Boosters.fit(
-            (network_rows(train), np.log(train.targets)),
-            (network_rows(validation), np.log(validation.targets)),
-            TARGETS,
-            self.options.trees,
-            seed=seed,
+    def _fit(self, train: NetworkSamples, validation: NetworkSamples, fitting: Fitting) -> None:
+        self.found = Nothing()
+        grown, watched = (
+            (network_rows(part), np.log(part.targets)) for part in (train, validation)
         )
+        self.boosters = Boosters.fit(grown, watched, TARGETS, self.tree_options, seed=fitting.seed)
 
-    def predict(self, samples: NetworkSamples) -> FloatArray:
-        """Returns float64 [N, 6]."""
+    def _predict(self, samples: NetworkSamples) -> FloatArray:
         result = np.full((len(samples), len(TARGETS)), np.nan)
-        if len(samples):
-            rows = network_rows(samples)
-            for name in self._boosters.by_name:
-                result[:, TARGETS.index(name)] = np.exp(self._boosters.predict(name, rows))
+        rows = network_rows(samples)
+        for name in self.boosters.by_name:
+            result[:, TARGETS.index(name)] = np.exp(self.boosters.predict(name, rows))
         return result
 
-    def save(self, directory: Path) -> dict[str, Any]:
-        """Writes the trees of each target."""
-        return {"targets": self._boosters.save(directory)}
-
-    def load(self, directory: Path, state: dict[str, Any]) -> None:
-        """Reads the trees."""
-        threads = self.options.trees.threads
-        self._boosters = Boosters.load(directory, state["targets"], threads=threads)
+    @staticmethod
+    def _tree_names(state: dict[str, Any]) -> list[str]:
+        return list(state["targets"])
 
 
 def network_rows(samples: NetworkSamples) -> FloatArray:
@@ -183,13 +127,3 @@ def medians(values: FloatArray, known: list[int]) -> FloatArray:
     for column in known:
         found[column] = float(np.exp(np.nanmedian(np.log(values[:, column]))))
     return found
-
-
-def plain(values: FloatArray) -> list[float | None]:
-    """Returns values for JSON: None for NaN."""
-    return [None if np.isnan(value) else float(value) for value in values.tolist()]
-
-
-def from_plain(values: list[float | None]) -> FloatArray:
-    """Returns what `plain` was given."""
-    return np.array([np.nan if value is None else value for value in values], np.float64)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -20,7 +19,7 @@ class Standard:
 
     Attributes:
         mean: float64 [columns].
-        scale: float64 [columns]; infinite for a column that does not change.
+        scale: float64 [columns]; NaN for a column that does not change.
     """
 
     mean: FloatArray
@@ -31,26 +30,15 @@ class Standard:
         """Returns the statistics of [rows, columns]; NaN values are left out."""
         mean = np.nanmean(rows, axis=0)
         scale = np.nanstd(rows, axis=0)
-        return cls(mean, np.where(scale > 1e-9 * np.maximum(np.abs(mean), 1.0), scale, np.inf))
+        return cls(mean, np.where(scale > 1e-9 * np.maximum(np.abs(mean), 1.0), scale, np.nan))
 
     def apply(self, rows: FloatArray) -> FloatArray:
         """Returns [rows, columns] with mean 0 and deviation 1 on what was fitted."""
-        return (rows - self.mean) / self.scale
+        return (rows - self.mean) / np.where(np.isnan(self.scale), np.inf, self.scale)
 
     def undo(self, rows: FloatArray) -> FloatArray:
         """Returns what `apply` was given; a column that never changed is its mean."""
-        return rows * np.where(np.isfinite(self.scale), self.scale, 0.0) + self.mean
-
-    def to_json(self) -> dict[str, list[float | None]]:
-        """Returns plain values; an infinite scale is None."""
-        scale = [value if np.isfinite(value) else None for value in self.scale.tolist()]
-        return {"mean": self.mean.tolist(), "scale": scale}
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> Standard:
-        """Returns what `to_json` was given."""
-        scale = [np.inf if part is None else part for part in value["scale"]]
-        return cls(np.array(value["mean"], np.float64), np.array(scale, np.float64))
+        return rows * np.nan_to_num(self.scale) + self.mean
 
 
 @dataclass(frozen=True)

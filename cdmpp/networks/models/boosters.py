@@ -10,7 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cdmpp.files.boosted_trees import grow_trees, load_booster, save_booster, tree_rows
+from cdmpp.files.boosted_trees import (
+    grow_trees,
+    load_booster,
+    save_booster,
+    tree_parameters,
+    tree_rows,
+)
 from cdmpp.networks.models.options import GraphTreeOptions
 
 FloatArray = NDArray[np.float64]
@@ -45,17 +51,7 @@ class Boosters:
                 is `validation`.
             names: of the labels; those without a label in both parts get no trees.
         """
-        parameters = {
-            "objective": "reg:absoluteerror",
-            "max_depth": options.depth,
-            "eta": options.learning_rate,
-            "subsample": options.subsample,
-            "colsample_bytree": options.column_share,
-            "min_child_weight": options.least_weight,
-            "nthread": options.threads or None,
-            "seed": seed,
-        }
-
+        parameters = tree_parameters(options, "reg:absoluteerror", seed)
         found = {}
         for column, name in enumerate(names):
             known = [np.isfinite(part[1][:, column]) for part in (train, validation)]

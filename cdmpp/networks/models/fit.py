@@ -1,148 +1,214 @@
-"""Fitting a torch network on batches of graphs: the same seed gives the same weights on a CPU."""
+"""Fitting a torch network on batches of graphs, by the training loop of all models."""
 
 from __future__ import annotations
 
-import copy
+import hashlib
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from cdmpp.errors import NotFiniteError
 from cdmpp.models.loop.adam import AdamOptimiser, adamw, plain_adam
+from cdmpp.models.loop.loop import train_loop
+from cdmpp.models.nets.options import LoopOptions
+from cdmpp.networks.models.base import Fitting
+from cdmpp.networks.models.batch import GraphTensors, collate
 from cdmpp.networks.models.options import GraphFitOptions
 
-#: Called after every epoch with its number, losses and learning rate.
-Progress = Callable[[dict[str, Any]], None]
-#: Sets the gradients of the losses [targets].
-Backward = Callable[[Tensor], None]
+#: (network, inputs of some rows, what is wanted of them) -> [targets], the loss of each target.
+Losses = Callable[[nn.Module, list[Any], Tensor], Tensor]
+#: Sets the gradients of the losses [targets] of a network.
+Backward = Callable[[nn.Module, Tensor], None]
 _LARGEST_GRADIENT = 5.0
+#: Graphs of a batch where no gradient is wanted.
+_PREDICT_GRAPHS = 128
 
 
-class GraphTrainee(Protocol):
-    """What the fit needs to know about a model and its data."""
+@dataclass(frozen=True)
+class GraphPart:
+    """What a network is fitted to, or judged on while it is fitted.
 
-    def losses(self, network: nn.Module, rows: list[int]) -> Tensor:
-        """Returns [targets], the loss of each target on these training rows."""
+    Attributes:
+        inputs: [rows] what the network takes.
+        wanted: float32 [rows, targets]; NaN = missing.
+    """
 
-    def validation_loss(self, network: nn.Module) -> float:
-        """Returns what is to fall; gradients are off and the network is in evaluation mode."""
+    inputs: list[Any]
+    wanted: Tensor
 
 
 def fit_network(
-    network: nn.Module,
-    trainee: GraphTrainee,
-    count: int,
+    name: str,
+    make: Callable[[], nn.Module],
+    train: GraphPart,
+    validation: GraphPart,
+    losses: Losses,
     options: GraphFitOptions,
+    fitting: Fitting,
     *,
-    seed: int,
+    seed: int | None = None,
     backward: Backward | None = None,
-    on_progress: Progress | None = None,
-) -> list[dict[str, Any]]:
-    """Fits `network` and leaves it with the weights that validated best, the first ones included.
+) -> nn.Module:
+    """Returns a network with the weights that validated best, the first ones included.
 
     Args:
-        count: training rows.
+        name: among the networks of the model.
+        make: returns it with its first weights.
+        losses: sums of them are minimised.
+        seed: None = that of the fitting.
         backward: sets the gradients; None = those of the sum of the losses.
-
-    Returns:
-        One entry an epoch: epoch, training_loss, validation_loss, learning_rate.
 
     Raises:
         NotFiniteError: the loss is not finite.
+        UsageError: there are checkpoints of another fit.
     """
-    optimiser = _optimiser(network, options)
-    rng = np.random.default_rng(seed)
-    best, best_loss = copy.deepcopy(network.state_dict()), _validate(network, trainee, 0)
-    history: list[dict[str, Any]] = []
-    rate, waited = options.learning_rate, 0
-    for epoch in range(1, options.epochs + 1):
-        if options.schedule == "cosine":
-            rate = _cosine(options, epoch)
-        optimiser.learning_rate = rate
-        network.train()
-        total = 0.0
-        for rows in _batches(rng.permutation(count), options.batch):
-            losses = trainee.losses(network, rows)
-            optimiser.zero_grad()
-            if backward is None:
-                losses.sum().backward()  # type: ignore[no-untyped-call]
-            else:
-                backward(losses)
-            nn.utils.clip_grad_norm_(network.parameters(), _LARGEST_GRADIENT)
-            optimiser.step()
-            total += float(losses.detach().sum()) * len(rows)
-        validated = _validate(network, trainee, epoch)
-        entry = {
-            "epoch": epoch,
-            "training_loss": total / count,
-            "validation_loss": validated,
-            "learning_rate": rate,
-        }
-        history.append(entry)
-        if on_progress:
-            on_progress(entry)
-        if validated < best_loss:
-            best, best_loss = copy.deepcopy(network.state_dict()), validated
-            waited = 0
-        else:
-            waited += 1
-        if options.schedule == "plateau" and waited > options.patience:
-            if rate <= options.least_learning_rate:
-                break
-            rate, waited = max(rate / 2, options.least_learning_rate), 0
-    network.load_state_dict(best)
-    network.eval()
-    return history
-
-
-@contextmanager
-def torch_session(seed: int, threads: int) -> Iterator[None]:
-    """Random numbers from `seed` and so many threads (0 = as they are) inside; then as before."""
-    before = torch.get_num_threads()
-    try:
-        torch.set_num_threads(threads or before)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            yield
-    finally:
-        torch.set_num_threads(before)
-
-
-def _validate(network: nn.Module, trainee: GraphTrainee, epoch: int) -> float:
-    network.eval()
-    with torch.no_grad():
-        loss = trainee.validation_loss(network)
-    if not math.isfinite(loss):
-        raise NotFiniteError(
-            f"the validation loss of epoch {epoch} is {loss}, expected a finite number; fit with a "
-            "lower learning rate (--set MODEL.fit.learning_rate=...)"
-        )
-    return loss
-
-
-def _optimiser(network: nn.Module, options: GraphFitOptions) -> AdamOptimiser:
-    if not options.weight_decay:
-        return plain_adam(network, options.learning_rate)
-    return adamw(network, options.learning_rate, options.weight_decay, is_fused=False)
-
-
-def _cosine(options: GraphFitOptions, epoch: int) -> float:
-    """Returns the learning rate: a short rise, then half a cosine."""
-    rise = max(1, options.epochs // 20)
-    if epoch <= rise:
-        return options.learning_rate * epoch / rise
-    done = (epoch - rise) / max(1, options.epochs - rise)
-    share = (1 + math.cos(math.pi * done)) / 2
-    return options.least_learning_rate + share * (
-        options.learning_rate - options.least_learning_rate
+    seed = fitting.seed if seed is None else seed
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        network = make()
+    loop = LoopOptions(
+        epochs=options.epochs, learning_rate=options.learning_rate, threads=options.threads,
+        gradient_clip=_LARGEST_GRADIENT, average_decay=0.0,
+    )  # fmt: skip
+    result = train_loop(
+        network,
+        _Trainee(train, validation, losses, backward, options.batch, seed),
+        loop,
+        seed=seed,
+        fingerprint=hashlib.sha256(f"{fitting.identity} {name}".encode()).hexdigest(),
+        run_dir=fitting.run_dir and fitting.run_dir / name,
+        on_progress=fitting.on_progress,
+        pace=GraphPace(options),
     )
+    network.load_state_dict(result.weights)
+    fitting.history.extend({"network": name, **entry} for entry in result.history)
+    return network.eval()
 
 
-def _batches(order: np.ndarray[Any, np.dtype[np.int64]], size: int) -> Iterator[list[int]]:
-    for start in range(0, len(order), size):
-        yield order[start : start + size].tolist()
+def squared_losses(found: Tensor, wanted: Tensor) -> Tensor:
+    """Returns [targets], mean squared differences where there is something wanted."""
+    return known_means(known_errors(found, wanted) ** 2, wanted)
+
+
+def known_errors(found: Tensor, wanted: Tensor) -> Tensor:
+    """Returns [rows, targets], what is found less what is wanted; 0 where that is missing."""
+    return torch.where(torch.isfinite(wanted), found - torch.nan_to_num(wanted), 0.0)
+
+
+def known_means(loss: Tensor, wanted: Tensor) -> Tensor:
+    """Returns [targets], the means of losses over the rows in which something is wanted."""
+    return loss.sum(0) / torch.isfinite(wanted).sum(0).clamp(min=1)
+
+
+def run_graphs(network: nn.Module, graphs: list[GraphTensors]) -> Tensor:
+    """Returns [graphs, targets], some graphs at a time."""
+    starts = range(0, len(graphs), _PREDICT_GRAPHS)
+    return torch.cat([network(collate(graphs[at : at + _PREDICT_GRAPHS])) for at in starts])
+
+
+class _Trainee:
+    """The rows of one training as the loop wants them."""
+
+    def __init__(
+        self,
+        train: GraphPart,
+        validation: GraphPart,
+        losses: Losses,
+        backward: Backward | None,
+        batch: int,
+        seed: int,
+    ) -> None:
+        self._train, self._validation = train, validation
+        self._losses, self._backward, self._batch = losses, backward, batch
+        self._rng, self._orders = np.random.default_rng(seed), list[NDArray[np.int64]]()
+        self._latest: tuple[nn.Module, Tensor] | None = None
+
+    def batches(self, epoch: int) -> list[NDArray[np.int64]]:
+        while len(self._orders) <= epoch:
+            self._orders.append(self._rng.permutation(len(self._train.inputs)))
+        order = self._orders[epoch]
+        return [order[at : at + self._batch] for at in range(0, len(order), self._batch)]
+
+    def loss(self, network: nn.Module, batch: NDArray[np.int64]) -> tuple[Tensor, int]:
+        rows = batch.tolist()
+        inputs = [self._train.inputs[row] for row in rows]
+        losses = self._losses(network, inputs, self._train.wanted[rows])
+        self._latest = network, losses
+        return losses.sum(), len(rows)
+
+    def backward(self, loss: Tensor) -> None:
+        """Sets the gradients of the latest loss."""
+        assert self._latest is not None
+        if self._backward is None:
+            loss.backward()  # type: ignore[no-untyped-call]
+        else:
+            self._backward(*self._latest)
+
+    def validate(self, network: nn.Module) -> float:
+        held = self._validation
+        return float(self._losses(network, held.inputs, held.wanted).sum())
+
+
+class GraphPace:
+    """The pace of `GraphFitOptions`: a learning rate an epoch; the first weights count too."""
+
+    rate_option: ClassVar[str] = "MODEL.fit.learning_rate"
+
+    def __init__(self, options: GraphFitOptions) -> None:
+        self._options = options
+        self._first_loss = math.inf
+
+    def optimiser(self, network: nn.Module) -> AdamOptimiser:
+        """Returns Adam, or AdamW where weights are to decay."""
+        options = self._options
+        if not options.weight_decay:
+            return plain_adam(network, options.learning_rate)
+        return adamw(network, options.learning_rate, options.weight_decay, is_fused=False)
+
+    def first_loss(self, validate: Callable[[], float]) -> float | None:
+        """Returns the validation loss before the first step."""
+        self._first_loss = validate()
+        return self._first_loss
+
+    def rate(
+        self, history: Sequence[dict[str, Any]], *, step: int, place: float, steps: int
+    ) -> float:
+        """Returns the learning rate of the epoch that follows the history."""
+        if self._options.schedule == "cosine":
+            return self._cosine(len(history) + 1)
+        return self._plateau(history)[0]
+
+    def is_over(self, history: Sequence[dict[str, Any]], best_epoch: int) -> bool:
+        """Whether the rate could not become less when it had to."""
+        return self._options.schedule == "plateau" and self._plateau(history)[1]
+
+    def _plateau(self, history: Sequence[dict[str, Any]]) -> tuple[float, bool]:
+        """Returns the rate after an epoch, halved as often as there was no gain, and whether that
+        is the end.
+        """
+        options = self._options
+        rate, waited, best = options.learning_rate, 0, self._first_loss
+        for entry in history:
+            loss = entry["validation_loss"]
+            waited, best = (0, loss) if loss < best else (waited + 1, best)
+            if waited > options.patience:
+                if rate <= options.least_learning_rate:
+                    return rate, True
+                rate, waited = max(rate / 2, options.least_learning_rate), 0
+        return rate, False
+
+    def _cosine(self, epoch: int) -> float:
+        """Returns the rate of an epoch: a short rise, then half a cosine."""
+        options = self._options
+        rise = max(1, options.epochs // 20)
+        if epoch <= rise:
+            return options.learning_rate * epoch / rise
+        done = (epoch - rise) / max(1, options.epochs - rise)
+        share = (1 + math.cos(math.pi * done)) / 2
+        span = options.learning_rate - options.least_learning_rate
+        return options.least_learning_rate + share * span

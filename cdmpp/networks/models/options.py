@@ -78,6 +78,11 @@ class GraphTreeOptions:
     patience: int = 60
     threads: int = 1
 
+    @property
+    def min_child_weight(self) -> float:
+        """`least_weight`, by the name that other trees have for it."""
+        return self.least_weight
+
 
 @dataclass(frozen=True)
 class ResidualOptions:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,59 +71,34 @@ class OperatorPrices:
             result.append(np.maximum(np.maximum(own, least), _LEAST_S))
         return result
 
-    def to_json(self) -> dict[str, Any]:
-        """Returns the prices."""
-        return {"prices": self.prices.tolist(), "pooled": self.pooled.tolist()}
 
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> OperatorPrices:
-        """Returns what `to_json` was given."""
-        return cls(np.array(value["prices"], np.float64), np.array(value["pooled"], np.float64))
-
-
-@dataclass(frozen=True)
-class MemoryPrices:
-    """Memory as a constant and shares of what is known of the network, see `_memory_columns`.
-
-    Attributes:
-        prices: float64 [2, columns], none below 0.
+def fit_memory_prices(train: NetworkSamples) -> FloatArray:
+    """Returns float64 [2, columns], prices of `_memory_columns` in inference and in training, none
+    below 0: the least absolute relative errors; the analytic peak where nothing was measured.
     """
+    width = len(_memory_columns(train.graphs[0], 0))
+    prices = np.zeros((len(MEMORIES), width))
+    prices[:, 1] = 1.0
+    for mode, column in enumerate(MEMORIES):
+        measured = train.targets[:, column]
+        rows = np.flatnonzero(np.isfinite(measured))
+        if len(rows):
+            columns = np.stack([_memory_columns(graph, mode) for graph in train.encoded])
+            prices[mode] = relative_prices(columns[rows], measured[rows])
+    return prices
 
-    prices: FloatArray
 
-    @classmethod
-    def fit(cls, train: NetworkSamples) -> MemoryPrices:
-        """Returns the least absolute relative errors; the analytic peak where nothing was
-        measured.
-        """
-        width = len(_memory_columns(train.graphs[0], 0))
-        prices = np.zeros((len(MEMORIES), width))
-        prices[:, 1] = 1.0
-        for mode, column in enumerate(MEMORIES):
-            measured = train.targets[:, column]
-            rows = np.flatnonzero(np.isfinite(measured))
-            if len(rows):
-                columns = np.stack([_memory_columns(graph, mode) for graph in train.encoded])
-                prices[mode] = relative_prices(columns[rows], measured[rows])
-        return cls(prices)
+def memory_bytes(prices: FloatArray, samples: NetworkSamples) -> FloatArray:
+    """Returns float64 [N, 2], bytes in inference and in training.
 
-    def predict(self, samples: NetworkSamples) -> FloatArray:
-        """Returns float64 [N, 2], bytes in inference and in training."""
-        modes = range(len(MEMORIES))
-        rows = [
-            [_memory_columns(graph, mode) @ self.prices[mode] for mode in modes]
-            for graph in samples.encoded
-        ]
-        return np.maximum(np.array(rows).reshape(-1, len(MEMORIES)), _LEAST_BYTES)
-
-    def to_json(self) -> Any:
-        """Returns the prices."""
-        return self.prices.tolist()
-
-    @classmethod
-    def from_json(cls, value: Any) -> MemoryPrices:
-        """Returns what `to_json` was given."""
-        return cls(np.array(value, np.float64))
+    Args:
+        prices: of `fit_memory_prices`.
+    """
+    modes = range(len(MEMORIES))
+    rows = [
+        [_memory_columns(graph, mode) @ prices[mode] for mode in modes] for graph in samples.encoded
+    ]
+    return np.maximum(np.array(rows).reshape(-1, len(MEMORIES)), _LEAST_BYTES)
 
 
 def relative_prices(columns: FloatArray, measured: FloatArray) -> FloatArray:

@@ -9,21 +9,28 @@ logs, so that every network counts the same, fast or slow.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from cdmpp.files.torch_weights import load_networks, save_networks
 from cdmpp.networks.dataset.samples import MEMORIES, TARGETS, TIMES, UTILISATIONS, NetworkSamples
 from cdmpp.networks.models.additive_net import HoldNet, TimeNet
-from cdmpp.networks.models.base import FloatArray, NetworkModel, Progress, known_targets
+from cdmpp.networks.models.base import Fitting, FloatArray, NetworkModel
 from cdmpp.networks.models.batch import GraphBatch, GraphTensors, collate, segment_sum
 from cdmpp.networks.models.boosters import Boosters
-from cdmpp.networks.models.fit import fit_network, torch_session
+from cdmpp.networks.models.fit import (
+    GraphPart,
+    Losses,
+    fit_network,
+    known_errors,
+    known_means,
+    run_graphs,
+)
+from cdmpp.networks.models.options import GraphTreeOptions
 from cdmpp.networks.models.residual_base import CONTEXT_COLUMNS, Base, Scaling
 
 _HOLDS = (*MEMORIES, *UTILISATIONS)
@@ -37,76 +44,68 @@ _OPERATOR_TURN = 0.2
 _TREE_SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
+@dataclass(frozen=True)
+class ResidualFound:
+    """What the training and validation parts say besides weights and trees.
+
+    Attributes:
+        tree_share: float64 [6], how much of each prediction the trees make.
+    """
+
+    base: Base
+    scaling: Scaling
+    tree_share: FloatArray
+
+
 class ResidualModel(NetworkModel):
     """The mean, on the log scale, of several pairs of networks, and of trees."""
 
     kind: ClassVar[str] = "residual"
+    found_class = ResidualFound
 
-    def fit(
-        self,
-        train: NetworkSamples,
-        validation: NetworkSamples,
-        *,
-        seed: int,
-        on_progress: Progress | None = None,
-    ) -> None:
-        """Fits the base, then networks and trees on what it leaves."""
+    @property
+    def tree_options(self) -> GraphTreeOptions:
+        """The options of its trees."""
+        return self.options.residual.trees
+
+    def _fit(self, train: NetworkSamples, validation: NetworkSamples, fitting: Fitting) -> None:
         options = self.options.residual
-        self._targets = known_targets(train, validation)
-        self._base = Base.fit(train)
-        self._scale = Scaling.fit(train)
-        self._networks: dict[str, nn.Module] = {}
-        for member in range(options.members):
-            for name, columns in _PARTS.items():
-                if not set(columns) & set(self._targets):
-                    continue
-                own_seed = 1000 * seed + member
-                with torch_session(own_seed, options.fit.threads):
-                    network = self._new_network(name)
-                    trainee = _Trainee(
-                        train, validation, self._scale, self._base, columns,
-                        operator_weight=options.operator_weight,
-                    )  # fmt: skip
-                    told = on_progress and partial(_tell, on_progress, f"{name}.{member}")
-                    fit_network(
-                        network, trainee, trainee.count, options.fit, seed=own_seed,
-                        on_progress=told,
-                    )  # fmt: skip
-                self._networks[f"{name}.{member}"] = network.double()
-        self._boosters = Boosters({}, options.trees.threads)
-        self._tree_share = np.zeros(len(TARGETS))
+        base = Base.fit(train)
+        self.found = ResidualFound(base, Scaling.fit(train), np.zeros(len(TARGETS)))
+        for name in self._network_names():
+            part, _, member = name.partition(".")
+            self.networks[name] = fit_network(
+                name, partial(self._new_network, name), self._part(train, part),
+                self._part(validation, part), self._losses(part), options.fit, fitting,
+                seed=1000 * fitting.seed + int(member),
+            ).double()  # fmt: skip
         if options.has_trees:
-            self._boosters = Boosters.fit(
-                (self._base.tree_rows(train), np.log(train.targets) - self._base.logs(train)),
-                (
-                    self._base.tree_rows(validation),
-                    np.log(validation.targets) - self._base.logs(validation),
-                ),
-                TARGETS,
-                options.trees,
-                seed=seed,
+            grown, watched = (
+                (base.tree_rows(part), np.log(part.targets) - base.logs(part))
+                for part in (train, validation)
             )
-            self._tree_share = self._best_shares(validation)
+            self.boosters = Boosters.fit(
+                grown, watched, TARGETS, self.tree_options, seed=fitting.seed
+            )
+            share = self._best_shares(validation)
+            self.found = ResidualFound(base, self.found.scaling, share)
+            used = self.boosters.by_name.items()
+            kept = {name: trees for name, trees in used if share[TARGETS.index(name)] > 0}
+            self.boosters = Boosters(kept, self.boosters.threads)
 
-    def predict(self, samples: NetworkSamples) -> FloatArray:
-        """Returns float64 [N, 6]."""
-        if len(samples) == 0:
-            return np.zeros((0, len(TARGETS)))
-        logs = self._network_logs(samples)
-        if self._tree_share.any():
-            share = self._tree_share
+    def _predict(self, samples: NetworkSamples) -> FloatArray:
+        logs, share = self._network_logs(samples), self.found.tree_share
+        if share.any():
             logs = np.where(share > 0, (1 - share) * logs + share * self._tree_logs(samples), logs)
         values = np.exp(logs)
         values[:, list(UTILISATIONS)] = np.minimum(values[:, list(UTILISATIONS)], 1.0)
-        unknown = [column for column in range(len(TARGETS)) if column not in self._targets]
-        values[:, unknown] = np.nan
-        return values
+        return np.asarray(values)
 
     def operator_seconds(self, samples: NetworkSamples) -> list[FloatArray]:
         """Returns [N] float64 [nodes, 2], what the networks say that each operator takes."""
-        networks = [net for name, net in self._networks.items() if name.startswith("time.")]
+        networks = self._networks_of("time")
         result = []
-        for rows in self._scale.tensors(samples, self._base, torch.float64):
+        for rows in self.found.scaling.tensors(samples, self.found.base, torch.float64):
             batch = collate([rows])
             with torch.no_grad():
                 logs = [torch.log(net.operator_seconds(batch)) for net in networks]  # type: ignore[operator]
@@ -115,67 +114,44 @@ class ResidualModel(NetworkModel):
 
     def parameter_count(self) -> int:
         """Returns the parameters of all networks."""
-        return sum(p.numel() for network in self._networks.values() for p in network.parameters())
+        return sum(p.numel() for network in self.networks.values() for p in network.parameters())
 
     def tree_shares(self) -> dict[str, float]:
         """Returns target -> how much of the prediction the trees make."""
-        return dict(zip(TARGETS, self._tree_share.tolist(), strict=True))
+        return dict(zip(TARGETS, self.found.tree_share.tolist(), strict=True))
 
-    def save(self, directory: Path) -> dict[str, Any]:
-        """Writes the weights and the trees that count."""
-        save_networks(self._networks, directory)
-        used = {
-            name: booster
-            for name, booster in self._boosters.by_name.items()
-            if self._tree_share[TARGETS.index(name)] > 0
-        }
-        return {
-            "targets": [TARGETS[column] for column in self._targets],
-            "networks": list(self._networks),
-            "trees": Boosters(used, self._boosters.threads).save(directory),
-            "tree_share": self._tree_share.tolist(),
-            "base": self._base.to_json(),
-            "scaling": self._scale.to_json(),
-        }
+    def _network_names(self) -> list[str]:
+        parts = [name for name, columns in _PARTS.items() if set(columns) & set(self.columns)]
+        members = range(self.options.residual.members)
+        return [f"{name}.{member}" for member in members for name in parts]
 
-    def load(self, directory: Path, state: dict[str, Any]) -> None:
-        """Reads the weights and the trees."""
-        self._targets = [TARGETS.index(name) for name in state["targets"]]
-        self._base = Base.from_json(state["base"])
-        self._scale = Scaling.from_json(state["scaling"])
-        self._networks = {
-            key: self._new_network(key.partition(".")[0]) for key in state["networks"]
-        }
-        load_networks(self._networks, directory)
-        for network in self._networks.values():
-            network.double()
-        threads = self.options.residual.trees.threads
-        self._boosters = Boosters.load(directory, state["trees"], threads=threads)
-        self._tree_share = np.array(state["tree_share"], np.float64)
+    def _networks_of(self, part: str) -> list[nn.Module]:
+        return [net for name, net in self.networks.items() if name.startswith(f"{part}.")]
 
     def _network_logs(self, samples: NetworkSamples) -> FloatArray:
         """Returns float64 [N, 6], logs of the targets; the base where there is no network."""
-        logs = self._base.logs(samples)
-        rows = self._scale.tensors(samples, self._base, torch.float64)
+        base = self.found.base
+        logs: FloatArray = base.logs(samples)
+        rows = self.found.scaling.tensors(samples, base, torch.float64)
         for name, columns in _PARTS.items():
-            networks = [net for key, net in self._networks.items() if key.startswith(f"{name}.")]
+            networks = [network.double() for network in self._networks_of(name)]
             if not networks:
                 continue
             with torch.no_grad():
-                found = torch.stack([_run(network, rows) for network in networks]).mean(0).numpy()
+                found = torch.stack([run_graphs(net, rows) for net in networks]).mean(0).numpy()
             own = list(columns)
             if name == "time":
                 logs[:, own] = found
             else:
-                logs[:, own] += self._base.spread[own] * found
+                logs[:, own] += base.spread[own] * found
         return logs
 
     def _tree_logs(self, samples: NetworkSamples) -> FloatArray:
         """Returns float64 [N, 6]; the base where there are no trees."""
-        logs = self._base.logs(samples)
-        rows = self._base.tree_rows(samples)
-        for name in self._boosters.by_name:
-            logs[:, TARGETS.index(name)] += self._boosters.predict(name, rows)
+        logs: FloatArray = self.found.base.logs(samples)
+        rows = self.found.base.tree_rows(samples)
+        for name in self.boosters.by_name:
+            logs[:, TARGETS.index(name)] += self.boosters.predict(name, rows)
         return logs
 
     def _best_shares(self, validation: NetworkSamples) -> FloatArray:
@@ -183,7 +159,7 @@ class ResidualModel(NetworkModel):
         first, second = self._network_logs(validation), self._tree_logs(validation)
         wanted = np.log(validation.targets)
         best = np.zeros(len(TARGETS))
-        for name in self._boosters.by_name:
+        for name in self.boosters.by_name:
             column = TARGETS.index(name)
             errors = [
                 np.nanmean(
@@ -196,8 +172,9 @@ class ResidualModel(NetworkModel):
 
     def _new_network(self, name: str) -> nn.Module:
         options = self.options.residual
-        nodes, network = len(self._scale.nodes.mean), len(self._scale.network.mean)
-        if name == "hold":
+        scaling = self.found.scaling
+        nodes, network = len(scaling.nodes.mean), len(scaling.network.mean)
+        if name.startswith("hold"):
             return HoldNet(
                 nodes, network, hidden=options.hidden, dropout=options.dropout,
                 targets=len(_HOLDS),
@@ -207,63 +184,34 @@ class ResidualModel(NetworkModel):
             rounds=options.rounds, dropout=options.dropout,
         )  # fmt: skip
 
-
-class _Trainee:
-    """Huber losses of logs; missing targets do not count."""
-
-    def __init__(
-        self,
-        train: NetworkSamples,
-        validation: NetworkSamples,
-        scaling: Scaling,
-        base: Base,
-        columns: tuple[int, ...],
-        *,
-        operator_weight: float,
-    ) -> None:
-        own = list(columns)
-        self._is_time = columns == TIMES
-        self._operator_weight = operator_weight if self._is_time else 0.0
-        spread = np.ones(len(own)) if self._is_time else base.spread[own]
-        self._spread = torch.tensor(spread, dtype=torch.float32)
-        self._rows, self._wanted = self._prepared(train, scaling, base, own)
-        self._held, self._held_wanted = self._prepared(validation, scaling, base, own)
-        self.count = len(self._rows)
-
-    def losses(self, network: nn.Module, rows: list[int]) -> Tensor:
-        """Returns [targets]."""
-        return self._losses(network, [self._rows[row] for row in rows], self._wanted[rows])
-
-    def validation_loss(self, network: nn.Module) -> float:
-        """Returns the sum over the targets."""
-        return float(self._losses(network, self._held, self._held_wanted).sum())
-
-    def _losses(self, network: nn.Module, rows: list[GraphTensors], wanted: Tensor) -> Tensor:
-        if not self._operator_weight:
-            return self._huber(_run(network, rows), wanted)
-        batch = collate(rows)
-        seconds: Tensor = network.operator_seconds(batch)  # type: ignore[operator]
-        found = TimeNet.log_sums(batch, seconds)
-        return self._huber(found, wanted) + self._operator_weight * _operator_losses(batch, seconds)
-
-    def _huber(self, found: Tensor, wanted: Tensor) -> Tensor:
-        """Returns [targets], on the log scale of the targets."""
-        is_there = torch.isfinite(wanted)
-        error = torch.where(is_there, (found - torch.nan_to_num(wanted)) * self._spread, 0.0)
-        loss = nn.functional.huber_loss(
-            error, torch.zeros_like(error), delta=_TURN, reduction="none"
-        )
-        return loss.sum(0) / is_there.sum(0).clamp(min=1) / _TURN
-
-    def _prepared(
-        self, samples: NetworkSamples, scaling: Scaling, base: Base, columns: list[int]
-    ) -> tuple[list[GraphTensors], Tensor]:
+    def _part(self, samples: NetworkSamples, name: str) -> GraphPart:
+        """Returns the samples with logs of what a network of that name predicts."""
+        base, columns = self.found.base, list(_PARTS[name])
         wanted = np.log(samples.targets[:, columns])
-        if not self._is_time:
+        if name == "hold":
             wanted = (wanted - base.logs(samples)[:, columns]) / base.spread[columns]
         rows = np.flatnonzero(np.isfinite(wanted).any(axis=1))
-        tensors = scaling.tensors(samples.take(rows), base, torch.float32)
-        return tensors, torch.tensor(wanted[rows], dtype=torch.float32)
+        graphs = self.found.scaling.tensors(samples.take(rows), base, torch.float32)
+        return GraphPart(graphs, torch.tensor(wanted[rows], dtype=torch.float32))
+
+    def _losses(self, name: str) -> Losses:
+        """Returns the Huber losses on the log scale of the targets."""
+        weight, columns = self.options.residual.operator_weight, list(_PARTS[name])
+        spread = np.ones(len(columns)) if name == "time" else self.found.base.spread[columns]
+        scale = torch.tensor(spread, dtype=torch.float32)
+
+        def of_targets(found: Tensor, wanted: Tensor) -> Tensor:
+            return known_means(_huber(known_errors(found, wanted) * scale, _TURN), wanted) / _TURN
+
+        def losses(network: nn.Module, graphs: list[GraphTensors], wanted: Tensor) -> Tensor:
+            if name == "hold" or not weight:
+                return of_targets(run_graphs(network, graphs), wanted)
+            batch = collate(graphs)
+            seconds: Tensor = network.operator_seconds(batch)  # type: ignore[operator]
+            found = TimeNet.log_sums(batch, seconds)
+            return of_targets(found, wanted) + weight * _operator_losses(batch, seconds)
+
+        return losses
 
 
 def _operator_losses(batch: GraphBatch, seconds: Tensor) -> Tensor:
@@ -277,19 +225,11 @@ def _operator_losses(batch: GraphBatch, seconds: Tensor) -> Tensor:
     total = segment_sum(measured, batch.node_graph, batch.graphs)
     share = measured / total.clamp(min=1e-12)[batch.node_graph]
     safe = torch.where(is_there, batch.measured, seconds.detach())
-    error = torch.log(seconds) - torch.log(safe)
-    loss = nn.functional.huber_loss(
-        error, torch.zeros_like(error), delta=_OPERATOR_TURN, reduction="none"
-    )
+    loss = _huber(torch.log(seconds) - torch.log(safe), _OPERATOR_TURN)
     networks = (total > 0).sum(0).clamp(min=1)
     return (share * loss).sum(0) / networks / _OPERATOR_TURN
 
 
-def _run(network: nn.Module, rows: list[GraphTensors], size: int = 128) -> Tensor:
-    """Returns [rows, targets]."""
-    parts = [rows[start : start + size] for start in range(0, len(rows), size)]
-    return torch.cat([network(collate(part)) for part in parts])
-
-
-def _tell(on_progress: Progress, name: str, entry: dict[str, Any]) -> None:
-    on_progress({"network": name, **entry})
+def _huber(error: Tensor, turn: float) -> Tensor:
+    zeros = torch.zeros_like(error)
+    return nn.functional.huber_loss(error, zeros, delta=turn, reduction="none")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -19,7 +18,7 @@ from cdmpp.networks.dataset.samples import (
     NetworkSamples,
 )
 from cdmpp.networks.models.batch import GraphTensors, Standard
-from cdmpp.networks.models.prices import MemoryPrices, OperatorPrices
+from cdmpp.networks.models.prices import OperatorPrices, fit_memory_prices, memory_bytes
 
 FloatArray = NDArray[np.float64]
 
@@ -33,13 +32,13 @@ class Base:
 
     Attributes:
         operators: prices of operators.
-        memory: prices of memory.
+        memory: float64 [2, columns], prices of memory.
         shift: float64 [6], median log of measured over priced; of utilisation the median log.
         spread: float64 [6], standard deviation of that log; 1 where nothing was measured.
     """
 
     operators: OperatorPrices
-    memory: MemoryPrices
+    memory: FloatArray
     shift: FloatArray
     spread: FloatArray
 
@@ -47,7 +46,7 @@ class Base:
     def fit(cls, train: NetworkSamples) -> Base:
         """Returns the base of the training part."""
         zeros, ones = np.zeros(len(TARGETS)), np.ones(len(TARGETS))
-        raw = cls(OperatorPrices.fit(train), MemoryPrices.fit(train), zeros, ones)
+        raw = cls(OperatorPrices.fit(train), fit_memory_prices(train), zeros, ones)
         left = np.log(train.targets) - raw.logs(train)
         known = np.isfinite(left).any(axis=0)
         filled = np.where(known, left, 0.0)
@@ -58,7 +57,7 @@ class Base:
         """Returns float64 [N, 6], logs of the targets."""
         seconds = self.operators.operator_seconds(samples)
         times = np.log([rows.sum(axis=0) for rows in seconds]).reshape(-1, len(TIMES))
-        memory = np.log(self.memory.predict(samples))
+        memory = np.log(memory_bytes(self.memory, samples))
         shares = np.zeros((len(samples), len(UTILISATIONS)))
         return np.asarray(np.concatenate([times, memory, shares], 1) + self.shift)
 
@@ -84,25 +83,6 @@ class Base:
         )
         logs = self.logs(samples)[:, :4]
         return np.concatenate([published, own, logs, np.stack(shares), counts], 1)
-
-    def to_json(self) -> dict[str, Any]:
-        """Returns plain values."""
-        return {
-            "operators": self.operators.to_json(),
-            "memory": self.memory.to_json(),
-            "shift": self.shift.tolist(),
-            "spread": self.spread.tolist(),
-        }
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> Base:
-        """Returns what `to_json` was given."""
-        return cls(
-            OperatorPrices.from_json(value["operators"]),
-            MemoryPrices.from_json(value["memory"]),
-            np.array(value["shift"]),
-            np.array(value["spread"]),
-        )
 
 
 @dataclass(frozen=True)
@@ -148,15 +128,6 @@ class Scaling:
                 )
             )
         return result
-
-    def to_json(self) -> dict[str, Any]:
-        """Returns plain values."""
-        return {"nodes": self.nodes.to_json(), "network": self.network.to_json()}
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> Scaling:
-        """Returns what `to_json` was given."""
-        return cls(Standard.from_json(value["nodes"]), Standard.from_json(value["network"]))
 
 
 def network_rows(samples: NetworkSamples) -> FloatArray:

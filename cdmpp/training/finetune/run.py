@@ -23,6 +23,7 @@ from cdmpp.datasets.selection import of_devices
 from cdmpp.datasets.splits import network_family
 from cdmpp.errors import DataError, UsageError
 from cdmpp.files.atomic import make_folder, write_json
+from cdmpp.files.run_folder import claim_run_folder
 from cdmpp.models.base import CostModel
 from cdmpp.models.loop.progress import RunProgress
 from cdmpp.pretrained import model_folder
@@ -35,7 +36,7 @@ from cdmpp.training.finetune.one_factor import as_device, fit_one_factor, with_d
 from cdmpp.training.finetune.options import FinetuneOptions
 from cdmpp.training.machine_code.model import CodeModel
 from cdmpp.training.options import TrainOptions, name_of
-from cdmpp.training.run import ORACLE, RunResult, claim_run_folder, new_model
+from cdmpp.training.run import ORACLE, RunResult, new_model
 from cdmpp.training.run_folder import (
     ModelCard,
     extended_card,

@@ -8,11 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from cdmpp.config import to_dict
 from cdmpp.errors import DataError, UsageError
+from cdmpp.models.registry import NETWORK_CLASSES
 from cdmpp.networks.dataset.samples import TARGETS, NetworkSamples, unmeasured
 from cdmpp.networks.dataset.split import split_networks
 from cdmpp.networks.evaluate import judge
-from cdmpp.networks.models.base import MODELS, new_model
+from cdmpp.networks.models.base import new_model
 from tests.networks.graph.example_graphs import renumbered
 from tests.networks.synthetic import QUICK, data, samples
 
@@ -26,7 +28,7 @@ def parts() -> tuple[NetworkSamples, NetworkSamples, NetworkSamples]:
     return whole.take(found.train), whole.take(found.validation), whole.take(found.test)
 
 
-@pytest.fixture(scope="module", params=MODELS)
+@pytest.fixture(scope="module", params=NETWORK_CLASSES)
 def fitted(request):
     train, validation, _ = parts()
     model = new_model(request.param, QUICK)
@@ -56,8 +58,7 @@ def test_numbering_operators_changes_nothing(fitted):
 def test_a_saved_model_predicts_the_same(fitted, tmp_path):
     state = json.loads(json.dumps(fitted.save(tmp_path), allow_nan=False))
     assert not list(tmp_path.glob("*.p*kl*"))
-    again = new_model(fitted.kind, QUICK)
-    again.load(tmp_path, state)
+    again = type(fitted).load(tmp_path, {**state, "options": to_dict(QUICK)})
     test = parts()[2]
     np.testing.assert_array_equal(fitted.predict(test), again.predict(test))
 
