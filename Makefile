@@ -22,12 +22,13 @@ help:
 # LOCKED=cpu or LOCKED=pypi: exactly the versions and hashes of locks/, torch as a CPU build or as on PyPI;
 # TORCH_WHEELS: where pip finds the CPU build, a folder or a page, if its own settings do not say.
 TORCH_WHEELS ?=
-REQUIRED = $(if $(LOCKED),--require-hashes -r locks/all.lock -r locks/torch-$(LOCKED).lock $(TORCH_WHEELS:%=--find-links %),-r requirements.txt -r requirements-dev.txt)
+REQUIRED = $(if $(LOCKED),--require-hashes -r locks/all.lock -r locks/torch-$(LOCKED).lock $(TORCH_WHEELS:%=--find-links %),-c requirements.txt --group dev -e ".[tvm]")
 
-$(STAMP): requirements.txt requirements-dev.txt pyproject.toml setup.py
+$(STAMP): requirements.txt pyproject.toml setup.py
 	$(PYTHON) -m venv $(VENV)
+	$(if $(LOCKED),,$(BIN)/pip install --quiet --disable-pip-version-check 'pip>=25.1')
 	$(BIN)/pip install --quiet --disable-pip-version-check $(REQUIRED)
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps $(if $(LOCKED),--no-build-isolation) -e .
+	$(if $(LOCKED),$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .)
 	@touch $@
 
 venv: $(STAMP) ## install everything into .venv
@@ -37,7 +38,7 @@ lock: ## exact versions with hashes into locks/ (TORCH_WHEELS: where a CPU build
 	$(PYTHON) -m venv cache/lock
 	cache/lock/bin/pip install --quiet --disable-pip-version-check uv==0.13.9
 	grep '^torch==' requirements.txt > cache/lock/torch.txt
-	$(LOCK) --universal requirements.txt requirements-dev.txt --excludes cache/lock/torch.txt -o locks/all.lock
+	$(LOCK) --universal pyproject.toml --extra tvm --group dev -c requirements.txt --excludes cache/lock/torch.txt -o locks/all.lock
 	$(LOCK) --universal cache/lock/torch.txt -c locks/all.lock -o locks/torch-pypi.lock
 	$(if $(TORCH_WHEELS),$(LOCK) --python-platform x86_64-manylinux_2_28 --find-links $(TORCH_WHEELS) cache/lock/torch.txt -c locks/all.lock -o locks/torch-cpu.lock)
 
@@ -69,8 +70,8 @@ structure: $(STAMP) ## write docs/code-structure.md from what the folders say of
 	$(BIN)/python -m tests.code_structure write
 
 DOCS_STAMP := $(VENV)/.docs
-$(DOCS_STAMP): requirements-docs.txt $(STAMP)
-	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements-docs.txt
+$(DOCS_STAMP): $(STAMP)
+	$(BIN)/pip install --quiet --disable-pip-version-check --group docs
 	@touch $@
 
 docs: $(DOCS_STAMP) ## build the documentation site into site/, links checked (needs no network once installed)

@@ -7,6 +7,7 @@ python -m tests.licences    # from the metadata of what is installed; a line of 
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Iterator
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
@@ -19,7 +20,6 @@ from cdmpp.text import markdown_table, shortened
 from tests.paths import ROOT
 
 PAGE = ROOT / "docs" / "licences.md"
-_FILES = sorted(ROOT.glob("requirements*.txt"))
 _OSI = "License :: OSI Approved :: "
 _WIDTH = 60
 _HEAD = """# Licences
@@ -35,14 +35,19 @@ build of torch needs none.
 
 
 def requirements() -> list[tuple[Requirement, str]]:
-    """Returns what the requirement files ask for, and the file that does."""
-    lines = [(line.partition("#")[0].strip(), path.name)
-             for path in _FILES for line in path.read_text("utf-8").splitlines()]  # fmt: skip
-    return [(Requirement(line), name) for line, name in lines if line]
+    """Returns what pyproject.toml requires, and the extra or group that does."""
+    about = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    extras = about["project"]["optional-dependencies"]
+    tables = {
+        "`cdmpp`": about["project"]["dependencies"],
+        **{f"`cdmpp[{name}]`": lines for name, lines in extras.items()},
+        **{f"group `{name}`": lines for name, lines in about["dependency-groups"].items()},
+    }
+    return [(Requirement(line), name) for name, lines in tables.items() for line in lines]
 
 
 def needed() -> dict[str, set[str]]:
-    """Returns all packages that are needed here -> the files or packages that ask for them."""
+    """Returns all packages that are needed, and the extras, groups or packages that need them."""
     found: dict[str, set[str]] = {}
     waiting = requirements()
     seen = set()
@@ -56,7 +61,7 @@ def needed() -> dict[str, set[str]]:
                 waiting += [(one, name) for one in _asked_by(name, extra)]
     direct = {canonicalize_name(one.name) for one, _ in requirements()}
     return {
-        name: {one for one in asking if one.endswith(".txt")} if name in direct else asking
+        name: {one for one in asking if "`" in one} if name in direct else asking
         for name, asking in found.items()
     }
 

@@ -36,7 +36,7 @@ def test_the_locks_pin_every_requirement_of_the_two_commands_by_hash() -> None:
         assert not re.search(r"https?:|file:|--index|--find-links", text), path.name
         for package, version, _ in _pins(path.name):
             pinned.setdefault(package, set()).add(version)
-    for name in ("requirements.txt", "requirements-dev.txt"):
+    for name in ("`cdmpp`", "`cdmpp[tvm]`", "group `dev`"):
         for requirement, source in licences.requirements():
             if source == name:
                 versions = pinned[canonicalize_name(requirement.name)]

@@ -53,7 +53,7 @@ class NativeModules:
         if not self._featuriser:
             raise NativeBuildError(
                 f"The native code does not know this TVM ({error.value.decode()}); expected the "
-                "versions in requirements.txt."
+                "versions of `pip install 'cdmpp[tvm]'`."
             )
 
     def __del__(self) -> None:
