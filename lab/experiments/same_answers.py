@@ -1,41 +1,66 @@
-"""What every command answers, kept to be compared.
+"""What every command, the Python API and the server answer, kept to be compared.
 
-`python -m lab.experiments.same_answers record|compare ...`:
+`python -m lab.experiments.same_answers record|compare|speed ...`:
 
-`record OUT.json` runs each command on small inputs in a checkout (`--checkout DIR`, this one when
-left out) and keeps its exit code and its JSON, the bytes of one training (seed 0) and of the leaf
-columns of an extraction. `compare BEFORE.json AFTER.json` lists what differs and ends with code 1
-where anything does. Times, places and versions are not answers and are left out.
+`record OUT.json` asks a checkout (`--checkout DIR`, this one when left out) on small inputs and
+keeps exit codes and JSON, the files that were written, the bytes of a training (seed 0), of the
+shipped model's predictions and of feature columns. `compare BEFORE.json AFTER.json` lists what
+differs and ends with code 1 where anything does; `--renamed FILE` (JSON or YAML, old name: new
+name) names case names, keys and texts that were renamed on purpose. `speed BEFORE_DIR AFTER_DIR`
+times extraction and scoring in both checkouts in turn and prints their ratio.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
+import gzip
 import hashlib
 import json
 import os
 import re
 import shutil
+import statistics
 import subprocess
 import sys
+import tarfile
 import tempfile
+import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
+
+import yaml
 
 from tests.paths import ROOT
 
-#: Keys whose values are of the moment or of the place.
-_PASSING = re.compile(
-    r"(^|_)(seconds|elapsed|wall|started|finished|measured_at|created|date|time_s|duration_s|cpu_s"
-    r"|commit|versions?|command|machine|path|file|folder|places?|out|run|cache|dataset|pid|host"
-    r"|python|load|(programs|steps|records|predictions|samples)_per_s|peak_memory_mb|training_s"
-    r"|predict_s)(_|$)"
-)
+#: JSON keys whose values are of the moment, the place or the code itself.
+_PASSING = frozenset((
+    "code_hash", "commit", "cpu_seconds", "measured_at", "pid", "predictions_per_s", "python",
+    "samples_per_s", "seconds", "training_s", "uptime_s", "versions", "wall",
+))  # fmt: skip
+_CASES = Path(__file__).with_suffix(".txt")
+_INSIDE = Path(__file__).with_name("same_answers_inside.py")
 _DEVICES = ("epyc-avx2-1c", "xeon-avx2-1c")
 _TASK_FILES = 12
-_QUICK = ("--set", "transformer.loop.epochs=2", "--set", "transformer.network.hidden=32")
+#: Options whose value a case writes; a later case that names the value waits for the first.
+_WRITING = ("--out", "--cache", "--save-overheads", "--run")
+_SHARED = {
+    "SMALL": "--dataset extracted --cache cache --jobs 1 -q",
+    "TUNING": "--set finetune.steps=6 --set finetune.validate_every=3 --set finetune.folds=2",
+    "ALONE": "--set baselines=[constant]",
+    "LAYER": "--layer 1,64,56,64,3 --layer 32,64,56,128,3,1,1 --device t4",
+    "NETWORK": "--network net.pt2 --device epyc-avx512-1c",
+    "TORCH": "--torch net.py:net --input 3x32x32",
+    "LLM": "layers=4,width=1024,heads=16,kv_heads=4,ffn=4096,vocab=32000",
+}
+
 
 _PROGRAM = """
 from tvm.script import tirx as T
@@ -54,130 +79,177 @@ from torch import nn
 
 def net():
     return nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 30 * 30, 10))
+
+if __name__ == "__main__":
+    torch.manual_seed(0)
+    program = torch.export.export(net().eval(), (torch.zeros(1, 3, 32, 32),))
+    torch.export.save(program, "net.pt2")
 """
-_EXPORT = """
-import torch, net
-program = torch.export.export(net.net().eval(), (torch.zeros(1, 3, 32, 32),))
-torch.export.save(program, "net.pt2")
+_BOARD = """
+common: {kind: cpu}
+devices:
+  my-board:
+    vendor: {value: Example, source: data sheet}
+    core_count: {value: 4, source: data sheet}
+    threads: {value: 1, source: how it is used}
+    clock_hz: {value: 2.0e9, source: data sheet}
+    simd_bits: {value: 128, source: data sheet}
+    peak_fp32_flop_per_s: {value: 1.6e10, source: 2 x 4 lanes x clock}
+    mem_bandwidth_bytes_per_s: {value: 1.2e10, source: data sheet}
 """
+_PRICES = """
+{provider: Mine, region: here, currency: USD, date: 2026-05-01, source: my contract,
+ devices: {h100: {per_hour: 99}, l40s: {per_hour: 0.5}}}
+"""
+_TRACE_HEAD = (
+    "Start,Duration,Grid X,Grid Y,Grid Z,Block X,Block Y,Block Z,Registers Per Thread,Static SMem,"
+    "Dynamic SMem,Size,Throughput,Device,Context,Stream,Name,Correlation_ID"
+)
+_KERNEL = "maxwell_scudnn_128x64_relu_interior_nn"
+_NVPROF = f"""==7== Profiling result:
+{_TRACE_HEAD}
+ms,us,,,,,,,,KB,B,MB,GB/s,,,,,
+2.0,1000.0,784,2,1,256,1,1,80,8.0,0,,,TITAN Xp (0),1,7,{_KERNEL} [12],12
+3.0,500.0,196,4,1,256,1,1,80,8.0,0,,,TITAN Xp (0),1,7,{_KERNEL} [19],19
+"""
+_METRICS = f"""==9== Profiling result:
+Device,Context,Stream,Kernel,inst_fp_32,dram_read_transactions,dram_write_transactions,\
+single_precision_fu_utilization,dram_utilization
+TITAN Xp (0),1,7,{_KERNEL} [12],1000000,2000,3000,High (8),Low (2)
+TITAN Xp (0),1,7,{_KERNEL} [19],4000000,5000,6000,Mid (5),High (9)
+"""
+_ERROR = {"mape": 0.4, "mape_low": 0.3, "mape_high": 0.5, "median_ape": 0.3, "median_ratio": 1.1,
+          "spearman_by_task": 0.8, "mean_log_error": 0.3}  # fmt: skip
+_CURVE = {
+    "device": "mine", "minutes": 5.0, "knee": {"tasks": 3, "rule": "within 10 %"}, "compiled": None,
+    "rows": [{"tasks": n, "pretrained": _ERROR, "one_factor": _ERROR, "scratch": None,
+              "trees": None} for n in (0, 1, 3)],
+    "measured": {"test": {"programs": 9, "tasks": 3}, "learn": {"programs": 9, "tasks": 3}},
+    "oracle": {"mape": 0.5, "median_ape": 0.4}, "seconds": {"total": 100.0}, "doubts": [],
+    "interval": None, "machine": {}, "versions": {}, "spec": {},
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Case:
-    """One command; `{work}` in its words is a folder that all cases share."""
+    """One command, run in a folder that all cases share."""
 
     name: str
     words: tuple[str, ...]
-    is_json: bool = True
+    is_json: bool
 
 
 def cases() -> Iterator[Case]:
-    """Yields the commands in the order they are run: later ones use what earlier ones wrote."""
-
-    def case(text: str, name: str = "") -> Case:
-        is_json = "--json" in text
-        return Case(name or text.replace("{work}/", ""), tuple(text.split()), is_json)
-
-    yield Case("help", ("--help",), False)
-    data, out = "--dataset {work}/data", "{work}/extracted"
-    yield case(f"dataset stats {data} --json")
-    yield case(f"dataset audit {data} --json")
-    yield case(f"dataset extract {data} --out {out} --jobs 1 --json")
-    yield case(f"dataset stats {out} --json")
-    yield case(f"dataset audit {out} --json")
-    yield case(f"dataset export {out} --out {{work}}/files --json")
-    yield case(f"dataset merge {out} data/metaschedule-cpu-found --out {{work}}/merged --json")
-    small = f"--dataset {out} --cache {{work}}/cache --jobs 1 -q"
-    train = f"train {small} --seed 0 --out {{work}}/model --json " + " ".join(_QUICK)
-    yield case(train, "train transformer")
-    for kind in ("gbdt", "constant", "roofline"):
-        yield case(f"train {small} --model {kind} --out {{work}}/{kind} --json", f"train {kind}")
-    model = "--model {work}/model"
-    yield case(f"evaluate {model} {small} --json")
-    yield case(f"evaluate --model pretrained {small} --json", "evaluate pretrained")
-    records = "{work}/records.json.gz"
-    yield case(
-        f"predict {model} --records {records} --device epyc-avx2-1c --json", "predict records"
-    )
-    yield case(
-        f"predict --records {records} --json --model pretrained", "predict records, pretrained"
-    )
-    yield case(f"predict --records {records} --model pretrained", "predict records as text")
-    program = "predict --model pretrained --program {work}/program.py --device epyc-avx512-1c"
-    yield case(f"{program} --device t4 --json", "predict program")
-    yield case(f"{program}", "predict program as text")
-    network = "--network {work}/net.pt2 --device epyc-avx512-1c"
-    yield case(f"predict --model pretrained {network} --json", "predict network")
-    yield case("predict --torch {work}/net.py:net --input 3x32x32 --batch 1,4 --json")
-    yield case("predict --torch {work}/net.py:net --input 3x32x32 --batch 1,4")
-    yield case(f"finetune --from {{work}}/model --device xeon-avx2-1c --budget 1tasks {small} "
-               "--out {work}/tuned --json", "finetune")  # fmt: skip
-    yield case(f"benchmark {small} --seeds 0,1 --model constant --out {{work}}/bench --json")
-    yield case(f"autotune {small} --out {{work}}/study --model gbdt --trials 2 --sampler random "
-               "--no-train --json", "autotune")  # fmt: skip
-    yield case("autotune report --out {work}/study --json")
-    yield case("device list --json")
-    yield case("device list")
-    for label in ("t4", "epyc-avx512-2c", "a100-40gb"):
-        yield case(f"device show {label} --json")
-    yield case("device occupancy --threads 256 --registers 64 --device t4 --json")
-    yield case("roofline --op softmax --shape rows=65536,cols=512 --device a100-40gb --json")
-    layer = "--layer 1,64,56,64,3 --model cdmpp/pretrained/conv --device t4"
-    yield case(f"analytic conv predict {layer} --json")
-    yield case(f"analytic conv pick {layer} --json")
-    lookup = "--batch 2048 --rows 1000000 --tables 8 --lookups 100 --width 64 --zipf 1.05"
-    yield case(f"analytic embedding predict {lookup} --json")
-    yield case(f"analytic embedding predict {lookup} --device a100-40 --json")
-    yield case("analytic embedding predict --preset configs/embedding/dlrm-default.yaml --json")
-    yield case("analytic embedding fit --data data/embedding-cpu --out {work}/cpu.json --json")
-    yield case("analytic embedding evaluate --data data/embedding-cpu --json")
-    yield case("analytic embedding report --data data/embedding-cpu --out {work}/pages --json")
-    linear = "--op linear --shape batch=1,m=4096,n=1024,k=1024 --device t4,h100"
-    yield case(f"analytic operator predict {linear} --json")
-    replays = (
-        ("graph", "{work}/trace.json"),
-        ("trace on another device", "{work}/trace.json --device v100"),
-        ("network", "{work}/net.pt2 --device epyc-avx512-1c --no-machine-code"),
-        ("network, machine code", "{work}/net.pt2 --device epyc-avx512-1c"),
-        ("trace, overheads", "{work}/trace.json --walk head --save-overheads {work}/host.json"),
-        ("tenset", "{work}/((dcgan,[(1,3,64,64)]),llvm).task.pkl.gz --device xeon-avx2-1c "
-                   "--schedule draws:5 --dataset data/tenset-cpu"),
-    )  # fmt: skip
-    for name, words in replays:
-        yield case(f"replay {words} --json", f"replay {name}")
-        yield case(f"replay {words}", f"replay {name}, as text")
-    yield case("networks statistics data/networks-cpu --json")
-    drawn = "--config configs/networks/cpu-small.yaml --architectures 3"
-    yield case(f"networks generate {drawn} --out {{work}}/drawn --json")
-    yield case("networks train --dataset data/networks-cpu --out {work}/net-trees --model trees "
-               "--json -q", "networks train")  # fmt: skip
-    yield case("networks evaluate {work}/net-trees --dataset data/networks-cpu --json")
-    yield case("networks evaluate pretrained --dataset data/networks-cpu --json")
-    yield case("profile {work}/trace.json --json")
-    yield case("profile {work}/trace.json --device v100 --by-shape --top 0")
-    yield case("profile {work}/trace.json --compare {work}/trace.json --json")
-    yield case("predict --model nowhere --program {work}/program.py", "error: no model")
-    yield case("train --dataset {work}/nowhere", "error: no dataset")
-    yield case("device show nonsense", "error: no device")
+    """Yields the commands in the order in which they are begun."""
+    kind = ""
+    for line in _CASES.read_text().replace("\n  ", " ").splitlines():
+        if line.startswith("["):
+            kind = line[1 : line.index("]")]
+        elif line and not line.startswith("#"):
+            words = [part for word in line.split() for part in _SHARED.get(word, word).split()]
+            words = [word.replace("LLM", _SHARED["LLM"]) for word in words]
+            is_json = kind in ("json", "maintainers")
+            yield Case(f"{kind}: {line}", (*words, *["--json"] * is_json), is_json)
 
 
 def prepare(work: Path, checkout: Path) -> None:
-    """Writes the inputs of the cases: a small dataset, records, a program, a network, a trace."""
+    """Writes the inputs of the cases, the same whatever the checkout's code is."""
+    for name in ("data", "configs", "examples"):
+        (work / name).symlink_to(checkout / name)
     source = checkout / "data" / "tenset-cpu"
     for device in _DEVICES:
-        folder = work / "data" / "measure_records" / device
+        folder = work / "small" / "measure_records" / device
         folder.mkdir(parents=True)
         for path in sorted((source / "measure_records" / device).iterdir())[:_TASK_FILES]:
             shutil.copy(path, folder)
-    shutil.copytree(source / "network_info", work / "data" / "network_info")
-    first = min((work / "data" / "measure_records" / _DEVICES[0]).iterdir())
-    shutil.copy(first, work / "records.json.gz")
+    for path in source.glob("machine_code*"):
+        shutil.copy(path, work / "small")
+    shutil.copytree(source / "network_info", work / "small" / "network_info")
+    _first_lines(min((work / "small" / "measure_records" / _DEVICES[0]).iterdir()), 8,
+                 work / "records.json.gz")  # fmt: skip
     shutil.copy(source / "network_info" / "((dcgan,[(1,3,64,64)]),llvm).task.pkl.gz", work)
-    (work / "program.py").write_text(_PROGRAM)
-    (work / "net.py").write_text(_NETWORK)
-    (work / "export.py").write_text("import torch; torch.manual_seed(0)\n" + _EXPORT)
-    subprocess.run([sys.executable, "export.py"], cwd=work, check=True, capture_output=True)
-    (work / "trace.json").write_text(json.dumps({"traceEvents": list(_trace_events())}))
+    for name, text in (
+        ("program.py", _PROGRAM), ("net.py", _NETWORK), ("board.yaml", _BOARD),
+        ("prices.yaml", _PRICES), ("nvprof.csv", _NVPROF), ("metrics.csv", _METRICS),
+        ("trace.json", json.dumps({"traceEvents": list(_trace_events())})),
+    ):  # fmt: skip
+        (work / name).write_text(text)
+    subprocess.run([sys.executable, "net.py"], cwd=work, check=True, capture_output=True)
+    (work / "added").mkdir()
+    (work / "added" / "curve.json").write_text(json.dumps(_CURVE))
+    with tarfile.open(checkout / "data" / "zen5-kernels" / "campaign.tar.xz") as campaign:
+        campaign.extractall(work / "campaign", filter="data")
+    journal = work / "campaign" / "journal.jsonl"
+    journal.write_text("".join(journal.read_text().splitlines(True)[:40]))
+    golden = ROOT.parent / "shared" / "data" / "golden" / "golden_llvm.jsonl.gz"
+    if golden.is_file():
+        _first_lines(golden, 40, work / "golden.jsonl.gz")
+    _write_tables(work, checkout)
+    _write_analytic(work)
+
+
+def _first_lines(path: Path, count: int, out: Path) -> None:
+    with gzip.open(path) as lines, gzip.open(out, "wb") as file:
+        file.writelines(line for line, _ in zip(lines, range(count), strict=False))
+
+
+def _write_tables(work: Path, checkout: Path) -> None:
+    import pyarrow.parquet as pq
+
+    (work / "kernels").mkdir()
+    for path in sorted((checkout / "data" / "gpu-kernels").glob("*.parquet")):
+        table = pq.read_table(path)
+        pq.write_table(table.take(list(range(0, len(table), len(table) // 900))),
+                       work / "kernels" / path.name)  # fmt: skip
+    few, networks = work / "few-networks", checkout / "data" / "networks-cpu"
+    few.mkdir()
+    graphs = pq.read_table(networks / "graphs.parquet").slice(0, 80)
+    chosen = set(graphs["graph_id"].to_pylist())
+    labels = pq.read_table(networks / "labels.parquet")
+    rows = [row for row, key in enumerate(labels["graph_id"].to_pylist()) if key in chosen]
+    pq.write_table(graphs, few / "graphs.parquet")
+    pq.write_table(labels.take(rows), few / "labels.parquet")
+    shutil.copy(networks / "manifest.json", few)
+
+
+def _write_csv(path: Path, head: str, rows: Iterator[tuple[Any, ...]]) -> None:
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([head.split(","), *rows])
+
+
+def _write_analytic(work: Path) -> None:
+    """Writes tables of operators, convolution layers and kernels with times that a formula made."""
+    (work / "operators").mkdir()
+    devices = {"Tesla T4": 1.0, "Tesla V100-PCIE-32GB": 2.0, "NVIDIA H100 80GB HBM3": 4.0}
+    sizes = (32, 96, 256, 700, 2048, 4096)
+    for op in ("bmm", "linear"):
+        _write_csv(work / "operators" / f"{op}.csv", "device,op,batch,m,n,k,latency_ms", (
+            (device, op, b, m, n, k, 0.01 + 2e-10 * b * m * n * k / fast * (1 + 30 / (m + n)))
+            for device, fast in devices.items()
+            for b, m, n, k in product((1, 4) if op == "bmm" else (1,), sizes, sizes, (64, 900))
+        ))  # fmt: skip
+    for table, ops in (("elementwise", ("add", "relu", "mul")), ("softmax", ("softmax",)),
+                       ("ln", ("ln",))):  # fmt: skip
+        _write_csv(work / "operators" / f"{table}.csv", "device,op,rows,cols,latency_ms", (
+            (device, op, rows, cols, 0.01 + (2e-8 + 1e-9 * number) * rows * cols / fast)
+            for device, fast in devices.items() for number, op in enumerate(ops)
+            for rows, cols in product((64, 512, 3000, 16384, 65536), sizes)
+        ))  # fmt: skip
+    head = "device,batch,in_channels,in_width,out_channels,kernel,stride,padding"
+    layers = [
+        (n, ci, w, co, k, s, k // 2)
+        for n, ci, w, co, k, s in product((1, 16), (16, 64, 160, 512), (14, 28, 100),
+                                          (24, 128, 400), (1, 3, 5), (1, 2))
+    ]  # fmt: skip
+    _write_csv(work / "layers.csv", f"{head},algorithm,time_ms", (
+        (device, *layer, "", 0.005 + _macs(layer) * 1e-10 / fast * (1 + 9 / layer[1]))
+        for device, fast in (("t4", 1.0), ("v100", 2.0)) for layer in layers
+    ))  # fmt: skip
+
+
+def _macs(layer: tuple[int, ...]) -> float:
+    n, ci, width, co, kernel, stride, _ = layer
+    return n * ci * co * (width / stride) ** 2 * kernel**2
 
 
 def _trace_events() -> Iterator[dict[str, Any]]:
@@ -201,68 +273,160 @@ def _trace_events() -> Iterator[dict[str, Any]]:
                         "grid": [64, 1, 1], "block": [128, 1, 1]}}  # fmt: skip
 
 
-def record(checkout: Path, only: str | None) -> dict[str, Any]:
-    """Returns what every command answers in a checkout."""
-    answers: dict[str, Any] = {}
+class Recorder:
+    """What a checkout answers.
+
+    Args:
+        work: folder of the inputs and of what the cases write.
+        checkout: whose code runs.
+        jobs: commands at a time.
+    """
+
+    def __init__(self, work: Path, checkout: Path, jobs: int = 1) -> None:
+        self._work, self._checkout = work, checkout
+        self._written: dict[str, Future[Any]] = {}
+        self._pool = ThreadPoolExecutor(jobs)
+        self._runners: SimpleQueue[subprocess.Popen[str]] = SimpleQueue()
+        for _ in range(jobs):
+            self._runners.put(self.begin(str(_INSIDE), "commands"))
+
+    def begin(self, *words: str) -> subprocess.Popen[str]:
+        """Begins `python WORDS...` on the checkout's code."""
+        environment = os.environ | {
+            "PYTHONPATH": str(self._checkout), "OMP_NUM_THREADS": "1", "COLUMNS": "100",
+            "PYTHONHASHSEED": "0",
+        }  # fmt: skip
+        return subprocess.Popen(
+            [sys.executable, *words], cwd=self._work, env=environment, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=sys.stderr,
+        )  # fmt: skip
+
+    def end(self) -> None:
+        """Ends the processes that run the commands."""
+        while not self._runners.empty():
+            self._runners.get().communicate()
+
+    def lasting(self, value: Any) -> Any:
+        """Returns a value without what is of the moment or the place."""
+        if isinstance(value, dict):
+            return {key: "PASSING" if key in _PASSING else self.lasting(v)
+                    for key, v in value.items()}  # fmt: skip
+        if isinstance(value, list):
+            return [self.lasting(v) for v in value]
+        if isinstance(value, str):
+            return value.replace(str(self._work), "WORK").replace(str(self._checkout), "CHECKOUT")
+        return value
+
+    def submit(self, case: Case) -> Future[dict[str, Any]]:
+        """Begins a case once those have ended that write what it reads."""
+        awaited = [self._written[word] for word in case.words if word in self._written]
+        found = self._pool.submit(self._ask, case, awaited)
+        for option, value in zip(case.words, case.words[1:], strict=False):
+            if option in _WRITING:
+                self._written.setdefault(value, found)
+        return found
+
+    def _ask(self, case: Case, awaited: list[Future[Any]]) -> dict[str, Any]:
+        for one in awaited:
+            one.result()
+        runner, start = self._runners.get(), time.perf_counter()
+        assert runner.stdin is not None is not runner.stdout
+        print(json.dumps(case.words), file=runner.stdin, flush=True)
+        code, answer, error = json.loads(runner.stdout.readline())
+        self._runners.put(runner)
+        print(f"{code} {time.perf_counter() - start:5.1f} s  {case.name}", file=sys.stderr)
+        found = {"exit": code, "answer": answer}
+        if code:
+            found["error"] = error.strip().splitlines()[-1:]
+        elif case.is_json:
+            found["answer"] = json.loads(answer)
+        return self.lasting(found)
+
+    def inside(self) -> dict[str, Any]:
+        """Returns what the Python API answers, and digests of predictions and columns."""
+        return self.lasting(json.loads(self.begin(str(_INSIDE), "answers").communicate()[0]))
+
+    def served(self) -> dict[str, Any]:
+        """Returns status and answer of every route of a server of the shipped model."""
+        server = self.begin("-m", "cdmpp.cli.main", "serve", "--port", "0", "--runs", ".", "--json",
+                            "-q")  # fmt: skip
+        try:
+            assert server.stdout is not None
+            url = json.loads(server.stdout.readline())["url"]
+            network = (self._work / "net.pt2").read_bytes()
+            kept = _fetch(url, "/v1/networks", network)
+            key = kept["answer"].get("network") if isinstance(kept["answer"], dict) else None
+            found = {"/v1/networks": kept}
+            for route, body in _routes(key):
+                name = route if body is None else f"{route} {json.dumps(body)[:100]}"
+                found[name] = _fetch(
+                    url, route, None if body is None else json.dumps(body).encode()
+                )
+            return {name.replace(str(key), "KEY"): self.lasting(one) for name, one in found.items()}
+        finally:
+            server.terminate()
+            server.wait(30)
+
+
+def _routes(network: str | None) -> Iterator[tuple[str, dict[str, Any] | None]]:
+    program = {"tvmscript": _PROGRAM.partition("\n\n")[2]}
+    serial = {"tvmscript": program["tvmscript"].replace("T.parallel", "T.serial")}
+    devices = ["epyc-avx2-2c", "t4"]
+    for path in ("/", "/healthz", "/v1/models", "/v1/devices", "/v1/results", "/v1/runs",
+                 "/v1/runs/compared?run=model&run=gbdt", "/static/style.css", "/openapi.json",
+                 "/nowhere"):  # fmt: skip
+        yield path, None
+    yield "/v1/predict", {"programs": [program], "devices": devices}
+    yield "/v1/predict", {"programs": [program], "devices": ["v10O"]}
+    yield "/v1/predict", {"programs": [{"tvmscript": "nonsense"}], "devices": devices}
+    yield "/v1/predict", {"programms": []}
+    yield "/v1/explain", {"programs": [program], "devices": devices}
+    yield "/v1/rank", {"programs": [serial, program], "device": "epyc-avx2-2c"}
+    yield "/v1/network", {"network": network, "devices": ["epyc-avx512-1c"]}
+    yield "/v1/network", {"network": "0" * 64, "devices": ["epyc-avx512-1c"]}
+    yield (
+        "/v1/compare",
+        {"transformers": [_SHARED["LLM"]], "prefill": [512], "devices": ["h100", "a100"]},
+    )
+
+
+def _fetch(url: str, route: str, body: bytes | None) -> dict[str, Any]:
+    is_file = route == "/v1/networks"
+    kind = "application/octet-stream" if is_file else "application/json"
+    request = urllib.request.Request(url + route, body, {"Content-Type": kind})
+    try:
+        with urllib.request.urlopen(request, timeout=120) as reply:
+            status, content = reply.status, reply.read()
+    except urllib.error.HTTPError as error:
+        status, content = error.code, error.read()
+    try:
+        return {"status": status, "answer": json.loads(content)}
+    except ValueError:
+        return {"status": status, "answer": hashlib.sha256(content).hexdigest()}
+
+
+def record(checkout: Path, only: str | None, jobs: int) -> dict[str, Any]:
+    """Returns what a checkout answers."""
     with tempfile.TemporaryDirectory() as folder:
-        work = Path(folder)
+        work = Path(folder).resolve()
         prepare(work, checkout)
-        for case in cases():
-            if only and not re.search(only, case.name):
-                continue
-            words = [word.replace("{work}", str(work)) for word in case.words]
-            done = subprocess.run(
-                [sys.executable, "-m", "cdmpp.cli.main", *words], cwd=checkout, text=True,
-                capture_output=True, check=False,
-                env=os.environ | {"PYTHONPATH": str(checkout), "OMP_NUM_THREADS": "1",
-                                  "COLUMNS": "100"},
-            )  # fmt: skip
-            places = (str(work), "WORK"), (str(checkout), "CHECKOUT")
-            answers[case.name] = _answer(done, case, places)
-            print(f"{done.returncode} {case.name}", file=sys.stderr, flush=True)
-        answers["bytes of a training"] = _digest(work / "model" / "model.safetensors")
-        answers["columns of an extraction"] = _columns(work / "extracted")
+        recorder = Recorder(work, checkout, jobs)
+        chosen = [case for case in cases() if not only or re.search(only, case.name)]
+        begun = {case.name: recorder.submit(case) for case in chosen}
+        answers: dict[str, Any] = {name: one.result() for name, one in begun.items()}
+        recorder.end()
+        for name, ask in (("api", recorder.inside), ("server", recorder.served)):
+            if not only or re.search(only, name):
+                answers[name] = ask()
+        answers["files"] = sorted(
+            str(path.relative_to(work)) for path in work.rglob("*")
+            if path.is_file() and not {"__pycache__", "cache"} & set(path.parts)
+        )  # fmt: skip
+        answers["bytes of a training"] = {
+            str(path.relative_to(work)): hashlib.sha256(path.read_bytes()).hexdigest()
+            for path in sorted(work.glob("*/*.safetensors"))
+        }
     return answers
-
-
-def _answer(
-    done: subprocess.CompletedProcess[str], case: Case, places: tuple[tuple[str, str], ...]
-) -> dict[str, Any]:
-    value: Any = done.stdout
-    if case.is_json and done.returncode == 0:
-        value = json.loads(done.stdout)
-    text = json.dumps(value)
-    error = done.stderr if done.returncode else ""
-    for place, word in places:
-        text, error = text.replace(place, word), error.replace(place, word)
-    return {"exit": done.returncode, "answer": _lasting(json.loads(text)), "error": error[-600:]}
-
-
-def _lasting(value: Any) -> Any:
-    """Returns a value without what is of the moment or of the place."""
-    if isinstance(value, dict):
-        return {key: _lasting(v) for key, v in value.items() if not _PASSING.search(key)}
-    if isinstance(value, list):
-        return [_lasting(v) for v in value]
-    if isinstance(value, str):
-        return re.sub(r"\b\d+(\.\d+)? ?(m?s|min|MB)\b", "TIME", value) if "\n" in value else value
-    return value
-
-
-def _digest(path: Path) -> str | None:
-    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
-
-
-def _columns(extracted: Path) -> dict[str, str]:
-    import pyarrow.parquet as pq
-
-    found = {}
-    for path in sorted(extracted.glob("p*.parquet")):
-        table = pq.read_table(path)
-        for name in table.column_names:
-            text = repr(table.column(name).combine_chunks().to_pylist()).encode()
-            found[f"{path.name} {name}"] = hashlib.sha256(text).hexdigest()
-    return found
 
 
 def differences(before: Any, after: Any, place: str = "") -> Iterator[str]:
@@ -276,28 +440,83 @@ def differences(before: Any, after: Any, place: str = "") -> Iterator[str]:
     elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
         for number, (one, other) in enumerate(zip(before, after, strict=True)):
             yield from differences(one, other, f"{place}/{number}")
-    elif before != after:
+    elif before != after or type(before) is not type(after):
         yield f"{place}: {str(before)[:300]!r} is now {str(after)[:300]!r}"
 
 
+def renamed(value: Any, names: dict[str, str]) -> Any:
+    """Returns an answer with new names for old ones, in keys and texts; of a key that is there
+    under both names, the new one is kept.
+    """
+    if isinstance(value, dict):
+        found = {names.get(key, _text(key, names)): renamed(v, names) for key, v in value.items()
+                 if names.get(key) not in value}  # fmt: skip
+        return found
+    if isinstance(value, list):
+        return [renamed(v, names) for v in value]
+    return _text(value, names) if isinstance(value, str) else value
+
+
+def _text(text: str, names: dict[str, str]) -> str:
+    for old, new in names.items():
+        text = text.replace(old, new)
+    return text
+
+
+def speed(before: Path, after: Path, pairs: int) -> Iterator[str]:
+    """Yields the median rates of two checkouts, timed in turn, and the median of their ratios."""
+    rates: dict[str, list[tuple[float, float]]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        works = []
+        for side, checkout in (("before", before), ("after", after)):
+            work = Path(folder).resolve() / side
+            work.mkdir()
+            prepare(work, before)
+            works.append(Recorder(work, checkout))
+        for number in range(pairs + 1):
+            found = []
+            for one in works if number % 2 else works[::-1]:
+                found.append(json.loads(one.begin(str(_INSIDE), "speed").communicate()[0]))
+            if number:  # the first pair compiles and fills caches
+                first, second = found if number % 2 else found[::-1]
+                for name, rate in first.items():
+                    rates.setdefault(name, []).append((rate, second[name]))
+    for name, both in rates.items():
+        old, new = (statistics.median(side) for side in zip(*both, strict=True))
+        ratio = statistics.median(b / a for a, b in both)
+        yield f"{name}: {old:.1f} before, {new:.1f} after, ratio {ratio:.3f} of {len(both)} pairs"
+
+
 def main() -> int:
-    """Records or compares."""
+    """Records, compares or times."""
     parser = argparse.ArgumentParser(description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     recording = commands.add_parser("record")
     recording.add_argument("out", type=Path)
     recording.add_argument("--checkout", type=Path, default=ROOT)
-    recording.add_argument("--only", metavar="PATTERN")
+    recording.add_argument("--only", metavar="PATTERN", help="of the cases' names")
+    recording.add_argument("--jobs", type=int, default=1, metavar="N")
     comparing = commands.add_parser("compare")
     comparing.add_argument("before", type=Path)
     comparing.add_argument("after", type=Path)
+    comparing.add_argument("--renamed", type=Path, metavar="FILE")
+    timing = commands.add_parser("speed")
+    timing.add_argument("before", type=Path)
+    timing.add_argument("after", type=Path)
+    timing.add_argument("--pairs", type=int, default=5, metavar="N")
     args = parser.parse_args()
     if args.command == "record":
-        found = record(args.checkout.resolve(), args.only)
-        args.out.write_text(json.dumps(found, indent=1) + "\n")
+        found = record(args.checkout.resolve(), args.only, args.jobs)
+        args.out.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
         return 0
-    before, after = (json.loads(path.read_text()) for path in (args.before, args.after))
-    found = list(differences(before, after))
+    if args.command == "speed":
+        print("\n".join(speed(args.before.resolve(), args.after.resolve(), args.pairs)))
+        return 0
+    names = {} if args.renamed is None else yaml.safe_load(args.renamed.read_text())
+    before, after = (
+        renamed(json.loads(path.read_text()), names) for path in (args.before, args.after)
+    )
+    found = sorted(differences(before, after), key=lambda line: line.startswith("/maintainers"))
     print("\n".join(found) or f"the same {len(before)} answers")
     return int(bool(found))
 
