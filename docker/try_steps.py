@@ -1,4 +1,4 @@
-"""Runs a Dockerfile's steps without a daemon: in a clean virtual environment and a clean folder.
+"""Runs a Dockerfile's steps without a daemon: each stage in a clean virtual environment and folder.
 
 `python docker/try_steps.py docker/Dockerfile [--then COMMAND...]`: what git tracks is the build
 context, `pip` and `python` are those of the environment, ARG and ENV are variables (those of this
@@ -31,27 +31,34 @@ def instructions(text: str) -> Iterator[tuple[str, str]]:
 
 def run_steps(dockerfile: Path, folder: Path, then: list[str]) -> None:
     """Carries out the steps that can be, then a command."""
-    context, environment = folder / "context", folder / "venv"
+    context = folder / "context"
     context.mkdir()
     files = subprocess.run(
         ["git", "archive", "HEAD"], cwd=_ROOT, capture_output=True, check=True
     ).stdout
     subprocess.run(["tar", "-x"], cwd=context, input=files, check=True)
-    subprocess.run([sys.executable, "-m", "venv", environment], check=True)
-    variables = {**os.environ, "PATH": f"{environment / 'bin'}:{os.environ['PATH']}"}
-    variables.pop("PYTHONPATH", None)
-    place = folder / "image"
+    stages: dict[str, Path] = {}
     for word, rest in instructions(dockerfile.read_text("utf-8")):
         print(f"{word} {rest}", flush=True)
-        if word in ("ARG", "ENV"):
+        if word == "FROM":
+            place = stage = folder / f"stage{len(stages)}"
+            stages[rest.rpartition(" AS ")[2]] = stage
+            subprocess.run([sys.executable, "-m", "venv", stage / "venv"], check=True)
+            variables = {**os.environ, "PATH": f"{stage / 'venv' / 'bin'}:{os.environ['PATH']}"}
+            variables.pop("PYTHONPATH", None)
+        elif word in ("ARG", "ENV"):
             for name, value in re.findall(r"(\w+)=(\S+)", rest):
                 variables.setdefault(name, value)
         elif word == "WORKDIR":
+            place = stage / rest.lstrip("/")
             place.mkdir(exist_ok=True)
         elif word == "COPY":
             *sources, target = rest.split()
+            origin = context
+            if sources[0].startswith("--from="):
+                origin = stages[sources.pop(0).removeprefix("--from=")]
             for source in sources:
-                _copy(context / source, place / target)
+                _copy(origin / source.lstrip("/"), place / target)
         elif word == "RUN" and not rest.startswith("apt-get"):
             subprocess.run(["/bin/sh", "-c", rest], cwd=place, env=variables, check=True)
         else:

@@ -19,17 +19,18 @@ from cdmpp.datasets.tenset.task_index import TaskIndex, load_tasks
 from cdmpp.errors import CdmppError, DataError
 from cdmpp.files.json_text import parse_json
 from cdmpp.programs.ansor.dag import Dag, parse_dag
-from cdmpp.programs.ansor.lower import lower_record
-from cdmpp.programs.featurise import is_gpu_kind, rejection
-from cdmpp.programs.leaves.tree import compact_ast
+from cdmpp.programs.featurise import is_gpu_kind
 from cdmpp.programs.loops.loop_tree import Loop, LoopTree, Node, Store, stores_with_path
-from cdmpp.programs.loops.operations import op_counts
 from cdmpp.programs.schema import (
     ACCESS_COLUMNS,
     COMPUTE_COLUMNS,
     INTENSITY_COLUMNS,
     SCOPE_COLUMNS,
 )
+from tests.programs.reference.lower import lower_record
+from tests.programs.reference.operations import op_counts
+from tests.programs.reference.rejection import rejection
+from tests.programs.reference.tree import compact_ast
 
 #: Counters in the order in which they are printed.
 COUNTS = (

@@ -1,4 +1,5 @@
-"""The wheel is the whole product: installed alone, used from an empty folder, writing nothing back.
+"""The wheel is the whole product: installed alone, used from an empty folder, writing nothing back,
+and without a compiler for what runs no program of TVM.
 
 python -m tests.wheel WHEEL [--device-add]
 
@@ -33,13 +34,20 @@ _TRAIN = (
     f"train --device {_DEVICE} --dataset data --from-nothing --config configs/train/quick.yaml "
     "--set transformer.loop.cpu_seconds=2 --jobs 1 --out run --json"
 )
-#: A command, and a name in the JSON that it prints; in this order.
-_COMMANDS = (
-    (f"predict --model pretrained --program kernel.py --device {_DEVICE} --json", "latency_s"),
+_PREDICT = (
+    f"predict --model pretrained --program kernel.py --device {_DEVICE} --json",
+    "latency_s",
+)
+#: A command, and a name in the JSON that it prints; in this order, where there is no compiler.
+_WITHOUT_COMPILER = (
+    _PREDICT,
     (f"dataset extract --device {_DEVICE} --jobs 1 --out data --json", "programs"),
     (_TRAIN, "by_device"),
     (f"evaluate --model run --dataset data --device {_DEVICE} --jobs 1 --json", "mape"),
     ("device show v100 --json", "name"),
+)
+_WITH_COMPILER = (
+    _PREDICT,
     (
         f"search --task dense:m=16,n=16,k=16 --trials 2 --threads 1 --device {_DEVICE} --force "
         "--out search --json",
@@ -59,20 +67,29 @@ def main(wheel: str, *options: str) -> None:
         work = folder / "work"
         work.mkdir()
         (work / "kernel.py").write_text(_KERNEL, "utf-8")
-        used = Installed(folder, work)
-        used.text("--help")
-        used.python_once()
-        for words, name in (*_COMMANDS, *[_DEVICE_ADD] * ("--device-add" in options)):
-            answer = used.text(words)
-            if name not in answer or not json.loads(answer):
-                raise SystemExit(f"cdmpp {words}: no {name!r} in {answer[:500]!r}")
-            print(f"ok: cdmpp {words}", flush=True)
+        compiled = folder / "cache" / "cdmpp" / "native"
+        # No other program is found: no compiler, no linker.
+        bare = Installed(folder, work, path=str(folder / "venv" / "bin"))
+        bare.text("--help")
+        bare.python_once()
+        for words, name in _WITHOUT_COMPILER:
+            bare.json_with(words, name)
+        if list(compiled.glob("*")):
+            raise SystemExit(f"compiled without a compiler: {list(compiled.glob('*'))}")
+        used = Installed(folder, work, path=os.environ["PATH"])
+        for words, name in (*_WITH_COMPILER, *[_DEVICE_ADD] * ("--device-add" in options)):
+            used.json_with(words, name)
         used.serve_once()
         written = sorted(files_in(packages) - before)
         if written:
             raise SystemExit(f"written into the installed packages: {written}")
-        if not list((folder / "cache" / "cdmpp" / "native").glob("*.so")):
-            raise SystemExit("the compiled native code is not in the user's cache folder")
+        shipped = [name for name in before if name.startswith("cdmpp/programs/") and ".so" in name]
+        if len(shipped) != 1:
+            raise SystemExit(f"expected one library of the record featuriser, got {shipped}")
+        if [path.name.partition("-")[0] for path in compiled.glob("*")] != ["tir_featurise"]:
+            raise SystemExit(
+                f"expected only TVM's featuriser in {compiled}: {os.listdir(compiled)}"
+            )
     print(f"{Path(wheel).name}: {Path(wheel).stat().st_size / 1e6:.1f} MB, complete")
 
 
@@ -106,18 +123,25 @@ def files_in(packages: Path) -> set[str]:
 class Installed:
     """The installed command, in a folder and with a home of its own."""
 
-    def __init__(self, folder: Path, work: Path) -> None:
+    def __init__(self, folder: Path, work: Path, *, path: str) -> None:
         self._command = str(folder / "venv" / "bin" / "cdmpp")
         self._work = work
         kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
         self._variables = {
-            **kept, "HOME": str(folder), "XDG_CACHE_HOME": str(folder / "cache"),
+            **kept, "PATH": path, "HOME": str(folder), "XDG_CACHE_HOME": str(folder / "cache"),
             "OMP_NUM_THREADS": "1", "TVM_NUM_THREADS": "1",
         }  # fmt: skip
 
     def text(self, words: str) -> str:
         """Runs `cdmpp WORDS` and returns what it prints."""
         return _run([self._command, *words.split()], cwd=self._work, env=self._variables)
+
+    def json_with(self, words: str, name: str) -> None:
+        """Runs `cdmpp WORDS` and looks for a name in the JSON that it prints."""
+        answer = self.text(words)
+        if name not in answer or not json.loads(answer):
+            raise SystemExit(f"cdmpp {words}: no {name!r} in {answer[:500]!r}")
+        print(f"ok: cdmpp {words}", flush=True)
 
     def python_once(self) -> None:
         """Asks the packaged model from Python for one prediction."""

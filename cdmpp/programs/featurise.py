@@ -1,29 +1,26 @@
-"""Measure records to compact ASTs: the one function that datasets and predictions use.
-
-The native code does it where it can be compiled, Python (its reference) otherwise and for the few
-records that the native code declines; the results are the same.
-"""
+"""Measure records and loop trees to compact ASTs, natively: what datasets and predictions use."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import lru_cache
 
-from cdmpp.errors import DataError, ReplayError
+from cdmpp.errors import ReplayError
 from cdmpp.programs.ansor.dag import Dag, parse_dag
-from cdmpp.programs.ansor.lower import lower_record
+from cdmpp.programs.ansor.state import ScheduleState
 from cdmpp.programs.compact_ast import CompactAst
-from cdmpp.programs.gpu_limits import gpu_limits, gpu_violation
-from cdmpp.programs.leaves.tree import compact_ast, reject_reason
+from cdmpp.programs.gpu_limits import GpuLimits, gpu_limits
 from cdmpp.programs.loops.loop_tree import LoopTree
-from cdmpp.programs.native import NativeBatch, NativeTask, Status, native_library
+from cdmpp.programs.native.binding import NativeBatch, NativeTask, Status, featurise_trees
+from cdmpp.programs.native.build import native_library
 from cdmpp.records import GPU_TARGET_KINDS, MeasureRecord, TensetTask
 
+#: Why a program that the native code declines has no features; the detail says what it holds.
+UNSUPPORTED = "unsupported program"
 _CACHED_TASKS = 8
 # As plain numbers, which compare ten times as fast as members of the enumeration.
-_VALID, _FAILED = int(Status.VALID), int(Status.FAILED)
+_VALID, _FAILED, _DECLINED = int(Status.VALID), int(Status.FAILED), int(Status.DECLINED)
 _WITH_FEATURES = (_VALID, int(Status.REJECTED))
 
 
@@ -41,16 +38,36 @@ def featurise_records(
         For every record its compact AST, or why it could not be replayed.
 
     Raises:
-        DataError: the task's computation cannot be read.
+        DataError: the task's computation cannot be read, or there is no native code.
     """
     dag, native = prepared_task(task.dag_json)
-    if native is None or not records:
-        return [_featurise(dag, record) for record in records]
+    if not records:
+        return []
     batch = native_batch(native, records, threads=threads)
-    return [
-        _featurise(dag, record) if result is None else result
-        for record, result in zip(records, outcomes(batch), strict=True)
-    ]
+    results = outcomes(batch)
+    for number, status in enumerate(batch.status.tolist()):
+        if status == _DECLINED:
+            results[number] = _replay_error(dag, records[number]) or results[number]
+    return results
+
+
+def compact_asts(
+    programs: Sequence[LoopTree | ReplayError], limits: Sequence[GpuLimits | None]
+) -> list[CompactAst | ReplayError]:
+    """Featurises programs that were lowered elsewhere.
+
+    Args:
+        programs: loop trees; why there is none stays in its place.
+        limits: what a kernel may use, one a program; None = unlimited.
+
+    Raises:
+        DataError: there is no native code.
+    """
+    pairs = zip(programs, limits, strict=True)
+    chosen = [(one, limit) for one, limit in pairs if isinstance(one, LoopTree)]
+    trees, of_trees = [one for one, _ in chosen], [limit for _, limit in chosen]
+    made = iter(outcomes(featurise_trees(trees, of_trees, native_library())))
+    return [one if isinstance(one, ReplayError) else next(made) for one in programs]
 
 
 def native_batch(
@@ -71,26 +88,15 @@ def is_gpu_kind(target_kind: str) -> bool:
     return target_kind in GPU_TARGET_KINDS
 
 
-def rejection(tree: LoopTree, record: MeasureRecord) -> str | None:
-    """Returns why the original toolchain rejects a replayed program, or None."""
-    reason = reject_reason(tree)
-    limits = gpu_limits(record.hardware_params) if tree.is_gpu else None
-    if reason is None and limits is not None:
-        reason = gpu_violation(tree, limits)
-    return reason
-
-
 @lru_cache(maxsize=_CACHED_TASKS)
-def prepared_task(dag_json: str) -> tuple[Dag, NativeTask | None]:
-    """Returns a computation and its native featuriser; None where Python has to do it."""
+def prepared_task(dag_json: str) -> tuple[Dag, NativeTask]:
+    """Returns a computation and its native featuriser.
+
+    Raises:
+        DataError: it cannot be read, or there is no native code.
+    """
     dag = parse_dag(dag_json)
-    library = native_library()
-    if library is None:
-        return dag, None
-    try:
-        return dag, NativeTask(dag, library)
-    except DataError:  # too large or odd for the native form: the reference does it
-        return dag, None
+    return dag, NativeTask(dag, native_library())
 
 
 def _steps_text(record: MeasureRecord) -> bytes:
@@ -104,13 +110,21 @@ def _steps_text(record: MeasureRecord) -> bytes:
         return json.dumps(record.steps).encode()
 
 
-def outcomes(batch: NativeBatch) -> list[CompactAst | ReplayError | None]:
-    """Returns what became of every record of a batch, None where Python has to decide.
+def _replay_error(dag: Dag, record: MeasureRecord) -> ReplayError | None:
+    """Returns which step of a declined record is malformed; None where it is not for a step."""
+    try:
+        ScheduleState(dag).apply(list(record.steps))
+    except ReplayError as error:
+        return error
+    except (ArithmeticError, AttributeError, RecursionError):  # steps that no Ansor writes
+        return None
+    return None
 
-    The arrays are views of the batch's.
-    """
+
+def outcomes(batch: NativeBatch) -> list[CompactAst | ReplayError]:
+    """Returns what became of every program of a batch. The arrays are views of the batch's."""
     leaf, tree = batch.leaf_offset.tolist(), batch.tree_offset.tolist()
-    results: list[CompactAst | ReplayError | None] = []
+    results: list[CompactAst | ReplayError] = []
     for number, status in enumerate(batch.status.tolist()):
         if status in _WITH_FEATURES:
             leaves = slice(leaf[number], leaf[number + 1])
@@ -128,20 +142,5 @@ def outcomes(batch: NativeBatch) -> list[CompactAst | ReplayError | None]:
         elif status == _FAILED:
             results.append(ReplayError(batch.reasons[number], batch.details[number]))
         else:
-            results.append(None)
+            results.append(ReplayError(UNSUPPORTED, batch.reasons[number]))
     return results
-
-
-def _featurise(dag: Dag, record: MeasureRecord) -> CompactAst | ReplayError:
-    try:
-        tree = lower_record(dag, record.steps, is_gpu=is_gpu_kind(record.target_kind))
-        ast = compact_ast(tree)
-    except ReplayError as error:
-        return error
-    except RecursionError:
-        return ReplayError("expression nested too deeply")
-    except (ArithmeticError, AssertionError, LookupError, TypeError, ValueError) as error:
-        # Steps that no Ansor writes can contradict each other in ways that nothing above looks for.
-        return ReplayError("steps contradict each other", f"{type(error).__name__}: {error}"[:80])
-    reason = rejection(tree, record)
-    return replace(ast, valid=reason is None, reject_reason=reason)

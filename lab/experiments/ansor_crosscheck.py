@@ -13,7 +13,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +25,9 @@ from cdmpp.datasets.tenset.task_index import TaskIndex, load_tasks
 from cdmpp.errors import CdmppError, DataError, ReplayError
 from cdmpp.programs.added_columns import LEAF_EXTRA_NAMES
 from cdmpp.programs.ansor.dag import Dag, parse_dag
-from cdmpp.programs.ansor.lower import lower_record
 from cdmpp.programs.compact_ast import CompactAst
-from cdmpp.programs.featurise import is_gpu_kind, rejection
+from cdmpp.programs.featurise import compact_asts, is_gpu_kind
+from cdmpp.programs.gpu_limits import gpu_limits
 from cdmpp.programs.loops.loop_tree import LoopTree
 from cdmpp.programs.schema import LEAF_FEATURE_NAMES
 from cdmpp.records import MeasureRecord, TensetTask
@@ -35,9 +35,9 @@ from cdmpp.report.stamp import stamp, write_page
 from cdmpp.text import markdown_table
 from lab.experiments.ansor_equivalence import program_difference
 from tests.paths import shared
+from tests.programs.reference.lower import lower_record
 from tvm_helper.legacy.ansor import replay_trees
 from tvm_helper.legacy.client import LegacyTvm
-from tvm_helper.legacy.tree_features import compact_asts
 
 _RELATIVE = 1e-6
 _MAX_EXAMPLES = 5
@@ -153,11 +153,10 @@ def _note(result: CrossCheck, record: MeasureRecord, text: str) -> None:
 
 
 def _compact_ast(tree: LoopTree, record: MeasureRecord) -> CompactAst:
-    (ast,) = compact_asts([tree])
+    (ast,) = compact_asts([tree], [gpu_limits(record.hardware_params)])
     if isinstance(ast, ReplayError):
         raise ast
-    reason = rejection(tree, record)
-    return replace(ast, valid=reason is None, reject_reason=reason)
+    return ast
 
 
 def _failure_difference(ours: object, theirs: object) -> str | None:

@@ -295,12 +295,9 @@ def main() -> None:
     if args.phases:
         print(json.dumps(phases_here(*args.phases)))
         return
-    from cdmpp.programs.native import native_library
     from cdmpp.report.stamp import PROGRAMS, stamp, write_page
     from lab.experiments.extract_text import FULL_RECORDS, outcomes_text, report_text
 
-    if native_library() is None:
-        sys.exit("no C++ compiler, or CDMPP_NATIVE=0: there is nothing to time")
     result: dict[str, Any] = {
         "load_before": os.getloadavg()[0],
         "datasets": [],

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,15 +17,16 @@ from cdmpp.datasets.tenset.record_line import parse_record
 from cdmpp.datasets.tenset.task_index import load_tasks
 from cdmpp.errors import DataError
 from cdmpp.programs.ansor.dag import Dag, parse_dag
-from cdmpp.programs.ansor.lower import lower_record
-from cdmpp.programs.featurise import is_gpu_kind, rejection
-from cdmpp.programs.leaves.tree import compact_ast
+from cdmpp.programs.featurise import is_gpu_kind
 from cdmpp.programs.native import NativeTask, Status, native_library
 from cdmpp.report.stamp import stamp, write_page
 from cdmpp.text import markdown_table
 from tests.paths import ROOT, shared
 from tests.programs.native.native_fuzz import golden_records
 from tests.programs.native.test_native import dataset_lines
+from tests.programs.reference.lower import lower_record
+from tests.programs.reference.rejection import rejection
+from tests.programs.reference.tree import compact_ast
 
 Work = list[tuple[Dag, list[str]]]
 _OPERATOR = "conv2d"
@@ -132,8 +132,6 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results")
     args = parser.parse_args()
     library = native_library()
-    if library is None:
-        sys.exit("no C++ compiler, or CDMPP_NATIVE=0: there is nothing to time")
     rows: list[dict[str, Any]] = []
     for name, work in works().items():
         count = sum(len(lines) for _, lines in work)

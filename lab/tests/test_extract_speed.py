@@ -7,14 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from cdmpp.programs.native import native_library
 from lab.experiments.extract_speed import CONVOLUTION_DEVICE, SHIPPED, in_child, make_convolutions
 from lab.experiments.extract_text import outcomes_text, report_text
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(native_library() is None, reason="no C++ compiler, or CDMPP_NATIVE=0"),
-]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

@@ -14,13 +14,13 @@ from cdmpp.datasets.read_report import ReadReport
 from cdmpp.datasets.tenset.folder import default_dataset_dir, load_tasks, read_records
 from cdmpp.errors import DataError
 from cdmpp.programs.ansor.dag import parse_dag
-from cdmpp.programs.ansor.lower import lower_record
 from cdmpp.programs.loops.loop_tree import Loop, stores_with_path
-from cdmpp.programs.loops.operations import op_counts
 from cdmpp.programs.schema import LEAF_FEATURE_NAMES
 from lab.experiments.golden_page import page
 from lab.golden import COUNTS, compare_golden
 from tests.paths import shared
+from tests.programs.reference.lower import lower_record
+from tests.programs.reference.operations import op_counts
 
 
 @pytest.mark.slow

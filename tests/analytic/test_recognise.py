@@ -10,8 +10,8 @@ import pytest
 
 from cdmpp.analytic.embedding.shapes import EmbeddingShape
 from cdmpp.analytic.recognise import recognise
-from cdmpp.programs.leaves.tree import compact_ast
 from cdmpp.testing.synthetic import make_samples
+from tests.programs.reference.tree import compact_ast
 
 tvm = pytest.importorskip("tvm")
 from tvm import te  # noqa: E402

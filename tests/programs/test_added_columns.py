@@ -17,11 +17,7 @@ from cdmpp.datasets.extraction.extracted import read_manifest
 from cdmpp.datasets.extraction.schema import schema_versions
 from cdmpp.errors import DataError
 from cdmpp.programs.added_columns import EXTRA_BLOCKS, LEAF_EXTRA_COUNT, LEAF_EXTRA_NAMES
-from cdmpp.programs.leaves.lane_accesses import LaneAccess, LaneEvaluator, LaneSet
-from cdmpp.programs.leaves.leaf import leaf_vectors
-from cdmpp.programs.leaves.tree import compact_ast
 from cdmpp.programs.loops.expr import Buffer, Expr, int_const, int_var, load
-from cdmpp.programs.loops.intervals import IntervalAnalysis
 from cdmpp.programs.loops.loop_tree import (
     Allocation,
     Attribute,
@@ -35,6 +31,10 @@ from cdmpp.programs.signed_log import signed_log
 from tests.paths import ROOT
 from tests.programs.gpu_programs import flat_block, tiled_copy, two_kernels
 from tests.programs.programs import binary, copy_of, matmul, nest
+from tests.programs.reference.intervals import IntervalAnalysis
+from tests.programs.reference.lane_accesses import LaneAccess, LaneEvaluator, LaneSet
+from tests.programs.reference.leaf import leaf_vectors
+from tests.programs.reference.tree import compact_ast
 
 ONE = Expr("const", "float32", (), 1.0)
 

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cdmpp.programs.added_columns import LEAF_EXTRA_NAMES
-from cdmpp.programs.leaves.cache_lines import FAR_SETS, NEAR_SETS, Cover, added, cover
-from cdmpp.programs.leaves.tree import compact_ast
 from cdmpp.programs.loops.expr import Buffer, int_var, load
 from cdmpp.programs.loops.loop_tree import Loop, LoopTree, Store
+from tests.programs.reference.cache_lines import FAR_SETS, NEAR_SETS, Cover, added, cover
+from tests.programs.reference.tree import compact_ast
 
 
 @pytest.mark.parametrize(

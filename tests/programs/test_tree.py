@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from cdmpp.programs.compact_ast import LEAF_EXTRA_COUNT, LEAF_FEATURE_COUNT
-from cdmpp.programs.leaves.tree import compact_ast
 from cdmpp.programs.loops.expr import Expr, int_const, int_var
 from cdmpp.programs.loops.loop_tree import Attribute, Condition, Loop, LoopKind, LoopTree
 from cdmpp.programs.schema import (
@@ -18,6 +17,7 @@ from cdmpp.programs.schema import (
     SCOPE_COLUMNS,
 )
 from tests.programs.programs import copy_of, matmul
+from tests.programs.reference.tree import compact_ast
 
 
 def test_matmul() -> None:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 from cdmpp.errors import DataError, ReplayError
 from cdmpp.programs.compact_ast import CompactAst
-from cdmpp.programs.featurise import rejection
+from cdmpp.programs.featurise import compact_asts
+from cdmpp.programs.gpu_limits import gpu_limits
 from cdmpp.programs.loops.canonical import simplified
 from cdmpp.programs.loops.loop_tree import LoopTree
 from cdmpp.records import MeasureRecord, TensetTask
 from tvm_helper.legacy.client import LegacyProcessError, LegacyTvm
 from tvm_helper.legacy.tir import loop_tree_from_json
-from tvm_helper.legacy.tree_features import compact_asts
 
 #: Attributes of targets that the old TVM no longer knows.
 _GONE_TARGET_ATTRIBUTES = ("-link-params=0", "-link-params=1", "-libs=")
@@ -69,15 +68,7 @@ def featurise_by_ansor(
         DataError: the task's computation cannot be read.
     """
     programs = list(replay_trees(tvm, task, records))
-    asts = iter(compact_asts([tree for tree in programs if isinstance(tree, LoopTree)]))
-    results: list[CompactAst | ReplayError] = []
-    for program, record in zip(programs, records, strict=True):
-        result = program if isinstance(program, ReplayError) else next(asts)
-        if isinstance(program, LoopTree) and isinstance(result, CompactAst):
-            reason = rejection(program, record)
-            result = replace(result, valid=reason is None, reject_reason=reason)
-        results.append(result)
-    return results
+    return compact_asts(programs, [gpu_limits(record.hardware_params) for record in records])
 
 
 def legacy_target(target: str) -> str:
@@ -102,7 +93,7 @@ def _with_constant_matrices(dag_json: str) -> str:
     """Returns the graph with the bodies of constant matrices replaced by 1.
 
     Ansor's own feature extraction does the same when it inlines them
-    (see `cdmpp.programs.ansor.lower`).
+    (see `lower.hpp`).
     """
     graph: dict[str, Any] = json.loads(dag_json)
     nodes: list[dict[str, Any]] = graph["nodes"]

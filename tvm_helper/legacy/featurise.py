@@ -10,14 +10,14 @@ from cdmpp.datasets.autotvm.extract import AutotvmFeatures
 from cdmpp.datasets.autotvm.logs import AutotvmTask
 from cdmpp.errors import DataError, ReplayError
 from cdmpp.programs.compact_ast import CompactAst
+from cdmpp.programs.featurise import compact_asts
 from cdmpp.programs.loops.canonical import simplified
 from cdmpp.programs.loops.loop_tree import LoopTree
 from cdmpp.records import MeasureRecord
 from tvm_helper.legacy.ansor import legacy_target
 from tvm_helper.legacy.client import LegacyProcessError, LegacyTvm, shared_process
 from tvm_helper.legacy.tir import loop_tree_from_json
-from tvm_helper.legacy.tree_features import compact_asts
-from tvm_helper.legacy.validity import rejection
+from tvm_helper.legacy.validity import LIMITS, rejection
 
 #: Programs of one task that may crash or hang the old TVM before the others are given up.
 _GIVE_UP_AFTER = 3
@@ -107,14 +107,11 @@ def _program(answer: dict[str, Any]) -> LoopTree | ReplayError:
 def _featurised(
     programs: Sequence[LoopTree | ReplayError], target_kind: str
 ) -> list[CompactAst | ReplayError]:
-    asts = iter(compact_asts([tree for tree in programs if isinstance(tree, LoopTree)]))
-    results: list[CompactAst | ReplayError] = []
-    for program in programs:
-        result = program if isinstance(program, ReplayError) else next(asts)
-        if isinstance(program, LoopTree) and isinstance(result, CompactAst):
+    results = compact_asts(programs, [LIMITS] * len(programs))
+    for number, (program, result) in enumerate(zip(programs, results, strict=True)):
+        if isinstance(program, LoopTree) and isinstance(result, CompactAst) and result.valid:
             reason = rejection(program, target_kind)
-            result = replace(result, valid=reason is None, reject_reason=reason)
-        results.append(result)
+            results[number] = replace(result, valid=reason is None, reject_reason=reason)
     return results
 
 

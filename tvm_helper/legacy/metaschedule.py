@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import Any
 
 from cdmpp.datasets.metaschedule.extract import WorkloadFeatures
 from cdmpp.datasets.metaschedule.older import module_format, upgraded_module, upgraded_trace
 from cdmpp.errors import DataError, ReplayError
-from cdmpp.programs.compact_ast import CompactAst
-from cdmpp.programs.featurise import rejection
+from cdmpp.programs.featurise import compact_asts
+from cdmpp.programs.gpu_limits import gpu_limits
 from cdmpp.programs.loops.loop_tree import LoopTree
 from cdmpp.records import MeasureRecord
 from tvm_helper.legacy.block_tir import loop_tree_of_blocks
 from tvm_helper.legacy.client import LegacyProcessError, LegacyTvm, shared_process
-from tvm_helper.legacy.tree_features import compact_asts
 from tvm_helper.tasks.block_names import operator_of_blocks
 
 #: Programs of one workload that may crash or hang the old TVM before the others are given up.
@@ -61,7 +59,7 @@ def features_of(
             lost = 1 if deaths < _GIVE_UP_AFTER else len(records) - len(programs)
             programs += [_failure("old TVM's process died", error)] * lost
     blocks = [(str(name), int(axes)) for name, axes in head.get("blocks", [])]
-    results = list(_featurised(programs, records))
+    results = compact_asts(programs, [gpu_limits(record.hardware_params) for record in records])
     return WorkloadFeatures(operator_of_blocks(blocks), head.get("flop_count"), results)
 
 
@@ -84,15 +82,3 @@ def _program(answer: dict[str, Any]) -> LoopTree | ReplayError:
 
 def _failure(what: str, detail: object) -> ReplayError:
     return ReplayError(f"{what}: {' '.join(str(detail).split())[:_MAX_DETAIL]}")
-
-
-def _featurised(
-    programs: Sequence[LoopTree | ReplayError], records: Sequence[MeasureRecord]
-) -> Iterator[CompactAst | ReplayError]:
-    asts = iter(compact_asts([tree for tree in programs if isinstance(tree, LoopTree)]))
-    for program, record in zip(programs, records, strict=True):
-        result = program if isinstance(program, ReplayError) else next(asts)
-        if isinstance(program, LoopTree) and isinstance(result, CompactAst):
-            reason = rejection(program, record)
-            result = replace(result, valid=reason is None, reject_reason=reason)
-        yield result

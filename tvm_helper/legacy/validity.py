@@ -9,8 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from cdmpp.programs.gpu_limits import GpuLimits, gpu_violation
-from cdmpp.programs.leaves.tree import reject_reason
+from cdmpp.programs.gpu_limits import GpuLimits
 from cdmpp.programs.loops.expr import Buffer, Expr
 from cdmpp.programs.loops.loop_tree import (
     Allocation,
@@ -25,22 +24,23 @@ from cdmpp.programs.loops.loop_tree import (
 #: AutoTVM asks the device for its limits and does not write them down, so a program is judged by
 #: those that all devices of its kind have.
 _SHARED_BYTES = {"cuda": 48 << 10, "rocm": 64 << 10}
-_THREADS = 1024
 _UNLIMITED = 1 << 62
+#: Those of them that do not depend on what is alive together.
+LIMITS = GpuLimits(shared_bytes=_UNLIMITED, threads=1024, vthreads=_UNLIMITED)
 DOUBLE_BUFFER = "double_buffer_scope"
 
 
 def rejection(tree: LoopTree, target_kind: str) -> str | None:
-    """Returns why AutoTVM would refuse to build a program for a device of that kind, or None."""
-    reason = reject_reason(tree)
-    if reason is None and tree.is_gpu:
-        limit = _SHARED_BYTES.get(target_kind, 48 << 10)
-        reason = (
-            gpu_violation(tree, GpuLimits(_UNLIMITED, _THREADS, _UNLIMITED))
-            or _shared_violation(tree.body, limit)
-            or _binding_violation(tree.body, {})
-        )
-    return reason
+    """Returns why AutoTVM would refuse to build a program for a device of that kind, or None.
+
+    Args:
+        tree: a program with constant extents, within `LIMITS`.
+        target_kind: first word of the target.
+    """
+    if not tree.is_gpu:
+        return None
+    limit = _SHARED_BYTES.get(target_kind, 48 << 10)
+    return _shared_violation(tree.body, limit) or _binding_violation(tree.body, {})
 
 
 def _binding_violation(nodes: list[Node], bound: dict[str, int | Expr]) -> str | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import logging
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -16,7 +15,8 @@ import numpy as np
 from cdmpp.files.places import package_folder
 from cdmpp.programs.gpu_limits import GpuLimits
 from cdmpp.programs.native.binding import NativeBatch, call
-from cdmpp.programs.native.build import FLAGS, NativeBuildError, library_path, load_library
+from cdmpp.programs.native.build import NativeBuildError, library_path, load_library
+from cdmpp.programs.native.compiler import FLAGS
 
 #: What the native code measures, in the order of its counters.
 MODULE_PHASES = ("walk", "passes", "canonical", "features")
@@ -93,21 +93,18 @@ class NativeModules:
 
 @lru_cache(maxsize=1)
 def modules_library() -> ctypes.CDLL | None:
-    """Returns the library, None where it is turned off or there is no compiler.
+    """Returns the library, compiled on first use; None where there is no compiler.
 
-    Logs one warning a process where it cannot be had.
+    Logs one warning a process where it cannot be had. `tvm_ffi` is loaded here, so that the library
+    finds it by its name.
     """
-    if os.environ.get("CDMPP_NATIVE", "1") == "0":
-        return None
     from tvm_ffi import __version__, libinfo
 
     lib = Path(libinfo.find_libtvm_ffi()).parent
     flags = [*FLAGS, f'-DCDMPP_TVM_FFI="{__version__}"']
     flags += [f"-isystem{path}" for path in libinfo.include_paths()]
     try:
-        path = library_path(
-            flags, source=_SOURCE, libraries=(f"-L{lib}", "-ltvm_ffi", f"-Wl,-rpath,{lib}")
-        )
+        path = library_path(flags, source=_SOURCE, libraries=(f"-L{lib}", "-ltvm_ffi"))
         return load_library(path)
     except NativeBuildError as error:
         _log.warning("%s Modules are featurised in Python, some fifty times slower.", error)

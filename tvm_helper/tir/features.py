@@ -1,23 +1,25 @@
 """Modules in TVM's hands to compact ASTs: what a cost model inside TVM's search calls.
 
 The native code walks a scheduled module as it is and only lets TVM lower one whose threads reduce
-together; Python (`tvm_helper.tir.loop_tree`, its reference) does all of it where there is no
-compiler, and what the native code declines. The results are the same.
+together. Where there is no compiler, and for what the native code declines, Python makes the loop
+tree (`tvm_helper.tir.loop_tree`) and the record library its features. The results are the same.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
+
 from cdmpp.errors import DataError, ReplayError
 from cdmpp.programs.compact_ast import CompactAst
-from cdmpp.programs.featurise import is_gpu_kind, outcomes
-from cdmpp.programs.gpu_limits import GpuLimits, gpu_violation
-from cdmpp.programs.leaves.tree import compact_ast, reject_reason
+from cdmpp.programs.featurise import compact_asts, is_gpu_kind, outcomes
+from cdmpp.programs.gpu_limits import GpuLimits
+from cdmpp.programs.loops.loop_tree import LoopTree
+from cdmpp.programs.native.binding import Status
 from cdmpp.programs.native.build import NativeBuildError
 from tvm_helper.compat import Target
 from tvm_helper.native.modules import NativeModules, modules_library
@@ -56,14 +58,16 @@ def featurise_modules(
     limits = module_limits(target) if limits is None else limits
     native = native_modules()
     if native is None or not modules:
-        return [_by_reference(module, is_gpu, limits, lowered=lowered) for module in modules]
+        trees = [_loop_tree(module, is_gpu, lowered=lowered) for module in modules]
+        return compact_asts(trees, [limits] * len(trees))
     batch = native.featurise(
         modules, is_gpu=is_gpu, limits=limits, may_lower=not lowered, threads=threads
     )
-    return [
-        _by_reference(module, is_gpu, limits, lowered=lowered) if result is None else result
-        for module, result in zip(modules, outcomes(batch), strict=True)
-    ]
+    results = outcomes(batch)
+    for number in np.flatnonzero(batch.status == Status.DECLINED).tolist():
+        tree = _loop_tree(modules[number], is_gpu, lowered=lowered)
+        (results[number],) = compact_asts([tree], [limits])
+    return results
 
 
 def module_limits(target: Target | None) -> GpuLimits | None:
@@ -82,7 +86,7 @@ def module_limits(target: Target | None) -> GpuLimits | None:
 
 @lru_cache(maxsize=1)
 def native_modules() -> NativeModules | None:
-    """Returns the native featuriser of modules, None where Python has to do it."""
+    """Returns the native featuriser of modules, None where Python has to walk them."""
     library = modules_library()
     if library is None:
         return None
@@ -93,15 +97,9 @@ def native_modules() -> NativeModules | None:
         return None
 
 
-def _by_reference(
-    module: Any, is_gpu: bool, limits: GpuLimits | None, *, lowered: bool
-) -> CompactAst | ReplayError:
+def _loop_tree(module: Any, is_gpu: bool, *, lowered: bool) -> LoopTree | ReplayError:
     try:
         tree = loop_tree_from_tir(module, lowered=lowered)
-        tree.is_gpu = tree.is_gpu or is_gpu
-        ast = compact_ast(tree)
-    except ReplayError as error:
-        return error
     except DataError as error:
         return ReplayError("no loop tree", str(error))
     except RecursionError:
@@ -109,10 +107,8 @@ def _by_reference(
     except Exception as error:  # TVM raises whatever its checks do
         text = (str(error).strip().splitlines() or [""])[-1]
         return ReplayError("module cannot be lowered", f"{type(error).__name__}: {text[:160]}")
-    reason = reject_reason(tree)
-    if reason is None and tree.is_gpu and limits is not None:
-        reason = gpu_violation(tree, limits)
-    return replace(ast, valid=reason is None, reject_reason=reason)
+    tree.is_gpu = tree.is_gpu or is_gpu
+    return tree
 
 
 __all__ = ["featurise_modules", "module_limits", "native_modules"]

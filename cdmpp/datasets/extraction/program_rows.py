@@ -15,6 +15,7 @@ from cdmpp.datasets.tenset.operator_name import operator_name
 from cdmpp.errors import DataError, ReplayError
 from cdmpp.programs.ansor.json_graph import JsonGraph
 from cdmpp.programs.compact_ast import LEAF_FEATURE_COUNT, CompactAst
+from cdmpp.programs.native.build import NativeBuildError
 from cdmpp.records import MeasureRecord, Source, TensetTask
 
 Featurise: TypeAlias = Callable[
@@ -136,9 +137,14 @@ def _featurise(
     """Calls the featuriser on all records; when that raises, on one at a time.
 
     So one bad program costs one program: what it raises becomes its reject reason and is counted.
+
+    Raises:
+        DataError: there is no native code, or the featuriser's results are not one a record.
     """
     try:
         results = list(featurise(task, records))
+    except NativeBuildError:  # not a fault of any program
+        raise
     except Exception as error:
         if len(records) > 1:
             return [result for one in records for result in _featurise(task, [one], featurise)]

@@ -117,6 +117,23 @@ class Dag:
         return {buffer: i for i, op in enumerate(self.ops) for buffer in op.outputs}
 
 
+def depth_first_order(dag: Dag) -> list[int]:
+    """Returns operation numbers, producers first, in depth-first order from the outputs."""
+    producers = dag.producers()
+    order: dict[int, None] = {}
+
+    def visit(index: int) -> None:
+        if index in order:
+            return
+        for buffer in dag.ops[index].inputs:
+            visit(producers[buffer])
+        order.setdefault(index)
+
+    for output in dag.outputs:
+        visit(output)
+    return list(order)
+
+
 def variables_of(expr: Expr) -> set[str]:
     """Returns the names of the variables in an expression."""
     if expr.op == "var":

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from cdmpp.errors import ReplayError
-from cdmpp.programs.ansor.dag import Axis, Dag, DagOp, loads_of
+from cdmpp.programs.ansor.dag import Axis, Dag, DagOp, depth_first_order, loads_of
 from cdmpp.programs.loops.expr import (
     Buffer,
     Expr,
@@ -146,7 +146,7 @@ class ScheduleState:
         self._split_lengths: dict[int, list[int]] = {}
         self._iterators = self._stages = 0
         self.stages = [self._new_stage(op, i in dag.outputs) for i, op in enumerate(dag.ops)]
-        self.lowering_order = [self.stages[i] for i in _depth_first_order(dag)]
+        self.lowering_order = [self.stages[i] for i in depth_first_order(dag)]
 
     def apply(self, steps: Sequence[list[Any]]) -> None:
         """Applies the steps of a record in order.
@@ -427,23 +427,6 @@ def _product(length: int, factor: int) -> int:
 
 def _inputs(body: tuple[Expr, ...]) -> tuple[Buffer, ...]:
     return tuple(dict.fromkeys(b for e in body for b in loads_of(e)))
-
-
-def _depth_first_order(dag: Dag) -> list[int]:
-    """Returns operation numbers, producers first, in depth-first order from the outputs."""
-    producers = dag.producers()
-    order: dict[int, None] = {}
-
-    def visit(index: int) -> None:
-        if index in order:
-            return
-        for buffer in dag.ops[index].inputs:
-            visit(producers[buffer])
-        order.setdefault(index)
-
-    for output in dag.outputs:
-        visit(output)
-    return list(order)
 
 
 def _related(stage: Stage, iterator: Iterator) -> set[Iterator]:

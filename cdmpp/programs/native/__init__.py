@@ -1,4 +1,8 @@
-"""The native fast path: records to compact ASTs in C++, equal to the Python reference."""
+"""Records and loop trees to compact ASTs in C++: the only featuriser.
+
+Begin with `build` (where the library is) and `binding` (its functions). It is tested on a Python
+reference, `tests/programs/reference`.
+"""
 
 from cdmpp.programs.native.binding import (
     PHASES,

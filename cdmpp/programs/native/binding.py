@@ -5,7 +5,17 @@ from __future__ import annotations
 import ctypes
 from array import array
 from collections.abc import Sequence
-from ctypes import POINTER, c_char, c_char_p, c_float, c_int, c_int32, c_int64, c_size_t, c_uint8
+from ctypes import (
+    POINTER,
+    c_char,
+    c_char_p,
+    c_float,
+    c_int32,
+    c_int64,
+    c_size_t,
+    c_uint8,
+    c_void_p,
+)
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import pairwise
@@ -34,7 +44,7 @@ class Status(IntEnum):
         VALID: it has a compact AST.
         REJECTED: it has one, but the original toolchain rejects the program.
         FAILED: its steps cannot be replayed.
-        DECLINED: Python has to decide: it holds something that is not represented natively.
+        DECLINED: it holds something that is not represented, such as a number above 64 bits.
     """
 
     VALID = 0
@@ -104,7 +114,9 @@ class NativeTask:
 
     def __init__(self, dag: Dag, library: ctypes.CDLL) -> None:
         self._task: int | None = None
-        self._free_task, self._featurise, self._free_result = _functions(library)
+        _set_types(library)
+        self._library = library
+        self._free = library.cdmpp_task_free
         flat = flatten_dag(dag)
         data = (c_int64 * len(flat.data)).from_buffer(flat.data)
         error = ctypes.create_string_buffer(_ERROR_BYTES)
@@ -113,13 +125,13 @@ class NativeTask:
         )
         if not self._task:
             raise DataError(
-                f"Cannot hand a computation to the native code ({error.value.decode()}). It is "
-                "computed in Python."
+                f"Cannot represent a computation ({error.value.decode()}); expected 64-bit "
+                "integers and expressions of usual size."
             )
 
     def __del__(self) -> None:
         if self._task:
-            self._free_task(self._task)
+            self._free(self._task)
 
     def featurise_steps(
         self,
@@ -137,13 +149,7 @@ class NativeTask:
             limits: what their kernels may use, one a record; None = unlimited.
             threads: how many threads work inside this call.
         """
-        rows = [
-            (gpu, 0, 0, 0, 0)
-            if limit is None
-            else (gpu, 1, limit.shared_bytes, limit.threads, limit.vthreads)
-            for gpu, limit in zip(is_gpu, limits, strict=True)
-        ]
-        settings = np.array(rows, dtype=np.int64).reshape(-1, 5)
+        settings = _settings(is_gpu, limits)
         return self._run(steps, settings, threads)
 
     def featurise_lines(self, lines: Sequence[bytes], *, threads: int = 1) -> NativeBatch:
@@ -159,64 +165,58 @@ class NativeTask:
     ) -> NativeBatch:
         offsets = np.zeros(len(texts) + 1, dtype=np.int64)
         np.cumsum([len(text) for text in texts], out=offsets[1:])
-        result = self._featurise(
+        return call(
+            self._library,
+            self._library.cdmpp_featurise,
             self._task,
             b"".join(texts),
             offsets.ctypes.data,
             None if settings is None else settings.ctypes.data,
             len(texts),
-            settings is None,
             max(1, threads),
         )
-        if not result:
-            raise MemoryError("the native featuriser has not enough memory; use smaller batches")
-        try:
-            return _copied(result.contents)
-        finally:
-            self._free_result(result)
 
 
-def featurise_trees(trees: Sequence[LoopTree], library: ctypes.CDLL) -> NativeBatch:
+def featurise_trees(
+    trees: Sequence[LoopTree], limits: Sequence[GpuLimits | None], library: ctypes.CDLL
+) -> NativeBatch:
     """Featurises loop trees that were made elsewhere.
 
-    A tree that has no native form is declined (`Status.DECLINED`). GPU limits are not looked at.
+    A tree that has no native form is declined (`Status.DECLINED`).
 
     Args:
         trees: the programs.
+        limits: what their kernels may use, one a program; None = unlimited.
         library: the compiled library (`cdmpp.programs.native.build.native_library`).
     """
+    _set_types(library)
     numbers, text = array("q"), bytearray()
     number_offsets, text_offsets = array("q", [0]), array("q", [0])
-    for tree in trees:
+    without_form: dict[int, str] = {}
+    for number, tree in enumerate(trees):
         try:
             data, names = flatten_tree(tree)
-        except DataError:  # an empty form, which the native code declines
+        except DataError as error:  # an empty form, which the native code declines
             data, names = array("q"), b""
+            without_form[number] = str(error)
         numbers.extend(data)
         text += names
         number_offsets.append(len(numbers))
         text_offsets.append(len(text))
-    function = library.cdmpp_featurise_trees
-    function.argtypes = (
-        ctypes.c_void_p, ctypes.c_void_p, c_char_p, ctypes.c_void_p, c_char_p, c_size_t,
-    )  # fmt: skip
-    function.restype = POINTER(_Result)
-    library.cdmpp_result_free.argtypes = (POINTER(_Result),)
-    library.cdmpp_result_free.restype = None
-    result = function(
+    settings = _settings([tree.is_gpu for tree in trees], limits)
+    batch = call(
+        library,
+        library.cdmpp_featurise_trees,
         numbers.buffer_info()[0],
         number_offsets.buffer_info()[0],
         bytes(text),
         text_offsets.buffer_info()[0],
-        bytes(tree.is_gpu for tree in trees),
+        settings.ctypes.data,
         len(trees),
     )
-    if not result:
-        raise MemoryError("the native featuriser has not enough memory; use smaller batches")
-    try:
-        return _copied(result.contents)
-    finally:
-        library.cdmpp_result_free(result)
+    for number, reason in without_form.items():
+        batch.reasons[number] = reason
+    return batch
 
 
 def call(library: ctypes.CDLL, function: Any, *arguments: Any) -> NativeBatch:
@@ -237,21 +237,30 @@ def call(library: ctypes.CDLL, function: Any, *arguments: Any) -> NativeBatch:
         library.cdmpp_result_free(result)
 
 
-def _functions(library: ctypes.CDLL) -> tuple[Any, Any, Any]:
-    """Returns (free task, featurise, free result) with their signatures set."""
+def _settings(is_gpu: Sequence[bool], limits: Sequence[GpuLimits | None]) -> NDArray[np.int64]:
+    """Returns int64 [programs, 5], as `settings_at` in `featurise.cc` reads them."""
+    rows = [
+        (gpu, 0, 0, 0, 0)
+        if limit is None
+        else (gpu, 1, limit.shared_bytes, limit.threads, limit.vthreads)
+        for gpu, limit in zip(is_gpu, limits, strict=True)
+    ]
+    return np.array(rows, dtype=np.int64).reshape(-1, 5)
+
+
+def _set_types(library: ctypes.CDLL) -> None:
     library.cdmpp_task_new.argtypes = (
         POINTER(c_int64), c_size_t, c_char_p, c_size_t, c_char_p, c_size_t,
     )  # fmt: skip
-    library.cdmpp_task_new.restype = ctypes.c_void_p
-    library.cdmpp_task_free.argtypes = (ctypes.c_void_p,)
+    library.cdmpp_task_new.restype = c_void_p
+    library.cdmpp_task_free.argtypes = (c_void_p,)
     library.cdmpp_task_free.restype = None
     library.cdmpp_featurise.argtypes = (
-        ctypes.c_void_p, c_char_p, ctypes.c_void_p, ctypes.c_void_p, c_size_t, c_int, c_size_t,
+        c_void_p, c_char_p, c_void_p, c_void_p, c_size_t, c_size_t,
     )  # fmt: skip
-    library.cdmpp_featurise.restype = POINTER(_Result)
-    library.cdmpp_result_free.argtypes = (POINTER(_Result),)
-    library.cdmpp_result_free.restype = None
-    return library.cdmpp_task_free, library.cdmpp_featurise, library.cdmpp_result_free
+    library.cdmpp_featurise_trees.argtypes = (
+        c_void_p, c_void_p, c_char_p, c_void_p, c_void_p, c_size_t,
+    )  # fmt: skip
 
 
 def _copied(result: _Result) -> NativeBatch:

@@ -1,37 +1,33 @@
-"""Compiles the native code on first use and keeps the library for the next process.
+"""Finds and loads the native code.
 
-A checkout keeps the library beside the sources; an installed package, or a checkout that is
-read-only, in the user's cache folder. Its name is a hash of the sources, the compiler's version and
-its flags. `CXX` names the compiler (g++ when unset); `CDMPP_NATIVE=0` turns the native code off. A
-library that others could have written is not loaded.
+The record featuriser is part of the package: `setup.py` compiles it into a wheel, and beside the
+sources of an editable install. Where the sources of a checkout have changed since, it is compiled
+on use. Code that is always compiled on first use (`tvm_helper.native`) is kept in the user's cache
+folder where the package's own cannot be written.
 """
 
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import logging
 import os
-import shlex
 import stat
-import subprocess
-import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
 from cdmpp.errors import DataError
 from cdmpp.files.atomic import remove_abandoned
-from cdmpp.files.places import is_checkout, package_folder
+from cdmpp.files.places import is_checkout
+from cdmpp.programs.native.compiler import (
+    FLAGS,
+    RECORDS,
+    CompilerError,
+    compile_library,
+    library_name,
+)
 
-_FOLDER = package_folder("cdmpp.programs.native")
-SOURCE_DIR = _FOLDER / "src"
-FLAGS = (
-    "-std=c++17", "-O3", "-DNDEBUG", "-fPIC", "-shared", "-pthread", "-ffp-contract=off", "-Wall",
-    "-Wextra",
-)  # fmt: skip
-INTERFACE_VERSION = 2
-_COMPILE_TIMEOUT_S = 600
+INTERFACE_VERSION = 3
 _log = logging.getLogger("cdmpp")
 
 
@@ -40,18 +36,18 @@ class NativeBuildError(DataError):
 
 
 @lru_cache(maxsize=1)
-def native_library() -> ctypes.CDLL | None:
-    """Returns the library, None where it is turned off or there is no compiler.
+def native_library() -> ctypes.CDLL:
+    """Returns the library that featurises records and loop trees.
 
-    Logs one warning a process where it cannot be had.
+    Raises:
+        NativeBuildError: an installation lacks it, or a checkout cannot compile it.
     """
-    if os.environ.get("CDMPP_NATIVE", "1") == "0":
-        return None
-    try:
-        return load_library(library_path())
-    except NativeBuildError as error:
-        _log.warning("%s Programs are featurised in Python, some thirty times slower.", error)
-        return None
+    if os.environ.get("CDMPP_NATIVE") == "0":
+        _log.warning("CDMPP_NATIVE=0 is ignored: the native code is the only featuriser.")
+    shipped = RECORDS.parent.parent / library_name()
+    if not shipped.is_file() and not is_checkout():
+        raise NativeBuildError(f"{shipped}: missing from this installation. Install cdmpp again.")
+    return load_library(library_path())
 
 
 def load_library(path: Path) -> ctypes.CDLL:
@@ -76,51 +72,48 @@ def library_path(
     flags: Sequence[str] = FLAGS,
     *,
     cache_dirs: Sequence[Path] | None = None,
-    source: Path | None = None,
+    source: Path = RECORDS,
     libraries: Sequence[str] = (),
 ) -> Path:
     """Returns the compiled library; compiles it when it is not there yet.
 
     Args:
         flags: of the compiler.
-        cache_dirs: folders for the library, the first that can be used is.
-        source: the file to compile, which may include headers of `SOURCE_DIR`; None = the
-            featuriser of records.
-        libraries: further flags of the compiler, which name libraries to link with.
+        cache_dirs: folders for the library, the first that can be used is; None = the package's
+            own in a checkout, then the user's. A library that others could have written there is
+            not used.
+        source: the file to compile.
+        libraries: flags of the compiler that name libraries to link with.
 
     Raises:
         NativeBuildError: there is no compiler, it fails, or no folder can be written.
     """
-    compiler = shlex.split(os.environ.get("CXX") or "g++")
-    source = source or SOURCE_DIR / "featurise.cc"
-    folders = {SOURCE_DIR, source.parent}
-    name = f"{source.stem}-{_fingerprint(compiler, [*flags, *libraries], folders)}.so"
-    dirs = default_cache_dirs() if cache_dirs is None else cache_dirs
-    for directory in dirs:
+    package = source.parent.parent
+    name = library_name(source, [*flags, *libraries])
+    if cache_dirs is None:
+        if (package / name).is_file():
+            return package / name
+        user = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cdmpp" / "native"
+        cache_dirs = (package, user) if is_checkout() else (user,)
+    for directory in cache_dirs:
         if is_ours(directory) and is_ours(directory / name):
             return directory / name
-    for directory in dirs:
+    for directory in cache_dirs:
         try:
             directory.mkdir(parents=True, exist_ok=True)
             if not is_ours(directory):
                 _log.warning("%s: others can write there; it keeps no native code.", directory)
                 continue
             remove_abandoned(directory)
-            # Every process writes a file of its own; whoever is last puts the same in its place.
-            own = f".{os.getpid()}.tmp"
-            handle, temporary = tempfile.mkstemp(prefix=f"{name}.", suffix=own, dir=directory)
+            _log.info("compiling the native code: %s", directory / name)
+            compile_library(directory / name, source, flags, libraries)
         except OSError:
             continue
-        os.close(handle)
-        try:
-            command = [*compiler, *flags, f"-I{SOURCE_DIR}", "-o", temporary, str(source)]
-            _compile([*command, *libraries])
-            os.replace(temporary, directory / name)
-        finally:
-            Path(temporary).unlink(missing_ok=True)
+        except CompilerError as error:
+            raise NativeBuildError(str(error)) from error
         return directory / name
     raise NativeBuildError(
-        f"No folder for the compiled native code: none of {', '.join(map(str, dirs))} can be "
+        f"No folder for the compiled native code: none of {', '.join(map(str, cache_dirs))} can be "
         "written by this user alone. Set XDG_CACHE_HOME to a folder that can."
     )
 
@@ -128,7 +121,7 @@ def library_path(
 def is_ours(path: Path) -> bool:
     """Returns whether a file or folder is there and nobody but this user and root can change it.
 
-    What lies in such a place is loaded into the process, so that whoever can write it runs as
+    What is stored in such a place is loaded into the process, so that whoever can write it runs as
     this user. A group counts as this user where it is the user's own.
     """
     try:
@@ -139,44 +132,3 @@ def is_ours(path: Path) -> bool:
         found.st_mode & stat.S_IWGRP and found.st_gid not in (0, os.getegid())
     )
     return found.st_uid in (0, os.geteuid()) and not by_others
-
-
-def default_cache_dirs() -> tuple[Path, ...]:
-    """Returns where the library may be kept, best first."""
-    user = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cdmpp" / "native"
-    return (_FOLDER / "cache", user) if is_checkout() else (user,)
-
-
-def _fingerprint(compiler: list[str], flags: Sequence[str], folders: Iterable[Path]) -> str:
-    digest = hashlib.sha256()
-    found = [path for folder in folders for path in folder.iterdir()]
-    for source in sorted(path for path in found if path.suffix in (".hpp", ".cc")):
-        digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
-    digest.update(_run([*compiler, "--version"]).encode())
-    digest.update("\0".join([*compiler, *flags]).encode())
-    return digest.hexdigest()[:20]
-
-
-def _compile(command: list[str]) -> None:
-    _log.info("compiling the native code: %s", shlex.join(command))
-    _run(command)
-
-
-def _run(command: list[str]) -> str:
-    """Returns what a command prints."""
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, check=True, timeout=_COMPILE_TIMEOUT_S
-        )
-    except subprocess.CalledProcessError as error:
-        lines = [line for line in str(error.stderr).splitlines() if "error" in line][:3]
-        raise NativeBuildError(
-            f"The native code cannot be compiled: `{command[0]}` failed ({'; '.join(lines)}). "
-            "Set CXX to a C++17 compiler such as g++."
-        ) from error
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise NativeBuildError(
-            f"The native code cannot be compiled: `{command[0]}` does not run ({error}). "
-            "Install g++ or set CXX to a C++17 compiler."
-        ) from error
-    return done.stdout

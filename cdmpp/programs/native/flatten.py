@@ -8,8 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from cdmpp.errors import DataError
-from cdmpp.programs.ansor.dag import Axis, Dag, DagOp, Reduction
-from cdmpp.programs.ansor.state import ScheduleState
+from cdmpp.programs.ansor.dag import Axis, Dag, DagOp, Reduction, depth_first_order
 from cdmpp.programs.loops.expr import Buffer, Expr
 
 #: Operations by number; the enumeration in `expr.hpp` has the same order.
@@ -46,8 +45,8 @@ def flatten_dag(dag: Dag) -> FlatDag:
         return _DagWriter().flatten(dag)
     except (OverflowError, KeyError, UnicodeEncodeError, RecursionError) as error:
         raise DataError(
-            f"Cannot hand a computation to the native code ({type(error).__name__}: {error}); "
-            "expected 64-bit integers and known operations. It is computed in Python."
+            f"Cannot represent a computation ({type(error).__name__}: {error}); expected 64-bit "
+            "integers and known operations."
         ) from error
 
 
@@ -96,8 +95,12 @@ class FlatWriter:
         """Returns the number of an expression, operands first. Shared expressions count once."""
         if id(expr) not in self._exprs:
             operands = [self.expr(operand) for operand in expr.args]
-            self._expr_data.extend((_NUMBER_OF[expr.op], self.name(expr.dtype)))
-            if expr.op == "const":
+            is_text = expr.op == "const" and isinstance(expr.value, str)
+            op = "var" if is_text else expr.op
+            self._expr_data.extend((_NUMBER_OF[op], self.name(expr.dtype)))
+            if is_text:  # such as the name of a function that is called; no variable has its name
+                self._expr_data.append(self.name(f'"{expr.value}"'))
+            elif expr.op == "const":
                 self._expr_data.append(_constant(expr))
             elif expr.op in ("var", "call"):
                 self._expr_data.append(self.name(expr.value))
@@ -114,7 +117,7 @@ class _DagWriter(FlatWriter):
         ops = array("q", [len(dag.ops)])
         for op in dag.ops:
             self._op(op, ops)
-        for indices in (dag.outputs, _lowering_order(dag)):
+        for indices in (dag.outputs, depth_first_order(dag)):
             ops.extend((len(indices), *indices))
         return FlatDag(*self.finished(ops))
 
@@ -149,13 +152,6 @@ class _DagWriter(FlatWriter):
         out.append(reduction.condition is not None)
         if reduction.condition is not None:
             out.append(self.expr(reduction.condition))
-
-
-def _lowering_order(dag: Dag) -> list[int]:
-    """Returns the numbers of the operations in the order of a fresh schedule's lowering."""
-    state = ScheduleState(dag)
-    number_of = {stage: number for number, stage in enumerate(state.stages)}
-    return [number_of[stage] for stage in state.lowering_order]
 
 
 def _constant(expr: Expr) -> int:

@@ -42,8 +42,8 @@ def flatten_tree(tree: LoopTree) -> tuple[array[int], bytes]:
         return _TreeWriter().flatten(tree)
     except (OverflowError, KeyError, UnicodeEncodeError, RecursionError, ValueError) as error:
         raise DataError(
-            f"Cannot hand a program to the native code ({type(error).__name__}: {error}); expected "
-            "64-bit integers, known operations and loops from 0. It is featurised in Python."
+            f"Cannot represent a program ({type(error).__name__}: {error}); expected 64-bit "
+            "integers and known operations."
         ) from error
 
 
@@ -66,9 +66,8 @@ class _TreeWriter(FlatWriter):
             out.append(self.expr(node.value))
             return
         if isinstance(node, Loop):
-            if node.minimum != 0:
-                raise ValueError(f"a loop from {node.minimum}")
             out.extend((_LOOP, self.name(node.var), _KIND_NUMBERS[node.kind]))
+            self._extent(node.minimum, out)
             self._extent(node.extent, out)
         elif isinstance(node, Allocation):
             out.extend((_ALLOCATION, self.buffer(node.buffer), len(node.extents)))

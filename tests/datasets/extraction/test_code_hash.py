@@ -32,9 +32,9 @@ def copy(tmp_path, monkeypatch) -> Path:
     "path",
     [
         "cdmpp/programs/featurise.py",
-        "cdmpp/programs/ansor/lower.py",
+        "cdmpp/programs/ansor/dag.py",
         "cdmpp/programs/native/src/leaf.hpp",
-        "cdmpp/programs/leaves/leaf.py",
+        "cdmpp/programs/native/binding.py",
         "cdmpp/datasets/tenset/record_line.py",
         "cdmpp/datasets/extraction/schema.py",
     ],
@@ -64,7 +64,7 @@ def test_a_comment_elsewhere_does_not(copy, path):
 
 
 def test_a_missing_file_is_an_error(copy):
-    (copy / "cdmpp" / "programs" / "ansor" / "lower.py").unlink()
+    (copy / "cdmpp" / "programs" / "ansor" / "dag.py").unlink()
     with pytest.raises(DataError, match=r"source of cdmpp\.programs\.ansor.* is not there"):
         code_hash(featurise_records)
 

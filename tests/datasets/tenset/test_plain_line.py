@@ -5,21 +5,24 @@ from __future__ import annotations
 import gzip
 import json
 import random
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cdmpp.datasets.extraction import extract as extract_module
 from cdmpp.datasets.extraction.extract import extract
 from cdmpp.datasets.tenset import record_file
 from cdmpp.datasets.tenset.folder import MeasureRecord, ReadReport, find_device_files, read_records
 from cdmpp.datasets.tenset.plain_line import parse_plain_record
 from cdmpp.datasets.tenset.record_line import parse_record
-from cdmpp.programs import featurise as featurise_module
-from cdmpp.programs.native import native_library
-from cdmpp.records import canonical_json, program_id, program_id_of_text
+from cdmpp.programs.ansor.dag import parse_dag
+from cdmpp.programs.featurise import featurise_records
+from cdmpp.records import TensetTask, canonical_json, program_id, program_id_of_text
 from tests.datasets.tenset.test_records import record_text, record_value
 from tests.fuzz.mutate import mutate_line
+from tests.programs.reference.featurise import featurise_record
 
 
 @pytest.fixture(scope="module")
@@ -127,7 +130,6 @@ def test_steps_text_does_not_count_in_comparisons(lines: list[str]) -> None:
     assert plain == parse_record(lines[0], device="x")
 
 
-@pytest.mark.skipif(native_library() is None, reason="no C++ compiler, or CDMPP_NATIVE=0")
 def test_native_and_python_extract_the_same_bytes(
     tiny_dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -138,16 +140,18 @@ def test_native_and_python_extract_the_same_bytes(
         broken = [mutate_line(rng, line).replace(b"\n", b" ") for line in good * 4]
         path.write_bytes(b"\n".join([*broken, *(line.encode() for line in good)]))
 
-    def files(out: Path) -> dict[str, bytes]:
-        featurise_module.prepared_task.cache_clear()
-        extract(tiny_dataset, out, None, featurise_module.featurise_records, jobs=1)
-        featurise_module.prepared_task.cache_clear()
+    def by_reference(task: TensetTask, records: Sequence[MeasureRecord]) -> list[Any]:
+        dag = parse_dag(task.dag_json)
+        return [featurise_record(dag, record) for record in records]
+
+    def files(out: Path, featurise: Any) -> dict[str, bytes]:
+        extract(tiny_dataset, out, None, featurise, jobs=1)
         return {path.name: path.read_bytes() for path in out.iterdir()}
 
-    native = files(tmp_path / "native")
-    monkeypatch.setattr(featurise_module, "native_library", lambda: None)
+    monkeypatch.setattr(extract_module, "code_hash", lambda _: "the same")
+    native = files(tmp_path / "native", featurise_records)
     monkeypatch.setattr(record_file, "_plain_parser", lambda: None)
-    python = files(tmp_path / "python")
+    python = files(tmp_path / "python", by_reference)
     assert native.keys() == python.keys()
     assert native == python
     note = json.loads(native["shard-00000.json"])

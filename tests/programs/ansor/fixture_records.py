@@ -14,8 +14,6 @@ from cdmpp.datasets.tenset.folder import (
     read_records,
 )
 from cdmpp.programs.ansor.dag import Dag, parse_dag
-from cdmpp.programs.ansor.lower import lower_record
-from cdmpp.programs.leaves.tree import reject_reason
 from cdmpp.programs.loops.expr import Expr
 from cdmpp.programs.loops.loop_tree import (
     Allocation,
@@ -25,6 +23,8 @@ from cdmpp.programs.loops.loop_tree import (
     children,
     stores_with_path,
 )
+from tests.programs.reference.lower import lower_record
+from tests.programs.reference.tree import reject_reason
 
 #: Start of a task's workload key -> step codes that its record shall have.
 CHOSEN = {

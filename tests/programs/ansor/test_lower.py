@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from cdmpp.errors import ReplayError
-from cdmpp.programs.ansor.lower import lower_record
 from cdmpp.programs.loops.expr import expr_text
 from cdmpp.programs.loops.loop_tree import Allocation, Condition, Loop, LoopTree, stores_with_path
 from tests.programs.ansor.small_dags import matmul_relu
+from tests.programs.reference.lower import lower_record
 
 TILED = [
     ["SP", 2, 0, 64, [4, 2], 1], ["SP", 2, 3, 32, [8], 1], ["SP", 2, 5, 48, [16], 1],

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cdmpp.programs.loops.expr import Buffer, Expr, int_const, int_var, load
-from cdmpp.programs.loops.intervals import UNBOUNDED, IntervalAnalysis
+from tests.programs.reference.intervals import UNBOUNDED, IntervalAnalysis
 
 RANGES = {"i": (0, 3), "j": (2, 4), "k": (-3, 5)}
 

@@ -25,14 +25,15 @@ from cdmpp.datasets.tenset.task_index import load_tasks
 from cdmpp.errors import ReplayError
 from cdmpp.programs.added_columns import LEAF_EXTRA_NAMES
 from cdmpp.programs.ansor.dag import Dag, parse_dag
-from cdmpp.programs.ansor.lower import lower_record
 from cdmpp.programs.compact_ast import CompactAst
 from cdmpp.programs.featurise import is_gpu_kind
-from cdmpp.programs.gpu_limits import GpuLimits, gpu_limits, gpu_violation
-from cdmpp.programs.leaves.tree import compact_ast
+from cdmpp.programs.gpu_limits import GpuLimits, gpu_limits
 from cdmpp.programs.native import NativeBatch, NativeTask, Status
 from cdmpp.programs.native.build import library_path, load_library
 from tests.programs.ansor.fixture_records import fixture_records
+from tests.programs.reference.lower import lower_record
+from tests.programs.reference.rejection import gpu_violation
+from tests.programs.reference.tree import compact_ast
 
 _CODES = ("AN", "FU", "PR", "RE", "SP", "FSP", "FFSP", "SA", "CA", "CI", "CR", "CHR", "CHW", "RF")
 _SCOPES = ("local", "shared", "global", "warp", "odd.scope", "")

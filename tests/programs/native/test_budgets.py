@@ -30,8 +30,6 @@ def test_short_records_that_grow_end(steps: list[Any], reason: str) -> None:
     expected = python_outcome(seed, steps)
     assert str(expected).startswith(reason)
     library = native_library()
-    if library is None:
-        pytest.skip("no C++ compiler, or CDMPP_NATIVE=0")
     batch = native_batch(NativeTask(seed.dag, library), seed, [steps])
     assert difference(batch, 0, expected) is None
     assert int(batch.status[0]) == Status.FAILED

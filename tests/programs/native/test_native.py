@@ -24,14 +24,14 @@ from cdmpp.datasets.tenset.folder import default_dataset_dir, load_tasks, read_r
 from cdmpp.datasets.tenset.record_line import parse_record
 from cdmpp.datasets.tenset.task_index import TaskIndex
 from cdmpp.errors import DataError, ReplayError
-from cdmpp.programs import featurise as featurise_module
 from cdmpp.programs.ansor.dag import Axis, Dag, DagOp, parse_dag
 from cdmpp.programs.compact_ast import LEAF_EXTRA_COUNT, CompactAst
 from cdmpp.programs.featurise import featurise_records, is_gpu_kind
 from cdmpp.programs.gpu_limits import GpuLimits, gpu_limits
 from cdmpp.programs.loops.expr import Buffer, Expr, int_var, load
 from cdmpp.programs.native import NativeBatch, NativeTask, Status, build, native_library
-from cdmpp.programs.native.build import FLAGS, NativeBuildError, is_ours, library_path
+from cdmpp.programs.native.build import NativeBuildError, is_ours, library_path
+from cdmpp.programs.native.compiler import FLAGS, SOURCE_DIR
 from cdmpp.records import MeasureRecord, TensetTask
 from tests.paths import ROOT, SHARED_DATA, shared
 from tests.programs.ansor.fixture_records import fixture_records, record_with
@@ -49,16 +49,14 @@ from tests.programs.native.native_fuzz import (
     python_outcome,
     sanitized_environment,
 )
+from tests.programs.reference.featurise import featurise_record
 
 LIMITS = GpuLimits(49152, 1024, 8)
 
 
 @pytest.fixture(scope="module")
 def library() -> Any:
-    loaded = native_library()
-    if loaded is None:
-        pytest.skip("no C++ compiler, or CDMPP_NATIVE=0")
-    return loaded
+    return native_library()
 
 
 def compare(library: Any, index: TaskIndex, lines: Iterable[str]) -> Counter[str]:
@@ -265,7 +263,7 @@ def test_damaged_lines_never_crash(library: Any) -> None:
 def test_a_computation_without_native_form(library: Any) -> None:
     dag = matmul_relu()
     huge = Buffer("A", "float32", (2**70,))
-    with pytest.raises(DataError, match="native code"):
+    with pytest.raises(DataError, match="Cannot represent a computation"):
         NativeTask(Dag((DagOp("A", "placeholder", (huge,)), *dag.ops[1:]), (3,), ()), library)
     deep = Expr("const", "float32", (), 1.0)
     for _ in range(300):
@@ -292,16 +290,11 @@ def task_and_records() -> tuple[TensetTask, list[MeasureRecord]]:
     return task, records
 
 
-def test_featurise_records_is_the_same_with_and_without(
-    library: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_featurise_records_gives_what_the_reference_gives() -> None:
     task, records = task_and_records()
-    featurise_module.prepared_task.cache_clear()
+    dag = parse_dag(task.dag_json)
     native = featurise_records(task, records)
-    featurise_module.prepared_task.cache_clear()
-    monkeypatch.setattr(featurise_module, "native_library", lambda: None)
-    python = featurise_records(task, records)
-    featurise_module.prepared_task.cache_clear()
+    python = [featurise_record(dag, record) for record in records]
     assert isinstance(native[0], CompactAst)
     assert isinstance(python[0], CompactAst)
     for name in ("leaf_features", "leaf_extra", "leaf_position", "tree"):
@@ -316,36 +309,32 @@ def test_featurise_records_is_the_same_with_and_without(
         assert (str(ours), ours.reason) == (str(theirs), theirs.reason)
 
 
-def test_without_a_compiler_there_is_one_warning(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_without_a_compiler_there_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
-    monkeypatch.delenv("CDMPP_NATIVE", raising=False)
-    task, records = task_and_records()
-    native_library.cache_clear()
-    featurise_module.prepared_task.cache_clear()
-    try:
-        with caplog.at_level(logging.WARNING, logger="cdmpp"):
-            assert isinstance(featurise_records(task, records[:1])[0], CompactAst)
-            assert native_library() is None
-    finally:
-        native_library.cache_clear()
-        featurise_module.prepared_task.cache_clear()
-    (warning,) = caplog.records
-    assert "no-such-compiler" in warning.getMessage()
-    assert "Install g++" in warning.getMessage()
+    with pytest.raises(NativeBuildError, match=r"no-such-compiler.*Install g\+\+"):
+        library_path(cache_dirs=[tmp_path])
 
 
-def test_it_can_be_turned_off(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_an_installation_without_the_library_never_compiles(
+    monkeypatch: pytest.MonkeyPatch, fake_compiler: Path
+) -> None:
+    monkeypatch.setattr(build, "is_checkout", lambda: False)
+    monkeypatch.setattr(build, "library_name", lambda: "featurise-0.so")
+    with pytest.raises(NativeBuildError, match="Install cdmpp again"):
+        native_library.__wrapped__()
+    assert not (fake_compiler / "calls").exists()
+
+
+def test_turning_it_off_is_ignored_with_a_warning(
+    library: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("CDMPP_NATIVE", "0")
-    native_library.cache_clear()
-    try:
-        assert native_library() is None
-    finally:
-        native_library.cache_clear()
-    assert not caplog.records
+    with caplog.at_level(logging.WARNING, logger="cdmpp"):
+        assert native_library.__wrapped__()._name == library._name
+    (warning,) = caplog.records
+    assert "CDMPP_NATIVE=0 is ignored" in warning.getMessage()
 
 
 @pytest.fixture
@@ -354,7 +343,6 @@ def fake_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     script = tmp_path / "compiler"
     script.write_text(
         "#!/bin/sh\n"
-        'if [ "$1" = --version ]; then echo version 1; exit; fi\n'
         f'echo call >> "{tmp_path}/calls"\n'
         'while [ "$1" != -o ]; do shift; done\n'
         'sleep 0.3; echo $$ > "$2"\n'
@@ -425,16 +413,14 @@ def test_a_library_that_others_could_have_written_is_not_taken(fake_compiler: Pa
         library_path(cache_dirs=[shared])
 
 
-def test_the_library_is_bound_to_its_sources(
-    fake_compiler: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_library_is_bound_to_its_sources(fake_compiler: Path) -> None:
     sources, folder = fake_compiler / "src", fake_compiler / "cache"
-    shutil.copytree(build.SOURCE_DIR, sources)
-    monkeypatch.setattr(build, "SOURCE_DIR", sources)
-    first = library_path(cache_dirs=[folder])
+    shutil.copytree(SOURCE_DIR, sources)
+    source = sources / "featurise.cc"
+    first = library_path(cache_dirs=[folder], source=source)
     header = sources / "common.hpp"
     header.write_text(header.read_text() + "\n")
-    assert library_path(cache_dirs=[folder]) != first
+    assert library_path(cache_dirs=[folder], source=source) != first
 
 
 def test_a_failing_compiler_is_one_sentence(tmp_path: Path) -> None:
@@ -543,14 +529,15 @@ def test_a_record_of_too_many_steps_ends(library: Any) -> None:
     assert difference(batch, 1, python_outcome(seed, steps[:4096])) is None
 
 
-def test_steps_that_contradict_each_other_are_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever a schedule does to the reference, the other records of its file go on."""
-
-    def fail(*_: Any, **__: Any) -> None:
-        raise ZeroDivisionError("integer division")
-
-    monkeypatch.setattr(featurise_module, "lower_record", fail)
+def test_what_is_not_represented_is_a_reason() -> None:
     program = fixture_records()[0]
-    record = MeasureRecord("k", "llvm", "llvm", "d", (), tuple(program.steps), (), 0, 0, 0, "v0.6")
-    found = featurise_module._featurise(program.dag, record)
-    assert str(found) == "steps contradict each other: ZeroDivisionError: integer division"
+    split = next(step for step in program.steps if step[0] == "SP")
+    huge = [*program.steps[: program.steps.index(split)], [*split[:4], [2**62, 2**62], split[5]]]
+    task = TensetTask(program.workload_key, "llvm", "llvm", program.dag_json, ())
+    records = [
+        MeasureRecord("k", "llvm", "llvm", "d", (), tuple(steps), (), 0, 0, 0, "v0.6")
+        for steps in (huge, program.steps)
+    ]
+    found, other = featurise_records(task, records)
+    assert str(found) == "unsupported program: argument of a step"
+    assert isinstance(other, CompactAst)

@@ -17,7 +17,7 @@ from cdmpp.datasets.autotvm.logs import AutotvmTask
 from cdmpp.errors import DataError, ReplayError, UsageError
 from cdmpp.files.journal import folder_lock
 from cdmpp.programs.compact_ast import CompactAst
-from cdmpp.programs.leaves.tree import compact_ast
+from cdmpp.programs.featurise import compact_asts
 from cdmpp.programs.loops.canonical import simplified
 from cdmpp.programs.loops.expr import Buffer, Expr, int_const, int_var, load
 from cdmpp.programs.loops.loop_tree import (
@@ -35,13 +35,14 @@ from cdmpp.records import MeasureRecord
 from lab.experiments.ansor_crosscheck import crosscheck, page
 from lab.experiments.ansor_equivalence import program_difference
 from tests.paths import ROOT, shared
+from tests.programs.reference.tree import compact_ast
 from tvm_helper.legacy import setup
 from tvm_helper.legacy.ansor import legacy_target
 from tvm_helper.legacy.client import LegacyProcessError, LegacyTvm
 from tvm_helper.legacy.environment import STAMP, LegacyEnvironment, find_environment
 from tvm_helper.legacy.featurise import features_of
 from tvm_helper.legacy.tir import loop_tree_from_json
-from tvm_helper.legacy.validity import rejection, shared_bytes
+from tvm_helper.legacy.validity import LIMITS, rejection, shared_bytes
 
 #: Programs as the old TVM lowered them: template, arguments, target, entity, node graph.
 FIXTURE = Path(__file__).parent / "data" / "legacy_programs.jsonl.gz"
@@ -201,7 +202,9 @@ def test_limits_that_autotvm_checks() -> None:
     template = "batch_matmul.cuda"
     assert rejection(simplified(fixture_tree(template)), "cuda") is None
     many = with_loops(simplified(fixture_tree(template)), "threadIdx.x", 1024, 0)
-    assert rejection(many, "cuda") == "threads per block (2048) are above the limit (1024)"
+    (found,) = compact_asts([many], [LIMITS])
+    assert isinstance(found, CompactAst)
+    assert found.reject_reason == "threads per block (2048) are above the limit (1024)"
     large = simplified(fixture_tree(template))
     for node in nodes_of(large.body):
         if isinstance(node, Allocation) and node.buffer.scope == "shared":

@@ -29,10 +29,10 @@ from cdmpp.datasets.metaschedule.older import upgraded_module, upgraded_trace
 from cdmpp.datasets.read_report import ReadReport
 from cdmpp.errors import DataError, ReplayError, UsageError
 from cdmpp.programs.compact_ast import CompactAst
-from cdmpp.programs.leaves.tree import compact_ast
 from cdmpp.programs.loops.expr import Buffer, Expr, int_const, int_var
 from cdmpp.programs.loops.loop_tree import Allocation, Loop, LoopTree, Node, Store, children
 from tests.paths import ROOT
+from tests.programs.reference.tree import compact_ast
 from tvm_helper.legacy.block_tir import loop_tree_of_blocks
 from tvm_helper.legacy.client import LegacyTvm, shared_process
 from tvm_helper.legacy.dividends import restore_dividends

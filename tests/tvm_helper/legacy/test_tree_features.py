@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cdmpp.errors import DataError
+from cdmpp.errors import DataError, ReplayError
 from cdmpp.programs.compact_ast import CompactAst
-from cdmpp.programs.leaves.tree import compact_ast
+from cdmpp.programs.featurise import compact_asts
+from cdmpp.programs.gpu_limits import GpuLimits
 from cdmpp.programs.loops.canonical import simplified
 from cdmpp.programs.loops.expr import Buffer, Expr, int_const, int_var, load
 from cdmpp.programs.loops.loop_tree import (
@@ -25,9 +26,9 @@ from cdmpp.programs.loops.loop_tree import (
 )
 from cdmpp.programs.native import Status, featurise_trees, native_library
 from cdmpp.programs.native.flatten_tree import flatten_tree
-from tvm_helper.legacy import tree_features
+from tests.programs.reference.rejection import gpu_violation
+from tests.programs.reference.tree import compact_ast
 from tvm_helper.legacy.tir import loop_tree_from_json
-from tvm_helper.legacy.tree_features import compact_asts
 
 FIXTURE = Path(__file__).parent / "data" / "legacy_programs.jsonl.gz"
 
@@ -45,10 +46,12 @@ def assert_same(ours: object, reference: CompactAst) -> None:
 
 
 def statuses(trees: list[LoopTree]) -> list[int]:
-    library = native_library()
-    if library is None:
-        pytest.skip("no compiler, so no native code")
-    return [int(status) for status in featurise_trees(trees, library).status]
+    batch = featurise_trees(trees, [None] * len(trees), native_library())
+    return [int(status) for status in batch.status]
+
+
+def features(trees: list[LoopTree]) -> list[CompactAst | ReplayError]:
+    return compact_asts(trees, [None] * len(trees))
 
 
 A = Buffer("a", "float32", (8, 16))
@@ -58,7 +61,7 @@ ROW, COLUMN = int_var("i"), int_var("j")
 ONE = Expr("const", "float32", (), 1.0)
 
 
-def copy_tree(*, minimum: int = 0, extent: int | Expr = 8, index: Expr = ROW) -> LoopTree:
+def copy_tree(*, minimum: int | Expr = 0, extent: int | Expr = 8, index: Expr = ROW) -> LoopTree:
     store: Node = Store(
         OUT, (index, COLUMN), Expr("add", "float32", (load(A, (index, COLUMN)), ONE))
     )
@@ -89,49 +92,76 @@ def test_programs_of_the_old_tvm_have_the_same_compact_ast_both_ways() -> None:
     trees += [simplified(tree) for tree in fixture_trees()]
     assert len(trees) >= 8
     assert statuses(trees) == [Status.VALID] * len(trees)
-    for ours, tree in zip(compact_asts(trees), trees, strict=True):
+    for ours, tree in zip(features(trees), trees, strict=True):
         assert_same(ours, compact_ast(tree))
 
 
 def test_conditions_marks_and_thread_bindings() -> None:
     trees = [copy_tree(), kernel_tree(), copy_tree()]
     assert statuses(trees) == [Status.VALID] * 3
-    ours = compact_asts(trees)
+    ours = features(trees)
     for one, tree in zip(ours, trees, strict=True):
         assert_same(one, compact_ast(tree))
     assert isinstance(ours[1], CompactAst)
     assert len(ours[1].leaf_position) == 3
-    assert compact_asts([]) == []
+    assert features([]) == []
 
 
 def test_an_extent_that_is_not_constant_rejects_the_program() -> None:
     tree = copy_tree(extent=Expr("add", "int32", (int_var("n"), int_const(1))))
     assert statuses([tree]) == [Status.REJECTED]
-    (ours,) = compact_asts([tree])
+    (ours,) = features([tree])
     assert_same(ours, compact_ast(tree))
     assert isinstance(ours, CompactAst)
     assert ours.reject_reason == "extent is not constant: (n + 1)"
+
+
+def shifted_tree() -> LoopTree:
+    """Loops that start elsewhere, one of them where an outer loop is."""
+    inner = Loop("j", Expr("mul", "int32", (ROW, int_const(2))), 4, "serial", [
+        Store(OUT, (ROW, COLUMN), load(A, (ROW, Expr("floordiv", "int32", (COLUMN, int_const(3))))))
+    ])  # fmt: skip
+    return LoopTree((A, OUT), [Loop("i", 3, 5, "parallel", [inner])])
+
+
+TEXT = Expr("call", "float32", (Expr("const", "handle", (), "i"), load(A, (ROW, COLUMN))), "tir.f")
 
 
 @pytest.mark.parametrize(
     "tree",
     [
         copy_tree(minimum=3),
-        copy_tree(index=Expr("add", "int32", (ROW, int_const(1 << 70)))),
-        LoopTree((), [Store(OUT, (ROW, COLUMN), Expr("const", "handle", (), "text"))]),
+        copy_tree(minimum=-3),
+        shifted_tree(),
+        LoopTree((A, OUT), [Loop("i", 0, 8, "serial", [Store(OUT, (ROW, COLUMN), TEXT)])]),
     ],
-    ids=["a loop from 3", "a number above 64 bits", "a constant that is text"],
+    ids=["a loop from 3", "a loop from -3", "a loop from a variable", "a constant that is text"],
 )
-def test_what_has_no_flat_form_is_left_to_the_reference(tree: LoopTree) -> None:
-    with pytest.raises(DataError, match="Cannot hand a program to the native code"):
+def test_loops_from_elsewhere_and_texts(tree: LoopTree) -> None:
+    assert statuses([tree]) == [Status.VALID]
+    assert_same(features([tree])[0], compact_ast(tree))
+
+
+def test_what_has_no_flat_form_is_a_reason_in_its_place() -> None:
+    tree = copy_tree(index=Expr("add", "int32", (ROW, int_const(1 << 70))))
+    with pytest.raises(DataError, match="Cannot represent a program"):
         flatten_tree(tree)
     assert statuses([copy_tree(), tree]) == [Status.VALID, Status.DECLINED]
-    usual, left = compact_asts([copy_tree(), tree])
+    before = ReplayError("no loop tree")
+    first, usual, left = compact_asts([before, copy_tree(), tree], [None] * 3)
+    assert first is before
     assert_same(usual, compact_ast(copy_tree()))
-    assert_same(left, compact_ast(tree))
+    assert isinstance(left, ReplayError)
+    assert left.reason == "unsupported program"
+    assert "64-bit integers" in str(left)
 
 
-def test_without_a_compiler_the_reference_does_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tree_features, "native_library", lambda: None)
-    (ours,) = compact_asts([kernel_tree()])
-    assert_same(ours, compact_ast(kernel_tree()))
+@pytest.mark.parametrize("limits", [(64, 16, 8), (63, 16, 8), (64, 15, 8)])
+def test_limits_of_a_kernel(limits: tuple[int, int, int]) -> None:
+    tree = kernel_tree()
+    found, free = compact_asts([tree, copy_tree()], [GpuLimits(*limits)] * 2)
+    assert isinstance(found, CompactAst)
+    assert found.reject_reason == gpu_violation(tree, GpuLimits(*limits))
+    assert found.valid == (limits == (64, 16, 8))
+    assert isinstance(free, CompactAst)
+    assert free.valid

@@ -24,7 +24,7 @@ from cdmpp.datasets.metaschedule.databases import (
 from cdmpp.datasets.metaschedule.export import export_databases
 from cdmpp.datasets.read_report import ReadReport
 from cdmpp.errors import DataError, UsageError
-from cdmpp.programs.leaves.tree import compact_ast
+from tests.programs.reference.tree import compact_ast
 from tvm_helper.compat import Target, llvm_target, s_tir, te, tvm
 from tvm_helper.tasks.metaschedule import import_database
 from tvm_helper.tir.loop_tree import loop_tree_of_schedule

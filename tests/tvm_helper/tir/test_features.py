@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
@@ -14,14 +17,18 @@ pytest.importorskip("tvm", reason="apache-tvm is not installed")
 
 from cdmpp.errors import ReplayError
 from cdmpp.programs.compact_ast import CompactAst
+from cdmpp.programs.featurise import is_gpu_kind
 from cdmpp.programs.gpu_limits import GpuLimits
 from cdmpp.programs.loops.loop_tree import Allocation, Node, children, stores_with_path
-from cdmpp.programs.native import Status
+from cdmpp.programs.native import NativeBuildError, Status
 from tests.programs.ansor.fixture_records import fixture_records
 from tests.programs.ansor.small_dags import matmul_relu
+from tests.programs.reference.rejection import gpu_violation
+from tests.programs.reference.tree import compact_ast
 from tests.tvm_helper.tir.test_schedule_of_record import GPU, TILED
 from tvm_helper.compat import Sequential, block_passes, s_tir, te, tirx, tvm
 from tvm_helper.measure.tasks import named_function
+from tvm_helper.native import modules as native_module
 from tvm_helper.native.modules import NativeModules, modules_library
 from tvm_helper.tasks.build import arguments_of
 from tvm_helper.tasks.sampling import WORKLOADS, TargetKind, sample_schedules, sample_target
@@ -53,9 +60,19 @@ def native() -> NativeModules:
 
 
 def by_reference(modules: Sequence[Any], target: Any) -> list[CompactAst | ReplayError]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module_features, "native_modules", lambda: None)
-        return featurise_modules(modules, target)
+    """Walks modules in Python and featurises them in Python."""
+    is_gpu = target is not None and is_gpu_kind(target.kind.name)
+    limits = module_limits(target)
+    found: list[CompactAst | ReplayError] = []
+    for module in modules:
+        tree = loop_tree_from_tir(runnable(module))
+        tree.is_gpu = tree.is_gpu or is_gpu
+        ast = compact_ast(tree)
+        reason = ast.reject_reason
+        if reason is None and tree.is_gpu and limits is not None:
+            reason = gpu_violation(tree, limits)
+        found.append(replace(ast, valid=reason is None, reject_reason=reason))
+    return found
 
 
 def assert_same(found: CompactAst | ReplayError, expected: CompactAst | ReplayError) -> None:
@@ -153,7 +170,7 @@ def branching_module() -> Any:
     return tvm.IRModule({"main": tirx.PrimFunc([source, result], loop)})
 
 
-def test_what_the_native_code_declines_is_left_to_the_reference(native: NativeModules) -> None:
+def test_what_the_native_code_declines_is_walked_in_python(native: NativeModules) -> None:
     module = branching_module()
     batch = native.featurise([module], is_gpu=False, limits=None)
     assert list(batch.status) == [Status.DECLINED]
@@ -254,12 +271,29 @@ def test_limits_come_from_the_target() -> None:
     assert all(isinstance(ast, CompactAst) and not ast.valid for ast in tight)
 
 
-def test_without_native_code_python_does_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CDMPP_NATIVE", "0")
+def test_without_a_compiler_python_walks_modules(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native_module, "library_path", no_compiler)
     assert modules_library.__wrapped__() is None
-    monkeypatch.setenv("CDMPP_NATIVE", "1")
-    monkeypatch.setenv("CXX", "no-such-compiler")
-    assert modules_library.__wrapped__() is None
+    monkeypatch.setattr(module_features, "native_modules", lambda: None)
+    for kind in TARGET_KINDS:
+        modules, target = sampled_modules(kind, "matmul"), sample_target(kind)
+        expected = by_reference(modules, target)
+        for found, wanted in zip(featurise_modules(modules, target), expected, strict=True):
+            assert_same(found, wanted)
+
+
+def no_compiler(*_: Any, **__: Any) -> None:
+    raise NativeBuildError("there is no compiler")
+
+
+def test_the_library_names_no_folder(native: NativeModules) -> None:
+    """It finds `tvm_ffi` by its name, so that it may be moved and shared between environments."""
+    path = Path(native._library._name)
+    assert b"libtvm_ffi.so" in path.read_bytes()
+    shown = subprocess.run(["readelf", "-d", path], capture_output=True, text=True, check=True)
+    assert "NEEDED" in shown.stdout
+    assert "RPATH" not in shown.stdout
+    assert "RUNPATH" not in shown.stdout
 
 
 def packed_modules() -> list[Any]:

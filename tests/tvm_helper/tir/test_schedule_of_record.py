@@ -90,7 +90,7 @@ def test_replay_computes_the_same_numbers(record: FixtureRecord) -> None:
 
 @pytest.mark.parametrize("record", fixture_records(), ids=lambda record: record.name)
 def test_replay_and_direct_lowering_agree(record: FixtureRecord) -> None:
-    from cdmpp.programs.ansor.lower import lower_record
+    from tests.programs.reference.lower import lower_record
     from tvm_helper.tir.loop_tree import loop_tree_of_schedule
     from tvm_helper.tir.schedule_of_record import replay
 
@@ -150,7 +150,7 @@ def test_bad_steps_are_refused_with_a_reason(steps: list[Any], reason: str) -> N
 
 
 def test_gpu_steps_bind_threads_and_fetch_together() -> None:
-    from cdmpp.programs.ansor.lower import lower_record
+    from tests.programs.reference.lower import lower_record
     from tvm_helper.tir.loop_tree import loop_tree_of_schedule
     from tvm_helper.tir.schedule_of_record import replay
 

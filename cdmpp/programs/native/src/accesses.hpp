@@ -1,5 +1,5 @@
 // Buffer accesses of a store: touched regions, cache lines, strides and reuse (see
-// cdmpp/programs/leaves/accesses.py).
+// tests/programs/reference/accesses.py).
 #pragma once
 
 #include "intervals.hpp"

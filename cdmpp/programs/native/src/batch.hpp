@@ -90,7 +90,7 @@ struct cdmpp_result {
 };
 
 // A library has one source file that includes this.
-int cdmpp_interface_version() { return 2; }
+int cdmpp_interface_version() { return 3; }
 
 void cdmpp_result_free(cdmpp_result* result) {
   if (!result) return;

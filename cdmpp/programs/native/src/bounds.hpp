@@ -1,4 +1,4 @@
-// Bound inference: the range of every iterator (see cdmpp/programs/ansor/bounds.py).
+// Bound inference: the range of every iterator (see tests/programs/reference/bounds.py).
 #pragma once
 
 #include "simplify.hpp"

@@ -1,5 +1,5 @@
 // Cache lines and pages that a box of a buffer covers, and the cache sets that they fall into (see
-// cdmpp/programs/leaves/cache_lines.py).
+// tests/programs/reference/cache_lines.py).
 #pragma once
 
 #include <array>

@@ -18,11 +18,11 @@ using u64 = std::uint64_t;
 
 constexpr u32 kNone = 0xffffffffu;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-// Python's recursion ends somewhere above these depths; what is deeper is left to it.
+// What is deeper is declined.
 constexpr int kMaxExprDepth = 180;
 constexpr int kMaxTreeDepth = 200;
 
-// The record is left to the Python reference: it holds something that is not represented here.
+// The program holds something that is not represented here.
 struct Declined {
   const char* why;
 };

@@ -1,4 +1,4 @@
-// Loop tree -> compact AST (see cdmpp/programs/leaves/tree.py): the entry for whatever makes loop trees.
+// Loop tree -> compact AST (see tests/programs/reference/tree.py): the entry for whatever makes loop trees.
 #pragma once
 
 #include "leaf.hpp"

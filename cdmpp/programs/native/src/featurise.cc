@@ -16,6 +16,15 @@ struct Settings {
   GpuLimits limits{};
 };
 
+void judge(const Judge& judge, const std::vector<TreeId>& top, const Settings& settings,
+           Piece* piece) {
+  piece->reason = judge.bad_extent(top);
+  if (piece->reason.empty() && settings.is_gpu && settings.has_limits) {
+    piece->reason = judge.violation(top, settings.limits);
+  }
+  piece->status = piece->reason.empty() ? VALID : REJECTED;
+}
+
 class Worker : public Output {
  public:
   explicit Worker(const Dag& dag)
@@ -70,12 +79,7 @@ class Worker : public Output {
     const std::vector<TreeId> top = lowering_.finish(raw);
     lap(SIMPLIFY);
     append_compact_ast(tree_, top, settings.is_gpu, &leaves_, this);
-    const Judge judge(tree_, dag_.program, dag_.shared);
-    piece->reason = judge.bad_extent(top);
-    if (piece->reason.empty() && settings.is_gpu && settings.has_limits) {
-      piece->reason = judge.violation(top, settings.limits);
-    }
-    piece->status = piece->reason.empty() ? VALID : REJECTED;
+    judge(Judge(tree_, dag_.program, dag_.shared), top, settings, piece);
     lap(FEATURES);
   }
 
@@ -111,16 +115,16 @@ class TreeWorker : public Output {
     program_.keep();
   }
 
-  void run(const i64* data, size_t count, std::string_view text, bool is_gpu, Piece* piece) {
+  void run(const i64* data, size_t count, std::string_view text, const Settings& settings,
+           Piece* piece) {
     begin(piece);
     program_.reset();
     tree_.reset();
     try {
       const std::vector<TreeId> top =
           TreeReader(data, count, text.data(), text.size()).read(&program_, &tree_);
-      append_compact_ast(tree_, top, is_gpu, &leaves_, this);
-      piece->reason = Judge(tree_, program_, shared_).bad_extent(top);
-      piece->status = piece->reason.empty() ? VALID : REJECTED;
+      append_compact_ast(tree_, top, settings.is_gpu, &leaves_, this);
+      judge(Judge(tree_, program_, shared_), top, settings, piece);
     } catch (const Declined& declined) {
       undo(piece, DECLINED, declined.why, "");
     } catch (const std::exception& error) {
@@ -145,13 +149,13 @@ class Task {
 struct Input {
   const char* text;
   const i64* offsets;   // count + 1
-  const i64* settings;  // 5 a record: is_gpu, has_limits, shared bytes, threads, vthreads
-  bool is_line;
+  const i64* settings;  // null for lines, which have their own
 };
 
-Settings settings_at(const Input& input, size_t number) {
-  if (input.is_line) return {};
-  const i64* values = input.settings + number * 5;
+// `all`: 5 a program: is_gpu, has_limits, shared bytes, threads, vthreads.
+Settings settings_at(const i64* all, size_t number) {
+  if (!all) return {};
+  const i64* values = all + number * 5;
   return {values[0] != 0, values[1] != 0, {values[2], values[3], values[4]}};
 }
 
@@ -195,8 +199,8 @@ ResultPointer featurise_all(Task& task, const Input& input, size_t count, size_t
   share_out(count, useful, [&](u32 number, size_t i) {
     const size_t size = static_cast<size_t>(input.offsets[i + 1] - input.offsets[i]);
     pieces[i].worker = number;
-    workers[number]->run(std::string_view(input.text + input.offsets[i], size), input.is_line,
-                         settings_at(input, i), &pieces[i]);
+    workers[number]->run(std::string_view(input.text + input.offsets[i], size), !input.settings,
+                         settings_at(input.settings, i), &pieces[i]);
   });
   std::vector<const Output*> outputs;
   for (const auto& worker : workers) outputs.push_back(worker.get());
@@ -209,12 +213,12 @@ ResultPointer featurise_all(Task& task, const Input& input, size_t count, size_t
 
 extern "C" {
 
-// Featurises `count` records of a task: texts of steps with `settings`, or whole lines
-// (`is_line`). Returns null when there is not enough memory.
+// Featurises `count` records of a task: texts of steps with `settings`, or whole lines without.
+// Returns null when there is not enough memory.
 cdmpp_result* cdmpp_featurise(void* task, const char* text, const i64* offsets, const i64* settings,
-                              size_t count, int is_line, size_t threads) {
+                              size_t count, size_t threads) {
   try {
-    const Input input{text, offsets, settings, is_line != 0};
+    const Input input{text, offsets, settings};
     return featurise_all(*static_cast<Task*>(task), input, count, threads).release();
   } catch (const std::exception&) {
     return nullptr;
@@ -224,7 +228,8 @@ cdmpp_result* cdmpp_featurise(void* task, const char* text, const i64* offsets, 
 // Featurises `count` loop trees in flat form (see `flatten_tree.py`), one after another in `data`
 // and `text`. Returns null when there is not enough memory.
 cdmpp_result* cdmpp_featurise_trees(const i64* data, const i64* data_offsets, const char* text,
-                                    const i64* text_offsets, const u8* is_gpu, size_t count) {
+                                    const i64* text_offsets, const i64* settings,
+                                    size_t count) {
   try {
     TreeWorker worker;
     std::vector<Piece> pieces(count);
@@ -232,7 +237,8 @@ cdmpp_result* cdmpp_featurise_trees(const i64* data, const i64* data_offsets, co
       const size_t size = static_cast<size_t>(data_offsets[i + 1] - data_offsets[i]);
       const size_t text_size = static_cast<size_t>(text_offsets[i + 1] - text_offsets[i]);
       worker.run(data + data_offsets[i], size,
-                 std::string_view(text + text_offsets[i], text_size), is_gpu[i] != 0, &pieces[i]);
+                 std::string_view(text + text_offsets[i], text_size), settings_at(settings, i),
+                 &pieces[i]);
     }
     return assemble(pieces, {&worker}).release();
   } catch (const std::exception&) {

@@ -33,6 +33,7 @@ class TreeReader : private FlatTables {
         const TreeId id = tree->make(TreeNode::LOOP);
         (*tree)[id].name = name();
         (*tree)[id].kind = static_cast<LoopKind>(in_.index(THREAD_Z + 1));
+        (*tree)[id].minimum = extent();
         (*tree)[id].extent = extent();
         return with_body(id, tree, depth);
       }

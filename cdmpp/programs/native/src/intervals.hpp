@@ -1,5 +1,5 @@
-// Intervals and coefficients of index expressions (see cdmpp/programs/loops/intervals.py and
-// cdmpp/programs/leaves/coefficients.py).
+// Intervals and coefficients of index expressions (see tests/programs/reference/intervals.py and
+// tests/programs/reference/coefficients.py).
 #pragma once
 
 #include "tree.hpp"
@@ -46,13 +46,19 @@ class IntervalAnalysis {
     coefficients_.clear();
   }
 
-  // Declares a loop variable over [0, extent) and returns its bit.
-  u32 declare(NameId name, const Extent& extent) {
-    const Mask inside = extent.is_constant ? Mask{} : mask(extent.expr);
+  // Declares a loop variable over [minimum, minimum + extent) and returns its bit.
+  u32 declare(NameId name, const Extent& minimum, const Extent& extent) {
+    const Mask inside = mask(minimum) | mask(extent);
     if (variables_.has(name)) throw Declined{"loop variable of a name in use"};
     const u32 bit = new_variable();
-    variables_.set(name, {true, bit, extent, Mask::of(bit) | inside});
+    variables_.set(name, {true, bit, minimum, extent, Mask::of(bit) | inside});
     return bit;
+  }
+
+  // The lowest value of a variable; 0 where that is unknown.
+  i64 lowest(NameId name) {
+    const i64 low = variable(name, {}).low;
+    return low == kUnbounded.low ? 0 : low;
   }
 
   // The loop variables in an expression.
@@ -63,7 +69,7 @@ class IntervalAnalysis {
       const NameId name = static_cast<NameId>(node.value);
       if (const Variable* found = variables_.find(name)) return found->mask;
       const u32 bit = new_variable();
-      variables_.set(name, {false, bit, {true, 1, kNone}, {}});
+      variables_.set(name, {false, bit, {true, 0, kNone}, {true, 1, kNone}, {}});
       return {};
     }
     if (const Mask* found = masks_.find(id)) return *found;
@@ -112,7 +118,7 @@ class IntervalAnalysis {
   struct Variable {
     bool is_declared;
     u32 bit;
-    Extent extent;
+    Extent minimum, extent;
     Mask mask;
   };
   struct Entry {
@@ -127,6 +133,8 @@ class IntervalAnalysis {
     if (variable_count_ >= Mask::kBits) throw Declined{"too many variables"};
     return variable_count_++;
   }
+
+  Mask mask(const Extent& value) { return value.is_constant ? Mask{} : mask(value.expr); }
 
   static Span around(i64 a, i64 b, i64 c, i64 d) {
     return {std::min(std::min(a, b), std::min(c, d)), std::max(std::max(a, b), std::max(c, d))};
@@ -165,10 +173,16 @@ class IntervalAnalysis {
     const Variable* found = variables_.find(name);
     if (!found || !found->is_declared) return kUnbounded;
     const Variable variable = *found;
-    if (!(Mask::of(variable.bit) & wide).any()) return {0, 0};
-    const i64 count = variable.extent.is_constant ? variable.extent.value
-                                                  : interval(variable.extent.expr, wide).high;
-    return {0, std::max<i64>(count, 1) - 1};
+    Span span = bound(variable.minimum, wide);
+    if ((Mask::of(variable.bit) & wide).any()) {
+      const i64 count = bound(variable.extent, wide).high;
+      span.high = add(span.high, std::max<i64>(count, 1) - 1);
+    }
+    return span;
+  }
+
+  Span bound(const Extent& value, const Mask& wide) {
+    return value.is_constant ? Span{value.value, value.value} : interval(value.expr, wide);
   }
 
   static Span divided(Op op, const Span& value, const Span& by) {

@@ -1,5 +1,5 @@
 // Kernels: the parts of a program that run one after another, and what each needs (see
-// cdmpp/programs/leaves/parts_of_program.py).
+// tests/programs/reference/parts_of_program.py).
 #pragma once
 
 #include "lane_accesses.hpp"

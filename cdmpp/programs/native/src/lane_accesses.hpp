@@ -1,5 +1,5 @@
 // Addresses that neighbouring lanes access: the threads of a warp, or iterations of a CPU's loop
-// (see cdmpp/programs/leaves/lane_accesses.py).
+// (see tests/programs/reference/lane_accesses.py).
 #pragma once
 
 #include "accesses.hpp"
@@ -183,9 +183,9 @@ class LaneEvaluator {
   }
 
   Value variable(NameId name) const {
-    if (chosen_ == LOOP) return affine(0, name == loop_ ? 1 : 0);
-    const u8* axis = axes_.find(name);
-    return axis ? thread_values_[*axis] : affine(0, 0);
+    if (chosen_ == LOOP && name == loop_) return affine(0, 1);
+    const u8* axis = chosen_ == LOOP ? nullptr : axes_.find(name);
+    return axis ? thread_values_[*axis] : affine(intervals_.lowest(name), 0);
   }
 
   Value arithmetic(Op op, const Value& left, const Value& right) {

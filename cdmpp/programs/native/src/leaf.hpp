@@ -1,5 +1,5 @@
-// The 164 values of every store and the additional columns beside them (see cdmpp/programs/leaves/leaf.py
-// and cdmpp/programs/loops/operations.py).
+// The 164 values of every store and the additional columns beside them (see tests/programs/reference/leaf.py
+// and tests/programs/reference/operations.py).
 #pragma once
 
 #include "extra.hpp"
@@ -88,7 +88,7 @@ class LeafWalk {
   }
 
   void visit_loop(const TreeNode& node) {
-    const u32 bit = intervals_.declare(node.name, node.extent);
+    const u32 bit = intervals_.declare(node.name, node.minimum, node.extent);
     const i64 extent = node.extent.is_constant ? std::max<i64>(node.extent.value, 1) : 1;
     const bool binds = is_thread(node.kind);
     if (node.extent.is_constant && node.extent.value == 1 && !binds) {

@@ -1,4 +1,4 @@
-// A schedule state becomes a loop tree (see cdmpp/programs/ansor/lower.py).
+// A schedule state becomes a loop tree (see tests/programs/reference/lower.py).
 #pragma once
 
 #include "bounds.hpp"

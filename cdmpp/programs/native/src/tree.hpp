@@ -1,5 +1,5 @@
-// The loop tree, its serialised form and the reasons to reject it (see cdmpp/programs/leaves/tree.py and
-// cdmpp/programs/gpu_limits.py).
+// The loop tree, its serialised form and the reasons to reject it (see tests/programs/reference/tree.py and
+// tests/programs/reference/rejection.py).
 #pragma once
 
 #include "state.hpp"
@@ -20,7 +20,7 @@ struct TreeNode {
   Type type;
   LoopKind kind;           // of a loop
   NameId name;             // of a loop variable
-  Extent extent;           // of a loop
+  Extent minimum, extent;  // of a loop
   BufferId buffer;         // of an allocation or a store
   ExprId expr;             // the condition, or the stored value
   i64 unroll_max_step;     // of an unroll pragma
@@ -39,6 +39,7 @@ class Tree {
     }
     TreeNode& node = nodes_[used_];
     node.type = type;
+    node.minimum = {true, 0, kNone};
     node.extents.clear();
     node.indices.clear();
     node.body.clear();

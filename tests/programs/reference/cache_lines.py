@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cdmpp.programs.leaves.accesses import CACHE_LINE_BYTES
+from tests.programs.reference.accesses import CACHE_LINE_BYTES
 
 PAGE_BYTES = 4096
 #: Sets of a first-level and of a second-level cache.

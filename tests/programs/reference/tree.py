@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from cdmpp.programs.compact_ast import LEAF_EXTRA_COUNT, LEAF_FEATURE_COUNT, CompactAst
-from cdmpp.programs.leaves.leaf import leaf_rows
 from cdmpp.programs.loops.expr import Expr, expr_text
 from cdmpp.programs.loops.loop_tree import Allocation, Loop, LoopTree, Node, Store, children
+from tests.programs.reference.leaf import leaf_rows
 
 #: Marks leaving a node in the serialised tree.
 LEAVE = -1

@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from cdmpp.programs.leaves.coefficients import CoefficientFinder
 from cdmpp.programs.loops.expr import Buffer, Expr
-from cdmpp.programs.loops.intervals import IndexNode, IntervalAnalysis
 from cdmpp.programs.loops.loop_tree import Store
+from tests.programs.reference.coefficients import CoefficientFinder
+from tests.programs.reference.intervals import IndexNode, IntervalAnalysis
 
 CACHE_LINE_BYTES = 64
 READ, WRITE, READ_WRITE = 0, 1, 2

@@ -11,18 +11,7 @@ import math
 from collections.abc import Sequence
 
 from cdmpp.programs.compact_ast import LEAF_FEATURE_COUNT
-from cdmpp.programs.leaves.accesses import (
-    AccessFeatures,
-    EnclosingLoop,
-    Traffic,
-    access_features,
-    store_accesses,
-    touch,
-)
-from cdmpp.programs.leaves.added_values import ExtraWalk
-from cdmpp.programs.leaves.coefficients import CoefficientFinder
 from cdmpp.programs.loops.expr import Buffer
-from cdmpp.programs.loops.intervals import IntervalAnalysis
 from cdmpp.programs.loops.loop_tree import (
     Allocation,
     Attribute,
@@ -32,7 +21,6 @@ from cdmpp.programs.loops.loop_tree import (
     Node,
     Store,
 )
-from cdmpp.programs.loops.operations import op_counts
 from cdmpp.programs.schema import (
     ACCESS_COLUMN_COUNT,
     ACCESS_SLOT_COUNT,
@@ -40,6 +28,18 @@ from cdmpp.programs.schema import (
     OPERATION_KEYS,
 )
 from cdmpp.programs.signed_log import signed_log
+from tests.programs.reference.accesses import (
+    AccessFeatures,
+    EnclosingLoop,
+    Traffic,
+    access_features,
+    store_accesses,
+    touch,
+)
+from tests.programs.reference.added_values import ExtraWalk
+from tests.programs.reference.coefficients import CoefficientFinder
+from tests.programs.reference.intervals import IntervalAnalysis
+from tests.programs.reference.operations import op_counts
 
 _ANNOTATIONS = ("vectorized", "unrolled", "parallel")
 _THREAD_INDICES = tuple(f"{index}.{axis}" for index in ("blockIdx", "threadIdx") for axis in "xyz")

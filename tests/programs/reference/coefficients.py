@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cdmpp.programs.loops.intervals import IndexNode
+from tests.programs.reference.intervals import IndexNode
 
 #: Coefficient of a variable whose way into an index is not understood.
 _GUESSED_COEFFICIENT = 2

@@ -22,9 +22,13 @@ from cdmpp.programs.added_columns import (
     NEST_LEVEL_COUNT,
     PAGE_ENTRIES,
 )
-from cdmpp.programs.leaves.accesses import CACHE_LINE_BYTES, Access, Touched
-from cdmpp.programs.leaves.cache_lines import Cover, added, cover
-from cdmpp.programs.leaves.lane_accesses import (
+from cdmpp.programs.loops.expr import Buffer, Expr
+from cdmpp.programs.schema import ACCESS_SLOT_COUNT
+from cdmpp.programs.signed_log import signed_log
+from tests.programs.reference.accesses import CACHE_LINE_BYTES, Access, Touched
+from tests.programs.reference.cache_lines import Cover, added, cover
+from tests.programs.reference.intervals import IntervalAnalysis
+from tests.programs.reference.lane_accesses import (
     CPU_LANES,
     LINE_BYTES,
     SECTOR_BYTES,
@@ -32,12 +36,8 @@ from cdmpp.programs.leaves.lane_accesses import (
     LaneEvaluator,
     LaneSet,
 )
-from cdmpp.programs.leaves.parts_of_program import Kernel, KernelStack, NestLoop, memory_of
-from cdmpp.programs.loops.expr import Buffer, Expr
-from cdmpp.programs.loops.intervals import IntervalAnalysis
-from cdmpp.programs.loops.operations import guard_count
-from cdmpp.programs.schema import ACCESS_SLOT_COUNT
-from cdmpp.programs.signed_log import signed_log
+from tests.programs.reference.operations import guard_count
+from tests.programs.reference.parts_of_program import Kernel, KernelStack, NestLoop, memory_of
 
 _LIKELY = "tir.likely"
 _T = TypeVar("_T")

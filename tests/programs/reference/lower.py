@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from cdmpp.errors import ReplayError
-from cdmpp.programs.ansor.bounds import BoundInference, Range, derived_iterators, thread_rank
 from cdmpp.programs.ansor.dag import Dag, Reduction
 from cdmpp.programs.ansor.state import (
     THREAD_KINDS,
@@ -36,6 +35,7 @@ from cdmpp.programs.loops.loop_tree import (
     Store,
 )
 from cdmpp.programs.loops.simplify import ONE, ZERO, Linear, Simplifier
+from tests.programs.reference.bounds import BoundInference, Range, derived_iterators, thread_rank
 
 _SCOPE = "loop_scope"
 #: Nodes of an expression after inlining; those of real networks have some hundreds.

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 
-from cdmpp.programs.loops.intervals import UNBOUNDED, IndexNode, IntervalAnalysis
+from tests.programs.reference.intervals import UNBOUNDED, IndexNode, IntervalAnalysis
 
 #: Threads of a warp.
 WARP_LANES = 32
