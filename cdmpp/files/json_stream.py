@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import codecs
-import gc
 import json
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -53,18 +51,6 @@ def top_level_keys(path: Path, *, most: int = 12) -> list[str]:
     """
     with open_binary(path) as stream:
         return _Reader(stream, path, _HEAD_BYTES).first_keys(most)
-
-
-@contextmanager
-def without_collector() -> Iterator[None]:
-    """Stops the search for cycles: elements have none, and it would look at every new one."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 class _Reader:

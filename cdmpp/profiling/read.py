@@ -80,7 +80,7 @@ def _read_trace(path: Path) -> Profile:
 
 def _read_table(path: Path) -> Profile:
     text = read_text(path)
-    found = [(name, reader) for name, matches, reader in _TABLES if matches(text)]
+    found = [(name, reader) for name, matches, reader in _TABLES if _is(matches, text)]
     if len(found) > 1:
         raise DataError(
             f"{path}: holds tables of several kinds ({', '.join(name for name, _ in found)}); "
@@ -92,6 +92,13 @@ def _read_table(path: Path) -> Profile:
             f"{path}: no known profile (it begins with {begin[:60]!r}); expected {EXPECTED}"
         )
     return found[0][1](path, text)
+
+
+def _is(matches: Callable[[str], bool], text: str) -> bool:
+    try:
+        return matches(text)
+    except DataError:  # no CSV at all
+        return False
 
 
 def profile_device(

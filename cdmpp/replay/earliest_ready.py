@@ -6,23 +6,15 @@ import heapq
 from collections.abc import Sequence
 
 
-def simulate_earliest_ready(
-    times: Sequence[float],
-    before: Sequence[Sequence[int]],
-    order: Sequence[int],
-    places: Sequence[tuple[int, ...]],
-    hosts: Sequence[tuple[int, ...]],
-    blocking: Sequence[bool],
-    *,
-    launch_s: float,
-    gap_s: float,
-    priorities: Sequence[int],
-) -> tuple[list[float], list[float], float]:
-    """Returns starts, ends and the total.
+class EarliestReady:
+    """One simulation.
 
     Among the operators that wait for a queue the lowest priority number comes first, then the one
     that could start first, then the one that is issued first. An operator of several queues starts
     when it is the first of each and all are free.
+
+    Events are (time, number): an operator's end, a queue that becomes free after its gap, a host
+    that has issued an operator.
 
     Args:
         times: seconds of each operator.
@@ -31,17 +23,8 @@ def simulate_earliest_ready(
         places: numbers of the queues that each occupies.
         hosts: numbers of the hosts that issue each.
         blocking: whether the hosts wait for it.
-        launch_s, gap_s: as in `ReplayOptions`.
         priorities: of each operator.
-    """
-    return _EarliestReady(times, before, order, places, hosts, blocking, priorities).run(
-        launch_s, gap_s
-    )
-
-
-class _EarliestReady:
-    """State of one simulation. Events are (time, number): an operator's end, a queue that becomes
-    free after its gap, a host that has issued an operator.
+        launch_s, gap_s: as in `ReplayOptions`.
     """
 
     def __init__(
@@ -53,10 +36,13 @@ class _EarliestReady:
         hosts: Sequence[tuple[int, ...]],
         blocking: Sequence[bool],
         priorities: Sequence[int],
+        launch_s: float,
+        gap_s: float,
     ) -> None:
         count = len(times)
         self.times, self.places, self.hosts = times, places, hosts
         self.blocking, self.priorities = blocking, priorities
+        self.launch_s, self.gap_s = launch_s, gap_s
         self.after: list[list[int]] = [[] for _ in range(count)]
         self.waiting = [len(before[index]) + len(hosts[index]) for index in range(count)]
         for index, earlier in enumerate(before):
@@ -77,9 +63,9 @@ class _EarliestReady:
         self.start, self.end = [0.0] * count, [0.0] * count
         self.events: list[tuple[float, int]] = []
 
-    def run(self, launch_s: float, gap_s: float) -> tuple[list[float], list[float], float]:
+    def run(self) -> tuple[list[float], list[float], float]:
+        """Returns starts, ends and the total."""
         count, queues = len(self.times), len(self.ready)
-        self.launch_s, self.gap_s = launch_s, gap_s
         for host in range(len(self.issued)):
             self._issue(host, 0.0)
         for number in range(queues):

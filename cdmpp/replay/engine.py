@@ -9,15 +9,14 @@ anomaly).
 
 from __future__ import annotations
 
-import gc
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from cdmpp.errors import DataError, UsageError
-from cdmpp.replay.earliest_ready import simulate_earliest_ready
+from cdmpp.processes.collector import without_collector
+from cdmpp.replay.earliest_ready import EarliestReady
 from cdmpp.replay.graph import Operator, OperatorGraph, issue_order, longest_path_s, predecessors
 
 Policy = Literal["issue-order", "earliest-ready"]
@@ -119,7 +118,7 @@ def replay(
     Raises:
         DataError: no operators, an edge from nowhere, a cycle, or an operator without a time.
     """
-    with _paused_collector():
+    with without_collector():
         return _replay(graph, checked_times(graph, times_s), options or ReplayOptions())
 
 
@@ -128,19 +127,21 @@ def _replay(graph: OperatorGraph, times: list[float], options: ReplayOptions) ->
     order = issue_order(graph, before)
     places, names = _places(graph.operators)
     hosts = _hosts(graph.operators)
-    simulate = _issue_order if options.policy == "issue-order" else simulate_earliest_ready
     blocking = [one.is_blocking for one in graph.operators]
-    run = simulate(
-        times, before, order, places, hosts, blocking,
-        launch_s=options.launch_s, gap_s=options.gap_s,
-        priorities=[one.priority for one in graph.operators],
-    )  # fmt: skip
+    is_in_order = options.policy == "issue-order"
+    if is_in_order:
+        run = _issue_order(times, before, order, places, hosts, blocking, options)
+    else:
+        priorities = [one.priority for one in graph.operators]
+        run = EarliestReady(
+            times, before, order, places, hosts, blocking, priorities, options.launch_s,
+            options.gap_s,
+        ).run()  # fmt: skip
     start, end, total = run
     busy = [0.0] * len(names)
     for index, numbers in enumerate(places):
         for number in numbers:
             busy[number] += times[index]
-    is_in_order = options.policy == "issue-order"
     ran = order if is_in_order else _by_start(start, end, order)
     return Replay(
         graph=graph,
@@ -153,20 +154,6 @@ def _replay(graph: OperatorGraph, times: list[float], options: ReplayOptions) ->
         busy_s=dict(zip(names, busy, strict=True)),
         chain=_chain(start, end, before, _previous(ran, places), options.gap_s),
     )
-
-
-@contextmanager
-def _paused_collector() -> Iterator[None]:
-    """Pauses the garbage collector: the many lists here are no garbage, and it would walk them all
-    again and again.
-    """
-    is_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if is_on:
-            gc.enable()
 
 
 def checked_times(graph: OperatorGraph, times_s: Sequence[float] | None) -> list[float]:
@@ -233,13 +220,10 @@ def _issue_order(
     places: Sequence[tuple[int, ...]],
     hosts: Sequence[tuple[int, ...]],
     blocking: Sequence[bool],
-    *,
-    launch_s: float,
-    gap_s: float,
-    priorities: Sequence[int],
+    options: ReplayOptions,
 ) -> tuple[list[float], list[float], float]:
     """Returns starts, ends and the total when every queue works in issue order."""
-    del priorities  # they are in the order already
+    launch_s, gap_s = options.launch_s, options.gap_s
     start, end = [0.0] * len(times), [0.0] * len(times)
     free = [0.0] * (1 + max(max(numbers) for numbers in places))
     clock = [0.0] * (1 + max(max(numbers) for numbers in hosts))

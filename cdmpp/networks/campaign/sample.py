@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
 import numpy as np
@@ -31,6 +30,7 @@ from cdmpp.networks.campaign.sample_step import (
     timed_values,
     warm_up,
 )
+from cdmpp.processes.collector import without_collector
 
 Part = Literal["memory", "time", "gpu"]
 
@@ -117,7 +117,7 @@ def _time_values(request: SampleRequest) -> dict[str, Any]:
         works_s.append(probe())
         return run(count)
 
-    with grad_mode(request.mode), _without_collector():
+    with grad_mode(request.mode), without_collector():
         first = warm_up(run, request.timing)
         process_bytes = max(0, status_bytes("VmHWM") - baseline)
         probe = SpeedProbe()
@@ -205,16 +205,6 @@ def _allocated_peak(
         peak = max(peak, live)
     held = [*module.parameters(), *module.buffers(), *inputs]
     return peak + sum(tensor.numel() * tensor.element_size() for tensor in held)
-
-
-@contextlib.contextmanager
-def _without_collector() -> Iterator[None]:
-    """Python's garbage collector does not run in the middle of a timing."""
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
 
 
 def _first_line(error: BaseException) -> str:

@@ -11,7 +11,8 @@ from typing import Any
 
 from cdmpp.analytic.kernels.call import Call
 from cdmpp.errors import DataError
-from cdmpp.files.json_stream import array_batches, without_collector
+from cdmpp.files.json_stream import array_batches
+from cdmpp.processes.collector import without_collector
 from cdmpp.profiling.formats.builder import EventBuilder
 from cdmpp.profiling.schema import Kind, Launch, Profile
 

@@ -49,10 +49,7 @@ def is_launch_text(text: str) -> bool:
 
 def is_launch_csv(text: str) -> bool:
     """Whether a text has a table of launches as CSV."""
-    try:
-        return any(_csv_columns(row) for row in csv_rows(text))
-    except DataError:
-        return False
+    return any(_csv_columns(row) for row in csv_rows(text))
 
 
 def read_launch_text(path: Path, text: str) -> Profile:

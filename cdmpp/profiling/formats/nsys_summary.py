@@ -26,7 +26,7 @@ _PATTERNS = {"total": "Total Time", "mean": "Avg", "low": "Min", "high": "Max"}
 
 def is_nsys_summary(text: str) -> bool:
     """Whether a text has a table of nsys's statistics."""
-    return "Total Time" in text and any(_columns(row) is not None for row in _rows_of(text))
+    return "Total Time" in text and any(_columns(row) is not None for row in csv_rows(text))
 
 
 def read_nsys_summary(path: Path, text: str) -> Profile:
@@ -40,7 +40,7 @@ def read_nsys_summary(path: Path, text: str) -> Profile:
     block: list[tuple[ProfileRow, float]] = []
     columns: tuple[dict[str, int], dict[str, str], Kind] | None = None
     table = ""
-    for index, cells in enumerate(_rows_of(text)):
+    for index, cells in enumerate(csv_rows(text)):
         header = _columns(cells)
         if header is not None or len(cells) < 6:
             _close(table, block, rows, notes)
@@ -102,10 +102,3 @@ def _columns(cells: list[str]) -> tuple[dict[str, int], dict[str, str], Kind] | 
     # NVTX ranges have instances as kernels do, and are named by their range.
     kind: Kind = "range" if name == "Range" or "Style" in cells else _COUNTS[count]
     return places, units, kind
-
-
-def _rows_of(text: str) -> list[list[str]]:
-    try:
-        return csv_rows(text)
-    except DataError:
-        return []

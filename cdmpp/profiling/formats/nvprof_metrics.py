@@ -28,7 +28,7 @@ def is_nvprof_metrics(text: str) -> bool:
     """Whether a text has nvprof's table of metrics, as text or CSV."""
     if any(_HEADER.match(line) for line in text.splitlines()):
         return True
-    return "Metric Name" in text and any(_is_csv_header(row) for row in _rows_of(text))
+    return "Metric Name" in text and any(_is_csv_header(row) for row in csv_rows(text))
 
 
 def read_nvprof_metrics(path: Path, text: str) -> Profile:
@@ -79,7 +79,7 @@ def _read_text(path: Path, text: str) -> tuple[str | None, _Kernels]:
 def _read_csv(path: Path, text: str) -> tuple[str | None, _Kernels]:
     device, columns = None, dict[str, int]()
     kernels: _Kernels = {}
-    for index, cells in enumerate(_rows_of(text)):
+    for index, cells in enumerate(csv_rows(text)):
         if _is_csv_header(cells):
             columns = {name: place for place, name in enumerate(cells)}
             continue
@@ -125,10 +125,3 @@ def _value(text: str) -> float | str:
 
 def _is_csv_header(cells: list[str]) -> bool:
     return set(_CSV_COLUMNS) <= set(cells)
-
-
-def _rows_of(text: str) -> list[list[str]]:
-    try:
-        return csv_rows(text)
-    except DataError:
-        return []

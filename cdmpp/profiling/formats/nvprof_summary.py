@@ -29,7 +29,7 @@ def is_nvprof_summary(text: str) -> bool:
 
 def is_nvprof_summary_csv(text: str) -> bool:
     """Whether a text has that table as CSV."""
-    return "Time(%)" in text and any(_is_csv_header(row) for row in _safe_rows(text))
+    return "Time(%)" in text and any(_is_csv_header(row) for row in csv_rows(text))
 
 
 def read_nvprof_summary(path: Path, text: str) -> Profile:
@@ -82,7 +82,7 @@ def read_nvprof_summary_csv(path: Path, text: str) -> Profile:
     blocks: dict[str, list[tuple[ProfileRow, float]]] = {}
     notes: list[str] = []
     block, columns, units = "Profiling result", dict[str, int](), dict[str, str]()
-    for index, cells in enumerate(_safe_rows(text)):
+    for index, cells in enumerate(csv_rows(text)):
         banner = _BANNER.match(cells[0])
         if banner is not None:
             if banner[1].rstrip(":") in ("Profiling result", "API calls"):
@@ -144,10 +144,3 @@ def _kind(block: str, name: str) -> Kind:
 
 def _is_csv_header(cells: list[str]) -> bool:
     return {"Time(%)", "Time", "Calls", "Avg", "Min", "Max", "Name"} <= set(cells)
-
-
-def _safe_rows(text: str) -> list[list[str]]:
-    try:
-        return csv_rows(text)
-    except DataError:
-        return []

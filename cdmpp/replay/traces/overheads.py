@@ -21,25 +21,15 @@ from cdmpp.replay.traces.host_operators import HostOperator
 
 FORMAT = "cdmpp-host-overheads"
 VERSION = 1
+#: Those of the overheads that are one an operator or call.
+_TABLES = ("t2", "t3", "t4", "t5")
+#: Gaps between operators that count, µs.
+_LEAST_GAP_US, _MOST_GAP_US = 2.0, 200.0
+#: What recording an operator and a launch call costs, µs.
+_HOST_EVENT_US, _LAUNCH_EVENT_US = 2.0, 4.0
+#: Values that many interquartile ranges beyond the quartiles are outliers.
+_QUARTILE_RANGES = 1.5
 _AGAIN = "write one with: cdmpp replay TRACE --save-overheads FILE"
-
-
-@dataclass(frozen=True)
-class OverheadFilters:
-    """Which gaps count, and what profiling itself costs.
-
-    Attributes:
-        least_gap_us, most_gap_us: gaps between operators outside are left out.
-        host_event_us: what recording an operator costs.
-        launch_event_us: what recording a launch call costs.
-        quartile_ranges: values that many interquartile ranges beyond the quartiles are outliers.
-    """
-
-    least_gap_us: float = 2.0
-    most_gap_us: float = 200.0
-    host_event_us: float = 2.0
-    launch_event_us: float = 4.0
-    quartile_ranges: float = 1.5
 
 
 @dataclass(frozen=True)
@@ -77,10 +67,7 @@ class HostOverheads:
 
 
 def extract_overheads(
-    iterations: Iterable[Sequence[HostOperator]],
-    *,
-    filters: OverheadFilters | None = None,
-    source: str = "",
+    iterations: Iterable[Sequence[HostOperator]], *, source: str = ""
 ) -> HostOverheads:
     """Returns the overheads of traced iterations.
 
@@ -90,27 +77,26 @@ def extract_overheads(
     Raises:
         DataError: no two operators follow each other with a gap that counts.
     """
-    filters = filters or OverheadFilters()
     gaps: list[float] = []
-    values: dict[str, dict[str, list[float]]] = {"t2": {}, "t3": {}, "t4": {}, "t5": {}}
+    values: dict[str, dict[str, list[float]]] = {name: {} for name in _TABLES}
     for operators in iterations:
         for before, after in itertools.pairwise(operators):
             gap = after.start_us - before.end_us
-            if filters.least_gap_us <= gap <= filters.most_gap_us:
-                gaps.append(max(0.0, gap - filters.host_event_us))
+            if _LEAST_GAP_US <= gap <= _MOST_GAP_US:
+                gaps.append(max(0.0, gap - _HOST_EVENT_US))
         for one in operators:
-            for name, key, value in _parts(one, filters):
+            for name, key, value in _parts(one):
                 values[name].setdefault(key, []).append(value)
     if not gaps:
         raise DataError(
-            f"{source or 'trace'}: no gap of {filters.least_gap_us:g} to {filters.most_gap_us:g} "
+            f"{source or 'trace'}: no gap of {_LEAST_GAP_US:g} to {_MOST_GAP_US:g} "
             "µs between two operators; expected a trace of at least one whole iteration"
         )
     means = {
-        name: {key: _trimmed(found, filters) for key, found in sorted(table.items())}
+        name: {key: _trimmed(found) for key, found in sorted(table.items())}
         for name, table in values.items()
     }
-    return HostOverheads(t1=_trimmed(gaps, filters), **means, sources=(source,) if source else ())
+    return HostOverheads(t1=_trimmed(gaps), **means, sources=(source,) if source else ())
 
 
 def merged(overheads: Sequence[HostOverheads]) -> HostOverheads:
@@ -128,10 +114,7 @@ def merged(overheads: Sequence[HostOverheads]) -> HostOverheads:
 
     return HostOverheads(
         t1=_mean([one.t1 for one in overheads]),
-        t2=pooled([one.t2 for one in overheads]),
-        t3=pooled([one.t3 for one in overheads]),
-        t4=pooled([one.t4 for one in overheads]),
-        t5=pooled([one.t5 for one in overheads]),
+        **{name: pooled([getattr(one, name) for one in overheads]) for name in _TABLES},
         sources=tuple(name for one in overheads for name in one.sources),
     )
 
@@ -163,10 +146,7 @@ def read_overheads(path: Path) -> HostOverheads:
             )
         return HostOverheads(
             t1=_overhead(value["t1"]),
-            t2=_table(value["t2"]),
-            t3=_table(value["t3"]),
-            t4=_table(value["t4"]),
-            t5=_table(value["t5"]),
+            **{name: _table(value[name]) for name in _TABLES},
             sources=tuple(str(name) for name in value.get("sources", [])),
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -174,12 +154,12 @@ def read_overheads(path: Path) -> HostOverheads:
         raise DataError(f"{path}: cannot read the overheads ({why}); {_AGAIN}") from None
 
 
-def _parts(one: HostOperator, filters: OverheadFilters) -> Iterable[tuple[str, str, float]]:
+def _parts(one: HostOperator) -> Iterable[tuple[str, str, float]]:
     """Yields (overhead, key, µs) of one operator."""
 
     def host_time(start: float, end: float) -> float:
         recorded = sum(start <= at < end for at in one.nested_us)
-        return max(0.0, end - start - filters.host_event_us * recorded)
+        return max(0.0, end - start - _HOST_EVENT_US * recorded)
 
     if not one.launches:
         yield "t5", one.name, host_time(one.start_us, one.end_us)
@@ -188,16 +168,16 @@ def _parts(one: HostOperator, filters: OverheadFilters) -> Iterable[tuple[str, s
     last = one.launches[-1]
     yield "t3", one.name, host_time(last.start_us + last.duration_us, one.end_us)
     for launch in one.launches:
-        yield "t4", launch.call, max(0.0, launch.duration_us - filters.launch_event_us)
+        yield "t4", launch.call, max(0.0, launch.duration_us - _LAUNCH_EVENT_US)
     for before, after in itertools.pairwise(one.launches):
         yield "t5", one.name, host_time(before.start_us + before.duration_us, after.start_us)
 
 
-def _trimmed(values: Sequence[float], filters: OverheadFilters) -> Overhead:
+def _trimmed(values: Sequence[float]) -> Overhead:
     """Returns the mean without outliers."""
     table = np.asarray(values, np.float64)
     low, high = np.percentile(table, [25, 75])
-    reach = filters.quartile_ranges * (high - low)
+    reach = _QUARTILE_RANGES * (high - low)
     kept = table[(table >= low - reach) & (table <= high + reach)]
     return Overhead(float(kept.mean()), len(kept))
 
