@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
-import os
 import types
 import typing
 from collections.abc import Iterable, Mapping
@@ -91,23 +90,6 @@ def named_values(text: str, option: str, expected: str) -> dict[str, str]:
 def to_dict(config: Any) -> dict[str, Any]:
     """Returns a dataclass as plain values that YAML and JSON can hold."""
     return {field.name: _plain(getattr(config, field.name)) for field in dataclasses.fields(config)}
-
-
-def dump_config(config: Any, path: Path) -> None:
-    """Writes a configuration as YAML that `load_config` reads back equal.
-
-    Raises:
-        UsageError: the file cannot be written.
-    """
-    path = Path(path)
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_text(dump_text(config), encoding="utf-8")
-        os.replace(temporary, path)
-    except OSError as error:
-        raise UsageError(
-            f"{path}: cannot write the configuration ({error.strerror}); choose another folder"
-        ) from None
 
 
 def dump_text(config: Any) -> str:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cdmpp.config import dump_config, dump_text, from_dict, load_config, to_dict
+from cdmpp.config import dump_text, from_dict, load_config, to_dict
 from cdmpp.errors import UsageError
 
 
@@ -112,8 +112,6 @@ def test_a_missing_file_and_a_missing_value(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="count has no default"):
         load_config(Required)
     assert load_config(Required, overrides=["count=3"]) == Required(3)
-    with pytest.raises(UsageError, match="cannot write the configuration"):
-        dump_config(Outer(), tmp_path / "none" / "config.yaml")
 
 
 @example(name="\x85", width=0, rate=0.0, devices=["\u2028"], limit=None)
@@ -139,10 +137,3 @@ def test_what_is_dumped_is_read_back_equal(
     values: Any = yaml.safe_load(dump_text(config))
     assert from_dict(Outer, values) == config
     assert from_dict(Outer, to_dict(config)) == config
-
-
-def test_dumping_to_a_file(tmp_path: Path) -> None:
-    path = tmp_path / "config.yaml"
-    dump_config(Outer(name="z"), path)
-    assert load_config(Outer, path) == Outer(name="z")
-    assert [p.name for p in tmp_path.iterdir()] == ["config.yaml"]

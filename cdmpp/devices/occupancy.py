@@ -55,11 +55,6 @@ class OccupancyLimits:
     max_threads_per_block: int = 1024
     warp_size: int = 32
 
-    @property
-    def max_threads_per_core(self) -> int:
-        """Threads that one multiprocessor holds."""
-        return self.max_warps_per_core * self.warp_size
-
 
 @dataclass(frozen=True)
 class Occupancy:

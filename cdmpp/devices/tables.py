@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import NamedTuple
 
-from cdmpp.devices.guide import ADD_GUIDE
 from cdmpp.devices.occupancy import COMPUTE_CAPABILITIES, occupancy_limits
 from cdmpp.devices.spec import DeviceSpec
+from cdmpp.files.places import package_folder
 from cdmpp.text import aligned, markdown_table
 
 _UNKNOWN = "-"
@@ -115,23 +115,7 @@ def devices_markdown(
     """
     devices = list(devices)
     names = aliases or {}
-    parts = [
-        "# Devices\n\n"
-        "Written by `cdmpp device list --markdown`. `cdmpp device show NAME` prints the source of "
-        f"every number. `{_UNKNOWN}` = unknown, or the device does not have it.\n"
-        "Peaks are those of the label as it is used (its threads, its instruction set, its clock); "
-        "`tensor` = fp16 products with fp32 sums, dense. L1, shared memory and registers (of 4 "
-        "bytes) are per core, the L2 of a GPU and every L3 per chip, the L2 of a CPU per core. "
-        "Where a GPU has L1 and shared memory in one array, L1 is the size of both. `kernel` = the "
-        "smallest time of a kernel (`launch_s`): nothing is predicted below it; where it is not "
-        "known, 1 µs (`docs/bounds.md`). `bf16` to `int8` are dense rates of matrix units in "
-        "10¹² operations a second; `link` is to the other devices of a node, each way.\n\n"
-        "A device of your own: a YAML file like those in `cdmpp/devices`, tried out with "
-        "`cdmpp device show --device-spec FILE`; or let `cdmpp device add` describe and measure "
-        "the machine it runs on. `this-cpu` is the CPU that asks, as far as the system tells what "
-        "it is: known to no model, so that intervals are wide.\n",
-        ADD_GUIDE,
-    ]
+    parts = [(package_folder("cdmpp.devices") / "page.md").read_text("utf-8")]
     for kind, columns in _COLUMNS.items():
         rows = [
             [

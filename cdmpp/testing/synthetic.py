@@ -10,7 +10,6 @@ from cdmpp.programs.schema import LEAF_FEATURE_NAMES
 from cdmpp.records import canonical_json
 
 FLOAT_ADD = LEAF_FEATURE_NAMES.index("float_addsub")
-UNIQUE_BYTES = LEAF_FEATURE_NAMES.index("B0.unique_bytes")
 NOISE_COLUMNS = 10
 VECTOR_LENGTH = LEAF_FEATURE_NAMES.index("vec_len")
 

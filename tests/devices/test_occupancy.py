@@ -136,7 +136,7 @@ def test_what_runs_fits(kernel: tuple[str, int, int, int]) -> None:
     assert result.warps_per_core <= limits.max_warps_per_core
     assert result.blocks_per_core * result.registers_per_block <= limits.registers_per_core
     assert result.blocks_per_core * result.shared_bytes_per_block <= limits.shared_bytes_per_core
-    assert result.warps_per_core * limits.warp_size <= limits.max_threads_per_core + 31
+    assert result.warps_per_core * limits.warp_size <= 32 * limits.max_warps_per_core + 31
 
 
 def test_devices_without_limits() -> None:

@@ -230,10 +230,6 @@ class SearchSession:
         """Measured programs, those of former runs included."""
         return self._store.journal.measured_count
 
-    def is_replaying(self) -> bool:
-        """Whether TVM is still told of former runs."""
-        return any(state.replays for state in self.states)
-
     # What TVM calls.
 
     def candidates(self, number: int, context: Any, draw: Callable[[], Any]) -> list[Any] | None:

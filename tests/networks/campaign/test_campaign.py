@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from cdmpp.cli.main import main
-from cdmpp.config import dump_config, load_config
+from cdmpp.config import dump_text, load_config
 from cdmpp.errors import DeviceError, UsageError
 from cdmpp.files.journal import read_lines
 from cdmpp.networks.architectures.generator import SearchSpace, generate
@@ -230,7 +230,7 @@ def test_devices_that_cannot_be_used(
 def start(folder: Path, config: NetworksConfig, seconds: str) -> subprocess.Popen[bytes]:
     """Starts a campaign with the fake worker in a process of its own."""
     folder.mkdir(exist_ok=True)
-    dump_config(config, folder / "config.yaml")
+    (folder / "config.yaml").write_text(dump_text(config))
     program = (
         "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
         "from pathlib import Path; from cdmpp.cli.main import main; "
@@ -313,7 +313,7 @@ def test_refusals(
 def test_generate_writes_graphs_without_labels(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    dump_config(CONFIG, tmp_path / "config.yaml")
+    (tmp_path / "config.yaml").write_text(dump_text(CONFIG))
     words = ["--config", str(tmp_path / "config.yaml"), "--out", str(tmp_path / "out")]
     assert main(["networks", "generate", *words, "--json", "--architectures", "4"]) == 0
     said = json.loads(capsys.readouterr().out)
