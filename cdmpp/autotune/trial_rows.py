@@ -12,6 +12,9 @@ from optuna.trial import TrialState
 
 from cdmpp.autotune.slots import REASON, fault_of
 
+#: Attributes of a trial that a row has as they are.
+_FACTS = ("mape", "median_ape", "spearman_by_task", "predict_s", "parameters")
+
 
 @dataclass(frozen=True)
 class TrialRow:
@@ -76,11 +79,7 @@ def trial_rows(study: optuna.Study) -> list[TrialRow]:
                 settings=dict(trial.params),
                 reason=str(facts.get(REASON, "its worker died" if fault_of(trial) else "")),
                 model=str(facts.get("model", "")),
-                mape=facts.get("mape"),
-                median_ape=facts.get("median_ape"),
-                spearman_by_task=facts.get("spearman_by_task"),
-                predict_s=facts.get("predict_s"),
-                parameters=facts.get("parameters"),
+                **{name: facts.get(name) for name in _FACTS},
                 steps=int(facts.get("steps", 0)),
                 epochs=int(facts.get("epochs", 0)),
                 cpu_s=float(facts.get("cpu_s", 0.0)),

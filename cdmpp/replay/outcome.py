@@ -8,7 +8,7 @@ from pathlib import Path
 
 from cdmpp.devices.registry import get_device
 from cdmpp.errors import DataError
-from cdmpp.files.json_text import parse_json
+from cdmpp.files.atomic import read_json
 from cdmpp.replay.costs import CostSource, GivenTimes, LinkTimes, Source, gather_costs
 from cdmpp.replay.engine import ReplayOptions
 from cdmpp.replay.graph import OperatorGraph
@@ -57,12 +57,7 @@ def read_times(path: Path) -> dict[str, float]:
         DataError: unreadable, or not a mapping of names to seconds.
     """
     what = 'expected JSON such as {"conv2d": 0.0012}, seconds'
-    try:
-        value = parse_json(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise DataError(
-            f"{path}: cannot read the times ({getattr(error, 'strerror', None) or error}); {what}"
-        ) from None
+    value = read_json(path, what="file of times", hint=what)
     if not isinstance(value, dict) or not all(
         isinstance(one, int | float) and not isinstance(one, bool) and 0 <= one < math.inf
         for one in value.values()

@@ -194,7 +194,7 @@ def test_drawn_records_cost_what_is_to_be_expected_and_the_fastest_what_is_likel
         (["{graph}", "--scale", "conv9=2"], "no operator is called 'conv9'", 2),
         (["{graph}", "--scale", "conv9"], "expected NAME=FACTOR", 2),
         (["{graph}", "--device", "v1000"], "v1000", 4),
-        (["{graph}", "--times", "none.json"], "cannot read the times", 3),
+        (["{graph}", "--times", "none.json"], "no file of times at none.json", 3),
         (["{graph}", "--gap", "much"], "neither a number", 2),
         (["{graph}", "--launch-us", "-1"], "launch_s is", 2),
         (["{graph}", "--schedule", "best"], "no tensor programs", 2),

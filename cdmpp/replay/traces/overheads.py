@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 
 from cdmpp.errors import DataError
-from cdmpp.files.atomic import write_json
-from cdmpp.files.json_text import parse_json
+from cdmpp.files.atomic import read_json, write_json
 from cdmpp.replay.traces.host_operators import HostOperator
 
 FORMAT = "cdmpp-host-overheads"
@@ -134,23 +133,19 @@ def read_overheads(path: Path) -> HostOverheads:
     Raises:
         DataError: unreadable, of another format, or a wrong value.
     """
+    value = read_json(path, what="file of host overheads", hint=_AGAIN, format=FORMAT)
+    if value.get("version") != VERSION:
+        raise DataError(
+            f"{path}: overheads of version {value.get('version')!r}, expected {VERSION}; {_AGAIN}"
+        )
     try:
-        value = parse_json(Path(path).read_text(encoding="utf-8"))
-        if not isinstance(value, dict) or value.get("format") != FORMAT:
-            got = value.get("format") if isinstance(value, dict) else type(value).__name__
-            raise DataError(f"{path}: format {got!r}, expected {FORMAT}; {_AGAIN}")
-        if value.get("version") != VERSION:
-            raise DataError(
-                f"{path}: overheads of version {value.get('version')!r}, expected "
-                f"{VERSION}; {_AGAIN}"
-            )
         return HostOverheads(
             t1=_overhead(value["t1"]),
             **{name: _table(value[name]) for name in _TABLES},
             sources=tuple(str(name) for name in value.get("sources", [])),
         )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        why = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        why = f"{type(error).__name__}: {error}"
         raise DataError(f"{path}: cannot read the overheads ({why}); {_AGAIN}") from None
 
 

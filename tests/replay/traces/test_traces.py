@@ -223,9 +223,9 @@ def test_memory_grows_with_what_is_kept_not_with_the_file(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("{}", "format None, expected cdmpp-host-overheads"),
-        ("[1]", "format 'list'"),
-        ("nope", "cannot read the overheads"),
+        ("{}", "format None, expected 'cdmpp-host-overheads'"),
+        ("[1]", "has format list"),
+        ("nope", "the file of host overheads .* is damaged"),
         ('{"format": "cdmpp-host-overheads", "version": 9}', "version 9, expected 1"),
         ('{"format": "cdmpp-host-overheads", "version": 1, "t1": {"mean_us": -1, "count": 1}}',
          "mean_us -1"),
