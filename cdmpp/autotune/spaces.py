@@ -85,26 +85,15 @@ def _blocks(prefix: str) -> list[Setting]:
 def _loop(prefix: str, *, rates: tuple[float, float], batches: tuple[int, int]) -> list[Setting]:
     """Returns optimiser, schedule, batch and regulariser of the training loop."""
     schedule = f"{prefix}.schedule"
+    is_cosine = SettingCondition(schedule, ("cosine",))
+    is_triangular = SettingCondition(schedule, ("triangular",))
     return [
         _choice(f"{prefix}.optimiser", "optimiser", "adamw", "adam"),
         _real(f"{prefix}.learning_rate", "optimiser", *rates, is_log=True),
         _real(f"{prefix}.gradient_clip", "optimiser", 0.25, 4.0, is_log=True),
         _choice(schedule, "schedule", "cosine", "triangular"),
-        _real(
-            f"{prefix}.warmup_fraction",
-            "schedule",
-            0.0,
-            0.2,
-            when=SettingCondition(schedule, ("cosine",)),
-        ),
-        _whole(
-            f"{prefix}.half_period",
-            "schedule",
-            50,
-            4000,
-            is_log=True,
-            when=SettingCondition(schedule, ("triangular",)),
-        ),
+        _real(f"{prefix}.warmup_fraction", "schedule", 0.0, 0.2, when=is_cosine),
+        _whole(f"{prefix}.half_period", "schedule", 50, 4000, is_log=True, when=is_triangular),
         _whole(f"{prefix}.programs_per_batch", "batch", *batches, is_log=True),
         _choice(f"{prefix}.programs_per_task", "batch", 1, 2, 4, 8, 16),
         _real(f"{prefix}.weight_decay", "regulariser", 1e-6, 0.3, is_log=True),
@@ -114,6 +103,8 @@ def _loop(prefix: str, *, rates: tuple[float, float], batches: tuple[int, int]) 
 
 def _transformer(prefix: str) -> list[Setting]:
     network, loss = f"{prefix}.network", f"{prefix}.loss"
+    has_ratios = SettingCondition(f"{network}.ratios", (True,))
+    aligns = SettingCondition(f"{loss}.alignment", ("cmd", "mmd"))
     return [
         _choice(f"{network}.hidden", "model", 32, 64, 96, 128),
         _whole(f"{network}.layers", "model", 1, 4),
@@ -123,13 +114,7 @@ def _transformer(prefix: str) -> list[Setting]:
         _whole(f"{network}.members", "model", 1, 3),
         _choice(f"{network}.position", "model", "sinusoidal", "original", "none"),
         _choice(f"{network}.ratios", "model", True, False),
-        _choice(
-            f"{network}.traffic",
-            "model",
-            True,
-            False,
-            when=SettingCondition(f"{network}.ratios", (True,)),
-        ),
+        _choice(f"{network}.traffic", "model", True, False, when=has_ratios),
         _choice(f"{network}.anchor", "label", "leaf_roofline", "none"),
         _real(f"{network}.dropout", "regulariser", 0.0, 0.4),
         _real(f"{loss}.huber_delta", "loss", 0.05, 2.0, is_log=True),
@@ -137,21 +122,8 @@ def _transformer(prefix: str) -> list[Setting]:
         _real(f"{loss}.relative_clip", "loss", 1.0, 6.0),
         _real(f"{loss}.rank_weight", "loss", 0.0, 1.0),
         _choice(f"{loss}.alignment", "regulariser", "none", "cmd", "mmd"),
-        _real(
-            f"{loss}.alignment_weight",
-            "regulariser",
-            0.01,
-            1.0,
-            is_log=True,
-            when=SettingCondition(f"{loss}.alignment", ("cmd", "mmd")),
-        ),
-        _choice(
-            f"{loss}.alignment_groups",
-            "regulariser",
-            "device",
-            "task",
-            when=SettingCondition(f"{loss}.alignment", ("cmd", "mmd")),
-        ),
+        _real(f"{loss}.alignment_weight", "regulariser", 0.01, 1.0, is_log=True, when=aligns),
+        _choice(f"{loss}.alignment_groups", "regulariser", "device", "task", when=aligns),
         *_loop(f"{prefix}.loop", rates=(1e-4, 1e-2), batches=(16, 192)),
         *_blocks(prefix),
     ]
@@ -178,17 +150,16 @@ def _tree_shape(prefix: str) -> list[Setting]:
     ]
 
 
+def _least_mape_factor(prefix: str) -> Setting:
+    is_mse = SettingCondition(f"{prefix}.loss", ("mse",))
+    return _choice(f"{prefix}.least_mape_factor", "label", True, False, when=is_mse)
+
+
 def _segment_mlp(prefix: str) -> list[Setting]:
     return [
         _choice(f"{prefix}.hidden", "model", 64, 128, 192, 256, 384, 512),
         _choice(f"{prefix}.loss", "loss", "mse", "lambda_rank"),
-        _choice(
-            f"{prefix}.least_mape_factor",
-            "label",
-            True,
-            False,
-            when=SettingCondition(f"{prefix}.loss", ("mse",)),
-        ),
+        _least_mape_factor(prefix),
         *_loop(f"{prefix}.loop", rates=(1e-4, 1e-2), batches=(16, 256)),
         *_blocks(prefix),
     ]
@@ -214,13 +185,7 @@ def _recursive_lstm(prefix: str) -> list[Setting]:
         _choice(f"{prefix}.embed", "model", *widths),
         _choice(f"{prefix}.collapse_chains", "model", True, False),
         _choice(f"{prefix}.loss", "loss", "mse", "lambda_rank"),
-        _choice(
-            f"{prefix}.least_mape_factor",
-            "label",
-            True,
-            False,
-            when=SettingCondition(f"{prefix}.loss", ("mse",)),
-        ),
+        _least_mape_factor(prefix),
         _real(f"{prefix}.dropout", "regulariser", 0.0, 0.4),
         *_loop(f"{prefix}.loop", rates=(1e-4, 1e-2), batches=(16, 256)),
         *_blocks(prefix),
