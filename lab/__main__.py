@@ -8,20 +8,18 @@ from collections.abc import Sequence
 from cdmpp.cli.commands import Command, CommandParser, add_commands
 from cdmpp.cli.main import run_main
 
-PACKAGE = "lab.commands"
-COMMANDS = (
-    Command(
-        "benchmark", "train and judge every model with several seeds", "benchmark", package=PACKAGE
-    ),
-    Command(
-        "golden", "compare replayed records with the original TVM's results", "golden",
-        package=PACKAGE,
-    ),
-    Command(
-        "pretrain", "train and package the model behind `--model pretrained`", "pretrain",
-        package=PACKAGE,
-    ),
-)  # fmt: skip
+COMMANDS = tuple(
+    Command(name, text, module, package="lab.commands")
+    for name, text, module in (
+        ("run", "run an experiment and write its pages", "experiments:run"),
+        ("list", "list the experiments, or the options of one", "experiments:list"),
+        ("stale", "list the pages that are not of today's code", "experiments:stale"),
+        ("claims", "look up what README.md says of results", "experiments:claims"),
+        ("benchmark", "train and judge every model with several seeds", "benchmark"),
+        ("golden", "compare replayed records with the original TVM's results", "golden"),
+        ("pretrain", "train and package the model behind `--model pretrained`", "pretrain"),
+    )
+)
 
 
 def build_parser() -> CommandParser:

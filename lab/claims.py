@@ -1,20 +1,16 @@
 """What README.md and docs/accuracy.md say: every number looked up in the page that it is from.
 
-python -m lab.claims    # writes docs/results/claims.md from claims.yaml
-
 An entry of claims.yaml has `readme`, a piece of either with {} for each number, `page`, and
 `numbers`, one for each {}. A number is at `cell` (`heading // beginning of the row // column`, in a
 table of the page), at `text` (a piece of the page with {} for the number) or `at` a path in its
-JSON (a list of one number a seed counts as its mean). `scale` multiplies it (1), `digits` are kept
-(0). The interval is what stands beside the number in its cell, that over seeds, or `interval`: the
-paths of both ends in the JSON.
+JSON, which pages.json keeps (a list of one number a seed counts as its mean). `scale` multiplies it
+(1), `digits` are kept (0). The interval is what stands beside the number in its cell, that over
+seeds, or `interval`: the paths of both ends in the JSON.
 """
 
 from __future__ import annotations
 
-import json
 import re
-import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_HALF_DOWN, ROUND_HALF_UP, Decimal
@@ -27,11 +23,12 @@ from cdmpp.errors import DataError
 from cdmpp.files.atomic import write_text
 from cdmpp.metrics import mean_and_interval
 from cdmpp.text import markdown_table
-from lab import evidence
-from tests.paths import ROOT
+from lab import registry
+from lab.pages import kept
+from lab.paths import RESULTS, ROOT
 
 SAID_IN = (ROOT / "README.md", ROOT / "docs" / "accuracy.md")
-PAGE = evidence.RESULTS / "claims.md"
+PAGE = RESULTS / "claims.md"
 _NUMBER = r"-?\d[\d,]*(?:\.\d+)?"
 _INTERVAL = re.compile(rf"± ({_NUMBER})|\[({_NUMBER})[ %]*, ({_NUMBER})[ %]*\]")
 _AROUND = 60
@@ -83,7 +80,7 @@ def said() -> str:
     return "\n\n".join(path.read_text("utf-8") for path in SAID_IN)
 
 
-def claims(readme: str, results: Path = evidence.RESULTS) -> list[Claim]:
+def claims(readme: str, results: Path = RESULTS) -> list[Claim]:
     """Returns what a README is to say.
 
     Args:
@@ -136,24 +133,21 @@ def look_up(page: Path, number: dict[str, Any]) -> Found:
         words = f"± {ends[0]}" if len(ends) == 1 else f"[{', '.join(ends)}]" if ends else ""
         both = (text(found[0]), text(found[0], ROUND_HALF_DOWN))
         return Found(tuple(dict.fromkeys(both)), words, place)
-    content = json.loads(page.with_suffix(".json").read_text("utf-8"))
-    value, width = _at(content, number["at"], page), None
+    numbers = kept(page.parent).get(page.name, {}).get("numbers", {})
+
+    def at(path: str) -> Any:
+        if path not in numbers:
+            raise DataError(f"{page.name}.json has no number at {path}, as pages.json says")
+        return numbers[path]
+
+    value, width = at(number["at"]), None
     if isinstance(value, list):
         value, width = mean_and_interval(value)
     interval = "" if width is None else f"± {text(width)}"
     if "interval" in number:
-        ends = [text(_at(content, path, page)) for path in number["interval"]]
+        ends = [text(at(path)) for path in number["interval"]]
         interval = f"[{', '.join(ends)}]"
     return Found((text(value),), interval, number["at"])
-
-
-def _at(value: Any, path: str, page: Path) -> Any:
-    try:
-        for key in path.split("/"):
-            value = value[int(key)] if isinstance(value, list) else value[key]
-    except (KeyError, IndexError, ValueError, TypeError) as error:
-        raise DataError(f"{page.name}.json has nothing at {path} ({error!r})") from None
-    return value
 
 
 def _cell(content: str, place: str) -> str | None:
@@ -210,11 +204,11 @@ def unclaimed(found: Iterable[Claim], readme: str) -> list[str]:
 
 def page(found: Sequence[Claim], readme: str) -> str:
     """Returns claims.md."""
-    commands = {name: one.commands for one in evidence.made() for name in one.pages}
+    commands = {name: one.command() for one in registry.EXPERIMENTS for name in one.written}
     rows = [
         [claim.text if number == 0 else "", f"[{claim.page}]({claim.page}.md)", one.shown[0],
          one.interval or "none", f"`{one.place}`",
-         " then ".join(f"`{command}`" for command in commands[claim.page]) or "the page says"]
+         f"`{commands[claim.page]}`"]
         for claim in found
         for number, one in enumerate(claim.numbers)
     ]  # fmt: skip
@@ -226,10 +220,11 @@ def page(found: Sequence[Claim], readme: str) -> str:
     return text + (f"\n## Percentages that no line above covers\n\n{lines}\n" if rest else "")
 
 
-if __name__ == "__main__":
-    readme_text = said()
-    every = claims(readme_text)
-    write_text(PAGE, page(every, readme_text))
-    wrong = [claim.text for claim in every if not claim.is_made]
-    print("\n".join(f"not said: {one}" for one in wrong))
-    sys.exit(bool(wrong))
+def write() -> int:
+    """Writes claims.md; returns 1 where README.md or docs/accuracy.md say another number."""
+    readme = said()
+    found = claims(readme)
+    write_text(PAGE, page(found, readme))
+    wrong = [claim.text for claim in found if not claim.is_made]
+    print("\n".join(f"not said: {one}" for one in wrong), end="\n" if wrong else "")
+    return int(bool(wrong))

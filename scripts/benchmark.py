@@ -1,4 +1,4 @@
-"""Front of `cdmpp benchmark`."""
+"""Front of `python -m lab benchmark`."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Front of `cdmpp golden`."""
+"""Front of `python -m lab golden`."""
 
 import sys
 

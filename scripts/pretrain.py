@@ -1,4 +1,4 @@
-"""Front of `cdmpp pretrain`."""
+"""Front of `python -m lab pretrain`."""
 
 import sys
 

@@ -28,6 +28,7 @@ class LineJournal:
 
     Args:
         path: the file; made when missing, its folder is there.
+        sort_keys: whether the names of a line's values are sorted.
 
     Attributes:
         entries: every line so far.
@@ -36,8 +37,9 @@ class LineJournal:
         DataError: the file cannot be read or written, or a line in its middle is damaged.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, sort_keys: bool = True) -> None:
         self.path = Path(path)
+        self._sort_keys = sort_keys
         try:
             self._file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
@@ -58,7 +60,8 @@ class LineJournal:
         Raises:
             DataError: the disk is full or fails; the file is then as before the call.
         """
-        line = (json.dumps(entry, separators=(",", ":"), sort_keys=True) + "\n").encode("ascii")
+        text = json.dumps(entry, separators=(",", ":"), sort_keys=self._sort_keys)
+        line = f"{text}\n".encode("ascii")
         try:
             done = 0
             while done < len(line):

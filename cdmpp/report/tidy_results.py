@@ -28,7 +28,7 @@ FACETS = ("suite", "dataset", "split", "device", "group")
 _FIRST = ("all", "mean", "test")
 _FACTS = ("command", "commit", "seeds")
 _KNOWN = {column.key: column for column in COLUMNS}
-_HINT = "expected what `cdmpp benchmark` writes"
+_HINT = "expected what `python -m lab benchmark` writes"
 _Row = dict[str, str]
 
 

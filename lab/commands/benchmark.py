@@ -1,4 +1,4 @@
-"""`cdmpp benchmark`: the committed tables of results, several seeds of every model."""
+"""`python -m lab benchmark`: the committed tables of results, several seeds of every model."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _TENSET = "tenset"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of `cdmpp benchmark`."""
+    """Adds the options of `python -m lab benchmark`."""
     parser.description = (
         "Trains and judges models and writes SUITE.csv, .json, .md and .html with means and 95 % "
         "intervals. by-task and by-network: one dataset, the model and its baselines. "

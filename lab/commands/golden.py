@@ -1,4 +1,4 @@
-"""`cdmpp golden`: compares replayed records with what the original TVM computed for them."""
+"""`python -m lab golden`: compares replayed records with what the original TVM computed."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import json
 from pathlib import Path
 
 from cdmpp.datasets.tenset.folder import default_dataset_dir
-from lab.golden import SHARES, GoldenReport, compare_golden
+from lab.experiments.golden import SHARES, GoldenReport, compare_golden
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of `cdmpp golden`."""
+    """Adds the options of `python -m lab golden`."""
     parser.description = (
         "Replays every record of golden files and counts how many programs have the same stores, "
         "loops and operation counts as the original TVM computed."

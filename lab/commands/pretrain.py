@@ -1,4 +1,4 @@
-"""`cdmpp pretrain`: trains a model such as comes with the package; packages it where asked."""
+"""`python -m lab pretrain`: trains a model such as comes with the package, and packages it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from cdmpp.training.run import train_run
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of `cdmpp pretrain`."""
+    """Adds the options of `python -m lab pretrain`."""
     parser.description = (
         "Trains on the shipped dataset and on extracted datasets that are named, as far as their "
         "licence lets weights be shipped, and judges the model on tasks that it has not seen. The "

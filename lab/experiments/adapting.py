@@ -1,16 +1,10 @@
-"""Adapting to a device: what is kept, beside every candidate, over targets, budgets and draws.
-
-python -m lab.experiments.adapting run --work runs/adapting        # resumable; a cell a minute
-python -m lab.experiments.adapting page --work runs/adapting       # docs/results/adapting.*
-"""
+"""Adapting to a device: what is kept, beside every candidate, over targets, budgets and draws."""
 
 from __future__ import annotations
 
-import argparse
 import copy
-import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -26,9 +20,9 @@ from cdmpp.datasets.samples import Samples
 from cdmpp.datasets.sampling import choose_tasks
 from cdmpp.datasets.selection import of_devices
 from cdmpp.datasets.splits import split
-from cdmpp.files.atomic import write_json
 from cdmpp.metrics import summarise
-from cdmpp.report.stamp import PROGRAMS, stamp, write_page
+from cdmpp.report.stamp import PROGRAMS, stamp
+from cdmpp.text import markdown_table, percent_text
 from cdmpp.training.finetune.adapt import TriedFits, comparable
 from cdmpp.training.finetune.choice import KEPT, task_errors
 from cdmpp.training.finetune.one_factor import as_device, fit_one_factor, with_devices
@@ -36,8 +30,10 @@ from cdmpp.training.finetune.options import FinetuneOptions
 from cdmpp.training.options import TrainOptions
 from cdmpp.training.run import new_model
 from cdmpp.training.run_folder import ModelCard, load_model, save_model, split_facts
+from lab.journal import Journal
+from lab.pages import write_page
+from lab.paths import ROOT
 from lab.suites.noise_floor import noise_floor
-from tests.paths import ROOT
 from tvm_helper.extract import extracted_folder
 
 #: Target -> family that its model is trained on. The development targets and draws decided rules
@@ -70,8 +66,6 @@ _NAMES = {
 _METRICS = ("mape", "median_ape", "mean_log_error", "median_ratio")
 _BESIDE = {"mean_log_error": "mean log error", "median_ratio": "mean of median ratios"}
 _TITLES = {0: "All tasks of the half", 1: "1 task"}
-RESULTS = ROOT / "docs" / "results"
-
 FloatArray = NDArray[np.float64]
 
 
@@ -136,7 +130,7 @@ def run_cell(target: str, base: Path, budget: int, draw: int, samples: Samples) 
     }  # fmt: skip
 
 
-def grid(is_development: bool, draws: tuple[int, ...]) -> Iterator[tuple[str, str, int, int]]:
+def grid(*, is_development: bool, draws: Sequence[int]) -> Iterator[tuple[str, str, int, int]]:
     """Yields target, family, budget and draw: all targets and budgets of a draw first."""
     targets = DEVELOPMENT_TARGETS if is_development else TARGETS
     for draw in draws:
@@ -145,25 +139,29 @@ def grid(is_development: bool, draws: tuple[int, ...]) -> Iterator[tuple[str, st
                 yield target, family, budget, draw
 
 
-def run(work: Path, *, is_development: bool, draws: tuple[int, ...]) -> None:
-    """Computes the cells that are missing."""
+def experiment(
+    work: Path = ROOT / "runs" / "adapting",
+    draws: tuple[int, ...] = DRAWS,
+    is_development: bool = False,
+) -> None:
+    """Computes the cells that are missing (a minute each); writes the page of the targets' cells.
+
+    The development targets with draw 100 decided the rule; they are in no page.
+    """
     samples = load_samples(extracted_folder(None, None, cache_dir=work / "cache", jobs=1))
-    for target, family, budget, draw in grid(is_development, draws):
-        path = work / "cells" / f"{target}-{budget or 'all'}-{draw}.json"
-        if path.is_file():
-            continue
-        path.parent.mkdir(parents=True, exist_ok=True)
-        cell = run_cell(target, base_model(family, samples, work), budget, draw, samples)
-        write_json(path, cell)
-        errors = ", ".join(f"{name} {100 * value:.1f}" for name, value in cell["mape"].items())
-        print(f"{path.stem}: kept {cell['kept']} ({cell['why']}): {errors}", flush=True)
-
-
-def cells_of(work: Path, *, is_development: bool = False) -> list[dict[str, Any]]:
-    """Returns the finished cells of the targets."""
-    targets = DEVELOPMENT_TARGETS if is_development else TARGETS
-    found = [json.loads(path.read_text()) for path in sorted((work / "cells").glob("*.json"))]
-    return [cell for cell in found if cell["target"] in targets]
+    journal = Journal(work / "cells.jsonl")
+    for target, family, budget, draw in grid(is_development=is_development, draws=draws):
+        name = f"{target}-{budget or 'all'}-{draw}"
+        cell = journal.cell(
+            name,
+            lambda t=target, f=family, b=budget, d=draw: run_cell(  # type: ignore[misc]
+                t, base_model(f, samples, work), b, d, samples
+            ),
+        )
+        errors = ", ".join(f"{line} {100 * value:.1f}" for line, value in cell["mape"].items())
+        print(f"{name}: kept {cell['kept']} ({cell['why']}): {errors}", flush=True)
+    if not is_development:
+        page([cell for _, cell in sorted(journal.cells().items()) if cell["target"] in TARGETS])
 
 
 def summary(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -209,9 +207,8 @@ def _counts(cells: list[dict[str, Any]]) -> dict[str, int]:
     return {name: n for name in KEPT if (n := sum(cell["kept"] == name for cell in cells))}
 
 
-def page(work: Path) -> None:
-    """Writes docs/results/adapting.json and .md from the finished cells."""
-    cells = cells_of(work)
+def page(cells: list[dict[str, Any]]) -> None:
+    """Writes the page of finished cells."""
     rows = summary(cells)
     facts = {
         "tuning": asdict(TUNING), "base": BASE, "passes": PASSES, "targets": TARGETS,
@@ -220,9 +217,9 @@ def page(work: Path) -> None:
             {k: v for k, v in cell.items() if k not in ("held_out", "stamp")} for cell in cells
         ],
     }  # fmt: skip
-    command = "python -m lab.experiments.adapting run --work runs/adapting"
-    found = stamp(command, schemas=PROGRAMS, parts=[cell.get("stamp") for cell in cells])
-    write_page(RESULTS, "adapting", markdown(rows, cells), facts, found)
+    parts = [cell["stamp"] for cell in cells]
+    found = stamp("python -m lab run adapting", schemas=PROGRAMS, parts=parts)
+    write_page("adapting", markdown(rows, cells), facts, found)
 
 
 def markdown(rows: list[dict[str, Any]], cells: list[dict[str, Any]]) -> str:
@@ -232,7 +229,7 @@ def markdown(rows: list[dict[str, Any]], cells: list[dict[str, Any]]) -> str:
     lines = [
         "# Adapting to a new device",
         "",
-        "Written by `python -m lab.experiments.adapting page` from what its `run` measured: "
+        "Written by `python -m lab run adapting`: "
         f"{len(cells)} of {wanted} cells (draws {', '.join(map(str, draws))}).",
         "",
         "MAPE on judging tasks of the target (half of its tasks, drawn), mean over draws. The base "
@@ -254,21 +251,22 @@ def markdown(rows: list[dict[str, Any]], cells: list[dict[str, Any]]) -> str:
         own = [row for row in rows if row["budget"] == budget]
         if not own:
             continue
-        lines += [
-            f"## {_TITLES.get(budget, f'{budget} tasks')}",
-            "",
-            "| target | " + " | ".join(_NAMES[name] for name in columns) + " | floor | kept |",
-            "|:--|" + "--:|" * (len(columns) + 1) + ":--|",
-        ]
-        for row in own:
-            errors = [_percent(row["mape"].get(name)) for name in columns]
-            kept = ", ".join(f"{name} {count}" for name, count in row["kept"].items())
-            floor = _percent(row["noise_floor"])
-            lines.append(f"| {row['target']} | " + " | ".join([*errors, floor, kept]) + " |")
+        cells_of_table = [
+            [row["target"], *(percent_text(row["mape"].get(name)) for name in columns),
+             percent_text(row["noise_floor"]),
+             ", ".join(f"{name} {count}" for name, count in row["kept"].items())]
+            for row in own
+        ]  # fmt: skip
         for metric, title in _BESIDE.items():
             values = [own[-1][metric].get(name) for name in columns]
             texts = ["-" if value is None else f"{value:.2f}" for value in values]
-            lines.append(f"| {title} | " + " | ".join([*texts, "", ""]) + " |")
+            cells_of_table.append([title, *texts, "", ""])
+        heads = ["target", *(_NAMES[name] for name in columns), "floor", "kept"]
+        sides = "l" + "r" * (len(columns) + 1) + "l"
+        lines += [
+            f"## {_TITLES.get(budget, f'{budget} tasks')}", "",
+            markdown_table(heads, cells_of_table, sides),
+        ]  # fmt: skip
         mean = own[-1]["mape"]
         best = min(mean["unchanged"], mean["nearest_factor"])
         lines += [
@@ -285,26 +283,3 @@ def markdown(rows: list[dict[str, Any]], cells: list[dict[str, Any]]) -> str:
 def _over_best(row: dict[str, Any]) -> float:
     errors: dict[str, float] = row["mape"]
     return errors["kept"] - min(errors["unchanged"], errors["nearest_factor"])
-
-
-def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{100 * value:.1f} %"
-
-
-def main() -> None:
-    """Runs the grid, or writes the page."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("run", "page"))
-    parser.add_argument("--work", type=Path, default=ROOT / "runs" / "adapting")
-    parser.add_argument("--development", action="store_true")
-    parser.add_argument("--draws", type=int, nargs="*")
-    args = parser.parse_args()
-    if args.what == "page":
-        page(args.work)
-        return
-    default = DEVELOPMENT_DRAWS if args.development else DRAWS
-    run(args.work, is_development=args.development, draws=tuple(args.draws or default))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,15 +1,12 @@
-"""How good Ansor's searches become under different cost models. Runs in the side environment.
+"""Ansor's searches under different cost models, in the side environment; `ansor` starts it with its
+options as JSON and writes the page.
 
-    make bench-ansor
-
-A finished search is not repeated: everything is kept in `WORK`; `ansor_search_page` writes the
-page from it, in the product's environment. The best programs of all searches of a task are timed
-again in turns, because readings taken during a search do not count.
+A finished search is not repeated: everything is kept in `WORK`. The best programs of all searches
+of a task are timed again in turns, because readings taken during a search do not count.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import os
@@ -17,6 +14,7 @@ import platform
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +24,7 @@ from tvm import auto_scheduler
 
 from cdmpp.files.atomic import write_text
 from cdmpp.metrics import spearman
-from lab.experiments.ansor_search_page import RESULT, WORK
+from lab.experiments.ansor import RESULT, WORK
 from tests.ansor.ansor_tasks import (
     DEVICE,
     TARGET,
@@ -54,22 +52,27 @@ ROUNDS = 15
 POPULATION = 512
 
 
-def main() -> int:
-    """Does what is missing and writes what came of it; returns the process's exit code."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", default="pretrained")
-    parser.add_argument("--device", default=DEVICE, help="label of this machine's CPU")
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--trials", type=int, default=TRIALS)
-    args = parser.parse_args()
+@dataclass(frozen=True)
+class Options:
+    """Options of `lab.experiments.ansor.experiment`."""
+
+    device: str = DEVICE
+    model: str = "pretrained"
+    seeds: int = 3
+    trials: int = TRIALS
+
+
+def main(args: Options) -> None:
+    """Does what is missing and writes what came of it."""
     WORK.mkdir(parents=True, exist_ok=True)
-    runs = []
-    for seed in range(args.seeds):
-        for task in TASKS:
-            for method in METHODS:
-                runs.append(_run(args, task, method, seed))
+    runs = [
+        _run(args, task, method, seed)
+        for seed in range(args.seeds)
+        for task in TASKS
+        for method in METHODS
+    ]
     result = {
-        "command": "make bench-ansor" + _changed(args),
+        "command": "python -m lab run ansor" + _changed(args),
         "machine": _machine(),
         "target": TARGET, "device": args.device, "model": args.model,
         "settings": {
@@ -82,14 +85,14 @@ def main() -> int:
         "winners": {task: _winners(args, task, runs) for task in TASKS},
     }  # fmt: skip
     write_text(WORK / RESULT, json.dumps(result))
-    return 0
 
 
-def _changed(args: argparse.Namespace) -> str:
-    defaults = {"model": "pretrained", "device": DEVICE, "seeds": 3, "trials": TRIALS}
-    found = [f"--{name} {getattr(args, name)}" for name in defaults
-             if getattr(args, name) != defaults[name]]  # fmt: skip
-    return f' ANSOR_ARGS="{" ".join(found)}"' if found else ""
+def _changed(args: Options) -> str:
+    return "".join(
+        f" {name}={value}"
+        for name, value in asdict(args).items()
+        if value != getattr(Options(), name)
+    )
 
 
 def _machine() -> dict[str, Any]:
@@ -101,7 +104,7 @@ def _machine() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _run(args: argparse.Namespace, task: str, method: str, seed: int) -> dict[str, Any]:
+def _run(args: Options, task: str, method: str, seed: int) -> dict[str, Any]:
     """Returns what came of one search; does it unless it is finished."""
     name = "".join(
         c if c.isalnum() else "-"
@@ -138,7 +141,7 @@ def _run(args: argparse.Namespace, task: str, method: str, seed: int) -> dict[st
     return result
 
 
-def _model(args: argparse.Namespace, method: str, seed: int) -> Any:
+def _model(args: Options, method: str, seed: int) -> Any:
     if method == OURS:
         return CdmppPythonModel(args.model, args.device)
     if method == TUNED:
@@ -206,7 +209,7 @@ def _states(task: Any, lines: list[str]) -> tuple[list[Any], list[float]]:
     return [state for state, _ in found.values()], [cost for _, cost in found.values()]
 
 
-def _ranking(args: argparse.Namespace, name: str, runs: list[dict[str, Any]]) -> dict[str, Any]:
+def _ranking(args: Options, name: str, runs: list[dict[str, Any]]) -> dict[str, Any]:
     """Returns how the untuned model ranks everything that any search of a task measured."""
     task = TASKS[name]()
     lines = [
@@ -225,7 +228,7 @@ def _ranking(args: argparse.Namespace, name: str, runs: list[dict[str, Any]]) ->
             "top1_score": best / first}  # fmt: skip
 
 
-def _winners(args: argparse.Namespace, name: str, runs: list[dict[str, Any]]) -> list[Any]:
+def _winners(args: Options, name: str, runs: list[dict[str, Any]]) -> list[Any]:
     """Times the best program of every search of a task in turns: one reading each a round."""
     task = TASKS[name]()
     mine = [run for run in runs if run["task"] == name]
@@ -264,4 +267,4 @@ def _timer(task: Any, line: str) -> Callable[[], float]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main(Options(**json.loads(sys.argv[1])))

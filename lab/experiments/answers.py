@@ -1,14 +1,9 @@
 """Every answer that `cdmpp predict` gives of the replayed networks: one page, no two answers to one
-question. `python -m lab.experiments.answers` (resumable); writes answers.json and answers.md.
-
-`--here RUN`: also of this machine, of which `cdmpp device add` left RUN; there the network is run
-too, as TVM compiles it and as torch runs it.
+question.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
 from functools import partial
 from pathlib import Path
@@ -17,13 +12,16 @@ from typing import Any
 import torch
 from torch.utils.benchmark import Timer
 
-from cdmpp.files.atomic import make_folder, write_json
+from cdmpp.files.atomic import make_folder
 from cdmpp.pretrained import PRETRAINED
 from cdmpp.replay.engine import ReplayOptions
-from cdmpp.report.stamp import COMPILED, stamp, write_page
+from cdmpp.report.stamp import COMPILED, stamp
 from cdmpp.text import interval_text, markdown_table, percent_text
 from lab.experiments.example_networks import REPLAYED
-from lab.experiments.replay_validation import exported
+from lab.experiments.replay import exported
+from lab.journal import Journal
+from lab.pages import write_page
+from lab.paths import ROOT
 from tvm_helper.predict.predictor import new_predictor
 from tvm_helper.replay.costs import ScheduleChoice
 from tvm_helper.replay.outcome import replay_network
@@ -33,42 +31,44 @@ from tvm_helper.replay.ways import WAYS, NetworkAnswer, NetworkQuestion, network
 DEVICES = ("epyc-avx512-1c", "v100", "a100", "h100")
 
 
-def main() -> int:
-    """Writes the files; returns the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--networks", nargs="+", choices=REPLAYED, default=list(REPLAYED))
-    parser.add_argument("--devices", nargs="+", default=list(DEVICES))
-    parser.add_argument("--here", type=Path, metavar="RUN", help="run folder of this machine")
-    parser.add_argument("--work", type=Path, default=Path("runs/replay"))
-    parser.add_argument("--out", type=Path, default=Path("docs/results"))
-    args = parser.parse_args()
-    make_folder(args.work, what="networks")
-    make_folder(args.out, what="results")
-    kept = args.out / "answers.json"
+def experiment(
+    networks: tuple[str, ...] = tuple(REPLAYED),
+    devices: tuple[str, ...] = DEVICES,
+    here: Path | None = None,
+    work: Path = ROOT / "runs" / "replay",
+) -> None:
+    """Predicts every network on every device, and writes the page.
+
+    Args:
+        here: run folder of this machine, which `cdmpp device add` left: on it the networks are run
+            too, as TVM compiles them and as torch runs them.
+    """
+    make_folder(work, what="networks")
     models = ["pretrained", *(f"pretrained:{one}" for one in ("networks", "operators", "conv"))]
-    origin = stamp("python -m lab.experiments.answers", schemas=COMPILED, models=models)
-    before = json.loads(kept.read_text("utf-8")) if kept.is_file() else {}
-    is_current = before.get("stamp", {}).get("models") == origin["models"]
-    rows = before["rows"] if is_current else []
-    for name in args.networks:
-        path = exported(f"{name}-b1", partial(REPLAYED[name], 1), args.work)
-        asked: list[tuple[str, Path | str]] = [(device, PRETRAINED) for device in args.devices]
-        if args.here is not None:
-            asked.append((args.here.name.removeprefix("device-"), args.here))
+    origin = stamp("python -m lab run answers", schemas=COMPILED, models=models)
+    journal = Journal(work / f"answers-{origin['models']['pretrained']}.jsonl")
+    asked: list[tuple[str, Path | str]] = [(device, PRETRAINED) for device in devices]
+    if here is not None:
+        asked.append((here.name.removeprefix("device-"), here))
+    rows = []
+    for name in networks:
         for device, model in asked:
-            if any((row["network"], row["device"]) == (name, device) for row in rows):
-                continue
-            question = NetworkQuestion(path, name, labels=(device,), batches=(None,), model=model)
-            found = [_row(one) for one in network_answers(question)]
-            if model != PRETRAINED:
-                _measure(found, path, device, model)
-            rows += found
+            rows += journal.cell(
+                f"{name} on {device}", partial(_answers, name, device, model, work)
+            )
             print(f"{name} on {device}", file=sys.stderr, flush=True)
-            write_json(kept, {"stamp": origin, "rows": rows})
     order = [*DEVICES, *(row["device"] for row in rows)]
     rows.sort(key=lambda row: order.index(row["device"]))
-    write_page(args.out, "answers", page(rows), {"rows": rows}, origin)
-    return 0
+    write_page("answers", page(rows), {"rows": rows}, origin)
+
+
+def _answers(name: str, device: str, model: Path | str, work: Path) -> list[dict[str, Any]]:
+    path = exported(f"{name}-b1", partial(REPLAYED[name], 1), work)
+    question = NetworkQuestion(path, name, labels=(device,), batches=(None,), model=model)
+    rows = [_row(one) for one in network_answers(question)]
+    if model != PRETRAINED:
+        _measure(rows, path, device, model)
+    return rows
 
 
 def _row(one: NetworkAnswer) -> dict[str, Any]:
@@ -91,6 +91,7 @@ def _measure(rows: list[dict[str, Any]], path: Path, device: str, model: Path | 
     })  # fmt: skip
     with torch.no_grad():
         eager_s = timer.blocked_autorange(min_run_time=5.0).median
+    assert outcome.measured is not None
     for row in rows:
         if row["mode"] == "infer":
             is_eager = row["way"] == "torch-eager"
@@ -101,7 +102,7 @@ def page(rows: list[dict[str, Any]]) -> str:
     """Returns the Markdown page."""
     lines = [
         "# One question, one answer", "",
-        "`python -m lab.experiments.answers`: what `cdmpp predict --network` says of eight "
+        "`python -m lab run answers`: what `cdmpp predict --network` says of eight "
         "networks (batch 1, random weights) with the shipped models. *Untuned* is what relax's "
         "default pipeline makes of a network. *Measured* is the network where the page was "
         "made, compiled or run by torch. `!` marks a guess; below, why.",
@@ -137,7 +138,3 @@ def _cells(row: dict[str, Any]) -> list[str]:
         row["network"], WAYS[row["way"]], row["mode"], answer + (" !" if row["reasons"] else ""),
         interval_text(measured) if measured else "", "" if error is None else percent_text(error),
     ]  # fmt: skip
-
-
-if __name__ == "__main__":
-    sys.exit(main())

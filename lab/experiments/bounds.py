@@ -1,14 +1,7 @@
-"""Whether anything was ever measured faster than its lower bound: every record of some data.
-
-`python -m lab.experiments.bounds --data NAME=FOLDER ... [--operators DIR] [--out PAGE]` takes
-extracted datasets, and tables of framework operators in the layout of NeuSight's, and writes
-`docs/results/bounds.md`.
-"""
+"""Whether anything was ever measured faster than its lower bound: every record of some data."""
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +13,11 @@ from cdmpp.analytic.operators.tables import OperatorTable, read_table
 from cdmpp.analytic.roofline.floor import floor_on, least_work_of_operators, sample_floor_s
 from cdmpp.datasets.cache import load_samples
 from cdmpp.devices.registry import get_device
-from cdmpp.report.stamp import stamp, write_page
+from cdmpp.report.stamp import stamp
 from cdmpp.text import markdown_table, seconds_text
+from lab.pages import write_page
+from lab.paths import ROOT, SHARED_DATA
+from tvm_helper.extract import extracted_folder
 
 FloatArray = NDArray[np.float64]
 
@@ -115,21 +111,26 @@ def page(found: list[Compared]) -> str:
     return text
 
 
-def main(arguments: list[str]) -> None:
-    """Compares and writes the page."""
-    parser = argparse.ArgumentParser(prog="python -m lab.experiments.bounds")
-    parser.add_argument("--data", action="append", default=[], metavar="NAME=FOLDER")
-    parser.add_argument("--operators", type=Path, metavar="DIR")
-    parser.add_argument("--out", type=Path, default=Path("docs/results"))
-    args = parser.parse_args(arguments)
+def experiment(
+    autotvm: Path = ROOT / "cache" / "autotvm", operators: Path = SHARED_DATA / "neusight"
+) -> None:
+    """Compares all data sets of data/ (`make tables` extracts them), AutoTVM's logs and tables of
+    framework operators in the layout of NeuSight's; writes the page.
+    """
     found: list[Compared] = []
-    for pair in args.data:
-        name, _, folder = pair.partition("=")
-        found += of_programs(name, Path(folder))
-    if args.operators:
-        found += of_operators(args.operators.name, args.operators)
-    print(write_page(args.out, "bounds", page(found), {}, stamp("make bench-bounds")))
+    for name, folder in _datasets(autotvm).items():
+        found += of_programs(name, folder)
+    found += of_operators(operators.name, operators)
+    print(write_page("bounds", page(found), {}, stamp("python -m lab run bounds")))
 
 
-if __name__ == "__main__":
-    main(sys.argv[1:])
+def _datasets(autotvm: Path) -> dict[str, Path]:
+    """Returns the extracted folders of all data sets by name."""
+    data, cache = ROOT / "data", ROOT / "cache"
+    packed = sorted(path.parent.name for path in data.glob("metaschedule-cpu*/campaign.tar.xz"))
+    own = [name for name in packed if (data / name / "manifest.json").is_file()]
+    tables = {name: data / name for name in own}
+    tables |= {name: cache / "data" / name for name in packed if name not in own}
+    for name in ("tenset-cpu", "ansor-gpu"):
+        tables[name] = extracted_folder(data / name, None, cache_dir=cache)
+    return tables | {"autotvm": autotvm}

@@ -1,18 +1,15 @@
 """Whole passes of transformers that NVIDIA published, beside what `cdmpp compare` says of them.
 
-`python -m lab.experiments.compare_serving` writes docs/results/compare-serving.md and .json. The
-figures are those of docs/source/performance.md of NVIDIA/TensorRT-LLM at commit 138f96d (versions
-0.5 and 0.6.1, static batches): throughput of prompts that are read and then continued, and the time
-to the first token of one prompt. No model here was fitted to them.
+The figures are those of docs/source/performance.md of NVIDIA/TensorRT-LLM at commit 138f96d
+(versions 0.5 and 0.6.1, static batches): throughput of prompts that are read and then continued,
+and the time to the first token of one prompt. No model here was fitted to them.
 """
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 
@@ -21,8 +18,9 @@ from cdmpp.compare.serving import least_pass_s, serving_cell
 from cdmpp.compare.transformer import Pass, TransformerShape
 from cdmpp.devices.registry import get_device
 from cdmpp.errors import DataError
-from cdmpp.report.stamp import stamp, write_page
+from cdmpp.report.stamp import stamp
 from cdmpp.text import markdown_table, percent_text
+from lab.pages import write_page
 
 #: Contexts at which a continuation's steps are asked; between them they are taken as a line.
 _STEPS = 5
@@ -155,22 +153,14 @@ def page(rows: Sequence[JudgedPass]) -> str:
             percent_text(held, 0), f"{100 * np.abs(bound - 1).mean():.1f}",
         ])  # fmt: skip
     each = [
-        [
-            row.model,
-            row.device,
-            row.dtype,
-            str(row.batch),
-            str(row.degree),
-            str(row.prompt),
-            str(row.output),
-            f"{row.measured_s:.3g}",
-            f"{row.predicted_s:.3g} [{row.low_s:.3g}, {row.high_s:.3g}]",
-        ]
+        [row.model, row.device, row.dtype,
+         *map(str, (row.batch, row.degree, row.prompt, row.output)), f"{row.measured_s:.3g}",
+         f"{row.predicted_s:.3g} [{row.low_s:.3g}, {row.high_s:.3g}]"]
         for row in rows
-    ]
+    ]  # fmt: skip
     return "\n".join([
         "# Passes of transformers in `cdmpp compare`\n",
-        "Written by `python -m lab.experiments.compare_serving`. Figures that NVIDIA published of "
+        "Written by `python -m lab run compare-serving`. Figures that NVIDIA published of "
         "TensorRT-LLM 0.5 and 0.6.1 (2023; docs/source/performance.md of the repository at commit "
         "138f96d), beside the method *serving kernels*, whose kernels were measured with versions "
         "of two years later: prompts of a static batch are read and continued (`output` tokens; "
@@ -190,18 +180,10 @@ def page(rows: Sequence[JudgedPass]) -> str:
     ])  # fmt: skip
 
 
-def main() -> int:
-    """Writes the page; returns the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path("docs/results"))
-    args = parser.parse_args()
+def experiment() -> None:
+    """Predicts the published passes and writes the page."""
     rows = judge()
     models = ("pretrained:gpu_kernels", "pretrained:operators")
-    found = stamp("python -m lab.experiments.compare_serving", models=models)
+    found = stamp("python -m lab run compare-serving", models=models)
     values = {"rows": [asdict(row) for row in rows]}
-    print(write_page(args.out, "compare-serving", page(rows), values, found))
-    return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
+    print(write_page("compare-serving", page(rows), values, found))

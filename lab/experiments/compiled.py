@@ -1,18 +1,14 @@
-"""What reading the compiled code is worth on programs of unseen tasks: docs/results/compiled.*.
+"""What reading the compiled code is worth on programs of unseen tasks.
 
-python -m lab.experiments.compiled run     # three seeds, resumable, 10 minutes each
-python -m lab.experiments.compiled page
-
-`run` trains the ensembles of `lab.experiments.measured_elsewhere` (by task, all eight labels of
-`data/tenset-cpu`) where they are not there, and beside each a model of machine code on the same
-parts, whose shares the validation part says. The lines of trees and perceptron alone are what other
-models make of the same columns. Then the same with the labels of one of the two chips left out,
-judged on that chip.
+The ensembles of `lab.experiments.measured_elsewhere` (by task, all eight labels of
+`data/tenset-cpu`) are trained where they are not there, and beside each a model of machine code on
+the same parts, whose shares the validation part says. The lines of trees and perceptron alone are
+what other models make of the same columns. Then the same with the labels of one of the two chips
+left out, judged on that chip.
 """
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,7 +29,7 @@ from cdmpp.files.atomic import write_columns
 from cdmpp.metrics import Judged, mean_and_interval, spearman_by_task
 from cdmpp.models.ensemble import EnsembleCostModel
 from cdmpp.models.parts.labels import least_mape_factor
-from cdmpp.report.stamp import COMPILED, stamp, write_page
+from cdmpp.report.stamp import COMPILED, stamp
 from cdmpp.text import markdown_table, percent_text
 from cdmpp.training.estimates import STRANGE_FACTOR, TrainedModel, load_trained
 from cdmpp.training.finetune.adapt import adapt, comparable
@@ -43,7 +39,8 @@ from cdmpp.training.machine_code.known import code_columns
 from cdmpp.training.machine_code.model import CodeModel, CodeRows
 from lab.experiments.adapting import TUNING
 from lab.experiments.measured_elsewhere import FRACTIONS, PASSES, SEEDS, trained_in
-from tests.paths import ROOT
+from lab.pages import write_page
+from lab.paths import ROOT
 from tvm_helper.extract import extracted_folder
 
 _FILE, _ADAPTED_FILE = "compiled.parquet", "adapted.parquet"
@@ -80,22 +77,18 @@ LEFT_OUT_LINES = {
 }
 
 
-def main() -> None:
-    """Runs the command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("run", "page"))
-    parser.add_argument("--work", type=Path, default=ROOT / "runs" / "measured-elsewhere")
-    parser.add_argument("--cache", type=Path, default=ROOT / "cache")
-    args = parser.parse_args()
-    if args.what == "run":
-        folder = extracted_folder(ROOT / "data" / "tenset-cpu", None, cache_dir=args.cache)
-        samples, code = load_samples(folder), code_by_label(folder)
-        for seed in SEEDS:
-            run(samples, code, seed, args.work / f"seed-{seed}")
-            for chip in CHIPS:
-                left_out(samples, code, seed, chip, args.work / f"without-{chip}-{seed}")
-            adapted(samples, code, seed, args.work / f"without-{NEW_CHIP}-{seed}")
-    page(args.work)
+def experiment(
+    work: Path = ROOT / "runs" / "measured-elsewhere", cache: Path = ROOT / "cache"
+) -> None:
+    """Trains and predicts what is missing (three seeds, 10 minutes each), and writes the page."""
+    folder = extracted_folder(ROOT / "data" / "tenset-cpu", None, cache_dir=cache)
+    samples, code = load_samples(folder), code_by_label(folder)
+    for seed in SEEDS:
+        run(samples, code, seed, work / f"seed-{seed}")
+        for chip in CHIPS:
+            left_out(samples, code, seed, chip, work / f"without-{chip}-{seed}")
+        adapted(samples, code, seed, work / f"without-{NEW_CHIP}-{seed}")
+    page(work)
 
 
 Code = Mapping[str, Mapping[str, NDArray[np.float32]]]
@@ -279,9 +272,8 @@ def page(work: Path) -> None:
         count=ADAPTED_TASKS, name=CHIPS[NEW_CHIP], table=table, n=_counts(new),
         inside=_spread(facts["adapted"]["interval_coverage"]), tasks=_task_counts(new),
     ))  # fmt: skip
-    out = ROOT / "docs" / "results"
-    found = stamp("python -m lab.experiments.compiled run", schemas=COMPILED)
-    write_page(out, "compiled", _BETWEEN.join([texts[0], "".join(texts[1:])]), facts, found)
+    found = stamp("python -m lab run compiled", schemas=COMPILED)
+    write_page("compiled", _BETWEEN.join([texts[0], "".join(texts[1:])]), facts, found)
 
 
 def _read(file: Path) -> dict[str, NDArray[Any]]:
@@ -363,7 +355,7 @@ def _spread(values: list[float]) -> str:
 _PAGE = """# Compiled: programs of unseen tasks
 
 What is known of a program before it runs, with and without its compiled code
-(`docs/machine-code.md`). `python -m lab.experiments.compiled run`: ensembles on a part of
+(`docs/machine-code.md`). `python -m lab run compiled`: ensembles on a part of
 `data/tenset-cpu` (by task, all eight labels, {passes} passes, three seeds), beside each a model of
 machine code on the same parts. TVM 0.27 compiled the programs for this page; TVM 0.8 had compiled
 what was measured. Means over labels; ± over seeds, 95 %. Log error: mean |log(predicted /
@@ -407,7 +399,3 @@ intervals). Last column: over the adapted model, nothing compiled.
 
 In the 90 % interval of the last line: {inside} of the programs. {n} programs of {tasks} tasks.
 """
-
-
-if __name__ == "__main__":
-    main()

@@ -1,7 +1,4 @@
-"""Can a model of leaf columns alone learn what the compiler does? docs/results/compiled-only.*.
-
-python -m lab.experiments.compiled_only run     # after `make tables`; a quarter of an hour a seed
-python -m lab.experiments.compiled_only page
+"""Can a model of leaf columns alone learn what the compiler does?
 
 Kernels of networks (the campaigns that have machine code) and the compiled programs of
 `data/tenset-cpu`. A part of the kernels counts as measured, all as compiled. A perceptron first
@@ -11,10 +8,9 @@ judged, then the times of the measured part from what it has learned.
 
 from __future__ import annotations
 
-import argparse
-import json
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +23,15 @@ from cdmpp.conformal import owner_means
 from cdmpp.datasets.cache import load_samples
 from cdmpp.datasets.extraction.machine_code import read_machine_code
 from cdmpp.datasets.splits import uniform_draw
-from cdmpp.files.atomic import make_folder, write_json
 from cdmpp.metrics import mean_and_interval
 from cdmpp.models.parts.pooling import pooled_features
-from cdmpp.report.stamp import COMPILED, stamp, write_page
+from cdmpp.report.stamp import COMPILED, stamp
 from cdmpp.text import markdown_table, percent_text
 from cdmpp.training.machine_code.core_time import core_log_s
-from tests.paths import ROOT
+from lab.journal import Journal
+from lab.pages import write_page
+from lab.paths import ROOT
+from lab.shell import cdmpp
 from tvm_helper.extract import extracted_folder
 
 NAME = "compiled-only"
@@ -56,23 +54,17 @@ LINES = {
 FloatArray = NDArray[np.float32]
 
 
-def main() -> None:
-    """Runs the command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("run", "page"))
-    parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
-    parser.add_argument("--work", type=Path, default=ROOT / "runs" / NAME)
-    parser.add_argument("--cache", type=Path, default=ROOT / "cache")
-    args = parser.parse_args()
-    make_folder(args.work, what="results")
-    if args.what == "run":
-        rows = Rows.read(args.cache)
-        print(f"{len(rows.leaves):,} compiled, {int(rows.is_kernel.sum()):,} measured", flush=True)
-        for seed in args.seeds:
-            file = args.work / f"{seed}.json"
-            if not file.is_file():
-                write_json(file, run(rows, seed))
-    page(args.work)
+def experiment(
+    seeds: tuple[int, ...] = SEEDS,
+    work: Path = ROOT / "runs" / NAME,
+    cache: Path = ROOT / "cache",
+) -> None:
+    """Trains the missing seeds (after `make tables`; 15 minutes each) and writes the page."""
+    cdmpp("measure", machine_code=True, out=cache / "data" / "metaschedule-cpu-broad2")
+    rows = Rows.read(cache)
+    print(f"{len(rows.leaves):,} compiled, {int(rows.is_kernel.sum()):,} measured", flush=True)
+    journal = Journal(work / "seeds.jsonl")
+    page([journal.cell(str(seed), partial(run, rows, seed)) for seed in seeds])
 
 
 class Rows:
@@ -250,10 +242,8 @@ def fitted(
     return found
 
 
-def page(work: Path) -> None:
-    """Writes the page of the seeds that are there."""
-    cells = {seed: work / f"{seed}.json" for seed in SEEDS}
-    found = [json.loads(path.read_text("utf-8")) for path in cells.values() if path.is_file()]
+def page(found: list[dict[str, Any]]) -> None:
+    """Writes the page of some seeds."""
     texts = [_HEAD.format(
         compiled=", ".join(f"{one['compiled']:,}" for one in found),
         judged=", ".join(f"{one['judged']:,}" for one in found),
@@ -276,20 +266,14 @@ def page(work: Path) -> None:
                 f"{np.mean([one[name]['log_error'] for one in own]):.3f}", ratio,
             ])  # fmt: skip
         counts = ", ".join(f"{one['kernels']:,}" for one in own)
-        heads = [
-            "perceptron on",
-            "MAPE",
-            "median APE",
-            "log error",
-            "error of a task, over the first",
-        ]
+        heads = ["perceptron on", "MAPE", "median APE", "log error",
+                 "error of a task, over the first"]  # fmt: skip
         texts += [
             f"## {percent_text(share)} measured ({counts} kernels)",
             markdown_table(heads, rows),
         ]
-    out = ROOT / "docs" / "results"
-    origin = stamp("python -m lab.experiments.compiled_only run", schemas=COMPILED)
-    write_page(out, NAME, "\n\n".join(texts), {"seeds": [_short(one) for one in found]}, origin)
+    origin = stamp("python -m lab run compiled-only", schemas=COMPILED)
+    write_page(NAME, "\n\n".join(texts), {"seeds": [_short(one) for one in found]}, origin)
 
 
 def _short(seed: dict[str, Any]) -> dict[str, Any]:
@@ -308,13 +292,9 @@ def _spread(values: list[float]) -> str:
 _HEAD = """# Compile without measuring
 
 Compiling needs no device. Can a model that sees no machine code learn from programs that were
-compiled and never run what the compiler does? `python -m lab.experiments.compiled_only run`:
+compiled and never run what the compiler does? `python -m lab run compiled-only`:
 kernels of random networks on `epyc-avx512-1c` ({judged} judged, of {tasks} tasks that nothing else
 has), of the others a part counts as measured; {compiled} programs are compiled, among them those of
 `data/tenset-cpu`. The perceptron that is *taught* learns to say the 155 columns of machine code and
 the times of the instructions from leaf columns, then the times, while it goes on saying the code.
 Three seeds (tasks and weights); ± over seeds, ratios over tasks, 95 %."""
-
-
-if __name__ == "__main__":
-    main()

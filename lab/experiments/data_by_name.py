@@ -1,33 +1,29 @@
-"""Trains by the names of devices in a fresh clone, and writes docs/results/data-by-name.*.
+"""Trains by the names of devices in a fresh clone.
 
-`python -m lab.experiments.data_by_name run LABEL ...` clones the checkout (nothing is beside the
-clone, this Python runs in it), runs `python scripts/train.py --device LABEL` for each and keeps
-wall and CPU time with what metrics.json says; a label that is done is left out, a training that was
-stopped continues. `report` writes the page of what is done. `--fetched PLACE` fetches the records
-of the label first (`cdmpp dataset fetch LABEL --from PLACE`), in a clone of its own.
+The checkout is cloned (nothing is beside the clone, this Python runs in it), `python
+scripts/train.py --device LABEL` runs for each label, and wall and CPU time are kept with what
+metrics.json says; a training that was stopped continues.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import resource
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from cdmpp.files.atomic import write_json
 from cdmpp.machine import processor_name
-from cdmpp.report.stamp import PROGRAMS, stamp, write_page
+from cdmpp.report.stamp import PROGRAMS, stamp
 from cdmpp.text import markdown_table, percent_text
-from tests.paths import ROOT
+from lab.journal import Journal
+from lab.pages import write_page
+from lab.paths import ROOT
 
-WORK = ROOT / "cache" / "data-by-name"
-OUT = ROOT / "docs" / "results"
-COMMAND = "make bench-by-name"
 _METRICS = {
     "mape": "MAPE", "median_ape": "median APE", "mean_log_error": "log error",
     "median_ratio": "median ratio", "spearman_by_task": "Spearman", "top1_score": "top-1",
@@ -35,26 +31,28 @@ _METRICS = {
 }  # fmt: skip
 
 
-def main() -> None:
-    """Runs the command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("run", "report"))
-    parser.add_argument("labels", nargs="*")
-    parser.add_argument("--fetched", metavar="PLACE")
-    parser.add_argument("--work", type=Path, default=WORK)
-    args = parser.parse_args()
-    for label in args.labels:
-        run(label, args.work, args.fetched)
-    if args.what == "report":
-        report(args.work)
+def experiment(
+    labels: tuple[str, ...] = ("v100", "k80", "mi50", "a100", "t4"),
+    fetched: str = "",
+    work: Path = ROOT / "cache" / "data-by-name",
+) -> None:
+    """Trains for every label that is not done, and writes the page of all.
+
+    Args:
+        fetched: mirror of the T4's logs: its records are fetched first (`cdmpp dataset fetch t4
+            --from MIRROR`), in a clone of its own; empty = not.
+    """
+    journal = Journal(work / "trainings.jsonl")
+    for label in labels:
+        journal.cell(label, partial(run, label, work))
+    if fetched:
+        journal.cell("t4-fetched", partial(run, "t4", work, fetched))
+    report(list(journal.cells().values()))
 
 
-def run(label: str, work: Path, fetched: str | None) -> None:
-    """Trains for one label in a fresh clone and keeps what came of it."""
+def run(label: str, work: Path, fetched: str = "") -> dict[str, Any]:
+    """Trains for one label in a fresh clone and returns what came of it."""
     name = f"{label}-fetched" if fetched else label
-    kept = work / f"{name}.json"
-    if kept.is_file():
-        return
     clone = work.resolve() / ("clone-fetched" if fetched else "clone")
     if not clone.is_dir():
         work.mkdir(parents=True, exist_ok=True)
@@ -64,9 +62,8 @@ def run(label: str, work: Path, fetched: str | None) -> None:
         commands.insert(0, ["-m", "cdmpp.cli.main", "dataset", "fetch", label, "--from", fetched])
     steps = [timed(command, clone) for command in commands]
     metrics = json.loads((clone / "runs" / name / "metrics.json").read_text("utf-8"))
-    value = {"label": label, "steps": steps, "metrics": metrics,
-             "stamp": stamp("", schemas=PROGRAMS)}  # fmt: skip
-    write_json(kept, value)
+    origin = stamp("", schemas=PROGRAMS)
+    return {"label": label, "steps": steps, "metrics": metrics, "stamp": origin}
 
 
 def timed(command: list[str], clone: Path) -> dict[str, Any]:
@@ -94,16 +91,16 @@ def _cpu_s() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def report(work: Path) -> None:
+def report(found: list[dict[str, Any]]) -> None:
     """Writes the page of what is done."""
-    found = [json.loads(path.read_text("utf-8")) for path in sorted(work.glob("*.json"))]
     found.sort(key=lambda one: ("unmeasured" in one["metrics"], len(one["steps"]), one["label"]))
     texts = [_HEAD.format(machine=f"{processor_name()}, {os.cpu_count()} cores")]
     texts += [_table(found), *(_left_out(one) for one in found if "unmeasured" in one["metrics"])]
     texts += [_transcript(one) for one in found if len(one["steps"]) > 1]
-    origin = stamp(COMMAND, schemas=PROGRAMS, parts=[one.get("stamp") for one in found])
+    parts = [one["stamp"] for one in found]
+    origin = stamp("python -m lab run data-by-name", schemas=PROGRAMS, parts=parts)
     values = {"runs": [_without_text(one) for one in found]}
-    write_page(OUT, "data-by-name", "\n\n".join(texts), values, origin)
+    write_page("data-by-name", "\n\n".join(texts), values, origin)
 
 
 _HEAD = """# Data by name
@@ -186,7 +183,3 @@ def _cells(values: dict[str, Any]) -> list[str]:
 def _without_text(one: dict[str, Any]) -> dict[str, Any]:
     keys = ("command", "wall_s", "cpu_s", "load_before", "load_after")
     return {**one, "steps": [{key: step[key] for key in keys} for step in one["steps"]]}
-
-
-if __name__ == "__main__":
-    main()

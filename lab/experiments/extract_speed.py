@@ -1,16 +1,13 @@
-"""Times extraction from record lines to Parquet: `python -m lab.experiments.extract_speed`.
+"""Times extraction from record lines to Parquet.
 
 Three kinds of data: llvm convolutions (shipped records, each also with other unroll pragmas, so
 that a task has some 160 programs; full Tenset has thousands), and the shipped tenset-cpu and
 ansor-gpu. Each is extracted on one core and on two, in processes of their own; the phases are
 measured on one core in passes of their own.
-
-Writes extract-speed.md and .json to --out, and ansor-gpu.md: what became of those records.
 """
 
 from __future__ import annotations
 
-import argparse
 import gc
 import gzip
 import json
@@ -18,7 +15,6 @@ import os
 import re
 import resource
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -27,14 +23,18 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.paths import ROOT
+from cdmpp.report.stamp import PROGRAMS, stamp
+from lab.pages import write_page
+from lab.paths import ROOT
+from lab.shell import in_process
 
 SHIPPED = ROOT / "data" / "tenset-cpu"
 ANSOR_GPU = ROOT / "data" / "ansor-gpu"
-COMMAND = "make bench-extract"
 CONVOLUTION_DEVICE = "xeon-avx512-2c"
 _PRAGMA = re.compile(r"auto_unroll_max_step\$\d+")
 _BATCH = 64
+#: Records of a device of the full Tenset.
+FULL_RECORDS = 200 * 4000
 
 
 def make_convolutions(out: Path, *, variants: int) -> None:
@@ -61,9 +61,10 @@ def make_convolutions(out: Path, *, variants: int) -> None:
         (folder / path.name).write_bytes(gzip.compress(text.encode(), 6))
 
 
-def extract_here(dataset: Path, out: Path, *, jobs: int) -> dict[str, Any]:
+def extract_here(source: str, folder: str, jobs: int) -> dict[str, Any]:
     """Extracts on `jobs` cores and returns counts, seconds and peak memory."""
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:jobs])
+    dataset, out = Path(source), Path(folder)
     from cdmpp.datasets.extraction.extract import extract
     from cdmpp.programs.featurise import featurise_records
 
@@ -115,16 +116,17 @@ class Phases:
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
 
-    def time(self, name: str, work: Callable[[], Any]) -> Any:
-        """Runs `work` and adds what it took."""
+    def time(self, name: str, work: Callable[..., Any], *arguments: Any) -> Any:
+        """Calls `work` and adds what it took."""
         began = time.process_time()
-        result = work()
+        result = work(*arguments)
         self.seconds[name] = self.seconds.get(name, 0.0) + time.process_time() - began
         return result
 
 
-def phases_here(dataset: Path, out: Path) -> dict[str, Any]:
+def phases_here(source: str, folder: str) -> dict[str, Any]:
     """Does the parts of an extraction one after the other, file by file, and times each."""
+    dataset, out = Path(source), Path(folder)
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:1])
     import pyarrow.parquet  # noqa: F401
 
@@ -134,7 +136,7 @@ def phases_here(dataset: Path, out: Path) -> dict[str, Any]:
 
     gc.set_threshold(100_000)  # as while a shard is built
     phases = Phases()
-    index = phases.time("tasks", lambda: worker_tasks(dataset / "network_info", ""))
+    index = phases.time("tasks", worker_tasks, dataset / "network_info", "")
     files = [
         (label, p) for label in find_devices(dataset) for p in find_device_files(dataset, label)
     ]
@@ -143,16 +145,11 @@ def phases_here(dataset: Path, out: Path) -> dict[str, Any]:
     inside = dict.fromkeys(("replay", "lower", "walk"), 0.0)
     writer = _Writer(out)
     for label, path in files:
-        phases.time("gunzip", lambda path=path: path.name and _bytes_of(path))
-        found = phases.time(
-            "read and parse",
-            lambda label=label, path=path: list(read_records(path, ReadReport(), device=label)),
-        )
-        identities = phases.time("program ids", lambda found=found: _identities(found))
-        measured = phases.time(
-            "rows", lambda found=found, ids=identities: _measurement_rows(found, ids)
-        )
-        phases.time("write", lambda measured=measured: writer.measurements.add(measured))
+        phases.time("gunzip", _bytes_of, path)
+        found = phases.time("read and parse", list, read_records(path, ReadReport(), device=label))
+        identities = phases.time("program ids", _identities, found)
+        measured = phases.time("rows", _measurement_rows, found, identities)
+        phases.time("write", writer.measurements.add, measured)
         new: dict[str, Any] = {}
         for identity, record in zip(identities, found, strict=True):
             if identity not in seen:
@@ -250,22 +247,14 @@ def _featurise(
     phases.time("write", lambda: writer.programs.add(rows))
 
 
-def in_child(*arguments: str) -> dict[str, Any]:
-    """Runs this module on its own and returns the JSON value that it prints."""
-    command = [sys.executable, "-m", "lab.experiments.extract_speed", *arguments]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT)
-    value: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return value
-
-
 def measure(name: str, dataset: Path, folder: Path) -> dict[str, Any]:
     """Extracts a dataset on one core and on two, and splits the work into its phases."""
     value: dict[str, Any] = {"dataset": name}
     for jobs in (1, 2):
         out = folder / f"{name}-{jobs}"
-        value[f"jobs_{jobs}"] = in_child("--extract", str(dataset), str(out), "--jobs", str(jobs))
+        value[f"jobs_{jobs}"] = in_process(f"{__name__}:extract_here", dataset, out, jobs)
         shutil.rmtree(out)
-    value["phases"] = in_child("--phases", str(dataset), str(folder / f"{name}-phases"))
+    value["phases"] = in_process(f"{__name__}:phases_here", dataset, folder / f"{name}-phases")
     return value
 
 
@@ -280,32 +269,17 @@ def memory(folder: Path) -> dict[str, Any]:
     return {"1x": one, "10x": ten, "ratio": ten["peak_bytes"] / one["peak_bytes"]}
 
 
-def main() -> None:
-    """Runs the benchmark, or a part of it in a child process."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results")
-    parser.add_argument("--variants", type=int, default=20, help="of each convolution record")
-    parser.add_argument("--extract", nargs=2, type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("--phases", nargs=2, type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("--jobs", type=int, default=1, help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    if args.extract:
-        print(json.dumps(extract_here(*args.extract, jobs=args.jobs)))
-        return
-    if args.phases:
-        print(json.dumps(phases_here(*args.phases)))
-        return
-    from cdmpp.report.stamp import PROGRAMS, stamp, write_page
-    from lab.experiments.extract_text import FULL_RECORDS, outcomes_text, report_text
+def experiment(variants: int = 20) -> None:
+    """Times all extractions, and writes the page and ansor-gpu: what became of those records.
 
-    result: dict[str, Any] = {
-        "load_before": os.getloadavg()[0],
-        "datasets": [],
-    }
+    Args:
+        variants: of each convolution record.
+    """
+    result: dict[str, Any] = {"load_before": os.getloadavg()[0], "datasets": []}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         convolutions = folder / "convolutions"
-        make_convolutions(convolutions, variants=args.variants)
+        make_convolutions(convolutions, variants=variants)
         places = {"llvm conv2d": convolutions, "tenset-cpu": SHIPPED, "ansor-gpu": ANSOR_GPU}
         for label, place in places.items():
             result["datasets"].append(measure(label, place, folder))
@@ -317,13 +291,116 @@ def main() -> None:
     result["full_tenset_device"] = {
         "from": "llvm conv2d", "minutes_1_core": minutes[0], "minutes_2_cores": minutes[1],
     }  # fmt: skip
-
-    found = stamp(COMMAND, schemas=PROGRAMS)
-    print(write_page(args.out, "extract-speed", report_text(result, found), result, found))
-    text = outcomes_text(rows["ansor-gpu"], found)
-    print(write_page(args.out, "ansor-gpu", text, {}, found))
+    found = stamp("python -m lab run extract-speed", schemas=PROGRAMS)
+    print(write_page("extract-speed", report_text(result, found), result, found))
+    print(write_page("ansor-gpu", outcomes_text(rows["ansor-gpu"], found), {}, found))
 
 
-if __name__ == "__main__":
-    sys.path.insert(0, str(ROOT))
-    main()
+def report_text(result: dict[str, Any], stamp: dict[str, Any]) -> str:
+    """Returns the Markdown page of a result."""
+    machine = stamp["machine"]
+    lines = [
+        "# Extraction speed",
+        "",
+        "Measure-record files to Parquet: gunzip, JSON and checks, program ids, replay, lowering, "
+        "leaf vectors, writing. Native",
+        f"featuriser, {machine['processor']}, {machine['cores']} cores, load "
+        f"{result['load_before']:.1f} before the run. Command: `{stamp['command']}`.",
+        "",
+        "| dataset | records | programs | with features | cores | wall s | CPU s | records/s | "
+        "records per CPU s | peak MB |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in result["datasets"]:
+        for jobs in (1, 2):
+            run = row[f"jobs_{jobs}"]
+            lines.append(
+                f"| {row['dataset']} | {run['records']:,} | {run['programs']:,} | "
+                f"{run['featurised']:,} | {jobs} | {run['wall_s']:.1f} | {run['cpu_s']:.1f} | "
+                f"{run['records'] / run['wall_s']:,.0f} | {run['records'] / run['cpu_s']:,.0f} | "
+                f"{run['peak_mb']:.0f} |"
+            )
+    lines += [
+        "",
+        "Start-up (tasks of `network_info`, compiler cache, worker processes) is in all of it.",
+        "",
+        "## Where the time goes",
+        "",
+        "Microseconds of CPU time a record on one core, every part in a pass of its own; `tasks` "
+        "and `task set-up` are",
+        "seconds for the whole dataset, which do not grow with the records of a task.",
+        "",
+        "| dataset | gunzip | read, parse, check | program id | replay | lower | walk | calls and "
+        "rows | write | sum | floor | tasks s | task set-up s |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in result["datasets"]:
+        found = row["phases"]
+        each = {name: 1e6 * s / found["records"] for name, s in found["seconds"].items()}
+        names = (
+            "gunzip", "read and parse", "program ids", "replay", "lower", "walk",
+            "calls and rows", "write",
+        )  # fmt: skip
+        cells = [each[name] for name in names]
+        lines.append(
+            f"| {row['dataset']} | "
+            + " | ".join(f"{cell:.1f}" for cell in [*cells, sum(cells)])
+            + f" | {each['gunzip'] + each['write']:.1f} | {found['seconds']['tasks']:.2f} | "
+            f"{found['seconds'].get('task set-up', 0.0):.2f} |"
+        )
+    grown = result["memory"]
+    full = result["full_tenset_device"]
+    lines += [
+        "",
+        "The floor is what remains when everything between the files is free: gunzip and the "
+        "Parquet writer.",
+        "",
+        f"A device of the full Tenset (200 tasks of 4,000 records, {FULL_RECORDS:,} in all) takes",
+        f"{full['minutes_1_core']:.1f} minutes on one core and {full['minutes_2_cores']:.1f} on "
+        f"two, extrapolated from the {full['from']} rows above.",
+        "",
+        f"Peak memory at {grown['1x']['records']:,} records: "
+        f"{grown['1x']['peak_bytes'] / 1e6:.0f} MB, at {grown['10x']['records']:,}: "
+        f"{grown['10x']['peak_bytes'] / 1e6:.0f} MB, {grown['ratio']:.2f} times as much.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def outcomes_text(row: dict[str, Any], stamp: dict[str, Any]) -> str:
+    """Returns the Markdown page about what became of a dataset's records."""
+    run, two = row["jobs_1"], row["jobs_2"]
+    by_device: dict[str, dict[str, int]] = run["outcomes"]
+    featurised = sum(
+        count
+        for outcomes in by_device.values()
+        for name, count in outcomes.items()
+        if not name.startswith("failed")
+    )
+    lines = [
+        f"# Records of {row['dataset']}",
+        "",
+        f"{featurised:,} of {run['records']:,} records are featurised, "
+        f"{featurised / run['records']:.2%} ({run['programs']:,} programs, {run['valid']:,} of "
+        "them valid).",
+        f"One core: {run['wall_s']:.1f} s, {run['peak_mb']:.0f} MB; two cores: {two['wall_s']:.1f} "
+        f"s, {two['peak_mb']:.0f} MB (the largest process).",
+        f"Command: `{stamp['command']}`, {stamp['machine']['processor']}.",
+        "",
+        "| device | what became of the record | records |",
+        "|---|---|---|",
+    ]
+    lines += [
+        f"| {device} | {name} | {count:,} |"
+        for device, outcomes in by_device.items()
+        for name, count in outcomes.items()
+    ]
+    lines += [
+        "",
+        "Flagged records are in the dataset with `valid` = false and the reason that the original "
+        "compiler's check",
+        "gives (the hardware parameters of the task); they were measured all the same, and are "
+        "samples.",
+        "",
+    ]
+    return "\n".join(lines)

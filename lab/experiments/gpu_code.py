@@ -1,18 +1,12 @@
-"""What machine code says of the time of GPU programs, workloads held out: docs/results/gpu-code.*.
+"""What machine code says of the time of GPU programs, workloads held out.
 
-python -m lab.experiments.gpu_code tables   # compiles; resumable; an hour of one core, no GPU
-python -m lab.experiments.gpu_code run      # three seeds, resumable, minutes each
-python -m lab.experiments.gpu_code page
-
-`tables` needs `pip install 'cdmpp[nvrtc]'`, AutoTVM logs and the side environment
-(docs/legacy-tvm.md). `run` shares workloads out into folds by a hash; each is judged by trees and a
-perceptron that never saw it, another fold says when trees stop and how much each counts. The model
-without is the same trees and perceptron on the leaf and device columns alone.
+Workloads are shared out into folds by a hash; each is judged by trees and a perceptron that never
+saw it, another fold says when trees stop and how much each counts. The model without is the same
+trees and perceptron on the leaf and device columns alone.
 """
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import hashlib
 from collections.abc import Mapping
@@ -41,10 +35,11 @@ from cdmpp.models.parts.pooling import pooled_features
 from cdmpp.models.roofline import RooflineCostModel
 from cdmpp.programs.code_layout import CODE_LAYOUTS
 from cdmpp.records import program_id_of_text
-from cdmpp.report.stamp import PROGRAMS, stamp, write_page
+from cdmpp.report.stamp import PROGRAMS, stamp
 from cdmpp.text import markdown_table, percent_text
 from cdmpp.training.machine_code.model import CodeModel, CodeRows
-from tests.paths import ROOT, SHARED_DATA
+from lab.pages import write_page
+from lab.paths import ROOT, SHARED_DATA
 from tvm_helper.extract import extract_any
 from tvm_helper.measure.records_code import write_records_code
 
@@ -78,25 +73,26 @@ FloatArray = NDArray[np.float64]
 Table = dict[str, NDArray[Any]]
 
 
-def main() -> None:
-    """Runs the command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("tables", "run", "page"))
-    parser.add_argument("--logs", type=Path, default=SHARED_DATA / "autotvm")
-    parser.add_argument("--work", type=Path, default=ROOT / "runs" / NAME)
-    parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
-    args = parser.parse_args()
-    if args.what == "tables":
-        write_tables(args.logs, args.work)
-        return
-    files = {name: [args.work / f"{name}-{s}.parquet" for s in args.seeds] for name in SETS}
-    if args.what == "run":
-        for name, folders in SETS.items():
-            samples, code = compiled([args.work / folder for folder in folders], args.work)
-            for seed, file in zip(args.seeds, files[name], strict=True):
-                if not file.is_file():
-                    write_columns(file, judged(samples, code, seed))
-    page({name: [_read(file) for file in found] for name, found in files.items()})
+def experiment(
+    logs: Path = SHARED_DATA / "autotvm",
+    work: Path = ROOT / "runs" / NAME,
+    seeds: tuple[int, ...] = SEEDS,
+) -> None:
+    """Compiles and evaluates what is missing (an hour of one core, no GPU), and writes the page.
+
+    Needs `pip install 'cdmpp[nvrtc]'`, AutoTVM logs and the side environment (docs/legacy-tvm.md).
+    """
+    write_tables(logs, work)
+    found: dict[str, list[Table]] = {}
+    for name, folders in SETS.items():
+        samples, code = compiled([work / folder for folder in folders], work)
+        found[name] = []
+        for seed in seeds:
+            file = work / f"{name}-{seed}.parquet"
+            if not file.is_file():
+                write_columns(file, judged(samples, code, seed))
+            found[name].append(_read(file))
+    page(found)
 
 
 def write_tables(logs: Path, work: Path) -> None:
@@ -213,8 +209,8 @@ def page(sets: dict[str, list[Table]]) -> None:
         parts.append(_section(name, tables[0], lines, groups))
     counts = ", ".join(f"{count} of {label}" for label, count in PER_TASK.items())
     text = _PAGE.format(counts=counts, of_ansor=OF_ANSOR, folds=FOLDS, sections="\n".join(parts))
-    found = stamp("python -m lab.experiments.gpu_code run", schemas=(*PROGRAMS, "gpu_code"))
-    write_page(ROOT / "docs" / "results", NAME, text, {"sets": values}, found)
+    found = stamp("python -m lab run gpu-code", schemas=(*PROGRAMS, "gpu_code"))
+    write_page(NAME, text, {"sets": values}, found)
 
 
 def _section(
@@ -321,11 +317,11 @@ def _spread(values: list[float]) -> str:
 
 _PAGE = """# Machine code of GPU programs
 
-`python -m lab.experiments.gpu_code tables`, then `run`: programs that were measured on GPUs,
-compiled without one (`docs/machine-code.md`). They are drawn by a hash from each workload: of
-AutoTVM's logs {counts} (the T4's log has seven tasks, of four operators and shapes), of the
-records of Ansor's search on a V100 {of_ansor} (`data/ansor-gpu`). The 16 drawn programs with
-tensor cores do not compile and are left out.
+`python -m lab run gpu-code`: programs that were measured on GPUs, compiled without one
+(`docs/machine-code.md`). They are drawn by a hash from each workload: of AutoTVM's logs {counts}
+(the T4's log has seven tasks, of four operators and shapes), of the records of Ansor's search on a
+V100 {of_ansor} (`data/ansor-gpu`). The 16 drawn programs with tensor cores do not compile and are
+left out.
 
 Workloads (operator and shapes, of whatever template) are shared out into {folds} folds by a hash;
 each is judged by models that never saw it. One model learns from the three logs together. The
@@ -337,7 +333,3 @@ without, with their 95 % interval over workloads: of the MAPE, and of a workload
 mean). Log error: mean |log(predicted / measured)|.
 
 {sections}"""
-
-
-if __name__ == "__main__":
-    main()

@@ -1,15 +1,11 @@
-"""Kernels of searched networks, timed in their network: `python -m lab.experiments.in_network
-NETWORKS DIR --device LABEL` writes `in_network.json` into each search's folder in DIR.
+"""Kernels of searched networks, timed in their network.
 
 A search times a kernel again and again, so that its arguments lie in the caches. Here the fastest
-program of each task is called in the network's order, as `cdmpp replay --measure` does. Other
-tenants of a machine disturb some minutes: --rounds measures all networks so often.
+program of each task is called in the network's order, as `cdmpp replay --measure` does.
 """
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -29,25 +25,25 @@ from tvm_helper.tasks.target import device_target
 _TURNS = 3
 
 
-def main() -> int:
-    """Writes the files that are missing; returns the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("networks", type=Path, help="folder with the networks")
-    parser.add_argument("searches", type=Path, help="folder with a search's folder a network")
-    parser.add_argument("--device", required=True, help="label of this machine's CPU")
-    parser.add_argument("--rounds", type=int, default=3)
-    args = parser.parse_args()
-    folders = sorted(path.parent for path in args.searches.glob(f"*/{SEARCH_FILE}"))
+def experiment(device: str, networks: Path, searches: Path, rounds: int = 3) -> None:
+    """Writes `in_network.json` into each search's folder where it is missing.
+
+    Args:
+        device: label of this machine's CPU.
+        networks: folder with the networks.
+        searches: folder with a search's folder a network.
+        rounds: other tenants of a machine disturb some minutes; all networks are measured so often.
+    """
+    folders = sorted(path.parent for path in searches.glob(f"*/{SEARCH_FILE}"))
     found = {folder: read_in_network(folder) for folder in folders}
-    for number in range(args.rounds):
+    for number in range(rounds):
         for folder in folders:
-            rounds = Counter(one.workload_key for one in found[folder])
-            if max(rounds.values(), default=0) <= number:
-                kernels = _measured(args.networks / f"{folder.name}.pt2", folder, args.device)
+            counts = Counter(one.workload_key for one in found[folder])
+            if max(counts.values(), default=0) <= number:
+                kernels = _measured(networks / f"{folder.name}.pt2", folder, device)
                 found[folder] += kernels
                 write_in_network(folder, found[folder])
                 print(f"{folder.name}: {len(kernels)} kernels", flush=True)
-    return 0
 
 
 def _measured(path: Path, search: Path, label: str) -> list[KernelInNetwork]:
@@ -66,7 +62,3 @@ def _measured(path: Path, search: Path, label: str) -> list[KernelInNetwork]:
         for task in network.tasks.tasks
         if task.workload_key in timed.kernel_s and not chosen[task.workload_key].remark
     ]  # fmt: skip
-
-
-if __name__ == "__main__":
-    sys.exit(main())

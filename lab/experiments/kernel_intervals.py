@@ -1,18 +1,13 @@
 """How far analytic kernels are off: between which errors 90 % of NeuSight's instances lie.
 
-`python -m lab.experiments.kernel_intervals DIR` prints what stands under `log_errors` (kernels as
-a replay times them), `queued_log_errors` (operators behind others) and `roofline_log_errors`
-(rooflines with the fitted launch) in `cdmpp/pretrained/operators/card.json`. DIR has the tables of
-`train/` and `test/`, which the packaged model was fitted on, and `peers/op_instances.csv.gz`,
-which nothing was. By kernel or operator: `seen` of GPUs that the packaged model was fitted on for
-operators of that kind, `unseen` of each chip by a model that was fitted without it, the widest of
-them (of chips with few instances: all together).
+By kernel or operator: `seen` of GPUs that the packaged model was fitted on for operators of that
+kind, `unseen` of each chip by a model that was fitted without it, the widest of them (of chips with
+few instances: all together).
 """
 
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -35,18 +30,25 @@ from cdmpp.analytic.operators.tables import OperatorTable, read_instances
 from cdmpp.analytic.operators.training import FitOptions, read_training_tables
 from cdmpp.analytic.roofline.operators import operator_bound
 from cdmpp.devices.registry import get_device
+from lab.paths import SHARED_DATA
 
 #: Entry of the card, group and chip -> log(measured / predicted) of its instances.
 Errors = dict[tuple[CardEntry, str, str], list[float]]
 Card = dict[CardEntry, dict[str, dict[Which, LogErrors]]]
 
 
-def main() -> None:
-    """Prints the entries."""
-    folder = Path(sys.argv[1])
+def experiment(neusight: Path = SHARED_DATA / "neusight") -> None:
+    """Prints what stands under `log_errors` (kernels as a replay times them), `queued_log_errors`
+    (operators behind others) and `roofline_log_errors` (rooflines with the fitted launch) in
+    `cdmpp/pretrained/operators/card.json`.
+
+    Args:
+        neusight: has the tables of `train/` and `test/`, which the packaged model was fitted on,
+            and `peers/op_instances.csv.gz`, which nothing was.
+    """
     found = card(
-        instance_errors(packaged_operators().model, folder, is_seen=True),
-        unseen_errors(models_without(folder), folder),
+        instance_errors(packaged_operators().model, neusight, is_seen=True),
+        unseen_errors(models_without(neusight), neusight),
     )
     print(json.dumps({
         entry: {
@@ -154,7 +156,3 @@ def kernel_call(operators: Operators, place: int) -> KernelCall:
     elif name not in ("softmax", "layer-norm"):
         sizes = {"elements": sizes["rows"] * sizes["cols"]}
     return KernelCall(name, sizes)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,21 +1,14 @@
-"""What a time on another device is worth: docs/results/measured-elsewhere.*.
+"""What a time on another device is worth.
 
-python -m lab.experiments.measured_elsewhere run       # three seeds, resumable, 3 minutes each
-python -m lab.experiments.measured_elsewhere adapted   # ten tasks of five new devices, resumable
-python -m lab.experiments.measured_elsewhere page
-python -m lab.experiments.measured_elsewhere package   # what the shipped model says of two devices
-
-`run` trains an ensemble on a part of `data/tenset-cpu` (by task, all eight labels, twenty
-passes). For every ordered pair of labels the programs of the test part are told for the second from
-their measured times on the first.
+An ensemble is trained on a part of `data/tenset-cpu` (by task, all eight labels, twenty passes).
+For every ordered pair of labels the programs of the test part are told for the second from their
+measured times on the first.
 """
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +31,7 @@ from cdmpp.models.ensemble import EnsembleCostModel
 from cdmpp.models.options import EnsembleOptions
 from cdmpp.models.parts.labels import least_mape_factor
 from cdmpp.pretrained import PRETRAINED, model_folder
-from cdmpp.report.stamp import COMPILED, stamp, write_page
+from cdmpp.report.stamp import COMPILED, stamp
 from cdmpp.text import markdown_table, percent_text
 from cdmpp.training.estimates import TrainedModel, load_trained
 from cdmpp.training.finetune.adapt import TriedFits, comparable
@@ -53,7 +46,8 @@ from cdmpp.training.run_folder import (
 )
 from cdmpp.training.transferred import transfer_dataset
 from lab.experiments.adapting import DRAWS, TARGETS, TUNING, base_model
-from tests.paths import ROOT
+from lab.pages import write_page
+from lab.paths import ROOT
 from tvm_helper.extract import extracted_folder
 
 SEEDS = (0, 1, 2)
@@ -84,29 +78,18 @@ RELATIONS = {
 }
 
 
-def main() -> None:
-    """Runs the command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("run", "adapted", "page", "package"))
-    parser.add_argument("--work", type=Path, default=ROOT / "runs" / "measured-elsewhere")
-    parser.add_argument("--cache", type=Path, default=ROOT / "cache")
-    args = parser.parse_args()
-    if args.what == "page":
-        page(args.work)
-        return
-    samples = load_samples(
-        extracted_folder(ROOT / "data" / "tenset-cpu", None, cache_dir=args.cache)
-    )
-    if args.what == "adapted":
-        for target, draw in itertools.product(TARGETS, DRAWS):
-            adapted(samples, target, draw, args.work)
-        return
-    if args.what == "package":
-        gpus = extracted_folder(ROOT / "data" / "ansor-gpu", None, cache_dir=args.cache)
-        package([samples, load_samples(gpus)])
-        return
+def experiment(
+    work: Path = ROOT / "runs" / "measured-elsewhere", cache: Path = ROOT / "cache"
+) -> None:
+    """Runs what is missing (three seeds, 3 minutes each; ten tasks of five new devices), and writes
+    the page.
+    """
+    samples = load_samples(extracted_folder(ROOT / "data" / "tenset-cpu", None, cache_dir=cache))
     for seed in SEEDS:
-        run(samples, seed, args.work / f"seed-{seed}")
+        run(samples, seed, work / f"seed-{seed}")
+    for target, draw in itertools.product(TARGETS, DRAWS):
+        adapted(samples, target, draw, work)
+    page(work)
 
 
 def run(samples: Samples, seed: int, folder: Path) -> None:
@@ -192,16 +175,17 @@ def trained_in(folder: Path, samples: Samples, seed: int) -> TrainedModel:
     return load_trained(folder)
 
 
-def package(sets: Sequence[Samples]) -> None:
-    """Adds to the packaged model what its validation tasks of these data sets say of two devices;
-    of a relation the last set that has it.
+def package(cache: Path = ROOT / "cache") -> None:
+    """Adds to the packaged model what its validation tasks of the shipped data sets say of two
+    devices; of a relation the last set that has it.
     """
     folder = model_folder(PRETRAINED)
     model, card = load_model(folder)
     fractions = tuple(card.split["fractions"])
     assert len(fractions) == 3
     whole = Transfer({}, {})
-    for samples in sets:
+    for name in ("tenset-cpu", "ansor-gpu"):
+        samples = load_samples(extracted_folder(ROOT / "data" / name, None, cache_dir=cache))
         parts = split(samples, "task", seed=card.split["seed"], fractions=fractions)
         validation = samples.take(parts.validation)
         found = fit_transfer(validation, model.predict(validation)) or Transfer({}, {})
@@ -225,9 +209,8 @@ def page(work: Path) -> None:
         texts += [f"## {words[0].upper()}{words[1:]}", _text(values[name])]
     values["new_device"] = _new_devices(work / "adapted")
     texts += [_ADAPTED, values["new_device"].pop("text")]
-    out = ROOT / "docs" / "results"
-    found = stamp("python -m lab.experiments.measured_elsewhere run", schemas=COMPILED)
-    write_page(out, "measured-elsewhere", "\n\n".join(texts), values, found)
+    found = stamp("python -m lab run measured-elsewhere", schemas=COMPILED)
+    write_page("measured-elsewhere", "\n\n".join(texts), values, found)
 
 
 def _new_devices(folder: Path) -> dict[str, Any]:
@@ -333,13 +316,13 @@ def _text(values: dict[str, Any]) -> str:
         others = [f"{np.mean(line[key]):.2f}" for key in ("mean_log_error", "median_ratio")]
         rows.append([words, *errors, *others])
     table = markdown_table(["what is said", *METRICS.values()], rows)
-    words = []
+    ratios = []
     for name, (mean, half) in values["ratio_by_task"].items():
         low, high = np.exp(mean - (half or 0.0)), np.exp(mean + (half or 0.0))
-        words.append(f"{np.exp(mean):.2f} [{low:.2f}, {high:.2f}] of that of *{LINES[name]}*")
+        ratios.append(f"{np.exp(mean):.2f} [{low:.2f}, {high:.2f}] of that of *{LINES[name]}*")
     shares = ", ".join(f"{share:.2f}" for share in values["share"])
     return (
-        f"{table}\n\nA task's error is {' and '.join(words)} (geometric mean over tasks of three "
+        f"{table}\n\nA task's error is {' and '.join(ratios)} (geometric mean over tasks of three "
         f"seeds, 95 % interval over tasks). Share {shares}. In the 90 % interval: "
         f"{_spread(values['interval_coverage'])} of a task's programs. "
         f"{', '.join(f'{n:,}' for n in values['n'])} programs of "
@@ -355,7 +338,7 @@ def _spread(values: list[float]) -> str:
 _HEAD = """# Measured elsewhere
 
 What `cdmpp dataset transfer --from A --to B` and `cdmpp predict --records FILE --measured-on A
---device B` know better than the model alone. `python -m lab.experiments.measured_elsewhere run`
+--device B` know better than the model alone. `python -m lab run measured-elsewhere`
 trains an ensemble on all eight labels of `data/tenset-cpu` ({passes} passes, three seeds, by task)
 and tells the programs of tasks that it has not seen for one label from their measured times on
 another: log t(B) = log m(B) + share x (log t(A) - log m(A)), the
@@ -365,13 +348,9 @@ predicted over measured; ± over seeds."""
 _ADAPTED = """## A new device of which ten tasks are measured
 
 `cdmpp finetune --device B --measured-on A --budget 10tasks`, then `cdmpp predict --records FILE
---measured-on A --device B`: `python -m lab.experiments.measured_elsewhere adapted` repeats the
+--measured-on A --device B`: this repeats the
 cells of `docs/results/adapting.md` (models of the other machine, five draws of the tasks) with the
 programs that the label of the same threads and instructions on the other machine has measured too.
 MAPE, mean over draws. How the times are read (ratio, share,
 offset) comes from the ten tasks, as they were held out; its form and firmness were chosen on the
 development targets and draws (`docs/lab/experiments.md`)."""
-
-
-if __name__ == "__main__":
-    main()

@@ -1,8 +1,7 @@
 """How well models predict and rank programs of MetaSchedule on an A100, workloads held out.
 
-`python -m lab.experiments.metaschedule_a100` (resumable). The 13 workloads of
-`data/metaschedule-a100` are shared out into folds by the seed; each is judged by models that never
-saw it. Writes metaschedule-a100.csv, .json and .md.
+The 13 workloads of `data/metaschedule-a100` are shared out into folds by the seed; each is judged
+by models that never saw it.
 
 - `KIND`: trained on the shipped GPU records (`data/ansor-gpu`) and the A100's other workloads.
 - `KIND, no A100`: trained on the former alone, so that the A100 is a device that nobody measured.
@@ -10,9 +9,8 @@ saw it. Writes metaschedule-a100.csv, .json and .md.
 
 from __future__ import annotations
 
-import argparse
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +25,14 @@ from cdmpp.datasets.judge import judge, judged, oracle_task_median
 from cdmpp.datasets.samples import Samples
 from cdmpp.datasets.selection import cap_programs, of_devices
 from cdmpp.datasets.splits import split, uniform_draw
-from cdmpp.files.atomic import make_folder, write_text
+from cdmpp.files.atomic import make_folder
 from cdmpp.metrics import mean_and_interval, top_k_score
-from cdmpp.report.stamp import PROGRAMS, stamp, write_page
-from cdmpp.text import markdown_table, percent_text, seconds_text, tidy_csv
+from cdmpp.report.stamp import PROGRAMS, stamp
+from cdmpp.text import markdown_table, percent_text, seconds_text
 from cdmpp.training.options import TrainOptions
 from cdmpp.training.run import new_model
-from tests.paths import ROOT
+from lab.pages import write_page
+from lab.paths import ROOT
 from tvm_helper.extract import extracted_folder
 
 NAME = "metaschedule-a100"
@@ -50,31 +49,27 @@ SETTINGS = (
 )  # fmt: skip
 
 
-def main() -> int:
-    """Writes the files; returns the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--kinds", nargs="+", default=list(KINDS))
-    parser.add_argument("--cache", type=Path, default=Path("cache"))
-    parser.add_argument("--work", type=Path, default=Path("runs") / NAME)
-    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results")
-    args = parser.parse_args()
-    make_folder(args.work, what="predictions")
+def experiment(
+    seeds: tuple[int, ...] = (0, 1, 2),
+    kinds: tuple[str, ...] = KINDS,
+    cache: Path = ROOT / "cache",
+    work: Path = ROOT / "runs" / NAME,
+) -> None:
+    """Trains what is missing, and writes the page."""
+    make_folder(work, what="predictions")
     folders = [
-        extracted_folder(ROOT / "data" / name, None, cache_dir=args.cache)
+        extracted_folder(ROOT / "data" / name, None, cache_dir=cache)
         for name in (NAME, "ansor-gpu")
     ]
-    samples = load_samples(merged_folder(folders, args.cache))
+    samples = load_samples(merged_folder(folders, cache))
     a100 = of_devices(samples, [DEVICE])
     others = of_devices(samples, [s.name for s in samples.devices if s.name != DEVICE])
     lines: dict[str, dict[int, NDArray[np.float64]]] = {}
-    for seed in args.seeds:
-        for line, predicted_s in _predictions(a100, others, seed, args.kinds, args.work):
+    for seed in seeds:
+        for line, predicted_s in _predictions(a100, others, seed, kinds, work):
             lines.setdefault(line, {})[seed] = predicted_s
-    lines["oracle-task-median"] = dict.fromkeys(args.seeds, oracle_task_median(a100))
-    read = read_manifest(folders[0])
-    _write(a100, lines, args, read)
-    return 0
+    lines["oracle-task-median"] = dict.fromkeys(seeds, oracle_task_median(a100))
+    _write(a100, lines, seeds, read_manifest(folders[0]))
 
 
 def folds_of(samples: Samples, seed: int) -> NDArray[np.int64]:
@@ -86,7 +81,7 @@ def folds_of(samples: Samples, seed: int) -> NDArray[np.int64]:
 
 
 def _predictions(
-    a100: Samples, others: Samples, seed: int, kinds: list[str], work: Path
+    a100: Samples, others: Samples, seed: int, kinds: Sequence[str], work: Path
 ) -> Iterator[tuple[str, NDArray[np.float64]]]:
     """Yields (line, float64 [N] seconds): what models that never saw a workload say of it."""
     fold = folds_of(a100, seed)
@@ -106,14 +101,11 @@ def _predictions(
 
 def _joined(first: Samples, second: Samples) -> Samples:
     """Returns the samples of both; they share programs and devices."""
-    return Samples(
-        programs=first.programs,
-        devices=first.devices,
-        program=np.concatenate([first.program, second.program]),
-        device=np.concatenate([first.device, second.device]),
-        latency_s=np.concatenate([first.latency_s, second.latency_s]),
-        latency_std_s=np.concatenate([first.latency_std_s, second.latency_std_s]),
-    )
+    columns = {
+        name: np.concatenate([getattr(first, name), getattr(second, name)])
+        for name in ("program", "device", "latency_s", "latency_std_s")
+    }
+    return Samples(programs=first.programs, devices=first.devices, **columns)
 
 
 def _kept(
@@ -140,7 +132,7 @@ def _kept(
 def _write(
     a100: Samples,
     lines: dict[str, dict[int, NDArray[np.float64]]],
-    args: argparse.Namespace,
+    chosen: Sequence[int],
     read: dict[str, Any],
 ) -> None:
     scores = {
@@ -176,11 +168,10 @@ def _write(
             text = percent_text(mape, 0)
             entry.append(f"{text} / {np.mean(rank):.2f}" if rank else text)
         by_workload.append(entry)
-    write_text(args.out / f"{NAME}.csv", tidy_csv(rows))
-    found = stamp("python -m lab.experiments.metaschedule_a100", schemas=PROGRAMS,
-                  data={"metaschedule-a100": a100.programs.data_hash})  # fmt: skip
-    page = _page(a100, table, by_workload, list(lines), args)
-    write_page(args.out, NAME, page, {"read": read, "scores": scores}, found)
+    origin = stamp("python -m lab run metaschedule-a100", schemas=PROGRAMS,
+                   data={"metaschedule-a100": a100.programs.data_hash})  # fmt: skip
+    page = _page(a100, table, by_workload, list(lines), chosen)
+    write_page(NAME, page, {"read": read, "scores": scores}, origin, rows=rows)
 
 
 _SHOWN = (
@@ -212,17 +203,17 @@ def _page(
     table: list[list[str]],
     by_workload: list[list[str]],
     lines: list[str],
-    args: argparse.Namespace,
+    chosen: Sequence[int],
 ) -> str:
     best = [f"best of {k}" for k in BEST_OF]
     return "\n".join([
         "# Programs of MetaSchedule on an A100",
         "",
-        f"`python -m lab.experiments.metaschedule_a100`: {len(a100):,} measured programs of "
+        f"`python -m lab run metaschedule-a100`: {len(a100):,} measured programs of "
         f"{len(np.unique(a100.task_id))} workloads (ResNet-34, found by a search of TVM "
         f"0.16.dev0), shared out into {FOLDS} folds; a workload is judged by models that never saw "
         "it. Seeds "
-        f"{', '.join(map(str, args.seeds))} draw folds and training; ± is the 95 % interval over "
+        f"{', '.join(map(str, chosen))} draw folds and training; ± is the 95 % interval over "
         "seeds. The tasks are few: between other workloads the spread is larger.",
         "",
         f"Trained on the shipped records of V100, K80 and MI50 (at most {MOST_PROGRAMS:,} programs "
@@ -247,7 +238,3 @@ def _page(
         ),
         "",
     ])  # fmt: skip
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

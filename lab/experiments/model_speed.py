@@ -1,14 +1,12 @@
-"""Times training and prediction of the cost models, on one thread, in rounds that take turns:
-`python -m lab.experiments.model_speed`.
+"""Times training and prediction of the cost models, on one thread, in rounds that take turns.
 
-Everything is process CPU time: samples a second of the optimiser's steps (one sample is one
-program on one device, batches are made in that time too), and predictions a second of `predict` on
-extracted programs. Writes model-speed.md and .json to --out.
+Everything is process CPU time: samples a second of the optimiser's steps (one sample is one program
+on one device, batches are made in that time too), and predictions a second of `predict` on
+extracted programs.
 """
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import sys
 import tempfile
@@ -25,12 +23,13 @@ from cdmpp.datasets.cache import load_samples
 from cdmpp.datasets.samples import Samples
 from cdmpp.datasets.splits import split
 from cdmpp.models.loop.progress import TrainProgress
-from cdmpp.report.stamp import PROGRAMS, stamp, write_page
+from cdmpp.report.stamp import PROGRAMS, stamp
 from cdmpp.training.options import TrainOptions
 from cdmpp.training.run import new_model
-from tests.paths import ROOT
+from lab.pages import write_page
+from lab.paths import ROOT
 
-COMMAND = "make bench-models"
+COMMAND = "python -m lab run model-speed"
 KINDS = ("transformer", "ensemble", "segment-mlp", "gbdt", "recursive-lstm", "cdmpp-paper")
 #: What the others are compared with.
 ORIGINAL = "cdmpp-paper"
@@ -104,37 +103,31 @@ def prediction_speed(model: Any, samples: Samples) -> float:
     return float(len(samples) / (time.process_time() - began))
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description="time the cost models")
-    parser.add_argument("--extracted", type=Path, default=ROOT / "cache" / "tenset-cpu")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results")
-    chosen = parser.parse_args()
+def experiment(extracted: Path = ROOT / "cache" / "tenset-cpu", rounds: int = 5) -> None:
+    """Trains every model briefly, times all of them in every round, and writes the page."""
     torch.set_num_threads(1)
-    samples = load_samples(chosen.extracted)
+    samples = load_samples(extracted)
     parts = split(samples, "task", seed=0)
     train, test = samples.take(parts.train), samples.take(parts.test)
     print(f"{len(train)} training samples, {len(test)} to predict", file=sys.stderr)
     models = {kind: trained_briefly(kind, train) for kind in KINDS}
-    sizes = {kind: parameters_of(models[kind]) for kind in KINDS}
     training: dict[str, list[float]] = {kind: [] for kind in KINDS}
     prediction: dict[str, list[float]] = {kind: [] for kind in KINDS}
-    for number in range(chosen.rounds):
+    for number in range(rounds):
         for kind in KINDS:
             speed = training_speed(kind, train)
             if speed is not None:
                 training[kind].append(speed)
             prediction[kind].append(prediction_speed(models[kind], test))
-        print(f"round {number + 1} of {chosen.rounds}", file=sys.stderr)
+        print(f"round {number + 1} of {rounds}", file=sys.stderr)
     result = {
         "training_samples_per_cpu_s": training,
         "predictions_per_cpu_s": prediction,
-        "parameters": sizes,
+        "parameters": {kind: parameters_of(models[kind]) for kind in KINDS},
         "programs": {"training": len(train), "test": len(test)},
     }
     found = stamp(COMMAND, schemas=PROGRAMS, data={"tenset-cpu": samples.programs.data_hash})
-    write_page(chosen.out, "model-speed", _page(result), result, found)
-    return 0
+    write_page("model-speed", _page(result), result, found)
 
 
 def _page(result: dict[str, Any]) -> str:
@@ -167,7 +160,3 @@ def _page(result: dict[str, Any]) -> str:
         "",
     ]
     return "\n".join(lines)
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -7,21 +7,20 @@ those per second of the clock.
 
 from __future__ import annotations
 
-import argparse
 import os
 import platform
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
 from tvm.s_tir import meta_schedule
 
-from cdmpp.errors import CdmppError, DataError
-from cdmpp.report.stamp import PROGRAMS, stamp, write_page
+from cdmpp.errors import DataError
+from cdmpp.machine import processor_name
+from cdmpp.report.stamp import PROGRAMS, stamp
+from lab.pages import write_page
 from tvm_helper.compat import Schedule, installed_versions
 from tvm_helper.native.modules import MODULE_PHASES, NativeModules
 from tvm_helper.tasks.sampling import WORKLOADS, TargetKind, sample_schedules, sample_target
@@ -143,9 +142,9 @@ def report(results: Sequence[ModuleSpeed], *, programs: int, rounds: int) -> str
     lines = [
         "# Speed of featurising modules in TVM's hands",
         "",
-        "`make bench-modules`",
+        "`python -m lab run module-speed`",
         "",
-        f"{_processor()}, {os.cpu_count()} cores, load average {load} when the last figure was "
+        f"{processor_name()}, {os.cpu_count()} cores, load average {load} when the last figure was "
         f"taken; Python {platform.python_version()}, {versions}, numpy {np.__version__}.",
         f"{programs} random MetaSchedule schedules a row, the best of {rounds} rounds; both sides "
         "get the same schedules in turn.",
@@ -193,36 +192,18 @@ def _target_name(target: TargetKind) -> str:
     return "T4" if target == "cuda" else target
 
 
-def _processor() -> str:
-    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
+def experiment(programs: int = 64, rounds: int = 5) -> None:
+    """Times every workload on every target, and writes the page.
 
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the benchmark and writes its page."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path("docs/results"))
-    parser.add_argument("--programs", type=int, default=64, help="schedules a workload")
-    parser.add_argument("--rounds", type=int, default=5, help="repetitions of every measurement")
-    options = parser.parse_args(arguments)
-    try:
-        results = [
-            measure(target, workload, programs=options.programs, rounds=options.rounds,
-                    threads=(1, 2))
-            for target in get_args(TargetKind)
-            for workload in MEASURED
-        ]  # fmt: skip
-        text = report(results, programs=options.programs, rounds=options.rounds)
-        found = stamp("make bench-modules", schemas=PROGRAMS)
-        write_page(options.out, "module-speed", text, {}, found)
-    except CdmppError as error:
-        print(error, file=sys.stderr)
-        return error.exit_code
-    print(text)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    Args:
+        programs: schedules a workload.
+        rounds: repetitions of every measurement.
+    """
+    results = [
+        measure(target, workload, programs=programs, rounds=rounds, threads=(1, 2))
+        for target in get_args(TargetKind)
+        for workload in MEASURED
+    ]
+    text = report(results, programs=programs, rounds=rounds)
+    found = stamp("python -m lab run module-speed", schemas=PROGRAMS)
+    print(write_page("module-speed", text, {}, found))

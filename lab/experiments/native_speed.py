@@ -1,16 +1,12 @@
-"""Record line -> compact AST: the native code and its Python reference, side by side.
-
-`python -m lab.experiments.native_speed` writes docs/results/native-speed.*; the lines are beside
-this checkout (`../shared/data`, not part of the repository).
+"""Record line -> compact AST: the native code and its Python reference, side by side. The lines are
+beside this checkout (`../shared/data`, not part of the repository).
 """
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 from cdmpp.datasets.tenset.record_line import parse_record
@@ -19,9 +15,10 @@ from cdmpp.errors import DataError
 from cdmpp.programs.ansor.dag import Dag, parse_dag
 from cdmpp.programs.featurise import is_gpu_kind
 from cdmpp.programs.native import NativeTask, Status, native_library
-from cdmpp.report.stamp import stamp, write_page
+from cdmpp.report.stamp import stamp
 from cdmpp.text import markdown_table
-from tests.paths import ROOT, shared
+from lab.pages import write_page
+from lab.paths import shared
 from tests.programs.native.native_fuzz import golden_records
 from tests.programs.native.test_native import dataset_lines
 from tests.programs.reference.lower import lower_record
@@ -126,11 +123,8 @@ def native_seconds(library: Any, work: Work) -> tuple[float, dict[str, float]]:
     return statistics.median(rounds[1:]), by_phase
 
 
-def main() -> None:
+def experiment() -> None:
     """Times both sides and writes the page."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results")
-    args = parser.parse_args()
     library = native_library()
     rows: list[dict[str, Any]] = []
     for name, work in works().items():
@@ -155,9 +149,5 @@ def main() -> None:
         for row in rows
     ]  # fmt: skip
     text = _PAGE.format(count=_MAX_LINES, rounds=_ROUNDS, table=markdown_table(titles, cells))
-    found = stamp("python -m lab.experiments.native_speed", schemas=["leaf", "leaf_extra"])
-    print(write_page(args.out, "native-speed", text, {"rows": rows}, found))
-
-
-if __name__ == "__main__":
-    main()
+    found = stamp("python -m lab run native-speed", schemas=["leaf", "leaf_extra"])
+    print(write_page("native-speed", text, {"rows": rows}, found))

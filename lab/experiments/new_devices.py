@@ -1,6 +1,4 @@
-"""Devices that a model has never seen, and what its intervals hold there: new-devices.*.
-
-python -m lab.experiments.new_devices [DATASET ...]     # of more devices, such as cache/autotvm
+"""Devices that a model has never seen, and what its intervals hold there.
 
 The models of one chip are those of `lab.experiments.compiled`; they are trained where they are not
 there (three seeds, 2 minutes each).
@@ -8,7 +6,6 @@ there (three seeds, 2 minutes each).
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,14 +22,15 @@ from cdmpp.datasets.samples import Samples
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.metrics import Judged, spearman_by_task
 from cdmpp.pretrained import PRETRAINED, model_folder
-from cdmpp.report.stamp import PROGRAMS, stamp, write_page
+from cdmpp.report.stamp import PROGRAMS, stamp
 from cdmpp.text import markdown_table, percent_text
 from cdmpp.training.estimates import NEW_DEVICE_FACTOR, Estimates, TrainedModel, load_trained
 from cdmpp.training.machine_code.known import code_columns
 from cdmpp.training.run_folder import task_digest
 from lab.experiments.compiled import CHIPS, without_chip
 from lab.experiments.measured_elsewhere import SEEDS
-from tests.paths import ROOT
+from lab.pages import write_page
+from lab.paths import ROOT
 from tvm_helper.extract import extracted_folder
 
 #: Over what the worst known device needs: what the table shows beside `NEW_DEVICE_FACTOR`.
@@ -75,26 +73,28 @@ class Answer:
     inside_at: tuple[float, ...]
 
 
-def main() -> None:
-    """Writes the page and its numbers."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("datasets", nargs="*", type=Path, help="of devices, for the shipped model")
-    parser.add_argument("--work", type=Path, default=ROOT / "runs" / "measured-elsewhere")
-    parser.add_argument("--cache", type=Path, default=ROOT / "cache")
-    parser.add_argument("--results", type=Path, default=ROOT / "docs" / "results")
-    args = parser.parse_args()
-    folder = extracted_folder(ROOT / "data" / "tenset-cpu", None, cache_dir=args.cache)
-    left_out = chips_left_out(load_samples(folder), args.work)
+def experiment(
+    datasets: tuple[Path, ...] = (ROOT / "cache" / "autotvm",),
+    work: Path = ROOT / "runs" / "measured-elsewhere",
+    cache: Path = ROOT / "cache",
+) -> None:
+    """Predicts the devices left out and unseen ones (after `make tables`), and writes the page.
+
+    Args:
+        datasets: of devices, for the shipped model.
+    """
+    folder = extracted_folder(ROOT / "data" / "tenset-cpu", None, cache_dir=cache)
+    left_out = chips_left_out(load_samples(folder), work)
     shipped = load_trained(model_folder(PRETRAINED), with_code=True)
     third: dict[str, list[Answer]] = {}
     for name in _THIRD_CHIP:
-        place = args.cache / "data" / name
-        samples = load_samples(place, cache_dir=args.cache)
+        place = cache / "data" / name
+        samples = load_samples(place, cache_dir=cache)
         third[name] = new_devices(shipped, samples)
         third[f"{name}-compiled"] = new_devices(shipped, samples, read_machine_code(place))
     unseen: list[Answer] = []
-    for dataset in args.datasets:
-        unseen += new_devices(shipped, load_samples(dataset, cache_dir=args.cache))
+    for dataset in datasets:
+        unseen += new_devices(shipped, load_samples(dataset, cache_dir=cache))
     text = _PAGE.format(
         factor=NEW_DEVICE_FACTOR, left_out=_tables(left_out), unseen=_tables(unseen),
         **{
@@ -106,8 +106,8 @@ def main() -> None:
         name: [asdict(one) for one in answers]
         for name, answers in (("left_out", left_out), *third.items(), ("unseen", unseen))
     }
-    found = stamp("make bench-new-devices", schemas=PROGRAMS, models=[PRETRAINED])
-    write_page(args.results, "new-devices", text, values, found)
+    found = stamp("python -m lab run new-devices", schemas=PROGRAMS, models=[PRETRAINED])
+    write_page("new-devices", text, values, found)
 
 
 def chips_left_out(samples: Samples, work: Path) -> list[Answer]:
@@ -281,7 +281,3 @@ old TVM: templates and tasks that MetaSchedule does not draw.
 known family with ten tasks or more among the chips left out (with other seeds) and in AutoTVM's
 logs. So these tables describe the choice; the third chip, measured later, judges it.
 """
-
-
-if __name__ == "__main__":
-    main()

@@ -1,20 +1,17 @@
-"""Measured programs as `data/` keeps them: `python -m lab.experiments.pack_campaign FOLDER ...
---out DIR` writes `campaign.tar.xz`, and `machine_code.parquet` and `in_network.json` where the
-folders have them.
+"""Measured programs as `data/` keeps them: `campaign.tar.xz`, and `machine_code.parquet` and
+`in_network.json` where the folders have them.
 
 A folder is a measuring campaign or a search; of several, one campaign is made. Tasks of which
-nothing was measured are left out, and those that `--judged DIR` finds: tasks of the searches of the
-networks by which replays are judged (reshapes, which every network has, may stay). Tasks of one
-operator come together, and timings keep five digits, so that the archive is small.
+nothing was measured are left out, and those of judged networks (reshapes, which every network has,
+may stay). Tasks of one operator come together, and timings keep five digits, so that the archive is
+small.
 """
 
 from __future__ import annotations
 
-import argparse
 import io
 import json
 import lzma
-import sys
 import tarfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -61,27 +58,27 @@ class _Packed:
     in_network: list[KernelInNetwork] = field(default_factory=list)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Writes the archive; returns the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folders", type=Path, nargs="+", metavar="FOLDER")
-    parser.add_argument("--out", type=Path, required=True, help="folder of the data set")
-    parser.add_argument("--judged", type=Path, help="folder with the searches of judged networks")
-    args = parser.parse_args(arguments)
-    judged = set() if args.judged is None else _judged(args.judged)
-    packed = _Packed(_settings(args.folders[0]))
-    for folder in args.folders:
-        _add(packed, folder, judged)
-    make_folder(args.out, what="data set")
-    archive = args.out / PACKED_CAMPAIGN
+def experiment(folders: tuple[Path, ...], out: Path, judged: Path | None = None) -> None:
+    """Writes the archive.
+
+    Args:
+        out: folder of the data set.
+        judged: folder with the searches of the networks by which replays are judged, whose tasks
+            are left out.
+    """
+    left_out = set() if judged is None else _judged(judged)
+    packed = _Packed(_settings(folders[0]))
+    for folder in folders:
+        _add(packed, folder, left_out)
+    make_folder(out, what="data set")
+    archive = out / PACKED_CAMPAIGN
     write_atomic(archive, lambda path: _write(path, packed))
     if packed.code is not None:
-        packed.code.save(args.out)
+        packed.code.save(out)
     if packed.in_network:
-        write_in_network(args.out, packed.in_network)
+        write_in_network(out, packed.in_network)
     programs = sum(entry["kind"] == "measured" for entry in packed.entries)
     print(f"{len(packed.tasks)} tasks, {programs} programs, {archive.stat().st_size} bytes")
-    return 0
 
 
 def _settings(folder: Path) -> dict[str, Any]:
@@ -174,7 +171,3 @@ def _write(path: Path, packed: _Packed) -> None:
             member = tarfile.TarInfo(name)
             member.size = len(content)
             archive.addfile(member, io.BytesIO(content))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

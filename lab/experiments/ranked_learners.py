@@ -99,8 +99,9 @@ class SetNet(nn.Module):
         super().__init__()
         self.project = nn.Linear(inputs, _HIDDEN)
         self.blocks = nn.ModuleList(_Block(mode) for _ in range(_BLOCKS))
-        self.head = nn.Sequential(nn.LayerNorm(_HIDDEN), nn.Linear(_HIDDEN, 1))
-        nn.init.zeros_(self.head[-1].weight)
+        last = nn.Linear(_HIDDEN, 1)
+        nn.init.zeros_(last.weight)
+        self.head = nn.Sequential(nn.LayerNorm(_HIDDEN), last)
         self.trust = nn.Parameter(torch.ones(()))
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:

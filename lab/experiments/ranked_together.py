@@ -1,21 +1,16 @@
-"""Do the measured programs of a task, or its other candidates, help to choose: ranked-together.md.
+"""Do the measured programs of a task, or its other candidates, help to choose?
 
-python -m lab.experiments.ranked_together develop   # development tasks, in three folds
-python -m lab.experiments.ranked_together judge     # trained on all of these, the judged tasks
-python -m lab.experiments.ranked_together report
-
-Needs the tables of the searched, wide campaigns (`make tables`), and about ten minutes of one core.
+Needs the tables of the searched, wide campaigns (`make tables`).
 """
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import itertools
 import json
-import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,17 +21,18 @@ from numpy.typing import NDArray
 
 from cdmpp.datasets.cache import load_samples
 from cdmpp.datasets.samples import Samples
-from cdmpp.files.atomic import read_json, write_json
 from cdmpp.metrics import mean_and_interval, spearman
 from cdmpp.models.ensemble import EnsembleCostModel
 from cdmpp.pretrained import PRETRAINED, model_folder
-from cdmpp.report.stamp import PROGRAMS, stamp, write_page
+from cdmpp.report.stamp import PROGRAMS, stamp
 from cdmpp.text import markdown_table
 from cdmpp.training.estimates import TrainedModel, load_trained
 from cdmpp.training.run_folder import task_digest
 from lab.experiments.ranked_learners import MODES, Components, NeighbourTrees, Pool, SetRanker
 from lab.experiments.search_page import log_ratio_text
-from tests.paths import ROOT
+from lab.journal import Journal
+from lab.pages import write_page
+from lab.paths import RESULTS, ROOT
 from tvm_helper.cost_model.neighbours import Misses, neighbour_columns
 from tvm_helper.cost_model.safety_net import SafetyNet
 from tvm_helper.extract import extracted_folder
@@ -107,8 +103,8 @@ def loaded(trained: TrainedModel) -> tuple[Pool, dict[str, Any]]:
                                for one in samples.task_id]  # fmt: skip
         for at, key in ((1, "search"), (2, "round")):
             facts[key] += [0 if place is None else place[str(one)][at] for one in names]
-    names = tuple(vars(pools[0]))
-    pool = Pool(**{one: np.concatenate([getattr(p, one) for p in pools]) for one in names})
+    columns = {one: np.concatenate([getattr(p, one) for p in pools]) for one in vars(pools[0])}
+    pool = Pool(**columns)
     return pool, {name: np.array(values) for name, values in facts.items()}
 
 
@@ -179,7 +175,7 @@ def today(pool: Pool, facts: dict[str, Any], rows: IntArray) -> Says:
         seen = 0
         for piece in pieces:
             states |= dict.fromkeys(piece.tolist(), (trees, net.peer_share))
-            peer = None if trees is None else _rate(trees, pool, piece)
+            peer: FloatArray | None = None if trees is None else _rate(trees, pool, piece)
             net.judge("", np.exp(pool.log_s[piece]), -np.exp(pool.said[piece]), peer)
             seen += len(piece)
             if seen - learned >= learned / 5:
@@ -187,7 +183,7 @@ def today(pool: Pool, facts: dict[str, Any], rows: IntArray) -> Says:
 
     def says(_: IntArray, asked: IntArray) -> FloatArray:
         trees, share = states[int(asked[0])]
-        rate = np.exp(pool.said[asked].min() - pool.said[asked])
+        rate: FloatArray = np.exp(pool.said[asked].min() - pool.said[asked])
         if trees is None or share == 0:
             return -rate
         return -((1.0 - share) * rate + share * np.maximum(_rate(trees, pool, asked), 0.0))
@@ -215,7 +211,7 @@ def plain_lines(pool: Pool) -> dict[str, Says]:
         return np.maximum(_rate(_xgb(pool, measured), pool, asked), 0.02)
 
     def blend(measured: IntArray, asked: IntArray) -> FloatArray:
-        rate = np.exp(pool.said[asked].min() - pool.said[asked])
+        rate: FloatArray = np.exp(pool.said[asked].min() - pool.said[asked])
         return -((1.0 - _SHARE) * rate + _SHARE * xgb(measured, asked))
 
     def neighbours(measured: IntArray, asked: IntArray) -> FloatArray:
@@ -262,12 +258,11 @@ def _spearman(said: FloatArray, log_s: FloatArray) -> float:
     return float(spearman(said, log_s)) if np.ptp(said) > 0 and np.ptp(log_s) > 0 else 0.0
 
 
-def judge(args: argparse.Namespace) -> None:
-    """Judges all lines, on development tasks in folds or on the judged tasks."""
+def judge(*, is_development: bool) -> dict[str, Any]:
+    """Returns what all lines are worth, on development tasks in folds or on the judged tasks."""
     torch.set_num_threads(1)
     trained = load_trained(model_folder("pretrained"))
     pool, facts = loaded(trained)
-    is_development = args.step == "develop"
     searched = np.flatnonzero(pool.is_searched)
     asked = searched[facts["is_judged"][searched] != is_development]
     history = asked if is_development else searched
@@ -285,11 +280,11 @@ def judge(args: argparse.Namespace) -> None:
         for name, says in learned_lines(pool, learn, seed).items():
             rows += judged_by(pool, name, says, own)
         print(f"fold {fold}, seed {seed}: {time.process_time() - began:.0f} CPU s", flush=True)
-    write_json(args.out / f"{args.step}.json", {
+    return {
         "rows": _means(rows), "unchosen": _unchosen(pool, facts, lines),
         "tasks": len({row["task"] for row in rows}), "cpu_s": time.process_time() - began,
         "stamp": stamp("", schemas=PROGRAMS, models=[PRETRAINED]),
-    })  # fmt: skip
+    }  # fmt: skip
 
 
 def _unchosen(pool: Pool, facts: dict[str, Any], lines: dict[str, Says]) -> list[dict[str, Any]]:
@@ -319,11 +314,14 @@ def _means(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def report(args: argparse.Namespace) -> None:
-    """Writes the page and its numbers."""
+def experiment(work: Path = ROOT / "runs" / "ranked-together") -> None:
+    """Judges on both kinds of tasks what is not judged yet; writes the tables of the page, whose
+    text is in the page.
+    """
+    journal = Journal(work / "judged.jsonl")
     found = {
-        step: read_json(args.out / f"{step}.json", what="replays", hint=f"run {step}")
-        for step in ("judge", "develop")
+        name: dict(journal.cell(name, partial(judge, is_development=name == "develop")))
+        for name in ("judge", "develop")
     }
     tables = [_table(found[step]["rows"]) for step in ("judge", "develop")]
     rows = found["develop"]["unchosen"]
@@ -338,14 +336,14 @@ def report(args: argparse.Namespace) -> None:
              for one in names],
         )
     )  # fmt: skip
-    text = (args.results / "ranked-together.md").read_text(encoding="utf-8")
+    text = (RESULTS / "ranked-together.md").read_text(encoding="utf-8")
     for number, table in enumerate(tables):
         start, end = f"<!-- table {number} -->\n", f"\n<!-- end of table {number} -->"
         text = text.partition(start)[0] + start + table + end + text.partition(end)[2]
-    command = "python -m lab.experiments.ranked_together judge, develop, report"
+    command = "python -m lab run ranked-together"
     parts = [found[step].pop("stamp", None) for step in found]
     origin = stamp(command, schemas=PROGRAMS, models=[PRETRAINED], parts=parts)
-    write_page(args.results, "ranked-together", text.partition("\n## Stamp")[0], found, origin)
+    write_page("ranked-together", text.partition("\n## Stamp")[0], found, origin)
 
 
 def _table(rows: list[dict[str, Any]]) -> str:
@@ -393,22 +391,3 @@ def _correlation(values: dict[str, dict[int, float]], line: str, base: str) -> s
         return f"({np.mean(list(values[line].values())):.2f})"
     mean, half = _difference(values, line, base)
     return f"{mean:+.2f} [{mean - half:+.2f}, {mean + half:+.2f}]"
-
-
-_STEPS = {"develop": judge, "judge": judge, "report": report}
-
-
-def main() -> int:
-    """Runs one of the steps; returns the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("step", choices=_STEPS)
-    parser.add_argument("--out", type=Path, default=ROOT / "runs" / "ranked-together")
-    parser.add_argument("--results", type=Path, default=ROOT / "docs" / "results")
-    args = parser.parse_args()
-    args.out.mkdir(parents=True, exist_ok=True)
-    _STEPS[args.step](args)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,12 +1,9 @@
-"""Speed of the replay engine and memory of reading a large trace.
-
-Prints operators a second for graphs of several shapes, and for a trace of `--megabytes` the seconds
-and the peak memory of a fresh process that reads it.
+"""Speed of the replay engine and memory of reading a large trace: operators a second for graphs of
+several shapes, and the seconds and the peak memory of a fresh process that reads a trace.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import resource
@@ -85,13 +82,9 @@ def write_large_trace(path: Path, megabytes: int) -> None:
         stream.write("\n]}\n")
 
 
-def main() -> int:
-    """Prints the numbers; returns the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--operators", type=int, default=100_000)
-    parser.add_argument("--megabytes", type=int, default=200)
-    args = parser.parse_args()
-    for graph in (serial(args.operators), layered(args.operators)):
+def experiment(operators: int = 100_000, megabytes: int = 200) -> None:
+    """Prints the numbers."""
+    for graph in (serial(operators), layered(operators)):
         for policy in POLICIES:
             options = ReplayOptions(policy, launch_s=1e-6, gap_s=1e-6)
             seconds = []
@@ -99,24 +92,19 @@ def main() -> int:
                 begin = time.process_time()
                 replay(graph, options=options)
                 seconds.append(time.process_time() - begin)
-            rate = args.operators / min(seconds)
+            rate = operators / min(seconds)
             print(f"{graph.name}, {policy}: {rate:,.0f} operators/s of processor time")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "large.json"
-        write_large_trace(path, args.megabytes)
+        write_large_trace(path, megabytes)
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         answer = subprocess.run(
             [sys.executable, "-c", _READ, str(path)], check=True, capture_output=True, text=True
         )
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        operators, start_kb, peak_kb = (int(word) for word in answer.stdout.split())
+        count, start_kb, peak_kb = (int(word) for word in answer.stdout.split())
         print(
-            f"trace of {path.stat().st_size / 1e6:.0f} MB: {operators:,} operators in "
+            f"trace of {path.stat().st_size / 1e6:.0f} MB: {count:,} operators in "
             f"{after.ru_utime - before.ru_utime:.1f} s of processor time, peak "
             f"{peak_kb / 1024:.0f} MiB ({start_kb / 1024:.0f} MiB before reading)"
         )
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,11 +1,7 @@
-"""The shipped model on kernels that no choice has seen: docs/results/sealed.*.
-
-make bench-sealed    # = python -m lab.experiments.sealed DIR --opened DIR
-"""
+"""The shipped model on kernels that no choice has seen."""
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -19,11 +15,12 @@ from cdmpp.datasets.cache import load_samples
 from cdmpp.datasets.extraction.machine_code import read_machine_code
 from cdmpp.metrics import mean_and_interval
 from cdmpp.pretrained import PRETRAINED, model_folder
-from cdmpp.report.stamp import COMPILED, stamp, write_page
+from cdmpp.report.stamp import COMPILED, stamp
 from cdmpp.text import markdown_table, percent_text
 from cdmpp.training.estimates import load_trained
 from cdmpp.training.run_folder import task_digest
-from tests.paths import ROOT
+from lab.pages import write_page
+from lab.paths import ROOT
 
 LINES = {
     "constant": "one latency for everything (their own median, known only afterwards)",
@@ -37,21 +34,20 @@ _RANGES = (
 )  # fmt: skip
 
 
-def main() -> None:
-    """Writes the page and its numbers."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("campaign", type=Path, help="kernels that no choice has seen")
-    parser.add_argument("--opened", type=Path, help="such that an earlier model was judged by")
-    parser.add_argument("--results", type=Path, default=ROOT / "docs" / "results")
-    args = parser.parse_args()
-    sealed = _section(args.campaign)
-    opened = None if args.opened is None else _section(args.opened)
-    text = _PAGE.format(
-        **sealed, opened="" if opened is None else _OPENED.format(**opened, name=args.opened.name)
-    )
-    found = stamp("make bench-sealed", schemas=COMPILED, models=[PRETRAINED])
-    values = {**sealed, "opened": opened}
-    write_page(args.results, "sealed", text, values, found)
+def experiment(
+    campaign: Path = ROOT / "cache" / "data" / "sealed2-cpu",
+    opened: Path = ROOT / "cache" / "data" / "sealed-cpu",
+) -> None:
+    """Writes the page (after `make sealed`).
+
+    Args:
+        campaign: kernels that no choice has seen.
+        opened: such that an earlier model was judged by.
+    """
+    sealed, before = _section(campaign), _section(opened)
+    text = _PAGE.format(**sealed, opened=_OPENED.format(**before, name=opened.name))
+    found = stamp("python -m lab run sealed", schemas=COMPILED, models=[PRETRAINED])
+    write_page("sealed", text, {**sealed, "opened": before}, found)
 
 
 def _section(campaign: Path) -> dict[str, Any]:
@@ -156,7 +152,7 @@ them once. None of these tasks is in its training part ({known} more programs ar
 knows: left out). 95 % intervals over programs. Log error: mean |log(predicted / measured)|; median
 ratio: predicted over measured; last column: programs in their 90 % interval.
 
-    make bench-sealed    # data/sealed2-cpu says how it was measured
+    python -m lab run sealed    # data/sealed2-cpu says how it was measured
 
 {table}
 
@@ -181,7 +177,3 @@ By measured time:
 
 {by_time}
 """
-
-
-if __name__ == "__main__":
-    main()

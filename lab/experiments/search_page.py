@@ -1,19 +1,19 @@
-"""The results page of `search_campaign.py`: search.md, search.csv, search.json and search.png."""
+"""The page of `search`: its tables, curves and tidy rows."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from cdmpp.files.atomic import write_text
 from cdmpp.metrics import mean_and_interval
-from cdmpp.report.stamp import PROGRAMS, stamp, write_page
-from cdmpp.text import tidy_csv
+from cdmpp.report.stamp import PROGRAMS, stamp
 from lab.experiments.shipped_labels import met_before
+from lab.pages import write_page
+from lab.paths import RESULTS
 
 Results = Mapping[tuple[str, str, int], Mapping[str, Any]]
 #: A median over repeats says which of two programs is faster to within about this share.
@@ -36,11 +36,7 @@ PAGES = {
     "search": "Searches on a CPU that the model knows under other labels",
     "search-elsewhere": "Searches on a CPU that nobody measured",
 }
-_COMMANDS = """    make bench-{page}      # = these steps, --out runs/{page}
-    python -m lab.experiments.search_campaign run --device this-cpu --short \\
-        --cells '*--xgb-warm0--*' '*--cdmpp-verify--*'
-    python -m lab.experiments.search_campaign remeasure --device this-cpu
-    python -m lab.experiments.search_campaign report --page {page}
+_COMMANDS = """    python -m lab run {page}
 
 All that the shipped model is told of this label is what `cdmpp device show this-cpu` says (no
 clock, no peaks); {met_before}.
@@ -51,7 +47,6 @@ Its model of machine code reads AVX-512 code as that of an unknown CPU, and deci
 def write_results(
     found: Results,
     timed: Mapping[str, Mapping[str, Any]],
-    out: Path,
     *,
     name: str,
     tasks: Mapping[str, str],
@@ -62,8 +57,7 @@ def write_results(
     Args:
         found: (task, method, seed) -> result of a search.
         timed: task -> winners and their readings.
-        out: folder.
-        name: of the files, one of `PAGES`.
+        name: of the page, one of `PAGES`.
         tasks: short name -> full name.
         methods: in the order of the columns.
     """
@@ -72,16 +66,15 @@ def write_results(
     some = next(iter(found.values()))
     page = _markdown(found, timed, best, name, tasks, methods)
     parts = [result.get("stamp") for result in found.values()]
-    origin = stamp(f"make bench-{name}", schemas=PROGRAMS, parts=parts)
-    write_text(out / f"{name}.csv", _csv(found, timed, best, str(some["device"])))
+    origin = stamp(f"python -m lab run {name}", schemas=PROGRAMS, parts=parts)
     models = sorted({str(result["model"]) for result in found.values() if result["model"]})
-    write_page(out, name, page, {
+    write_page(name, page, {
         "device": some["device"], "models": models,
         "searches": len(found), "trials": sum(len(r["latency_s"]) for r in found.values()),
         "untuned_s": {task: _median(times, "untuned") for task, times in timed.items()},
         "best_s": {" ".join(map(str, key)): value for key, value in sorted(best.items())},
-    }, origin)  # fmt: skip
-    _plot(found, best, tasks, methods, out / f"{name}.png")
+    }, origin, rows=_rows(found, timed, best, str(some["device"])))  # fmt: skip
+    _plot(found, best, tasks, methods, RESULTS / f"{name}.png")
 
 
 def best_times(timed: Mapping[str, Mapping[str, Any]]) -> dict[tuple[str, str, int, int], float]:
@@ -322,22 +315,19 @@ def _nets(found: Results) -> list[str]:
     ]  # fmt: skip
 
 
-def _csv(
+def _rows(
     found: Results,
     timed: Mapping[str, Mapping[str, Any]],
     best: Mapping[tuple[str, str, int, int], float],
     device: str,
-) -> str:
-    rows: list[list[Any]] = []
+) -> Iterator[tuple[Any, ...]]:
     for (task, method, seed, trials), value in sorted(best.items()):
         n = len(timed[task]["seconds"]["untuned"])
-        rows.append(["search", "", "", device, task, method, seed, f"best_s_at_{trials}", value, n])
+        yield "search", "", "", device, task, method, seed, f"best_s_at_{trials}", value, n
     for (task, method, seed), result in sorted(found.items()):
         n = len(result["latency_s"])
         for metric in ("wall_s", "cost_model_s"):
-            value = result[metric]
-            rows.append(["search", "", "", device, task, method, seed, metric, value, n])
-    return tidy_csv(rows)
+            yield "search", "", "", device, task, method, seed, metric, result[metric], n
 
 
 def _plot(

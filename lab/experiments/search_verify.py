@@ -1,18 +1,9 @@
-"""Searches that build four times what they run, and such that run all: search-verify.md.
-
-taskset -c 1 python -m lab.experiments.search_verify run         # resumable
-taskset -c 1 python -m lab.experiments.search_verify remeasure   # the winners, in turns
-python -m lab.experiments.search_verify kept     # of searches on the model's device: make tables
-python -m lab.experiments.search_verify report
-"""
+"""Searches that build four times what they run, and such that run all."""
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import math
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -21,16 +12,18 @@ from typing import Any
 
 import numpy as np
 
-from cdmpp.files.atomic import read_json, write_json
+from cdmpp.files.atomic import read_json
 from cdmpp.metrics import mean_and_interval
 from cdmpp.pretrained import PRETRAINED
-from cdmpp.report.stamp import PROGRAMS, stamp, write_page
+from cdmpp.report.stamp import PROGRAMS, stamp
 from cdmpp.text import markdown_table
 from lab.experiments.search_page import ratio_text
 from lab.experiments.search_timing import journal_entries
-from tests.paths import ROOT
+from lab.pages import write_page
+from lab.paths import RESULTS, ROOT
+from lab.shell import cdmpp
 
-#: Of `search_campaign`, chosen before any search ran.
+#: Of `search`, chosen before any search ran.
 TASKS = {
     "conv2d": "conv2d:ci=56,co=112,h=28,w=28,k=3,s=1,p=1,relu=1",
     "batch_matmul": "batch_matmul:b=8,m=72,n=72,k=96",
@@ -52,38 +45,42 @@ _KEPT = {
 }  # fmt: skip
 
 
-def run(args: argparse.Namespace) -> None:
-    """Runs the searches that are not there yet; one that was cut off goes on."""
-    args.out.mkdir(parents=True, exist_ok=True)
+def experiment(
+    work: Path = ROOT / "runs" / "search-verify",
+    searched: Path = ROOT / "cache" / "data" / "metaschedule-cpu-searched",
+) -> None:
+    """Runs the searches that are not there yet (one that was cut off goes on), times the winners in
+    turns, lets the model choose among kept searches (after `make tables`), and writes the page.
+    """
     for seed, task, verify in itertools.product(SEEDS, TASKS, METHODS):
-        folder = _folder(args.out, task, seed, verify)
+        folder = _folder(work, task, seed, verify)
         if (folder / "summary.json").is_file():
             continue
-        settings = [word for one in (*SETTINGS, f"verify={verify}") for word in ("--set", one)]
         started = time.time()
-        subprocess.run(
-            [sys.executable, "-m", "cdmpp.cli.main", "search", "--out", str(folder), "--device",
-             DEVICE, "--task", TASKS[task], "--trials", str(TRIALS),
-             "--trials-per-round", str(PER_ROUND), "--seed", str(seed), *settings, "--json"],
-            check=True, cwd=ROOT, stdout=subprocess.DEVNULL,
+        cdmpp(
+            "search", out=folder, device=DEVICE, task=TASKS[task], trials=TRIALS,
+            trials_per_round=PER_ROUND, seed=seed, json=True, quiet=True,
+            set=[*SETTINGS, f"verify={verify}"],
         )  # fmt: skip
         print(f"{folder.name}: {time.time() - started:.0f} s", flush=True)
+    report(work, remeasured(work), kept(searched))
 
 
-def remeasure(args: argparse.Namespace) -> None:
-    """Times the winners of every task in turns, and asks the model about what was measured."""
+def remeasured(work: Path) -> dict[str, Any]:
+    """Returns task -> its winners timed in turns, and what the model says of what was measured."""
     from tvm_helper.search.tasks import named_tasks
     from tvm_helper.search.verifier import Verifier
 
     target, verifier = _verifier()
     assert isinstance(verifier, Verifier)
-    for name in _tasks(args.out):
+    found = {}
+    for name in _tasks(work):
         (task,) = named_tasks([TASKS[name]])
         programs: dict[str, Any] = {}
         cells = []
-        seeds = [seed for task_name, seed in _pairs(args.out) if task_name == name]
+        seeds = [seed for task_name, seed in _pairs(work) if task_name == name]
         for seed, verify in itertools.product(seeds, METHODS):
-            folder = _folder(args.out, name, seed, verify)
+            folder = _folder(work, name, seed, verify)
             trials = journal_entries(folder)
             winners = {}
             for count in CHECKPOINTS:
@@ -93,8 +90,9 @@ def remeasure(args: argparse.Namespace) -> None:
             ranks = _rank_correlations(task.module, folder, trials, verifier)
             cells.append({"seed": seed, "verify": verify, "winners": winners, **ranks})
         seconds = _timed(task.module["main"], programs, target)
-        write_json(args.out / f"winners-{name}.json", {"cells": cells, "seconds": seconds})
+        found[name] = {"cells": cells, "seconds": seconds}
         print(f"{name}: {len(programs)} winners timed", flush=True)
+    return found
 
 
 def _timed(function: Any, programs: Mapping[str, Any], target: Any) -> dict[str, list[float]]:
@@ -153,8 +151,8 @@ def _rank_correlations(
     return found
 
 
-def kept(args: argparse.Namespace) -> None:
-    """Lets the model choose 8 of 32 programs that searches on its own device have measured."""
+def kept(searched: Path) -> dict[str, Any]:
+    """Returns how the model chooses 8 of 32 programs that searches on its own device measured."""
     from scipy.stats import spearmanr
 
     from cdmpp.datasets.cache import load_samples
@@ -165,13 +163,13 @@ def kept(args: argparse.Namespace) -> None:
     from cdmpp.training.run_folder import task_digest
 
     trained = load_trained(model_folder("pretrained"), with_code=True)
-    samples = load_samples(args.searched, cache_dir=ROOT / "cache")
-    (table,) = read_machine_code(args.searched)
+    samples = load_samples(searched, cache_dir=ROOT / "cache")
+    (table,) = read_machine_code(searched)
     digests = [task_digest(str(task)) for task in samples.programs.tasks]
     is_new = np.array([one not in trained.card.training_tasks for one in digests])
     samples = samples.take(has_code(samples, table) & is_new[samples.task_id])
     names = samples.programs.program_id[samples.program]
-    place = {one["program_id"]: number for number, one in enumerate(journal_entries(args.searched))}
+    place = {one["program_id"]: number for number, one in enumerate(journal_entries(searched))}
     code = code_columns(samples, table)
     alone = trained.estimate(samples)
     orders = {
@@ -192,7 +190,7 @@ def kept(args: argparse.Namespace) -> None:
             for key in orders:
                 ranks = [spearmanr(orders[key][one], samples.latency_s[one])[0] for one in drafts]
                 rows[-1][f"{key}_rank"] = float(np.mean(ranks))
-    write_json(args.out / "kept.json", {"dataset": args.searched.name, "tasks": rows})
+    return {"dataset": searched.name, "tasks": rows}
 
 
 def _chosen(
@@ -208,16 +206,12 @@ def _chosen(
     return {**found, "chance": _mean([float(cost_s[one].min() / best_s) for one in drawn])}
 
 
-def report(args: argparse.Namespace) -> None:
-    """Writes the page and its numbers."""
-    timed = {
-        task: read_json(args.out / f"winners-{task}.json", what="winners", hint="run remeasure")
-        for task in _tasks(args.out)
-    }
-    pairs = _pairs(args.out)
+def report(work: Path, timed: Mapping[str, Any], found: Mapping[str, Any]) -> None:
+    """Writes the tables of the page; its text is in the page."""
+    pairs = _pairs(work)
     summaries = {
         (*pair, verify): read_json(
-            _folder(args.out, *pair, verify) / "summary.json", what="summary", hint="run"
+            _folder(work, *pair, verify) / "summary.json", what="summary", hint="run it again"
         )
         for pair, verify in itertools.product(pairs, METHODS)
     }
@@ -242,11 +236,10 @@ def report(args: argparse.Namespace) -> None:
          *(f"{1e6 * _mean([best_s[*p, v, count] for p in pairs if p[0] == task]):.1f}"
            for v in METHODS),
          ratio_text([best_s[*p, 4, count] / best_s[*p, 1, count] for p in pairs if p[0] == task])]
-        for task in _tasks(args.out)
+        for task in _tasks(work)
         for count in CHECKPOINTS
     ]  # fmt: skip
     costs = [[str(verify), *_costs([summaries[*p, verify] for p in pairs])] for verify in METHODS]
-    found = read_json(args.out / "kept.json", what="kept searches", hint="run kept")
     searched = [
         [text, ratio_text([one[name] for one in found["tasks"]]),
          "-" if name == "chance" else _interval([one[f"{name}_rank"] for one in found["tasks"]])]
@@ -256,7 +249,7 @@ def report(args: argparse.Namespace) -> None:
              "summaries": [{"task": t, "seed": s, "verify": v, **{k: one[k] for k in
                             ("drafted", "built", "trials", "failed", "seconds")}}
                            for (t, s, v), one in summaries.items()]}  # fmt: skip
-    text = (args.results / "search-verify.md").read_text(encoding="utf-8")
+    text = (RESULTS / "search-verify.md").read_text(encoding="utf-8")
     tables = "\n\n".join(
         [markdown_table(["latency of verify=4 over verify=1", "ratio"], rows),
          markdown_table(["task", "measured", "verify=1 (µs)", "verify=4 (µs)", "ratio"], by_task),
@@ -268,9 +261,8 @@ def report(args: argparse.Namespace) -> None:
     )  # fmt: skip
     start, end = "<!-- tables -->\n", "\n<!-- end of tables -->"
     head, tail = text.partition(start)[0], text.partition(end)[2].partition("\n## Stamp")[0]
-    command = "python -m lab.experiments.search_verify run"
-    origin = stamp(command, schemas=PROGRAMS, models=[PRETRAINED])
-    write_page(args.results, "search-verify", f"{head}{start}{tables}{end}{tail}", facts, origin)
+    origin = stamp("python -m lab run search-verify", schemas=PROGRAMS, models=[PRETRAINED])
+    write_page("search-verify", f"{head}{start}{tables}{end}{tail}", facts, origin)
 
 
 def _ranks(timed: Mapping[str, Any]) -> list[list[str]]:
@@ -330,24 +322,3 @@ def _folder(out: Path, task: str, seed: int, verify: int) -> Path:
 
 def _cost_s(entry: Mapping[str, Any]) -> float:
     return float(np.mean(entry["costs_s"])) if entry["costs_s"] else math.inf
-
-
-_STEPS = {"run": run, "remeasure": remeasure, "kept": kept, "report": report}
-
-
-def main() -> int:
-    """Runs one of the steps; returns the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("step", choices=_STEPS)
-    parser.add_argument("--out", type=Path, default=ROOT / "runs" / "search-verify")
-    parser.add_argument(
-        "--searched", type=Path, default=ROOT / "cache" / "data" / "metaschedule-cpu-searched"
-    )
-    parser.add_argument("--results", type=Path, default=ROOT / "docs" / "results")
-    args = parser.parse_args()
-    _STEPS[args.step](args)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,12 +1,10 @@
 """Attacks `cdmpp serve` on this machine: fuzzed requests, slow connections, large bodies, kills.
 
-`python -m lab.experiments.serve_attack --count 10000 --out docs/results/serve-attack.json`.
 Connects to a server that it starts itself on the loopback interface, and to nothing else.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import os
@@ -21,10 +19,9 @@ from typing import Any
 
 import psutil
 
-from cdmpp.files.atomic import write_json
 from cdmpp.machine import versions
 from cdmpp.serve.client import Client
-from tests.paths import ROOT
+from lab.paths import ROOT
 from tests.serve.attack import SCRIPT, attack, exchange, slow_connections
 from tests.serve.serving import connect, leaves
 
@@ -145,21 +142,3 @@ def _killed_clients(url: str, still_answers: Any) -> dict[str, Any]:
     for thread in threads:
         thread.join()
     return {"clients": len(threads), "answers_after": bool(still_answers())}
-
-
-def main() -> int:
-    """Runs the attack and prints what came of it."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--count", type=int, default=10_000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path)
-    args = parser.parse_args()
-    facts = run(args.count, args.seed)
-    if args.out is not None:
-        write_json(args.out, facts)
-    print(json.dumps(facts, indent=1))
-    return 1 if facts["wrong"] or not facts["answers_after_fuzzing"] else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

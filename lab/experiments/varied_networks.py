@@ -1,4 +1,4 @@
-"""Networks whose kernels a campaign measures: `python -m lab.experiments.varied_networks DIR`.
+"""Networks whose kernels a campaign measures.
 
 Drawn at random, with a seed: convolutional networks, transformers and perceptrons of the generator
 (`cdmpp networks`), image generators of transposed convolutions, and recommenders with embedding
@@ -7,9 +7,7 @@ tables. None is a network by which searches or replays are judged.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
-import sys
 import warnings
 from collections.abc import Iterator
 from functools import partial
@@ -81,26 +79,29 @@ def networks(
         yield f"image-generator-{number:03d}", *_image_generator(rng, batches, is_wide)
 
 
-def main() -> int:
-    """Writes the exported networks; returns the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--count", type=int, default=60, help="of generated ones")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--batches", type=int, nargs="+", default=[1, 2, 4], help="drawn from")
-    parser.add_argument("--most-flops", type=float, default=2e9, help="of a generated one")
-    parser.add_argument("--wide", action="store_true", help="more channels, larger images")
-    args = parser.parse_args()
-    make_folder(args.out, what="networks")
-    torch.manual_seed(args.seed)
-    for name, network, inputs in networks(
-        args.count, args.seed, tuple(args.batches), args.most_flops, args.wide
-    ):
+def experiment(
+    out: Path,
+    count: int = 60,
+    seed: int = 0,
+    batches: tuple[int, ...] = (1, 2, 4),
+    most_flops: float = 2e9,
+    wide: bool = False,
+) -> None:
+    """Writes the exported networks.
+
+    Args:
+        count: of generated ones.
+        batches: drawn from these.
+        most_flops: of a generated one.
+        wide: more channels, larger images.
+    """
+    make_folder(out, what="networks")
+    torch.manual_seed(seed)
+    for name, network, inputs in networks(count, seed, batches, most_flops, wide):
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")
             program = torch.export.export(network.eval(), inputs)
-            write_atomic(args.out / f"{name}.pt2", partial(_save, program))
-    return 0
+            write_atomic(out / f"{name}.pt2", partial(_save, program))
 
 
 def _recommender(rng: np.random.Generator) -> tuple[nn.Module, tuple[Tensor, ...]]:
@@ -130,7 +131,3 @@ def _image_generator(
 def _save(program: torch.export.ExportedProgram, path: Path) -> None:
     with path.open("wb") as stream:
         torch.export.save(program, stream)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

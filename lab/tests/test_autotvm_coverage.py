@@ -15,8 +15,8 @@ from cdmpp.datasets.autotvm.logs import AutotvmTask, find_logs
 from cdmpp.errors import ReplayError, UsageError
 from cdmpp.programs.compact_ast import CompactAst
 from cdmpp.records import MeasureRecord
-from lab.experiments import autotvm_coverage as coverage
-from lab.experiments.autotvm_coverage import RestCheck, check_rest, device_coverage, main, page
+from lab.experiments import autotvm as coverage
+from lab.experiments.autotvm import RestCheck, check_rest, device_coverage, page
 from tvm_helper.legacy.environment import find_environment
 
 _TILES = range(1, 13)
@@ -117,18 +117,13 @@ def test_the_rest_is_what_ran_and_is_not_there(
 
 
 @pytest.mark.ansor
-def test_the_command_on_programs_that_the_old_tvm_lowers(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_programs_that_the_old_tvm_lowers(tmp_path: Path) -> None:
     try:
         find_environment()
     except UsageError:
         pytest.skip("no side environment with the old TVM; build it: make legacy-env")
     logs = two_logs(tmp_path / "logs")
     extract_autotvm(logs, tmp_path / "out", ["two"], made_up, jobs=1)
-    arguments = ["--logs", str(logs), "--extracted", str(tmp_path / "out"), "--json"]
-    assert main(arguments) == 0
-    value = json.loads(capsys.readouterr().out)
-    assert set(value["devices"]) == {"two"}
-    rest = value["rest"]
+    assert set(device_coverage(tmp_path / "out")) == {"two"}
+    rest = check_rest(find_logs(logs), tmp_path / "out", count=1000).to_json()
     assert (rest["programs"], rest["valid"], rest["failed"], rest["rejected"]) == (6, 6, [], [])

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from cdmpp.errors import DataError
 from lab import claims
+from lab.pages import KEPT
 
 _PAGE = """# Few
 
@@ -25,13 +27,16 @@ _PAGE = """# Few
 Mean of all, in
 words: 12.3 %.
 """
-_JSON = '{"stamp": {}, "lines": {"a": [0.2, 0.4, 0.3], "b": 0.126, "low": 0.1, "high": 0.15}}'
+_NUMBERS = {
+    "lines/a": [0.2, 0.4, 0.3], "lines/a/1": 0.4, "lines/b": 0.126, "lines/low": 0.1,
+    "lines/high": 0.15,
+}  # fmt: skip
 
 
 @pytest.fixture
 def page(tmp_path: Path) -> Path:
     (tmp_path / "few.md").write_text(_PAGE)
-    (tmp_path / "few.json").write_text(_JSON)
+    (tmp_path / KEPT).write_text(json.dumps({"few": {"stamp": {}, "numbers": _NUMBERS}}))
     return tmp_path / "few"
 
 

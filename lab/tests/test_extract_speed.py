@@ -7,8 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from lab.experiments.extract_speed import CONVOLUTION_DEVICE, SHIPPED, in_child, make_convolutions
-from lab.experiments.extract_text import outcomes_text, report_text
+from lab.experiments.extract_speed import (
+    CONVOLUTION_DEVICE,
+    SHIPPED,
+    make_convolutions,
+    outcomes_text,
+    report_text,
+)
+from lab.shell import in_process
 
 pytestmark = pytest.mark.slow
 
@@ -27,8 +33,9 @@ def few(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_benchmark(few: Path, tmp_path: Path) -> None:
-    run = in_child("--extract", str(few), str(tmp_path / "out"), "--jobs", "1")
-    phases = in_child("--phases", str(few), str(tmp_path / "phases"))
+    module = "lab.experiments.extract_speed"
+    run = in_process(f"{module}:extract_here", few, tmp_path / "out", 1)
+    phases = in_process(f"{module}:phases_here", few, tmp_path / "phases")
     assert run["records"] == phases["records"] > 50
     assert run["programs"] == phases["programs"] == run["featurised"]
     assert sum(run["outcomes"][CONVOLUTION_DEVICE].values()) == run["records"]
@@ -43,7 +50,8 @@ def test_the_benchmark(few: Path, tmp_path: Path) -> None:
         "memory": {"1x": probe, "10x": probe, "ratio": 1.0},
         "full_tenset_device": {"from": "few", "minutes_1_core": 1.0, "minutes_2_cores": 0.5},
     }
-    stamp = {"command": "make bench-extract", "machine": {"processor": "p", "cores": "2"}}
+    machine = {"processor": "p", "cores": "2"}
+    stamp = {"command": "python -m lab run extract-speed", "machine": machine}
     page = report_text(result, stamp)
     assert f"| few | {run['records']:,} | {run['programs']:,} |" in page
     assert "| valid |" in outcomes_text(row, stamp)

@@ -16,8 +16,7 @@ from cdmpp.errors import DataError
 from cdmpp.programs.ansor.dag import parse_dag
 from cdmpp.programs.loops.loop_tree import Loop, stores_with_path
 from cdmpp.programs.schema import LEAF_FEATURE_NAMES
-from lab.experiments.golden_page import page
-from lab.golden import COUNTS, compare_golden
+from lab.experiments.golden import COUNTS, compare_golden, page
 from tests.paths import shared
 from tests.programs.reference.lower import lower_record
 from tests.programs.reference.operations import op_counts

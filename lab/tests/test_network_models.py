@@ -16,9 +16,8 @@ from cdmpp.networks.dataset.store import read_dataset, write_dataset
 from cdmpp.networks.graph.mode import MODES
 from cdmpp.networks.run import NetworkRun, train_run
 from cdmpp.text import TIDY_COLUMNS
-from lab.experiments import network_models
-from lab.experiments.network_models import OUTSIDE_FILE, fit_cells, measure_outside, variants
-from lab.experiments.network_models_page import write_report
+from lab.experiments import networks as network_models
+from lab.experiments.networks import OUTSIDE_FILE, fit_cells, measure_outside, write_report
 from tests.networks.synthetic import DEVICE, QUICK, data
 
 pytestmark = pytest.mark.training
@@ -73,8 +72,9 @@ def test_the_page_says_what_the_cells_say(made, speeds, monkeypatch):
             "memory_bytes": 3e7, "utilisation": 1.0,
         }
     ]  # fmt: skip
-    (folder / "cells" / OUTSIDE_FILE).write_text(json.dumps(rows))
-    write_report(whole, folder / "cells", folder / "out", speed=speeds)
+    (folder / OUTSIDE_FILE).write_text(json.dumps(rows))
+    outside, out = folder / OUTSIDE_FILE, folder / "out"
+    write_report(whole, folder / "cells", outside, speed=speeds, folder=out)
     text = (folder / "out" / "networks.md").read_text()
     cell = json.loads((folder / "cells" / "architecture-residual-0.json").read_text())
     assert f"{100 * cell['test']['infer_time_s']['mape']:.2f}" in text
@@ -98,7 +98,8 @@ def test_a_goal_is_judged_by_an_interval_over_architectures(made, speeds, monkey
             whole, tmp_path / "cells", models=KINDS, splits=["architecture"], seeds=[seed],
             options=QUICK,
         )  # fmt: skip
-    write_report(whole, tmp_path / "cells", tmp_path / "out", speed=speeds)
+    outside, out = tmp_path / OUTSIDE_FILE, tmp_path / "out"
+    write_report(whole, tmp_path / "cells", outside, speed=speeds, folder=out)
     text = (tmp_path / "out" / "networks.md").read_text()
     found = re.search(
         r"Time of an inference: (.*) % \[(.*), (.*)\], goal 10 % .* of the best", text
@@ -112,28 +113,23 @@ def test_a_goal_is_judged_by_an_interval_over_architectures(made, speeds, monkey
     )
 
 
-def test_networks_on_the_page_are_not_measured_again(tmp_path):
+def test_networks_that_were_measured_are_not_measured_again(tmp_path):
     kept = [
         {"network": name, "batch": batch, "mode": mode, "time_s": 0.03, "predicted": {}}
         for name, (_, _, batches) in network_models.OUTSIDE.items()
         for batch in batches
         for mode in MODES
     ]
-    page = tmp_path / "networks.json"
-    page.write_text(json.dumps({"outside": kept}))
+    path = tmp_path / OUTSIDE_FILE
+    path.write_text(json.dumps(kept))
     note = {"config": {"timing": to_dict(NetworkTiming())}}
-    measure_outside(tmp_path, note, page=page, device=DEVICE, threads=1)
-    assert json.loads((tmp_path / OUTSIDE_FILE).read_text()) == kept
+    measure_outside(path, note, device=DEVICE, threads=1)
+    assert json.loads(path.read_text()) == kept
 
 
 def test_without_cells_there_is_no_page(made, tmp_path):
     with pytest.raises(DataError, match="step `fit`"):
-        write_report(made[0], tmp_path, tmp_path, speed={})
-
-
-def test_variants_differ():
-    found = dict(variants(QUICK))
-    assert len({repr(options) for options in found.values()}) == len(found)
+        write_report(made[0], tmp_path, tmp_path / OUTSIDE_FILE, speed={}, folder=tmp_path)
 
 
 def test_the_page_tells_noise_with_and_without_the_machines_speed(
@@ -154,7 +150,8 @@ def test_the_page_tells_noise_with_and_without_the_machines_speed(
     write_dataset(folder / "noisy", whole.graphs, whole.labels, note=note)
     noisy = read_dataset(folder / "noisy")
     _fit(noisy, tmp_path / "cells")
-    write_report(noisy, tmp_path / "cells", tmp_path / "out", speed=speeds)
+    outside, out = tmp_path / OUTSIDE_FILE, tmp_path / "out"
+    write_report(noisy, tmp_path / "cells", outside, speed=speeds, folder=out)
     text = (tmp_path / "out" / "networks.md").read_text()
     time, memory = text.split("## Time of a training step")[0], text.split("## Peak memory of")[1]
     assert "| noise between two processes | 4.50 | 3.00 " in time

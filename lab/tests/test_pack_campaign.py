@@ -13,7 +13,7 @@ pytest.importorskip("tvm", reason="apache-tvm is not installed")
 from cdmpp.datasets.cache import load_samples
 from cdmpp.datasets.extraction.machine_code import read_machine_code
 from cdmpp.errors import UsageError
-from lab.experiments.pack_campaign import main
+from lab.experiments.pack_campaign import experiment
 from tests.tvm_helper.search.search_runs import search
 from tvm_helper.measure.journal import read_journal
 from tvm_helper.measure.tables import write_tables
@@ -28,7 +28,7 @@ def test_searches_become_one_dataset(tmp_path: Path) -> None:
     first, second, packed = tmp_path / "first", tmp_path / "second", tmp_path / "packed"
     search(first, trials=4, machine_code=True)
     search(second, trials=4, machine_code=True, task=(OTHER,))
-    assert main([str(first), str(second), str(first), "--out", str(packed)]) == 0
+    experiment((first, second, first), packed)
     with tarfile.open(packed / "campaign.tar.xz") as archive:
         archive.extractall(packed, filter="data")
     write_tables(packed)
@@ -52,7 +52,7 @@ def test_tasks_of_judged_networks_stay_outside(tmp_path: Path) -> None:
     judged, other, packed = tmp_path / "judged" / "search", tmp_path / "other", tmp_path / "packed"
     search(judged, trials=4)
     search(other, trials=8, task=("matmul:m=32,n=32,k=32", OTHER))
-    assert main([str(other), "--out", str(packed), "--judged", str(judged.parent)]) == 0
+    experiment((other,), packed, judged.parent)
     with tarfile.open(packed / "campaign.tar.xz") as archive:
         (name,) = (name for name in archive.getnames() if name.startswith("tasks/"))
     assert not (judged / name).exists()
@@ -62,6 +62,5 @@ def test_tasks_of_judged_networks_stay_outside(tmp_path: Path) -> None:
 def test_folders_of_several_devices_are_refused(tmp_path: Path) -> None:
     search(tmp_path / "first", trials=4)
     search(tmp_path / "second", trials=4, device="xeon-avx2-2c")
-    folders = [str(tmp_path / name) for name in ("first", "second")]
     with pytest.raises(UsageError, match="second: device is xeon-avx2-2c; expected that of the"):
-        main([*folders, "--out", str(tmp_path / "packed")])
+        experiment((tmp_path / "first", tmp_path / "second"), tmp_path / "packed")

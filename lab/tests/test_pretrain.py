@@ -47,7 +47,7 @@ def installed(packaged, monkeypatch):
 
 @pytest.mark.training
 def test_without_package_the_installed_weights_stay(dataset, tmp_path, monkeypatch, capsys):
-    """Was: `cdmpp pretrain` replaced them, with no question and no copy."""
+    """Was: `python -m lab pretrain` replaced them, with no question and no copy."""
     monkeypatch.setattr("tvm_helper.extract.default_dataset_dir", lambda: dataset)
     monkeypatch.chdir(tmp_path)
     parent = package_folder("cdmpp.pretrained")

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from cdmpp.networks.graph.factory import load_factory
+from lab.experiments.compare import judge
 from lab.experiments.compare_serving import PUBLISHED
 from lab.experiments.compare_serving import judge as judge_passes
-from lab.experiments.compare_whole_models import judge
 from tests.paths import ROOT, shared
 
 

@@ -1,5 +1,5 @@
-"""`make faults`: commands that are killed, ended, starved of disk, robbed of their folder or the
-time, or run twice at once, onto docs/results/faults.md.
+"""`python -m lab run faults`: commands that are killed, ended, starved of disk, robbed of their
+folder or the time, or run twice at once, onto docs/results/faults.md.
 
     python -m tests.faults.run --times 10 --kills 50 --page docs/results
 
@@ -23,8 +23,9 @@ from typing import Any
 
 from cdmpp.files.atomic import make_folder
 from cdmpp.files.journal import LineJournal
-from cdmpp.report.stamp import stamp, write_page
+from cdmpp.report.stamp import stamp
 from cdmpp.text import markdown_table
+from lab.pages import write_page
 from tests.faults.commands import COMMANDS, places
 from tests.faults.kinds import KINDS, why_not
 from tests.faults.trial import Trial
@@ -153,11 +154,11 @@ def main() -> int:
     with LineJournal(state) as journal:
         entries = journal.entries
     if args.page:
-        kills = "" if args.kills is None else f" KILLS={args.kills}"
-        command = f"make faults TIMES={args.times}{kills}"
+        kills = "" if args.kills is None else f" kills={args.kills}"
+        command = f"python -m lab run faults times={args.times}{kills}"
         facts = {"code": code, "left_out": reasons, "faults": entries}
         text = page(entries, command, code, args.seed)
-        write_page(args.page, "faults", text, facts, stamp(command))
+        write_page("faults", text, facts, stamp(command), folder=args.page)
     wrong = [one for one in entries if one["wrong"]]
     print(f"{len(entries)} faults, {len(wrong)} not survived")
     return 1 if wrong else 0

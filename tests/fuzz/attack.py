@@ -28,8 +28,9 @@ from typing import Any
 
 from cdmpp.datasets.tenset.task_index import load_tasks
 from cdmpp.files.atomic import make_folder, read_json, write_json
-from cdmpp.report.stamp import stamp, write_page
+from cdmpp.report.stamp import stamp
 from cdmpp.text import markdown_table
+from lab.pages import write_page
 from tests.fuzz import fuzz_models, fuzz_names, fuzz_readers, fuzz_texts
 from tests.fuzz.fuzz_native import fuzz_native_lines, fuzz_sanitized
 from tests.fuzz.fuzz_readers import SHIPPED, shipped_lines
@@ -293,8 +294,8 @@ def main() -> int:
             print(f"{name}: {crash}\n    {example[:1000]}")
     if args.page:
         facts = {"code": code, "seed": args.seed, "most": args.most, "campaigns": found}
-        command = f"make attack ATTACK_CASES={args.most}"
-        write_page(args.page, "fuzz", page(found, command, code), facts, stamp(command))
+        command = f"python -m lab run fuzz most={args.most}"
+        write_page("fuzz", page(found, command, code), facts, stamp(command), folder=args.page)
     bad = [name for name, one in found.items() if one["crashes"] or one["hangs"] or one["events"]]
     print(f"not clean: {', '.join(bad)}" if bad else f"{len(found)} campaigns, all clean")
     return 1 if bad else 0

@@ -10,7 +10,7 @@ import pytest
 from cdmpp.errors import DataError, UsageError
 from cdmpp.report.tidy_results import FACETS, ResultsFolder
 from cdmpp.text import tidy_csv
-from tests.paths import ROOT
+from tests.report.run_folders import unpack_results
 
 
 def write_results(folder: Path) -> None:
@@ -29,7 +29,8 @@ def write_results(folder: Path) -> None:
     (folder / "board.md").write_text("# Leaderboard: board\n")
     (folder / "board.html").write_text("<!doctype html><title>board</title>")
     facts = {
-        "command": "cdmpp benchmark", "verdict": {"cpu, by task": [{"text": "ensemble is ahead."}]}
+        "command": "python -m lab benchmark",
+        "verdict": {"cpu, by task": [{"text": "ensemble is ahead."}]},
     }  # fmt: skip
     (folder / "board.json").write_text(json.dumps(facts))
     (folder / "other.csv").write_text("kind,trial\na,1\n")
@@ -75,8 +76,8 @@ def test_what_is_no_table_is_one_sentence(results: ResultsFolder, tmp_path: Path
         ResultsFolder(tmp_path / "nowhere")
 
 
-def test_every_table_of_the_repository_has_a_board() -> None:
-    results = ResultsFolder(ROOT / "docs/results")
+def test_every_table_of_the_laboratory_has_a_board(tmp_path: Path) -> None:
+    results = ResultsFolder(unpack_results(tmp_path))
     tables = results.tables()
     assert {"tenset", "operators", "cross-model"} <= {one["name"] for one in tables}
     for one in tables:

@@ -30,8 +30,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select, WebDriverWait
 
-from tests.paths import ROOT
-from tests.report.run_folders import write_run
+from tests.report.run_folders import unpack_results, write_run
 from tests.serve.onnx_files import small_network
 from tests.serve.serving import running
 
@@ -52,7 +51,8 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     write_run(runs / "roofline-0", "roofline", epochs=12)
     write_run(runs / "roofline-1", "roofline", seed=1, epochs=12)
     command = [sys.executable, "-m", "cdmpp.cli.main", "serve", "--port", "0", "--json"]
-    command += ["--results", str(ROOT / "docs/results"), "--runs", str(runs)]
+    results = unpack_results(tmp_path_factory.mktemp("results"))
+    command += ["--results", str(results), "--runs", str(runs)]
     with running(command) as (line, _):
         yield str(json.loads(line)["url"])
 

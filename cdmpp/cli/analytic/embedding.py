@@ -245,7 +245,7 @@ def run_evaluate(args: argparse.Namespace) -> int:
 def run_report(args: argparse.Namespace) -> int:
     """Runs `cdmpp analytic embedding report`; returns the exit code."""
     value, page = embedding_report(
-        args.data, args.out, seeds=parse_seeds(args.seeds), command="make bench-embedding"
+        args.data, args.out, seeds=parse_seeds(args.seeds), command="python -m lab run embedding"
     )
     print(json.dumps(value) if args.json else page)
     return 0

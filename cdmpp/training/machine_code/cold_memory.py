@@ -63,7 +63,7 @@ def read_in_network(folder: Path) -> list[KernelInNetwork]:
     path = Path(folder) / FILE_NAME
     if not path.is_file():
         return []
-    hint = "write it anew with: python -m lab.experiments.in_network"
+    hint = "write it anew with: python -m lab run in-network"
     value = read_json(path, what="timings in networks", hint=hint)
     try:
         if value["format"] != FORMAT:

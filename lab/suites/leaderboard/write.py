@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from cdmpp.config import to_dict
-from cdmpp.files.atomic import write_text
 from cdmpp.report.page import Page, Section
-from cdmpp.report.stamp import PROGRAMS, stamp, write_page
+from cdmpp.report.stamp import PROGRAMS, stamp
 from cdmpp.report.tables import plain_table
-from cdmpp.text import tidy_csv
+from lab.pages import write_page
 from lab.suites.leaderboard.board import Board, family_scores, model_scores
 from lab.suites.leaderboard.paired import paired_section
 from lab.suites.leaderboard.published import TEST_TASKS, published_section
@@ -136,8 +135,10 @@ def write_leaderboard(found: Leaderboard, directory: Path) -> list[Path]:
     hashes = {name: facts.data_hash for name, facts in found.board.facts.items()}
     cells = [result.value.get("stamp") for result in found.board.results.values()]
     origin = stamp(found.board.command, schemas=PROGRAMS, data=hashes, parts=cells)
-    write_page(directory, name, found.page, board_json(found), origin, has_html=True)
-    write_text(paths[0], tidy_csv(tidy_rows(found.board)))
+    write_page(
+        name, found.page, board_json(found), origin, rows=tidy_rows(found.board), has_html=True,
+        folder=directory,
+    )  # fmt: skip
     return paths
 
 

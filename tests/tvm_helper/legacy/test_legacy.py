@@ -32,8 +32,7 @@ from cdmpp.programs.loops.loop_tree import (
     stores_with_path,
 )
 from cdmpp.records import MeasureRecord
-from lab.experiments.ansor_crosscheck import crosscheck, page
-from lab.experiments.ansor_equivalence import program_difference
+from lab.experiments.cross_check import crosscheck, page, program_difference
 from tests.paths import ROOT, shared
 from tests.programs.reference.tree import compact_ast
 from tvm_helper.legacy import setup

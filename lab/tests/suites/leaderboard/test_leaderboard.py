@@ -36,7 +36,7 @@ def board_of(suite: SuiteOptions, runs: Path) -> Board:
     cells = plan(suite)
     folders = {"synthetic": Path("synthetic")}
     results = run_cells(cells, folders, runs, load=load_synthetic, jobs=0)
-    return Board(suite, FACTS, cells, results, "cdmpp benchmark --suite x")
+    return Board(suite, FACTS, cells, results, "python -m lab benchmark --suite x")
 
 
 @pytest.fixture(scope="module")

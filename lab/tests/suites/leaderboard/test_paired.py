@@ -87,7 +87,7 @@ def test_an_ablation_is_trained_by_split_and_without_each_device(tmp_path):
     assert "prior" not in results["synthetic-all-but-slow-s0-none"].value
     assert list(value["metrics"]["by_device"]) == ["slow"]
 
-    found = leaderboard(Board(ABLATION, facts, cells, results, "cdmpp benchmark"))
+    found = leaderboard(Board(ABLATION, facts, cells, results, "python -m lab benchmark"))
     section = found.page.sections[0]
     assert section.title == TITLE
     titles = [table.title for table in section.tables]

@@ -1,0 +1,476 @@
+"""Predicted against measured networks, replayed.
+
+Each network is compiled with named schedules and timed here, and so is each of its kernels alone.
+A chain of very short operators calibrates the gap between operators; it is then fixed. Three
+columns are judged against the measured time: the replay of measured kernels (error of the replayer
+alone), the replay of predicted kernels (error of both), and the plain sum of predicted kernels.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from cdmpp.devices.registry import get_device
+from cdmpp.devices.spec import DeviceSpec
+from cdmpp.files.atomic import make_folder, write_atomic
+from cdmpp.machine import machine
+from cdmpp.metrics import mean_and_interval
+from cdmpp.pretrained import PRETRAINED
+from cdmpp.replay.calibration import fitted_gap_s
+from cdmpp.replay.costs import gather_costs
+from cdmpp.replay.engine import ReplayOptions, replay
+from cdmpp.replay.summary import replay_costs
+from cdmpp.report.stamp import COMPILED, stamp
+from cdmpp.text import markdown_table
+from lab.experiments import varied_networks
+from lab.experiments.example_networks import REPLAYED, Network, short_operators
+from lab.experiments.shipped_labels import met_before
+from lab.pages import write_page
+from lab.paths import RESULTS, ROOT
+from lab.shell import cdmpp
+from tvm_helper.predict.predictor import Predictor
+from tvm_helper.replay.costs import ProgramCosts, ScheduleChoice, choose_schedules
+from tvm_helper.replay.graph import DEVICE, read_network_graph
+from tvm_helper.replay.measure import MeasuredNetwork, measure_network
+from tvm_helper.replay.outcome import measured_times, measured_values
+from tvm_helper.tasks.target import device_target
+
+#: Candidates that TVM evolves for a round of a search: its 512 take most of the time on one core.
+_POPULATION = 128
+_CALIBRATING = "short-operators"
+
+#: (network, schedule) -> its row.
+Rows = dict[tuple[str, str], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Replays:
+    """What is replayed.
+
+    Attributes:
+        name: of the page.
+        device: label of this machine's CPU.
+        model: as `--model` names it.
+        work: folder of exported networks and searches.
+        folder: where the page is written; a network whose row is there is not measured again.
+        is_predicted_again: whether the model is asked about these networks too.
+        trials: of a search (`cdmpp search`) a task, whose best programs are a second schedule of
+            `searched`.
+    """
+
+    name: str
+    device: str
+    model: str
+    work: Path
+    folder: Path = RESULTS
+    is_predicted_again: bool = False
+    trials: int = 0
+
+
+def exported(stem: str, make: Callable[[], Network], folder: Path) -> Path:
+    """Returns the file of a network, made when it is missing."""
+    path = folder / f"{stem}.pt2"
+    if not path.is_file():
+        torch.manual_seed(0)
+        network, inputs = make()
+        with warnings.catch_warnings(), torch.no_grad():
+            warnings.simplefilter("ignore")
+            program = torch.export.export(network, inputs)
+            write_atomic(path, lambda temporary: _save(program, temporary))
+    return path
+
+
+def searched(path: Path, device: DeviceSpec, asked: Replays) -> Path:
+    """Returns the database of a network's search; continues it where it was."""
+    done = _done(path, asked)
+    if not done.is_file():
+        tasks = len(read_network_graph(path, device_target(device)).tasks.tasks)
+        added = Path(asked.model) / "devices"
+        cdmpp(
+            "search", "-q", network=path, device=asked.device, model=asked.model, seed=0,
+            set=[f"population={_POPULATION}", "final_repeats=3"], trials=asked.trials * tasks,
+            out=done.parent, devices=added if added.is_dir() else None,
+        )  # fmt: skip
+        done.touch()
+    return done.parent
+
+
+def _done(path: Path, asked: Replays) -> Path:
+    """Returns the file that says that a network's search is finished."""
+    return asked.work / f"search-{path.stem}" / "done"
+
+
+def judged(
+    path: Path,
+    choice: ScheduleChoice,
+    predictor: Predictor,
+    gap_s: float | None,
+    known: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Returns a network's row.
+
+    Args:
+        gap_s: None = this network calibrates it.
+        known: an earlier row of the network, whose timings are taken.
+    """
+    (device,) = predictor.devices
+    target = device_target(device)
+    network = read_network_graph(path, target, device=device.name)
+    chosen = choose_schedules(network, target, choice)
+    programs = ProgramCosts(predictor, network, chosen, device)
+    costs = gather_costs(network.graph, [programs], {DEVICE: device})
+    if known is None:
+        timed = measure_network(network, chosen, target)
+    else:
+        timed = MeasuredNetwork(
+            tuple(known["costs_s"]), known["kernel_s"], known["kernels_unmeasured"]
+        )
+    if timed.unmeasured:
+        print(f"{path.stem}: not timed: {timed.unmeasured}", file=sys.stderr)
+    is_calibrating = gap_s is None
+    if gap_s is None:
+        gap_s = fitted_gap_s(replay(network.graph, measured_times(costs, timed)), timed.latency_s)
+    outcome = replay_costs(costs, ReplayOptions(gap_s=gap_s), device=device.name)
+    return {
+        "network": path.stem, "schedule": choice.kind, "is_calibrating": is_calibrating,
+        "timed_on": known["timed_on"] if known else machine(),
+        "operators": len(network.graph.operators), "gap_s": gap_s, "low_s": outcome.low_s,
+        "high_s": outcome.high_s, "uncovered": len(costs.uncovered),
+        "untuned": sum(bool(one.remark) for one in chosen.values()),
+        "kernel_s": timed.kernel_s, "kernels_unmeasured": timed.unmeasured,
+        **measured_values(outcome, timed),
+    }  # fmt: skip
+
+
+def experiment(
+    device: str = "measured-here",
+    model: str = "runs/device-measured-here",
+    networks: tuple[str, ...] = tuple(REPLAYED),
+    searched_networks: tuple[str, ...] = ("dlrm", "resnet-18", "bert-encoder", "dcgan"),
+    batches: tuple[int, ...] = (1,),
+    trials: int = 32,
+    is_predicted_again: bool = False,
+) -> None:
+    """Replays known networks, and writes the page.
+
+    Args:
+        device: label of this machine's CPU.
+        model: that knows it; what `cdmpp device add` left is made where it is missing.
+        searched_networks: those that are searched first, with so many trials a task.
+        is_predicted_again: whether the model is asked about measured networks too.
+    """
+    _added(device, model)
+    asked = Replays(
+        "replay", device, model, ROOT / "runs" / "replay", is_predicted_again=is_predicted_again
+    )
+    rows: Rows = {}
+    for part, names in ((asked, networks), (replace(asked, trials=trials), searched_networks)):
+        files = {
+            f"{name}-b{batch}": partial(
+                exported, f"{name}-b{batch}", partial(REPLAYED[name], batch), asked.work
+            )
+            for name in names
+            for batch in batches
+        }
+        rows = replayed(part, files)
+    write(asked, rows)
+
+
+def drawn(
+    device: str = "this-cpu",
+    model: str = PRETRAINED,
+    seed: int = 2029,
+    trials: int = 32,
+    is_predicted_again: bool = False,
+) -> None:
+    """Replays networks that no choice has seen, and writes the page.
+
+    Args:
+        device: label of this machine's CPU.
+        seed: draws the networks.
+    """
+    asked = Replays(
+        "replay-drawn", device, model, ROOT / "runs" / "replay-drawn", trials=trials,
+        is_predicted_again=is_predicted_again,
+    )  # fmt: skip
+    write(asked, replayed(asked, drawn_files(seed)))
+
+
+def elsewhere(seed: int = 2029) -> None:
+    """Replays the drawn networks on this CPU, of which the shipped model knows nothing: as
+    `this-cpu`, and after `cdmpp device add`, with the same timings. Writes the page.
+    """
+    model = "runs/device-measured-here"
+    _added("measured-here", model)
+    untold = Replays(
+        "replay-drawn", "this-cpu", PRETRAINED, ROOT / "runs" / "replay-drawn",
+        ROOT / "runs" / "replay-untold",
+    )  # fmt: skip
+    added = replace(
+        untold, device="measured-here", model=model, folder=ROOT / "runs" / "replay-added",
+        is_predicted_again=True,
+    )  # fmt: skip
+    before = replayed(untold, drawn_files(seed))
+    write_elsewhere(_in_order(before), _in_order(replayed(added, drawn_files(seed), before)))
+
+
+def _added(device: str, model: str) -> None:
+    if model != PRETRAINED and not (ROOT / model).is_dir():
+        cdmpp("device add", device, threads=1)
+
+
+def drawn_files(seed: int) -> dict[str, Callable[[], Path]]:
+    """Returns the files of the drawn networks, made where they are missing."""
+    folder = ROOT / "runs" / "drawn"
+    if not folder.is_dir():
+        varied_networks.experiment(folder, 12, seed, (1, 2, 4), 4e9, wide=True)
+    return {path.stem: partial(Path, path) for path in sorted(folder.glob("*.pt2"))}
+
+
+def replayed(
+    asked: Replays, files: Mapping[str, Callable[[], Path]], known: Rows | None = None
+) -> Rows:
+    """Returns a row a network and schedule; keeps each as soon as it is there.
+
+    Args:
+        known: rows whose timings are taken.
+    """
+    make_folder(asked.work, what="networks and searches")
+    kept = asked.folder / f"{asked.name}.json"
+    found = json.loads(kept.read_text(encoding="utf-8"))["rows"] if kept.is_file() else []
+    rows = {**(known or {}), **{(row["network"], row["schedule"]): row for row in found}}
+    predictor = Predictor(asked.model, [asked.device], compiles=True)
+    calibrating = partial(exported, _CALIBRATING, short_operators, asked.work)
+    every: dict[str, Callable[[], Path]] = {_CALIBRATING: calibrating, **files}
+    for stem, path_of in every.items():
+        is_searched = asked.trials > 0 and stem != _CALIBRATING
+        for kind in ("default", "database") if is_searched else ("default",):
+            key = (stem, kind)
+            if key in rows and not asked.is_predicted_again:
+                continue
+            path, timed, choice = path_of(), rows.get(key), ScheduleChoice()
+            if kind == "database":
+                if not _done(path, asked).is_file():
+                    timed = None  # the programs that were timed are gone with their database
+                choice = ScheduleChoice(
+                    "database", database=searched(path, predictor.devices[0], asked)
+                )
+            calibrated = rows.get((_CALIBRATING, "default"))
+            gap_s = None if stem == _CALIBRATING or calibrated is None else calibrated["gap_s"]
+            origin = stamp("", schemas=COMPILED, models=[asked.model])
+            row = judged(path, choice, predictor, gap_s, timed) | {"stamp": origin}
+            rows[key] = row
+            write(asked, rows)
+            print(f"{' '.join(key)}: replay {row['replay_error']:+.1%}, predicted "
+                  f"{row['error']:+.1%}", file=sys.stderr, flush=True)  # fmt: skip
+    return rows
+
+
+def page(rows: list[dict[str, Any]], asked: Replays, command: str) -> str:
+    """Returns the Markdown page."""
+    calibrating = next(row for row in rows if row["is_calibrating"])
+    gap_us = 1e6 * calibrating["gap_s"]
+    lines = [
+        "# Replayed networks, predicted against measured", "",
+        f"`{command}` on `{asked.device}`, model `{asked.model}`, random weights. *Measured* "
+        "is the compiled network; *replay, measured kernels* the replay of kernels that were timed "
+        "alone (error of the replayer); *replay, predicted kernels* what `cdmpp replay` says; "
+        f"*plain sum* the same without gaps. The gap between operators, {gap_us:.2f} µs, was "
+        f"calibrated on {calibrating['network']}, which therefore does not count in the means, and "
+        "then fixed. Whole networks and kernels are timed in turns, the kernels in the network's "
+        "order, both in new memory again and again and on two places of the stack. Timings stay "
+        "where the model is asked again. ± is a 95 % interval over networks.", "",
+    ]  # fmt: skip
+    is_drawn = asked.name == "replay-drawn"
+    if is_drawn:
+        lines += [
+            "The networks were drawn at random (`python -m lab run varied-networks`, seed 2029) "
+            "after the model of that day was fixed. Nothing learns from them and nothing is "
+            "chosen by them; of a later model they are asked again.", "",
+        ]  # fmt: skip
+    for schedule in dict.fromkeys(row["schedule"] for row in rows):
+        own = [row for row in rows if row["schedule"] == schedule]
+        commits = sorted({_commit(row)[:7] for row in own})
+        lines += [
+            f"## Schedules: {schedule}", "",
+            f"Predicted at commit {', '.join(commits)}, timed on "
+            f"{', '.join(sorted({row['timed_on']['processor'] for row in own}))}.", "",
+            "| network | operators | measured ms | replay, measured kernels | replay, predicted "
+            "kernels | plain sum | interval ms | in it | kernels: median error | in their interval "
+            "|", "|:--|--:|--:|--:|--:|--:|:-:|:-:|--:|--:|",
+        ]  # fmt: skip
+        for row in own:
+            kernels, within = judged_kernels([row])
+            lines.append(
+                f"| {row['network']}{' (calibrates)' if row['is_calibrating'] else ''} "
+                f"| {row['operators']} | {1e3 * row['total_s']:.2f} | {row['replay_error']:+.1%} "
+                f"| {row['error']:+.1%} | {row['predicted_sum_error']:+.1%} "
+                f"| {1e3 * row['low_s']:.2f}-{1e3 * row['high_s']:.2f} "
+                f"| {'yes' if row['is_in_interval'] else 'no'} "
+                f"| {np.median([abs(one['error']) for one in kernels]):.0%} "
+                f"| {within} of {len(kernels)} |"
+            )
+        counted = [row for row in own if not row["is_calibrating"]]
+        batches = dict.fromkeys(row["network"].rsplit("-b", 1)[-1] for row in counted)
+        if len(batches) > 1 and not is_drawn:
+            for batch in batches:
+                part = [row for row in counted if row["network"].endswith(f"-b{batch}")]
+                lines.append(_means(part, f"batch {batch}, "))
+        if counted:
+            lines.append(_means(counted, ""))
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _commit(row: dict[str, Any]) -> str:
+    """Returns the commit that a network was predicted at; earlier rows have no stamp."""
+    return str(row["stamp"]["commit"] if "stamp" in row else row["predicted_at"])
+
+
+def judged_kernels(rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], int]:
+    """Returns the kernels of networks that were timed alone, and how many are in their interval."""
+    kernels = [one for row in rows for one in row["breakdown"] if one["error"] is not None]
+    return kernels, sum(one["low_s"] <= one["measured_s"] <= one["high_s"] for one in kernels)
+
+
+def _means(rows: list[dict[str, Any]], which: str) -> str:
+    means = [
+        f"{mean:.1%}" + (f" ± {half:.1%}" if half is not None else "")
+        for key in ("replay_error", "error", "predicted_sum_error")
+        for mean, half in [mean_and_interval([abs(row[key]) for row in rows])]
+    ]
+    inside = sum(row["is_in_interval"] for row in rows)
+    kernels, within = judged_kernels(rows)
+    return (
+        f"| {which}mean of {len(rows)}, absolute | | | {' | '.join(means)} "
+        f"| | {inside} of {len(rows)} "
+        f"| {np.median([abs(one['error']) for one in kernels]):.0%} "
+        f"| {within} of {len(kernels)} ({within / len(kernels):.0%}) |"
+    )
+
+
+def _in_order(rows: Rows) -> list[dict[str, Any]]:
+    order = {name: place for place, name in enumerate([_CALIBRATING, *REPLAYED])}
+    return sorted(
+        rows.values(),
+        key=lambda row: (order.get(row["network"].rsplit("-b", 1)[0], len(order)), row["network"]),
+    )
+
+
+def write(asked: Replays, found: Rows) -> None:
+    """Writes the page of some rows."""
+    rows = _in_order(found)
+    command = f"python -m lab run {asked.name}"
+    parts = [row.get("stamp") for row in rows]
+    origin = stamp(command, schemas=COMPILED, models=[asked.model], parts=parts)
+    values = {"device": asked.device, "model": asked.model, "rows": rows}
+    metrics = ("total_s", "predicted_s", "low_s", "high_s", "error", "replay_error",
+               "predicted_sum_error", "gap_s")  # fmt: skip
+    tidy = (
+        ("replay", row["network"], row["schedule"], asked.device, "network", asked.model, 0,
+         metric, row[metric], row["operators"])
+        for row in rows
+        for metric in metrics
+    )  # fmt: skip
+    write_page(
+        asked.name, page(rows, asked, command), values, origin, rows=tidy, folder=asked.folder
+    )
+
+
+def _save(program: Any, path: Path) -> None:
+    with path.open("wb") as stream:
+        torch.export.save(program, stream)
+
+
+def write_elsewhere(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> None:
+    """Writes the page of the same networks before and after `device add`."""
+    parts = [row["stamp"] for row in (*before, *after)]
+    untold, added = ([row for row in rows if not row["is_calibrating"]] for rows in (before, after))
+    architecture = get_device("this-cpu").architecture
+    lines = {"untold": _summary(untold), "added": _summary(added)}
+    text = _ELSEWHERE.format(
+        chip=architecture, met_before=met_before(str(architecture)),
+        networks=_networks(untold, added), summary=_lines(lines),
+    )  # fmt: skip
+    values = {"architecture": architecture, "lines": lines, "untold": untold, "added": added}
+    found = stamp("python -m lab run replay-elsewhere", schemas=COMPILED, models=["pretrained"],
+                  parts=parts)  # fmt: skip
+    write_page("replay-elsewhere", text, values, found)
+
+
+def _summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Returns how far off the networks and their kernels are."""
+    error = np.array([row["error"] for row in rows])
+    log_error = np.abs(np.log1p(error))
+    mean, half = mean_and_interval(np.abs(error).tolist())
+    log_mean, log_half = mean_and_interval(log_error.tolist())
+    kernels, within = judged_kernels(rows)
+    ratio = np.log1p([one["error"] for one in kernels])
+    width = [np.log(row["high_s"] / row["low_s"]) / 2 for row in rows]
+    return {
+        "networks": len(rows), "mape": mean, "mape_half": half, "log_error": log_mean,
+        "log_error_half": log_half, "median_ratio": float(np.median(1 + error)),
+        "inside": sum(row["is_in_interval"] for row in rows),
+        "factor": float(np.exp(np.mean(width))), "kernels": len(kernels),
+        "kernel_log_error": float(np.abs(ratio).mean()),
+        "kernel_median_ratio": float(np.exp(np.median(ratio))), "kernels_inside": within,
+    }  # fmt: skip
+
+
+def _networks(untold: list[dict[str, Any]], added: list[dict[str, Any]]) -> str:
+    after = {row["network"]: row for row in added}
+    rows = []
+    for row in untold:
+        cells = [row["network"], str(row["operators"]), f"{1e3 * row['total_s']:.2f}",
+                 f"{row['replay_error']:+.1%}"]  # fmt: skip
+        for one in (row, after[row["network"]]):
+            ends = f"{1e3 * one['low_s']:.2f}-{1e3 * one['high_s']:.2f}"
+            cells += [f"{one['error']:+.1%}", f"{ends}{'' if one['is_in_interval'] else ' (not)'}"]
+        rows.append(cells)
+    return markdown_table(
+        ["network", "operators", "measured ms", "replay, measured kernels", "as it comes",
+         "interval ms", "added", "interval ms"], rows,
+    )  # fmt: skip
+
+
+def _lines(lines: dict[str, dict[str, Any]]) -> str:
+    rows = []
+    for name, title in (("untold", "as it comes (`this-cpu`)"), ("added", "added in ten minutes")):
+        one = lines[name]
+        rows.append([
+            title, f"{one['mape']:.1%} ± {one['mape_half']:.1%}",
+            f"{one['log_error']:.2f} ± {one['log_error_half']:.2f}", f"{one['median_ratio']:.2f}",
+            f"{one['inside']} of {one['networks']}", f"{one['factor']:.1f}",
+            f"{one['kernel_log_error']:.2f}", f"{one['kernel_median_ratio']:.2f}",
+            f"{one['kernels_inside']} of {one['kernels']}",
+        ])  # fmt: skip
+    return markdown_table(
+        ["model", "error of a network", "log error", "median ratio", "in its interval",
+         "factor each way", "kernels: log error", "median ratio", "in their intervals"], rows,
+    )  # fmt: skip
+
+
+_ELSEWHERE = """# Networks on a CPU that nobody measured
+
+Networks drawn at random (`python -m lab run varied-networks`, seed 2029), as TVM compiles
+them by default, replayed from predicted kernels on one thread of a CPU ({chip}): {met_before}.
+*As it comes*: the shipped model, told what `cdmpp device show this-cpu` says (no clock, no peaks).
+*Added*: what `cdmpp device add` left after ten minutes at most, which measures kernels at drawn
+sizes and none of these networks ([device-add](device-add.md)). Both compile the kernels and read
+their machine code. *Measured* is the compiled network; whole networks and kernels are timed in
+turns. ± is a 95 % interval over networks.
+
+{summary}
+
+{networks}
+"""

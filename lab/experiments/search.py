@@ -1,0 +1,319 @@
+"""How good MetaSchedule's searches become under different cost models: a resumable grid.
+
+One search (task x method x seed) runs after the other, each in a process of its own, and keeps
+every measured program. The best programs of all searches of a task are then timed again in turns,
+because readings taken during a search do not count.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import tempfile
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from fnmatch import fnmatch
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cdmpp.pretrained import PRETRAINED
+from cdmpp.report.stamp import PROGRAMS, stamp
+from lab.experiments.search_page import write_results
+from lab.journal import Journal
+from lab.paths import ROOT
+from lab.shell import cdmpp, in_process
+
+#: Tasks that no model has seen: kinds of the trained data at other shapes.
+TASKS = {
+    "conv2d": "conv2d:ci=56,co=112,h=28,w=28,k=3,s=1,p=1,relu=1",
+    "depthwise": "depthwise_conv2d:c=144,h=28,w=28,k=3,s=1,p=1,relu=1",
+    "dense": "dense:m=64,n=384,k=448",
+    "batch_matmul": "batch_matmul:b=8,m=72,n=72,k=96",
+    "softmax": "softmax:m=384,n=416",
+    "layer_norm": "layer_norm:m=144,n=640",
+    "max_pool2d": "max_pool2d:c=72,h=56,w=56,k=3,s=2,p=1",
+    "conv2d_transpose": "conv2d_transpose:ci=56,co=28,h=14,w=14,k=4,s=2,p=1",
+}
+#: Method -> (cost model's name, its options); `search`: `cdmpp search` with these settings, because
+#: TVM's own loop cannot build more than it runs.
+METHODS: dict[str, tuple[str, dict[str, Any]]] = {
+    "random": ("random", {}),
+    "xgb": ("xgb", {}),
+    "xgb-warm0": ("xgb", {"num_warmup_samples": 0}),
+    "cdmpp": ("cdmpp", {"finetune_every": 0}),
+    "cdmpp-finetune": ("cdmpp", {"finetune_every": 16}),
+    "cdmpp-alone": ("cdmpp", {"finetune_every": 16, "safety_net": False}),
+    "cdmpp-verify": ("search", {"finetune_every": 16, "safety_net": False, "verify": 4}),
+}
+CHECKPOINTS = (16, 64, 256)
+#: Tasks that go on to 256 trials; decided before any search ran.
+LONG_TASKS = ("conv2d", "depthwise", "batch_matmul")
+TRIALS, LONG_TRIALS = 64, 256
+PER_ROUND = 16
+#: Candidates that the evolution keeps; TVM's own 512 take half a minute a round on one core.
+POPULATION = 128
+#: Methods whose 256 trials the goal asks for: they run first.
+_PEERS = ("xgb", "xgb-warm0")
+#: Kinds of methods that ask our model.
+_OURS = ("cdmpp", "search")
+_REPEATS = 15
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One search."""
+
+    task: str
+    method: str
+    seed: int
+    trials: int
+
+    @property
+    def name(self) -> str:
+        """Name of its folder."""
+        return f"{self.task}--{self.method}--{self.seed}--{self.trials}"
+
+
+def all_cells(seeds: Sequence[int], *, are_short: bool = False) -> list[Cell]:
+    """Returns the searches in the order in which they run: what the goal asks for first, seed by
+    seed, so that a campaign that is cut off is complete for its first seeds. A search of 256 trials
+    is also the one of 64: its first 64 are the same.
+
+    Args:
+        are_short: whether none has 256 trials.
+    """
+    first, later = [], []
+    for seed in seeds:
+        for task in TASKS:
+            for method in METHODS:
+                is_long = task in LONG_TASKS and not are_short
+                trials = LONG_TRIALS if is_long and method in _PEERS else TRIALS
+                first.append(Cell(task, method, seed, trials))
+                if is_long and method not in _PEERS:
+                    later.append(Cell(task, method, seed, LONG_TRIALS))
+    return first + later
+
+
+def experiment(
+    page: str = "search",
+    device: str = "this-cpu",
+    model: str = PRETRAINED,
+    seeds: tuple[int, ...] = (0, 1, 2),
+    cells: tuple[str, ...] = ("*--xgb-warm0--*", "*--cdmpp-verify--*"),
+    is_short: bool = True,
+) -> None:
+    """Runs the searches that are not there yet, times their winners and writes the page.
+
+    Args:
+        page: `search`, or `search-elsewhere` on a CPU that nobody measured.
+        device: label of this machine's CPU.
+        cells: names of searches (* ?), only these.
+        is_short: no searches of 256 trials.
+    """
+    work = ROOT / "runs" / page
+    journal = Journal(work / "searches.jsonl")
+    for cell in all_cells(list(seeds), are_short=is_short):
+        if any(fnmatch(cell.name, pattern) for pattern in cells):
+            journal.cell(cell.name, partial(_searched, cell, model, device, work))
+            print(cell.name, flush=True)
+    found = finished(journal.cells().values(), work)
+    write_results(
+        found, winners_timed(found, device), name=page, tasks=TASKS, methods=tuple(METHODS)
+    )
+
+
+def _searched(cell: Cell, model: str, device: str, work: Path) -> dict[str, Any]:
+    place = f"{__name__}:search"
+    own = model if METHODS[cell.method][0] in _OURS else PRETRAINED
+    folder = work / cell.name
+    found: dict[str, Any] = in_process(place, asdict(cell), own, device, folder)
+    return found
+
+
+def search(values: dict[str, Any], model: str, device: str, place: str) -> dict[str, Any]:
+    """Runs one search and returns its result. A part of one that was cut off is thrown away,
+    because the cost model that led it is gone.
+    """
+    cell, folder = Cell(**values), Path(place)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    is_product = METHODS[cell.method][0] == "search"
+    facts = (_product_search if is_product else _tvm_search)(cell, model, device, folder / "work")
+    is_ours = METHODS[cell.method][0] in _OURS
+    origin = stamp("", schemas=PROGRAMS, models=[model] if is_ours else [])
+    return {
+        **asdict(cell), **facts, "device": device, "stamp": origin,
+        "model": model if is_ours else None,
+    }  # fmt: skip
+
+
+def _product_search(cell: Cell, model: str, device: str, work: Path) -> dict[str, Any]:
+    """Runs `cdmpp search`, which can build more programs than it runs."""
+    from lab.experiments.search_timing import journal_entries
+
+    options = {**METHODS[cell.method][1], "population": POPULATION, "search_threads": 1,
+               "final_repeats": 1}  # fmt: skip
+    started = time.perf_counter()
+    cdmpp(
+        "search", out=work, device=device, model=model, task=TASKS[cell.task], trials=cell.trials,
+        trials_per_round=PER_ROUND, seed=cell.seed, json=True, quiet=True,
+        set=[f"{key}={value}".lower() for key, value in options.items()],
+    )  # fmt: skip
+    entries = journal_entries(work)
+    summary = json.loads((work / "summary.json").read_text())
+    return {
+        "wall_s": time.perf_counter() - started, "cost_model_s": summary["seconds"]["cost_model"],
+        "batch_end_s": [],
+        "latency_s": [float(np.median(e["costs_s"])) if e["costs_s"] else None for e in entries],
+        "errors": {}, "usage": None, "built": summary["built"], "seconds": summary["seconds"],
+    }  # fmt: skip
+
+
+def _tvm_search(cell: Cell, model_name: str, label: str, work: Path) -> dict[str, Any]:
+    """Runs TVM's loop around one of the cost models."""
+    from tvm.s_tir import meta_schedule as ms
+
+    from cdmpp.devices.registry import get_device
+    from lab.experiments.search_timing import TimedCostModel, TrialLog
+    from tvm_helper.cost_model.tune import resolve_cost_model, tune_tir
+    from tvm_helper.tasks.target import device_target
+
+    np.random.seed(cell.seed)  # TVM's own models draw from it
+    device = get_device(label)
+    kind, options = METHODS[cell.method]
+    if kind == "xgb":
+        model = ms.cost_model.XGBModel(num_tuning_cores=1, **options)
+    elif kind == "random":
+        model = ms.cost_model.RandomModel(seed=cell.seed)
+    else:
+        model = resolve_cost_model(
+            "cdmpp", model=model_name, device=device, seed=cell.seed, **options
+        )
+    timed, log = TimedCostModel(model), TrialLog()
+    function = searched_function(cell.task)
+    started = time.perf_counter()
+    tune_tir(
+        function, device_target(device), work, cell.trials, cost_model=timed,
+        num_trials_per_iter=PER_ROUND, seed=cell.seed, num_tuning_cores=1, post_optimization=False,
+        strategy=ms.search_strategy.EvolutionarySearch(population_size=POPULATION),
+        runner=ms.runner.LocalRunner(
+            timeout_sec=20,
+            evaluator_config=ms.runner.EvaluatorConfig(number=1, repeat=3, min_repeat_ms=20),
+        ),
+        measure_callbacks=[*ms.MeasureCallback.create("default"), log],
+    )  # fmt: skip
+    return {
+        "wall_s": time.perf_counter() - started, "cost_model_s": timed.seconds,
+        "batch_end_s": log.ends_s, "latency_s": log.latency_s, "errors": log.errors,
+        "usage": _usage(model) if kind == "cdmpp" else None,
+    }  # fmt: skip
+
+
+def searched_function(task: str) -> Any:
+    """Returns the unscheduled function of a task. No search may change the layout of its arguments,
+    as `cdmpp search` must not: packing weights is not timed, so that a search that may do it finds
+    faster programs than one that may not.
+    """
+    from tvm_helper.measure.tasks import named_function
+    from tvm_helper.tir.packing import LAYOUT_FREE
+
+    _, function = named_function(TASKS[task])
+    return function.without_attr(LAYOUT_FREE)
+
+
+def _usage(model: Any) -> dict[str, Any]:
+    usage = model.usage
+    return {
+        "predicted": usage.predicted, "unsupported": dict(usage.unsupported),
+        "tunings": usage.tunings, "kept_tunings": usage.kept_tunings,
+        "feature_s": usage.feature_s, "predict_s": usage.predict_s, "update_s": usage.update_s,
+        "batches": model.net.to_json()["batches"],
+    }  # fmt: skip
+
+
+def finished(
+    results: Iterable[dict[str, Any]], work: Path
+) -> dict[tuple[str, str, int], dict[str, Any]]:
+    """Returns (task, method, seed) -> result of its longest search."""
+    found: dict[tuple[str, str, int], dict[str, Any]] = {}
+    for result in results:
+        key = (result["task"], result["method"], result["seed"])
+        if key not in found or found[key]["trials"] < result["trials"]:
+            cell = Cell(*key, result["trials"])
+            found[key] = {**result, "folder": work / cell.name}
+    return found
+
+
+def winner(latency_s: Sequence[float | None], trials: int) -> int | None:
+    """Returns the place of the shortest of the first trials; None where all failed."""
+    known = [(value, place) for place, value in enumerate(latency_s[:trials]) if value is not None]
+    return min(known)[1] if known else None
+
+
+def checkpoints(result: dict[str, Any]) -> list[int]:
+    """Returns after how many trials a search is judged. One that ended early (its space had no
+    other programs) is judged by what it had.
+    """
+    return [trials for trials in CHECKPOINTS if trials <= result["trials"]]
+
+
+def winners_timed(
+    found: Mapping[tuple[str, str, int], dict[str, Any]], device: str
+) -> dict[str, dict[str, Any]]:
+    """Returns task -> its winners and the untuned program (first valid sample), timed in turns."""
+    from cdmpp.devices.registry import get_device
+    from tvm_helper.tasks.target import device_target
+
+    spec = get_device(device)
+    target = device_target(spec)
+    timed = {}
+    for task in TASKS:
+        results = {key[1:]: result for key, result in found.items() if key[0] == task}
+        if results:
+            timed[task] = _remeasured(searched_function(task), results, target)
+            timed[task]["architecture"] = spec.architecture
+            print(f"{task}: {len(timed[task]['winners'])} winners timed", flush=True)
+    return timed
+
+
+def _remeasured(function: Any, results: Mapping[Any, Any], target: Any) -> dict[str, Any]:
+    from lab.experiments.search_timing import recorded_traces
+    from tvm_helper.tasks.build import built
+    from tvm_helper.tasks.sampling import first_valid_schedule
+
+    programs: dict[str, Any] = {"untuned": first_valid_schedule(function, target)}
+    winners = []
+    for (method, seed), result in results.items():
+        traces = recorded_traces(result["folder"] / "work")
+        for trials in checkpoints(result):
+            place = winner(result["latency_s"], trials)
+            if place is None:
+                continue
+            text = json.dumps(traces[place], sort_keys=True)
+            key = hashlib.sha256(text.encode()).hexdigest()[:16]
+            programs[key] = traces[place]
+            winners.append({"method": method, "seed": seed, "trials": trials, "program": key})
+    with tempfile.TemporaryDirectory() as scratch:
+        modules = {
+            key: built(function, trace, target, Path(scratch), key)
+            for key, trace in programs.items()
+        }
+        times = _timed_in_turns(modules)
+    return {"winners": winners, "seconds": times}
+
+
+def _timed_in_turns(modules: Mapping[str, tuple[Any, list[Any]]]) -> dict[str, list[float]]:
+    """Returns the seconds of every module, one reading of each in every turn."""
+    import tvm
+
+    times: dict[str, list[float]] = {key: [] for key in modules}
+    for _ in range(_REPEATS):
+        for key, (module, arguments) in modules.items():
+            timer = module.time_evaluator("main", tvm.cpu(0), number=1, repeat=1, min_repeat_ms=30)
+            times[key].append(float(timer(*arguments).mean))
+    return times

@@ -1,0 +1,280 @@
+"""Load on `cdmpp serve`, from this machine only: programs a second beside local scoring.
+
+Clients are threads of this process; each sends the same request again and again over a connection
+of its own. Local scoring is `predict` of the same batch in this process, just before each load
+while the server idles. Where clients and server share two cores, the processor seconds a program
+say more than the clock.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import psutil
+
+from cdmpp.datasets.read_report import ReadReport
+from cdmpp.datasets.tenset.folder import default_dataset_dir, find_device_files, load_tasks
+from cdmpp.datasets.tenset.record_file import read_records
+from cdmpp.devices.registry import load_registry
+from cdmpp.errors import DataError
+from cdmpp.models.assemble import AskedProgram, assemble_samples
+from cdmpp.pretrained import PRETRAINED, find_pretrained
+from cdmpp.report import stamp as stamps
+from cdmpp.serve.client import Client
+from cdmpp.serve.leaf_table import encode_asts
+from cdmpp.text import markdown_table
+from cdmpp.training.estimates import load_trained
+from lab.experiments import serve_attack
+from lab.experiments.serve_attack import DEVICE, memory_mib, whole_server
+from lab.pages import write_page
+from tvm_helper.predict.records import record_programs
+
+CLIENTS = (1, 8, 64)
+#: Programs of a request: one kernel of a person, a batch of a search.
+PROGRAMS = (1, 64)
+
+
+@dataclass(frozen=True)
+class Load:
+    """What a number of clients got in a time.
+
+    Attributes:
+        clients: how many asked at once.
+        programs: of each request.
+        per_s: programs answered a second.
+        cpu_ms: processor milliseconds of the server for a program.
+        p50_s: median wait of a request.
+        p99_s: 99th percentile.
+        statuses: how often which status was answered.
+        memory_mib: of the server, before, after each quarter of the time, and afterwards.
+    """
+
+    clients: int
+    programs: int
+    per_s: float
+    cpu_ms: float
+    p50_s: float
+    p99_s: float
+    statuses: dict[int, int]
+    memory_mib: list[float]
+
+
+def asked_programs(count: int) -> list[AskedProgram]:
+    """Returns programs of the shipped records, of several tasks."""
+    spec = load_registry()[DEVICE]
+    folder = default_dataset_dir()
+    tasks = load_tasks(folder / "network_info")
+    found: list[AskedProgram] = []
+    for path in find_device_files(folder, DEVICE):
+        records = [one for one, _ in zip(read_records(path, ReadReport()), range(16), strict=False)]
+        task = tasks.find(records[0].workload_key, records[0].target_kind)
+        assert task is not None
+        asked = record_programs(task, records, lambda record: spec)
+        found += [one for one in asked if not isinstance(one, str)]
+        if len(found) >= count:
+            return found[:count]
+    raise SystemExit("too few shipped records")
+
+
+class Local:
+    """A model of this process, without a server."""
+
+    def __init__(self) -> None:
+        self._model = load_trained(find_pretrained()).model
+
+    def speed(self, asked: list[AskedProgram], seconds: float = 4.0) -> dict[str, float]:
+        """Returns programs a second, and processor milliseconds a program, of one batch."""
+        self._model.predict(assemble_samples(asked))
+        done = 0
+        began, cpu = time.perf_counter(), time.process_time()
+        while time.perf_counter() - began < seconds:
+            self._model.predict(assemble_samples(asked))
+            done += len(asked)
+        elapsed, used = time.perf_counter() - began, time.process_time() - cpu
+        return {"per_s": done / elapsed, "cpu_ms": 1e3 * used / done}
+
+
+def load(url: str, process: psutil.Process, body: bytes, clients: int, programs: int,
+         seconds: float, *, tries: int = 1) -> Load:  # fmt: skip
+    """Returns what clients get that ask for a time."""
+    waits: list[float] = []
+    statuses: Counter[int] = Counter()
+    stop = time.monotonic() + seconds
+    memory, cpu = [memory_mib(process)], sum(process.cpu_times()[:2])
+
+    def ask() -> None:
+        with Client(url, timeout_s=120, tries=tries) as client:
+            while time.monotonic() < stop:
+                began = time.monotonic()
+                status = client._once("POST", "/v1/rank", body)[0]
+                waits.append(time.monotonic() - began)
+                statuses[status] += 1
+
+    threads = [threading.Thread(target=ask) for _ in range(clients)]
+    began = time.monotonic()
+    for thread in threads:
+        thread.start()
+    for _ in range(4):
+        time.sleep(seconds / 4)
+        memory.append(memory_mib(process))
+    for thread in threads:
+        thread.join()
+    elapsed = time.monotonic() - began
+    answered = statuses[200] * programs
+    used = sum(process.cpu_times()[:2]) - cpu
+    p50, p99 = np.percentile(waits, [50, 99])
+    return Load(
+        clients, programs, answered / elapsed, 1e3 * used / max(1, answered), float(p50),
+        float(p99), dict(statuses), [*memory, memory_mib(process)],
+    )  # fmt: skip
+
+
+def run(seconds: float) -> dict[str, Any]:
+    """Loads a server with every number of clients and size of request."""
+    facts: dict[str, Any] = {
+        "seconds": seconds, "loads": [],
+        "cores": len(psutil.Process().cpu_affinity()), "load_average": psutil.getloadavg()[0],
+    }  # fmt: skip
+    asked = asked_programs(max(PROGRAMS))
+    local = Local()
+    bodies = {}
+    for count in PROGRAMS:
+        entry = {"leaves": encode_asts([one.ast for one in asked[:count]])}
+        bodies[count] = json.dumps({"programs": [entry], "device": DEVICE}).encode()
+    facts["body_bytes"] = {count: len(body) for count, body in bodies.items()}
+    with whole_server("--timeout", "60") as (url, process):
+        load(url, process, bodies[1], 4, 1, 2.0)  # what is loaded late is loaded
+        for count, body in bodies.items():
+            for clients in CLIENTS:
+                here = local.speed(asked[:count])  # side by side: the machine may be shared
+                one = load(url, process, body, clients, count, seconds)
+                facts["loads"].append({**vars(one), "local": here})
+                print(_line(one, here), file=sys.stderr, flush=True)
+    facts["overload"] = _overload(bodies[64])
+    return facts
+
+
+def _overload(body: bytes) -> dict[str, Any]:
+    """Asks a server with 4 places by 64 clients, then by one."""
+    with whole_server("--queue", "4") as (url, process):
+        over = load(url, process, body, 64, 64, 5.0)
+        after = load(url, process, body, 1, 64, 2.0)
+    return {"statuses": over.statuses, "statuses_afterwards": after.statuses}
+
+
+def _line(one: Load, local: dict[str, float]) -> str:
+    return (
+        f"{one.clients} clients x {one.programs} programs: {one.per_s:.0f} programs/s "
+        f"({one.per_s / local['per_s']:.2f} of local), {one.cpu_ms:.3f} CPU ms a program "
+        f"(local {local['cpu_ms']:.3f}), p50 {1e3 * one.p50_s:.1f} ms, p99 "
+        f"{1e3 * one.p99_s:.1f} ms, {one.statuses}, memory "
+        f"{[round(value) for value in one.memory_mib]} MiB"
+    )
+
+
+def experiment(seconds: float = 60.0, count: int = 10_000, seed: int = 0) -> None:
+    """Attacks and loads a server, and writes the page.
+
+    Args:
+        seconds: of each load.
+        count: fuzzed requests.
+
+    Raises:
+        DataError: the server gave an answer that must not be.
+    """
+    attack = serve_attack.run(count, seed)
+    facts = run(seconds)
+    origin = stamps.stamp("python -m lab run serve", schemas=stamps.PROGRAMS, models=[PRETRAINED])
+    text = page(facts, attack, origin["machine"]["processor"])
+    print(write_page("serve", text, {"load": facts, "attack": attack}, origin))
+    if attack["wrong"] or not attack["answers_after_fuzzing"]:
+        raise DataError(f"answers that must not be: {attack['wrong'][:5]}")
+
+
+_LOAD = """# A server under load, and under attack
+
+`python -m lab run serve` (`lab/experiments/serve.py`, `serve_attack.py`), over the loopback
+interface, shipped model, one thread a process. {cores} cores ({processor}), which clients and
+server shared with whatever else ran: load average {average:.0f} before the load began. Times of
+the clock hold for such a machine only; processor seconds, and ratios to the local line of the
+same run, hold better.
+
+## Load
+
+{seconds:g} s each; leaf tables of shipped records to `/v1/rank`. *Local* is `predict` of the
+same batch in another process just before, while the
+server idles. *CPU ms* is the server's, for a program. Memory is the
+server's at the start, after each quarter, and at the end.
+
+{table}
+
+Overload (64 clients, room for 4 requests): {overload}; one client afterwards: {afterwards}."""
+_ATTACK = """## Attack
+
+{requests:,} fuzzed requests (seed {seed}), {wrong} answers that must not be (a 500, a
+traceback, none at all to a whole request). 0 = the connection was closed. A program that cannot
+be read has a 200 with its reason.
+
+{table}
+
+Beside {connections} connections that say a header or a body byte and no more, the slowest
+honest answer took {slowest_answer_beside_s} s, and all of them were closed after
+{all_closed_after_s} s. Bodies of one long text: {bodies}. {clients} clients that went away amid
+their requests changed nothing. Reading processes lost: {lost:.0f}. Memory of the server:
+{before:.0f} MiB before, {after:.0f} after the fuzzed requests, {end:.0f} at the end."""
+
+
+def page(load: dict[str, Any], attack: dict[str, Any], processor: str) -> str:
+    """Returns the page."""
+    over = load["overload"]
+    first = _LOAD.format(
+        **{name: load[name] for name in ("cores", "seconds")}, table=_load_table(load),
+        processor=processor, average=load["load_average"],
+        overload=_statuses(over["statuses"]), afterwards=_statuses(over["statuses_afterwards"]),
+    )  # fmt: skip
+    bodies = "; ".join(
+        f"{one['bytes'] / 2**20:.0f} MiB: {one['answer']} in {one['seconds']} s"
+        for one in attack["large_bodies"]
+    )
+    second = _ATTACK.format(
+        **attack["slow_connections"], **attack["memory_mib"], bodies=bodies,
+        **{name: attack[name] for name in ("requests", "seed")}, table=_attack_table(attack),
+        wrong=len(attack["wrong"]), clients=attack["clients_killed"]["clients"],
+        lost=attack["readers_lost"],
+    )  # fmt: skip
+    return f"{first}\n\n{second}\n"
+
+
+def _attack_table(attack: dict[str, Any]) -> str:
+    rows = [
+        [kind, _statuses(found), f"{attack['slowest_s'][kind]:.2f}"]
+        for kind, found in attack["statuses"].items()
+    ]
+    return markdown_table(["requests", "answers", "slowest s"], rows, "llr")
+
+
+def _load_table(load: dict[str, Any]) -> str:
+    rows = []
+    for one in load["loads"]:
+        local = one["local"]
+        rows.append([
+            str(one["clients"]), str(one["programs"]), f"{one['per_s']:.0f}",
+            f"{one['per_s'] / local['per_s']:.2f}", f"{one['cpu_ms']:.3f}",
+            f"{local['cpu_ms']:.3f}", f"{1e3 * one['p50_s']:.0f}", f"{1e3 * one['p99_s']:.0f}",
+            _statuses(one["statuses"]), " ".join(f"{mib:.0f}" for mib in one["memory_mib"]),
+        ])  # fmt: skip
+    return markdown_table(
+        ["clients", "programs a request", "programs/s", "of local", "CPU ms", "local CPU ms",
+         "p50 ms", "p99 ms", "answers", "memory MiB"], rows, "rrrrrrrrll",
+    )  # fmt: skip
+
+
+def _statuses(found: dict[str, int]) -> str:
+    return ", ".join(f"{count:,} x {status}" for status, count in found.items())

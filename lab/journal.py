@@ -1,0 +1,40 @@
+"""The one resume rule: what is finished is a line of a journal, and a rerun skips it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from cdmpp.files.atomic import make_folder
+from cdmpp.files.journal import LineJournal, read_lines
+
+
+class Journal:
+    """Finished cells of an experiment, by key.
+
+    Args:
+        path: the journal; it is made, with its folder, when the first cell is finished.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._cells = {line["key"]: line["value"] for line in read_lines(path)}
+
+    def cell(self, key: str, measure: Callable[[], Any]) -> Any:
+        """Returns the value of a cell; measures and keeps it where it is not finished.
+
+        Args:
+            measure: returns a JSON value.
+        """
+        if key not in self._cells:
+            value = measure()
+            make_folder(self.path.parent, what="finished cells")
+            with LineJournal(self.path, sort_keys=False) as journal:
+                journal.append({"key": key, "value": value})
+            self._cells[key] = value
+        return self._cells[key]
+
+    def cells(self) -> Mapping[str, Any]:
+        """Returns the finished cells by key, in the order in which they were finished."""
+        return self._cells

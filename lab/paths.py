@@ -1,0 +1,23 @@
+"""Where the laboratory finds the checkout, the results, and the large data beside the checkout."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cdmpp.errors import DataError
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "docs" / "results"
+SHARED_DATA = ROOT.parent / "shared" / "data"
+
+
+def shared(relative: str) -> Path:
+    """Returns a path below ../shared/data.
+
+    Raises:
+        DataError: nothing is there.
+    """
+    path = SHARED_DATA / relative
+    if not path.exists():
+        raise DataError(f"../shared/data/{relative} is missing; this experiment needs it")
+    return path

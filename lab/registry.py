@@ -1,0 +1,226 @@
+"""The experiments by name: the lines of docs/results/README.md, and how each is called."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import importlib
+import inspect
+import typing
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cdmpp.config import load_config
+from cdmpp.errors import UsageError
+from cdmpp.files.atomic import write_text
+from cdmpp.text import markdown_table
+from lab.paths import RESULTS
+
+_START, _END = "<!-- made by `make claims` -->\n", "\n<!-- end of the table -->"
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """An experiment, or a tool of the laboratory where it has no pages.
+
+    Attributes:
+        name: what `python -m lab run` calls it.
+        what: what it measures.
+        cpu_time: about how much it takes on one core.
+        place: `module`, or `module:function`, of lab.experiments; empty = the module of its name.
+            The function is `experiment` where none is named. Its keyword arguments are the options.
+        pages: names in docs/results that it writes; None = a page of its own name.
+        options: those that its pages were made with.
+        is_one_thread: whether numpy, torch and TVM get one thread.
+        is_pinned: whether it runs on one core alone, because it measures times.
+    """
+
+    name: str
+    what: str
+    cpu_time: str = ""
+    place: str = ""
+    pages: tuple[str, ...] | None = None
+    options: tuple[str, ...] = ()
+    is_one_thread: bool = True
+    is_pinned: bool = False
+
+    @property
+    def written(self) -> tuple[str, ...]:
+        """Names of the pages in docs/results that it writes."""
+        return (self.name,) if self.pages is None else self.pages
+
+    def function(self) -> Callable[..., None]:
+        """Returns the function; imports its module."""
+        place, _, name = self.place.partition(":")
+        module = importlib.import_module(f"lab.experiments.{place or self.name.replace('-', '_')}")
+        found: Callable[..., None] = getattr(module, name or "experiment")
+        return found
+
+    def command(self) -> str:
+        """Returns the command that makes its pages."""
+        return " ".join(["python -m lab run", self.name, *self.options])
+
+    def run(self, options: Sequence[str]) -> None:
+        """Calls the function.
+
+        Args:
+            options: texts `name=value`; the value is read as YAML.
+
+        Raises:
+            UsageError: an unknown name, a value of the wrong type, or a missing value.
+        """
+        function = self.function()
+        config = load_config(options_of(function), overrides=options)
+        function(**{one.name: getattr(config, one.name) for one in dataclasses.fields(config)})
+
+
+def options_of(function: Callable[..., None]) -> type[Any]:
+    """Returns a dataclass with a field for each keyword argument of a function."""
+    hints = typing.get_type_hints(function)
+    fields: list[Any] = []
+    for name, parameter in inspect.signature(function).parameters.items():
+        if parameter.default is inspect.Parameter.empty:
+            fields.append((name, hints[name]))
+        else:
+            fields.append((name, hints[name], dataclasses.field(default=parameter.default)))
+    return dataclasses.make_dataclass("Options", fields, frozen=True, kw_only=True)
+
+
+def find(name: str) -> Experiment:
+    """Returns an experiment by name.
+
+    Raises:
+        UsageError: there is none of this name.
+    """
+    known = {one.name: one for one in EXPERIMENTS}
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=1)
+        guess = f", did you mean {near[0]!r}?" if near else ""
+        raise UsageError(f"no experiment {name!r}{guess}; `python -m lab list` shows them")
+    return known[name]
+
+
+EXPERIMENTS = (
+    # Leaderboards.
+    Experiment("cross-model", "all models on all data sets, by task and by network",
+               "3 h; 2 h without AutoTVM's logs", place="suites:cross_model"),
+    Experiment("cross-device", "CPUs of the shipped data left out: zero-shot, fine-tuning, peers",
+               "50 min", place="suites:cross_device"),
+    Experiment("cross-device-autotvm", "the same on five GPUs and four CPUs of AutoTVM's logs",
+               "100 min", place="suites:cross_device_autotvm"),
+    Experiment("by-task", "the transformer on the shipped data", "4 min", place="suites:by_task"),
+    Experiment("tenset", "five networks held out as Tenset and TLP do, both definitions of top-k, "
+               "beside published lines", "12 min", place="suites:tenset"),
+    Experiment("ablation", "what each part of the transformer is worth", "20 min",
+               place="suites:ablation"),
+    Experiment("priors", "an analytic model inside the transformer", "15 min",
+               place="suites:priors"),
+    Experiment("data-by-name", "trainings by the names of devices on a fresh clone", "30 min"),
+    Experiment("autotune", "the auto-tuner beside random search", "4 h"),
+    Experiment("peer-tuning", "the trials that choose the peers' settings", "70 min", pages=()),
+    # Searches and replays.
+    Experiment("search", "schedule searches under our model and TVM's, on a CPU that the model "
+               "knows under other labels", "100 min, a quiet core", is_pinned=True),
+    Experiment("search-elsewhere", "the same on a CPU that nobody measured",
+               "100 min, a quiet core", place="search", options=("page=search-elsewhere",),
+               is_pinned=True),
+    Experiment("search-verify", "searches that build four times what they run, beside those that "
+               "run all", "50 min, a quiet core", is_pinned=True),
+    Experiment("scoring", "candidates scored per second, beside TVM's model",
+               "10 min, a quiet core", is_pinned=True),
+    Experiment("ansor", "Ansor's searches under our model and its own", "3 h, a quiet core"),
+    Experiment("replay", "known networks on an added CPU, replayed beside measured",
+               "90 min, a quiet core", options=("device=measured-here",), is_pinned=True),
+    Experiment("replay-drawn", "the same of networks that were drawn after the model was fixed",
+               "1 h, a quiet core", place="replay:drawn", options=("device=$DEVICE",),
+               is_pinned=True),
+    Experiment("replay-elsewhere", "the same on a CPU that nobody measured, as it comes and after "
+               "`device add`", "30 min, a quiet core", place="replay:elsewhere", is_pinned=True),
+    Experiment("answers", "every answer to the replayed networks, one a way of running", "30 min"),
+    Experiment("explain", "shares of stores beside stores switched off and timed",
+               "6 min, a quiet core", is_pinned=True),
+    # Whole networks and analytic models.
+    Experiment("networks", "time, memory and utilisation of whole networks", "20 min"),
+    Experiment("compare", "whole networks measured on nine GPUs, beside the answers of `cdmpp "
+               "compare`", "5 min"),
+    Experiment("compare-serving", "passes of LLaMA that NVIDIA published, beside the answers of "
+               "`cdmpp compare`", "1 min"),
+    Experiment("bounds", "lower bounds beside every measurement", "3 min"),
+    Experiment("conv", "the convolution model on measured layers", "3 min"),
+    Experiment("operators", "the operator model beside NeuSight's predictions", "1 min",
+               place="analytic:operators"),
+    Experiment("gpu-kernels", "kernels of serving frameworks on today's GPUs: devices left out, "
+               "larger shapes", "5 min", place="analytic:gpu_kernels"),
+    Experiment("embedding", "the embedding models on a CPU", "2 min", place="analytic:embedding"),
+    # Devices and machine code.
+    Experiment("adapting", "what is kept of a fit to a new device, beside every candidate",
+               "16 min"),
+    Experiment("device-add", "adding a device in ten minutes: a CPU that the shipped model does "
+               "not know", "15 min, a quiet core"),
+    Experiment("new-devices", "how far off a model is on devices that it has never seen, and what "
+               "its intervals hold there", "25 min"),
+    Experiment("compiled", "what reading the compiled code is worth on programs of unseen tasks",
+               "8 min"),
+    Experiment("compiled-only", "whether programs that are compiled and never run teach a model "
+               "that sees no code", "45 min"),
+    Experiment("sealed", "the shipped model on kernels of networks that no choice has seen, with "
+               "and without machine code", "2 min"),
+    Experiment("ranked-together", "whether candidates ranked together, or the measured programs "
+               "of their task, pick better", "10 min"),
+    Experiment("measured-elsewhere", "what a program's time on another device is worth", "7 min"),
+    Experiment("metaschedule-a100", "programs of MetaSchedule on an A100, workloads held out, with "
+               "and without the A100's other workloads", "15 min"),
+    Experiment("gpu-code", "what the machine code of GPU programs says of their time, workloads "
+               "held out", "40 min"),
+    # Records, speed and robustness.
+    Experiment("autotvm", "AutoTVM's logs of nine devices: what is read, has features, is rejected",
+               "12 min"),
+    Experiment("golden", "features beside the original toolchain's, record by record", "1 min"),
+    Experiment("cross-check", "the native replay beside the real Ansor", "1 min"),
+    Experiment("extract-speed", "records read per second, and what became of them", "2 min",
+               pages=("extract-speed", "ansor-gpu"), is_one_thread=False),
+    Experiment("model-speed", "training and prediction speed of all models", "8 min"),
+    Experiment("module-speed", "features of modules in TVM's hands, per second", "5 min",
+               is_one_thread=False),
+    Experiment("native-speed", "the native featuriser beside its Python reference", "1 min"),
+    Experiment("profiling", "speed of the profiling tools", "3 min", is_one_thread=False),
+    Experiment("serve", "a server under load, and under attack", "10 min, two quiet cores"),
+    Experiment("faults", "commands that are killed, ended, starved of disk, robbed of their folder "
+               "or the time, or run twice at once", "2 h", place="robustness:faults"),
+    Experiment("fuzz", "broken, hostile and hand-made input against every reader", "90 min",
+               place="robustness:fuzz"),
+    # Tools that make data.
+    Experiment("varied-networks", "networks drawn at random, whose kernels a campaign measures",
+               pages=()),
+    Experiment("in-network", "kernels of searched networks, timed in their network", pages=()),
+    Experiment("pack-campaign", "measured programs as data/ keeps them", pages=()),
+    Experiment("kernel-intervals", "the intervals of the packaged operator model", pages=()),
+    Experiment("transfer-shares", "what the shipped model says of two devices", pages=(),
+               place="measured_elsewhere:package"),
+    Experiment("replay-speed", "speed of the replay engine, memory of reading a trace", pages=(),
+               is_one_thread=False),
+)  # fmt: skip
+
+
+def table() -> str:
+    """Returns the table of docs/results/README.md."""
+    rows = [
+        [", ".join(f"[{page}]({page}.md)" for page in one.written), one.what, f"`{one.command()}`",
+         one.cpu_time]
+        for one in EXPERIMENTS if one.written
+    ]  # fmt: skip
+    return markdown_table(["page", "what", "command", "CPU time, about"], rows)
+
+
+def with_table(text: str) -> str:
+    """Returns the text of docs/results/README.md with its table of today."""
+    before, start, rest = text.partition(_START)
+    _, end, after = rest.partition(_END)
+    return f"{before}{start}{table()}{end}{after}"
+
+
+def write_table() -> None:
+    """Writes the table into docs/results/README.md."""
+    path = RESULTS / "README.md"
+    write_text(path, with_table(path.read_text("utf-8")))

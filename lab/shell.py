@@ -1,0 +1,58 @@
+"""Commands of the product, and functions in processes of their own, run by experiments."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+from lab.paths import ROOT
+
+
+def cdmpp(command: str, *words: object, quiet: bool = False, **options: object) -> None:
+    """Runs `cdmpp COMMAND WORDS --option value ...` in the checkout.
+
+    Args:
+        quiet: whether what it prints is dropped.
+        options: by name (`per_task` = `--per-task`); True = an option without a value, None = left
+            out, a list = the option once for each.
+
+    Raises:
+        CalledProcessError: it fails.
+    """
+    typed = [*command.split(), *map(str, words)]
+    for name, value in options.items():
+        values = value if isinstance(value, list) else [] if value is None else [value]
+        for one in values:
+            typed.append(f"--{name.replace('_', '-')}")
+            if one is not True:
+                typed.append(str(one))
+    output = subprocess.DEVNULL if quiet else None
+    main = [sys.executable, "-m", "cdmpp.cli.main"]
+    subprocess.run([*main, *typed], check=True, cwd=ROOT, stdout=output)
+
+
+def in_process(place: str, *arguments: object) -> Any:
+    """Calls a function in a process of its own and returns the JSON value that it returns.
+
+    Args:
+        place: `module:function`; paths among its arguments arrive as texts.
+
+    Raises:
+        CalledProcessError: it fails.
+    """
+    command = [sys.executable, "-m", "lab.shell", place, json.dumps(arguments, default=os.fspath)]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def _call(place: str, arguments: str) -> None:
+    module, _, name = place.partition(":")
+    print(json.dumps(getattr(importlib.import_module(module), name)(*json.loads(arguments))))
+
+
+if __name__ == "__main__":
+    _call(*sys.argv[1:])
