@@ -72,8 +72,10 @@ class LogErrors:
         return [round(self.low, 4), round(self.high, 4), self.count]
 
     @classmethod
-    def from_json(cls, value: Sequence[Any]) -> LogErrors:
-        """Returns the errors of `to_json`."""
+    def from_json(cls, value: Sequence[Any] | Mapping[str, Any]) -> LogErrors:
+        """Returns the errors of `to_json`, or of a mapping of the fields."""
+        if isinstance(value, Mapping):
+            value = [value[name] for name in ("low", "high", "count")]
         low, high, count = value
         return cls(float(low), float(high), int(count))
 
@@ -90,21 +92,6 @@ DeviceErrors = dict[str, dict[str, LogErrors]]
 def errors_on(errors: DeviceErrors, device: str) -> Mapping[str, LogErrors]:
     """Returns what was judged -> errors on a device; empty = unknown."""
     return errors.get(device, errors.get(UNSEEN, {}))
-
-
-def errors_to_json(errors: DeviceErrors) -> dict[str, Any]:
-    """Returns a value for JSON."""
-    return {
-        label: {name: one.to_json() for name, one in own.items()} for label, own in errors.items()
-    }
-
-
-def errors_from_json(value: Mapping[str, Any]) -> DeviceErrors:
-    """Returns the errors of `errors_to_json`."""
-    return {
-        label: {name: LogErrors.from_json(one) for name, one in own.items()}
-        for label, own in value.items()
-    }
 
 
 class ErrorSamples:

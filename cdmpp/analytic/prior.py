@@ -141,7 +141,7 @@ def _conv_times(
     found: Recognised, rows: set[int], times: KernelTimes
 ) -> tuple[dict[int, float], str]:
     """Returns program -> seconds of the convolutions, and why there are none."""
-    from cdmpp.analytic.conv.shapes import concatenate_shapes
+    from cdmpp.analytic.conv.shapes import ConvShapes
 
     chosen = [row for row in found.conv if row in rows]
     if not chosen:
@@ -149,7 +149,7 @@ def _conv_times(
     if times.device.vendor != "NVIDIA":
         return {}, "a convolution on a GPU that is not NVIDIA's"
     try:
-        seconds = times.convolutions_s(concatenate_shapes([found.conv[row] for row in chosen]))
+        seconds = times.convolutions_s(ConvShapes.concatenate([found.conv[row] for row in chosen]))
     except DeviceError:
         return {}, "a convolution on a GPU that the registry knows too little of"
     return dict(zip(chosen, seconds.tolist(), strict=True)), ""

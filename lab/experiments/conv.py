@@ -126,7 +126,7 @@ def roofline(table: LayerTable) -> FloatArray:
     """Returns float64 [R], the roofline's milliseconds."""
     time_ms = np.zeros(len(table))
     for spec, rows in device_rows(table):
-        time_ms[rows] = roofline_ms(table.shapes.take(rows), spec)
+        time_ms[rows] = roofline_ms(table.shapes[rows], spec)
     return time_ms
 
 
@@ -149,9 +149,11 @@ def shape_trees(train: LayerTable, test: LayerTable, seed: int) -> FloatArray:
 def scaled_trees(train: LayerTable, test: LayerTable, seed: int) -> FloatArray:
     """Returns float64 [R], gradient-boosted trees on the shape and the device's peaks."""
     names = ("peak_fp32_flop_per_s", "mem_bandwidth_bytes_per_s", "core_count", "l2_bytes")
-    return _trees(
-        train, test, seed, lambda t: np.log(np.stack([t.device_values(n) for n in names], axis=1))
-    )
+
+    def scales(table: LayerTable) -> FloatArray:
+        return np.log([[float(getattr(spec, name)) for name in names] for spec in table.devices])
+
+    return _trees(train, test, seed, lambda t: scales(t)[t.device])
 
 
 def _trees(train: LayerTable, test: LayerTable, seed: int, device: Any) -> FloatArray:
@@ -192,13 +194,13 @@ def run(table: LayerTable, seeds: Sequence[int]) -> Iterator[list[tuple[Any, ...
     def divided(name: str) -> Iterator[list[tuple[Any, ...]]]:
         divide = family_split if name == "family" else octave_split
         for seed in seeds:
-            train, test = (table.take(side) for side in divide(table.shapes, seed=seed))
+            train, test = (table[side] for side in divide(table.shapes, seed=seed))
             lines = split_lines(train, test, seed, is_full=name == "family")
             yield [row for line in lines for row in rows_of(name, seed, test, line)]
 
     yield from divided("family")
     for index, spec in enumerate(table.devices):
-        train, test = table.take(table.device != index), table.take(table.device == index)
+        train, test = table[table.device != index], table[table.device == index]
         name, seed = f"device:{spec.name}", seeds[0]
         lines = device_lines(train, test, seed)
         yield [row for line in lines for row in rows_of(name, seed, test, line)]

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from cdmpp.analytic.conv.layers.model import packaged_layers_path
-from cdmpp.analytic.conv.layers.table import write_layers
 from cdmpp.analytic.conv.seer.table import PickTable
-from cdmpp.analytic.conv.seer.workbook import write_pick_workbook, write_workbook
+from cdmpp.analytic.conv.seer.workbook import write_workbook
 from cdmpp.cli.main import main
 from tests.analytic.conv.conv_synthetic import layer_truth, layers, tables
 from tests.analytic.conv.test_conv_layers import made_up_layers
+from tests.analytic.conv.written import write_layers, write_pick_workbook
 from tests.paths import ROOT
 
 REPOSITORY = ROOT
@@ -80,10 +80,10 @@ def workbooks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("workbooks")
     shapes = layers()
     # Every filter and stride of the grid, which repeat every six rows, stays in.
-    shapes = shapes.take(np.arange(len(shapes)) % 5 <= 2)
+    shapes = shapes[np.arange(len(shapes)) % 5 <= 2]
     for name, table in tables(shapes).items():
-        write_workbook(folder / name, {"train": table, "test": table.take(np.arange(9))})
-    some = shapes.take(np.arange(0, len(shapes), 7))
+        write_workbook(folder / name, {"train": table, "test": table[np.arange(9)]})
+    some = shapes[np.arange(0, len(shapes), 7)]
     picks = PickTable(some, layer_truth(some), np.zeros(len(some), np.int64))
     write_pick_workbook(folder / "Algo-pick-set", {"all": picks})
     return folder
@@ -155,7 +155,7 @@ def test_layers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ("words", "code", "message"),
     [
         (("fit", "--tables", "none", "--out", "x"), 2, "no device: give --device"),
-        (("predict", "--model", "none", *LAYER), 3, "cannot read the convolution model"),
+        (("predict", "--model", "none", *LAYER), 3, "no convolution model at none"),
         (("collect", "--layer", "1,2"), 2, "got the layer '1,2'"),
         (("collect", *LAYER, "--algorithm", "magic"), 2, "unknown algorithm 'magic'"),
     ],

@@ -80,6 +80,15 @@ class ConvVariant:
     tile_images: tuple[int, int] = (1, 1)
     kernels: tuple[int, ...] = ()
 
+    def to_json(self) -> str:
+        """Returns the name: what a file of a model says of a variant."""
+        return self.name
+
+    @classmethod
+    def from_json(cls, name: str) -> ConvVariant:
+        """Returns the variant of that name; see `find_variant`."""
+        return find_variant(name)
+
 
 _SMALL = KernelResources(64, 128)
 _MIDDLE = KernelResources(128, 128)

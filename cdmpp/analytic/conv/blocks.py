@@ -11,6 +11,7 @@ import numpy as np
 
 from cdmpp.analytic.conv.algorithms import ConvVariant, nonfused_tile
 from cdmpp.analytic.conv.shapes import ConvShapes, FloatArray, IntArray
+from cdmpp.analytic.rows import Rows
 from cdmpp.devices.occupancy import device_occupancy_limits, occupancy
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DeviceError
@@ -23,7 +24,7 @@ _FFT_TILE = 32
 
 
 @dataclass(frozen=True)
-class BlockLaunch:
+class BlockLaunch(Rows):
     """How a kernel fills a device.
 
     Attributes:

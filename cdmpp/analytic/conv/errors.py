@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from cdmpp.analytic.conv.shapes import ConvShapes
 from cdmpp.analytic.intervals import (
     DeviceErrors,
     LogErrors,
-    errors_from_json,
     errors_on,
-    errors_to_json,
 )
 
 #: Name of a layer's own time, beside those of the algorithms.
@@ -40,21 +37,6 @@ class ConvErrors:
         """Returns for each layer whether no filter of its width and stride was measured."""
         pairs = zip(shapes.kernel, shapes.stride, strict=True)
         return [(int(kernel), int(stride)) not in self.filters for kernel, stride in pairs]
-
-    def to_json(self) -> dict[str, Any]:
-        """Returns a value for JSON."""
-        return {
-            "by_device": errors_to_json(self.by_device),
-            "filters": [list(pair) for pair in sorted(self.filters)],
-        }
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any] | None) -> ConvErrors | None:
-        """Returns the errors of `to_json`; None = the model was fitted without."""
-        if value is None:
-            return None
-        filters = frozenset((kernel, stride) for kernel, stride in value["filters"])
-        return cls(errors_from_json(value["by_device"]), filters)
 
 
 def filters_of(shapes: Iterable[ConvShapes]) -> frozenset[tuple[int, int]]:

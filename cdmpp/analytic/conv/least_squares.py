@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,27 +35,6 @@ class LinearFit:
     def predict(self, columns: FloatArray) -> FloatArray:
         """Returns float64 [R], the sum of `columns` float64 [R, C] times the coefficients."""
         return columns @ self.coefficients
-
-    def to_json(self) -> dict[str, Any]:
-        """Returns a value for JSON."""
-        return {
-            "names": list(self.names),
-            "coefficients": [float(value) for value in self.coefficients],
-            "standard_errors": list(self.standard_errors),
-            "row_count": self.row_count,
-            "rmspe": self.rmspe,
-        }
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> LinearFit:
-        """Returns the fit of `to_json`."""
-        return cls(
-            names=tuple(value["names"]),
-            coefficients=np.array(value["coefficients"], np.float64),
-            standard_errors=tuple(value["standard_errors"]),
-            row_count=int(value["row_count"]),
-            rmspe=float(value["rmspe"]),
-        )
 
 
 def relative_fit(

@@ -17,7 +17,7 @@ from cdmpp.analytic.conv.layers.model import (
     packaged_layers_path,
 )
 from cdmpp.analytic.conv.layers.table import NO_ALGORITHM, LayerTable
-from cdmpp.analytic.conv.seer.model import SeerModel, load_seer, type_name
+from cdmpp.analytic.conv.seer.model import SeerModel, type_name
 from cdmpp.analytic.conv.shapes import ConvShapes, IntArray
 from cdmpp.analytic.intervals import Ends, Evidence, LogErrors, ends_of
 from cdmpp.devices.registry import get_device
@@ -32,7 +32,7 @@ def load_model(path: Path | str) -> SeerModel | LayerModel:
         DataError: there is none, or of another version.
     """
     path = packaged_layers_path() if str(path) == PRETRAINED else Path(path)
-    return load_layers_model(path) if path.is_dir() else load_seer(path)
+    return load_layers_model(path) if path.is_dir() else SeerModel.load(path)
 
 
 def predict_layers(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from cdmpp.analytic.rows import Rows
 from cdmpp.errors import DataError
 
 FloatArray = NDArray[np.float64]
@@ -21,7 +22,7 @@ _BYTES = 4
 
 
 @dataclass(frozen=True)
-class ConvShapes:
+class ConvShapes(Rows):
     """Square convolution layers in fp32.
 
     Attributes:
@@ -81,16 +82,9 @@ class ConvShapes:
             )
         return cls(n, cin, win, cout, wout, k, s, pad)
 
-    def __len__(self) -> int:
-        return len(self.batch)
-
     def row(self, row: int) -> dict[str, int]:
         """Returns one layer: name -> size."""
         return {name: int(getattr(self, name)[row]) for name in SHAPE_NAMES}
-
-    def take(self, rows: NDArray[np.int64] | NDArray[np.bool_]) -> ConvShapes:
-        """Returns the shapes of some rows."""
-        return ConvShapes(*(getattr(self, name)[rows] for name in SHAPE_NAMES))
 
     def matrix(self, names: Sequence[str]) -> FloatArray:
         """Returns float64 [R, len(names)], the named columns (attributes or properties)."""
@@ -130,10 +124,3 @@ class ConvShapes:
     def compulsory_bytes(self) -> FloatArray:
         """float64 [R], bytes of input, weights and output, each once."""
         return _BYTES * (self.inputs + self.reduction_by_channels + self.outputs)
-
-
-def concatenate_shapes(parts: Sequence[ConvShapes]) -> ConvShapes:
-    """Returns the rows of several, one after another."""
-    return ConvShapes(
-        *(np.concatenate([getattr(part, name) for part in parts]) for name in SHAPE_NAMES)
-    )

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import csv
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import astuple, dataclass, fields
 from itertools import groupby, product
 from pathlib import Path
@@ -23,9 +22,9 @@ from cdmpp.analytic.embedding.cpu_probe import (
     memory_sweep,
 )
 from cdmpp.analytic.embedding.shapes import EmbeddingShape, Pass
+from cdmpp.analytic.table_file import TableFile
 from cdmpp.errors import DataError
-from cdmpp.files.atomic import make_folder, write_json, write_text
-from cdmpp.files.json_text import parse_json
+from cdmpp.files.atomic import make_folder, read_json, write_json, write_text
 from cdmpp.text import csv_text
 
 GridSize = Literal["smoke", "quick", "full"]
@@ -106,6 +105,12 @@ class LookupCampaign:
 #: Files of a campaign's folder.
 ROWS_FILE, MACHINE_FILE = "measurements.csv", "machine.json"
 COLUMNS = tuple(entry.name for entry in fields(CampaignRow))
+#: Columns that are no whole numbers.
+_KINDS: Mapping[str, Callable[[str], Any]] = {
+    "pass_name": str, "clock": str,
+    **dict.fromkeys(("zipf_exponent", "latency_s", "spread", "load_average"), float),
+}  # fmt: skip
+_AGAIN = "cdmpp analytic embedding measure"
 
 _ROWS = (1_000, 10_000, 100_000, 1_000_000, 4_000_000)
 _TABLES = (1, 4, 16)
@@ -185,15 +190,13 @@ def read_folder(folder: Path) -> LookupCampaign:
     """
     rows = read_campaign(folder / ROWS_FILE)
     path = folder / MACHINE_FILE
+    again = f"make them: {_AGAIN} --out {folder}"
+    facts = read_json(path, what="machine's facts", hint=again)
     try:
-        facts = parse_json(path.read_text("utf-8"))
         sweep = MemorySweep(**facts["memory_sweep"])
         return LookupCampaign(rows, CpuCaches(**facts["caches"]), sweep, facts)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DataError(
-            f"{path}: cannot read the machine's facts ({error}); make them: "
-            f"cdmpp analytic embedding measure --out {folder}"
-        ) from None
+    except (KeyError, TypeError) as error:
+        raise DataError(f"{path}: cannot read the machine's facts ({error}); {again}") from None
 
 
 def run_campaign(
@@ -240,28 +243,9 @@ def read_campaign(path: Path) -> list[CampaignRow]:
     Raises:
         DataError: unreadable, other columns, or a value that is no number.
     """
-    kinds: dict[str, Callable[[str], Any]] = {"pass_name": str, "clock": str}
-    kinds.update(dict.fromkeys(("zipf_exponent", "latency_s", "spread", "load_average"), float))
-    try:
-        with path.open(encoding="utf-8", newline="") as stream:
-            reader = csv.DictReader(stream)
-            if tuple(reader.fieldnames or ()) != COLUMNS:
-                raise DataError(
-                    f"{path}: no table of embedding measurements: got columns "
-                    f"{', '.join(reader.fieldnames or ())}; expected {', '.join(COLUMNS)}; make "
-                    "one: cdmpp analytic embedding measure"
-                )
-            return [
-                CampaignRow(**{name: kinds.get(name, int)(row[name]) for name in COLUMNS})
-                for row in reader
-            ]
-    except OSError as error:
-        raise DataError(
-            f"{path}: cannot read the measurements ({error.strerror}); make them: "
-            "cdmpp analytic embedding measure"
-        ) from None
-    except (TypeError, ValueError) as error:
-        raise DataError(f"{path}: a value is not as it should be ({error})") from None
+    table = TableFile.read(path, COLUMNS, what="embedding lookups, made by: " + _AGAIN)
+    columns = [table.values(name, _KINDS.get(name, int)) for name in COLUMNS]
+    return [CampaignRow(*row) for row in zip(*columns, strict=True)]
 
 
 def write_campaign(path: Path, rows: Iterable[CampaignRow]) -> None:

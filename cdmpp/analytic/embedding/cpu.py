@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from cdmpp.analytic.embedding.shapes import EmbeddingShape, Pass
 from cdmpp.analytic.intervals import LogErrors
 from cdmpp.errors import DataError, UsageError
 from cdmpp.files.atomic import write_json
-from cdmpp.files.json_text import parse_json
+from cdmpp.files.stored import read_model
 
 FloatArray = NDArray[np.float64]
 
@@ -240,28 +240,10 @@ def read_constants(path: Path) -> CpuConstants:
     Raises:
         DataError: unreadable, or not such a file.
     """
-    hint = "make it: cdmpp analytic embedding fit --data FILE --out FILE"
-    try:
-        value = parse_json(path.read_text("utf-8"))
-    except OSError as error:
-        raise DataError(f"{path}: cannot read the constants ({error.strerror}); {hint}") from None
-    except ValueError as error:
-        raise DataError(f"{path}: no JSON ({error}); {hint}") from None
-    found = value.get("schema") if isinstance(value, dict) else type(value).__name__
-    if found != CONSTANTS_SCHEMA:
-        raise DataError(f"{path}: schema {found!r}, expected {CONSTANTS_SCHEMA!r}; {hint}")
-    try:
-        caches = CpuCaches(**value["caches"])
-        rest = {
-            entry.name: value[entry.name]
-            for entry in fields(CpuConstants)
-            if entry.name not in ("caches", "errors")
-        }
-        found = value.get("errors")  # absent in files of older versions
-        errors = None if found is None else {k: LogErrors(**own) for k, own in found.items()}
-    except (KeyError, TypeError) as error:
-        raise DataError(f"{path}: constants are incomplete ({error}); {hint}") from None
-    return CpuConstants(caches, **rest, errors=errors)
+    again = "make it: cdmpp analytic embedding fit --data FILE --out FILE"
+    return read_model(
+        CpuConstants, path, what="constants", again=again, format=CONSTANTS_SCHEMA, entry="schema"
+    )
 
 
 def _private_misses(point: CpuPoint, caches: CpuCaches) -> dict[str, float]:

@@ -5,7 +5,6 @@ The column names are those of the public repository owensgroup/ml_perf_model.
 
 from __future__ import annotations
 
-import csv
 import re
 from collections import Counter
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cdmpp.analytic.embedding.shapes import EmbeddingShape
+from cdmpp.analytic.table_file import TableFile
 from cdmpp.errors import DataError
 
 FloatArray = NDArray[np.float64]
@@ -89,7 +89,7 @@ def strip_unit(text: str) -> float:
     number = _NUMBER.match(text)
     if number is None or number[2] not in _UNITS:
         raise DataError(
-            f"kernel table: {text!r} is no number with a known unit; units: "
+            f"{text!r} is no number with a known unit; units: "
             f"{', '.join(unit for unit in _UNITS if unit)}"
         )
     return float(number[1]) * _UNITS[number[2]]
@@ -106,49 +106,37 @@ def read_kernel_table(path: Path, *, keep: KernelFilter = "embedding") -> Kernel
         DataError: unreadable, no kernel_name or kernel_runtime, a cell that is no number, or no row
             left.
     """
-    try:
-        with path.open(encoding="utf-8", newline="") as stream:
-            reader = csv.DictReader(stream, skipinitialspace=True)
-            header = [name.strip() for name in reader.fieldnames or ()]
-            reader.fieldnames = header
-            rows = list(reader)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{path}: cannot read the kernel table ({error})") from None
-    if not {"kernel_name", _RUNTIME} <= set(header):
+    table = TableFile.read(path, ("kernel_name", _RUNTIME), what="kernels")
+    names = table.columns["kernel_name"]
+    columns = {
+        name: np.array(table.values(name, strip_unit), np.float64)
+        for name in table.columns
+        if name != "kernel_name"
+    }
+    batches = columns.get("batch_size", np.zeros(len(names)))
+    reasons = [
+        _reason_to_drop(*row, keep) for row in zip(names, columns[_RUNTIME], batches, strict=True)
+    ]
+    kept = np.flatnonzero([reason is None for reason in reasons])
+    dropped = dict(Counter(filter(None, reasons)))
+    if not len(kept):
         raise DataError(
-            f"{path}: columns {', '.join(header)}; a kernel table needs kernel_name and {_RUNTIME}"
+            f"{path}: no row left ({dropped}); choose another filter, e.g. --kernels none"
         )
-    dropped: Counter[str] = Counter()
-    names: list[str] = []
-    columns: dict[str, list[float]] = {name: [] for name in header if name != "kernel_name"}
-    for line, row in enumerate(rows, start=2):
-        try:
-            values = {name: strip_unit(row[name] or "") for name in columns}
-        except DataError as error:
-            raise DataError(f"{path}, line {line}: {error}") from None
-        reason = _reason_to_drop(row["kernel_name"] or "", values, keep)
-        if reason:
-            dropped[reason] += 1
-            continue
-        names.append(row["kernel_name"])
-        for name, value in values.items():
-            columns[name].append(value)
-    if not names:
-        raise DataError(
-            f"{path}: no row left ({dict(dropped)}); choose another filter, e.g. --kernels none"
-        )
-    arrays = {name: np.array(value, np.float64) for name, value in columns.items()}
-    return KernelTable(tuple(names), arrays, arrays[_RUNTIME] * 1e-6, dict(dropped))
+    values = {name: column[kept] for name, column in columns.items()}
+    return KernelTable(
+        tuple(names[int(row)] for row in kept), values, values[_RUNTIME] * 1e-6, dropped
+    )
 
 
-def _reason_to_drop(name: str, values: dict[str, float], keep: KernelFilter) -> str | None:
-    if not values[_RUNTIME] > 0:
+def _reason_to_drop(name: str, runtime: float, batch_size: float, keep: KernelFilter) -> str | None:
+    if not runtime > 0:
         return "no time"
     if keep == "embedding" and _EMBEDDING_KERNEL not in name:
         return "not an embedding kernel"
     if keep == "gemm":
         if any(foreign in name for foreign in _FOREIGN_GEMM_KERNELS):
             return "helper kernel"
-        if values.get("batch_size") == 1:
+        if batch_size == 1:
             return "batch of one"
     return None

@@ -19,14 +19,13 @@ from cdmpp.analytic.intervals import (
     UNSEEN,
     DeviceErrors,
     LogErrors,
-    errors_from_json,
-    errors_to_json,
 )
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError, UsageError
 from cdmpp.files.atomic import make_folder, read_json, write_json
 from cdmpp.files.boosted_trees import load_booster, save_booster
 from cdmpp.files.places import package_folder
+from cdmpp.files.stored import from_json, to_json
 from cdmpp.pretrained import PRETRAINED
 
 FloatArray = NDArray[np.float64]
@@ -162,7 +161,7 @@ class GpuKernels:
                     }
                     for family, efficiency in self.families.items()
                 },
-                "errors": errors_to_json(self.errors),
+                "errors": to_json(self.errors),
                 "about": dict(self.about),
             },
         )
@@ -189,7 +188,7 @@ class GpuKernels:
                     for family, one in own.items()
                 },
                 {family: tuple(one["devices"]) for family, one in own.items()},
-                errors_from_json(state["errors"]),
+                from_json(DeviceErrors, state["errors"]),
                 dict(state["about"]),
             )
         except (ValueError, KeyError, TypeError) as error:

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 from cdmpp.analytic.gpu_kernels.calls import Family
 from cdmpp.analytic.gpu_kernels.work import Columns
+from cdmpp.analytic.rows import Rows
 from cdmpp.devices.registry import get_device
 from cdmpp.errors import DataError
 
 FloatArray = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
 FILES: Mapping[Family, str] = {
     "gemm": "gemm.parquet",
     "prefill": "context_attention.parquet",
@@ -43,7 +43,7 @@ _NAMES: Mapping[Family, Mapping[str, str]] = {
 
 
 @dataclass(frozen=True)
-class GpuKernelTable:
+class GpuKernelTable(Rows):
     """Measured calls of one family.
 
     Attributes:
@@ -59,18 +59,6 @@ class GpuKernelTable:
     software: NDArray[np.str_]
     version: NDArray[np.str_]
     latency_s: FloatArray
-
-    def __len__(self) -> int:
-        return len(self.latency_s)
-
-    def __getitem__(self, rows: NDArray[np.intp] | BoolArray) -> GpuKernelTable:
-        return GpuKernelTable(
-            {name: column[rows] for name, column in self.columns.items()},
-            self.device[rows],
-            self.software[rows],
-            self.version[rows],
-            self.latency_s[rows],
-        )
 
 
 def read_kernels(folder: Path, family: Family) -> GpuKernelTable:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+
+from cdmpp.analytic.rows import Rows
 
 FloatArray = NDArray[np.float64]
 #: Columns of calls: numbers int64 or float64 [N], words text [N].
@@ -19,7 +21,7 @@ _NOTHING = 1e-12
 
 
 @dataclass(frozen=True)
-class KernelWork:
+class KernelWork(Rows):
     """The work of N calls.
 
     Attributes:
@@ -44,19 +46,6 @@ class KernelWork:
     times: Mapping[str, FloatArray]
     inputs: Mapping[str, FloatArray]
     size: FloatArray
-
-    def __getitem__(self, rows: NDArray[np.bool_]) -> KernelWork:
-        def chosen(columns: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
-            return {name: column[rows] for name, column in columns.items()}
-
-        return replace(
-            self,
-            limits=chosen(self.limits),
-            terms=chosen(self.terms),
-            times=chosen(self.times),
-            inputs=chosen(self.inputs),
-            size=self.size[rows],
-        )
 
     @property
     def floor_s(self) -> FloatArray:

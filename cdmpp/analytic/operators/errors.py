@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,9 +10,7 @@ from numpy.typing import NDArray
 from cdmpp.analytic.intervals import (
     DeviceErrors,
     LogErrors,
-    errors_from_json,
     errors_on,
-    errors_to_json,
 )
 from cdmpp.analytic.operators.operators import Operators
 
@@ -22,7 +18,6 @@ from cdmpp.analytic.operators.operators import Operators
 SIZES = ("batch", "m", "n", "k", "rows", "cols", "bytes", "flop")
 #: Kinds that are judged on their own; all others are element-wise.
 _OWN = ("bmm", "linear", "softmax", "ln")
-_LARGER = "larger"
 
 
 @dataclass(frozen=True)
@@ -61,20 +56,6 @@ class OperatorErrors:
     def on(self, group: str) -> DeviceErrors:
         """Returns the errors of the devices that have some of a group of `judged_as`."""
         return {label: own for label, own in self.by_device.items() if group in own}
-
-    def to_json(self) -> dict[str, Any]:
-        """Returns a value for JSON."""
-        larger = errors_to_json({_LARGER: self.larger})[_LARGER]
-        by_device = errors_to_json(self.by_device)
-        return {"by_device": by_device, _LARGER: larger, "largest": self.largest}
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any] | None) -> OperatorErrors | None:
-        """Returns the errors of `to_json`; None = the model was fitted without."""
-        if value is None:
-            return None
-        larger = errors_from_json({_LARGER: value[_LARGER]})[_LARGER]
-        return cls(errors_from_json(value["by_device"]), larger, dict(value["largest"]))
 
 
 def judged_as(kind: str) -> str:

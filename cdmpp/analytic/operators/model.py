@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,8 +22,9 @@ from cdmpp.analytic.operators.fit import Layout, Parameter, RowValues, fit_param
 from cdmpp.analytic.operators.operators import MATMUL_KINDS, Operators
 from cdmpp.analytic.operators.tables import OperatorTable
 from cdmpp.errors import DataError, UsageError
-from cdmpp.files.json_text import parse_json
+from cdmpp.files.atomic import write_json
 from cdmpp.files.places import package_folder
+from cdmpp.files.stored import read_model, to_json
 from cdmpp.pretrained import PRETRAINED
 
 FloatArray = NDArray[np.float64]
@@ -49,6 +50,13 @@ class FamilyFit:
     values: dict[str, FloatArray]
     devices: tuple[str, ...]
 
+    def to_json(self) -> dict[str, Any]:
+        """Returns a value for JSON, numbers with seven digits."""
+        values = {
+            name: [float(f"{value:.7g}") for value in own] for name, own in self.values.items()
+        }
+        return {"devices": list(self.devices), "values": values}
+
 
 @dataclass(frozen=True)
 class OperatorModel:
@@ -63,9 +71,9 @@ class OperatorModel:
         errors: of its validation; None = fitted without.
     """
 
-    fits: dict[str, tuple[FamilyFit, ...]]
+    fits: dict[str, tuple[FamilyFit, ...]] = field(metadata={"entry": "families"})
     octaves: float | None
-    known: dict[str, Hardware]
+    known: dict[str, Hardware] = field(metadata={"entry": "devices"})
     about: dict[str, Any]
     errors: OperatorErrors | None = None
 
@@ -154,28 +162,7 @@ class OperatorModel:
         Raises:
             DataError: the file cannot be written.
         """
-        from cdmpp.files.atomic import write_json
-
-        write_json(
-            path,
-            {
-                "format_version": FORMAT_VERSION,
-                "about": self.about,
-                "octaves": self.octaves,
-                "devices": {label: asdict(item) for label, item in self.known.items()},
-                "families": {
-                    family: [
-                        {
-                            "devices": list(fit.devices),
-                            "values": {name: _rounded(x) for name, x in fit.values.items()},
-                        }
-                        for fit in fits
-                    ]
-                    for family, fits in self.fits.items()
-                },
-                **({} if self.errors is None else {"errors": self.errors.to_json()}),
-            },
-        )
+        write_json(path, {"format_version": FORMAT_VERSION, **to_json(self)})
 
     @classmethod
     def load(cls, path: Path) -> OperatorModel:
@@ -185,33 +172,14 @@ class OperatorModel:
             DataError: unreadable, of another format version, or incomplete.
         """
         again = "make it again: cdmpp analytic operator fit"
+        what = "operator model"
+        model = read_model(
+            cls, path, what=what, again=again, format=FORMAT_VERSION, entry="format_version"
+        )
         try:
-            state = parse_json(Path(path).read_text(encoding="utf-8"))
-            version = state["format_version"]
-            if version != FORMAT_VERSION:
-                raise DataError(
-                    f"{path}: operator model of format {version}, expected {FORMAT_VERSION}; "
-                    f"{again}"
-                )
-            model = cls(
-                fits={
-                    family: tuple(
-                        FamilyFit(
-                            {name: np.array(x, np.float64) for name, x in fit["values"].items()},
-                            tuple(fit["devices"]),
-                        )
-                        for fit in fits
-                    )
-                    for family, fits in state["families"].items()
-                },
-                octaves=state["octaves"],
-                known={label: Hardware(**item) for label, item in state["devices"].items()},
-                about=dict(state["about"]),
-                errors=OperatorErrors.from_json(state.get("errors")),
-            )
             _check(model)
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise DataError(f"{path}: cannot read the operator model ({error}); {again}") from None
+        except (ValueError, KeyError) as error:
+            raise DataError(f"{path}: cannot read the {what} ({error!r}); {again}") from None
         return model
 
 
@@ -343,10 +311,6 @@ def _log_time_of(
     if family == "matmul":
         return operator_matmul.log_time(inputs, values, is_queued=is_queued)
     return operator_rows.log_time(inputs, values, family, is_queued=is_queued)
-
-
-def _rounded(values: FloatArray) -> list[float]:
-    return [float(f"{value:.7g}") for value in values]
 
 
 def packaged_model_path() -> Path:

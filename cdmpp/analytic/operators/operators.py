@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cdmpp.analytic.rows import Rows
 from cdmpp.errors import UsageError
 
 FloatArray = NDArray[np.float64]
@@ -31,7 +32,7 @@ _FLOP_PER_ELEMENT: Final[Mapping[str, float]] = {"softmax": 4.0, "ln": 7.0}
 
 
 @dataclass(frozen=True)
-class Operators:
+class Operators(Rows):
     """N operators, one array a field; a field that a kind does not use is 1.
 
     Attributes:
@@ -53,12 +54,6 @@ class Operators:
     rows: FloatArray
     cols: FloatArray
     bytes: FloatArray
-
-    def __len__(self) -> int:
-        return len(self.kind)
-
-    def __getitem__(self, index: NDArray[np.bool_] | NDArray[np.intp]) -> Operators:
-        return Operators(**{item.name: getattr(self, item.name)[index] for item in fields(self)})
 
     @property
     def flop(self) -> FloatArray:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from cdmpp.analytic.operators.model import (
     fit_family,
     known_hardware,
 )
-from cdmpp.analytic.operators.operators import MATMUL_KINDS, Operators, is_matmul
+from cdmpp.analytic.operators.operators import MATMUL_KINDS, is_matmul
 from cdmpp.analytic.operators.tables import TABLES, OperatorTable, read_table
 from cdmpp.errors import DataError
 
@@ -62,7 +62,7 @@ def read_training_tables(*folders: Path) -> dict[str, OperatorTable]:
         for name in TABLES:
             family = "matmul" if name in MATMUL_KINDS else name
             tables[family].append(read_table(table_path(folder, name)))
-    return {family: concatenate(parts) for family, parts in tables.items()}
+    return {family: OperatorTable.concatenate(parts) for family, parts in tables.items()}
 
 
 def table_path(folder: Path, name: str) -> Path:
@@ -76,18 +76,6 @@ def table_path(folder: Path, name: str) -> Path:
             return path
     raise DataError(
         f"{folder}: no table {name}.csv.gz or {name}.csv; expected a folder of operator tables"
-    )
-
-
-def concatenate(tables: Sequence[OperatorTable]) -> OperatorTable:
-    """Returns all rows in one table."""
-    names = ("kind", "batch", "m", "n", "k", "rows", "cols", "bytes")
-    return OperatorTable(
-        Operators(
-            **{name: np.concatenate([getattr(t.operators, name) for t in tables]) for name in names}
-        ),
-        np.concatenate([table.device for table in tables]),
-        np.concatenate([table.latency_s for table in tables]),
     )
 
 

@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
         layers, asked = original_grid(algorithm), asked or [int(algorithm)]
     else:
         layers = parse_layers(args.layer) if args.list is None else read_layer_list(args.list)
-    layers = layers.take(np.arange(len(layers))[: args.limit])
+    layers = layers[np.arange(len(layers))[: args.limit]]
     if args.operator is not None:
         rows = [
             {"operator": found.operator, **layers.row(found.row), "time_ms": found.time_ms}

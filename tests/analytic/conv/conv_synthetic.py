@@ -175,7 +175,7 @@ def layer_truth(shapes: ConvShapes) -> np.ndarray:
     time_ms = np.full((len(shapes), ALGORITHM_COUNT), np.inf)
     for algorithm in ConvAlgorithm:
         rows = np.flatnonzero(is_supported(algorithm, shapes))
-        part = shapes.take(rows)
+        part = shapes[rows]
         if algorithm == ConvAlgorithm.FFT:
             time_ms[rows, algorithm] = fft_ms(part)
         elif algorithm == ConvAlgorithm.FFT_TILING:
@@ -184,9 +184,9 @@ def layer_truth(shapes: ConvShapes) -> np.ndarray:
             names = variant_names(algorithm, part)
             for name in np.unique(names):
                 chosen = np.flatnonzero(names == name)
-                found = kernel_truth(find_variant(name), part.take(chosen)).time_ms
+                found = kernel_truth(find_variant(name), part[chosen]).time_ms
                 if algorithm in (ConvAlgorithm.GEMM, ConvAlgorithm.WINOGRAD_NONFUSED):
-                    found = found + helper_ms(algorithm, part.take(chosen))
+                    found = found + helper_ms(algorithm, part[chosen])
                 time_ms[rows[chosen], algorithm] = found
     return time_ms
 
@@ -195,7 +195,7 @@ def tables(shapes: ConvShapes) -> dict[str, ConvTable]:
     """Returns every table of the layers, by the names of the workbooks."""
     found: dict[str, ConvTable] = {}
     for algorithm in ConvAlgorithm:
-        part = shapes.take(is_supported(algorithm, shapes))
+        part = shapes[is_supported(algorithm, shapes)]
         if algorithm == ConvAlgorithm.FFT:
             found["algo4"] = ConvTable.of_times(part, int(algorithm), fft_ms(part))
         elif algorithm == ConvAlgorithm.FFT_TILING:
@@ -203,7 +203,7 @@ def tables(shapes: ConvShapes) -> dict[str, ConvTable]:
         elif len(part):
             names = variant_names(algorithm, part)
             for name in np.unique(names):
-                own = part.take(names == name)
+                own = part[names == name]
                 found[str(name)] = kernel_table(find_variant(str(name)), own)
                 if algorithm == ConvAlgorithm.WINOGRAD_NONFUSED:
                     found[f"{name}_pre"] = ConvTable.of_times(

@@ -8,6 +8,7 @@ import pytest
 from cdmpp.analytic.conv.least_squares import LinearFit, relative_fit
 from cdmpp.analytic.conv.seer.trees import SmallTree, TreeOptions, fit_tree
 from cdmpp.errors import DataError
+from cdmpp.files.stored import from_json, to_json
 
 
 def test_coefficients_and_their_errors() -> None:
@@ -42,7 +43,7 @@ def test_a_coefficient_stops_at_zero() -> None:
     assert fit.coefficients[0] == 0.0
     assert fit.standard_errors[0] is None
     assert fit.coefficients[1] > 0
-    assert LinearFit.from_json(fit.to_json()).standard_errors == fit.standard_errors
+    assert from_json(LinearFit, to_json(fit)).standard_errors == fit.standard_errors
 
 
 def test_a_column_of_zeros_has_no_coefficient() -> None:
@@ -68,7 +69,7 @@ def test_a_tree_is_that_of_its_library(kind: str, evaluations: int) -> None:
     target = (columns[:, 0] > columns[:, 1]).astype(np.int64) * 2 + (columns[:, 2] > 2e7)
     tree = fit_tree(columns, target, kind, TreeOptions(search_evaluations=evaluations))
     assert (tree.feature >= 0).sum() <= 64
-    again = SmallTree.from_json(tree.to_json())
+    again = from_json(SmallTree, to_json(tree))
     assert np.array_equal(again.predict(columns), tree.predict(columns))
     if evaluations == 0:
         made = DecisionTreeClassifier if kind == "classifier" else DecisionTreeRegressor

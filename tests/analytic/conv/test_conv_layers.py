@@ -21,13 +21,15 @@ from cdmpp.analytic.conv.layers.model import (
     load_layers_model,
     remove_drifts,
 )
-from cdmpp.analytic.conv.layers.table import LayerTable, read_layers, write_layers
+from cdmpp.analytic.conv.layers.table import LayerTable, read_layers
 from cdmpp.analytic.conv.layers.validation import fit_validated_layers
 from cdmpp.analytic.conv.seer.judging import time_errors
 from cdmpp.analytic.conv.seer.splits import family_split
 from cdmpp.analytic.conv.shapes import ConvShapes
 from cdmpp.devices.registry import get_device
 from cdmpp.errors import DataError, DeviceError
+from cdmpp.files.stored import from_json, to_json
+from tests.analytic.conv.written import write_layers
 from tests.paths import shared
 
 DEVICES = ("t4", "v100")
@@ -103,7 +105,7 @@ def test_a_drift_is_found_and_taken_out() -> None:
     np.testing.assert_allclose(drift.added_ms(position), 0.9 * position, atol=1e-6)
     np.testing.assert_allclose(drift.corrected(time_ms, position), 0.05 + 1.4 * work, rtol=1e-4)
     assert drift.row_count == 300
-    again = Drift.from_json(drift.to_json())
+    again = from_json(Drift, to_json(drift))
     assert np.array_equal(again.added_ms(position), drift.added_ms(position))
 
 
@@ -121,23 +123,23 @@ def test_no_drift_where_there_is_none_or_too_little() -> None:
 def test_closed_forms_find_times_and_algorithms() -> None:
     table = made_up_layers(drift_ms=0.0)
     train, test = family_split(table.shapes, seed=0)
-    closed = fit_latent(table.take(train))
+    closed = fit_latent(table[train])
     assert set(closed.forms) == {*DEVICES, POOLED}
     rows = np.flatnonzero(test & (table.device == 0))
-    found, kinds = closed.predict(table.shapes.take(rows), table.devices[0])
+    found, kinds = closed.predict(table.shapes[rows], table.devices[0])
     error = time_errors(table.time_ms[rows], found.min(axis=1))
     assert error.median_ape < 0.12
     assert np.mean(found.argmin(axis=1) == table.algorithm[rows]) > 0.8
     assert set(np.unique(kinds[:, 6])) <= {0, 1, 2}
     # Coefficients are shares of a peak: a device that was never measured is served as well.
-    other, _ = closed.predict(table.shapes.take(rows), get_device("p100"))
+    other, _ = closed.predict(table.shapes[rows], get_device("p100"))
     assert np.isfinite(other.min(axis=1)).all()
 
 
 @pytest.mark.slow
 def test_the_model_sees_through_the_drift(tmp_path: Path) -> None:
     table = made_up_layers(drift_ms=2.0)
-    train, test = (table.take(side) for side in family_split(table.shapes, seed=0))
+    train, test = (table[side] for side in family_split(table.shapes, seed=0))
     options = LayerOptions(boost=QUICK)
     model = fit_layers(train, options)
     found = model.predict(test)
@@ -186,12 +188,12 @@ def test_layer_files_come_back(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "no layers"),
-        ("device,batch\nt4,1\n", "no column 'in_channels'"),
+        ("", "no column device"),
+        ("device,batch\nt4,1\n", "no column in_channels"),
         ("device,batch,in_channels,in_width,out_channels,kernel,stride,padding,time_ms\n"
-         "t4,1,2,3,4,3,1,1,0\n", "expected above 0"),
+         "t4,1,2,3,4,3,1,1,0\n", "row 1, column 'time_ms': cannot read '0'"),
         ("device,batch,in_channels,in_width,out_channels,kernel,stride,padding,time_ms,algorithm\n"
-         "t4,1,2,3,4,3,1,1,1,magic\n", "unknown algorithm 'magic'"),
+         "t4,1,2,3,4,3,1,1,1,magic\n", "'magic' .no such algorithm; known: implicit"),
     ],
 )  # fmt: skip
 def test_malformed_layer_files(tmp_path: Path, text: str, message: str) -> None:
@@ -205,7 +207,7 @@ def test_the_published_table_is_read() -> None:
     table = read_layers(shared("neusight/train/conv.csv.gz"))
     assert len(table) == 24_662
     assert [spec.name for spec in table.devices] == ["a100-80gb", "p100", "p4", "t4", "v100-32gb"]
-    t4 = table.take(table.device == 3)
+    t4 = table[table.device == 3]
     assert np.bincount(t4.algorithm, minlength=8).tolist() == [27, 1577, 27, 0, 0, 9, 1141, 2188]
     # The cost that grows while a device is measured: nothing in the last tenth is as fast as the
     # fastest of the first.
@@ -219,8 +221,8 @@ def test_the_published_table_is_read() -> None:
 )
 def test_intervals_hold_nine_of_ten_layers_with_values_never_seen(seed: int) -> None:
     table = read_layers(shared("neusight/train/conv.csv.gz"))
-    table = table.take(np.isin(table.device, (0, 3)))
-    train, test = (table.take(side) for side in family_split(table.shapes, seed=seed))
+    table = table[np.isin(table.device, (0, 3))]
+    train, test = (table[side] for side in family_split(table.shapes, seed=seed))
     model = fit_validated_layers(train, LayerOptions(residual="none"), seed=seed)
     found, _ = judge_layers(model, test)
     assert model.errors is not None
@@ -235,20 +237,20 @@ def test_errors_come_back_and_few_rows_have_none(tmp_path: Path) -> None:
     model = fit_validated_layers(table, LayerOptions(residual="none"))
     model.save(tmp_path)
     assert load_layers_model(tmp_path).errors is not None
-    assert load_layers_model(tmp_path).errors.to_json() == model.errors.to_json()
-    one = table.take(np.flatnonzero(table.device == 0))
+    assert to_json(load_layers_model(tmp_path).errors) == to_json(model.errors)
+    one = table[np.flatnonzero(table.device == 0)]
     alone = fit_validated_layers(one, LayerOptions(residual="none"))
     assert alone.errors.of("t4")
     assert not alone.errors.of("v100")  # no GPU was left out: nothing is known of another
-    few = fit_validated_layers(one.take(np.arange(20)), LayerOptions(residual="none"))
+    few = fit_validated_layers(one[np.arange(20)], LayerOptions(residual="none"))
     assert not few.errors.of("t4")
 
 
 @pytest.mark.slow
 def test_published_layers_are_predicted_within_the_goal() -> None:
     table = read_layers(shared("neusight/train/conv.csv.gz"))
-    table = table.take(np.isin(table.device, (1, 3)))
-    train, test = (table.take(side) for side in family_split(table.shapes, seed=0))
+    table = table[np.isin(table.device, (1, 3))]
+    train, test = (table[side] for side in family_split(table.shapes, seed=0))
     model = fit_layers(train, LayerOptions(boost=replace(BoostOptions(), rounds=250)))
     predicted = model.predict(test).time_ms + model.drift_ms(test)
     for index in (1, 3):

@@ -13,13 +13,14 @@ from cdmpp.analytic.conv.networks import NETWORKS, network_layers
 from cdmpp.analytic.conv.seer.counters import measured_counters
 from cdmpp.analytic.conv.seer.fitting import SeerOptions, fit_seer
 from cdmpp.analytic.conv.seer.judging import kernel_errors, layer_errors, pick_errors
-from cdmpp.analytic.conv.seer.model import SeerModel, load_seer
+from cdmpp.analytic.conv.seer.model import SeerModel
 from cdmpp.analytic.conv.seer.regimes import fit_regimes, fit_smooth
 from cdmpp.analytic.conv.seer.splits import family_split
 from cdmpp.analytic.conv.seer.table import KernelType, PickTable
 from cdmpp.analytic.conv.seer.trees import TreeOptions
 from cdmpp.analytic.conv.seer.validation import fit_validated_seer, judged_kernels
 from cdmpp.errors import DataError
+from cdmpp.files.stored import from_json, to_json
 from tests.analytic.conv.conv_synthetic import (
     DEVICE,
     IM2COL_COEFFICIENTS,
@@ -38,9 +39,7 @@ EXACT = TreeOptions(search_evaluations=0)
 def model() -> SeerModel:
     shapes = layers()
     rng = np.random.default_rng(0)
-    return fit_seer(
-        tables(shapes.take(rng.random(len(shapes)) < 0.7)), DEVICE, SeerOptions(trees=EXACT)
-    )
+    return fit_seer(tables(shapes[rng.random(len(shapes)) < 0.7]), DEVICE, SeerOptions(trees=EXACT))
 
 
 def test_times_and_picks_of_layers(model: SeerModel) -> None:
@@ -99,11 +98,11 @@ def test_layer_and_pick_errors_are_zero(model: SeerModel) -> None:
 def test_a_saved_model_predicts_the_same(model: SeerModel, tmp_path: Path) -> None:
     path = tmp_path / "model.json"
     model.save(path)
-    again = load_seer(path)
+    again = SeerModel.load(path)
     assert np.array_equal(again.predict(layers()).time_ms, model.predict(layers()).time_ms)
     path.write_text('{"format": "other"}')
     with pytest.raises(DataError, match="has format 'other'"):
-        load_seer(path)
+        SeerModel.load(path)
 
 
 def test_a_rare_type_is_pooled_and_said() -> None:
@@ -115,7 +114,7 @@ def test_a_rare_type_is_pooled_and_said() -> None:
     kept = np.sort(
         np.concatenate([compute[:5], np.flatnonzero(truth.kind != int(KernelType.COMPUTE_BOUND))])
     )
-    part = table.take(kept)
+    part = table[kept]
     fitted = fit_regimes(part.kernel_type, measured_counters(part), part.launch, part.time_ms)
     assert fitted.pooled == (KernelType.COMPUTE_BOUND,)
     assert fitted.fits[KernelType.COMPUTE_BOUND].row_count == len(kept)
@@ -181,7 +180,7 @@ def test_intervals_hold_nine_of_ten_kernels_with_values_never_seen(tmp_path: Pat
     for name, table in tables(layers()).items():
         noisy = replace(table, time_ms=table.time_ms * np.exp(rng.normal(0, 0.05, len(table))))
         sides = family_split(table.shapes, seed=10)
-        train[name], test[name] = (noisy.take(side) for side in sides)
+        train[name], test[name] = (noisy[side] for side in sides)
     model = fit_validated_seer(train, DEVICE, SeerOptions(trees=EXACT))
     assert model.errors is not None
     errors = model.errors.of(DEVICE.name)
@@ -192,8 +191,8 @@ def test_intervals_hold_nine_of_ten_kernels_with_values_never_seen(tmp_path: Pat
         is_inside.append((own.low <= found) & (found <= own.high))
     assert 0.85 <= np.concatenate(is_inside).mean() <= 0.95
     model.save(tmp_path / "seer.json")
-    assert load_seer(tmp_path / "seer.json").errors is not None
-    without = model.to_json()
+    assert SeerModel.load(tmp_path / "seer.json").errors is not None
+    without = to_json(model)
     del without["errors"]
-    assert SeerModel.from_json(without).errors is None
-    assert without == fit_seer(train, DEVICE, SeerOptions(trees=EXACT)).to_json()
+    assert from_json(SeerModel, without).errors is None
+    assert without == to_json(fit_seer(train, DEVICE, SeerOptions(trees=EXACT)))

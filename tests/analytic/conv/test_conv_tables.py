@@ -18,12 +18,12 @@ from cdmpp.analytic.conv.seer.table import ConvTable, PickTable, pick_table
 from cdmpp.analytic.conv.seer.workbook import (
     read_pick_workbook,
     read_workbook,
-    write_pick_workbook,
     write_workbook,
 )
 from cdmpp.analytic.conv.shapes import SHAPE_NAMES, ConvShapes
 from cdmpp.errors import DataError, UsageError
 from tests.analytic.conv.conv_synthetic import grid, kernel_table, layer_truth
+from tests.analytic.conv.written import write_pick_workbook
 
 WINOGRAD = find_variant("algo6_148")
 
@@ -47,7 +47,7 @@ def test_a_workbook_comes_back(tmp_path: Path, form: str, convention: str) -> No
     if form == "xlsx":
         pytest.importorskip("openpyxl", reason="openpyxl (extra `analytic`) is absent")
     table = winograd_table()
-    sheets = {"train": table.take(np.arange(0, 60)), "test": table.take(np.arange(60, 80))}
+    sheets = {"train": table[np.arange(0, 60)], "test": table[np.arange(60, 80)]}
     path = tmp_path / (f"algo6_148.{form}" if form == "xlsx" else "algo6_148")
     files = write_workbook(path, sheets, algo_convention=convention)
     assert len(files) == (1 if form == "xlsx" else 2)
@@ -127,7 +127,7 @@ def test_malformed_files(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("convention", ["cudnn", "readme"])
 def test_a_pick_workbook_comes_back(tmp_path: Path, convention: str) -> None:
-    shapes = grid(kernels=(3, 5), strides=(1,), padding=1).take(np.arange(40))
+    shapes = grid(kernels=(3, 5), strides=(1,), padding=1)[np.arange(40)]
     table = PickTable(shapes, layer_truth(shapes), np.arange(40) % 3 - 1)
     write_pick_workbook(tmp_path / "p", {"all": table}, algo_convention=convention)
     found = read_pick_workbook(tmp_path / "p")["all"]
@@ -138,7 +138,7 @@ def test_a_pick_workbook_comes_back(tmp_path: Path, convention: str) -> None:
 
 def test_a_folder_is_divided(tmp_path: Path) -> None:
     table = winograd_table()
-    write_workbook(tmp_path / "algo6_148", {"train": table, "test": table.take(np.arange(5))})
+    write_workbook(tmp_path / "algo6_148", {"train": table, "test": table[np.arange(5)]})
     folder = read_folder(tmp_path)
     assert len(folder.test["algo6_148"]) == 5
     anew = read_folder(tmp_path, split="family", seed=3)
@@ -223,7 +223,7 @@ def test_time_errors() -> None:
 def test_the_fastest_of_repeated_measurements_counts() -> None:
     shapes = ConvShapes.of(8, 3, [9, 10, 9], 4, 3)
     first = ConvTable.of_times(shapes, 0, np.array([2.0, 3.0, 1.5]))
-    second = ConvTable.of_times(shapes.take(np.array([1])), 4, np.array([1.0]))
+    second = ConvTable.of_times(shapes[np.array([1])], 4, np.array([1.0]))
     found = pick_table([first, second])
     assert found.best.tolist() == [0, 4]
     assert found.best_ms.tolist() == [1.5, 1.0]

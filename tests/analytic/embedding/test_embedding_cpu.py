@@ -107,7 +107,7 @@ def test_constants_survive_the_file(tmp_path):
     write_constants(path, checked)
     assert read_constants(path) == checked
     path.write_text(json.dumps({"schema": "other"}))
-    with pytest.raises(DataError, match="schema 'other'"):
+    with pytest.raises(DataError, match="has schema 'other'"):
         read_constants(path)
     with pytest.raises(DataError, match="embedding fit"):
         read_constants(tmp_path / "none.json")
@@ -206,7 +206,7 @@ def test_rounds_and_their_spread(tmp_path):
     assert read_campaign(path) == rows
     assert len(points_of(rows)[0]) == 8
     path.write_text("a,b\n1,2\n")
-    with pytest.raises(DataError, match="no table of embedding measurements"):
+    with pytest.raises(DataError, match="no column pass_name"):
         read_campaign(path)
 
 

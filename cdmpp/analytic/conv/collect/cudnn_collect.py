@@ -79,7 +79,7 @@ def collect(
                 if options.is_free:
                     asked: Sequence[int] = (layer.choose(),)
                 else:
-                    asked = _allowed(layers.take(np.array([row])), options.algorithms)
+                    asked = _allowed(layers[np.array([row])], options.algorithms)
                 for algorithm in asked:
                     yield _measured(layer, row, algorithm, options)
         except CudnnError as error:
@@ -150,7 +150,7 @@ def original_grid(algorithm: ConvAlgorithm, *, batch: int = 128) -> ConvShapes:
     rows = np.array(list(itertools.product(channels, widths, channels, kernels, strides)), np.int64)
     cin, width, cout, kernel, stride = rows.T
     layers = ConvShapes.of(batch, cin, width, cout, kernel, stride, padding)
-    return layers.take(is_supported(algorithm, layers))
+    return layers[is_supported(algorithm, layers)]
 
 
 def read_layer_list(path: Path) -> ConvShapes:

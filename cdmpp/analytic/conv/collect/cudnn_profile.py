@@ -19,7 +19,7 @@ from cdmpp.analytic.conv.collect.cudnn_counters import (
     parse_ncu,
     tables_of,
 )
-from cdmpp.analytic.conv.seer.table import ConvTable, concatenate_tables
+from cdmpp.analytic.conv.seer.table import ConvTable
 from cdmpp.analytic.conv.seer.workbook import write_workbook
 from cdmpp.analytic.conv.shapes import SHAPE_NAMES, ConvShapes
 from cdmpp.errors import DeviceError
@@ -64,7 +64,7 @@ def profile(
     rows: dict[str, list[ConvTable]] = {}
     unmatched: Counter[str] = Counter()
     for index, algorithm in enumerate(algorithms):
-        layer = layers.take(np.array([index]))
+        layer = layers[np.array([index])]
         launches = parse_ncu(runner(ncu_command(_program(layer, algorithm))))
         tables, unknown = tables_of(launches, names)
         unmatched.update(unknown)
@@ -72,7 +72,7 @@ def profile(
             own = [launch for launch, table in zip(launches, tables, strict=True) if table == name]
             rows.setdefault(name, []).append(table_row(layer, algorithm, own))
     return Profiled(
-        {name: concatenate_tables(parts) for name, parts in rows.items()}, dict(unmatched)
+        {name: ConvTable.concatenate(parts) for name, parts in rows.items()}, dict(unmatched)
     )
 
 
@@ -87,7 +87,7 @@ def write_counters(
     """
     measured = [value for value in found if value.time_ms is not None]
     profiled = profile(
-        layers.take(np.array([value.row for value in measured], np.int64)),
+        layers[np.array([value.row for value in measured], np.int64)],
         [value.algorithm for value in measured],
         names,
     )

@@ -18,7 +18,7 @@ import numpy as np
 
 from cdmpp.analytic.conv.collect.cudnn_counters import KernelCounters, KernelName, tables_of
 from cdmpp.analytic.conv.collect.cudnn_profile import Profiled, table_row
-from cdmpp.analytic.conv.seer.table import ConvTable, concatenate_tables
+from cdmpp.analytic.conv.seer.table import ConvTable
 from cdmpp.analytic.conv.shapes import ConvShapes
 from cdmpp.devices.occupancy import device_occupancy_limits, occupancy
 from cdmpp.devices.spec import DeviceSpec
@@ -81,10 +81,10 @@ def nvprof_tables(
         own = known[index * share : (index + 1) * share]
         for name in dict.fromkeys(name for _, name in own):
             of_table = [one for one, other in own if other == name]
-            layer = layers.take(np.array([index]))
+            layer = layers[np.array([index])]
             rows.setdefault(name, []).append(table_row(layer, algorithm, of_table))
     return Profiled(
-        {name: concatenate_tables(parts) for name, parts in rows.items()}, dict(unmatched)
+        {name: ConvTable.concatenate(parts) for name, parts in rows.items()}, dict(unmatched)
     )
 
 

@@ -7,9 +7,8 @@ on several devices serves one that was never measured.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -21,10 +20,11 @@ from cdmpp.analytic.conv.layers.closed_forms import (
     usual_variants,
 )
 from cdmpp.analytic.conv.layers.table import LayerTable, device_rows
-from cdmpp.analytic.conv.seer.regimes import SmoothTimes, fit_smooth_columns, time_model_from_json
+from cdmpp.analytic.conv.seer.regimes import SmoothTimes, fit_smooth_columns
 from cdmpp.analytic.conv.shapes import ConvShapes, FloatArray, IntArray
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError
+from cdmpp.files.stored import from_json, to_json
 
 #: Rows of an algorithm on a device below which the form of all devices serves.
 MIN_ROWS = 40
@@ -55,7 +55,7 @@ class LatentModel:
             rows = np.flatnonzero(is_supported(algorithm, shapes))
             if not len(rows):
                 continue
-            columns = work_columns(algorithm, shapes.take(rows), device)
+            columns = work_columns(algorithm, shapes[rows], device)
             form = own.get(algorithm, pooled)
             time_ms[rows, algorithm] = form.predict_columns(columns)
             kind[rows, algorithm] = form.dominant(columns)
@@ -68,24 +68,12 @@ class LatentModel:
 
     def to_json(self) -> dict[str, Any]:
         """Returns a value for JSON."""
-        return {
-            label: {algorithm.name: form.to_json() for algorithm, form in forms.items()}
-            for label, forms in self.forms.items()
-        }
+        return dict(to_json(self.forms))
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> LatentModel:
+    def from_json(cls, value: Any) -> LatentModel:
         """Returns the model of `to_json`."""
-        return cls(
-            {
-                label: {
-                    # Written by `to_json`, so each is of the smooth form.
-                    ConvAlgorithm[name]: cast(SmoothTimes, time_model_from_json(form))
-                    for name, form in forms.items()
-                }
-                for label, forms in value.items()
-            }
-        )
+        return cls(from_json(dict[str, dict[ConvAlgorithm, SmoothTimes]], value))
 
 
 def fit_latent(table: LayerTable) -> LatentModel:
@@ -102,7 +90,7 @@ def fit_latent(table: LayerTable) -> LatentModel:
             chosen = rows[table.algorithm[rows] == int(algorithm)]
             if not len(chosen):
                 continue
-            columns = work_columns(algorithm, table.shapes.take(chosen), spec)
+            columns = work_columns(algorithm, table.shapes[chosen], spec)
             pooled.setdefault(algorithm, []).append((columns, table.time_ms[chosen]))
             if len(chosen) >= MIN_ROWS:
                 forms[spec.name][algorithm] = fit_smooth_columns(columns, table.time_ms[chosen])

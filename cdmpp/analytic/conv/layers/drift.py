@@ -7,9 +7,7 @@ apart differ by several times.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -44,15 +42,6 @@ class Drift:
     def corrected(self, time_ms: FloatArray, position: FloatArray) -> FloatArray:
         """Returns float64 [R], the times without the drift, at least a tenth of what they were."""
         return np.maximum(time_ms - self.added_ms(position), _LEAST_SHARE * time_ms)
-
-    def to_json(self) -> dict[str, Any]:
-        """Returns a value for JSON."""
-        return {"slopes": self.slopes.tolist(), "row_count": self.row_count}
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Drift:
-        """Returns the drift of `to_json`."""
-        return cls(np.array(value["slopes"], np.float64), int(value["row_count"]))
 
 
 def no_drift() -> Drift:

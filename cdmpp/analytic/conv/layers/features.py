@@ -30,7 +30,7 @@ def layer_features(table: LayerTable, closed: LatentModel) -> FloatArray:
     """
     parts: list[tuple[np.ndarray[tuple[int, ...], np.dtype[np.int64]], FloatArray]] = []
     for spec, rows in device_rows(table):
-        parts.append((rows, _device_features(table.shapes.take(rows), spec, closed)))
+        parts.append((rows, _device_features(table.shapes[rows], spec, closed)))
     features = np.zeros((len(table), parts[0][1].shape[1]))
     for rows, values in parts:
         features[rows] = values

@@ -30,7 +30,7 @@ def split_layers(
     else:
         divide = octave_split if split == "octave" else family_split
         train, test = divide(table.shapes, seed=seed)
-    return table.take(train), table.take(test)
+    return table[train], table[test]
 
 
 def judge_layers(model: LayerModel, table: LayerTable) -> tuple[dict[str, Any], FloatArray]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,10 +15,10 @@ from cdmpp.analytic.conv.layers.drift import Drift, fit_drift, no_drift
 from cdmpp.analytic.conv.layers.features import layer_features
 from cdmpp.analytic.conv.layers.table import LayerTable, device_rows
 from cdmpp.analytic.conv.shapes import FloatArray, IntArray
-from cdmpp.config import from_dict
-from cdmpp.files.atomic import make_folder, read_json, write_bytes, write_json
+from cdmpp.files.atomic import make_folder, write_bytes, write_json
 from cdmpp.files.boosted_trees import grow_trees, load_booster, tree_rows
 from cdmpp.files.places import package_folder
+from cdmpp.files.stored import read_model, to_json
 
 FORMAT = "cdmpp-conv-layers/1"
 _MODEL_FILE = "conv.json"
@@ -145,14 +145,7 @@ class LayerModel:
                 write_bytes(folder / name, bytes(trees.save_raw("json")))
         write_json(
             folder / _MODEL_FILE,
-            {
-                "format": FORMAT,
-                "options": asdict(self.options),
-                "closed": self.closed.to_json(),
-                "drifts": {label: drift.to_json() for label, drift in self.drifts.items()},
-                "algorithms": list(self.algorithms),
-                **({} if self.errors is None else {"errors": self.errors.to_json()}),
-            },
+            {"format": FORMAT, **to_json(replace(self, time_trees=None, algorithm_trees=None))},
         )
 
 
@@ -193,7 +186,7 @@ def fit_drifts(table: LayerTable) -> dict[str, Drift]:
         spec.name: fit_drift(
             table.time_ms[rows],
             table.position[rows],
-            roofline_ms(table.shapes.take(rows), spec),
+            roofline_ms(table.shapes[rows], spec),
         )
         for spec, rows in device_rows(table)
     }
@@ -206,14 +199,12 @@ def remove_drifts(table: LayerTable, drifts: dict[str, Drift]) -> LayerTable:
         drift = drifts.get(spec.name)
         if drift is not None:
             time_ms[rows] = drift.corrected(table.time_ms[rows], table.position[rows])
-    return table.with_times(time_ms)
+    return replace(table, time_ms=time_ms)
 
 
 def closed_times(closed: LatentModel, table: LayerTable) -> tuple[FloatArray, IntArray]:
     """Returns (float64 [R, 8] milliseconds, int64 [R, 8] types) of the closed forms."""
-    parts = [
-        (rows, closed.predict(table.shapes.take(rows), spec)) for spec, rows in device_rows(table)
-    ]
+    parts = [(rows, closed.predict(table.shapes[rows], spec)) for spec, rows in device_rows(table)]
     times = np.full((len(table), parts[0][1][0].shape[1]), np.inf)
     kinds = np.full(times.shape, -1, np.int64)
     for rows, (time_ms, kind) in parts:
@@ -260,15 +251,12 @@ def load_layers_model(folder: Path) -> LayerModel:
         DataError: the folder is missing or holds no such model.
     """
     folder = Path(folder)
-    value = read_json(folder / _MODEL_FILE, what="convolution model", hint=_HINT, format=FORMAT)
-    options = from_dict(LayerOptions, value["options"])
-    has_trees = options.residual != "none"
-    return LayerModel(
-        options=options,
-        closed=LatentModel.from_json(value["closed"]),
-        drifts={label: Drift.from_json(drift) for label, drift in value["drifts"].items()},
-        algorithms=tuple(value["algorithms"]),
-        errors=ConvErrors.from_json(value.get("errors")),
-        time_trees=load_booster(folder / _TIME_FILE, hint=_HINT) if has_trees else None,
-        algorithm_trees=load_booster(folder / _ALGORITHM_FILE, hint=_HINT) if has_trees else None,
+    path = folder / _MODEL_FILE
+    model = read_model(LayerModel, path, what="convolution model", again=_HINT, format=FORMAT)
+    if model.options.residual == "none":
+        return model
+    return replace(
+        model,
+        time_trees=load_booster(folder / _TIME_FILE, hint=_HINT),
+        algorithm_trees=load_booster(folder / _ALGORITHM_FILE, hint=_HINT),
     )

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import csv
-import gzip
-import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cdmpp.analytic.conv.algorithms import ConvAlgorithm
 from cdmpp.analytic.conv.shapes import ConvShapes, FloatArray, IntArray
+from cdmpp.analytic.rows import Rows
+from cdmpp.analytic.table_file import TableFile
 from cdmpp.devices.registry import get_device
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError
-from cdmpp.files.atomic import write_bytes
-from cdmpp.text import csv_text
 
 #: Columns of a layer file; `algorithm` may be empty or absent.
 LAYER_COLUMNS = (
@@ -28,10 +24,12 @@ LAYER_COLUMNS = (
 #: Other names of columns, as in published tables.
 _OTHER_NAMES = {"in_width": "size", "time_ms": "latency_ms", "algorithm": "cudnn_algorithm"}
 NO_ALGORITHM = -1
+_SIZES = LAYER_COLUMNS[1:8]
+_NEEDED = tuple(name for name in LAYER_COLUMNS if name != "algorithm")
 
 
 @dataclass(frozen=True)
-class LayerTable:
+class LayerTable(Rows):
     """Layers measured on one or more devices.
 
     Attributes:
@@ -50,31 +48,6 @@ class LayerTable:
     algorithm: IntArray
     position: FloatArray
 
-    def __len__(self) -> int:
-        return len(self.time_ms)
-
-    def take(self, rows: NDArray[np.int64] | NDArray[np.bool_]) -> LayerTable:
-        """Returns some rows; the devices stay."""
-        return LayerTable(
-            self.shapes.take(rows),
-            self.devices,
-            self.device[rows],
-            self.time_ms[rows],
-            self.algorithm[rows],
-            self.position[rows],
-        )
-
-    def with_times(self, time_ms: FloatArray) -> LayerTable:
-        """Returns the same rows with other times."""
-        return LayerTable(
-            self.shapes, self.devices, self.device, time_ms, self.algorithm, self.position
-        )
-
-    def device_values(self, name: str) -> FloatArray:
-        """Returns float64 [R], a number of each row's DeviceSpec; NaN = unknown."""
-        values = [getattr(spec, name) for spec in self.devices]
-        return np.array([np.nan if v is None else float(v) for v in values])[self.device]
-
 
 def read_layers(path: Path) -> LayerTable:
     """Returns the layers of a CSV file (`.csv`, `.csv.gz`) with the columns of `LAYER_COLUMNS`.
@@ -86,83 +59,31 @@ def read_layers(path: Path) -> LayerTable:
         DataError: the file is missing or malformed.
         DeviceError: an unknown device.
     """
-    rows = _rows(Path(path))
-    names = {column: _name(rows[0], column, path) for column in LAYER_COLUMNS}
-    try:
-        numbers = {
-            column: np.array([float(row[names[column]]) for row in rows])
-            for column in LAYER_COLUMNS
-            if column not in ("device", "algorithm")
-        }
-    except (TypeError, ValueError) as error:
-        raise DataError(f"{path}: {error}; expected a number in every row") from None
-    time_ms = numbers.pop("time_ms")
-    if not (np.isfinite(time_ms) & (time_ms > 0)).all():
-        row = int(np.flatnonzero(~(np.isfinite(time_ms) & (time_ms > 0)))[0])
-        raise DataError(f"{path}: row {row + 1} has time {time_ms[row]} ms; expected above 0")
-    shapes = ConvShapes.of(**{name: column.astype(np.int64) for name, column in numbers.items()})
-    labels = [row[names["device"]] for row in rows]
-    order = sorted(set(labels))
-    device = np.array([order.index(label) for label in labels], np.int64)
-    algorithm = np.array([_algorithm(row.get(names["algorithm"]), path) for row in rows], np.int64)
+    table = TableFile.read(path, _NEEDED, what="convolution layers", other_names=_OTHER_NAMES)
+    sizes = {name: np.array(table.values(name, _whole), np.int64) for name in _SIZES}
+    order = sorted(set(table.columns["device"]))
+    device = np.array([order.index(label) for label in table.columns["device"]], np.int64)
+    algorithm = np.full(len(table), NO_ALGORITHM, np.int64)
+    if "algorithm" in table.columns:
+        algorithm = np.array(table.values("algorithm", _algorithm), np.int64)
     return LayerTable(
-        shapes, tuple(get_device(label) for label in order), device, time_ms, algorithm,
-        _positions(device),
+        ConvShapes.of(**sizes), tuple(get_device(label) for label in order), device,
+        table.times("time_ms"), algorithm, _positions(device),
     )  # fmt: skip
 
 
-def write_layers(path: Path, table: LayerTable) -> None:
-    """Writes layers as CSV with the columns of `LAYER_COLUMNS`, gzipped where the name says so.
-
-    Raises:
-        DataError: the file cannot be written.
-    """
-    rows = (
-        [
-            table.devices[table.device[row]].name,
-            *(int(getattr(table.shapes, name)[row]) for name in LAYER_COLUMNS[1:8]),
-            "" if number < 0 else ConvAlgorithm(number).name.lower(),
-            float(table.time_ms[row]),
-        ]
-        for row, number in enumerate(table.algorithm)
-    )
-    content = csv_text(LAYER_COLUMNS, rows).encode()
-    if path.suffix == ".gz":
-        content = gzip.compress(content, mtime=0)
-    write_bytes(path, content)
+def _whole(text: str) -> int:
+    return int(float(text))
 
 
-def _rows(path: Path) -> list[dict[str, str]]:
-    try:
-        content = path.read_bytes()
-        text = (gzip.decompress(content) if path.suffix == ".gz" else content).decode()
-    except (OSError, EOFError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: cannot read the layers ({error})") from None
-    rows = list(csv.DictReader(io.StringIO(text)))
-    if not rows:
-        raise DataError(f"{path}: no layers; expected columns {', '.join(LAYER_COLUMNS)}")
-    return rows
-
-
-def _name(row: Mapping[str, str], column: str, path: Path) -> str:
-    for name in (column, _OTHER_NAMES.get(column, column)):
-        if name in row:
-            return name
-    if column == "algorithm":
-        return column
-    raise DataError(
-        f"{path}: no column {column!r}; got {', '.join(row)}; expected {', '.join(LAYER_COLUMNS)}"
-    )
-
-
-def _algorithm(text: str | None, path: Path) -> int:
+def _algorithm(text: str) -> int:
     if not text:
         return NO_ALGORITHM
     try:
         return int(ConvAlgorithm[text.upper()])
     except KeyError:
         known = ", ".join(algorithm.name.lower() for algorithm in ConvAlgorithm)
-        raise DataError(f"{path}: unknown algorithm {text!r}; known: {known}") from None
+        raise DataError(f"no such algorithm; known: {known}") from None
 
 
 def _positions(device: IntArray) -> FloatArray:

@@ -50,8 +50,8 @@ def held_out_errors(model: LayerModel, table: LayerTable, *, seed: int = 0) -> C
         is_out = np.array([spec.name == out for spec in table.devices])[table.device]
         try:
             train, test = family_split(table.shapes, seed=seed + fold)
-            fitted = fit_layers(clean.take(train & ~is_out), options, seed=seed)
-            _judge(fitted, clean.take(test), out, samples)
+            fitted = fit_layers(clean[train & ~is_out], options, seed=seed)
+            _judge(fitted, clean[test], out, samples)
         except DataError:  # too few values, or no layer of an algorithm left
             continue
     return ConvErrors(samples.by_device(), filters_of([table.shapes]))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -13,6 +11,7 @@ from cdmpp.analytic.conv.least_squares import LinearFit, relative_fit
 from cdmpp.analytic.conv.seer.table import ConvTable
 from cdmpp.analytic.conv.seer.trees import SmallTree, TreeOptions, fit_tree
 from cdmpp.analytic.conv.shapes import ConvShapes, FloatArray, IntArray
+from cdmpp.analytic.rows import Rows
 
 _GEMM_FEATURES = ("in_channels", "in_width", "out_channels", "out_width", "kernel", "stride")
 _GEMM_PRODUCTS = ("reduction", "reduction_by_channels", "reduction_by_pixels")
@@ -22,7 +21,7 @@ _CLAMPED_CHANNELS = 32
 
 
 @dataclass(frozen=True)
-class Counters:
+class Counters(Rows):
     """Counters of one thread block.
 
     Attributes:
@@ -34,10 +33,6 @@ class Counters:
     instructions: FloatArray
     reads: FloatArray
     writes: FloatArray
-
-    def take(self, rows: Any) -> Counters:
-        """Returns some rows."""
-        return Counters(self.instructions[rows], self.reads[rows], self.writes[rows])
 
 
 @dataclass(frozen=True)
@@ -61,23 +56,6 @@ class CounterModel:
             instructions=self.instructions.predict(_instruction_columns(variant, shapes)),
             reads=self.read_ratio.predict(features) * _read_unit(variant, shapes),
             writes=self.writes.predict(features),
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        """Returns a value for JSON."""
-        return {
-            "instructions": self.instructions.to_json(),
-            "read_ratio": self.read_ratio.to_json(),
-            "writes": self.writes.to_json(),
-        }
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> CounterModel:
-        """Returns the model of `to_json`."""
-        return cls(
-            LinearFit.from_json(value["instructions"]),
-            SmallTree.from_json(value["read_ratio"]),
-            SmallTree.from_json(value["writes"]),
         )
 
 

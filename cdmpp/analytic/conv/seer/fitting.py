@@ -24,7 +24,7 @@ from cdmpp.analytic.conv.seer.polynomials import (
     transform_columns,
 )
 from cdmpp.analytic.conv.seer.regimes import TimeForm
-from cdmpp.analytic.conv.seer.table import ConvTable, concatenate_tables
+from cdmpp.analytic.conv.seer.table import ConvTable
 from cdmpp.analytic.conv.seer.trees import SmallTree, TreeOptions, fit_tree
 from cdmpp.analytic.conv.seer.variant_model import fit_variant
 from cdmpp.devices.spec import DeviceSpec
@@ -92,7 +92,7 @@ def fit_seer(
         name: fit_variant(find_variant(name), tables[name], options.form, options.trees)
         for name in names
     }
-    joined = concatenate_tables(fft) if fft else None
+    joined = ConvTable.concatenate(fft) if fft else None
     return SeerModel(
         device=device.name,
         resident=_residents(tables, names, device),
@@ -140,7 +140,7 @@ def _choices(
             labels = np.concatenate(
                 [np.full(len(part), index) for part, index in zip(parts, indices, strict=True)]
             )
-            columns = choice_features(concatenate_tables(parts).shapes)
+            columns = choice_features(ConvTable.concatenate(parts).shapes)
             choices[key] = fit_tree(columns, labels, "classifier", options)
     return choices
 
@@ -154,7 +154,7 @@ def _tiling_type(tables: Mapping[str, ConvTable], options: TreeOptions) -> Small
     table = tables.get(FFT_TILING_TYPE_TABLE)
     if table is None:
         return None
-    known = table.take(np.isfinite(table.fp32_level) & np.isfinite(table.dram_level))
+    known = table[np.isfinite(table.fp32_level) & np.isfinite(table.dram_level)]
     if not len(known):
         raise DataError(
             f"{FFT_TILING_TYPE_TABLE}: no row has the use of both pipes; expected columns 17 and 18"

@@ -8,7 +8,7 @@ from pathlib import Path
 from cdmpp.analytic.conv.algorithms import AlgoConvention
 from cdmpp.analytic.conv.seer.fitting import table_names
 from cdmpp.analytic.conv.seer.splits import SplitKind, family_split, octave_split, original_split
-from cdmpp.analytic.conv.seer.table import ConvTable, PickTable, concatenate_tables, pick_table
+from cdmpp.analytic.conv.seer.table import ConvTable, PickTable, pick_table
 from cdmpp.analytic.conv.seer.workbook import SHEETS, read_pick_workbook, read_workbook
 from cdmpp.errors import DataError
 
@@ -94,14 +94,14 @@ def divide(table: ConvTable, split: SplitKind, seed: int) -> tuple[ConvTable, Co
         train, test = octave_split(table.shapes, seed=seed)
     else:
         train, test = family_split(table.shapes, seed=seed)
-    return table.take(train), table.take(test)
+    return table[train], table[test]
 
 
 def _divided(
     sheets: dict[str, ConvTable], split: SplitKind | None, seed: int, path: Path
 ) -> tuple[ConvTable, ConvTable]:
     if split is not None:
-        return divide(concatenate_tables(list(sheets.values())), split, seed)
+        return divide(ConvTable.concatenate(list(sheets.values())), split, seed)
     missing = [name for name in SHEETS if name not in sheets]
     if missing:
         raise DataError(

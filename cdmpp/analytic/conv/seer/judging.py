@@ -125,7 +125,7 @@ def kernel_errors(model: SeerModel, tables: Mapping[str, ConvTable]) -> dict[str
     for name, table in tables.items():
         if name not in model.variants:
             continue
-        counted = table.take(table.is_counted)
+        counted = table[table.is_counted]
         if not len(counted):
             continue
         found = model.variants[name].predict(counted.shapes, counted.launch)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -38,9 +36,10 @@ from cdmpp.analytic.conv.shapes import ConvShapes, FloatArray, IntArray
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError
 from cdmpp.files.atomic import write_json
-from cdmpp.files.json_text import parse_json
+from cdmpp.files.stored import read_model, to_json
 
 FORMAT = "cdmpp-conv-seer/1"
+_AGAIN = "fit it again with: cdmpp analytic conv fit"
 #: Type of an algorithm whose kernels are not classified.
 UNCLASSIFIED = -1
 _CHOICE_FEATURES = ("in_channels", "in_width", "out_channels", "out_width", "kernel", "stride")
@@ -115,7 +114,7 @@ class SeerModel:
             rows = np.flatnonzero(is_supported(algorithm, shapes))
             if not len(rows):
                 continue
-            part = shapes.take(rows)
+            part = shapes[rows]
             if algorithm == ConvAlgorithm.FFT:
                 if self.fft is not None:
                     time_ms[rows, algorithm] = self.fft.predict(part)
@@ -129,7 +128,7 @@ class SeerModel:
                 found = self.variant_names(algorithm, part)
                 for name in sorted(set(found) - {""}):
                     chosen = np.flatnonzero(np.array(found) == name)
-                    time, kind = self._kernel(name, part.take(chosen))
+                    time, kind = self._kernel(name, part[chosen])
                     time_ms[rows[chosen], algorithm] = time
                     kernel_type[rows[chosen], algorithm] = kind
         lost = ~np.isfinite(time_ms).any(axis=1)
@@ -154,56 +153,12 @@ class SeerModel:
         names = np.full(len(shapes), "", dtype=object)
         for key, members, rows in _choice_groups(algorithm, fitted, shapes):
             if key in self.choices:
-                picked = self.choices[key].predict(choice_features(shapes.take(rows)))
+                picked = self.choices[key].predict(choice_features(shapes[rows]))
                 all_names = [v.name for v in variants_of(algorithm)]
                 names[rows] = [all_names[int(index)] for index in picked]
             elif members:
                 names[rows] = members[0]
         return [str(name) for name in names]
-
-    def to_json(self) -> dict[str, Any]:
-        """Returns a value for JSON."""
-        return {
-            "format": FORMAT,
-            "device": self.device,
-            "arithmetic": self.arithmetic,
-            "resident": self.resident,
-            "variants": {name: model.to_json() for name, model in self.variants.items()},
-            "choices": {name: tree.to_json() for name, tree in self.choices.items()},
-            "fft": None if self.fft is None else self.fft.to_json(),
-            "fft_tiling": None if self.fft_tiling is None else self.fft_tiling.to_json(),
-            "fft_tiling_type": (
-                None if self.fft_tiling_type is None else self.fft_tiling_type.to_json()
-            ),
-            "helpers": {name: fit.to_json() for name, fit in self.helpers.items()},
-            **({} if self.errors is None else {"errors": self.errors.to_json()}),
-        }
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> SeerModel:
-        """Returns the model of `to_json`.
-
-        Raises:
-            DataError: another format.
-        """
-        if value.get("format") != FORMAT:
-            raise DataError(
-                f"the convolution model has format {value.get('format')!r}; expected {FORMAT!r}: "
-                "fit it again with: cdmpp analytic conv fit"
-            )
-        fft, tiling, kind = value["fft"], value["fft_tiling"], value["fft_tiling_type"]
-        return cls(
-            device=value["device"],
-            resident={name: int(count) for name, count in value["resident"].items()},
-            variants={name: VariantModel.from_json(v) for name, v in value["variants"].items()},
-            choices={name: SmallTree.from_json(tree) for name, tree in value["choices"].items()},
-            fft=None if fft is None else FftModel.from_json(fft),
-            fft_tiling=None if tiling is None else LinearFit.from_json(tiling),
-            fft_tiling_type=None if kind is None else SmallTree.from_json(kind),
-            helpers={name: LinearFit.from_json(fit) for name, fit in value["helpers"].items()},
-            arithmetic=value["arithmetic"],
-            errors=ConvErrors.from_json(value.get("errors")),
-        )
 
     def save(self, path: Path) -> None:
         """Writes the model as JSON.
@@ -211,7 +166,16 @@ class SeerModel:
         Raises:
             DataError: the file cannot be written.
         """
-        write_json(path, self.to_json())
+        write_json(path, {"format": FORMAT, **to_json(self)})
+
+    @classmethod
+    def load(cls, path: Path) -> SeerModel:
+        """Reads what `save` wrote.
+
+        Raises:
+            DataError: the file is missing, damaged or of another format.
+        """
+        return read_model(cls, path, what="convolution model", again=_AGAIN, format=FORMAT)
 
     def launch(self, name: str, shapes: ConvShapes) -> BlockLaunch:
         """Returns the launch of a variant on the model's device."""
@@ -230,19 +194,6 @@ class SeerModel:
 
 
 _SHORTEST_MS = 1e-6
-
-
-def load_seer(path: Path) -> SeerModel:
-    """Returns the model of a file.
-
-    Raises:
-        DataError: the file is missing or no such model.
-    """
-    try:
-        value = parse_json(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path}: cannot read the convolution model ({error})") from None
-    return SeerModel.from_json(value)
 
 
 def tiling_type_features(shapes: ConvShapes) -> FloatArray:

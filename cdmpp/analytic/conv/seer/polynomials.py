@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +11,7 @@ from cdmpp.analytic.conv.blocks import fft_tiles
 from cdmpp.analytic.conv.least_squares import LinearFit, relative_fit
 from cdmpp.analytic.conv.shapes import ConvShapes, FloatArray
 from cdmpp.errors import DataError
+from cdmpp.files.stored import from_json, to_json
 
 #: Upper widths of the buckets that FFT is fitted in.
 FFT_BUCKETS = (16, 32, 64, 128, 256)
@@ -40,12 +40,12 @@ class FftModel:
 
     def to_json(self) -> dict[str, Any]:
         """Returns a value for JSON."""
-        return {str(upper): fit.to_json() for upper, fit in self.fits.items()}
+        return dict(to_json(self.fits))
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> FftModel:
+    def from_json(cls, value: Any) -> FftModel:
         """Returns the model of `to_json`."""
-        return cls({int(upper): LinearFit.from_json(fit) for upper, fit in value.items()})
+        return cls(from_json(dict[int, LinearFit], value))
 
 
 def fit_fft(shapes: ConvShapes, time_ms: FloatArray) -> FftModel:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -36,23 +35,16 @@ class RegimeTimes:
 
     fits: dict[KernelType, LinearFit]
     pooled: tuple[KernelType, ...]
+    form: Literal["original"] = "original"
 
     def predict(self, kernel_type: IntArray, counters: Counters, launch: BlockLaunch) -> FloatArray:
         """Returns float64 [R], milliseconds."""
         time_ms = np.zeros(len(kernel_type))
         for kind, fit in self.fits.items():
             rows = np.flatnonzero(kernel_type == int(kind))
-            columns, _ = regime_columns(kind, counters.take(rows), _take(launch, rows))
+            columns, _ = regime_columns(kind, counters[rows], launch[rows])
             time_ms[rows] = fit.predict(columns)
         return time_ms
-
-    def to_json(self) -> dict[str, Any]:
-        """Returns a value for JSON."""
-        return {
-            "form": "original",
-            "fits": {kind.name: fit.to_json() for kind, fit in self.fits.items()},
-            "pooled": [kind.name for kind in self.pooled],
-        }
 
 
 @dataclass(frozen=True)
@@ -62,7 +54,7 @@ class SmoothTimes:
     Tc = waves (a resident instructions + b), Td = d reads + e writes of the whole kernel.
 
     Attributes:
-        coefficients: a, b, d, e, c as in `names`.
+        coefficients: a, b, d, e, c.
         power: p, at least 1; large = the larger of the two, 1 = their sum.
         rmspe: on the fitted rows, a fraction.
         row_count: rows that were fitted.
@@ -72,7 +64,7 @@ class SmoothTimes:
     power: float
     rmspe: float
     row_count: int
-    names: tuple[str, ...] = _SMOOTH_NAMES
+    form: Literal["smooth"] = "smooth"
 
     def predict(self, kernel_type: IntArray, counters: Counters, launch: BlockLaunch) -> FloatArray:
         """Returns float64 [R], milliseconds; the type is not needed."""
@@ -89,33 +81,8 @@ class SmoothTimes:
         sums = np.stack([parts[:, :2].sum(axis=1), parts[:, 2:4].sum(axis=1), parts[:, 4]])
         return np.asarray(sums.argmax(axis=0), np.int64)
 
-    def to_json(self) -> dict[str, Any]:
-        """Returns a value for JSON."""
-        return {
-            "form": "smooth",
-            "coefficients": self.coefficients.tolist(),
-            "power": self.power,
-            "rmspe": self.rmspe,
-            "row_count": self.row_count,
-        }
-
 
 TimeModel = RegimeTimes | SmoothTimes
-
-
-def time_model_from_json(value: Mapping[str, Any]) -> TimeModel:
-    """Returns the model of `to_json`."""
-    if value["form"] == "smooth":
-        return SmoothTimes(
-            np.array(value["coefficients"], np.float64),
-            float(value["power"]),
-            float(value["rmspe"]),
-            int(value["row_count"]),
-        )
-    return RegimeTimes(
-        {KernelType[name]: LinearFit.from_json(fit) for name, fit in value["fits"].items()},
-        tuple(KernelType[name] for name in value["pooled"]),
-    )
 
 
 def regime_columns(
@@ -168,7 +135,7 @@ def fit_regimes(
         if len(rows) < MIN_ROWS:
             pooled.append(kind)
             rows = np.arange(len(time_ms))
-        columns, names = regime_columns(kind, counters.take(rows), _take(launch, rows))
+        columns, names = regime_columns(kind, counters[rows], launch[rows])
         fits[kind] = relative_fit(columns, time_ms[rows], names)
     return RegimeTimes(fits, tuple(pooled))
 
@@ -244,7 +211,3 @@ def _smooth_ms(coefficients: FloatArray, power: float, columns: FloatArray) -> F
     # Divided by the larger one first: high powers of milliseconds leave the range of a float.
     joined = ((compute / larger) ** power + (memory / larger) ** power) ** (1.0 / power)
     return np.asarray(larger * joined + parts[:, 4], np.float64)
-
-
-def _take(launch: BlockLaunch, rows: IntArray) -> BlockLaunch:
-    return BlockLaunch(launch.blocks[rows], launch.resident[rows])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
@@ -15,8 +15,8 @@ from cdmpp.analytic.conv.shapes import (
     ConvShapes,
     FloatArray,
     IntArray,
-    concatenate_shapes,
 )
+from cdmpp.analytic.rows import Rows
 
 #: Level (0 to 10) from which a pipe counts as saturated.
 SATURATED_LEVEL = 8
@@ -31,7 +31,7 @@ class KernelType(IntEnum):
 
 
 @dataclass(frozen=True)
-class ConvTable:
+class ConvTable(Rows):
     """Launches of convolution kernels with their counters; NaN = not measured.
 
     Attributes:
@@ -66,18 +66,6 @@ class ConvTable:
             shapes, np.full(len(shapes), algorithm, np.int64), np.asarray(time_ms, np.float64),
             *(unknown.copy() for _ in range(7)),
         )  # fmt: skip
-
-    def __len__(self) -> int:
-        return len(self.time_ms)
-
-    def take(self, rows: NDArray[np.int64] | NDArray[np.bool_]) -> ConvTable:
-        """Returns some rows."""
-        columns = {
-            field.name: getattr(self, field.name)[rows]
-            for field in fields(self)
-            if field.name != "shapes"
-        }
-        return replace(self, shapes=self.shapes.take(rows), **columns)
 
     @property
     def launch(self) -> BlockLaunch:
@@ -148,22 +136,13 @@ class PickTable:
         return np.asarray(self.time_ms[np.arange(len(self.shapes)), self.best], np.float64)
 
 
-def concatenate_tables(parts: Sequence[ConvTable]) -> ConvTable:
-    """Returns the rows of several tables, one after another."""
-    names = [field.name for field in fields(ConvTable) if field.name != "shapes"]
-    return ConvTable(
-        concatenate_shapes([part.shapes for part in parts]),
-        *(np.concatenate([getattr(part, name) for part in parts]) for name in names),
-    )
-
-
 def pick_table(tables: Sequence[ConvTable], cudnn_pick: IntArray | None = None) -> PickTable:
     """Returns the layers that occur in any of the tables, with the fastest time per algorithm.
 
     Args:
         cudnn_pick: int64, one per distinct shape in order of first appearance, or None.
     """
-    rows = concatenate_tables(tables)
+    rows = ConvTable.concatenate(tables)
     keys = np.stack([rows.shapes.matrix((name,))[:, 0] for name in _IDENTITY], axis=1)
     _, first, place = np.unique(keys, axis=0, return_index=True, return_inverse=True)
     order = np.argsort(first, kind="stable")
@@ -171,7 +150,7 @@ def pick_table(tables: Sequence[ConvTable], cudnn_pick: IntArray | None = None) 
     rank[order] = np.arange(len(order))
     times = np.full((len(first), ALGORITHM_COUNT), np.inf)
     np.minimum.at(times, (rank[place.ravel()], rows.algorithm), rows.time_ms)
-    shapes = rows.shapes.take(first[order])
+    shapes = rows.shapes[first[order]]
     unknown = np.full(len(shapes), -1, np.int64)
     return PickTable(shapes, times, unknown if cudnn_pick is None else cudnn_pick)
 

@@ -4,7 +4,6 @@ to be fitted.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -76,29 +75,6 @@ class SmallTree:
             return np.asarray(values[:, 0], np.float64)
         labels = np.array(self.classes, np.float64)
         return np.asarray(labels[values.argmax(axis=1)], np.float64)
-
-    def to_json(self) -> dict[str, Any]:
-        """Returns a value for JSON."""
-        return {
-            "feature": self.feature.tolist(),
-            "threshold": self.threshold.tolist(),
-            "left": self.left.tolist(),
-            "right": self.right.tolist(),
-            "value": self.value.tolist(),
-            "classes": list(self.classes),
-        }
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> SmallTree:
-        """Returns the tree of `to_json`."""
-        return cls(
-            feature=np.array(value["feature"], np.int64),
-            threshold=np.array(value["threshold"], np.float64),
-            left=np.array(value["left"], np.int64),
-            right=np.array(value["right"], np.int64),
-            value=np.array(value["value"], np.float64),
-            classes=tuple(value["classes"]),
-        )
 
 
 def fit_tree(

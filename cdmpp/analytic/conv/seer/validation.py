@@ -55,7 +55,7 @@ def fit_validated_seer(
                 kept, left_out = family_split(table.shapes, seed=seed + fold)
             except DataError:  # a single value of each
                 continue
-            train[name], test[name] = table.take(kept), table.take(left_out)
+            train[name], test[name] = table[kept], table[left_out]
         try:
             fitted = fit_seer(train, device, quick)
         except DataError:  # the rows that are left have no counters

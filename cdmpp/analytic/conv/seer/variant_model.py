@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from cdmpp.analytic.conv.algorithms import ConvVariant, find_variant
+from cdmpp.analytic.conv.algorithms import ConvVariant
 from cdmpp.analytic.conv.blocks import BlockLaunch
 from cdmpp.analytic.conv.seer.counters import (
     CounterModel,
@@ -21,7 +19,6 @@ from cdmpp.analytic.conv.seer.regimes import (
     TimeModel,
     fit_regimes,
     fit_smooth,
-    time_model_from_json,
 )
 from cdmpp.analytic.conv.seer.table import ConvTable
 from cdmpp.analytic.conv.seer.trees import SmallTree, TreeOptions, fit_tree
@@ -72,27 +69,6 @@ class VariantModel:
             self.times.predict(kernel_type, counters, launch), kernel_type, counters
         )
 
-    def to_json(self) -> dict[str, Any]:
-        """Returns a value for JSON."""
-        return {
-            "variant": self.variant.name,
-            "counters": self.counters.to_json(),
-            "types": self.types.to_json(),
-            "times": self.times.to_json(),
-            "row_count": self.row_count,
-        }
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> VariantModel:
-        """Returns the model of `to_json`."""
-        return cls(
-            find_variant(value["variant"]),
-            CounterModel.from_json(value["counters"]),
-            SmallTree.from_json(value["types"]),
-            time_model_from_json(value["times"]),
-            int(value["row_count"]),
-        )
-
 
 def fit_variant(
     variant: ConvVariant, table: ConvTable, form: TimeForm, options: TreeOptions
@@ -102,7 +78,7 @@ def fit_variant(
     Raises:
         DataError: no row has every counter.
     """
-    counted = table.take(table.is_counted)
+    counted = table[table.is_counted]
     if not len(counted):
         raise DataError(
             f"{variant.name}: none of its {len(table)} rows has every counter; expected columns 10 "

@@ -115,32 +115,6 @@ def read_pick_workbook(
     return found
 
 
-def write_pick_workbook(
-    path: Path, sheets: Mapping[str, PickTable], *, algo_convention: AlgoConvention = "cudnn"
-) -> list[Path]:
-    """Writes an algorithm-pick workbook; see `write_workbook`."""
-    order = to_cudnn(np.arange(ALGORITHM_COUNT), algo_convention)
-    header = [
-        *SHAPE_NAMES, *(f"time_ms_{i}" for i in range(ALGORITHM_COUNT)), "best",
-        f"pick_{algo_convention}",
-    ]  # fmt: skip
-    content: dict[str, list[list[Any]]] = {}
-    for name, table in sheets.items():
-        best = from_cudnn(table.best, algo_convention)
-        known = np.maximum(table.cudnn_pick, 0)
-        pick = np.where(table.cudnn_pick < 0, -1, from_cudnn(known, algo_convention))
-        content[name] = [list(header)] + [
-            [
-                *(int(getattr(table.shapes, column)[row]) for column in SHAPE_NAMES),
-                *(_cell(value) for value in table.time_ms[row, order]),
-                int(best[row]),
-                int(pick[row]) if pick[row] >= 0 else None,
-            ]
-            for row in range(len(table.shapes))
-        ]
-    return _write_sheets(Path(path), content)
-
-
 def check_convention(table: ConvTable, convention: AlgoConvention, where: str) -> None:
     """Checks the numbers of a table against what cuDNN's algorithms can do.
 
@@ -154,7 +128,7 @@ def check_convention(table: ConvTable, convention: AlgoConvention, where: str) -
     )
     for algorithm in (ConvAlgorithm.WINOGRAD, ConvAlgorithm.WINOGRAD_NONFUSED):
         rows = np.flatnonzero(table.algorithm == algorithm)
-        bad = rows[~is_supported(algorithm, table.shapes.take(rows))]
+        bad = rows[~is_supported(algorithm, table.shapes[rows])]
         if len(bad):
             k, s = table.shapes.kernel[bad[0]], table.shapes.stride[bad[0]]
             raise DataError(

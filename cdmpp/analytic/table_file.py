@@ -1,0 +1,138 @@
+"""Reads tables of measurements: a family says its columns, errors name file, row and column."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cdmpp.errors import CdmppError, DataError
+from cdmpp.files.open_text import csv_rows, read_text
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class TableFile:
+    """A table of text cells.
+
+    Attributes:
+        path: of the file, for the error texts.
+        columns: name -> cells [N].
+        rows: number of each row in the file, from 1 below the titles.
+    """
+
+    path: Path
+    columns: Mapping[str, Sequence[str]]
+    rows: Sequence[int]
+
+    @classmethod
+    def read(
+        cls,
+        path: Path,
+        needed: Sequence[str],
+        *,
+        what: str,
+        other_names: Mapping[str, str] | None = None,
+    ) -> Self:
+        """Returns a CSV file (`.csv`, `.csv.gz`) with titles in its first row.
+
+        Args:
+            needed: columns that the file must have; it may have more.
+            what: the table is of, for the error texts.
+            other_names: column -> another title that it may have.
+
+        Raises:
+            DataError: the file cannot be read, lacks a column or has no rows.
+        """
+        path = Path(path)
+        lines = csv_rows(read_text(path, expected=f"a table of {what}"))
+        titles, cells = (lines[0], lines[1:]) if lines else ([], [])
+        columns = {
+            title: [line[place] if place < len(line) else "" for line in cells]
+            for place, title in enumerate(titles)
+        }
+        for name, other in (other_names or {}).items():
+            if other in columns and name not in columns:
+                columns[name] = columns.pop(other)
+        missing = [name for name in needed if name not in columns]
+        if missing:
+            raise DataError(
+                f"{path}: no column {', '.join(missing)}; got {', '.join(titles) or 'none'}, "
+                f"expected {', '.join(needed)}"
+            )
+        if not cells:
+            raise DataError(f"{path}: no rows; expected a table of {what}")
+        return cls(path, columns, range(1, len(cells) + 1))
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def where(self, name: str, value: str) -> TableFile:
+        """Returns the rows that have a value in a column."""
+        at = [row for row, cell in enumerate(self.columns[name]) if cell == value]
+        columns = {title: [cells[row] for row in at] for title, cells in self.columns.items()}
+        return TableFile(self.path, columns, [self.rows[row] for row in at])
+
+    def values(self, name: str, read: Callable[[str], Any]) -> list[Any]:
+        """Returns the values [N] of a column.
+
+        Args:
+            read: text of a cell -> its value; raises ValueError or a `CdmppError`.
+
+        Raises:
+            DataError: no such column, or a cell that cannot be read.
+        """
+        if name not in self.columns:
+            raise DataError(f"{self.path}: no column {name}; got {', '.join(self.columns)}")
+        found = []
+        for row, cell in zip(self.rows, self.columns[name], strict=True):
+            try:
+                found.append(read(cell))
+            except (ValueError, CdmppError) as error:
+                why = f" ({error})" if isinstance(error, CdmppError) else ""
+                raise DataError(
+                    f"{self.path}: row {row}, column {name!r}: cannot read {cell!r}{why}; expected "
+                    f"{_EXPECTED.get(read, 'another value')}"
+                ) from None
+        return found
+
+    def numbers(self, name: str, *, scale: float = 1.0) -> FloatArray:
+        """Returns float64 [N], the numbers of a column times `scale` (the unit of the file)."""
+        return np.array(self.values(name, float)) * scale
+
+    def times(self, name: str, *, scale: float = 1.0) -> FloatArray:
+        """Returns float64 [N], the numbers of a column, all above 0, times `scale`."""
+        return np.array(self.values(name, positive)) * scale
+
+    def devices(self) -> list[str]:
+        """Returns the labels [N] of the column `device`, as the registry names them.
+
+        Raises:
+            DeviceError: one is not known.
+        """
+        from cdmpp.devices.registry import get_device
+
+        label = {name: get_device(name).name for name in set(self.columns["device"])}
+        return [label[name] for name in self.columns["device"]]
+
+
+def positive(text: str) -> float:
+    """Returns a finite number above 0.
+
+    Raises:
+        ValueError: it is none.
+    """
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise ValueError(text)
+    return value
+
+
+_EXPECTED: Mapping[Callable[[str], Any], str] = {
+    float: "a number", int: "a whole number", positive: "a number above 0",
+}  # fmt: skip
