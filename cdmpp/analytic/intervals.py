@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,6 +67,10 @@ class LogErrors:
         """Returns (lower end, upper end) of a predicted value, in its unit."""
         return value * math.exp(self.low), value * math.exp(self.high)
 
+    def holds(self, errors: FloatArray) -> NDArray[np.bool_]:
+        """Returns bool [N], which errors log(measured / predicted) lie between the ends."""
+        return np.asarray((self.low <= errors) & (errors <= self.high), np.bool_)
+
     def to_json(self) -> list[float | int]:
         """Returns a value for JSON."""
         return [round(self.low, 4), round(self.high, 4), self.count]
@@ -113,6 +117,25 @@ class ErrorSamples:
         errors = np.log(measured[is_known] / predicted[is_known])
         of_device = (self._seen if is_seen else self._unseen).setdefault(device, {})
         of_device.setdefault(name, []).append(errors)
+
+    def add_rows(
+        self,
+        device: NDArray[np.str_],
+        name: NDArray[np.str_],
+        measured: FloatArray,
+        predicted: FloatArray,
+        *,
+        left_out: Collection[str] = (),
+    ) -> None:
+        """Adds rows of several devices, each with a name (text [R] both).
+
+        Args:
+            left_out: labels of the devices that the fit had no row of.
+        """
+        for label, one in sorted({(str(d), str(n)) for d, n in zip(device, name, strict=True)}):
+            rows = (device == label) & (name == one)
+            is_seen = label not in left_out
+            self.add(label, one, measured[rows], predicted[rows], is_seen=is_seen)
 
     def by_device(self) -> DeviceErrors:
         """Returns the errors of each device.

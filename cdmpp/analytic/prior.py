@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cdmpp.analytic.kernels.times import KernelTimes
-from cdmpp.analytic.roofline.programs import bound_s, leaf_work
+from cdmpp.analytic.roofline.programs import bound_s, leaf_work, leaves_of
 from cdmpp.datasets.samples import ProgramArrays, Samples
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DeviceError
@@ -91,11 +91,7 @@ def _roofline_log_s(samples: Samples, rows: IntArray, place: IntArray) -> FloatA
 
 def _program_work(programs: ProgramArrays, rows: IntArray) -> tuple[FloatArray, FloatArray]:
     """Returns (operations, distinct bytes), float64 [len(rows)] each."""
-    first = programs.leaf_offset[rows]
-    counts = programs.leaf_offset[rows + 1] - first
-    owner = np.repeat(np.arange(len(rows)), counts)
-    starts = np.concatenate([[0], np.cumsum(counts)[:-1]]).astype(np.int64)
-    leaves = np.repeat(first - starts, counts) + np.arange(counts.sum())
+    leaves, owner = leaves_of(programs, rows)
     work = leaf_work(programs.leaf_features[leaves])
     sums = [np.bincount(owner, value, len(rows)) for value in (work.flop, work.bytes)]
     return np.asarray(sums[0], np.float64), np.asarray(sums[1], np.float64)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from cdmpp.analytic.conv.errors import LAYER, ConvErrors
-from cdmpp.analytic.conv.layers.model import load_layers_model, packaged_layers_path
+from cdmpp.analytic.conv.layers.model import LayerModel
 from cdmpp.analytic.intervals import LogErrors
 from cdmpp.analytic.kernels.predictor import ROOFLINE, KernelPredictor
 from cdmpp.analytic.kernels.sums import KindSums
@@ -202,7 +202,7 @@ def _smallest_call_s() -> float:
 
 @lru_cache
 def _convolution_errors() -> ConvErrors:
-    errors = load_layers_model(packaged_layers_path()).errors
+    errors = LayerModel.load(LayerModel.packaged_path()).errors
     assert errors is not None
     return errors
 

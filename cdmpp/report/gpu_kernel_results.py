@@ -9,17 +9,17 @@ from cdmpp.analytic.gpu_kernels.calls import FAMILIES
 from cdmpp.analytic.gpu_kernels.judging import (
     DEVELOPMENT_DEVICES,
     JudgedKernels,
-    KernelScore,
     mean_over_seeds,
 )
 from cdmpp.analytic.gpu_kernels.table import FILES
+from cdmpp.analytic.scores import Score
 from cdmpp.files.atomic import sha256_file, write_text
 from cdmpp.report.page import Page, Section
 from cdmpp.report.stamp import stamp, write_page
 from cdmpp.report.tables import Table, plain_table
 from cdmpp.text import tidy_csv
 
-_Means = Mapping[tuple[str, ...], KernelScore]
+_Means = Mapping[tuple[str, ...], Score]
 
 _NOTES = (
     "Left out: the fit has no row of the device; it knows the device's numbers in the registry and "
@@ -69,7 +69,7 @@ def write_results(judged: JudgedKernels, out: Path, *, command: str, data: Path)
     """
     hashes = {name: sha256_file(data / name) for name in FILES.values()}
     write_page(out, "gpu-kernels", results_page(judged), {}, stamp(command, data=hashes))
-    rows = (row for score in judged.scores for row in score.tidy())
+    rows = (row for score in judged.scores for row in score.tidy("gpu-kernels", "gpu-kernels"))
     write_text(out / "gpu-kernels.csv", tidy_csv(rows))
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from cdmpp.analytic.operators.evaluate import Score
 from cdmpp.analytic.operators.tables import PEERS, TABLES
+from cdmpp.analytic.scores import Score
 from cdmpp.files.atomic import sha256_file, write_text
 from cdmpp.report.page import Page, Section
 from cdmpp.report.stamp import stamp, write_page
@@ -52,7 +52,10 @@ def write_results(scores: Sequence[Score], out: Path, *, command: str, data: Pat
     files = sorted(path for path in data.rglob("*.csv.gz"))
     hashes = {str(path.relative_to(data)): sha256_file(path) for path in files}
     write_page(out, "operators", results_page(scores), {}, stamp(command, data=hashes))
-    write_text(out / "operators.csv", tidy_csv(row for score in scores for row in score.tidy()))
+    write_text(
+        out / "operators.csv",
+        tidy_csv(row for score in scores for row in score.tidy("operators", "neusight")),
+    )
 
 
 def _instance_table(scores: Sequence[Score]) -> Table:

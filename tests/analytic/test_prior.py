@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdmpp.analytic.conv.layers.model import load_layers_model, packaged_layers_path
+from cdmpp.analytic.conv.layers.model import LayerModel
 from cdmpp.analytic.conv.shapes import ConvShapes
 from cdmpp.analytic.embedding.devices import from_spec
 from cdmpp.analytic.embedding.gpu import estimate
@@ -192,7 +192,7 @@ def test_each_program_gets_its_model_where_the_device_has_one():
         "neither a convolution nor a lookup": 2,
         "not a GPU": 3,
     }
-    closed = load_layers_model(packaged_layers_path()).closed
+    closed = LayerModel.load(LayerModel.packaged_path()).closed
     time_ms = closed.predict(recognise(programs, np.array([0])).conv[0], get_device("t4"))[0]
     assert np.exp(found.log_s[0]) == pytest.approx(time_ms.min() / 1e3)
     assert np.exp(found.log_s[1]) == pytest.approx(

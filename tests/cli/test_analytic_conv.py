@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cdmpp.analytic.conv.layers.model import packaged_layers_path
+from cdmpp.analytic.conv.layers.model import LayerModel
 from cdmpp.analytic.conv.seer.table import PickTable
 from cdmpp.analytic.conv.seer.workbook import write_workbook
 from cdmpp.cli.main import main
@@ -63,7 +63,7 @@ def test_a_layer_has_the_interval_of_the_validation(capsys: pytest.CaptureFixtur
 def test_a_model_without_validation_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    old = json.loads((packaged_layers_path() / "conv.json").read_text("utf-8"))
+    old = json.loads((LayerModel.packaged_path() / "conv.json").read_text("utf-8"))
     del old["errors"]
     (tmp_path / "conv.json").write_text(json.dumps(old))
     words = ("predict", "--model", str(tmp_path), *LAYER, "--device", "t4")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cdmpp.analytic.operators.model import packaged_model_path
+from cdmpp.analytic.operators.model import OperatorModel
 from cdmpp.cli.main import main
 from tests.paths import shared
 
@@ -69,7 +69,7 @@ def test_predictions_have_the_interval_of_the_validation(
 def test_a_model_without_validation_says_so(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    old = json.loads(packaged_model_path().read_text("utf-8"))
+    old = json.loads(OperatorModel.packaged_path().read_text("utf-8"))
     del old["errors"]
     path = tmp_path / "old.json"
     path.write_text(json.dumps(old))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cdmpp.analytic.conv.seer.model import SeerModel
-from cdmpp.analytic.embedding.cpu import read_constants
+from cdmpp.analytic.embedding.cpu import CpuConstants
 from cdmpp.analytic.operators.model import OperatorModel
 from cdmpp.errors import DataError
 from cdmpp.files.journal import read_lines
@@ -21,7 +21,7 @@ from tvm_helper.search.folder_files import read_final
 
 _DEEP = "[" * 100_000
 _READERS = [
-    SeerModel.load, read_constants, OperatorModel.load, read_lines, read_symbols, read_graph,
+    SeerModel.load, CpuConstants.load, OperatorModel.load, read_lines, read_symbols, read_graph,
     read_times, read_overheads,
 ]  # fmt: skip
 

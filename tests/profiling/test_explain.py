@@ -11,7 +11,7 @@ from cdmpp.analytic.embedding.shapes import EmbeddingShape
 from cdmpp.analytic.kernels.call import Call
 from cdmpp.analytic.kernels.predictor import KernelPredictor
 from cdmpp.analytic.kernels.work import work_of
-from cdmpp.analytic.operators.model import OperatorModel, known_hardware, packaged_model_path
+from cdmpp.analytic.operators.model import OperatorModel, known_hardware
 from cdmpp.analytic.operators.operators import make_operators
 from cdmpp.devices.occupancy import occupancy, occupancy_limits
 from cdmpp.devices.registry import get_device
@@ -161,7 +161,7 @@ def test_shapes_of_one_name_are_one_line_or_several():
 def test_predictions_are_those_of_our_models():
     gpu = KernelPredictor(get_device("v100"))
     gemm = work_of(Call("aten::mm", ((512, 256), (256, 128)), FLOAT2))
-    model = OperatorModel.load(packaged_model_path())
+    model = OperatorModel.load(OperatorModel.packaged_path())
     sizes = {"batch": [1.0], "m": [512.0], "n": [128.0], "k": [256.0]}
     expected = model.predict(
         make_operators(["linear"], sizes), np.array(["v100"]), known_hardware(["v100"]),

@@ -5,7 +5,6 @@ waves that makes.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
@@ -16,10 +15,6 @@ from cdmpp.devices.occupancy import device_occupancy_limits, occupancy
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DeviceError
 
-#: `original` keeps the published division of 128x128 nonfused Winograd, 64 channels a block.
-BlockArithmetic = Literal["corrected", "original"]
-
-_ORIGINAL_NONFUSED_CHANNELS = 64
 _FFT_TILE = 32
 
 
@@ -46,10 +41,11 @@ class BlockLaunch(Rows):
         return (self.blocks - (self.waves - 1) * self.resident) / self.resident
 
 
-def launched_blocks(
-    variant: ConvVariant, shapes: ConvShapes, arithmetic: BlockArithmetic = "corrected"
-) -> IntArray:
-    """Returns int64 [R], blocks of the variant's main kernel."""
+def launched_blocks(variant: ConvVariant, shapes: ConvShapes) -> IntArray:
+    """Returns int64 [R], blocks of the variant's main kernel.
+
+    Differs from the original, which divides 128x128 nonfused Winograd by 64 channels a block.
+    """
     if variant.family == "gemm":
         pixels = shapes.batch * shapes.out_width**2
         return _ceil(pixels, variant.tile_pixels) * _ceil(
@@ -65,12 +61,13 @@ def launched_blocks(
             * _ceil(shapes.out_channels, variant.tile_channels)
         )
     tile = nonfused_tile(variant.kernels[0])
-    channels = variant.tile_channels
-    if arithmetic == "original":
-        channels = _ORIGINAL_NONFUSED_CHANNELS
     tiles = shapes.batch * _ceil(shapes.out_width, tile) ** 2
     products = (tile + variant.kernels[0] - 1) ** 2
-    return _ceil(tiles, variant.tile_pixels) * _ceil(shapes.out_channels, channels) * products
+    return (
+        _ceil(tiles, variant.tile_pixels)
+        * _ceil(shapes.out_channels, variant.tile_channels)
+        * products
+    )
 
 
 def resident_blocks(variant: ConvVariant, device: DeviceSpec) -> int:
@@ -96,29 +93,20 @@ def resident_blocks(variant: ConvVariant, device: DeviceSpec) -> int:
     return found.blocks_per_core * device.core_count
 
 
-def launch(
-    variant: ConvVariant,
-    shapes: ConvShapes,
-    device: DeviceSpec,
-    arithmetic: BlockArithmetic = "corrected",
-) -> BlockLaunch:
+def launch(variant: ConvVariant, shapes: ConvShapes, device: DeviceSpec) -> BlockLaunch:
     """Returns the launch of a variant's main kernel for these shapes.
 
     Raises:
         DeviceError: as `resident_blocks`.
     """
     resident = np.full(len(shapes), resident_blocks(variant, device), np.int64)
-    return BlockLaunch(launched_blocks(variant, shapes, arithmetic), resident)
+    return BlockLaunch(launched_blocks(variant, shapes), resident)
 
 
 def fft_tiles(shapes: ConvShapes) -> IntArray:
     """Returns int64 [R], transforms of 32 that tile an output: ceil(Wout / (32 - k + 1))²."""
-    return _ceil_array(shapes.out_width, _FFT_TILE - shapes.kernel + 1) ** 2
+    return _ceil(shapes.out_width, _FFT_TILE - shapes.kernel + 1) ** 2
 
 
-def _ceil(values: IntArray, divisor: int) -> IntArray:
-    return -(-values // divisor)
-
-
-def _ceil_array(values: IntArray, divisor: IntArray) -> IntArray:
+def _ceil(values: IntArray, divisor: int | IntArray) -> IntArray:
     return -(-values // divisor)

@@ -13,8 +13,6 @@ from cdmpp.analytic.conv.errors import LAYER
 from cdmpp.analytic.conv.layers.model import (
     LayerModel,
     LayerPrediction,
-    load_layers_model,
-    packaged_layers_path,
 )
 from cdmpp.analytic.conv.layers.table import NO_ALGORITHM, LayerTable
 from cdmpp.analytic.conv.seer.model import SeerModel, type_name
@@ -31,8 +29,8 @@ def load_model(path: Path | str) -> SeerModel | LayerModel:
     Raises:
         DataError: there is none, or of another version.
     """
-    path = packaged_layers_path() if str(path) == PRETRAINED else Path(path)
-    return load_layers_model(path) if path.is_dir() else SeerModel.load(path)
+    path = LayerModel.packaged_path() if str(path) == PRETRAINED else Path(path)
+    return LayerModel.load(path) if path.is_dir() else SeerModel.load(path)
 
 
 def predict_layers(

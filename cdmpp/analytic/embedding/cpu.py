@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cdmpp.analytic.contract import AnalyticModel
 from cdmpp.analytic.embedding.cache_hits import Popularity, TableVisits, zipf_popularity
 from cdmpp.analytic.embedding.shapes import EmbeddingShape, Pass
 from cdmpp.analytic.intervals import LogErrors
@@ -85,7 +86,7 @@ class CpuPoint:
 
 
 @dataclass(frozen=True)
-class CpuConstants:
+class CpuConstants(AnalyticModel):
     """Fitted costs.
 
     Attributes:
@@ -96,6 +97,9 @@ class CpuConstants:
         origin: machine, versions and file of the measurements.
         errors: pass -> errors of the validation; None = there was none.
     """
+
+    what = "constants"
+    again = "make it: cdmpp analytic embedding fit --data FILE --out FILE"
 
     caches: CpuCaches
     l3_share: float
@@ -124,6 +128,15 @@ class CpuConstants:
             work = counted.work(point, self.l3_share)
             found[index] = sum(cost * work[name] for name, cost in costs.items())
         return found
+
+    def save(self, path: Path) -> None:
+        write_json(path, {"schema": CONSTANTS_SCHEMA, **asdict(self)})
+
+    @classmethod
+    def load(cls, path: Path) -> CpuConstants:
+        return read_model(
+            cls, path, what=cls.what, again=cls.again, format=CONSTANTS_SCHEMA, entry="schema"
+        )
 
 
 def cpu_parts_s(point: CpuPoint, constants: CpuConstants) -> dict[str, float]:
@@ -223,27 +236,6 @@ class CountedWork:
                 self._private[point] = _private_misses(point, self._caches)
             self._found[key] = _work(point, self._caches, l3_share, self._private[point])
         return self._found[key]
-
-
-def write_constants(path: Path, constants: CpuConstants) -> None:
-    """Writes the constants as JSON.
-
-    Raises:
-        DataError: the file cannot be written.
-    """
-    write_json(path, {"schema": CONSTANTS_SCHEMA, **asdict(constants)})
-
-
-def read_constants(path: Path) -> CpuConstants:
-    """Returns the constants of a file that `write_constants` made.
-
-    Raises:
-        DataError: unreadable, or not such a file.
-    """
-    again = "make it: cdmpp analytic embedding fit --data FILE --out FILE"
-    return read_model(
-        CpuConstants, path, what="constants", again=again, format=CONSTANTS_SCHEMA, entry="schema"
-    )
 
 
 def _private_misses(point: CpuPoint, caches: CpuCaches) -> dict[str, float]:

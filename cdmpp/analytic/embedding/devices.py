@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cdmpp.analytic.device_numbers import numbers_of
 from cdmpp.analytic.embedding.memory_curve import MemoryCurve
 from cdmpp.devices.spec import DeviceSpec
-from cdmpp.errors import DeviceError
 
 _MEBI = 1024 * 1024
 
@@ -106,27 +106,18 @@ def from_spec(spec: DeviceSpec) -> KernelDevice:
         "mem_bandwidth_bytes_per_s": spec.mem_bandwidth_bytes_per_s,
         "peak_fp32_flop_per_s": spec.peak_fp32_flop_per_s,
     }
-    missing = [name for name, value in needed.items() if value is None]
-    if spec.kind != "gpu" or missing:
-        what = f"{', '.join(missing)} unknown" if spec.kind == "gpu" else f"it is a {spec.kind}"
-        raise DeviceError(
-            f"device {spec.name!r}: the embedding kernels need a GPU with core count, L2 size, "
-            f"bandwidth and peak; {what}; see: cdmpp device show {spec.name}; a CPU is predicted "
-            "with --constants, from: cdmpp analytic embedding fit"
-        )
-    assert spec.core_count is not None
-    assert spec.l2_bytes is not None
-    assert spec.mem_bandwidth_bytes_per_s is not None
-    assert spec.peak_fp32_flop_per_s is not None
+    hint = "; a CPU is predicted with --constants, from: cdmpp analytic embedding fit"
+    value = numbers_of(spec, needed, what="embedding model", hint=hint)
+    dram_rate = value["mem_bandwidth_bytes_per_s"]
     l2_rate = spec.l2_bandwidth_bytes_per_s
     source = "data sheet" if l2_rate else "data sheet; L2 at three times the DRAM bandwidth"
     return KernelDevice(
         spec.name,
-        spec.core_count,
-        spec.l2_bytes,
+        int(value["core_count"]),
+        int(value["l2_bytes"]),
         spec.shared_mem_bytes_per_core,
-        spec.mem_bandwidth_bytes_per_s,
-        l2_rate or 3.0 * spec.mem_bandwidth_bytes_per_s,
-        spec.peak_fp32_flop_per_s,
+        dram_rate,
+        l2_rate or 3.0 * dram_rate,
+        value["peak_fp32_flop_per_s"],
         source=source,
     )

@@ -41,8 +41,6 @@ class KernelOptions:
         is_fbgemm: FBGEMM's kernel (45 warps a multiprocessor) instead of one with
             `rows_per_block` warps.
         uses_shared_memory: the kernel keeps the indices in shared memory; others read them again.
-        reproduces_defects: keep what is wrong in the original: a cache share larger than what is
-            read (negative L2 traffic), rows cut to multiples of 4 values in the operation count.
         table_offset_bytes: bytes of the table offsets a warp reads in `plain` (64 in the original's
             later versions).
         popularity: of the rows of a table, for `lru`; None = uniform.
@@ -53,7 +51,6 @@ class KernelOptions:
     version: Version = "lru"
     is_fbgemm: bool = False
     uses_shared_memory: bool = True
-    reproduces_defects: bool = False
     table_offset_bytes: int = 32
     popularity: Popularity | None = None
     dram_share: float = 1.0
@@ -137,15 +134,12 @@ def warp_bytes(shape: EmbeddingShape, which: Pass, options: KernelOptions) -> in
             raise UsageError(f"embedding: {which} has no GPU kernel")
 
 
-def multiply_adds(shape: EmbeddingShape, which: Pass, options: KernelOptions) -> int:
+def multiply_adds(shape: EmbeddingShape, which: Pass) -> int:
     """Returns the multiply-adds that bound the backward pass; 0 forward.
 
     Differs from the original where the width is no multiple of 4: it drops the rest.
     """
-    if which == "forward":
-        return 0
-    width = 4 * (shape.width // 4) if options.reproduces_defects else shape.width
-    return shape.lookup_count * width
+    return 0 if which == "forward" else shape.lookup_count * shape.width
 
 
 def all_resident_chance(rows: int, cached_rows: int, lookups: int) -> float:
@@ -187,8 +181,8 @@ def _uncached(
     else:
         dram_s = traffic / device.dram_bytes_per_s
     return _limited(
-        {"dram": dram_s, "compute": multiply_adds(shape, which, options) / device.flop_per_s},
-        LookupEstimate(0.0, "dram", traffic, 0.0, multiply_adds(shape, which, options), 0.0, 1, 0),
+        {"dram": dram_s, "compute": multiply_adds(shape, which) / device.flop_per_s},
+        LookupEstimate(0.0, "dram", traffic, 0.0, multiply_adds(shape, which), 0.0, 1, 0),
     )
 
 
@@ -196,16 +190,13 @@ def _resident(
     shape: EmbeddingShape, device: KernelDevice, which: Pass, options: KernelOptions
 ) -> LookupEstimate:
     """All rows of a bag, or none, come from the L2; flat bandwidths."""
-    at_once = -(-device.core_count * shape.rows_per_block // shape.batch)
-    if not options.reproduces_defects:
-        at_once = min(at_once, shape.tables)
+    at_once = _tables_at_once(shape, device, shape.rows_per_block)
     share = min(device.l2_bytes // at_once, shape.rows * shape.row_bytes)
     cached_rows = share // 4 // shape.width
     hit_rate = all_resident_chance(shape.rows, cached_rows, shape.lookups)
     # Backward reads and writes the rows.
     rows = shape.batch * shape.bag_row_bytes * (1 if which == "forward" else 2)
-    if not options.reproduces_defects:
-        share = min(share, rows)
+    share = min(share, rows)
     indices, row = shape.index_sector_bytes, shape.row_sector_bytes
     offsets = _OFFSET_BYTES + (32 if which == "forward" else 64)
     l2 = shape.tables * (offsets * shape.batch + hit_rate * (rows - share))
@@ -214,7 +205,7 @@ def _resident(
     dram = shape.tables * (
         (indices + row) * shape.batch + (1.0 - hit_rate) * (rows - share) + share
     )
-    work = multiply_adds(shape, which, options)
+    work = multiply_adds(shape, which)
     return _limited(
         {
             "dram": dram / device.dram_bytes_per_s,
@@ -228,10 +219,15 @@ def _resident(
 def _cold_start(
     shape: EmbeddingShape, device: KernelDevice, options: KernelOptions
 ) -> LookupEstimate:
-    at_once, cached_rows = _cold_start_cache(shape, device, options)
+    at_once = _tables_at_once(shape, device, _warps(shape, options))
     requests = shape.batch * shape.lookups
+    fitting = math.floor(0.9 * device.l2_bytes / at_once / 4 / shape.width)
+    cached_rows = min(fitting, shape.rows, requests)
     hit_rate = cold_start_hit_rate(shape.rows, cached_rows, requests)
-    l2, dram = _hit_traffic(shape, hit_rate)
+    bags = shape.tables * shape.batch
+    l2 = bags * hit_rate * shape.bag_row_bytes
+    streamed = shape.index_sector_bytes + _OFFSET_BYTES + 64 + shape.row_sector_bytes
+    dram = bags * (streamed + (1.0 - hit_rate) * shape.bag_row_bytes)
     factor = small_row_factor(shape.width)
     return _limited(
         {"dram": factor * device.dram_time_s(dram), "l2": factor * l2 / device.l2_bytes_per_s},
@@ -239,30 +235,20 @@ def _cold_start(
     )
 
 
-def _cold_start_cache(
-    shape: EmbeddingShape, device: KernelDevice, options: KernelOptions
-) -> tuple[int, int]:
-    warps = FBGEMM_FORWARD_WARPS if options.is_fbgemm else shape.rows_per_block
-    at_once = -(-device.core_count * warps // shape.batch)
-    if not options.reproduces_defects:
-        at_once = min(at_once, shape.tables)
-    fitting = math.floor(0.9 * device.l2_bytes / at_once / 4 / shape.width)
-    return at_once, min(fitting, shape.rows, shape.batch * shape.lookups)
+def _warps(shape: EmbeddingShape, options: KernelOptions) -> int:
+    return FBGEMM_FORWARD_WARPS if options.is_fbgemm else shape.rows_per_block
 
 
-def _hit_traffic(shape: EmbeddingShape, hit_rate: float) -> tuple[float, float]:
-    bags = shape.tables * shape.batch
-    l2 = bags * hit_rate * shape.bag_row_bytes
-    streamed = shape.index_sector_bytes + _OFFSET_BYTES + 64 + shape.row_sector_bytes
-    return l2, bags * (streamed + (1.0 - hit_rate) * shape.bag_row_bytes)
+def _tables_at_once(shape: EmbeddingShape, device: KernelDevice, warps: int) -> int:
+    """Returns the tables that the running warps belong to, `warps` on each multiprocessor."""
+    return min(-(-device.core_count * warps // shape.batch), shape.tables)
 
 
 def _lru(
     shape: EmbeddingShape, device: KernelDevice, which: Pass, options: KernelOptions
 ) -> LookupEstimate:
     """Rows hit as in an LRU cache; everything passes the L2, misses and streams also the DRAM."""
-    warps = FBGEMM_FORWARD_WARPS if options.is_fbgemm else shape.rows_per_block
-    at_once = min(-(-device.core_count * warps // shape.batch), shape.tables)
+    at_once = _tables_at_once(shape, device, _warps(shape, options))
     capacity = 0.9 * device.l2_bytes / at_once
     bag_rows = shape.bag_row_bytes
     options = replace(options, table_offset_bytes=64)
@@ -280,7 +266,7 @@ def _lru(
     warps_total = shape.batch * shape.tables
     dram = warps_total * (streamed + (1.0 - hit_rate) * bag_rows)
     l2 = float(warps_total * total)
-    work = multiply_adds(shape, which, options)
+    work = multiply_adds(shape, which)
     return _limited(
         {
             "dram": device.dram_time_s(dram) / options.dram_share,

@@ -15,11 +15,12 @@ from cdmpp.analytic.embedding.gpu import KernelOptions
 from cdmpp.analytic.embedding.gpu_fit import predict_gpu
 from cdmpp.analytic.embedding.kernel_table import KernelTable
 from cdmpp.analytic.embedding.shapes import Pass
-from cdmpp.analytic.intervals import LEAST_ERRORS, Evidence, LogErrors
+from cdmpp.analytic.intervals import LEAST_ERRORS, ErrorSamples, Evidence, LogErrors
 
 FloatArray = NDArray[np.float64]
 
 _FOLDS = 5
+_CPU = "cpu"
 
 
 def with_errors(
@@ -46,7 +47,7 @@ def with_errors(
     order = np.random.default_rng(seed).permutation(len(names))
     fold_of = {names[place]: number % _FOLDS for number, place in enumerate(order)}
     fold = [fold_of[size] for size in sizes]
-    found: dict[str, list[float]] = {}
+    samples = ErrorSamples()
     for number in range(_FOLDS):
         rest = [i for i, own in enumerate(fold) if own != number]
         known = {points[i].which for i in rest}
@@ -56,10 +57,9 @@ def with_errors(
         training = [points[i] for i in rest]
         fitted = fit_cpu(training, measured_s[rest], constants.caches, counted=counted)
         predicted_s = fitted.latency_s([points[i] for i in judged], counted=counted)
-        for i, error in zip(judged, np.log(measured_s[judged] / predicted_s), strict=True):
-            found.setdefault(points[i].which, []).append(float(error))
-    errors = {which: LogErrors.of(np.array(own)) for which, own in found.items()}
-    return replace(constants, errors={k: own for k, own in errors.items() if own is not None})
+        which = np.array([points[i].which for i in judged])
+        samples.add_rows(np.full(len(judged), _CPU), which, measured_s[judged], predicted_s)
+    return replace(constants, errors=samples.by_device().get(_CPU, {}))
 
 
 def cpu_evidence(constants: CpuConstants, which: Pass) -> tuple[LogErrors | None, Evidence]:

@@ -8,9 +8,9 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
+from cdmpp.analytic.device_numbers import numbers_of
 from cdmpp.analytic.roofline.floor import least_kernel_s
 from cdmpp.devices.spec import DeviceSpec
-from cdmpp.errors import DeviceError
 
 FloatArray = NDArray[np.float64]
 
@@ -59,18 +59,7 @@ def chip_of(device: DeviceSpec) -> Chip:
         "mem_bandwidth_bytes_per_s": device.mem_bandwidth_bytes_per_s,
         "l2_bytes": device.l2_bytes,
     }
-    unknown = [name for name, value in wanted.items() if not value]
-    if device.kind != "gpu" or unknown:
-        why = (
-            f"it is a {device.kind}"
-            if device.kind != "gpu"
-            else f"the registry does not know its {', '.join(unknown)}"
-        )
-        raise DeviceError(
-            f"no kernel model for {device.name!r}: {why}; expected a GPU with all of "
-            f"{', '.join(wanted)}; see: cdmpp device show {device.name}"
-        )
-    value = {name: float(number or 0.0) for name, number in wanted.items()}
+    value = numbers_of(device, wanted, what="kernel model")
     return Chip(
         bf16_flop_per_s=value["peak_bf16_flop_per_s"],
         fp8_flop_per_s=device.peak_fp8_flop_per_s or 0.0,

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from cdmpp.analytic.gpu_kernels.calls import FAMILIES, Family
 from cdmpp.analytic.gpu_kernels.measured import Measured, read_measured
 from cdmpp.analytic.gpu_kernels.references import best_factor, nearest_device, neighbour_s
-from cdmpp.analytic.gpu_kernels.unseen import UNSEEN_NAMES, left_out_errors, unseen_as
-from cdmpp.analytic.intervals import UNSEEN, LogErrors
+from cdmpp.analytic.gpu_kernels.unseen import errors_of, left_out_errors
+from cdmpp.analytic.scores import Score
 from cdmpp.devices.registry import get_device
 
 FloatArray = NDArray[np.float64]
@@ -30,56 +30,21 @@ _LARGER = 4.0
 
 
 @dataclass(frozen=True)
-class KernelScore:
-    """Errors of one prediction on one group of rows, as fractions.
-
-    Attributes:
-        split: `device-left-out`, `shared-calls` (the same, calls that the neighbour measured too),
-            `new-shapes` or `larger-shapes`.
-        family: of the kernels.
-        device: label.
-        group: `all`, or the type of a product.
-        model: `cdmpp`, `cdmpp-one-factor` (times the best factor on the device), `roofline` (times
-            one factor of the other devices), `constant` or `neighbour` (times the best factor on
-            the device).
-        seed: of the fit; `-` where there is none.
-        mape: mean absolute error.
-        median_ape: median absolute error.
-        n: rows.
-        covered: share of the rows in the interval that the errors of the other devices give, each
-            left out of a fit of its own; None = not asked.
-    """
-
-    split: str
-    family: Family
-    device: str
-    group: str
-    model: str
-    seed: str
-    mape: float
-    median_ape: float
-    n: int
-    covered: float | None = None
-
-    def tidy(self) -> Iterator[tuple[object, ...]]:
-        """Yields one row of `TIDY_COLUMNS` a metric."""
-        where = (self.split, self.device, f"{self.family} {self.group}", self.model, self.seed)
-        values = {"mape": self.mape, "median_ape": self.median_ape, "covered": self.covered}
-        for metric, value in values.items():
-            if value is not None:
-                yield "gpu-kernels", "gpu-kernels", *where, metric, value, self.n
-
-
-@dataclass(frozen=True)
 class JudgedKernels:
     """What `judge` found.
 
+    Splits: `device-left-out`, `shared-calls` (the same, calls that the neighbour measured too),
+    `new-shapes`, `larger-shapes`. Models: `cdmpp`, `cdmpp-one-factor` (times the best factor on the
+    device), `roofline` (times one factor of the other devices), `constant`, `neighbour` (times the
+    best factor on the device).
+
     Attributes:
-        scores: of every prediction.
+        scores: of every prediction; `covered` is the share of the rows in the interval that the
+            errors of the other devices give, each left out of a fit of its own.
         left_out: family -> why -> how many rows of the data are judged nowhere.
     """
 
-    scores: Sequence[KernelScore]
+    scores: Sequence[Score]
     left_out: Mapping[Family, Mapping[str, int]]
 
 
@@ -89,7 +54,7 @@ def judge(folder: Path, seeds: Sequence[int]) -> JudgedKernels:
     Raises:
         DataError, DeviceError: as `read_measured`.
     """
-    scores: list[KernelScore] = []
+    scores: list[Score] = []
     left_out: dict[Family, Mapping[str, int]] = {}
     for family in FAMILIES:
         measured = read_measured(folder, family)
@@ -103,7 +68,7 @@ def judge(folder: Path, seeds: Sequence[int]) -> JudgedKernels:
     return JudgedKernels(scores, left_out)
 
 
-def _of_left_out_devices(measured: Measured, seed: int) -> Iterator[KernelScore]:
+def _of_left_out_devices(measured: Measured, seed: int) -> Iterator[Score]:
     measured_s, seconds = measured.table.latency_s, measured.left_out_s(seed)
     is_covered = _is_covered(measured, np.log(measured_s / seconds))
     for label in measured.devices:
@@ -129,31 +94,19 @@ def _is_covered(measured: Measured, logs: FloatArray) -> BoolArray:
     other devices, as the model's intervals are made.
     """
     found = np.zeros(len(logs), np.bool_)
-    groups = [str(group) for group in np.unique(measured.groups)]
-    for label in measured.devices:
-        others = [other for other in measured.devices if other != label]
-        name = unseen_as(get_device(label), others)
-        by_group = {
-            group: left_out_errors(
-                {
-                    other: logs[(measured.table.device == other) & (measured.groups == group)]
-                    for other in others
-                },
-                measured.devices,
-            )
-            for group in groups
-        }
-        widest = LogErrors.widest(errors.get(UNSEEN) for errors in by_group.values())
-        for group, known in by_group.items():
-            rows = (measured.table.device == label) & (measured.groups == group)
-            nearest = UNSEEN_NAMES[UNSEEN_NAMES.index(name) :]
-            errors = next((known[one] for one in nearest if one in known), widest)
+    table, fitted = measured.table, measured.devices
+    for label in fitted:
+        others = [other for other in fitted if other != label]
+        known = left_out_errors(logs, table.device, measured.groups, fitted, but=label)
+        for group in map(str, np.unique(measured.groups)):
+            errors = errors_of(known, group, get_device(label), others)
+            rows = (table.device == label) & (measured.groups == group)
             if errors is not None:
-                found[rows] = (errors.low <= logs[rows]) & (logs[rows] <= errors.high)
+                found[rows] = errors.holds(logs[rows])
     return found
 
 
-def _of_references(measured: Measured) -> Iterator[KernelScore]:
+def _of_references(measured: Measured) -> Iterator[Score]:
     for label in measured.devices:
         own = measured.table.device == label
         measured_s = measured.table.latency_s
@@ -175,28 +128,29 @@ def _of_neighbour(measured: Measured, label: str) -> FloatArray:
     return neighbour_s(measured, label, nearest_device(label, others))
 
 
-def _of_new_shapes(measured: Measured, seed: int) -> Iterator[KernelScore]:
+def _of_new_shapes(measured: Measured, seed: int) -> Iterator[Score]:
     held = measured.in_fold(seed)
-    seconds = np.full(len(held), np.nan)
-    seconds[held] = measured.predicted_s(measured.fit(~held, seed=seed), held)
-    for label in measured.devices:
-        rows = held & (measured.table.device == label)
-        yield _score(measured, "new-shapes", label, "all", "cdmpp", seed, seconds, rows)
+    return _of_held_out(measured, "new-shapes", ~held, held, seed)
 
 
-def _of_larger_shapes(measured: Measured, seed: int) -> Iterator[KernelScore]:
+def _of_larger_shapes(measured: Measured, seed: int) -> Iterator[Score]:
     size = measured.work.size
     limit = np.zeros(len(size))
     for label in measured.devices:
         own = measured.table.device == label
         limit[own] = np.quantile(size[own], _SMALL_SHARE) / _LARGER
-    model = measured.fit(size <= limit, seed=seed)
     held = size > _LARGER * limit
+    return _of_held_out(measured, "larger-shapes", size <= limit, held, seed)
+
+
+def _of_held_out(
+    measured: Measured, split: str, fitted: BoolArray, held: BoolArray, seed: int
+) -> Iterator[Score]:
     seconds = np.full(len(held), np.nan)
-    seconds[held] = measured.predicted_s(model, held)
+    seconds[held] = measured.predicted_s(measured.fit(fitted, seed=seed), held)
     for label in measured.devices:
         rows = held & (measured.table.device == label)
-        yield _score(measured, "larger-shapes", label, "all", "cdmpp", seed, seconds, rows)
+        yield _score(measured, split, label, "all", "cdmpp", seed, seconds, rows)
 
 
 def _scores(
@@ -207,7 +161,7 @@ def _scores(
     seed: int | str,
     seconds: FloatArray,
     rows: BoolArray,
-) -> Iterator[KernelScore]:
+) -> Iterator[Score]:
     """Yields the score of all rows, and that of each group where there are several."""
     yield _score(measured, split, label, "all", model, seed, seconds, rows)
     names = np.unique(measured.groups[rows])
@@ -226,24 +180,23 @@ def _score(
     seed: int | str,
     seconds: FloatArray,
     rows: BoolArray,
-) -> KernelScore:
-    error = np.abs(seconds[rows] / measured.table.latency_s[rows] - 1.0)
-    return KernelScore(
-        split, measured.family, label, group, model, str(seed),
-        float(np.mean(error)), float(np.median(error)), int(rows.sum()),
+) -> Score:
+    return Score.of(
+        measured.table.latency_s[rows], seconds[rows], split=split, device=label, group=group,
+        model=model, seed=str(seed), family=measured.family,
     )  # fmt: skip
 
 
-def mean_over_seeds(scores: Sequence[KernelScore]) -> Mapping[tuple[str, ...], KernelScore]:
+def mean_over_seeds(scores: Sequence[Score]) -> Mapping[tuple[str, ...], Score]:
     """Returns (split, family, device, group, model) -> the score with the means over its seeds."""
-    parts: dict[tuple[str, ...], list[KernelScore]] = {}
+    parts: dict[tuple[str, ...], list[Score]] = {}
     for one in scores:
         place = (one.split, one.family, one.device, one.group, one.model)
         parts.setdefault(place, []).append(one)
     return {place: _mean(own) for place, own in parts.items()}
 
 
-def _mean(own: Sequence[KernelScore]) -> KernelScore:
+def _mean(own: Sequence[Score]) -> Score:
     covered = [one.covered for one in own if one.covered is not None]
     return replace(
         own[0],

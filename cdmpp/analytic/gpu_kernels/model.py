@@ -11,28 +11,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cdmpp.analytic.contract import AnalyticModel
 from cdmpp.analytic.gpu_kernels.calls import FAMILIES, SOFTWARE, Family, GpuCall, family_of
 from cdmpp.analytic.gpu_kernels.efficiency import Efficiency
 from cdmpp.analytic.gpu_kernels.families import columns_of, error_groups, whose_kernels, work_on
-from cdmpp.analytic.gpu_kernels.unseen import UNSEEN_NAMES, unseen_as
-from cdmpp.analytic.intervals import (
-    UNSEEN,
-    DeviceErrors,
-    LogErrors,
-)
+from cdmpp.analytic.gpu_kernels.unseen import errors_of
+from cdmpp.analytic.intervals import DeviceErrors
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError, UsageError
 from cdmpp.files.atomic import make_folder, read_json, write_json
 from cdmpp.files.boosted_trees import load_booster, save_booster
-from cdmpp.files.places import package_folder
 from cdmpp.files.stored import from_json, to_json
-from cdmpp.pretrained import PRETRAINED
 
 FloatArray = NDArray[np.float64]
 
 FORMAT = "gpu-kernels-2"
 MODEL_FILE = "kernels.json"
-_AGAIN = "make it again: cdmpp analytic kernels fit"
+#: Fields of `Efficiency` beside its trees.
+_FACTS = ("launch_s", "weights", "largest")
 
 
 @dataclass(frozen=True)
@@ -56,7 +52,7 @@ class GpuKernelTimes:
 
 
 @dataclass(frozen=True)
-class GpuKernels:
+class GpuKernels(AnalyticModel):
     """The models of all families.
 
     Attributes:
@@ -66,6 +62,10 @@ class GpuKernels:
             of the fit.
         about: free facts: data, seeds, versions.
     """
+
+    what = "kernel model"
+    again = "make it again: cdmpp analytic kernels fit"
+    place = "gpu_kernels"
 
     families: Mapping[Family, Efficiency]
     devices: Mapping[Family, tuple[str, ...]]
@@ -125,74 +125,40 @@ class GpuKernels:
         return latency_s * np.exp(spread[:, 0]), latency_s * np.exp(spread[:, 1])
 
     def _errors_of(self, group: str, family: Family, device: DeviceSpec) -> tuple[float, float]:
-        """Returns (low, high) of a group: those of the device, else of devices as near to it that
-        were left out, else of farther ones, else the widest of its family there.
-        """
-        unseen = self.errors[UNSEEN]
-        nearest = UNSEEN_NAMES.index(unseen_as(device, self.devices[family]))
-        names = device.name, *UNSEEN_NAMES[nearest:]
-        known = (self.errors[name].get(group) for name in names if name in self.errors)
-        one = next(filter(None, known), None) or LogErrors.widest(
-            errors for name, errors in unseen.items() if name.split()[0] == family
-        )
+        one = errors_of(self.errors, group, device, self.devices[family])
         if one is None:
-            raise DataError(f"the kernel model has no errors of {group}; {_AGAIN}")
+            raise DataError(f"the {self.what} has no errors of {group}; {self.again}")
         return one.low, one.high
 
-    def save(self, folder: Path) -> None:
-        """Writes the model: `kernels.json` and the trees of each family.
-
-        Raises:
-            DataError: the files cannot be written.
-        """
-        make_folder(folder, what="kernel model")
-        for family, efficiency in self.families.items():
-            save_booster(efficiency.booster, folder / f"{family}.ubj.xz")
-        write_json(
-            folder / MODEL_FILE,
-            {
-                "format": FORMAT,
-                "families": {
-                    family: {
-                        "launch_s": dict(efficiency.launch_s),
-                        "weights": dict(efficiency.weights),
-                        "largest": efficiency.largest,
-                        "devices": list(self.devices[family]),
-                    }
-                    for family, efficiency in self.families.items()
-                },
-                "errors": to_json(self.errors),
-                "about": dict(self.about),
-            },
-        )
+    def save(self, path: Path) -> None:
+        make_folder(path, what=self.what)
+        families = {}
+        for family, one in self.families.items():
+            save_booster(one.booster, path / f"{family}.ubj.xz")
+            facts = {name: getattr(one, name) for name in _FACTS}
+            families[family] = {**facts, "devices": list(self.devices[family])}
+        about = dict(self.about)
+        content = {"families": families, "errors": to_json(self.errors), "about": about}
+        write_json(path / MODEL_FILE, {"format": FORMAT, **content})
 
     @classmethod
-    def load(cls, folder: Path) -> GpuKernels:
-        """Reads what `save` wrote.
-
-        Raises:
-            DataError: a file is missing, damaged or of another version.
-        """
-        path = folder / MODEL_FILE
-        state = read_json(path, what="kernel model", hint=_AGAIN, format=FORMAT)
+    def load(cls, path: Path) -> GpuKernels:
+        file = path / MODEL_FILE
+        state = read_json(file, what=cls.what, hint=cls.again, format=FORMAT)
         try:
             own = {family: state["families"][family] for family in FAMILIES}
-            return cls(
-                {
-                    family: Efficiency(
-                        load_booster(folder / f"{family}.ubj.xz", hint=_AGAIN),
-                        one["launch_s"],
-                        one["weights"],
-                        one["largest"],
-                    )
-                    for family, one in own.items()
-                },
-                {family: tuple(one["devices"]) for family, one in own.items()},
-                from_json(DeviceErrors, state["errors"]),
-                dict(state["about"]),
-            )
+            families = {
+                family: Efficiency(
+                    load_booster(path / f"{family}.ubj.xz", hint=cls.again),
+                    *(one[name] for name in _FACTS),
+                )
+                for family, one in own.items()
+            }
+            devices = {family: tuple(one["devices"]) for family, one in own.items()}
+            errors = from_json(DeviceErrors, state["errors"])
+            return cls(families, devices, errors, dict(state["about"]))
         except (ValueError, KeyError, TypeError) as error:
-            raise DataError(f"{path}: cannot read the kernel model ({error}); {_AGAIN}") from None
+            raise DataError(f"{file}: cannot read the {cls.what} ({error}); {cls.again}") from None
 
 
 def default_software(family: Family, device: DeviceSpec) -> str:
@@ -204,20 +170,6 @@ def default_software(family: Family, device: DeviceSpec) -> str:
     return "vllm" if family == "decode" else "trtllm"
 
 
-def load_gpu_kernels(folder: Path | str) -> GpuKernels:
-    """Returns the model of a folder; `pretrained` is the one that comes with the package.
-
-    Raises:
-        DataError: there is none, or of another version.
-    """
-    return GpuKernels.packaged() if str(folder) == PRETRAINED else GpuKernels.load(Path(folder))
-
-
-def packaged_folder() -> Path:
-    """Returns where the model is that comes with the package."""
-    return package_folder("cdmpp.pretrained") / "gpu_kernels"
-
-
 @lru_cache(maxsize=1)
 def _packaged() -> GpuKernels:
-    return GpuKernels.load(packaged_folder())
+    return GpuKernels.load(GpuKernels.packaged_path())

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cdmpp.analytic.gpu_kernels.calls import FAMILIES, Family
 from cdmpp.analytic.gpu_kernels.efficiency import Efficiency
@@ -19,7 +18,6 @@ from cdmpp.analytic.gpu_kernels.unseen import left_out_errors
 from cdmpp.analytic.intervals import DeviceErrors, LogErrors
 from cdmpp.files.atomic import sha256_file
 
-FloatArray = NDArray[np.float64]
 logger = logging.getLogger(__name__)
 
 
@@ -46,8 +44,8 @@ def fit_kernels(
         logger.info("fitting %s on %d rows", family, len(measured.table))
         families[family] = measured.fit(np.ones(len(measured.table), np.bool_), seed=seed)
         devices[family] = tuple(measured.devices)
-        for label, group, one in _errors(measured, seed):
-            errors.setdefault(label, {})[group] = one
+        for label, own in _errors(measured, seed).items():
+            errors.setdefault(label, {}).update(own)
         rows[family] = {"rows": len(measured.table), "left_out": dict(measured.left_out)}
     facts = {
         "seed": seed,
@@ -57,21 +55,16 @@ def fit_kernels(
     return GpuKernels(families, devices, errors, {**facts, **(about or {})})
 
 
-def _errors(measured: Measured, seed: int) -> Iterator[tuple[str, str, LogErrors]]:
-    """Yields (label, group, errors)."""
+def _errors(measured: Measured, seed: int) -> DeviceErrors:
     held = measured.in_fold(seed)
     predicted = measured.predicted_s(measured.fit(~held, seed=seed), held)
     logs = np.log(measured.table.latency_s[held] / predicted)
     left_out = np.log(measured.table.latency_s / measured.left_out_s(seed))
-    for group in np.unique(measured.groups):
-        is_group = measured.groups[held] == group
-        for label in measured.devices:
-            one = LogErrors.of(logs[is_group & (measured.table.device[held] == label)])
+    found = left_out_errors(left_out, measured.table.device, measured.groups, measured.devices)
+    for label in measured.devices:
+        own = measured.table.device[held] == label
+        for group in map(str, np.unique(measured.groups)):
+            one = LogErrors.of(logs[own & (measured.groups[held] == group)])
             if one is not None:
-                yield label, str(group), one
-        rows = measured.groups == group
-        by_device = {
-            label: left_out[rows & (measured.table.device == label)] for label in measured.devices
-        }
-        for name, one in left_out_errors(by_device, measured.devices).items():
-            yield name, str(group), one
+                found.setdefault(label, {})[group] = one
+    return found

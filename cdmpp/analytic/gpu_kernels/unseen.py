@@ -9,11 +9,12 @@ vendor where the fit knows others of it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
-from cdmpp.analytic.intervals import UNSEEN, FloatArray, LogErrors
+from cdmpp.analytic.intervals import UNSEEN, DeviceErrors, FloatArray, LogErrors
 from cdmpp.devices.registry import get_device
 from cdmpp.devices.spec import DeviceSpec, architecture_of
 
@@ -38,21 +39,58 @@ def unseen_as(device: DeviceSpec, fitted: Sequence[str]) -> str:
     return RELATIVE if is_relative else UNSEEN
 
 
-def left_out_errors(logs: Mapping[str, FloatArray], fitted: Sequence[str]) -> dict[str, LogErrors]:
-    """Returns name of `UNSEEN_NAMES` -> errors. Names without enough rows are missing.
+def errors_of(
+    errors: DeviceErrors, group: str, device: DeviceSpec, fitted: Sequence[str]
+) -> LogErrors | None:
+    """Returns the errors of a group on a device: its own, else those of devices as near to it that
+    were left out, else of farther ones, else the widest of the group's family there.
 
     Args:
-        logs: label of a device -> float64 [R], log(measured / predicted) by a fit without it.
-        fitted: labels of the fit, those that were left out in turn.
+        errors: device label or one of `UNSEEN_NAMES` -> group -> errors.
+        group: of `error_groups`; its first word is the family.
+        fitted: as of `unseen_as`.
     """
-    each = {label: LogErrors.of(own) for label, own in logs.items()}
-    known = [label for label in logs if unseen_as(get_device(label), fitted) != UNSEEN]
-    found = {
-        SIBLING: LogErrors.of(np.concatenate([*logs.values(), np.empty(0)])),
-        RELATIVE: LogErrors.widest(each[label] for label in known),
-        UNSEEN: LogErrors.widest(each.values()),
-    }
-    return {name: errors for name, errors in found.items() if errors is not None}
+    nearest = UNSEEN_NAMES.index(unseen_as(device, fitted))
+    names = device.name, *UNSEEN_NAMES[nearest:]
+    own = filter(None, (errors.get(name, {}).get(group) for name in names))
+    family = group.split()[0]
+    return next(own, None) or LogErrors.widest(
+        one for name, one in errors.get(UNSEEN, {}).items() if name.split()[0] == family
+    )
+
+
+def left_out_errors(
+    logs: FloatArray,
+    device: NDArray[np.str_],
+    groups: NDArray[np.str_],
+    fitted: Sequence[str],
+    *,
+    but: str = "",
+) -> DeviceErrors:
+    """Returns name of `UNSEEN_NAMES` -> group -> errors. Those without enough rows are missing.
+
+    Args:
+        logs: float64 [N], log(measured / predicted) by a fit without the row's device.
+        device: text [N], labels.
+        groups: text [N].
+        fitted: labels of the fit, those that were left out in turn.
+        but: label of a device whose rows do not count.
+    """
+    found: DeviceErrors = {}
+    labels = [label for label in fitted if label != but]
+    related = [label for label in labels if unseen_as(get_device(label), fitted) != UNSEEN]
+    for group in map(str, np.unique(groups)):
+        own = {label: logs[(groups == group) & (device == label)] for label in labels}
+        each = {label: LogErrors.of(rows) for label, rows in own.items()}
+        ends = {
+            SIBLING: LogErrors.of(np.concatenate([*own.values(), np.empty(0)])),
+            RELATIVE: LogErrors.widest(each[label] for label in related),
+            UNSEEN: LogErrors.widest(each.values()),
+        }
+        for name, one in ends.items():
+            if one is not None:
+                found.setdefault(name, {})[group] = one
+    return found
 
 
 def _are_siblings(first: DeviceSpec, second: DeviceSpec) -> bool:

@@ -183,9 +183,9 @@ class KernelTimes:
 
     @cached_property
     def _conv_model(self) -> LatentModel:
-        from cdmpp.analytic.conv.layers.model import load_layers_model, packaged_layers_path
+        from cdmpp.analytic.conv.layers.model import LayerModel
 
-        return load_layers_model(packaged_layers_path()).closed
+        return LayerModel.load(LayerModel.packaged_path()).closed
 
     @cached_property
     def _as_fitted(self) -> DeviceSpec:

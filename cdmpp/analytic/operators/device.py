@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from cdmpp.analytic.device_numbers import numbers_of
 from cdmpp.devices.spec import DeviceSpec
-from cdmpp.errors import DeviceError
 
 FloatArray = NDArray[np.float64]
 
@@ -17,6 +17,9 @@ FloatArray = NDArray[np.float64]
 #: measurements of Volta and Turing give (2,155 GB/s on a V100, 1,270 GB/s on a T4: 19.5 and 20).
 #: Source: Jia et al., "Dissecting the NVidia Turing T4 GPU via Microbenchmarking", 2019, table 3.1.
 L2_BYTES_PER_CLOCK = 20.0
+_NEEDED = (
+    "core_count", "clock_hz", "peak_fp32_flop_per_s", "mem_bandwidth_bytes_per_s", "l2_bytes",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -46,22 +49,9 @@ def hardware(device: DeviceSpec) -> Hardware:
     Raises:
         DeviceError: not a GPU, or one of them is not in the registry.
     """
-    wanted = {
-        "core_count": device.core_count,
-        "clock_hz": device.clock_hz,
-        "peak_fp32_flop_per_s": device.peak_fp32_flop_per_s,
-        "mem_bandwidth_bytes_per_s": device.mem_bandwidth_bytes_per_s,
-        "l2_bytes": device.l2_bytes,
-    }
-    unknown = [name for name, value in wanted.items() if value is None]
-    if device.kind != "gpu" or unknown:
-        is_other = f"it is a {device.kind}" if device.kind != "gpu" else ""
-        lacks = f"the registry does not know its {', '.join(unknown)}"
-        raise DeviceError(
-            f"no operator model for {device.name!r}: {is_other or lacks}; expected a GPU with all "
-            f"of {', '.join(wanted)}; see: cdmpp device show {device.name}"
-        )
-    value = {name: float(number or 0.0) for name, number in wanted.items()}
+    value = numbers_of(
+        device, {name: getattr(device, name) for name in _NEEDED}, what="operator model"
+    )
     nominal = L2_BYTES_PER_CLOCK * value["core_count"] * value["clock_hz"]
     return Hardware(
         core_count=value["core_count"],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,45 +19,12 @@ from cdmpp.analytic.operators.tables import (
     read_table,
 )
 from cdmpp.analytic.operators.training import table_path
+from cdmpp.analytic.scores import Score
 
 FloatArray = NDArray[np.float64]
 
 #: Our predictions of an instance: behind other operators, and as a call of its own.
 OURS: Mapping[str, Context] = {"cdmpp": "queued", "cdmpp-isolated": "isolated"}
-
-
-@dataclass(frozen=True)
-class Score:
-    """Errors of one model on one group of rows, as fractions.
-
-    Attributes:
-        split: `instances`, `whole-models` or `test-shapes`.
-        device: label, `all`, `seen` or `unseen`.
-        group: operator family, or `all`.
-        model: `cdmpp`, `cdmpp-isolated` or a peer.
-        seed: of one fit; `all` = the geometric mean of the fits, `-` for a peer.
-        mape: mean absolute error.
-        median_ape: median absolute error.
-        rank: Spearman correlation of predicted and measured times.
-        n: rows.
-    """
-
-    split: str
-    device: str
-    group: str
-    model: str
-    seed: str
-    mape: float
-    median_ape: float
-    rank: float
-    n: int
-
-    def tidy(self) -> Iterator[tuple[object, ...]]:
-        """Yields one row of `TIDY_COLUMNS` a metric."""
-        where = (self.split, self.device, self.group, self.model, self.seed)
-        values = {"mape": self.mape, "median_ape": self.median_ape, "spearman": self.rank}
-        for metric, value in values.items():
-            yield "operators", "neusight", *where, metric, value, self.n
 
 
 def evaluate(model: OperatorModel, folder: Path) -> list[Score]:
@@ -70,12 +37,14 @@ def evaluate(model: OperatorModel, folder: Path) -> list[Score]:
         DataError: a table is missing or wrong.
     """
     instances = read_instances(table_path(folder / "peers", "op_instances"))
-    scores = _instance_scores(model, instances)
-    scores += _whole_model_scores(model, instances)
+    scores = [*_instance_scores(model, instances), *_whole_model_scores(model, instances)]
     if (folder / "test").is_dir():
         for family in TABLES:
             table = read_table(table_path(folder / "test", family))
-            scores += _test_scores(model, table, family)
+            predicted = predict_table(model, table, "isolated")
+            place = {"split": "test-shapes", "group": family, "model": "cdmpp-isolated"}
+            groups = _device_groups(model, table)
+            scores += _by_device(table.latency_s, predicted, groups, seed="all", **place)
     return scores
 
 
@@ -107,24 +76,19 @@ def _predictions(
         yield peer, "-", rows.peer_s[peer]
 
 
-def _instance_scores(model: OperatorModel, instances: Mapping[str, InstanceTable]) -> list[Score]:
-    scores = []
+def _instance_scores(
+    model: OperatorModel, instances: Mapping[str, InstanceTable]
+) -> Iterator[Score]:
     for family, rows in instances.items():
-        table = rows.table
-        groups = _device_groups(model, table)
+        groups = _device_groups(model, rows.table)
         for name, seed, predicted in _predictions(model, rows):
-            for device, chosen in groups.items():
-                if seed in ("all", "-") or device == "all":
-                    scores.append(
-                        _score("instances", device, family, name, seed,
-                               predicted[chosen], table.latency_s[chosen])
-                    )  # fmt: skip
-    return scores
+            place = {"split": "instances", "group": family, "model": name, "seed": seed}
+            yield from _by_device(rows.table.latency_s, predicted, groups, **place)
 
 
 def _whole_model_scores(
     model: OperatorModel, instances: Mapping[str, InstanceTable]
-) -> list[Score]:
+) -> Iterator[Score]:
     """Inference configurations: the sum of time times repeat over the traced operators."""
     measured: dict[str, float] = {}
     totals: dict[tuple[str, str], dict[str, float]] = {}
@@ -138,26 +102,28 @@ def _whole_model_scores(
     configurations = sorted(measured)
     truth = np.array([measured[key] for key in configurations])
     device = np.array([key.split(" ")[0] for key in configurations])
-    scores = []
+    groups = {"all": np.ones(len(device), np.bool_)}
+    groups |= {str(label): device == label for label in np.unique(device)}
     for (name, seed), total in totals.items():
         predicted = np.array([total[key] for key in configurations])
-        for label in ("all", *np.unique(device)):
-            chosen_rows = (device == label) | (label == "all")
-            if seed in ("all", "-") or label == "all":
-                scores.append(
-                    _score("whole-models", str(label), "all", name, seed,
-                           predicted[chosen_rows], truth[chosen_rows])
-                )  # fmt: skip
-    return scores
+        place = {"split": "whole-models", "group": "all", "model": name, "seed": seed}
+        yield from _by_device(truth, predicted, groups, **place)
 
 
-def _test_scores(model: OperatorModel, table: OperatorTable, family: str) -> list[Score]:
-    predicted = predict_table(model, table, "isolated")
-    return [
-        _score("test-shapes", device, family, "cdmpp-isolated", "all",
-               predicted[chosen], table.latency_s[chosen])
-        for device, chosen in _device_groups(model, table).items()
-    ]  # fmt: skip
+def _by_device(
+    measured: FloatArray,
+    predicted: FloatArray,
+    devices: Mapping[str, NDArray[np.bool_]],
+    *,
+    seed: str,
+    **place: str,
+) -> Iterator[Score]:
+    """Yields the score of each group of devices; of a single fit that of all devices alone."""
+    for device, rows in devices.items():
+        if seed in ("all", "-") or device == "all":
+            yield Score.of(
+                measured[rows], predicted[rows], has_rank=True, device=device, seed=seed, **place
+            )
 
 
 def _device_groups(model: OperatorModel, table: OperatorTable) -> dict[str, NDArray[np.bool_]]:
@@ -170,21 +136,3 @@ def _device_groups(model: OperatorModel, table: OperatorTable) -> dict[str, NDAr
 def _add(totals: dict[str, float], rows: InstanceTable, seconds: FloatArray) -> None:
     for key, value in zip(rows.configuration, seconds * rows.repeat, strict=True):
         totals[str(key)] = totals.get(str(key), 0.0) + float(value)
-
-
-def _score(
-    split: str,
-    device: str,
-    group: str,
-    model: str,
-    seed: str,
-    predicted: FloatArray,
-    measured: FloatArray,
-) -> Score:
-    from cdmpp.metrics import spearman
-
-    error = np.abs(predicted / measured - 1.0)
-    return Score(
-        split, device, group, model, seed, float(error.mean()), float(np.median(error)),
-        float(spearman(predicted, measured)), len(measured),
-    )  # fmt: skip

@@ -19,7 +19,6 @@ from cdmpp.analytic.operators.model import (
     FamilyFit,
     OperatorModel,
     fit_family,
-    packaged_model_path,
 )
 from cdmpp.analytic.operators.operators import Operators
 from cdmpp.analytic.operators.tables import OperatorTable
@@ -101,13 +100,7 @@ def _judge(
     model = OperatorModel({family: (fit,)}, octaves, dict(known), {})
     predicted_s = model.predict(judged.operators, judged.device, known)
     groups = np.array([judged_as(str(kind)) for kind in judged.operators.kind])
-    for device in np.unique(judged.device):
-        for group in np.unique(groups):
-            rows = (judged.device == device) & (groups == group)
-            samples.add(
-                str(device), str(group), judged.latency_s[rows], predicted_s[rows],
-                is_seen=str(device) not in out,
-            )  # fmt: skip
+    samples.add_rows(judged.device, groups, judged.latency_s, predicted_s, left_out=out)
 
 
 def chips_of(table: OperatorTable, known: Mapping[str, Hardware]) -> list[tuple[str, ...]]:
@@ -222,7 +215,7 @@ def packaged_operators() -> JudgedOperators:
     Raises:
         DataError: it cannot be read.
     """
-    path = packaged_model_path()
+    path = OperatorModel.packaged_path()
     card = read_json(
         path.with_name("card.json"), what="card of the operator model", hint="install cdmpp again"
     )

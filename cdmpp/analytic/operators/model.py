@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cdmpp.analytic.contract import AnalyticModel
 from cdmpp.analytic.operators import matmul as operator_matmul
 from cdmpp.analytic.operators import rows as operator_rows
 from cdmpp.analytic.operators.device import (
@@ -18,14 +20,12 @@ from cdmpp.analytic.operators.device import (
     similarity_weights,
 )
 from cdmpp.analytic.operators.errors import OperatorErrors
-from cdmpp.analytic.operators.fit import Layout, Parameter, RowValues, fit_parameters
+from cdmpp.analytic.operators.fit import Layout, Parameter, fit_parameters
 from cdmpp.analytic.operators.operators import MATMUL_KINDS, Operators
 from cdmpp.analytic.operators.tables import OperatorTable
 from cdmpp.errors import DataError, UsageError
 from cdmpp.files.atomic import write_json
-from cdmpp.files.places import package_folder
 from cdmpp.files.stored import read_model, to_json
-from cdmpp.pretrained import PRETRAINED
 
 FloatArray = NDArray[np.float64]
 #: `isolated`: one call that waits for the host, as a microbenchmark times it. `queued`: behind
@@ -35,7 +35,6 @@ Context = Literal["isolated", "queued"]
 FORMAT_VERSION = 1
 #: Families that are fitted on their own; `matmul` is bmm and linear together.
 FAMILIES = ("matmul", "elementwise", "softmax", "ln")
-_CLASS_COUNT = {"matmul": 2, "elementwise": 1, "softmax": 2, "ln": 1}
 
 
 @dataclass(frozen=True)
@@ -50,16 +49,17 @@ class FamilyFit:
     values: dict[str, FloatArray]
     devices: tuple[str, ...]
 
-    def to_json(self) -> dict[str, Any]:
-        """Returns a value for JSON, numbers with seven digits."""
+    def rounded(self) -> FamilyFit:
+        """Returns the fit with seven digits, as a file has it."""
         values = {
-            name: [float(f"{value:.7g}") for value in own] for name, own in self.values.items()
+            name: np.array([float(f"{value:.7g}") for value in own])
+            for name, own in self.values.items()
         }
-        return {"devices": list(self.devices), "values": values}
+        return FamilyFit(values, self.devices)
 
 
 @dataclass(frozen=True)
-class OperatorModel:
+class OperatorModel(AnalyticModel):
     """Predicts the time of an operator on a GPU, also on one without measurements.
 
     Attributes:
@@ -70,6 +70,10 @@ class OperatorModel:
         about: free facts: data, seeds, versions.
         errors: of its validation; None = fitted without.
     """
+
+    what = "operator model"
+    again = "make it again: cdmpp analytic operator fit"
+    place = "operators/operators.json"
 
     fits: dict[str, tuple[FamilyFit, ...]] = field(metadata={"entry": "families"})
     octaves: float | None
@@ -147,45 +151,63 @@ class OperatorModel:
     ) -> FloatArray:
         names, place = np.unique(device, return_inverse=True)
         weights = np.stack([self._weights(fit, str(name), hardware[str(name)]) for name in names])
-        classes = _classes(operators, family)
+        form = form_of(family)
+        classes = form.classes(operators)
         values = {
             item.name: _row_values(item, fit.values[item.name], weights[place], classes)
-            for item in parameters(family)
+            for item in form.parameters
         }
-        return _log_time(
-            operators, hardware_rows(device, hardware), values, family, context == "queued"
-        )
+        inputs = form.inputs(operators, hardware_rows(device, hardware))
+        return form.log_time(inputs, values, is_queued=context == "queued")
 
     def save(self, path: Path) -> None:
-        """Writes the model as JSON.
-
-        Raises:
-            DataError: the file cannot be written.
-        """
         write_json(path, {"format_version": FORMAT_VERSION, **to_json(self)})
 
     @classmethod
     def load(cls, path: Path) -> OperatorModel:
-        """Reads a model.
-
-        Raises:
-            DataError: unreadable, of another format version, or incomplete.
-        """
-        again = "make it again: cdmpp analytic operator fit"
-        what = "operator model"
         model = read_model(
-            cls, path, what=what, again=again, format=FORMAT_VERSION, entry="format_version"
+            cls, path, what=cls.what, again=cls.again, format=FORMAT_VERSION, entry="format_version"
         )
         try:
             _check(model)
         except (ValueError, KeyError) as error:
-            raise DataError(f"{path}: cannot read the {what} ({error!r}); {again}") from None
+            raise DataError(
+                f"{path}: cannot read the {cls.what} ({error!r}); {cls.again}"
+            ) from None
         return model
 
 
-def parameters(family: str) -> tuple[Parameter, ...]:
-    """Returns the parameters of a family."""
-    return operator_matmul.parameters() if family == "matmul" else operator_rows.parameters(family)
+@dataclass(frozen=True)
+class Form:
+    """The closed form of a family; see the modules `matmul` and `rows`.
+
+    Attributes:
+        class_count: classes with parameters of their own.
+        parameters: of the form.
+        classes: operators -> int [N], class of each.
+        inputs: (operators, hardware rows) -> what `log_time` reads.
+        log_time: (inputs, row values, is_queued) -> float64 [N], log seconds.
+    """
+
+    class_count: int
+    parameters: tuple[Parameter, ...]
+    classes: Callable[[Operators], NDArray[np.intp]]
+    inputs: Callable[[Operators, Mapping[str, FloatArray]], Mapping[str, FloatArray]]
+    log_time: Callable[..., FloatArray]
+
+
+def form_of(family: str) -> Form:
+    """Returns the closed form of one of `FAMILIES`."""
+    if family == "matmul":
+        form = operator_matmul
+        return Form(2, form.parameters(), form.classes, form.inputs, form.log_time)
+    return Form(
+        2 if family == "softmax" else 1,
+        operator_rows.parameters(family),
+        partial(operator_rows.classes, family=family),
+        partial(operator_rows.inputs, family=family),
+        partial(operator_rows.log_time, family=family),
+    )
 
 
 def family_of(operators: Operators) -> NDArray[np.str_]:
@@ -220,7 +242,8 @@ def fit_family(
     if not len(table):
         raise UsageError(f"no measurements of {family}; expected some to fit on")
     rng = np.random.default_rng(seed)
-    of_class = _classes(table.operators, family)
+    form = form_of(family)
+    of_class = form.classes(table.operators)
     drawn = np.concatenate(
         [
             _evenly(rng.permutation(np.flatnonzero(of_class == c)), table.device)[:most_rows]
@@ -229,13 +252,12 @@ def fit_family(
     )
     chosen = table[drawn]
     devices, device_index = np.unique(chosen.device, return_inverse=True)
-    classes = _classes(chosen.operators, family)
-    layout = Layout(classes, device_index, _CLASS_COUNT[family], len(devices))
-    ready = _inputs(chosen.operators, hardware_rows(chosen.device, hardware), family)
+    layout = Layout(of_class[drawn], device_index, form.class_count, len(devices))
+    ready = form.inputs(chosen.operators, hardware_rows(chosen.device, hardware))
     values = fit_parameters(
-        parameters(family),
+        form.parameters,
         layout,
-        lambda values: _log_time_of(ready, values, family, is_queued=False),
+        lambda values: form.log_time(ready, values, is_queued=False),
         np.log(chosen.latency_s),
     )
     return FamilyFit(values, tuple(str(name) for name in devices))
@@ -251,15 +273,13 @@ def _evenly(rows: NDArray[np.intp], device: NDArray[np.str_]) -> NDArray[np.intp
 
 
 def _check(model: OperatorModel) -> None:
+    none = np.zeros(0, np.intp)
     for family in FAMILIES:
+        form = form_of(family)
         for fit in model.fits[family]:
-            for item in parameters(family):
-                width = Layout(
-                    np.zeros(0, np.intp),
-                    np.zeros(0, np.intp),
-                    _CLASS_COUNT[family],
-                    len(fit.devices),
-                ).width(item.scope)
+            layout = Layout(none, none, form.class_count, len(fit.devices))
+            for item in form.parameters:
+                width = layout.width(item.scope)
                 if fit.values[item.name].shape != (width,):
                     raise ValueError(f"{family}: {item.name} has not {width} values")
             if not set(fit.devices) <= set(model.known):
@@ -279,52 +299,6 @@ def _row_values(
         table = np.broadcast_to(table.min(axis=0), table.shape)
     chosen = table[classes] if item.scope == "class_device" else table[np.zeros_like(classes)]
     return np.asarray((weights * chosen).sum(axis=1), np.float64)
-
-
-def _classes(operators: Operators, family: str) -> NDArray[np.intp]:
-    if family == "matmul":
-        return operator_matmul.classes(operators)
-    return operator_rows.classes(operators, family)
-
-
-def _inputs(
-    operators: Operators, hardware: Mapping[str, FloatArray], family: str
-) -> Mapping[str, FloatArray]:
-    if family == "matmul":
-        return operator_matmul.inputs(operators, hardware)
-    return operator_rows.inputs(operators, hardware, family)
-
-
-def _log_time(
-    operators: Operators,
-    hardware: Mapping[str, FloatArray],
-    values: RowValues,
-    family: str,
-    is_queued: bool,
-) -> FloatArray:
-    return _log_time_of(_inputs(operators, hardware, family), values, family, is_queued=is_queued)
-
-
-def _log_time_of(
-    inputs: Mapping[str, FloatArray], values: RowValues, family: str, *, is_queued: bool
-) -> FloatArray:
-    if family == "matmul":
-        return operator_matmul.log_time(inputs, values, is_queued=is_queued)
-    return operator_rows.log_time(inputs, values, family, is_queued=is_queued)
-
-
-def packaged_model_path() -> Path:
-    """Returns where the model is that comes with the package."""
-    return package_folder("cdmpp.pretrained") / "operators" / "operators.json"
-
-
-def load_operator_model(path: Path | str) -> OperatorModel:
-    """Returns the model of a file; `pretrained` is the one that comes with the package.
-
-    Raises:
-        DataError: there is none, or of another version.
-    """
-    return OperatorModel.load(packaged_model_path() if str(path) == PRETRAINED else Path(path))
 
 
 def known_hardware(labels: Sequence[str]) -> dict[str, Hardware]:

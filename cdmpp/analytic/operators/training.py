@@ -108,7 +108,7 @@ def fit_model(
         left_out[family] = left_out_fits(table, family, known, options)
         scores[family] = validate(table, left_out[family], family, known, options)
         fits[family] = tuple(
-            fit_family(table, family, known, seed=seed, most_rows=options.most_rows)
+            fit_family(table, family, known, seed=seed, most_rows=options.most_rows).rounded()
             for seed in options.seeds
         )
     octaves = _best(scores)

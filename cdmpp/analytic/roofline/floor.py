@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cdmpp.analytic.operators.operators import Operators, is_matmul
+from cdmpp.analytic.roofline.programs import leaves_of
 from cdmpp.datasets.samples import ProgramArrays, Samples
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.programs.added_columns import LEAF_EXTRA_NAMES
@@ -132,11 +133,7 @@ def least_work(programs: ProgramArrays, rows: IntArray) -> LeastWork:
     Args:
         rows: int64 [P], rows of `programs`.
     """
-    first, last = programs.leaf_offset[rows], programs.leaf_offset[rows + 1]
-    count = last - first
-    owner = np.repeat(np.arange(len(rows)), count)
-    starts = np.concatenate([[0], np.cumsum(count)[:-1]]).astype(np.int64) if len(rows) else first
-    leaves = np.repeat(first - starts, count) + np.arange(count.sum())
+    leaves, owner = leaves_of(programs, rows)
     return _least_work(programs.leaf_features, programs.leaf_extra, leaves, owner, len(rows))
 
 

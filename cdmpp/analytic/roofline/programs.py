@@ -12,6 +12,7 @@ from cdmpp.devices.spec import DeviceSpec
 from cdmpp.programs.schema import LEAF_FEATURE_NAMES
 
 FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
 
 #: Stand-in for an unknown arithmetic peak; models that use it fit a factor per device on top.
 NOMINAL_FLOP_PER_S = 1.0e11
@@ -114,6 +115,17 @@ def program_sums(programs: ProgramArrays, values: FloatArray) -> FloatArray:
     if len(occupied):
         total[occupied] = np.add.reduceat(values, offset[occupied])
     return total
+
+
+def leaves_of(programs: ProgramArrays, rows: IntArray) -> tuple[IntArray, IntArray]:
+    """Returns int64 [L] each: the leaves of some programs one after another, and the place in
+    `rows` of the program of each.
+    """
+    first = programs.leaf_offset[rows]
+    counts = programs.leaf_offset[rows + 1] - first
+    starts = np.cumsum(counts) - counts
+    leaves = np.repeat(first - starts, counts) + np.arange(counts.sum())
+    return leaves, np.repeat(np.arange(len(rows)), counts)
 
 
 def _undo_log(values: FloatArray) -> FloatArray:

@@ -17,7 +17,7 @@ from cdmpp.analytic.embedding.campaign import (
     measure_campaign,
     read_folder,
 )
-from cdmpp.analytic.embedding.cpu import CpuPoint, cpu_parts_s, read_constants, write_constants
+from cdmpp.analytic.embedding.cpu import CpuConstants, CpuPoint, cpu_parts_s
 from cdmpp.analytic.embedding.devices import kernel_device
 from cdmpp.analytic.embedding.errors import KernelErrors, kernel_errors
 from cdmpp.analytic.embedding.evaluate import fit_campaign, judge_campaign, predict_table
@@ -104,7 +104,7 @@ def run_predict(args: argparse.Namespace) -> int:
     shape = _shape(args.preset, {name: getattr(args, name) for name in _SIZES})
     point = CpuPoint(args.which, shape, args.zipf)
     if args.constants is not None:
-        constants = read_constants(args.constants)
+        constants = CpuConstants.load(args.constants)
         parts = cpu_parts_s(point, constants)
         latency_s = float(constants.latency_s([point])[0])
         errors, evidence = cpu_evidence(constants, args.which)
@@ -122,7 +122,7 @@ def run_predict(args: argparse.Namespace) -> int:
     device = kernel_device(args.device)
     options = KernelOptions(
         version=args.version, is_fbgemm=args.fbgemm,
-        uses_shared_memory=not args.no_shared_memory, reproduces_defects=args.reproduce_defects,
+        uses_shared_memory=not args.no_shared_memory,
     )  # fmt: skip
     found = estimate_point(point, device, options)
     measured = None if args.measured is None else read_kernel_table(args.measured)
@@ -181,7 +181,7 @@ def _show(row: CampaignRow) -> None:
 def run_fit(args: argparse.Namespace) -> int:
     """Runs `cdmpp analytic embedding fit`; returns the exit code."""
     constants = fit_campaign(read_folder(args.data))
-    write_constants(args.out, constants)
+    constants.save(args.out)
     if args.json:
         print(json.dumps(asdict(constants)))
         return 0
@@ -202,7 +202,6 @@ def run_evaluate(args: argparse.Namespace) -> int:
         device = kernel_device(args.device)
         options = KernelOptions(
             is_fbgemm=args.fbgemm, uses_shared_memory=not args.no_shared_memory,
-            reproduces_defects=args.reproduce_defects,
         )  # fmt: skip
         predicted = predict_table(table, device, args.which, options, zipf_exponent=args.zipf)
         lines = {version: (table.latency_s, found) for version, found in predicted.items()}
@@ -276,12 +275,20 @@ def _add_kernel(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-shared-memory", action="store_true", help="a kernel that reads indices again"
     )
-    parser.add_argument(
-        "--reproduce-defects", action="store_true", help="keep what is wrong in the original"
-    )
+    parser.add_argument("--reproduce-defects", action=_Removed, nargs=0, help=argparse.SUPPRESS)
     parser.add_argument(
         "--zipf", type=float, default=0.0, metavar="S", help="skewed access (default: uniform)"
     )
+
+
+class _Removed(argparse.Action):
+    """An option of the last release that ends with one sentence."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        raise UsageError(
+            f"{self.option_strings[0]} was removed: the formulas have no defects to choose from; "
+            "leave it out"
+        )
 
 
 def _add_campaign(parser: argparse.ArgumentParser) -> None:

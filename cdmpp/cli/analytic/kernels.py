@@ -10,7 +10,7 @@ from pathlib import Path
 from cdmpp.analytic.gpu_kernels.calls import SOFTWARE, make_call
 from cdmpp.analytic.gpu_kernels.families import is_in_16_bits
 from cdmpp.analytic.gpu_kernels.judging import judge
-from cdmpp.analytic.gpu_kernels.model import load_gpu_kernels
+from cdmpp.analytic.gpu_kernels.model import GpuKernels
 from cdmpp.analytic.gpu_kernels.training import fit_kernels
 from cdmpp.cli.shared.options import (
     add_output_options,
@@ -89,7 +89,7 @@ def run_evaluate(args: argparse.Namespace) -> int:
     if args.out is not None:
         write_results(judged, args.out, command=command_line(), data=args.data)
     if args.json:
-        print(json.dumps([asdict(score) for score in judged.scores]))
+        print(json.dumps([score.row("family", "covered") for score in judged.scores]))
     else:
         print(page_markdown(results_page(judged)), end="")
     return 0
@@ -97,7 +97,7 @@ def run_evaluate(args: argparse.Namespace) -> int:
 
 def run_predict(args: argparse.Namespace) -> int:
     """Runs `cdmpp analytic kernels predict`; returns the exit code."""
-    model = load_gpu_kernels(args.model)
+    model = GpuKernels.at(args.model)
     call = make_call(args.kernel, _parse(args.call))
     rows = []
     for device in [get_device(name) for name in labels_of(args.device)]:

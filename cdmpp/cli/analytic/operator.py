@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterable
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,7 @@ import numpy as np
 from cdmpp.analytic.intervals import ends_of
 from cdmpp.analytic.operators.evaluate import evaluate
 from cdmpp.analytic.operators.intervals import operator_errors, operators_are_larger
-from cdmpp.analytic.operators.model import known_hardware, load_operator_model
+from cdmpp.analytic.operators.model import OperatorModel, known_hardware
 from cdmpp.analytic.operators.operators import Operators, make_operators
 from cdmpp.analytic.operators.training import FitOptions, fit_model, read_training_tables
 from cdmpp.analytic.roofline.floor import floor_on, least_work_of_operators
@@ -91,14 +90,11 @@ def run_fit(args: argparse.Namespace) -> int:
 
 def run_evaluate(args: argparse.Namespace) -> int:
     """Runs `cdmpp analytic operator evaluate`; returns the exit code."""
-    scores = evaluate(load_operator_model(args.model), args.data)
+    scores = evaluate(OperatorModel.at(args.model), args.data)
     if args.out is not None:
         write_results(scores, args.out, command=command_line(), data=args.data)
     if args.json:
-        rows = [asdict(score) for score in scores]
-        for row in rows:
-            row["spearman"] = row.pop("rank")
-        print(json.dumps(rows))
+        print(json.dumps([{**score.row(), "spearman": score.rank} for score in scores]))
     else:
         print(page_markdown(results_page(scores)), end="")
     return 0
@@ -106,7 +102,7 @@ def run_evaluate(args: argparse.Namespace) -> int:
 
 def run_predict(args: argparse.Namespace) -> int:
     """Runs `cdmpp analytic operator predict`; returns the exit code."""
-    model = load_operator_model(args.model)
+    model = OperatorModel.at(args.model)
     labels = gpu_labels(args.device)
     operators = make_operators(
         [args.op] * len(labels),

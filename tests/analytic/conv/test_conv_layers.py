@@ -16,9 +16,9 @@ from cdmpp.analytic.conv.layers.drift import Drift, fit_drift
 from cdmpp.analytic.conv.layers.judging import judge_layers
 from cdmpp.analytic.conv.layers.model import (
     BoostOptions,
+    LayerModel,
     LayerOptions,
     fit_layers,
-    load_layers_model,
     remove_drifts,
 )
 from cdmpp.analytic.conv.layers.table import LayerTable, read_layers
@@ -153,14 +153,14 @@ def test_the_model_sees_through_the_drift(tmp_path: Path) -> None:
     assert (clean.time_ms <= test.time_ms).all()
     folder = tmp_path / "model"
     model.save(folder)
-    again = load_layers_model(folder).predict(test)
+    again = LayerModel.load(folder).predict(test)
     assert np.array_equal(again.time_ms, found.time_ms)
     assert np.array_equal(again.algorithm, found.algorithm)
     same = fit_layers(train, options).predict(test)
     assert np.array_equal(same.time_ms, found.time_ms)
     (folder / "time-trees.json").write_bytes(b"")  # XGBoost itself ends the process over it
     with pytest.raises(DataError, match=r"cannot read the trees .*time-trees\.json"):
-        load_layers_model(folder)
+        LayerModel.load(folder)
 
 
 def test_models_that_cannot_be_fitted_or_read(tmp_path: Path) -> None:
@@ -168,10 +168,10 @@ def test_models_that_cannot_be_fitted_or_read(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="names its algorithm"):
         fit_layers(replace(table, algorithm=np.full(len(table), -1)))
     with pytest.raises(DataError, match="no convolution model at"):
-        load_layers_model(tmp_path)
+        LayerModel.load(tmp_path)
     (tmp_path / "conv.json").write_text('{"format": "x"}')
     with pytest.raises(DataError, match="has format 'x'"):
-        load_layers_model(tmp_path)
+        LayerModel.load(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["layers.csv", "layers.csv.gz"])
@@ -236,8 +236,8 @@ def test_errors_come_back_and_few_rows_have_none(tmp_path: Path) -> None:
     table = made_up_layers(drift_ms=0.0, rows=200)
     model = fit_validated_layers(table, LayerOptions(residual="none"))
     model.save(tmp_path)
-    assert load_layers_model(tmp_path).errors is not None
-    assert to_json(load_layers_model(tmp_path).errors) == to_json(model.errors)
+    assert LayerModel.load(tmp_path).errors is not None
+    assert to_json(LayerModel.load(tmp_path).errors) == to_json(model.errors)
     one = table[np.flatnonzero(table.device == 0)]
     alone = fit_validated_layers(one, LayerOptions(residual="none"))
     assert alone.errors.of("t4")

@@ -159,9 +159,6 @@ def test_the_original_split() -> None:
     assert np.flatnonzero(np.isin(time_ms[:40], shuffled[test])).tolist() == [
         i for i in range(40) if i % 10 >= 7
     ]
-    train, test = original_split(shuffled, loses_first=True)
-    assert train.sum() + test.sum() == 39
-    assert not (train | test)[shuffled == 1.5].any()
 
 
 @given(st.integers(0, 10_000))
@@ -204,10 +201,10 @@ def test_pick_errors() -> None:
     times = np.full((4, 8), np.inf)
     times[:, :3] = [1.0, 1.09, 2.0]
     found = pick_errors(PickTable(shapes, times, np.zeros(4, np.int64)), np.array([0, 1, 2, 7]))
-    assert found.n == 4
-    assert found.error_rate == 0.5
-    assert found.exact_rate == 0.25
-    assert found.mean_regret == pytest.approx((0 + 0.09 + 1.0) / 3)
+    assert found["n"] == 4
+    assert found["error_rate"] == 0.5
+    assert found["exact_rate"] == 0.25
+    assert found["mean_regret"] == pytest.approx((0 + 0.09 + 1.0) / 3)
 
 
 def test_time_errors() -> None:

@@ -20,11 +20,10 @@ from cdmpp.analytic.embedding.campaign import (
 from cdmpp.analytic.embedding.cpu import (
     CountedWork,
     CpuCaches,
+    CpuConstants,
     CpuPoint,
     cpu_work,
     fit_cpu,
-    read_constants,
-    write_constants,
 )
 from cdmpp.analytic.embedding.cpu_probe import MemorySweep, cpu_caches
 from cdmpp.analytic.embedding.devices import measured_devices
@@ -98,19 +97,19 @@ def test_constants_survive_the_file(tmp_path):
     points = some_points()
     fitted = fit_cpu(points, np.linspace(1e-5, 1e-3, len(points)), CACHES, origin={"machine": "x"})
     path = tmp_path / "constants.json"
-    write_constants(path, fitted)
-    assert read_constants(path) == fitted
+    fitted.save(path)
+    assert CpuConstants.load(path) == fitted
     checked = with_errors(
         fitted, points, np.linspace(1e-5, 1e-3, len(points)), counted=CountedWork(CACHES)
     )
     assert checked.cost_s == fitted.cost_s
-    write_constants(path, checked)
-    assert read_constants(path) == checked
+    checked.save(path)
+    assert CpuConstants.load(path) == checked
     path.write_text(json.dumps({"schema": "other"}))
     with pytest.raises(DataError, match="has schema 'other'"):
-        read_constants(path)
+        CpuConstants.load(path)
     with pytest.raises(DataError, match="embedding fit"):
-        read_constants(tmp_path / "none.json")
+        CpuConstants.load(tmp_path / "none.json")
 
 
 def test_a_pass_that_was_not_fitted_is_refused():

@@ -10,15 +10,16 @@ import pytest
 
 from cdmpp.analytic.gpu_kernels.calls import Collective, DecodeAttention, Gemm, PrefillAttention
 from cdmpp.analytic.gpu_kernels.families import columns_of, work_on
-from cdmpp.analytic.gpu_kernels.judging import KernelScore, mean_over_seeds
-from cdmpp.analytic.gpu_kernels.model import MODEL_FILE, GpuKernels, packaged_folder
+from cdmpp.analytic.gpu_kernels.judging import mean_over_seeds
+from cdmpp.analytic.gpu_kernels.model import MODEL_FILE, GpuKernels
 from cdmpp.analytic.gpu_kernels.references import best_factor, nearest_device
 from cdmpp.analytic.gpu_kernels.training import fit_kernels
-from cdmpp.analytic.gpu_kernels.unseen import UNSEEN_NAMES, left_out_errors, unseen_as
+from cdmpp.analytic.gpu_kernels.unseen import UNSEEN_NAMES, errors_of, left_out_errors, unseen_as
 from cdmpp.analytic.intervals import UNSEEN
 from cdmpp.analytic.kernels.call import Call
 from cdmpp.analytic.kernels.predictor import KernelPredictor
 from cdmpp.analytic.kernels.work import work_of
+from cdmpp.analytic.scores import Score
 from cdmpp.cli.main import main
 from cdmpp.devices.registry import get_device
 from cdmpp.errors import DataError, UsageError
@@ -72,11 +73,19 @@ def test_intervals_of_what_was_not_measured_are_those_of_its_like():
     assert found == asked
     assert unseen_as(get_device("h100"), fitted) == "relative", "its own does not count"
     widths = {"b200": 0.1, "b300": 0.2, "h100": 0.5, "b60": 2.0}
-    logs = {label: np.linspace(-width, width, 1001) for label, width in widths.items()}
-    errors = left_out_errors(logs, fitted)
-    ends = {name: one.high for name, one in errors.items()}
+    logs = np.concatenate([np.linspace(-width, width, 1001) for width in widths.values()])
+    device, groups = np.repeat(list(widths), 1001), np.full(len(logs), "decode")
+    errors = left_out_errors(logs, device, groups, fitted)
+    ends = {name: own["decode"].high for name, own in errors.items()}
     assert ends == pytest.approx({"sibling": 1.205, "relative": 0.45, UNSEEN: 1.8}, rel=0.01)
-    assert set(left_out_errors({"b60": logs["b60"]}, fitted)) == {"sibling", UNSEEN}
+    alone = device == "b60"
+    found = left_out_errors(logs[alone], device[alone], groups[alone], fitted)
+    assert set(found) == {"sibling", UNSEEN}
+    found = left_out_errors(logs, device, groups, fitted, but="b60")
+    assert found[UNSEEN]["decode"].high == pytest.approx(0.45, rel=0.01)
+    h20 = errors_of(errors, "decode", get_device("h20"), fitted)
+    assert h20 == errors["relative"]["decode"]
+    assert errors_of(errors, "gemm fp8", get_device("h20"), fitted) is None
 
 
 def test_nothing_is_faster_than_the_device_allows(fitted):
@@ -123,7 +132,7 @@ def test_the_packaged_model_is_that_of_the_shipped_data():
     model = GpuKernels.packaged()
     for name, digest in model.about["sha256"].items():
         assert sha256_file(ROOT / "data" / "gpu-kernels" / name) == digest
-    card = json.loads((packaged_folder() / "card.json").read_text())
+    card = json.loads((GpuKernels.packaged_path() / "card.json").read_text())
     assert "Apache-2.0" in json.dumps(card["licences"])
     times = model.times(CALLS, H100)
     assert times.is_seen_device
@@ -190,7 +199,7 @@ def test_judging_finds_the_rule_where_it_was_not_fitted(folder, tmp_path, capsys
     arguments = ["analytic", "kernels", "evaluate", "--data", str(folder), "--seeds", "0", "--json"]
     assert main([*arguments, "--out", str(tmp_path)]) == 0
     rows = json.loads(capsys.readouterr().out)
-    means = mean_over_seeds([KernelScore(**row) for row in rows])
+    means = mean_over_seeds([Score(**row) for row in rows])
     for family in ("gemm", "prefill", "decode", "collective"):
         own = means["device-left-out", family, "h100", "all", "cdmpp"]
         assert own.n == 130

@@ -22,7 +22,6 @@ from cdmpp.analytic.operators.model import (
     OperatorModel,
     fit_family,
     known_hardware,
-    packaged_model_path,
 )
 from cdmpp.analytic.operators.operators import Operators, make_operators
 from cdmpp.analytic.operators.tables import PEERS, OperatorTable, read_instances, read_table
@@ -127,7 +126,7 @@ def test_waves_are_rounded_up_in_part() -> None:
 
 
 def test_queued_is_never_slower() -> None:
-    model = OperatorModel.load(packaged_model_path())
+    model = OperatorModel.load(OperatorModel.packaged_path())
     for operators in _examples():
         device = np.array(["t4"] * len(operators))
         known = known_hardware(["t4"])
@@ -137,7 +136,7 @@ def test_queued_is_never_slower() -> None:
 
 
 def test_more_rows_take_longer() -> None:
-    model = OperatorModel.load(packaged_model_path())
+    model = OperatorModel.load(OperatorModel.packaged_path())
     known = known_hardware(["h100"])
     for kind in ("add", "softmax", "ln"):
         rows = 2.0 ** np.arange(5, 22)
@@ -147,7 +146,7 @@ def test_more_rows_take_longer() -> None:
 
 
 def test_file_round_trip_and_refusals(tmp_path: Path) -> None:
-    model = OperatorModel.load(packaged_model_path())
+    model = OperatorModel.load(OperatorModel.packaged_path())
     path = tmp_path / "model.json"
     model.save(path)
     again = OperatorModel.load(path)
@@ -222,7 +221,7 @@ def test_large_shapes_are_a_quarter_of_each_kind() -> None:
 
 
 def test_packaged_model_is_small_and_complete() -> None:
-    path = packaged_model_path()
+    path = OperatorModel.packaged_path()
     assert path.stat().st_size < 500_000
     model = OperatorModel.load(path)
     assert set(model.fits) == set(FAMILIES)
@@ -281,7 +280,7 @@ def test_packaged_model_beside_the_peers_on_the_same_rows() -> None:
     folder = shared("neusight/peers").parent
     scores = {
         (s.split, s.group, s.model): s
-        for s in evaluate(OperatorModel.load(packaged_model_path()), folder)
+        for s in evaluate(OperatorModel.load(OperatorModel.packaged_path()), folder)
         if s.device == "all" and s.seed in ("all", "-")
     }
     for family in ("bmm", "linear", "elementwise", "ln", "softmax"):

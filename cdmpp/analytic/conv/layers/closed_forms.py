@@ -51,18 +51,6 @@ class LatentWork:
     helpers_ms: FloatArray
     waves: FloatArray
 
-    def columns(self) -> tuple[FloatArray, tuple[str, ...]]:
-        """Returns (float64 [R, 6], names): terms that a layer's time is a sum of."""
-        values = (
-            self.waves_ms, self.tail_ms, self.compulsory_ms, self.tiles_ms, self.helpers_ms,
-            self.waves, np.ones(len(self.waves)),
-        )  # fmt: skip
-        names = (
-            "arithmetic_of_waves", "arithmetic_with_tail", "compulsory_traffic", "tile_traffic",
-            "helpers", "waves", "constant",
-        )  # fmt: skip
-        return np.stack(values, axis=1), names
-
 
 def device_peaks(device: DeviceSpec) -> tuple[float, float, int]:
     """Returns (fp32 operations/s, bytes/s, multiprocessors).

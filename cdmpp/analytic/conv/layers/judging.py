@@ -11,7 +11,7 @@ from cdmpp.analytic.conv.errors import LAYER
 from cdmpp.analytic.conv.layers.model import LayerModel, remove_drifts
 from cdmpp.analytic.conv.layers.table import LayerTable, device_rows
 from cdmpp.analytic.conv.seer.judging import time_errors
-from cdmpp.analytic.conv.seer.splits import SplitKind, family_split, octave_split, original_split
+from cdmpp.analytic.conv.seer.splits import SplitKind, divide
 from cdmpp.analytic.conv.shapes import FloatArray
 
 
@@ -25,11 +25,7 @@ def split_layers(
     """
     if split == "none":
         return table, table
-    if split == "original":
-        train, test = original_split(table.time_ms)
-    else:
-        divide = octave_split if split == "octave" else family_split
-        train, test = divide(table.shapes, seed=seed)
+    train, test = divide(table.shapes, table.time_ms, split, seed=seed)
     return table[train], table[test]
 
 
@@ -62,5 +58,4 @@ def _coverage(
     errors = None if model.errors is None else model.errors.of(device).get(LAYER)
     if errors is None:
         return None
-    found = np.log(measured_ms / predicted_ms)
-    return float(np.mean((errors.low <= found) & (found <= errors.high)))
+    return float(np.mean(errors.holds(np.log(measured_ms / predicted_ms))))

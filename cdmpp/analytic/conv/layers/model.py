@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from cdmpp.analytic.contract import AnalyticModel
 from cdmpp.analytic.conv.errors import ConvErrors
 from cdmpp.analytic.conv.layers.closed_form_model import LatentModel, fit_latent
 from cdmpp.analytic.conv.layers.closed_forms import roofline_ms
@@ -17,14 +18,12 @@ from cdmpp.analytic.conv.layers.table import LayerTable, device_rows
 from cdmpp.analytic.conv.shapes import FloatArray, IntArray
 from cdmpp.files.atomic import make_folder, write_bytes, write_json
 from cdmpp.files.boosted_trees import grow_trees, load_booster, tree_rows
-from cdmpp.files.places import package_folder
 from cdmpp.files.stored import read_model, to_json
 
 FORMAT = "cdmpp-conv-layers/1"
 _MODEL_FILE = "conv.json"
 _TIME_FILE = "time-trees.json"
 _ALGORITHM_FILE = "algorithm-trees.json"
-_HINT = "fit it again with: cdmpp analytic conv fit --layers FILE"
 
 
 @dataclass(frozen=True)
@@ -87,7 +86,7 @@ class LayerPrediction:
 
 
 @dataclass(frozen=True)
-class LayerModel:
+class LayerModel(AnalyticModel):
     """A fitted model; see `fit_layers`.
 
     Attributes:
@@ -99,6 +98,10 @@ class LayerModel:
         algorithm_trees: booster of the algorithm, None without.
         errors: of its validation; None = fitted without (`fit_validated_layers` is with).
     """
+
+    what = "convolution model"
+    again = "fit it again with: cdmpp analytic conv fit --layers FILE"
+    place = "conv"
 
     options: LayerOptions
     closed: LatentModel
@@ -130,22 +133,24 @@ class LayerModel:
             added[rows] = self.drifts.get(spec.name, no_drift()).added_ms(table.position[rows])
         return added
 
-    def save(self, folder: Path) -> None:
-        """Writes the model into a folder: JSON, trees in their library's own JSON.
-
-        Raises:
-            DataError: the folder cannot be written.
-        """
-        folder = make_folder(folder, what="convolution model")
+    def save(self, path: Path) -> None:
+        folder = make_folder(path, what=self.what)
         if self.time_trees is not None:
-            for name, trees in (
-                (_TIME_FILE, self.time_trees),
-                (_ALGORITHM_FILE, self.algorithm_trees),
-            ):
-                write_bytes(folder / name, bytes(trees.save_raw("json")))
-        write_json(
-            folder / _MODEL_FILE,
-            {"format": FORMAT, **to_json(replace(self, time_trees=None, algorithm_trees=None))},
+            write_bytes(folder / _TIME_FILE, bytes(self.time_trees.save_raw("json")))
+            write_bytes(folder / _ALGORITHM_FILE, bytes(self.algorithm_trees.save_raw("json")))
+        content = to_json(replace(self, time_trees=None, algorithm_trees=None))
+        write_json(folder / _MODEL_FILE, {"format": FORMAT, **content})
+
+    @classmethod
+    def load(cls, path: Path) -> LayerModel:
+        file = path / _MODEL_FILE
+        model = read_model(cls, file, what=cls.what, again=cls.again, format=FORMAT)
+        if model.options.residual == "none":
+            return model
+        return replace(
+            model,
+            time_trees=load_booster(path / _TIME_FILE, hint=cls.again),
+            algorithm_trees=load_booster(path / _ALGORITHM_FILE, hint=cls.again),
         )
 
 
@@ -237,26 +242,3 @@ def boost(
         parameters |= {"objective": "multi:softprob", "num_class": class_count}
         rounds = options.algorithm_rounds
     return grow_trees(parameters, tree_rows(features, target), trees=rounds)
-
-
-def packaged_layers_path() -> Path:
-    """Returns the folder of the model of layers that comes with the package."""
-    return package_folder("cdmpp.pretrained") / "conv"
-
-
-def load_layers_model(folder: Path) -> LayerModel:
-    """Returns the model of a folder.
-
-    Raises:
-        DataError: the folder is missing or holds no such model.
-    """
-    folder = Path(folder)
-    path = folder / _MODEL_FILE
-    model = read_model(LayerModel, path, what="convolution model", again=_HINT, format=FORMAT)
-    if model.options.residual == "none":
-        return model
-    return replace(
-        model,
-        time_trees=load_booster(folder / _TIME_FILE, hint=_HINT),
-        algorithm_trees=load_booster(folder / _ALGORITHM_FILE, hint=_HINT),
-    )

@@ -46,7 +46,7 @@ def held_out_errors(model: LayerModel, table: LayerTable, *, seed: int = 0) -> C
     labels = [spec.name for spec, _ in device_rows(table)]
     samples = ErrorSamples()
     for fold in range(max(_LEAST_FITS, len(labels))):
-        out = labels[fold % len(labels)] if len(labels) > 1 else None
+        out = labels[fold % len(labels)] if len(labels) > 1 else ""
         is_out = np.array([spec.name == out for spec in table.devices])[table.device]
         try:
             train, test = family_split(table.shapes, seed=seed + fold)
@@ -57,12 +57,14 @@ def held_out_errors(model: LayerModel, table: LayerTable, *, seed: int = 0) -> C
     return ConvErrors(samples.by_device(), filters_of([table.shapes]))
 
 
-def _judge(fitted: LayerModel, judged: LayerTable, out: str | None, samples: ErrorSamples) -> None:
+def _judge(fitted: LayerModel, judged: LayerTable, out: str, samples: ErrorSamples) -> None:
     found = fitted.predict(judged)
-    for spec, rows in device_rows(judged):
-        is_seen, measured = spec.name != out, judged.time_ms[rows]
-        samples.add(spec.name, LAYER, measured, found.time_ms[rows], is_seen=is_seen)
-        for algorithm in ConvAlgorithm:
-            took = judged.algorithm[rows] == int(algorithm)
-            predicted = found.closed_ms[rows[took], int(algorithm)]
-            samples.add(spec.name, algorithm.name, measured[took], predicted, is_seen=is_seen)
+    label = np.array([spec.name for spec in judged.devices])[judged.device]
+    whole = np.full(len(judged), LAYER)
+    samples.add_rows(label, whole, judged.time_ms, found.time_ms, left_out=(out,))
+    named = np.flatnonzero(judged.algorithm >= 0)
+    number = judged.algorithm[named]
+    samples.add_rows(
+        label[named], np.array([ConvAlgorithm(one).name for one in number]), judged.time_ms[named],
+        found.closed_ms[named, number], left_out=(out,),
+    )  # fmt: skip

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from cdmpp.analytic.conv.algorithms import ConvAlgorithm, conv_variants, find_variant, variants_of
-from cdmpp.analytic.conv.blocks import BlockArithmetic
 from cdmpp.analytic.conv.least_squares import LinearFit, relative_fit
 from cdmpp.analytic.conv.seer.model import (
     SeerModel,
@@ -44,12 +43,10 @@ class SeerOptions:
 
     Attributes:
         form: the original's three regimes or the smooth one.
-        arithmetic: of the blocks.
         trees: of every tree.
     """
 
     form: TimeForm = "original"
-    arithmetic: BlockArithmetic = "corrected"
     trees: TreeOptions = field(default_factory=TreeOptions)
 
 
@@ -102,7 +99,6 @@ def fit_seer(
         fft_tiling=_tiling(tables),
         fft_tiling_type=_tiling_type(tables, options.trees),
         helpers=_helpers(tables),
-        arithmetic=options.arithmetic,
     )
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from cdmpp.analytic.conv.algorithms import AlgoConvention
 from cdmpp.analytic.conv.seer.fitting import table_names
-from cdmpp.analytic.conv.seer.splits import SplitKind, family_split, octave_split, original_split
+from cdmpp.analytic.conv.seer.splits import SplitKind, divide
 from cdmpp.analytic.conv.seer.table import ConvTable, PickTable, pick_table
 from cdmpp.analytic.conv.seer.workbook import SHEETS, read_pick_workbook, read_workbook
 from cdmpp.errors import DataError
@@ -86,22 +86,13 @@ def read_folder(
     )
 
 
-def divide(table: ConvTable, split: SplitKind, seed: int) -> tuple[ConvTable, ConvTable]:
-    """Returns (train, test) of a table."""
-    if split == "original":
-        train, test = original_split(table.time_ms)
-    elif split == "octave":
-        train, test = octave_split(table.shapes, seed=seed)
-    else:
-        train, test = family_split(table.shapes, seed=seed)
-    return table[train], table[test]
-
-
 def _divided(
     sheets: dict[str, ConvTable], split: SplitKind | None, seed: int, path: Path
 ) -> tuple[ConvTable, ConvTable]:
     if split is not None:
-        return divide(ConvTable.concatenate(list(sheets.values())), split, seed)
+        table = ConvTable.concatenate(list(sheets.values()))
+        train, test = divide(table.shapes, table.time_ms, split, seed=seed)
+        return table[train], table[test]
     missing = [name for name in SHEETS if name not in sheets]
     if missing:
         raise DataError(

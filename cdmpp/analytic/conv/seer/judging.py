@@ -14,6 +14,7 @@ from cdmpp.analytic.conv.seer.folder import ConvFolder
 from cdmpp.analytic.conv.seer.model import SeerModel
 from cdmpp.analytic.conv.seer.table import ConvTable, KernelType, PickTable
 from cdmpp.analytic.conv.shapes import FloatArray, IntArray
+from cdmpp.metrics import absolute_percentage_error
 
 #: A pick is wrong when its measured time is more than this above the measured best.
 PICK_TOLERANCE = 0.10
@@ -46,8 +47,7 @@ def time_errors(measured_ms: FloatArray, predicted_ms: FloatArray) -> TimeErrors
     """Returns the errors of predictions."""
     if not len(measured_ms):
         return TimeErrors(0, None, None, None, None, None, None)
-    relative = predicted_ms / measured_ms - 1.0
-    size = np.abs(relative)
+    size = absolute_percentage_error(measured_ms, predicted_ms)
     return TimeErrors(
         n=len(measured_ms),
         rmspe=rmspe(measured_ms, predicted_ms),
@@ -64,43 +64,28 @@ def rmspe(measured: FloatArray, predicted: FloatArray) -> float:
     return float(np.sqrt(np.mean((predicted / measured - 1.0) ** 2)))
 
 
-@dataclass(frozen=True)
-class PickErrors:
-    """Errors of an algorithm pick.
-
-    Attributes:
-        n: layers with a pick whose time was measured.
-        error_rate: share of picks more than 10 % slower than the best.
-        exact_rate: share of picks that are the measured best.
-        mean_regret: mean of (time of the pick / best time - 1).
-        p95_regret: its 95th percentile.
-    """
-
-    n: int
-    error_rate: float | None
-    exact_rate: float | None
-    mean_regret: float | None
-    p95_regret: float | None
-
-
-def pick_errors(table: PickTable, pick: IntArray) -> PickErrors:
+def pick_errors(table: PickTable, pick: IntArray) -> dict[str, float | int | None]:
     """Returns the errors of picks (int64 [R]; below 0 = no pick).
 
-    A pick that was measured as not available counts as wrong, with no regret to add.
+    `n` layers with a pick, `error_rate` (share of picks more than 10 % slower than the best),
+    `exact_rate` (share that are the measured best), `mean_regret` and `p95_regret` of (time of the
+    pick / best time - 1); None without picks. A pick that was measured as not available counts as
+    wrong, with no regret to add.
     """
     rows = np.flatnonzero(pick >= 0)
+    names = ("error_rate", "exact_rate", "mean_regret", "p95_regret")
     if not len(rows):
-        return PickErrors(0, None, None, None, None)
+        return {"n": 0, **dict.fromkeys(names)}
     regret = table.time_ms[rows, pick[rows]] / table.best_ms[rows] - 1.0
     regret = np.where(np.isfinite(regret), regret, np.inf)
     finite = regret[np.isfinite(regret)]
-    return PickErrors(
-        n=len(rows),
-        error_rate=float(np.mean(is_wrong_pick(table.time_ms[rows], pick[rows]))),
-        exact_rate=float(np.mean(regret == 0.0)),
-        mean_regret=float(finite.mean()) if len(finite) else None,
-        p95_regret=float(np.percentile(finite, 95)) if len(finite) else None,
+    values = (
+        float(np.mean(is_wrong_pick(table.time_ms[rows], pick[rows]))),
+        float(np.mean(regret == 0.0)),
+        float(finite.mean()) if len(finite) else None,
+        float(np.percentile(finite, 95)) if len(finite) else None,
     )
+    return {"n": len(rows), **dict(zip(names, values, strict=True))}
 
 
 def is_wrong_pick(time_ms: FloatArray, pick: IntArray) -> np.ndarray[Any, np.dtype[np.bool_]]:
@@ -161,9 +146,9 @@ def layer_errors(model: SeerModel, table: PickTable) -> dict[str, Any]:
     result: dict[str, Any] = {"layer": asdict(time_errors(table.best_ms, found.layer_ms))}
     result["algorithm_accuracy"] = float(np.mean(found.pick == table.best))
     # Regret needs the time of the algorithm that was picked, not only of the best one.
-    result["pick"] = None if is_single else asdict(pick_errors(table, found.pick))
+    result["pick"] = None if is_single else pick_errors(table, found.pick)
     result["cudnn_pick"] = (
-        asdict(pick_errors(table, table.cudnn_pick)) if (table.cudnn_pick >= 0).any() else None
+        pick_errors(table, table.cudnn_pick) if (table.cudnn_pick >= 0).any() else None
     )
     return result
 
@@ -175,9 +160,9 @@ def judge_folder(model: SeerModel, folder: ConvFolder) -> dict[str, Any]:
         result["layers"] = layer_errors(model, folder.layers)
     if folder.picks is not None:
         own, cudnn = model.predict(folder.picks.shapes).pick, folder.picks.cudnn_pick
-        result["pick"] = asdict(pick_errors(folder.picks, own))
+        result["pick"] = pick_errors(folder.picks, own)
         has_cudnn = (cudnn >= 0).any()
-        result["cudnn_pick"] = asdict(pick_errors(folder.picks, cudnn)) if has_cudnn else None
+        result["cudnn_pick"] = pick_errors(folder.picks, cudnn) if has_cudnn else None
     return result
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
+from cdmpp.analytic.contract import AnalyticModel
 from cdmpp.analytic.conv.algorithms import (
     ALGORITHM_COUNT,
     ConvAlgorithm,
@@ -16,7 +18,6 @@ from cdmpp.analytic.conv.algorithms import (
     variants_of,
 )
 from cdmpp.analytic.conv.blocks import (
-    BlockArithmetic,
     BlockLaunch,
     launched_blocks,
     resident_blocks,
@@ -39,7 +40,6 @@ from cdmpp.files.atomic import write_json
 from cdmpp.files.stored import read_model, to_json
 
 FORMAT = "cdmpp-conv-seer/1"
-_AGAIN = "fit it again with: cdmpp analytic conv fit"
 #: Type of an algorithm whose kernels are not classified.
 UNCLASSIFIED = -1
 _CHOICE_FEATURES = ("in_channels", "in_width", "out_channels", "out_width", "kernel", "stride")
@@ -74,7 +74,7 @@ class LayerEstimate:
 
 
 @dataclass(frozen=True)
-class SeerModel:
+class SeerModel(AnalyticModel):
     """Fitted models of all algorithms of one device.
 
     Attributes:
@@ -87,9 +87,12 @@ class SeerModel:
         fft_tiling: polynomial of FFT_TILING, None = not fitted.
         fft_tiling_type: tree of its kernel type, None = unclassified.
         helpers: variant name, or `algo2` for all of GEMM -> polynomial of the helper kernels.
-        arithmetic: of the blocks.
+        arithmetic: of the blocks; older releases had another one.
         errors: of its validation; None = fitted without (`fit_validated_seer` is with).
     """
+
+    what = "convolution model"
+    again = "fit it again with: cdmpp analytic conv fit"
 
     device: str
     resident: dict[str, int]
@@ -99,7 +102,7 @@ class SeerModel:
     fft_tiling: LinearFit | None
     fft_tiling_type: SmallTree | None
     helpers: dict[str, LinearFit]
-    arithmetic: BlockArithmetic = "corrected"
+    arithmetic: Literal["corrected"] = "corrected"
     errors: ConvErrors | None = None
 
     def predict(self, shapes: ConvShapes) -> LayerEstimate:
@@ -161,25 +164,15 @@ class SeerModel:
         return [str(name) for name in names]
 
     def save(self, path: Path) -> None:
-        """Writes the model as JSON.
-
-        Raises:
-            DataError: the file cannot be written.
-        """
         write_json(path, {"format": FORMAT, **to_json(self)})
 
     @classmethod
     def load(cls, path: Path) -> SeerModel:
-        """Reads what `save` wrote.
-
-        Raises:
-            DataError: the file is missing, damaged or of another format.
-        """
-        return read_model(cls, path, what="convolution model", again=_AGAIN, format=FORMAT)
+        return read_model(cls, path, what=cls.what, again=cls.again, format=FORMAT)
 
     def launch(self, name: str, shapes: ConvShapes) -> BlockLaunch:
         """Returns the launch of a variant on the model's device."""
-        blocks = launched_blocks(find_variant(name), shapes, self.arithmetic)
+        blocks = launched_blocks(find_variant(name), shapes)
         return BlockLaunch(blocks, np.full(len(shapes), self.resident[name], np.int64))
 
     def _kernel(self, name: str, shapes: ConvShapes) -> tuple[FloatArray, IntArray]:

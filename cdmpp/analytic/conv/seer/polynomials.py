@@ -94,16 +94,11 @@ def im2col_columns(shapes: ConvShapes) -> tuple[FloatArray, tuple[str, ...]]:
     return np.stack(columns, axis=1), ("matrix", "weights", "constant")
 
 
-def transform_columns(
-    shapes: ConvShapes, *, is_original: bool = True
-) -> tuple[FloatArray, tuple[str, ...]]:
-    """Returns (float64 [R, 4], names): the transforms of nonfused Winograd.
-
-    Args:
-        is_original: whether the filter transform scales with the batch, as in the original's
-            formula; it does not in the kernel.
+def transform_columns(shapes: ConvShapes) -> tuple[FloatArray, tuple[str, ...]]:
+    """Returns (float64 [R, 4], names): the transforms of nonfused Winograd; that of the filter
+    scales with the batch as in the original's formula, which the kernel's does not.
     """
-    weights = shapes.reduction_by_channels * (shapes.batch if is_original else 1)
+    weights = shapes.reduction_by_channels * shapes.batch
     columns = (shapes.inputs, weights, shapes.outputs, np.ones(len(shapes)))
     return np.stack(columns, axis=1), ("input", "filter", "output", "constant")
 

@@ -20,25 +20,14 @@ _CYCLE = 10
 _CYCLE_TRAIN = 7
 
 
-def is_kept_by_original(time_ms: FloatArray) -> BoolArray:
-    """Returns bool [R], whether the original would keep a row: 1 ms < time < 1000 ms."""
-    return (time_ms > _SHORTEST_MS) & (time_ms < _LONGEST_MS)
-
-
-def original_split(
-    time_ms: FloatArray, *, loses_first: bool = False
-) -> tuple[BoolArray, BoolArray]:
+def original_split(time_ms: FloatArray) -> tuple[BoolArray, BoolArray]:
     """Returns (train, test), bool [R]: rows in order of time, seven of every ten for training.
 
-    Rows outside 1 to 1000 ms are in neither.
-
-    Args:
-        loses_first: drops the fastest row, as the original does by an error of one.
+    Rows outside 1 to 1000 ms are in neither. Differs from the original, which loses the fastest row
+    by an error of one.
     """
-    kept = np.flatnonzero(is_kept_by_original(time_ms))
+    kept = np.flatnonzero((time_ms > _SHORTEST_MS) & (time_ms < _LONGEST_MS))
     ordered = kept[np.argsort(time_ms[kept], kind="stable")]
-    if loses_first:
-        ordered = ordered[1:]
     is_training = np.arange(len(ordered)) % _CYCLE < _CYCLE_TRAIN
     train = np.zeros(len(time_ms), np.bool_)
     test = np.zeros(len(time_ms), np.bool_)
@@ -100,6 +89,19 @@ def octave_split(
     order = np.random.default_rng(seed).permutation(len(blocks))
     held_out = order < round(test_share * len(blocks))
     return _sides(held_out[place.ravel()])
+
+
+def divide(
+    shapes: ConvShapes, time_ms: FloatArray, split: SplitKind, *, seed: int
+) -> tuple[BoolArray, BoolArray]:
+    """Returns (train, test), bool [R], of one of the splits.
+
+    Raises:
+        DataError: a side would be empty.
+    """
+    if split == "original":
+        return original_split(time_ms)
+    return (octave_split if split == "octave" else family_split)(shapes, seed=seed)
 
 
 def _sides(test: BoolArray) -> tuple[BoolArray, BoolArray]:

@@ -1,0 +1,79 @@
+"""Errors of one prediction on one group of rows: what the evaluations of this package return."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cdmpp.metrics import absolute_percentage_error, spearman
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Score:
+    """Errors of one model on one group of rows, as fractions.
+
+    Attributes:
+        split: what was held out.
+        device: label, or a group of devices.
+        group: kind of call, or `all`.
+        model: ours, or a baseline.
+        seed: of one fit; `-` where there is none.
+        mape: mean absolute error.
+        median_ape: median absolute error.
+        n: rows.
+        family: of the kernels; "" = the group says it.
+        rank: Spearman correlation of predicted and measured times; None = not computed.
+        covered: share of the rows in their intervals; None = not computed.
+    """
+
+    split: str
+    device: str
+    group: str
+    model: str
+    seed: str
+    mape: float
+    median_ape: float
+    n: int
+    family: str = ""
+    rank: float | None = None
+    covered: float | None = None
+
+    @classmethod
+    def of(
+        cls, measured: FloatArray, predicted: FloatArray, *, has_rank: bool = False, **place: Any
+    ) -> Score:
+        """Returns the errors of rows, float64 [R] both.
+
+        Args:
+            place: split, device, group, model and seed; family.
+        """
+        error = absolute_percentage_error(measured, predicted)
+        rank = spearman(predicted, measured) if has_rank else None
+        return cls(
+            mape=float(error.mean()), median_ape=float(np.median(error)), n=len(error), rank=rank,
+            **place,
+        )  # fmt: skip
+
+    def row(self, *more: str) -> dict[str, Any]:
+        """Returns a value for JSON: the fields that every score has, and others by name."""
+        values = asdict(self)
+        names = ("split", "device", "group", "model", "seed", "mape", "median_ape", "n", *more)
+        return {name: values[name] for name in names}
+
+    def tidy(self, suite: str, dataset: str) -> Iterator[tuple[object, ...]]:
+        """Yields one row of `TIDY_COLUMNS` a metric."""
+        group = f"{self.family} {self.group}".strip()
+        where = (suite, dataset, self.split, self.device, group, self.model, self.seed)
+        values = {
+            "mape": self.mape, "median_ape": self.median_ape, "spearman": self.rank,
+            "covered": self.covered,
+        }  # fmt: skip
+        for metric, value in values.items():
+            if value is not None:
+                yield *where, metric, value, self.n
