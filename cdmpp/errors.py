@@ -65,6 +65,11 @@ class ReplayError(DataError):
         self.reason = reason
 
 
+def first_line(error: BaseException, most: int = 200) -> str:
+    """Returns the first line of an error's text, at most so many letters; its class without one."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:most]
+
+
 def last_line(error: BaseException) -> str:
     """Returns what a library's error is and its last line, which says why."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from cdmpp.errors import first_line
 from cdmpp.networks.architectures.build import build_module, make_inputs
 from cdmpp.networks.campaign.labels import time_repeats
 from cdmpp.networks.campaign.machine_speed import SpeedProbe
@@ -49,7 +50,7 @@ def run_part(request: SampleRequest, part: Part) -> dict[str, Any]:
         return _memory_values(request) if part == "memory" else _time_values(request)
     except (RuntimeError, MemoryError) as error:
         outcome = "out-of-memory" if is_out_of_memory(error) else "crashed"
-        return {"outcome": outcome, "note": _first_line(error)}
+        return {"outcome": outcome, "note": first_line(error, 300)}
 
 
 def parts_of(kind: Literal["cpu", "gpu"]) -> tuple[Part, ...]:
@@ -205,7 +206,3 @@ def _allocated_peak(
         peak = max(peak, live)
     held = [*module.parameters(), *module.buffers(), *inputs]
     return peak + sum(tensor.numel() * tensor.element_size() for tensor in held)
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cdmpp.errors import DataError
 from cdmpp.networks.graph.graph import ARGUMENTS, MEMORY, NetworkGraph
-from cdmpp.networks.graph.operator import CHANNELS_SECOND, OperatorCall, describe, layout
+from cdmpp.networks.graph.operator import CHANNELS_SECOND, OperatorCall, describe, layout, parts_of
+from cdmpp.networks.graph.torch_names import refine
 
 _ARGUMENT_PLACE = {name: place for place, name in enumerate(ARGUMENTS)}
 
@@ -54,6 +55,24 @@ class Assembler:
         self._scopes.append(tuple(scopes))
         self._edges.update((source, node) for source in sources)
         return node
+
+    def record(
+        self, call: OperatorCall, sources: tuple[int, ...], scopes: Iterable[str] = ()
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Appends what a call of torch is: an operator, several one after the other, or none.
+
+        Returns:
+            The nodes that made its output, and the operators that it is: of a view the one before.
+        """
+        before, after = ([info.shape for info in part] for part in (call.inputs, call.outputs))
+        name = refine(call.name, before, after, len(call.weights))
+        if name is None:
+            return sources, sources[-1:]
+        added: list[int] = []
+        for part in parts_of(replace(call, name=name)):
+            sources = (self.add(part, sources, scopes),)
+            added += sources
+        return sources, tuple(added)
 
     def let_go(self, nodes: Iterable[int]) -> None:
         """Notes that the code has just let go of what `nodes` made."""

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from cdmpp.networks.graph.graph import ARGUMENTS, KINDS, NetworkGraph
 
 FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 NODE_FEATURES = (
     *(f"is_{kind}" for kind in KINDS), *ARGUMENTS, "log_flops", "log_bytes", "log_weight_size",
@@ -28,8 +27,6 @@ _TOTALS = tuple(
 GRAPH_FEATURES = (
     "nodes", "edges", "density", *_TOTALS, "log_mean_edge_size", "arith_intensity", "batch",
 )  # fmt: skip
-#: Number in `GraphFeatures.kind` of an operator that is none of `KINDS`.
-OTHER_KIND = len(KINDS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,19 +38,17 @@ class GraphFeatures:
             none of the ten `is_` columns set.
         edges: float64 [edges, 5], columns `EDGE_FEATURES`, of the tensor that leaves the source.
         network: float64 [18], columns `GRAPH_FEATURES`.
-        kind: int64 [nodes], place in `KINDS`; `OTHER_KIND` = none of them.
     """
 
     nodes: FloatArray
     edges: FloatArray
     network: FloatArray
-    kind: IntArray
 
 
 def graph_features(graph: NetworkGraph) -> GraphFeatures:
     """Returns the features of a network; numbering it otherwise only reorders the rows."""
     known = {name: place for place, name in enumerate(KINDS)}
-    kind = np.array([known.get(name, OTHER_KIND) for name in graph.kinds], dtype=np.int64)
+    kind = np.array([known.get(name, len(KINDS)) for name in graph.kinds], dtype=np.int64)
     one_hot = np.eye(len(KINDS) + 1)[kind][:, : len(KINDS)]
     amounts = np.stack([graph.flops, graph.column("bytes"), graph.column("weight_size")], axis=1)
     totals = np.array([_total(column) for column in amounts.T])
@@ -77,7 +72,7 @@ def graph_features(graph: NetworkGraph) -> GraphFeatures:
     sources = graph.edges[:, 0]
     edges = np.log1p(sizes[sources])
     network = _network_features(graph, amounts, totals, sizes[sources, 0])
-    return GraphFeatures(nodes=nodes, edges=edges, network=network, kind=kind)
+    return GraphFeatures(nodes=nodes, edges=edges, network=network)
 
 
 def _network_features(

@@ -15,13 +15,12 @@ from torch import fx, nn
 
 from cdmpp.networks.graph.assemble import Assembler
 from cdmpp.networks.graph.fx_shapes import function_shape, module_shape
-from cdmpp.networks.graph.operator import OperatorCall, TensorInfo, parts_of
+from cdmpp.networks.graph.operator import OperatorCall, TensorInfo, tensor_infos
 from cdmpp.networks.graph.torch_names import (
     call_options,
     function_name,
     module_name,
     module_options,
-    refine,
 )
 
 #: Modules of torch.nn with children that are one operator all the same.
@@ -131,7 +130,7 @@ class ShapeTracer(fx.Tracer):
         module, self._leaf = self._leaf, None
         node = self.create_node(kind, target, self.create_arg(args), self.create_arg(kwargs), name)
         value = self._evaluate(node, module)
-        if not _tensors(value):
+        if not tensor_infos(value):
             return value
         self.values[node] = value
         if module is not None:
@@ -189,41 +188,21 @@ class ShapeTracer(fx.Tracer):
         if not active and module is None:
             self._weights.add(node)  # made of weights only
             return
-        inputs = [info for source in active for info in _infos(self.values[source])]
-        weights = [
-            info
-            for source in sources
-            if source in self._weights
-            for info in _infos(self.values[source])
-        ]
-        outputs = _infos(self.values[node])
+        inputs, weights = (
+            [info for source in group for info in tensor_infos(self.values[source])]
+            for group in (active, [source for source in sources if source in self._weights])
+        )
         if module is None:
             name = function_name(node.target, node.args)
             options = call_options(name, node.args, node.kwargs)
         else:
             name, options = module_name(type(module).__name__), module_options(module)
             weights += _weight_infos(module)
-        origins = tuple(
-            dict.fromkeys(origin for source in active for origin in self._origins[source])
-        )
-        counted = refine(
-            name,
-            [info.shape for info in inputs],
-            [info.shape for info in outputs],
-            len(weights),
-        )
-        if counted is None:
-            self._origins[node] = origins
-            self.operators[node] = origins[-1:]
-            return
-        described = OperatorCall(counted, tuple(inputs), tuple(weights), tuple(outputs), options)
-        last = origins
-        added: list[int] = []
-        for part in parts_of(described):
-            last = (self._assembler.add(part, last, self._scopes),)
-            added += last
-        self._origins[node] = last
-        self.operators[node] = tuple(added)
+        outputs = tuple(tensor_infos(self.values[node]))
+        call = OperatorCall(name, tuple(inputs), tuple(weights), outputs, options)
+        origins = dict.fromkeys(origin for source in active for origin in self._origins[source])
+        made_by, own = self._assembler.record(call, tuple(origins), self._scopes)
+        self._origins[node], self.operators[node] = made_by, own
 
 
 def _materialise(value: Any, values: dict[fx.Node, Any]) -> Any:
@@ -257,18 +236,4 @@ def _weight_infos(module: nn.Module) -> list[TensorInfo]:
         tensors = [*module.parameters(), *module.buffers()]
     else:
         tensors = [*module._parameters.values(), *module._buffers.values()]
-    return _infos([tensor for tensor in tensors if tensor is not None and tensor.dim() > 0])
-
-
-def _tensors(value: Any) -> list[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if isinstance(value, (tuple, list)):
-        return [tensor for item in value for tensor in _tensors(item)]
-    if isinstance(value, dict):
-        return [tensor for item in value.values() for tensor in _tensors(item)]
-    return []
-
-
-def _infos(value: Any) -> list[TensorInfo]:
-    return [TensorInfo(tuple(tensor.shape), tensor.itemsize) for tensor in _tensors(value)]
+    return tensor_infos([tensor for tensor in tensors if tensor is not None and tensor.dim() > 0])

@@ -33,6 +33,19 @@ class TensorInfo:
         return self.count * self.itemsize
 
 
+def tensor_infos(value: Any) -> list[TensorInfo]:
+    """Returns what tensors there are in a value of torch: a tensor, real or not, or a tuple, list
+    or dictionary of some; nothing for anything else.
+    """
+    if isinstance(value, dict):
+        value = tuple(value.values())
+    if isinstance(value, (tuple, list)):
+        return [info for item in value for info in tensor_infos(item)]
+    if hasattr(value, "shape") and hasattr(value, "itemsize"):
+        return [TensorInfo(tuple(int(side) for side in value.shape), value.itemsize)]
+    return []
+
+
 @dataclass(frozen=True)
 class OperatorCall:
     """One operator call.

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from cdmpp.errors import DataError
+from cdmpp.errors import DataError, first_line
 from cdmpp.networks.graph.assemble import Assembler
 from cdmpp.networks.graph.graph import NetworkGraph
-from cdmpp.networks.graph.operator import OperatorCall, TensorInfo
-from cdmpp.networks.graph.torch_names import call_options, function_name, refine
+from cdmpp.networks.graph.operator import OperatorCall, TensorInfo, tensor_infos
+from cdmpp.networks.graph.torch_names import call_options, function_name
 from cdmpp.processes.native_stderr import hidden_python_output
 
 if TYPE_CHECKING:
@@ -44,9 +44,8 @@ def exported_graph(
         with hidden_python_output():
             program = torch.export.export(module, arguments)
     except Exception as error:  # whatever the module's own code raises
-        text = str(error).strip() or type(error).__name__
         raise DataError(
-            f"{name}: cannot follow the module with torch.export ({text.splitlines()[0][:200]}); "
+            f"{name}: cannot follow the module with torch.export ({first_line(error)}); "
             "check the input shapes (without the batch)"
         ) from error
     user_inputs = set(program.graph_signature.user_inputs)
@@ -78,30 +77,18 @@ def _add(
     if not active or not outputs:
         weights.add(node)  # made of weights only, or a size
         return
-    inputs = tuple(info for source in active for info in _infos(source))
-    read = tuple(
-        info for source in node.all_input_nodes if source in weights for info in _infos(source)
+    weights_read = [source for source in node.all_input_nodes if source in weights]
+    inputs, read = (
+        tuple(info for source in group for info in _infos(source))
+        for group in (active, weights_read)
     )
     name = function_name(node.target, node.args)
-    came_from = tuple(dict.fromkeys(origin for source in active for origin in origins[source]))
-    counted = refine(
-        name, [info.shape for info in inputs], [info.shape for info in outputs], len(read)
-    )
-    if counted is None:
-        origins[node] = came_from
-        return
     options = call_options(name, node.args, node.kwargs)
-    operator = OperatorCall(counted, inputs, read, tuple(outputs), options)
-    origins[node] = (assembler.add(operator, came_from, node.meta.get("nn_module_stack", ())),)
+    call = OperatorCall(name, inputs, read, tuple(outputs), options)
+    came_from = dict.fromkeys(origin for source in active for origin in origins[source])
+    scopes = node.meta.get("nn_module_stack", ())
+    origins[node], _ = assembler.record(call, tuple(came_from), scopes)
 
 
 def _infos(node: fx.Node) -> list[TensorInfo]:
-    return _tensor_infos(node.meta.get("val"))
-
-
-def _tensor_infos(value: Any) -> list[TensorInfo]:
-    if isinstance(value, (tuple, list)):
-        return [info for item in value for info in _tensor_infos(item)]
-    if hasattr(value, "shape") and hasattr(value, "itemsize"):
-        return [TensorInfo(tuple(int(side) for side in value.shape), value.itemsize)]
-    return []
+    return tensor_infos(node.meta.get("val"))

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from cdmpp.errors import DataError, UsageError
+from cdmpp.errors import DataError, UsageError, first_line
 from cdmpp.networks.graph.graph import NetworkGraph
 
 if TYPE_CHECKING:
@@ -62,9 +62,12 @@ def torch_graph(
     if len(dtypes) != len(input_shapes):
         raise UsageError(f"{name}: {len(dtypes)} types for {len(input_shapes)} input shapes")
     inputs = _inputs(input_shapes, batch, dtypes, name, device="meta")
-    follow = _follow_fx if method == "fx" else _follow_export
     with evaluation_mode(module), torch.no_grad():
-        return follow(module, inputs, batch, name)
+        if method == "fx":
+            return _follow_fx(module, inputs, batch, name)
+        from cdmpp.networks.graph.torch_export import exported_graph
+
+        return exported_graph(module, inputs, batch=batch, name=name)
 
 
 def example_inputs(
@@ -104,7 +107,7 @@ def _inputs(
     except (RuntimeError, TypeError) as error:  # more bytes than torch can count, or than there are
         raise DataError(
             f"{name}: batch {batch} of inputs {', '.join('x'.join(map(str, s)) for s in shapes)} "
-            f"cannot be made ({_first_line(error)}); choose smaller ones"
+            f"cannot be made ({first_line(error)}); choose smaller ones"
         ) from None
 
 
@@ -119,18 +122,10 @@ def _follow_fx(
         ShapeTracer(assembler, inputs).trace(module)
     except Exception as error:  # whatever the module's own code raises
         raise DataError(
-            f"{name}: cannot follow the module with torch.fx ({_first_line(error)}); check the "
+            f"{name}: cannot follow the module with torch.fx ({first_line(error)}); check the "
             "input shapes (without the batch), or try --export (in Python: method='export')"
         ) from error
     return assembler.graph()
-
-
-def _follow_export(
-    module: nn.Module, inputs: list[torch.Tensor], batch: int, name: str
-) -> NetworkGraph:
-    from cdmpp.networks.graph.torch_export import exported_graph
-
-    return exported_graph(module, inputs, batch=batch, name=name)
 
 
 def made_module(module_or_factory: Any, name: str, *, has_weights: bool = False) -> nn.Module:
@@ -162,7 +157,7 @@ def made_module(module_or_factory: Any, name: str, *, has_weights: bool = False)
                 raise
             module = module_or_factory()
     except (Exception, SystemExit) as error:  # whatever the factory's own code raises
-        raise DataError(f"{name}: the factory failed ({_first_line(error)})") from error
+        raise DataError(f"{name}: the factory failed ({first_line(error)})") from error
     if not isinstance(module, nn.Module):
         raise DataError(
             f"{name}: the factory returned {type(module).__name__}, expected a torch module"
@@ -192,8 +187,3 @@ def evaluation_mode(module: nn.Module) -> Iterator[None]:
     finally:
         for part in training:
             part.training = True
-
-
-def _first_line(error: BaseException) -> str:
-    text = str(error).strip()
-    return text.splitlines()[0][:200] if text else type(error).__name__

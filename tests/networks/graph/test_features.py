@@ -12,7 +12,6 @@ from cdmpp.networks.graph.features import (
     EDGE_FEATURES,
     GRAPH_FEATURES,
     NODE_FEATURES,
-    OTHER_KIND,
     graph_features,
 )
 from cdmpp.networks.graph.graph import ARGUMENTS, MEMORY, NetworkGraph
@@ -62,7 +61,7 @@ def test_nodes_by_hand() -> None:
 def test_an_unknown_operator_has_a_place() -> None:
     features = graph_features(_graph())
     assert not features.nodes[1, :10].any()
-    assert features.kind.tolist() == [0, OTHER_KIND, 9]
+    assert features.nodes[:, :10].argmax(1)[[0, 2]].tolist() == [0, 9]
 
 
 def test_edges_by_hand() -> None:
@@ -104,7 +103,6 @@ def test_numbering_only_reorders_the_rows(seed: int, nodes: int) -> None:
     first, second = graph_features(graph), graph_features(other)
     assert first.network.tobytes() == second.network.tobytes()
     assert first.nodes[order].tobytes() == second.nodes.tobytes()
-    assert first.kind[order].tolist() == second.kind.tolist()
     by_edge = {
         tuple(edge): row for edge, row in zip(graph.edges.tolist(), first.edges, strict=True)
     }
