@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,17 +72,15 @@ class NetworkSamples:
     def take(self, rows: IntArray) -> NetworkSamples:
         """Returns the chosen rows."""
         chosen = rows.tolist()
-        return NetworkSamples(
-            self.graphs,
-            self.names,
-            self.graph[rows],
-            self.device[rows],
-            self.devices,
-            tuple(self.architecture[row] for row in chosen),
-            tuple(self.seconds[row] for row in chosen),
-            tuple(self.operators[row] for row in chosen),
-            self.targets[rows],
-            self.spread[rows],
+        return replace(
+            self,
+            graph=self.graph[rows],
+            device=self.device[rows],
+            architecture=tuple(self.architecture[row] for row in chosen),
+            seconds=tuple(self.seconds[row] for row in chosen),
+            operators=tuple(self.operators[row] for row in chosen),
+            targets=self.targets[rows],
+            spread=self.spread[rows],
         )
 
     @property
@@ -147,42 +145,53 @@ def assemble(data: NetworkData, *, device: str | None = None) -> NetworkSamples:
         )
     names = sorted({name for _, name in labels})
     specs, _ = resolve_devices(dict.fromkeys(names, "llvm"))
-    by_id = data.by_id()
-    known = [(name, row) for name, row in by_id.items() if any((name, d) in labels for d in names)]
-    place = {name: number for number, (name, _) in enumerate(known)}
-    keys = sorted(labels, key=lambda key: (place[key[0]], key[1]))
-    graphs = tuple(encode(row.graph) for _, row in known)
-    return NetworkSamples(
-        graphs=graphs,
-        names=tuple(name for name, _ in known),
-        graph=np.array([place[name] for name, _ in keys], np.int64),
-        device=np.array([names.index(label) for _, label in keys], np.int64),
-        devices=specs,
-        architecture=tuple(by_id[name].architecture for name, _ in keys),
-        seconds=tuple(
-            _seconds(graphs[place[name]], specs[names.index(label)]) for name, label in keys
-        ),
-        operators=tuple(_operators(graphs[place[key[0]]], labels[key]) for key in keys),
-        targets=np.array([_targets(labels[key]) for key in keys]),
-        spread=np.array([_spread(labels[key]) for key in keys]),
-    )
+    known = [
+        (row, [name for name in names if (graph_id, name) in labels])
+        for graph_id, row in data.by_id().items()
+    ]
+    known = [(row, own) for row, own in known if own]
+    rows = [
+        _Row(place, names.index(name), row.architecture, labels[row.graph.graph_id, name])
+        for place, (row, own) in enumerate(known)
+        for name in own
+    ]
+    return _samples([row.graph for row, _ in known], specs, rows)
 
 
 def unmeasured(graphs: Sequence[NetworkGraph], devices: Sequence[DeviceSpec]) -> NetworkSamples:
     """Returns a sample of every graph on every device, graph by graph, without targets."""
-    count, width = len(graphs) * len(devices), len(MODES)
+    rows = [
+        _Row(place, device, graph.name, {})
+        for place, graph in enumerate(graphs)
+        for device in range(len(devices))
+    ]
+    return _samples(graphs, devices, rows)
+
+
+class _Row(NamedTuple):
+    """One sample: numbers of its graph and its device, and its labels by mode."""
+
+    graph: int
+    device: int
+    architecture: str
+    labels: dict[str, LabelRow]
+
+
+def _samples(
+    graphs: Sequence[NetworkGraph], devices: Sequence[DeviceSpec], rows: Sequence[_Row]
+) -> NetworkSamples:
     encoded = tuple(map(encode, graphs))
     return NetworkSamples(
         graphs=encoded,
         names=tuple(graph.graph_id for graph in graphs),
-        graph=np.repeat(np.arange(len(graphs)), len(devices)),
-        device=np.tile(np.arange(len(devices)), len(graphs)),
+        graph=np.array([row.graph for row in rows], np.int64),
+        device=np.array([row.device for row in rows], np.int64),
         devices=tuple(devices),
-        architecture=tuple(graph.name for graph in graphs for _ in devices),
-        seconds=tuple(_seconds(graph, spec) for graph in encoded for spec in devices),
-        operators=tuple(_operators(graph, {}) for graph in encoded for _ in devices),
-        targets=np.full((count, len(TARGETS)), np.nan),
-        spread=np.full((count, width), np.nan),
+        architecture=tuple(row.architecture for row in rows),
+        seconds=tuple(_seconds(encoded[row.graph], devices[row.device]) for row in rows),
+        operators=tuple(_operators(encoded[row.graph], row.labels) for row in rows),
+        targets=np.array([_targets(row.labels) for row in rows]).reshape(-1, len(TARGETS)),
+        spread=np.array([_spread(row.labels) for row in rows]).reshape(-1, len(MODES)),
     )
 
 
