@@ -32,11 +32,14 @@ class GpuSample:
 class Nvml:
     """The GPUs of this machine.
 
+    Args:
+        identity: only the GPU of this UUID; None = all.
+
     Raises:
         DeviceError: the package is missing, no driver, or no GPU.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, identity: str | None = None) -> None:
         try:
             self._library = require("pynvml", extra="nvml", purpose="how busy a GPU is")
         except UsageError as error:
@@ -46,8 +49,11 @@ class Nvml:
             count = self._library.nvmlDeviceGetCount()
         except self._library.NVMLError as error:
             raise DeviceError(f"no NVML ({error}); expected an NVIDIA driver that runs") from None
-        get = self._library.nvmlDeviceGetHandleByIndex
-        found = [self._told(get, index) for index in range(count)]
+        if identity is None:
+            get = self._library.nvmlDeviceGetHandleByIndex
+            found = [self._told(get, index) for index in range(count)]
+        else:
+            found = [self._told(self._library.nvmlDeviceGetHandleByUUID, identity.encode())]
         self._handles = [handle for handle in found if handle is not None]
         if not self._handles:
             raise DeviceError("NVML finds no GPU")

@@ -259,6 +259,7 @@ def test_nvml_on_a_stand_in_for_the_library(monkeypatch):
         "nvmlShutdown": lambda: None,
         "nvmlDeviceGetCount": lambda: 2,
         "nvmlDeviceGetHandleByIndex": lambda index: index + 1,
+        "nvmlDeviceGetHandleByUUID": {b"GPU-two": 2}.__getitem__,
         "nvmlDeviceGetUtilizationRates": lambda handle: SimpleNamespace(gpu=40 * handle),
         "nvmlDeviceGetMemoryInfo": lambda handle: SimpleNamespace(used=1 << 30),
         "nvmlDeviceGetPowerUsage": power_mw,
@@ -270,6 +271,7 @@ def test_nvml_on_a_stand_in_for_the_library(monkeypatch):
     assert (first.busy_share, first.memory_bytes, first.power_w) == (0.4, 1 << 30, 70.5)
     assert (second.index, second.busy_share, second.power_w) == (1, 0.8, None)
     nvml.close()
+    assert [gpu.busy_share for gpu in Nvml("GPU-two").sample()] == [0.8]
 
     def broken():
         raise pynvml.NVMLError(pynvml.NVML_ERROR_DRIVER_NOT_LOADED)

@@ -25,11 +25,7 @@ from cdmpp.machine import caches, check_threads, measuring_machine, thread_envir
 from cdmpp.networks.architectures.generator import GeneratedNetwork, generate
 from cdmpp.networks.architectures.spec import ArchitectureSpec
 from cdmpp.networks.campaign.options import NetworksConfig
-from cdmpp.networks.campaign.tables import (
-    COMMAND,
-    TablesReport,
-    write_tables,
-)
+from cdmpp.networks.campaign.tables import COMMAND, NetworksReport, write_tables
 from cdmpp.networks.graph.mode import Mode
 from cdmpp.processes.campaign import (
     JOURNAL_FILE,
@@ -53,35 +49,6 @@ _SECONDS_TO_START = 300.0
 _SECONDS_TO_ANSWER = 30.0
 #: Every part of a sample may take its time-out.
 _MOST_PARTS = 2
-
-
-@dataclass(frozen=True)
-class NetworksReport:
-    """What a campaign did.
-
-    Attributes:
-        tables: what the folder holds now.
-        before: samples that were there from earlier runs.
-        seconds_per_sample: mean of this run's samples with everything around them; None = this run
-            measured nothing.
-    """
-
-    tables: TablesReport
-    before: int
-    seconds_per_sample: float | None
-
-    def summary(self) -> str:
-        """Returns the report as lines of text."""
-        rate = self.seconds_per_sample
-        took = "" if rate is None else f", {rate:.2f} s a sample"
-        return f"{self.tables.summary()}\n{self.before} samples were there before{took}"
-
-    def to_json(self) -> dict[str, Any]:
-        """Returns the report as JSON values."""
-        return {
-            **self.tables.to_json(), "before": self.before,
-            "seconds_per_sample": self.seconds_per_sample,
-        }  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -143,7 +110,7 @@ def measure_networks(
             rate = campaign.run()
         (folder / _LOG_FILE).unlink(missing_ok=True)
         show(CampaignProgress("writing tables", 0, 1))
-        return NetworksReport(write_tables(folder), before, rate)
+        return replace(write_tables(folder), before=before, seconds_per_sample=rate)
 
 
 def ask_worker(worker: Worker, request: dict[str, Any]) -> dict[str, Any]:

@@ -5,17 +5,17 @@ for the utilisation.
 from __future__ import annotations
 
 import contextlib
-import importlib
 import os
 import threading
 from collections.abc import Iterator
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from cdmpp.errors import DeviceError
 from cdmpp.networks.architectures.build import build_module, make_inputs
 from cdmpp.networks.campaign.labels import time_repeats
+from cdmpp.profiling.nvml import Nvml
 
 if TYPE_CHECKING:
     from cdmpp.networks.campaign.sample_step import SampleRequest
@@ -71,23 +71,19 @@ def run_on_gpu(request: SampleRequest) -> dict[str, Any]:
 def _busy_shares(index: int) -> Iterator[list[float]]:
     """Yields a list that fills with the GPU's utilisation, 0 to 1; it stays empty without NVML."""
     shares: list[float] = []
-    nvml = _nvml()
-    if nvml is None:
-        yield shares
-        return
     # Of the GPU's identity and not of its number, which CUDA_VISIBLE_DEVICES changes.
     identity = f"GPU-{torch.cuda.get_device_properties(index).uuid}"
     try:
-        handle = nvml.nvmlDeviceGetHandleByUUID(identity.encode())
-    except nvml.NVMLError:
+        nvml = Nvml(identity)
+    except DeviceError:
         yield shares
         return
     stop = threading.Event()
 
     def sample() -> None:
         while not stop.wait(_SAMPLE_SECONDS):
-            with contextlib.suppress(nvml.NVMLError):
-                shares.append(nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100.0)
+            found = [gpu.busy_share for gpu in nvml.sample()]
+            shares.extend(share for share in found if share is not None)
 
     thread = threading.Thread(target=sample, daemon=True)
     thread.start()
@@ -96,17 +92,4 @@ def _busy_shares(index: int) -> Iterator[list[float]]:
     finally:
         stop.set()
         thread.join()
-        nvml.nvmlShutdown()
-
-
-def _nvml() -> ModuleType | None:
-    """Returns NVML's Python package, started; None where it is missing or does not start."""
-    try:
-        nvml = importlib.import_module("pynvml")
-    except ImportError:
-        return None
-    try:
-        nvml.nvmlInit()
-    except nvml.NVMLError:
-        return None
-    return nvml
+        nvml.close()

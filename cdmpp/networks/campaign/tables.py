@@ -34,7 +34,7 @@ _VALUES = (
 
 
 @dataclass(frozen=True)
-class TablesReport:
+class NetworksReport:
     """What a folder holds.
 
     Attributes:
@@ -44,6 +44,9 @@ class TablesReport:
         graphs: networks with a batch.
         samples: graphs and modes.
         outcomes: how many samples came out how.
+        before: samples that were there before this run of the campaign; None = there was no run.
+        seconds_per_sample: mean of this run's samples with everything around them; None = it
+            measured nothing.
         repeatability: of samples measured twice: `samples`, and median and 90th percentile of
             |second / first - 1| of time and memory; for each mode and either the mean and median of
             |second - first| / (second + first), by which the mean of two measurements errs. None =
@@ -57,6 +60,8 @@ class TablesReport:
     samples: int
     outcomes: dict[str, int]
     repeatability: dict[str, float] | None
+    before: int | None = None
+    seconds_per_sample: float | None = None
 
     def summary(self) -> str:
         """Returns the report as lines of text."""
@@ -65,21 +70,27 @@ class TablesReport:
             f"{self.folder}: {self.samples} samples ({outcomes}) of {self.architectures} "
             f"architectures, {self.graphs} graphs, on {self.device}"
         )
-        if self.repeatability is None:
-            return text
-        found = self.repeatability
-        return (
-            f"{text}\nmeasured twice: {found['samples']:.0f}; they differ by "
-            f"{found['time_median']:.1%} in time and {found['memory_median']:.1%} in memory "
-            f"(medians; 90th percentiles {found['time_p90']:.1%} and {found['memory_p90']:.1%})"
-        )
+        if (found := self.repeatability) is not None:
+            text += (
+                f"\nmeasured twice: {found['samples']:.0f}; they differ by "
+                f"{found['time_median']:.1%} in time and {found['memory_median']:.1%} in memory "
+                f"(medians; 90th percentiles {found['time_p90']:.1%} and {found['memory_p90']:.1%})"
+            )
+        if self.before is not None:
+            rate = self.seconds_per_sample
+            took = "" if rate is None else f", {rate:.2f} s a sample"
+            text += f"\n{self.before} samples were there before{took}"
+        return text
 
     def to_json(self) -> dict[str, Any]:
         """Returns the report as JSON values."""
-        return {**asdict(self), "folder": str(self.folder)}
+        values = {**asdict(self), "folder": str(self.folder)}
+        if self.before is None:
+            del values["before"], values["seconds_per_sample"]
+        return values
 
 
-def write_tables(folder: Path) -> TablesReport:
+def write_tables(folder: Path) -> NetworksReport:
     """Writes the data set of what a campaign has measured so far.
 
     Raises:
@@ -122,7 +133,7 @@ def write_tables(folder: Path) -> TablesReport:
         "repeatability_as_timed": None if correction is None else as_timed,
     }  # fmt: skip
     write_dataset(folder, rows.values(), labels, note=note)
-    return TablesReport(
+    return NetworksReport(
         folder=folder,
         device=campaign["device"],
         architectures=len({architecture for architecture, _ in wanted}),

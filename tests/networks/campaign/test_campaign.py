@@ -25,12 +25,11 @@ from cdmpp.networks.campaign.machine_speed import WORKS
 from cdmpp.networks.campaign.options import NetworksConfig
 from cdmpp.networks.campaign.run import (
     WORKER_COMMAND,
-    NetworksReport,
     ask_worker,
     campaign_samples,
     measure_networks,
 )
-from cdmpp.networks.campaign.tables import write_tables
+from cdmpp.networks.campaign.tables import NetworksReport, write_tables
 from cdmpp.networks.dataset.store import read_dataset
 from cdmpp.processes.campaign import JOURNAL_FILE
 from cdmpp.processes.worker import Worker
@@ -61,8 +60,8 @@ def test_a_campaign_becomes_a_data_set(tmp_path: Path) -> None:
     networks = list(generate(SPACE, 6))
     graphs = sum(len(network.batches) for network in networks)
     data = read_dataset(tmp_path)
-    assert (report.tables.architectures, report.tables.graphs) == (6, graphs)
-    assert len(data.labels) == report.tables.samples == 2 * graphs
+    assert (report.architectures, report.graphs) == (6, graphs)
+    assert len(data.labels) == report.samples == 2 * graphs
     assert {row.architecture for row in data.graphs} == {
         network.spec.architecture_id for network in networks
     }
@@ -70,8 +69,8 @@ def test_a_campaign_becomes_a_data_set(tmp_path: Path) -> None:
     label = data.labels[0]
     assert (label.time_s, label.memory_bytes, label.process_bytes) == (0.01, 1e6, 2e6)
     assert (label.device, label.threads, label.torch_version) == (DEVICE, 1, "1.0")
-    assert report.tables.repeatability is not None
-    assert report.tables.repeatability["samples"] == 3
+    assert report.repeatability is not None
+    assert report.repeatability["samples"] == 3
     assert data.manifest["note"]["machine"]["cpu_count"] == os.cpu_count()
 
 
@@ -83,7 +82,7 @@ def test_what_is_done_is_not_repeated_and_more_may_be_asked_for(tmp_path: Path) 
     assert samples_in(tmp_path) == done
     more = run(replace(CONFIG, architectures=9), tmp_path)
     assert samples_in(tmp_path)[: len(done)] == done
-    assert more.tables.samples > first.tables.samples
+    assert more.samples > first.samples
     keys = [(e["architecture"], e["batch"], e["mode"], e["round"]) for e in samples_in(tmp_path)]
     assert len(set(keys)) == len(keys)
 
@@ -173,7 +172,7 @@ def test_failures_are_labels_and_many_in_a_row_end_the_campaign(
 ) -> None:
     monkeypatch.setenv("FAKE_ANSWER", json.dumps({"outcome": "out-of-memory", "time_s": None}))
     report = run(CONFIG, tmp_path / "memory")
-    assert set(report.tables.outcomes) == {"out-of-memory"}
+    assert set(report.outcomes) == {"out-of-memory"}
     assert {label.time_s for label in read_dataset(tmp_path / "memory").labels} == {None}
     monkeypatch.setenv("FAKE_ANSWER", json.dumps({"outcome": "crashed", "note": "bang"}))
     with pytest.raises(DeviceError, match=r"4 consecutive failures .*: bang"):
@@ -186,8 +185,8 @@ def test_a_worker_that_dies_costs_one_sample_each_time(
 ) -> None:
     monkeypatch.setenv("FAKE_DIES", "train")
     report = run(replace(CONFIG, again=0), tmp_path)
-    counts = report.tables.outcomes
-    assert counts["crashed"] == counts["ok"] == report.tables.samples // 2
+    counts = report.outcomes
+    assert counts["crashed"] == counts["ok"] == report.samples // 2
 
 
 @pytest.mark.parametrize("change", ["seed", "timing", "torch_version"])
@@ -274,7 +273,7 @@ def test_killed_or_interrupted_it_goes_on_where_it_was(tmp_path: Path, how: sign
     report = run(CONFIG, out)
     assert report.before == len(before)
     assert samples_in(out)[: len(before)] == before
-    assert len(samples_in(out)) == report.tables.samples + 3
+    assert len(samples_in(out)) == report.samples + 3
 
 
 def test_tables_of_an_interrupted_campaign(
