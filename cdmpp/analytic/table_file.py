@@ -93,11 +93,12 @@ class TableFile:
         for row, cell in zip(self.rows, self.columns[name], strict=True):
             try:
                 found.append(read(cell))
-            except (ValueError, CdmppError) as error:
-                why = f" ({error})" if isinstance(error, CdmppError) else ""
+            except CdmppError as error:
+                raise DataError(f"{self.path}: row {row}, column {name!r}: {error}") from None
+            except ValueError:
                 raise DataError(
-                    f"{self.path}: row {row}, column {name!r}: cannot read {cell!r}{why}; expected "
-                    f"{_EXPECTED.get(read, 'another value')}"
+                    f"{self.path}: row {row}, column {name!r}: cannot read {cell!r} as "
+                    f"{_EXPECTED.get(read, 'a value of this column')}"
                 ) from None
         return found
 

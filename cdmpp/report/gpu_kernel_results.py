@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from cdmpp.analytic.gpu_kernels.calls import FAMILIES
-from cdmpp.analytic.gpu_kernels.judging import (
+from cdmpp.analytic.gpu_kernels.evaluate import (
     DEVELOPMENT_DEVICES,
-    JudgedKernels,
+    EvaluatedKernels,
     mean_over_seeds,
 )
 from cdmpp.analytic.gpu_kernels.table import FILES
@@ -43,7 +43,7 @@ _NOTES = (
 )
 
 
-def results_page(judged: JudgedKernels) -> Page:
+def results_page(judged: EvaluatedKernels) -> Page:
     """Returns the tables."""
     means = mean_over_seeds(judged.scores)
     return Page(
@@ -61,7 +61,7 @@ def results_page(judged: JudgedKernels) -> Page:
     )
 
 
-def write_results(judged: JudgedKernels, out: Path, *, command: str, data: Path) -> None:
+def write_results(judged: EvaluatedKernels, out: Path, *, command: str, data: Path) -> None:
     """Writes gpu-kernels.md, .csv and .json.
 
     Raises:
@@ -122,7 +122,7 @@ def _shape_table(means: _Means) -> Table:
     return plain_table(["kernels", "device", "new shapes", "larger shapes"], rows)
 
 
-def _seed_table(judged: JudgedKernels) -> Table:
+def _seed_table(judged: EvaluatedKernels) -> Table:
     found = {
         (one.family, one.device, one.seed): one.mape
         for one in judged.scores
@@ -136,7 +136,7 @@ def _seed_table(judged: JudgedKernels) -> Table:
     return plain_table(["kernels", "device", *(f"seed {seed}" for seed in seeds)], rows)
 
 
-def _left_out(judged: JudgedKernels) -> list[str]:
+def _left_out(judged: EvaluatedKernels) -> list[str]:
     return [
         f"{family}: {count} rows, {why}"
         for family, reasons in judged.left_out.items()

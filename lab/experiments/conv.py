@@ -28,7 +28,7 @@ from cdmpp.analytic.conv.layers.model import (
     remove_drifts,
 )
 from cdmpp.analytic.conv.layers.table import LayerTable, device_rows, read_layers
-from cdmpp.analytic.conv.seer.judging import time_errors
+from cdmpp.analytic.conv.seer.evaluate import time_errors
 from cdmpp.analytic.conv.seer.splits import family_split, octave_split
 from cdmpp.analytic.conv.shapes import FloatArray, IntArray
 from cdmpp.files.atomic import sha256_file

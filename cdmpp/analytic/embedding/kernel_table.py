@@ -19,10 +19,8 @@ from cdmpp.analytic.table_file import TableFile
 from cdmpp.errors import DataError
 
 FloatArray = NDArray[np.float64]
-KernelFilter = Literal["embedding", "gemm", "none"]
+KernelFilter = Literal["embedding", "none"]
 
-#: Kernels that do not do what the table is about.
-_FOREIGN_GEMM_KERNELS = ("gemv2T_kernel", "splitKreduce_kernel")
 _EMBEDDING_KERNEL = "batched_embedding"
 _SHAPE_COLUMNS = (
     "batch_size", "num_embeddings", "num_tables", "bag_size", "embedding_dim", "rows_per_block",
@@ -89,8 +87,8 @@ def strip_unit(text: str) -> float:
     number = _NUMBER.match(text)
     if number is None or number[2] not in _UNITS:
         raise DataError(
-            f"{text!r} is no number with a known unit; units: "
-            f"{', '.join(unit for unit in _UNITS if unit)}"
+            f"cannot read {text!r} as a number with a unit (expected e.g. '8', '8 GB/s'; units: "
+            f"{', '.join(unit for unit in _UNITS if unit)})"
         )
     return float(number[1]) * _UNITS[number[2]]
 
@@ -99,8 +97,7 @@ def read_kernel_table(path: Path, *, keep: KernelFilter = "embedding") -> Kernel
     """Returns the rows of a benchmark's CSV file; `kernel_runtime` is in microseconds.
 
     Args:
-        keep: `embedding` = kernels whose name holds batched_embedding; `gemm` = without the
-            matrix-vector and reduction helpers and without batches of one; `none` = every row.
+        keep: `embedding` = kernels whose name holds batched_embedding; `none` = every row.
 
     Raises:
         DataError: unreadable, no kernel_name or kernel_runtime, a cell that is no number, or no row
@@ -113,10 +110,8 @@ def read_kernel_table(path: Path, *, keep: KernelFilter = "embedding") -> Kernel
         for name in table.columns
         if name != "kernel_name"
     }
-    batches = columns.get("batch_size", np.zeros(len(names)))
-    reasons = [
-        _reason_to_drop(*row, keep) for row in zip(names, columns[_RUNTIME], batches, strict=True)
-    ]
+    runtimes = zip(names, columns[_RUNTIME], strict=True)
+    reasons = [_reason_to_drop(name, runtime, keep) for name, runtime in runtimes]
     kept = np.flatnonzero([reason is None for reason in reasons])
     dropped = dict(Counter(filter(None, reasons)))
     if not len(kept):
@@ -129,14 +124,8 @@ def read_kernel_table(path: Path, *, keep: KernelFilter = "embedding") -> Kernel
     )
 
 
-def _reason_to_drop(name: str, runtime: float, batch_size: float, keep: KernelFilter) -> str | None:
+def _reason_to_drop(name: str, runtime: float, keep: KernelFilter) -> str | None:
     if not runtime > 0:
         return "no time"
-    if keep == "embedding" and _EMBEDDING_KERNEL not in name:
-        return "not an embedding kernel"
-    if keep == "gemm":
-        if any(foreign in name for foreign in _FOREIGN_GEMM_KERNELS):
-            return "helper kernel"
-        if batch_size == 1:
-            return "batch of one"
-    return None
+    is_foreign = keep == "embedding" and _EMBEDDING_KERNEL not in name
+    return "not an embedding kernel" if is_foreign else None

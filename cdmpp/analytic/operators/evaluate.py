@@ -1,4 +1,4 @@
-"""Judging the operator model: instances in whole models beside recorded peers, and new shapes."""
+"""Evaluation of the operator model: instances in whole models beside baselines, and new shapes."""
 
 from __future__ import annotations
 

@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from cdmpp.analytic.conv.layers.judging import judge_layers, split_layers
+from cdmpp.analytic.conv.layers.evaluate import evaluate_layers, split_layers
 from cdmpp.analytic.conv.layers.model import LayerOptions
 from cdmpp.analytic.conv.layers.table import device_rows, read_layers
 from cdmpp.analytic.conv.layers.validation import fit_validated_layers
 from cdmpp.analytic.conv.predict import load_model
+from cdmpp.analytic.conv.seer.evaluate import evaluate_folder, kernel_times
 from cdmpp.analytic.conv.seer.fitting import SeerOptions
 from cdmpp.analytic.conv.seer.folder import ConvFolder, read_folder
-from cdmpp.analytic.conv.seer.judging import judge_folder, kernel_times
 from cdmpp.analytic.conv.seer.model import SeerModel
 from cdmpp.analytic.conv.seer.validation import fit_validated_seer
 from cdmpp.analytic.conv.shapes import FloatArray, IntArray
@@ -139,10 +139,10 @@ def run_evaluate(args: argparse.Namespace) -> int:
         )
     if isinstance(model, SeerModel):
         folder = _folder(args.tables, args.split, args.algo_convention, args.seed, args.no_check)
-        result = judge_folder(model, folder)
+        result = evaluate_folder(model, folder)
     else:
         _, table = split_layers(read_layers(args.layers), _split(args.split), seed=args.seed)
-        result, predicted_ms = judge_layers(model, table)
+        result, predicted_ms = evaluate_layers(model, table)
     if args.json:
         print(json.dumps(result))
     else:

@@ -8,8 +8,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from cdmpp.analytic.gpu_kernels.calls import SOFTWARE, make_call
+from cdmpp.analytic.gpu_kernels.evaluate import evaluate_kernels
 from cdmpp.analytic.gpu_kernels.families import is_in_16_bits
-from cdmpp.analytic.gpu_kernels.judging import judge
 from cdmpp.analytic.gpu_kernels.model import GpuKernels
 from cdmpp.analytic.gpu_kernels.training import fit_kernels
 from cdmpp.cli.shared.options import (
@@ -85,7 +85,7 @@ def run_fit(args: argparse.Namespace) -> int:
 
 def run_evaluate(args: argparse.Namespace) -> int:
     """Runs `cdmpp analytic kernels evaluate`; returns the exit code."""
-    judged = judge(args.data, parse_seeds(args.seeds))
+    judged = evaluate_kernels(args.data, parse_seeds(args.seeds))
     if args.out is not None:
         write_results(judged, args.out, command=command_line(), data=args.data)
     if args.json:

@@ -13,7 +13,7 @@ from cdmpp.analytic.conv.errors import LAYER
 from cdmpp.analytic.conv.layers.closed_form_model import POOLED, fit_latent
 from cdmpp.analytic.conv.layers.closed_forms import fft_work, latent_work, roofline_ms
 from cdmpp.analytic.conv.layers.drift import Drift, fit_drift
-from cdmpp.analytic.conv.layers.judging import judge_layers
+from cdmpp.analytic.conv.layers.evaluate import evaluate_layers
 from cdmpp.analytic.conv.layers.model import (
     BoostOptions,
     LayerModel,
@@ -23,7 +23,7 @@ from cdmpp.analytic.conv.layers.model import (
 )
 from cdmpp.analytic.conv.layers.table import LayerTable, read_layers
 from cdmpp.analytic.conv.layers.validation import fit_validated_layers
-from cdmpp.analytic.conv.seer.judging import time_errors
+from cdmpp.analytic.conv.seer.evaluate import time_errors
 from cdmpp.analytic.conv.seer.splits import family_split
 from cdmpp.analytic.conv.shapes import ConvShapes
 from cdmpp.devices.registry import get_device
@@ -193,7 +193,7 @@ def test_layer_files_come_back(tmp_path: Path, name: str) -> None:
         ("device,batch,in_channels,in_width,out_channels,kernel,stride,padding,time_ms\n"
          "t4,1,2,3,4,3,1,1,0\n", "row 1, column 'time_ms': cannot read '0'"),
         ("device,batch,in_channels,in_width,out_channels,kernel,stride,padding,time_ms,algorithm\n"
-         "t4,1,2,3,4,3,1,1,1,magic\n", "'magic' .no such algorithm; known: implicit"),
+         "t4,1,2,3,4,3,1,1,1,magic\n", "unknown algorithm 'magic'; known: implicit"),
     ],
 )  # fmt: skip
 def test_malformed_layer_files(tmp_path: Path, text: str, message: str) -> None:
@@ -224,7 +224,7 @@ def test_intervals_hold_nine_of_ten_layers_with_values_never_seen(seed: int) -> 
     table = table[np.isin(table.device, (0, 3))]
     train, test = (table[side] for side in family_split(table.shapes, seed=seed))
     model = fit_validated_layers(train, LayerOptions(residual="none"), seed=seed)
-    found, _ = judge_layers(model, test)
+    found, _ = evaluate_layers(model, test)
     assert model.errors is not None
     for label in ("a100-80gb", "t4"):
         assert 0.85 <= found["by_device"][label]["coverage"] <= 0.95

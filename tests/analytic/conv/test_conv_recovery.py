@@ -11,8 +11,8 @@ import pytest
 from cdmpp.analytic.conv.algorithms import ConvAlgorithm, find_variant
 from cdmpp.analytic.conv.networks import NETWORKS, network_layers
 from cdmpp.analytic.conv.seer.counters import measured_counters
+from cdmpp.analytic.conv.seer.evaluate import kernel_errors, layer_errors, pick_errors
 from cdmpp.analytic.conv.seer.fitting import SeerOptions, fit_seer
-from cdmpp.analytic.conv.seer.judging import kernel_errors, layer_errors, pick_errors
 from cdmpp.analytic.conv.seer.model import SeerModel
 from cdmpp.analytic.conv.seer.regimes import fit_regimes, fit_smooth
 from cdmpp.analytic.conv.seer.splits import family_split

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cdmpp.analytic.conv.algorithms import ConvAlgorithm, find_variant
+from cdmpp.analytic.conv.seer.evaluate import is_wrong_pick, pick_errors, time_errors
 from cdmpp.analytic.conv.seer.folder import read_folder
-from cdmpp.analytic.conv.seer.judging import is_wrong_pick, pick_errors, time_errors
 from cdmpp.analytic.conv.seer.splits import family_split, octave_split, original_split
 from cdmpp.analytic.conv.seer.table import ConvTable, PickTable, pick_table
 from cdmpp.analytic.conv.seer.workbook import (

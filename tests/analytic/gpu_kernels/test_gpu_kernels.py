@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from cdmpp.analytic.gpu_kernels.calls import Collective, DecodeAttention, Gemm, PrefillAttention
+from cdmpp.analytic.gpu_kernels.evaluate import mean_over_seeds
 from cdmpp.analytic.gpu_kernels.families import columns_of, work_on
-from cdmpp.analytic.gpu_kernels.judging import mean_over_seeds
 from cdmpp.analytic.gpu_kernels.model import MODEL_FILE, GpuKernels
 from cdmpp.analytic.gpu_kernels.references import best_factor, nearest_device
 from cdmpp.analytic.gpu_kernels.training import fit_kernels

@@ -83,7 +83,7 @@ def _algorithm(text: str) -> int:
         return int(ConvAlgorithm[text.upper()])
     except KeyError:
         known = ", ".join(algorithm.name.lower() for algorithm in ConvAlgorithm)
-        raise DataError(f"no such algorithm; known: {known}") from None
+        raise DataError(f"unknown algorithm {text!r}; known: {known}") from None
 
 
 def _positions(device: IntArray) -> FloatArray:

@@ -1,4 +1,4 @@
-"""Judging the kernel models: on a device that was left out, on new shapes, on larger ones."""
+"""Evaluation of the kernel models: on a device that was left out, on new shapes, on larger ones."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ _LARGER = 4.0
 
 
 @dataclass(frozen=True)
-class JudgedKernels:
-    """What `judge` found.
+class EvaluatedKernels:
+    """What `evaluate_kernels` found.
 
     Splits: `device-left-out`, `shared-calls` (the same, calls that the neighbour measured too),
     `new-shapes`, `larger-shapes`. Models: `cdmpp`, `cdmpp-one-factor` (times the best factor on the
@@ -48,7 +48,7 @@ class JudgedKernels:
     left_out: Mapping[Family, Mapping[str, int]]
 
 
-def judge(folder: Path, seeds: Sequence[int]) -> JudgedKernels:
+def evaluate_kernels(folder: Path, seeds: Sequence[int]) -> EvaluatedKernels:
     """Returns the errors of fits on a folder of measured kernels.
 
     Raises:
@@ -61,11 +61,11 @@ def judge(folder: Path, seeds: Sequence[int]) -> JudgedKernels:
         left_out[family] = measured.left_out
         scores += _of_references(measured)
         for seed in seeds:
-            logger.info("judging %s, seed %d", family, seed)
+            logger.info("evaluating %s, seed %d", family, seed)
             scores += _of_left_out_devices(measured, seed)
             scores += _of_new_shapes(measured, seed)
             scores += _of_larger_shapes(measured, seed)
-    return JudgedKernels(scores, left_out)
+    return EvaluatedKernels(scores, left_out)
 
 
 def _of_left_out_devices(measured: Measured, seed: int) -> Iterator[Score]:

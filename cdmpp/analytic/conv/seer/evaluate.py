@@ -153,7 +153,7 @@ def layer_errors(model: SeerModel, table: PickTable) -> dict[str, Any]:
     return result
 
 
-def judge_folder(model: SeerModel, folder: ConvFolder) -> dict[str, Any]:
+def evaluate_folder(model: SeerModel, folder: ConvFolder) -> dict[str, Any]:
     """Returns the errors on all that a folder has: kernels, layers, picks and cuDNN's own picks."""
     result: dict[str, Any] = {"kernels": kernel_errors(model, folder.test)}
     if folder.layers is not None:

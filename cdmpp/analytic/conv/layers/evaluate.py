@@ -10,7 +10,7 @@ import numpy as np
 from cdmpp.analytic.conv.errors import LAYER
 from cdmpp.analytic.conv.layers.model import LayerModel, remove_drifts
 from cdmpp.analytic.conv.layers.table import LayerTable, device_rows
-from cdmpp.analytic.conv.seer.judging import time_errors
+from cdmpp.analytic.conv.seer.evaluate import time_errors
 from cdmpp.analytic.conv.seer.splits import SplitKind, divide
 from cdmpp.analytic.conv.shapes import FloatArray
 
@@ -29,7 +29,7 @@ def split_layers(
     return table[train], table[test]
 
 
-def judge_layers(model: LayerModel, table: LayerTable) -> tuple[dict[str, Any], FloatArray]:
+def evaluate_layers(model: LayerModel, table: LayerTable) -> tuple[dict[str, Any], FloatArray]:
     """Returns the errors, all together and by device, and float64 [R] predicted milliseconds.
 
     `coverage` of a device is the share of times without drift in their intervals; None = the model
