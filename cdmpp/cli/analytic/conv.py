@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cdmpp.analytic.conv.algorithms import ConvAlgorithm
+from cdmpp.analytic.conv.collect.cudnn_collect import read_layer_list
 from cdmpp.analytic.conv.shapes import ConvShapes
 from cdmpp.errors import UsageError
 from cdmpp.pretrained import PRETRAINED
@@ -22,6 +23,23 @@ def add_model_option(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
+def add_layer_options(group: argparse._ActionsContainer) -> None:
+    """Adds --layer and --list."""
+    group.add_argument(
+        "--layer", action="append", metavar="SIZES", help=f"{LAYER_HELP}; repeatable"
+    )
+    group.add_argument("--list", type=Path, metavar="FILE", help="file of layers (a count, lines)")
+
+
+def given_layers(layers: Sequence[str], layer_list: Path | None) -> ConvShapes:
+    """Returns the layers of --layer or of --list.
+
+    Raises:
+        UsageError, DataError: as `parse_layers` and `read_layer_list`.
+    """
+    return parse_layers(layers) if layer_list is None else read_layer_list(layer_list)
+
+
 def parse_layers(texts: Sequence[str]) -> ConvShapes:
     """Returns layers from texts BATCH,CIN,WIDTH,COUT,KERNEL[,STRIDE[,PADDING]].
 
@@ -33,8 +51,7 @@ def parse_layers(texts: Sequence[str]) -> ConvShapes:
         words = text.split(",")
         if not 5 <= len(words) <= 7 or not all(word.strip().isdecimal() for word in words):
             raise UsageError(
-                f"got the layer {text!r}; expected BATCH,CIN,WIDTH,COUT,KERNEL[,STRIDE[,PADDING]], "
-                "e.g. 32,64,56,128,3,1,1"
+                f"got the layer {text!r}; expected {LAYER_HELP}, e.g. 32,64,56,128,3,1,1"
             )
         rows.append([*map(int, words), *(1, 0)[len(words) - 5 :]])
     columns = list(zip(*rows, strict=True))

@@ -14,13 +14,12 @@ from cdmpp.analytic.conv.collect.cudnn_collect import (
     collect,
     collected_rows,
     original_grid,
-    read_layer_list,
 )
 from cdmpp.analytic.conv.collect.cudnn_counters import read_kernel_names
 from cdmpp.analytic.conv.collect.cudnn_library import open_cudnn
 from cdmpp.analytic.conv.collect.cudnn_profile import write_counters
 from cdmpp.analytic.conv.collect.torch_operators import time_operators
-from cdmpp.cli.analytic.conv import LAYER_HELP, parse_algorithm, parse_layers
+from cdmpp.cli.analytic.conv import add_layer_options, given_layers, parse_algorithm
 from cdmpp.cli.shared.options import add_output_options
 from cdmpp.errors import UsageError
 from cdmpp.files.atomic import write_text
@@ -36,8 +35,7 @@ _MIB = 1 << 20
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `analytic conv collect`."""
     group = parser.add_mutually_exclusive_group(required=True)
-    group.add_argument("--layer", action="append", metavar="SIZES", help=LAYER_HELP)
-    group.add_argument("--list", type=Path, metavar="FILE", help="file of layers (a count, lines)")
+    add_layer_options(group)
     group.add_argument(
         "--grid", choices=_ALGORITHMS, help="the original's training layers of an algorithm"
     )
@@ -81,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
         algorithm = ConvAlgorithm[args.grid.upper()]
         layers, asked = original_grid(algorithm), asked or [int(algorithm)]
     else:
-        layers = parse_layers(args.layer) if args.list is None else read_layer_list(args.list)
+        layers = given_layers(args.layer, args.list)
     layers = layers[np.arange(len(layers))[: args.limit]]
     if args.operator is not None:
         rows = [

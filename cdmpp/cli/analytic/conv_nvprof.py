@@ -6,11 +6,10 @@ import argparse
 import json
 from pathlib import Path
 
-from cdmpp.analytic.conv.collect.cudnn_collect import read_layer_list
 from cdmpp.analytic.conv.collect.cudnn_counters import read_kernel_names
 from cdmpp.analytic.conv.collect.cudnn_profile import write_profiled
 from cdmpp.analytic.conv.collect.nvprof_launches import NVPROF_METRICS, nvprof_tables
-from cdmpp.cli.analytic.conv import LAYER_HELP, parse_algorithm, parse_layers
+from cdmpp.cli.analytic.conv import add_layer_options, given_layers, parse_algorithm
 from cdmpp.cli.shared.options import add_output_options
 from cdmpp.devices.registry import get_device
 
@@ -26,8 +25,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help=f"of the same with --metrics {','.join(NVPROF_METRICS)}",
     )  # fmt: skip
     group = parser.add_mutually_exclusive_group(required=True)
-    group.add_argument("--layer", action="append", metavar="SIZES", help=LAYER_HELP)
-    group.add_argument("--list", type=Path, metavar="FILE", help="file of layers (a count, lines)")
+    add_layer_options(group)
     parser.add_argument(
         "--algorithm", required=True, metavar="NAME", help="of all layers, name or cuDNN's number"
     )
@@ -39,7 +37,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Runs `cdmpp analytic conv from-nvprof`; returns the exit code."""
-    layers = parse_layers(args.layer) if args.list is None else read_layer_list(args.list)
+    layers = given_layers(args.layer, args.list)
     found = nvprof_tables(
         args.trace,
         args.metrics,

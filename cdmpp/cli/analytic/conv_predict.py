@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from cdmpp.analytic.conv.algorithms import ConvAlgorithm
-from cdmpp.analytic.conv.collect.cudnn_collect import read_layer_list
 from cdmpp.analytic.conv.networks import NETWORKS, network_layers
 from cdmpp.analytic.conv.predict import (
     LayerIntervals,
@@ -23,7 +22,7 @@ from cdmpp.analytic.conv.predict import (
 from cdmpp.analytic.conv.seer.model import type_name
 from cdmpp.analytic.conv.shapes import ConvShapes, IntArray
 from cdmpp.analytic.intervals import Evidence
-from cdmpp.cli.analytic.conv import LAYER_HELP, add_model_option, parse_layers
+from cdmpp.cli.analytic.conv import add_layer_options, add_model_option, given_layers
 from cdmpp.cli.shared.options import add_output_options
 from cdmpp.text import aligned, interval_text, percent_text
 
@@ -32,10 +31,7 @@ def add_predict_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `analytic conv predict` and of `pick`."""
     add_model_option(parser)
     group = parser.add_mutually_exclusive_group(required=True)
-    group.add_argument(
-        "--layer", action="append", default=None, metavar="SIZES", help=f"{LAYER_HELP}; repeatable"
-    )
-    group.add_argument("--list", type=Path, metavar="FILE", help="file of layers (a count, lines)")
+    add_layer_options(group)
     group.add_argument("--network", choices=NETWORKS, help="the convolutions of a network")
     parser.add_argument("--batch", type=int, default=128, metavar="N", help="of --network")
     parser.add_argument("--device", metavar="NAME", help="label of the GPU")
@@ -143,7 +139,7 @@ def _asked(
 ) -> tuple[ConvShapes, IntArray]:
     if network is not None:
         return network_layers(network, batch)
-    shapes = read_layer_list(layer_list) if layer_list is not None else parse_layers(layers)
+    shapes = given_layers(layers, layer_list)
     return shapes, np.ones(len(shapes), np.int64)
 
 
