@@ -67,6 +67,18 @@ def from_dict(
     return typing.cast(Config, _build(cls, values, base, where=""))
 
 
+def given_fields(cls: type[Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns those of some values that are fields of a dataclass and are given: neither None nor
+    an empty list; lists become tuples.
+    """
+    names = {field.name for field in dataclasses.fields(cls)}
+    return {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in values.items()
+        if name in names and value is not None and value != []
+    }
+
+
 def named_values(text: str, option: str, expected: str) -> dict[str, str]:
     """Returns name -> value of `NAME=VALUE,...`.
 

@@ -17,6 +17,7 @@ from cdmpp.autotune.report import write_study_report
 from cdmpp.autotune.storage import existing_study
 from cdmpp.autotune.study import Source, best_trial, run_study, winner_options, write_preset
 from cdmpp.autotune.trial_rows import row_json, trial_rows
+from cdmpp.cli.shared.option_table import add_table
 from cdmpp.cli.shared.options import (
     add_data_options,
     add_output_options,
@@ -49,22 +50,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     _add_study_options(parser)
     add_data_options(parser)
     add_training_options(parser)
-    parser.add_argument("--model", metavar="KIND", help="kind to tune (default: as in --config)")
-    parser.add_argument(
-        "--workers", type=int, default=1, metavar="N", help="processes, one thread each (default 1)"
-    )
-    parser.add_argument("--trials", type=int, metavar="N", help="trials of the study")
-    parser.add_argument("--minutes", type=float, metavar="M", help="wall time of this run")
-    parser.add_argument("--sampler", choices=("tpe", "random"), help="what chooses the settings")
-    parser.add_argument(
-        "--pruner",
-        choices=("none", "percentile", "hyperband"),
-        help="what ends bad trials early (one objective only)",
-    )
-    parser.add_argument("--seed", type=int, metavar="N", help="of the sampler")
-    parser.add_argument(
-        "--no-train", action="store_true", help="do not train the winner: leave the test part shut"
-    )
+    add_table(parser, """
+        --model KIND                        kind to tune (default: as in --config)
+        --workers N: int = 1                processes, one thread each (default 1)
+        --trials N: int                     trials of the study
+        --minutes M: float                  wall time of this run
+        --sampler tpe|random                what chooses the settings
+        --pruner none|percentile|hyperband  what ends bad trials early (one objective only)
+        --seed N: int                       of the sampler
+        --no-train                          do not train the winner: leave the test part shut
+    """)  # fmt: skip
     add_output_options(parser)
     parts = parser.add_subparsers(dest="autotune_command", metavar="report")
     report = parts.add_parser(
@@ -76,7 +71,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         ),
     )
     _add_study_options(report)
-    report.add_argument("--study", metavar="NAME", help="where the storage has several")
+    add_table(report, """
+        --study NAME  where the storage has several
+    """)  # fmt: skip
     add_output_options(report)
     report.set_defaults(run=run_report)
 
@@ -155,15 +152,11 @@ def print_trial(trial: FrozenTrial) -> None:
 
 
 def _add_study_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--out", type=Path, metavar="DIR", help="folder of the study (default: runs/autotune-NAME)"
-    )
-    parser.add_argument(
-        "--storage",
-        metavar="PLACE",
-        help="journal file, or postgresql://USER@HOST/DATABASE for many machines "
-        "(default: journal.log in --out)",
-    )
+    add_table(parser, """
+        --out DIR: Path  folder of the study (default: runs/autotune-NAME)
+        --storage PLACE  journal file, or postgresql://USER@HOST/DATABASE for many machines
+            (default: journal.log in --out)
+    """)  # fmt: skip
 
 
 def _write_page(study: optuna.Study, out: Path) -> Path:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from cdmpp.analytic.gpu_kernels.model import GpuKernels
+from cdmpp.cli.shared.option_table import add_table
 from cdmpp.cli.shared.options import (
     add_device_spec_option,
     add_output_options,
@@ -51,19 +52,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     _add_transformer_options(parser)
     _add_device_options(parser)
-    parser.add_argument(
-        "--batch", metavar="N[,N]",
-        help="samples or sequences of one run (default: 1); files have their own",
-    )  # fmt: skip
+    add_table(parser, """
+        --batch N[,N]  samples or sequences of one run (default: 1); files have their own
+    """)  # fmt: skip
     parser.add_argument(
         "--objective", choices=OBJECTIVES, default="latency",
         help="what the tables are sorted by (default: latency)",
     )  # fmt: skip
-    parser.add_argument(
-        "--export", action="store_true",
-        help="follow torch networks with torch.export: slower, understands more code than torch.fx",
-    )  # fmt: skip
-    parser.add_argument("--html", type=Path, metavar="FILE", help="also write the page")
+    add_table(parser, """
+        --export           follow torch networks with torch.export: slower, understands more code
+            than torch.fx
+        --html FILE: Path  also write the page
+    """)  # fmt: skip
     add_output_options(parser)
 
 
@@ -74,37 +74,30 @@ def _add_transformer_options(parser: argparse.ArgumentParser) -> None:
         help="layers=32,width=4096,heads=32,kv_heads=8,ffn=14336,vocab=128256,dtype=bf16 (or fp16, "
         "fp8, fp4); also head_size, kv_dtype=fp8, name=TEXT; repeat it",
     )  # fmt: skip
-    group.add_argument("--prefill", metavar="N[,N]", help="tokens of a prompt that are read")
-    group.add_argument(
-        "--decode-at", metavar="N[,N]", help="tokens in the cache when one more is made"
-    )
-    group.add_argument(
-        "--tensor-parallel", metavar="N[,N]",
-        help="devices that share every product (default: 1)",
-    )  # fmt: skip
+    add_table(group, """
+        --prefill N[,N]          tokens of a prompt that are read
+        --decode-at N[,N]        tokens in the cache when one more is made
+        --tensor-parallel N[,N]  devices that share every product (default: 1)
+    """)  # fmt: skip
 
 
 def _add_device_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("devices")
-    group.add_argument(
-        "--device", action="append", metavar="LABEL[,LABEL]", help="devices; may be repeated"
-    )
-    group.add_argument("--all", action="store_true", help="all devices of `cdmpp device list`")
+    add_table(group, """
+        --device LABEL[,LABEL]...  devices; may be repeated
+        --all                      all devices of `cdmpp device list`
+    """)  # fmt: skip
     add_device_spec_option(group)
     group.add_argument(
         "--scale", metavar="NAME=FACTOR,...",
         help="what if: every device once more with bandwidth, peak, memory, link or power scaled, "
         "e.g. bandwidth=1.5,peak=2",
     )  # fmt: skip
-    group.add_argument(
-        "--prices", action="append", type=Path, default=[], metavar="YAML",
-        help="your prices, as in cdmpp/devices/prices; they count before the shipped ones",
-    )  # fmt: skip
-    group.add_argument(
-        "--provider",
-        metavar="NAME",
-        help="only this provider's shipped prices, e.g. 'Oracle Cloud'",
-    )
+    add_table(group, """
+        --prices YAML...: Path = []  your prices, as in cdmpp/devices/prices; they count before the
+            shipped ones
+        --provider NAME              only this provider's shipped prices, e.g. 'Oracle Cloud'
+    """)  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> int:

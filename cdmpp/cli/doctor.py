@@ -7,6 +7,7 @@ import json
 import sys
 from pathlib import Path
 
+from cdmpp.cli.shared.option_table import add_table
 from cdmpp.cli.shared.options import add_output_options
 from cdmpp.errors import EXIT_DEVICE, UsageError
 from tvm_helper.measure.doctor import folder_report, live_report, report_text
@@ -18,22 +19,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     what.add_argument(
         "folder", nargs="?", type=Path, metavar="DIR", help="--out folder of `cdmpp measure`"
     )
-    what.add_argument(
-        "--live", action="store_true", help="time a reference program on this machine's CPU now"
-    )
-    parser.add_argument(
-        "--seconds",
-        type=float,
-        default=20.0,
-        metavar="N",
-        help="with --live: how long to time (default: 20)",
-    )
-    parser.add_argument(
-        "--threads", type=int, metavar="N", help="with --live: threads (default: all CPUs)"
-    )
-    parser.add_argument(
-        "--strict", action="store_true", help="exit with 4 when something is doubtful"
-    )
+    add_table(what, """
+        --live  time a reference program on this machine's CPU now
+    """)  # fmt: skip
+    add_table(parser, """
+        --seconds N: float = 20.0  with --live: how long to time (default: 20)
+        --threads N: int           with --live: threads (default: all CPUs)
+        --strict                   exit with 4 when something is doubtful
+    """)  # fmt: skip
     add_output_options(parser)
 
 

@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cdmpp.cli.shared.option_table import add_table
 from cdmpp.cli.shared.options import (
     add_data_options,
     add_output_options,
@@ -37,43 +38,25 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "their measurements, judges it once on the device's other tasks beside the model as it "
         "was, and writes a run folder of its own."
     )
-    parser.add_argument(
-        "--from",
-        dest="from_run",
-        type=Path,
-        metavar="RUN",
-        help="run folder to start from, or pretrained",
-    )
-    parser.add_argument(
-        "--budget",
-        metavar="Ntasks",
-        help="how many tasks are learned from (default: 10tasks), or all: the best model, judged "
-        "on parts of the budget held out in turn",
-    )
-    parser.add_argument(
-        "--sampler",
-        choices=("kmeans", "random", "k-center"),
-        help="how the tasks are chosen (default: kmeans); none needs a measurement",
-    )
-    parser.add_argument("--network", metavar="NAME", help="only the tasks of this network")
-    parser.add_argument("--seed", type=int, metavar="N", help="of the choice and the training")
-    parser.add_argument(
-        "--compare",
-        action="store_true",
-        default=None,
-        help="also train on the budget alone: the same kind of model, and trees",
-    )
-    parser.add_argument(
-        "--measured-on", metavar="LABEL",
-        help="a device that the model knows: its times of the same programs, in the same dataset, "
-        "say more of the new device's; the budget is of programs that both have measured (then: "
-        "cdmpp predict --records FILE --measured-on LABEL)",
-    )  # fmt: skip
+    add_table(parser, """
+        --from RUN: Path as from_run      run folder to start from, or pretrained
+        --budget Ntasks                   how many tasks are learned from (default: 10tasks), or
+            all: the best model, judged on parts of the budget held out in turn
+        --sampler kmeans|random|k-center  how the tasks are chosen (default: kmeans); none needs a
+            measurement
+        --network NAME                    only the tasks of this network
+        --seed N: int                     of the choice and the training
+        --compare = None                  also train on the budget alone: the same kind of model,
+            and trees
+        --measured-on LABEL               a device that the model knows: its times of the same
+            programs, in the same dataset, say more of the new device's; the budget is of programs
+            that both have measured (then: cdmpp predict --records FILE --measured-on LABEL)
+    """)  # fmt: skip
     add_data_options(parser)
     add_training_options(parser)
-    parser.add_argument(
-        "--out", type=Path, metavar="RUN2", help="run folder (default: runs/NAME of the options)"
-    )
+    add_table(parser, """
+        --out RUN2: Path  run folder (default: runs/NAME of the options)
+    """)  # fmt: skip
     add_output_options(parser)
 
 

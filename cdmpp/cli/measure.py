@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
+from cdmpp.cli.shared.option_table import add_table
 from cdmpp.cli.shared.options import (
     add_config_options,
     add_output_options,
@@ -16,19 +16,17 @@ from cdmpp.cli.shared.options import (
     device_folders,
 )
 from cdmpp.cli.shared.progress import campaign_progress
-from cdmpp.config import load_config
+from cdmpp.config import given_fields, load_config
 from cdmpp.errors import UsageError
 from tvm_helper.measure.options import MeasureOptions
 from tvm_helper.measure.tables import write_tables
 
-#: Options of the command that are fields of `MeasureOptions`.
-_SINGLE = ("device", "target", "threads", "force", "per_task", "most_programs", "seed", "rpc")
-_REPEATED = ("sample", "replay", "replay_devices", "network", "tasks_of")
-
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `cdmpp measure`."""
-    parser.add_argument("--out", type=Path, metavar="DIR", help="campaign and extracted dataset")
+    add_table(parser, """
+        --out DIR: Path  campaign and extracted dataset
+    """)  # fmt: skip
     sources = parser.add_argument_group("what to measure (may be mixed and repeated)")
     sources.add_argument(
         "--sample",
@@ -39,21 +37,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="random MetaSchedule schedules of a task: KIND:SIZE=N,... (see --list-tasks) or a "
         "Python file with TVMScript",
     )
-    sources.add_argument(
-        "--replay",
-        action="append",
-        default=[],
-        metavar="DATASET",
-        help="programs of a folder in Tenset's layout, replayed on this device",
-    )
-    sources.add_argument(
-        "--replay-device",
-        dest="replay_devices",
-        action="append",
-        default=[],
-        metavar="LABEL",
-        help="devices whose records are replayed (default: all of the target's kind)",
-    )
+    add_table(sources, """
+        --replay DATASET... = []            programs of a folder in Tenset's layout, replayed on
+            this device
+        --replay-device LABEL... as replay_devices = []  devices whose records are replayed
+            (default: all of the target's kind)
+    """)  # fmt: skip
     sources.add_argument(
         "--network",
         nargs="+",
@@ -62,42 +51,28 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="random schedules of the tasks of a network (.onnx, .pt2)",
     )
-    sources.add_argument(
-        "--tasks-of",
-        action="append",
-        default=[],
-        metavar="CAMPAIGN",
-        help="the tasks of another campaign, sampled again (another seed, another device, or "
-        "choose_from)",
-    )
-    sources.add_argument("--list-tasks", action="store_true", help="list the task kinds and sizes")
-    sources.add_argument(
-        "--per-task", type=int, metavar="N", help="programs of each task (default: 64)"
-    )
-    sources.add_argument(
-        "--most-programs", type=int, metavar="N", help="programs in all, evenly over the tasks"
-    )
-    sources.add_argument("--seed", type=int, metavar="N", help="what is drawn (default: 0)")
+    add_table(sources, """
+        --tasks-of CAMPAIGN... = []  the tasks of another campaign, sampled again (another seed,
+            another device, or choose_from)
+        --list-tasks                 list the task kinds and sizes
+        --per-task N: int            programs of each task (default: 64)
+        --most-programs N: int       programs in all, evenly over the tasks
+        --seed N: int                what is drawn (default: 0)
+    """)  # fmt: skip
     place = parser.add_argument_group("on what")
     add_target_options(place)
-    place.add_argument(
-        "--rpc", metavar="HOST:PORT:KEY", help="TVM's RPC tracker (default: this machine)"
-    )
+    add_table(place, """
+        --rpc HOST:PORT:KEY  TVM's RPC tracker (default: this machine)
+    """)  # fmt: skip
     add_config_options(
         parser,
         config="all of it in a file, see configs/measure",
         setting="run_timeout_s=30 or timing.spread=0.01",
     )
-    parser.add_argument(
-        "--tables-only",
-        action="store_true",
-        help="measure nothing; write the tables of what an interrupted campaign has",
-    )
-    parser.add_argument(
-        "--machine-code",
-        action="store_true",
-        help="measure nothing; compile what a campaign has and write machine_code.parquet",
-    )
+    add_table(parser, """
+        --tables-only   measure nothing; write the tables of what an interrupted campaign has
+        --machine-code  measure nothing; compile what a campaign has and write machine_code.parquet
+    """)  # fmt: skip
     add_profile_option(parser)
     add_output_options(parser)
 
@@ -148,6 +123,5 @@ def measure_options(values: Mapping[str, Any]) -> MeasureOptions:
     Raises:
         UsageError: an unknown setting or a value of the wrong type.
     """
-    given = {name: values[name] for name in _SINGLE}
-    given |= {name: tuple(values[name]) or None for name in _REPEATED}
+    given = given_fields(MeasureOptions, {**values, "machine_code": None})
     return load_config(MeasureOptions, values["config"], overrides=values["set"], given=given)

@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from cdmpp.cli.shared.option_table import add_table
 from cdmpp.cli.shared.options import add_output_options
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import UsageError
@@ -32,28 +33,21 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "traces. Several files become one profile."
     )
     parser.add_argument("files", nargs="*", type=Path, metavar="FILE", help="profiles")
-    parser.add_argument(
-        "--device", metavar="LABEL",
-        help="device of the profile, for peaks, occupancy and predictions (default: what the file "
-        "says)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--by-shape", action="store_true", help="a line for every shape and launch configuration"
-    )
-    parser.add_argument(
-        "--top", type=int, default=20, metavar="N", help="lines a table (20); 0 = all"
-    )
-    parser.add_argument("--timeline", type=Path, metavar="HTML", help="write a page that zooms")
-    parser.add_argument(
-        "--compare", type=Path, metavar="FILE", help="a later profile to compare with FILE..."
-    )
+    add_table(parser, """
+        --device LABEL         device of the profile, for peaks, occupancy and predictions
+            (default: what the file says)
+        --by-shape             a line for every shape and launch configuration
+        --top N: int = 20      lines a table (20); 0 = all
+        --timeline HTML: Path  write a page that zooms
+        --compare FILE: Path   a later profile to compare with FILE...
+    """)  # fmt: skip
     parser.add_argument(
         "--watch", nargs=argparse.REMAINDER, metavar="COMMAND",
         help="run a command (all words behind --watch) and sample how busy CPU and GPU are",
     )  # fmt: skip
-    parser.add_argument(
-        "--interval", type=float, default=0.2, metavar="S", help="seconds between samples (0.2)"
-    )
+    add_table(parser, """
+        --interval S: float = 0.2  seconds between samples (0.2)
+    """)  # fmt: skip
     add_output_options(parser)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from cdmpp.analytic.intervals import Evidence
 from cdmpp.analytic.roofline.bounds import operator_bounds, program_bounds
 from cdmpp.cli.analytic.operator import gpu_labels, parse_shape
+from cdmpp.cli.shared.option_table import add_table
 from cdmpp.cli.shared.options import add_data_options, add_output_options
 from cdmpp.cli.shared.samples import asked_labels, samples_of
 from cdmpp.errors import UsageError
@@ -19,10 +20,10 @@ from cdmpp.text import interval_text, seconds_text
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `cdmpp roofline`."""
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--op", metavar="KIND", help="an operator, e.g. linear, softmax, add")
-    what.add_argument(
-        "--program", metavar="ID", help="a program of the dataset, by the start of its id"
-    )
+    add_table(what, """
+        --op KIND     an operator, e.g. linear, softmax, add
+        --program ID  a program of the dataset, by the start of its id
+    """)  # fmt: skip
     parser.add_argument(
         "--shape", metavar="NAME=N,...",
         help="shape of the operator: batch=1,m=512,n=1024,k=1024 or rows=4096,cols=1024",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from pathlib import Path
 
 import numpy as np
 
@@ -20,6 +19,7 @@ from cdmpp.analytic.conv.collect.cudnn_library import open_cudnn
 from cdmpp.analytic.conv.collect.cudnn_profile import write_counters
 from cdmpp.analytic.conv.collect.torch_operators import time_operators
 from cdmpp.cli.analytic.conv import add_layer_options, given_layers, parse_algorithm
+from cdmpp.cli.shared.option_table import add_table
 from cdmpp.cli.shared.options import add_output_options
 from cdmpp.errors import UsageError
 from cdmpp.files.atomic import write_text
@@ -39,36 +39,22 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--grid", choices=_ALGORITHMS, help="the original's training layers of an algorithm"
     )
-    parser.add_argument(
-        "--algorithm",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="name or cuDNN's number; repeatable (default: all that a layer allows)",
-    )
-    parser.add_argument("--free", action="store_true", help="let cuDNN choose the algorithm")
-    parser.add_argument(
-        "--operator",
-        choices=("maxpool", "maxpool_gradient", "conv_1x1", "data_layout", "conv_grad"),
-        help="measure this operator in torch instead",
-    )
-    parser.add_argument("--repeats", type=int, default=10, metavar="N", help="timed runs")
-    parser.add_argument("--warmups", type=int, default=3, metavar="N", help="runs before them")
-    parser.add_argument(
-        "--flush", type=int, default=0, metavar="MIB", help="copy so much before each timed run"
-    )
-    parser.add_argument(
-        "--math", choices=("fma", "default", "tensor"), default="fma", help="fma = fp32 only"
-    )
-    parser.add_argument(
-        "--counters", action="store_true", help="also read the counters, with ncu (slow)"
-    )
-    parser.add_argument("--kernels", type=Path, metavar="YAML", help="your table of kernel names")
-    parser.add_argument("--limit", type=int, metavar="N", help="only the first N layers")
-    parser.add_argument("--gpu", metavar="NAME", help="label of the GPU, for the layer file")
-    parser.add_argument(
-        "--out", type=Path, metavar="PATH", help="CSV of layers; with --counters a folder"
-    )
+    add_table(parser, """
+        --algorithm NAME... = []            name or cuDNN's number; repeatable (default: all that a
+            layer allows)
+        --free                              let cuDNN choose the algorithm
+        --operator maxpool|maxpool_gradient|conv_1x1|data_layout|conv_grad  measure this operator
+            in torch instead
+        --repeats N: int = 10               timed runs
+        --warmups N: int = 3                runs before them
+        --flush MIB: int = 0                copy so much before each timed run
+        --math fma|default|tensor = fma     fma = fp32 only
+        --counters                          also read the counters, with ncu (slow)
+        --kernels YAML: Path                your table of kernel names
+        --limit N: int                      only the first N layers
+        --gpu NAME                          label of the GPU, for the layer file
+        --out PATH: Path                    CSV of layers; with --counters a folder
+    """)  # fmt: skip
     add_output_options(parser)
 
 

@@ -21,6 +21,7 @@ from cdmpp.analytic.conv.seer.model import SeerModel
 from cdmpp.analytic.conv.seer.validation import fit_validated_seer
 from cdmpp.analytic.conv.shapes import FloatArray, IntArray
 from cdmpp.cli.analytic.conv import add_model_option
+from cdmpp.cli.shared.option_table import add_table
 from cdmpp.cli.shared.options import add_output_options
 from cdmpp.devices.registry import get_device
 from cdmpp.errors import UsageError
@@ -40,55 +41,41 @@ _ERROR_HEADER = ["", "n", "RMSPE", "MAPE", "median APE", "≤ 10 %", "≤ 20 %"]
 def add_fit_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `analytic conv fit`."""
     _add_data(parser)
-    parser.add_argument(
-        "--form",
-        choices=("original", "smooth"),
-        default="original",
-        help="time formulas of kernels: three regimes, or one smooth form (default: original)",
-    )
-    parser.add_argument(
-        "--residual",
-        choices=("direct", "ratio", "none"),
-        default="direct",
-        help="what is learned on top of the closed forms of layers (default: direct)",
-    )
-    parser.add_argument(
-        "--no-drift", action="store_true", help="take no drift of the measuring out of the layers"
-    )
-    parser.add_argument("--out", type=Path, required=True, metavar="PATH", help="where to write it")
+    add_table(parser, """
+        --form original|smooth = original   time formulas of kernels: three regimes, or one smooth
+            form (default: original)
+        --residual direct|ratio|none = direct  what is learned on top of the closed forms of layers
+            (default: direct)
+        --no-drift                          take no drift of the measuring out of the layers
+        --out PATH: Path required           where to write it
+    """)  # fmt: skip
 
 
 def add_evaluate_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `analytic conv evaluate`."""
     add_model_option(parser)
     _add_data(parser)
-    parser.add_argument("--plots", type=Path, metavar="DIR", help="write SVG plots there")
+    add_table(parser, """
+        --plots DIR: Path  write SVG plots there
+    """)  # fmt: skip
 
 
 def _add_data(parser: argparse.ArgumentParser) -> None:
     source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument(
-        "--tables", type=Path, metavar="DIR", help="folder of workbooks, one a kernel variant"
-    )
-    source.add_argument(
-        "--layers", type=Path, metavar="CSV", help="layers with their fastest time, no counters"
-    )
-    parser.add_argument(
-        "--algo-convention",
-        choices=("cudnn", "readme"),
-        help="meaning of the algorithm numbers (default: what the files say)",
-    )
-    parser.add_argument(
-        "--no-check", action="store_true", help="accept rows that contradict the convention"
-    )
-    parser.add_argument(
-        "--split",
-        choices=("sheets", "original", "family", "octave", "none"),
-        help="rows to fit and to judge: the sheets of the workbooks (their default), as the "
-        "original, held-out sizes (default of layers), held-out octaves, or all for both",
-    )
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the split")
-    parser.add_argument("--device", metavar="NAME", help="label of the GPU of the workbooks")
+    add_table(source, """
+        --tables DIR: Path  folder of workbooks, one a kernel variant
+        --layers CSV: Path  layers with their fastest time, no counters
+    """)  # fmt: skip
+    add_table(parser, """
+        --algo-convention cudnn|readme      meaning of the algorithm numbers (default: what the
+            files say)
+        --no-check                          accept rows that contradict the convention
+        --split sheets|original|family|octave|none  rows to fit and to judge: the sheets of the
+            workbooks (their default), as the original, held-out sizes (default of layers),
+            held-out octaves, or all for both
+        --seed N: int = 0                   of the split
+        --device NAME                       label of the GPU of the workbooks
+    """)  # fmt: skip
     add_output_options(parser)
 
 

@@ -10,28 +10,29 @@ from cdmpp.analytic.conv.collect.cudnn_counters import read_kernel_names
 from cdmpp.analytic.conv.collect.cudnn_profile import write_profiled
 from cdmpp.analytic.conv.collect.nvprof_launches import NVPROF_METRICS, nvprof_tables
 from cdmpp.cli.analytic.conv import add_layer_options, given_layers, parse_algorithm
+from cdmpp.cli.shared.option_table import add_table
 from cdmpp.cli.shared.options import add_output_options
 from cdmpp.devices.registry import get_device
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `analytic conv from-nvprof`."""
-    parser.add_argument(
-        "--trace", type=Path, action="append", required=True, metavar="CSV",
-        help="of nvprof --print-gpu-trace --csv; repeatable, times are averaged",
-    )  # fmt: skip
+    add_table(parser, """
+        --trace CSV...: Path required  of nvprof --print-gpu-trace --csv; repeatable, times are
+            averaged
+    """)  # fmt: skip
     parser.add_argument(
         "--metrics", type=Path, required=True, metavar="CSV",
         help=f"of the same with --metrics {','.join(NVPROF_METRICS)}",
     )  # fmt: skip
     group = parser.add_mutually_exclusive_group(required=True)
     add_layer_options(group)
-    parser.add_argument(
-        "--algorithm", required=True, metavar="NAME", help="of all layers, name or cuDNN's number"
-    )
-    parser.add_argument("--device", required=True, metavar="LABEL", help="the GPU")
-    parser.add_argument("--kernels", type=Path, metavar="YAML", help="your table of kernel names")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="the workbooks")
+    add_table(parser, """
+        --algorithm NAME required  of all layers, name or cuDNN's number
+        --device LABEL required    the GPU
+        --kernels YAML: Path       your table of kernel names
+        --out DIR: Path required   the workbooks
+    """)  # fmt: skip
     add_output_options(parser)
 
 

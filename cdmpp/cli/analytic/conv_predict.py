@@ -23,6 +23,7 @@ from cdmpp.analytic.conv.seer.model import type_name
 from cdmpp.analytic.conv.shapes import ConvShapes, IntArray
 from cdmpp.analytic.intervals import Evidence
 from cdmpp.cli.analytic.conv import add_layer_options, add_model_option, given_layers
+from cdmpp.cli.shared.option_table import add_table
 from cdmpp.cli.shared.options import add_output_options
 from cdmpp.text import aligned, interval_text, percent_text
 
@@ -33,8 +34,10 @@ def add_predict_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_mutually_exclusive_group(required=True)
     add_layer_options(group)
     group.add_argument("--network", choices=NETWORKS, help="the convolutions of a network")
-    parser.add_argument("--batch", type=int, default=128, metavar="N", help="of --network")
-    parser.add_argument("--device", metavar="NAME", help="label of the GPU")
+    add_table(parser, """
+        --batch N: int = 128  of --network
+        --device NAME         label of the GPU
+    """)  # fmt: skip
     add_output_options(parser)
 
 

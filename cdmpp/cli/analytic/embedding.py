@@ -32,6 +32,7 @@ from cdmpp.analytic.embedding.shapes import (
     load_preset,
 )
 from cdmpp.analytic.intervals import Evidence, LogErrors, ends_of
+from cdmpp.cli.shared.option_table import add_table
 from cdmpp.cli.shared.options import add_output_options, parse_seeds
 from cdmpp.errors import UsageError
 from cdmpp.files.atomic import make_folder, write_text
@@ -46,35 +47,33 @@ def add_predict_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `analytic embedding predict`."""
     _add_shape(parser)
     _add_kernel(parser)
-    parser.add_argument("--constants", type=Path, metavar="JSON", help="of a CPU, made by `fit`")
-    parser.add_argument(
-        "--measured", type=Path, metavar="CSV",
-        help="a profiler's table of such kernels, same pass and access: makes an interval",
-    )  # fmt: skip
-    parser.add_argument(
-        "--measured-on", metavar="NAME", help="the GPU that ran them (default: that of --device)"
-    )
+    add_table(parser, """
+        --constants JSON: Path  of a CPU, made by `fit`
+        --measured CSV: Path    a profiler's table of such kernels, same pass and access: makes an
+            interval
+        --measured-on NAME      the GPU that ran them (default: that of --device)
+    """)  # fmt: skip
     add_output_options(parser)
 
 
 def add_measure_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `analytic embedding measure`."""
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="campaign folder")
-    parser.add_argument(
-        "--grid", choices=("smoke", "quick", "full"), default="full", help="how many shapes"
-    )
-    parser.add_argument("--rounds", type=int, default=3, metavar="N", help="visits to each shape")
-    parser.add_argument("--threads", type=int, default=1, metavar="N", help="threads of torch")
-    parser.add_argument(
-        "--budget", type=float, default=0.3, metavar="S", help="seconds of timed calls a shape"
-    )
+    add_table(parser, """
+        --out DIR: Path required        campaign folder
+        --grid smoke|quick|full = full  how many shapes
+        --rounds N: int = 3             visits to each shape
+        --threads N: int = 1            threads of torch
+        --budget S: float = 0.3         seconds of timed calls a shape
+    """)  # fmt: skip
     add_output_options(parser)
 
 
 def add_fit_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `analytic embedding fit`."""
     _add_campaign(parser)
-    parser.add_argument("--out", type=Path, required=True, metavar="JSON", help="where they go")
+    add_table(parser, """
+        --out JSON: Path required  where they go
+    """)  # fmt: skip
     add_output_options(parser)
 
 
@@ -83,19 +82,21 @@ def add_evaluate_options(parser: argparse.ArgumentParser) -> None:
     _add_campaign(parser)
     _add_kernel(parser)
     parser.add_argument("--split", choices=("shape", "table", "rows"), default="shape")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the split")
-    parser.add_argument(
-        "--kernels", choices=("embedding", "none"), default="embedding", help="GPU: rows to keep"
-    )
-    parser.add_argument("--plots", type=Path, metavar="DIR", help="write SVG plots there")
+    add_table(parser, """
+        --seed N: int = 0                   of the split
+        --kernels embedding|none = embedding  GPU: rows to keep
+        --plots DIR: Path                   write SVG plots there
+    """)  # fmt: skip
     add_output_options(parser)
 
 
 def add_report_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `analytic embedding report`."""
     _add_campaign(parser)
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where they go")
-    parser.add_argument("--seeds", default="0,1,2", metavar="N,N", help="of the splits")
+    add_table(parser, """
+        --out DIR: Path required  where they go
+        --seeds N,N = '0,1,2'     of the splits
+    """)  # fmt: skip
     add_output_options(parser)
 
 
@@ -251,9 +252,9 @@ def run_report(args: argparse.Namespace) -> int:
 
 
 def _add_shape(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--preset", type=Path, metavar="YAML", help="e.g. configs/embedding/dlrm-default.yaml"
-    )
+    add_table(parser, """
+        --preset YAML: Path  e.g. configs/embedding/dlrm-default.yaml
+    """)  # fmt: skip
     helps = {
         "batch": "samples",
         "rows": "rows of a table",
@@ -268,17 +269,17 @@ def _add_shape(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_kernel(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--device", default="v100", metavar="NAME", help="GPU (default: v100)")
+    add_table(parser, """
+        --device NAME = v100  GPU (default: v100)
+    """)  # fmt: skip
     parser.add_argument("--pass", dest="which", choices=PASSES, default="forward")
     parser.add_argument("--version", choices=VERSIONS, default="lru", help="which formulas")
-    parser.add_argument("--fbgemm", action="store_true", help="FBGEMM's kernel")
-    parser.add_argument(
-        "--no-shared-memory", action="store_true", help="a kernel that reads indices again"
-    )
+    add_table(parser, """
+        --fbgemm               FBGEMM's kernel
+        --no-shared-memory     a kernel that reads indices again
+        --zipf S: float = 0.0  skewed access (default: uniform)
+    """)  # fmt: skip
     parser.add_argument("--reproduce-defects", action=_Removed, nargs=0, help=argparse.SUPPRESS)
-    parser.add_argument(
-        "--zipf", type=float, default=0.0, metavar="S", help="skewed access (default: uniform)"
-    )
 
 
 class _Removed(argparse.Action):
@@ -292,9 +293,9 @@ class _Removed(argparse.Action):
 
 
 def _add_campaign(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--data", type=Path, required=True, metavar="PATH", help="folder made by `measure`"
-    )
+    add_table(parser, """
+        --data PATH: Path required  folder made by `measure`
+    """)  # fmt: skip
 
 
 def _shape(preset: Path | None, given: dict[str, int | None]) -> EmbeddingShape:

@@ -12,6 +12,7 @@ from cdmpp.analytic.gpu_kernels.evaluate import evaluate_kernels
 from cdmpp.analytic.gpu_kernels.families import is_in_16_bits
 from cdmpp.analytic.gpu_kernels.model import GpuKernels
 from cdmpp.analytic.gpu_kernels.training import fit_kernels
+from cdmpp.cli.shared.option_table import add_table
 from cdmpp.cli.shared.options import (
     add_output_options,
     command_line,
@@ -32,34 +33,36 @@ _DATA = "folder with gemm, context_attention, generation_attention and nccl as .
 def add_fit_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `analytic kernels fit`."""
     parser.add_argument("--data", type=Path, required=True, metavar="DIR", help=_DATA)
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="the model's folder")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="draws of rows (0)")
+    add_table(parser, """
+        --out DIR: Path required  the model's folder
+        --seed N: int = 0         draws of rows (0)
+    """)  # fmt: skip
     add_output_options(parser)
 
 
 def add_evaluate_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `analytic kernels evaluate`."""
     parser.add_argument("--data", type=Path, required=True, metavar="DIR", help=_DATA)
-    parser.add_argument("--seeds", default="0,1,2", metavar="N,N", help="one fit each (0,1,2)")
-    parser.add_argument(
-        "--out", type=Path, metavar="DIR", help="also write gpu-kernels.md, .csv and .json there"
-    )
+    add_table(parser, """
+        --seeds N,N = '0,1,2'  one fit each (0,1,2)
+        --out DIR: Path        also write gpu-kernels.md, .csv and .json there
+    """)  # fmt: skip
     add_output_options(parser)
 
 
 def add_predict_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `analytic kernels predict`."""
-    parser.add_argument(
-        "--kernel", required=True, metavar="NAME",
-        help="gemm, prefill, decode, all_reduce, all_gather, reduce_scatter or alltoall",
-    )  # fmt: skip
+    add_table(parser, """
+        --kernel NAME required  gemm, prefill, decode, all_reduce, all_gather, reduce_scatter or
+            alltoall
+    """)  # fmt: skip
     parser.add_argument(
         "--call", required=True, metavar="NAME=VALUE,...",
         help="e.g. m=64,n=4096,k=4096,dtype=fp8 of gemm; another name says what is expected",
     )  # fmt: skip
-    parser.add_argument(
-        "--device", action="append", required=True, metavar="LABEL[,LABEL]", help="GPUs"
-    )
+    add_table(parser, """
+        --device LABEL[,LABEL]... required  GPUs
+    """)  # fmt: skip
     parser.add_argument(
         "--software", choices=SOFTWARE, help="whose kernels (default: most of the data's)"
     )

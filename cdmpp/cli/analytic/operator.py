@@ -16,6 +16,7 @@ from cdmpp.analytic.operators.model import OperatorModel, known_hardware
 from cdmpp.analytic.operators.operators import Operators, make_operators
 from cdmpp.analytic.operators.training import FitOptions, fit_model, read_training_tables
 from cdmpp.analytic.roofline.floor import floor_on, least_work_of_operators
+from cdmpp.cli.shared.option_table import add_table
 from cdmpp.cli.shared.options import add_output_options, command_line, labels_of, parse_seeds
 from cdmpp.config import named_values
 from cdmpp.devices.registry import get_device
@@ -29,43 +30,41 @@ from cdmpp.text import interval_text
 
 def add_fit_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `analytic operator fit`."""
-    parser.add_argument(
-        "--data", type=Path, required=True, action="append", metavar="DIR",
-        help="folder with bmm, linear, elementwise, softmax and ln as .csv or .csv.gz; may be "
-        "repeated",
-    )  # fmt: skip
-    parser.add_argument("--out", type=Path, required=True, metavar="JSON", help="the model's file")
-    parser.add_argument("--seeds", default="0,1,2", metavar="N,N", help="draws of rows (0,1,2)")
+    add_table(parser, """
+        --data DIR...: Path required  folder with bmm, linear, elementwise, softmax and ln as .csv
+            or .csv.gz; may be repeated
+        --out JSON: Path required     the model's file
+        --seeds N,N = '0,1,2'         draws of rows (0,1,2)
+    """)  # fmt: skip
     add_output_options(parser)
 
 
 def add_evaluate_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `analytic operator evaluate`."""
-    parser.add_argument(
-        "--data", type=Path, required=True, metavar="DIR",
-        help="folder with peers/op_instances and, if wanted, test/",
-    )  # fmt: skip
+    add_table(parser, """
+        --data DIR: Path required  folder with peers/op_instances and, if wanted, test/
+    """)  # fmt: skip
     _add_model(parser)
-    parser.add_argument(
-        "--out", type=Path, metavar="DIR", help="also write operators.md, .csv and .json there"
-    )
+    add_table(parser, """
+        --out DIR: Path  also write operators.md, .csv and .json there
+    """)  # fmt: skip
     add_output_options(parser)
 
 
 def add_predict_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `analytic operator predict`."""
-    parser.add_argument("--op", required=True, metavar="KIND", help="e.g. linear, softmax, add")
+    add_table(parser, """
+        --op KIND required  e.g. linear, softmax, add
+    """)  # fmt: skip
     parser.add_argument(
         "--shape", required=True, metavar="NAME=N,...",
         help="batch=1,m=512,n=1024,k=1024 of a product; else rows=4096,cols=1024",
     )  # fmt: skip
-    parser.add_argument(
-        "--device", action="append", required=True, metavar="LABEL[,LABEL]", help="GPUs"
-    )
-    parser.add_argument(
-        "--context", choices=("isolated", "queued"), default="isolated",
-        help="a call of its own, or behind other operators, so that dispatch is hidden",
-    )  # fmt: skip
+    add_table(parser, """
+        --device LABEL[,LABEL]... required  GPUs
+        --context isolated|queued = isolated  a call of its own, or behind other operators, so that
+            dispatch is hidden
+    """)  # fmt: skip
     _add_model(parser)
     add_output_options(parser)
 

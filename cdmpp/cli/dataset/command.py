@@ -6,6 +6,7 @@ import argparse
 import json
 from pathlib import Path
 
+from cdmpp.cli.shared.option_table import add_table
 from cdmpp.cli.shared.options import (
     add_no_install_option,
     add_output_options,
@@ -29,56 +30,28 @@ from tvm_helper.extract import extract_any
 def add_extract_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `cdmpp dataset extract`."""
     _add_dataset(parser)
-    parser.add_argument(
-        "--out",
-        type=Path,
-        metavar="DIR",
-        help="where the extracted dataset goes (default: cache/NAME of the dataset folder)",
-    )
-    parser.add_argument(
-        "--device",
-        action="append",
-        metavar="LABEL[,LABEL]",
-        help="devices to read (default: all); may be repeated",
-    )
-    parser.add_argument(
-        "--network-info",
-        type=Path,
-        metavar="DIR",
-        help="folder of the tasks (default: network_info in the dataset)",
-    )
-    parser.add_argument(
-        "--per-task",
-        type=int,
-        metavar="N",
-        help="AutoTVM logs: N programs of each task and device, drawn by hash (default: all)",
-    )
-    parser.add_argument(
-        "--target",
-        metavar="TEXT",
-        help="MetaSchedule databases: only records whose target (as JSON) contains this",
-    )
-    parser.add_argument(
-        "--fallback",
-        choices=("ansor",),
-        help="Tenset: send records that cannot be replayed to the old TVM's Ansor (make "
-        "legacy-env); they are counted separately",
-    )
-    parser.add_argument(
-        "--machine-code",
-        action="store_true",
-        help="compile the programs too, without a run (half a second each): Tenset's of CPUs and "
-        "NVIDIA GPUs, AutoTVM's of such GPUs (cdmpp[nvrtc]); what `train-code` learns from",
-    )
-    parser.add_argument("--jobs", type=int, metavar="N", help="processes (default: one per CPU)")
+    add_table(parser, """
+        --out DIR: Path            where the extracted dataset goes (default: cache/NAME of the
+            dataset folder)
+        --device LABEL[,LABEL]...  devices to read (default: all); may be repeated
+        --network-info DIR: Path   folder of the tasks (default: network_info in the dataset)
+        --per-task N: int          AutoTVM logs: N programs of each task and device, drawn by hash
+            (default: all)
+        --target TEXT              MetaSchedule databases: only records whose target (as JSON)
+            contains this
+        --fallback ansor           Tenset: send records that cannot be replayed to the old TVM's
+            Ansor (make legacy-env); they are counted separately
+        --machine-code             compile the programs too, without a run (half a second each):
+            Tenset's of CPUs and NVIDIA GPUs, AutoTVM's of such GPUs (cdmpp[nvrtc]); what
+            `train-code` learns from
+        --jobs N: int              processes (default: one per CPU)
+    """)  # fmt: skip
     add_no_install_option(parser)
-    parser.add_argument(
-        "--backend",
-        choices=("local", "ray"),
-        default="local",
-        help="where to run: processes of this machine, or a Ray cluster (RAY_ADDRESS; without it "
-        "one of N CPUs is started here); its machines must see the same folders",
-    )
+    add_table(parser, """
+        --backend local|ray = local  where to run: processes of this machine, or a Ray cluster
+            (RAY_ADDRESS; without it one of N CPUs is started here); its machines must see the same
+            folders
+    """)  # fmt: skip
     add_output_options(parser)
 
 
@@ -93,58 +66,36 @@ def add_audit_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `cdmpp dataset audit`."""
     _add_folder(parser)
     _add_dataset(parser)
-    parser.add_argument(
-        "--network-info",
-        type=Path,
-        metavar="DIR",
-        help="folder of the tasks (default: network_info in the dataset)",
-    )
-    parser.add_argument(
-        "--seeds", default="0", metavar="N[,N]", help="seeds of the splits to check (default: 0)"
-    )
-    parser.add_argument("--strict", action="store_true", help="exit with 3 when an error is found")
+    add_table(parser, """
+        --network-info DIR: Path  folder of the tasks (default: network_info in the dataset)
+        --seeds N[,N] = '0'       seeds of the splits to check (default: 0)
+        --strict                  exit with 3 when an error is found
+    """)  # fmt: skip
     add_output_options(parser)
 
 
 def add_merge_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `cdmpp dataset merge`."""
     parser.add_argument("inputs", nargs="+", type=Path, metavar="DIR", help="extracted datasets")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="the merged dataset")
+    add_table(parser, """
+        --out DIR: Path required  the merged dataset
+    """)  # fmt: skip
     add_output_options(parser)
 
 
 def add_export_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `cdmpp dataset export`."""
     parser.add_argument("folder", type=Path, metavar="DIR", help="extracted dataset")
-    parser.add_argument(
-        "--format",
-        choices=("cdmpp6", "metaschedule"),
-        default="cdmpp6",
-        help="cdmpp6: the six columns of the original CDMPP's feature files; metaschedule: a "
-        "database of TVM's search a device",
-    )
-    parser.add_argument(
-        "--database",
-        action="append",
-        default=[],
-        type=Path,
-        metavar="DIR",
-        help="metaschedule: a database that holds the traces; may be repeated",
-    )
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where files go")
-    parser.add_argument(
-        "--device",
-        action="append",
-        metavar="LABEL[,LABEL]",
-        help="devices to export (default: all); may be repeated",
-    )
-    parser.add_argument(
-        "--min-samples",
-        type=int,
-        default=1,
-        metavar="N",
-        help="leave out tasks with fewer samples (default: 1; the original asks for 48)",
-    )
+    add_table(parser, """
+        --format cdmpp6|metaschedule = cdmpp6  cdmpp6: the six columns of the original CDMPP's
+            feature files; metaschedule: a database of TVM's search a device
+        --database DIR...: Path = []        metaschedule: a database that holds the traces; may be
+            repeated
+        --out DIR: Path required            where files go
+        --device LABEL[,LABEL]...           devices to export (default: all); may be repeated
+        --min-samples N: int = 1            leave out tasks with fewer samples (default: 1; the
+            original asks for 48)
+    """)  # fmt: skip
     add_output_options(parser)
 
 
@@ -159,13 +110,11 @@ def _add_folder(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_dataset(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--dataset",
-        type=Path,
-        metavar="DIR",
-        help="folder in Tenset's layout (default: what is shipped or fetched of the devices; "
-        "without --device data/tenset-cpu), or AutoTVM logs: DEVICE.json[.gz] or a folder of them",
-    )
+    add_table(parser, """
+        --dataset DIR: Path  folder in Tenset's layout (default: what is shipped or fetched of the
+            devices; without --device data/tenset-cpu), or AutoTVM logs: DEVICE.json[.gz] or a
+            folder of them
+    """)  # fmt: skip
 
 
 def run_extract(args: argparse.Namespace) -> int:

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from cdmpp.cli.shared.option_table import add_table
 from cdmpp.cli.shared.options import add_output_options
 from cdmpp.cli.shared.progress import fetch_progress
 from cdmpp.datasets.fetch.fetch import FetchResult, fetch
@@ -28,21 +29,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="a source of --list, or a device label: the sources that are its default",
     )
-    parser.add_argument("--list", action="store_true", help="print the known sources; no network")
-    parser.add_argument(
-        "--from",
-        dest="origin",
-        metavar="DIR|URL",
-        help="where to take it from instead of its host: a folder (a mirror, a clone, or what was "
-        "unpacked by hand), a downloaded file, or the URL of a mirror",
-    )
-    parser.add_argument(
-        "--cache",
-        type=Path,
-        metavar="DIR",
-        default=Path("cache"),
-        help="it goes into DIR/fetched/NAME (default: ./cache)",
-    )
+    add_table(parser, """
+        --list                     print the known sources; no network
+        --from DIR|URL as origin   where to take it from instead of its host: a folder (a mirror, a
+            clone, or what was unpacked by hand), a downloaded file, or the URL of a mirror
+        --cache DIR: Path = cache  it goes into DIR/fetched/NAME (default: ./cache)
+    """)  # fmt: skip
     add_output_options(parser)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from cdmpp.cli.shared.option_table import add_table
 from cdmpp.cli.shared.options import add_data_options, add_model_option, add_output_options
 from cdmpp.cli.shared.samples import asked_labels, samples_of
 from cdmpp.errors import UsageError
@@ -33,18 +34,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "misses on A tells most of what it misses on B."
     )
     add_data_options(parser, has_device=False)
-    parser.add_argument(
-        "--from", dest="source", required=True, metavar="A", help="label that was measured"
-    )
-    parser.add_argument("--to", dest="target", required=True, metavar="B", help="label asked for")
+    add_table(parser, """
+        --from A required as source  label that was measured
+        --to B required as target    label asked for
+    """)  # fmt: skip
     add_model_option(parser)
-    parser.add_argument(
-        "--judge", action="store_true",
-        help="the dataset has measurements of B too: print how far off this is",
-    )  # fmt: skip
-    parser.add_argument(
-        "--out", type=Path, metavar="FILE", help="the table, Parquet (default: A-to-B.parquet)"
-    )
+    add_table(parser, """
+        --judge           the dataset has measurements of B too: print how far off this is
+        --out FILE: Path  the table, Parquet (default: A-to-B.parquet)
+    """)  # fmt: skip
     add_output_options(parser)
 
 

@@ -7,6 +7,7 @@ import json
 import time
 from pathlib import Path
 
+from cdmpp.cli.shared.option_table import add_table
 from cdmpp.cli.shared.options import add_force_option, add_output_options, command_line
 from cdmpp.cli.shared.progress import progress
 from cdmpp.cli.shared.samples import samples_of
@@ -29,53 +30,22 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "command again continues one that was interrupted."
     )
     parser.add_argument("name", metavar="NAME", help="new label, e.g. my-laptop")
-    parser.add_argument(
-        "--minutes", type=float, default=10.0, metavar="M", help="time for all of it (default: 10)"
-    )
-    parser.add_argument(
-        "--out", type=Path, metavar="RUN", help="run folder (default: runs/device-NAME)"
-    )
-    parser.add_argument(
-        "--threads", type=int, metavar="N", help="threads of the label on a CPU (default: cores)"
-    )
-    parser.add_argument(
-        "--target", metavar="TEXT", help="TVM's target, JSON or tag (default: follows from probe)"
-    )
-    parser.add_argument(
-        "--spec",
-        action="store_true",
-        help="NAME is a known label: use its description instead of a probe",
-    )
+    add_table(parser, """
+        --minutes M: float = 10.0  time for all of it (default: 10)
+        --out RUN: Path            run folder (default: runs/device-NAME)
+        --threads N: int           threads of the label on a CPU (default: cores)
+        --target TEXT              TVM's target, JSON or tag (default: follows from probe)
+        --spec                     NAME is a known label: use its description instead of a probe
+    """)  # fmt: skip
     add_force_option(parser)
-    parser.add_argument(
-        "--from",
-        dest="from_run",
-        default="pretrained",
-        metavar="RUN",
-        help="model to start from (default: pretrained)",
-    )
-    parser.add_argument(
-        "--dataset",
-        type=Path,
-        metavar="DIR",
-        help="folder in Tenset's layout, such as data/tenset-cpu: programs of its tasks, chosen by "
-        "clustering, are measured instead",
-    )
-    parser.add_argument(
-        "--per-task",
-        type=int,
-        default=12,
-        metavar="N",
-        help="most programs of a task (default: 12)",
-    )
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of choice and training")
-    parser.add_argument(
-        "--cache",
-        type=Path,
-        metavar="DIR",
-        default=Path("cache"),
-        help="where extracted data are kept (default: ./cache)",
-    )
+    add_table(parser, """
+        --from RUN as from_run = pretrained  model to start from (default: pretrained)
+        --dataset DIR: Path                 folder in Tenset's layout, such as data/tenset-cpu:
+            programs of its tasks, chosen by clustering, are measured instead
+        --per-task N: int = 12              most programs of a task (default: 12)
+        --seed N: int = 0                   of choice and training
+        --cache DIR: Path = cache           where extracted data are kept (default: ./cache)
+    """)  # fmt: skip
     add_output_options(parser)
 
 
@@ -83,11 +53,13 @@ def add_curve_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `device curve`."""
     parser.add_argument("run_folder", type=Path, metavar="RUN", help="folder of `device add`")
     form = parser.add_mutually_exclusive_group()
-    form.add_argument("--markdown", action="store_true", help="print a page")
-    form.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument(
-        "--plot", type=Path, metavar="FILE.svg", help="write the plot there; the page shows it"
-    )
+    add_table(form, """
+        --markdown  print a page
+        --json      print one JSON object
+    """)  # fmt: skip
+    add_table(parser, """
+        --plot FILE.svg: Path  write the plot there; the page shows it
+    """)  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> int:

@@ -11,6 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from cdmpp.cli.shared.option_table import add_table
 from cdmpp.cli.shared.options import add_devices_option, device_folders
 from cdmpp.devices.device_file import load_device_spec
 from cdmpp.devices.occupancy import (
@@ -28,12 +29,14 @@ from cdmpp.errors import DeviceError, UsageError
 
 def add_list_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `device list`."""
-    parser.add_argument(
-        "--kind", choices=("gpu", "cpu", "accelerator"), help="only devices of this kind"
-    )
+    add_table(parser, """
+        --kind gpu|cpu|accelerator  only devices of this kind
+    """)  # fmt: skip
     form = parser.add_mutually_exclusive_group()
-    form.add_argument("--markdown", action="store_true", help="print docs/devices.md")
-    form.add_argument("--json", action="store_true", help="print one JSON array")
+    add_table(form, """
+        --markdown  print docs/devices.md
+        --json      print one JSON array
+    """)  # fmt: skip
     add_devices_option(parser)
     _add_run(parser)
 
@@ -42,25 +45,25 @@ def add_show_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `device show`."""
     parser.add_argument("name", nargs="?", metavar="NAME", help="label or alias, e.g. t4")
     _add_device_file(parser)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add_table(parser, """
+        --json  print one JSON object
+    """)  # fmt: skip
     add_devices_option(parser)
     _add_run(parser)
 
 
 def add_occupancy_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `device occupancy`."""
-    parser.add_argument(
-        "--threads", type=int, required=True, metavar="N", help="threads of a block"
-    )
-    parser.add_argument(
-        "--registers", type=int, required=True, metavar="N", help="registers of a thread"
-    )
-    parser.add_argument(
-        "--shared-mem", type=int, default=0, metavar="BYTES", help="shared memory of a block"
-    )
-    parser.add_argument("--device", metavar="NAME", help="label or alias of an NVIDIA GPU")
+    add_table(parser, """
+        --threads N: int required    threads of a block
+        --registers N: int required  registers of a thread
+        --shared-mem BYTES: int = 0  shared memory of a block
+        --device NAME                label or alias of an NVIDIA GPU
+    """)  # fmt: skip
     _add_device_file(parser)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add_table(parser, """
+        --json  print one JSON object
+    """)  # fmt: skip
     add_devices_option(parser)
 
 
@@ -135,20 +138,16 @@ def _this_cpu(known: Sequence[DeviceSpec]) -> str:
 
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--run",
-        dest="run_folder",
-        type=Path,
-        metavar="RUN",
-        help="the devices that the model of a run folder was trained on, as `device add` leaves "
-        "them there",
-    )
+    add_table(parser, """
+        --run RUN: Path as run_folder  the devices that the model of a run folder was trained on,
+            as `device add` leaves them there
+    """)  # fmt: skip
 
 
 def _add_device_file(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--device-spec", type=Path, metavar="YAML", help="file that describes one device"
-    )
+    add_table(parser, """
+        --device-spec YAML: Path  file that describes one device
+    """)  # fmt: skip
 
 
 def _device(name: str | None, file: Path | None, folders: list[Path], hint: str) -> DeviceSpec:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from pathlib import Path
 
 from cdmpp.api.model import load
+from cdmpp.cli.shared.option_table import add_table
 from cdmpp.cli.shared.options import (
     add_device_spec_option,
     add_model_option,
@@ -30,28 +30,27 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "would take if a loop were vectorised, unrolled or tiled. Nothing is measured."
     )
     source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument(
-        "--program", type=Path, metavar="FILE.py",
-        help="Python file with TVMScript, PrimFuncs or IRModules; it is run",
-    )  # fmt: skip
-    source.add_argument(
-        "--network", type=Path, metavar="FILE",
-        help="ONNX file, or .pt2 as torch.export.save writes it: its kernels, then into each",
-    )  # fmt: skip
+    add_table(source, """
+        --program FILE.py: Path  Python file with TVMScript, PrimFuncs or IRModules; it is run
+        --network FILE: Path     ONNX file, or .pt2 as torch.export.save writes it: its kernels,
+            then into each
+    """)  # fmt: skip
     add_model_option(parser)
-    parser.add_argument(
-        "--device", action="append", metavar="LABEL", help="device; several one after another"
-    )
+    add_table(parser, """
+        --device LABEL...  device; several one after another
+    """)  # fmt: skip
     add_device_spec_option(parser)
-    parser.add_argument(
-        "--machine-code", action="store_true",
-        help="compile the programs, half a second each: say what the compiler made of them",
-    )  # fmt: skip
+    add_table(parser, """
+        --machine-code  compile the programs, half a second each: say what the compiler made of
+            them
+    """)  # fmt: skip
     parser.add_argument(
         "--kernels", type=int, metavar="N",
         help=f"--network: how many kernels are explained, dearest first (default: {_KERNELS})",
     )  # fmt: skip
-    parser.add_argument("--html", type=Path, metavar="PAGE", help="write it as a page too")
+    add_table(parser, """
+        --html PAGE: Path  write it as a page too
+    """)  # fmt: skip
     add_output_options(parser)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from cdmpp.cli.shared.option_table import add_table
 from cdmpp.cli.shared.options import add_output_options
 from cdmpp.errors import UsageError
 from cdmpp.networks.dataset.published import PUBLISHED_DEVICE, convert_published, export_published
@@ -23,13 +24,11 @@ _PROGRESS_STEP = 5000
 def add_convert_options(convert: argparse.ArgumentParser) -> None:
     """Adds the options of `networks convert`."""
     convert.add_argument("folder", type=Path, metavar="DIR", help="published layout, or a data set")
-    convert.add_argument("--out", type=Path, required=True, metavar="DIR", help="where it goes")
-    convert.add_argument(
-        "--to",
-        choices=("parquet", "published"),
-        default="parquet",
-        help="parquet: our data set; published: cg/*.json and label/*.txt (no pickles are written)",
-    )
+    add_table(convert, """
+        --out DIR: Path required          where it goes
+        --to parquet|published = parquet  parquet: our data set; published: cg/*.json and
+            label/*.txt (no pickles are written)
+    """)  # fmt: skip
     _add_reading(convert)
     add_output_options(convert)
 
@@ -44,17 +43,11 @@ def add_statistics_options(statistics: argparse.ArgumentParser) -> None:
 
 
 def _add_reading(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--device",
-        metavar="LABEL",
-        help="published layout: what it was measured on (default: rtx3090); with --to published: "
-        "whose labels are written (default: the only one)",
-    )
-    parser.add_argument(
-        "--skip-damaged",
-        action="store_true",
-        help="published layout: leave out files that cannot be used, and say which",
-    )
+    add_table(parser, """
+        --device LABEL  published layout: what it was measured on (default: rtx3090); with --to
+            published: whose labels are written (default: the only one)
+        --skip-damaged  published layout: leave out files that cannot be used, and say which
+    """)  # fmt: skip
 
 
 def run_convert(args: argparse.Namespace) -> int:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
+from cdmpp.cli.shared.option_table import add_table
 from cdmpp.cli.shared.options import add_config_options, add_output_options
 from cdmpp.config import load_config, to_dict
 from cdmpp.networks.architectures.generator import generate
@@ -17,9 +17,9 @@ from cdmpp.networks.campaign.tables import write_graphs
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `networks generate`."""
-    parser.add_argument(
-        "--out", type=Path, metavar="DIR", required=True, help="data set of graphs without labels"
-    )
+    add_table(parser, """
+        --out DIR: Path required  data set of graphs without labels
+    """)  # fmt: skip
     add_drawing_options(parser)
     add_output_options(parser)
 
@@ -31,10 +31,10 @@ def add_drawing_options(parser: argparse.ArgumentParser) -> None:
         config="what is drawn, see configs/networks (default: as configs/networks/published.yaml)",
         setting="space.most_flops=1e9",
     )
-    parser.add_argument(
-        "--architectures", type=int, metavar="N", help="how many networks, batches not counted"
-    )
-    parser.add_argument("--seed", type=int, metavar="N", help="of the drawing (default: 0)")
+    add_table(parser, """
+        --architectures N: int  how many networks, batches not counted
+        --seed N: int           of the drawing (default: 0)
+    """)  # fmt: skip
 
 
 def networks_config(values: Mapping[str, Any]) -> NetworksConfig:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
-from pathlib import Path
 
 from cdmpp.cli.networks.generate import add_drawing_options, networks_config
+from cdmpp.cli.shared.option_table import add_table
 from cdmpp.cli.shared.options import (
     add_devices_option,
     add_force_option,
@@ -20,22 +20,16 @@ from cdmpp.networks.campaign.tables import write_tables
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `networks measure`."""
-    parser.add_argument(
-        "--out",
-        type=Path,
-        metavar="DIR",
-        required=True,
-        help="campaign and data set; the same command continues what is there",
-    )
-    parser.add_argument("--device", metavar="LABEL", help="of this machine, see `device list`")
+    add_table(parser, """
+        --out DIR: Path required  campaign and data set; the same command continues what is there
+        --device LABEL            of this machine, see `device list`
+    """)  # fmt: skip
     add_devices_option(parser)
     add_force_option(parser)
     add_drawing_options(parser)
-    parser.add_argument(
-        "--tables-only",
-        action="store_true",
-        help="measure nothing; write the data set of what an interrupted campaign has",
-    )
+    add_table(parser, """
+        --tables-only  measure nothing; write the data set of what an interrupted campaign has
+    """)  # fmt: skip
     add_output_options(parser)
 
 

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from cdmpp.cli.shared.option_table import add_table
 from cdmpp.cli.shared.options import add_output_options, add_training_options
 from cdmpp.cli.shared.progress import training_progress
 from cdmpp.config import dump_text, load_config
@@ -21,28 +22,22 @@ from cdmpp.text import aligned, percent_text
 
 def add_train_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `networks train`."""
-    parser.add_argument("--dataset", type=Path, metavar="DIR", required=True, help="data set")
-    parser.add_argument(
-        "--out",
-        type=Path,
-        metavar="RUN",
-        required=True,
-        help="run folder; one of the same options is written anew",
-    )
+    add_table(parser, """
+        --dataset DIR: Path required  data set
+        --out RUN: Path required      run folder; one of the same options is written anew
+    """)  # fmt: skip
     parser.add_argument(
         "--model",
         choices=list(NETWORK_CLASSES),
         default=None,
         help="what to fit (default: residual)",
     )
-    parser.add_argument("--seed", type=int, metavar="N", help="of split and model (default: 0)")
-    parser.add_argument(
-        "--split",
-        choices=("architecture", "random"),
-        help="what the parts are drawn by (default: architecture; random leaks: the same "
-        "architecture at another batch can be in training)",
-    )
-    parser.add_argument("--device", metavar="LABEL", help="only this device's measurements")
+    add_table(parser, """
+        --seed N: int                of split and model (default: 0)
+        --split architecture|random  what the parts are drawn by (default: architecture; random
+            leaks: the same architecture at another batch can be in training)
+        --device LABEL               only this device's measurements
+    """)  # fmt: skip
     add_training_options(parser)
     add_output_options(parser)
 
@@ -50,27 +45,23 @@ def add_train_options(parser: argparse.ArgumentParser) -> None:
 def add_evaluate_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `networks evaluate`."""
     parser.add_argument("model", metavar="RUN", help="run folder, or pretrained")
-    parser.add_argument("--dataset", type=Path, metavar="DIR", required=True, help="data set")
-    parser.add_argument(
-        "--part",
-        choices=("auto", "test", "all"),
-        default="auto",
-        help="auto: the test part of the run's split where the data set is the run's own, else all",
-    )
-    parser.add_argument("--device", metavar="LABEL", help="only this device's measurements")
+    add_table(parser, """
+        --dataset DIR: Path required  data set
+        --part auto|test|all = auto   auto: the test part of the run's split where the data set is
+            the run's own, else all
+        --device LABEL                only this device's measurements
+    """)  # fmt: skip
     add_output_options(parser)
 
 
 def add_package_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `networks package`."""
     parser.add_argument("model", type=Path, metavar="RUN", help="finished run folder")
-    parser.add_argument(
-        "--licence", required=True, help="of the measurements that the run was trained on"
-    )
-    parser.add_argument(
-        "--made-by", required=True, metavar="COMMAND", help="what makes it again, for the card"
-    )
-    parser.add_argument("--out", type=Path, metavar="DIR", help="default: in the package")
+    add_table(parser, """
+        --licence LICENCE required  of the measurements that the run was trained on
+        --made-by COMMAND required  what makes it again, for the card
+        --out DIR: Path             default: in the package
+    """)  # fmt: skip
     add_output_options(parser)
 
 

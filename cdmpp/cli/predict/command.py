@@ -16,6 +16,7 @@ from cdmpp.cli.predict.program import print_programs
 from cdmpp.cli.predict.records import print_records
 from cdmpp.cli.predict.served import predict_served
 from cdmpp.cli.predict.text import ModelFacts, programs_of
+from cdmpp.cli.shared.option_table import add_table
 from cdmpp.cli.shared.options import (
     add_device_spec_option,
     add_output_options,
@@ -53,59 +54,28 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "with --server: the server's first)",
     )
     source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument(
-        "--records", type=Path, metavar="FILE", help="record file, .json or .json.gz"
-    )
-    source.add_argument(
-        "--program",
-        type=Path,
-        metavar="FILE.py",
-        help="Python file with TVMScript, PrimFuncs or IRModules; it is run",
-    )
-    source.add_argument(
-        "--network",
-        type=Path,
-        metavar="FILE",
-        help="ONNX file, or .pt2 as torch.export.save writes it",
-    )
-    source.add_argument(
-        "--torch",
-        metavar="MODULE:FACTORY",
-        help="function that makes a torch network; its module is imported",
-    )
-    parser.add_argument(
-        "--network-info",
-        type=Path,
-        metavar="DIR",
-        help="folder of the tasks (default: that of the file's dataset, else the shipped)",
-    )
-    parser.add_argument(
-        "--device",
-        action="append",
-        metavar="LABEL",
-        help="device to predict for; several side by side (default: that of each record, of the "
-        "model's only device, or of the networks that were measured)",
-    )
+    add_table(source, """
+        --records FILE: Path     record file, .json or .json.gz
+        --program FILE.py: Path  Python file with TVMScript, PrimFuncs or IRModules; it is run
+        --network FILE: Path     ONNX file, or .pt2 as torch.export.save writes it
+        --torch MODULE:FACTORY   function that makes a torch network; its module is imported
+    """)  # fmt: skip
+    add_table(parser, """
+        --network-info DIR: Path  folder of the tasks (default: that of the file's dataset, else
+            the shipped)
+        --device LABEL...         device to predict for; several side by side (default: that of
+            each record, of the model's only device, or of the networks that were measured)
+    """)  # fmt: skip
     add_device_spec_option(parser)
-    parser.add_argument(
-        "--machine-code",
-        action="store_true",
-        help="programs, records: compile them, half a second each, where the model can read their "
-        "machine code: it errs less; networks: it is an error where it cannot",
-    )
-    parser.add_argument(
-        "--measured-on",
-        metavar="LABEL",
-        help="--records: the device that they were measured on; what is said of others counts in "
-        "what they took there",
-    )
-    parser.add_argument(
-        "--server", metavar="URL",
-        help="ask a `cdmpp serve`, which has the model loaded: programs, records",
-    )  # fmt: skip
-    parser.add_argument(
-        "--token-file", type=Path, metavar="FILE", help="--server: file of the server's token"
-    )
+    add_table(parser, """
+        --machine-code           programs, records: compile them, half a second each, where the
+            model can read their machine code: it errs less; networks: it is an error where it
+            cannot
+        --measured-on LABEL      --records: the device that they were measured on; what is said of
+            others counts in what they took there
+        --server URL             ask a `cdmpp serve`, which has the model loaded: programs, records
+        --token-file FILE: Path  --server: file of the server's token
+    """)  # fmt: skip
     _add_network_options(parser)
     _add_torch_options(parser)
     add_output_options(parser)
@@ -119,23 +89,18 @@ def _add_network_options(parser: argparse.ArgumentParser) -> None:
         choices=tuple(WAYS),
         help="way of running that is asked about; repeat it (default: all that there are)",
     )
-    group.add_argument(
-        "--database",
-        type=Path,
-        metavar="DIR",
-        help="MetaSchedule database, such as the folder of `cdmpp search --network FILE`: adds "
-        "tvm-tuned",
-    )
-    group.add_argument(
-        "--no-machine-code", action="store_true", help="do not compile the network's kernels"
-    )
+    add_table(group, """
+        --database DIR: Path  MetaSchedule database, such as the folder of `cdmpp search --network
+            FILE`: adds tvm-tuned
+        --no-machine-code     do not compile the network's kernels
+    """)  # fmt: skip
 
 
 def _add_torch_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("options of --torch")
-    group.add_argument(
-        "--batch", metavar="N[,N]", help="samples of one iteration (default: 1)", default=None
-    )
+    add_table(group, """
+        --batch N[,N] = None  samples of one iteration (default: 1)
+    """)  # fmt: skip
     group.add_argument(
         "--input",
         action="append",
@@ -143,14 +108,11 @@ def _add_torch_options(parser: argparse.ArgumentParser) -> None:
         help=f"shape of an input without the batch (default: {_DEFAULT_INPUT}); repeat it for "
         "several inputs; TYPE e.g. int64",
     )
-    group.add_argument(
-        "--memory", metavar="SIZE", help="memory that there is, e.g. 8GiB (default: the device's)"
-    )
-    group.add_argument(
-        "--export",
-        action="store_true",
-        help="follow the network with torch.export: slower, understands more code than torch.fx",
-    )
+    add_table(group, """
+        --memory SIZE  memory that there is, e.g. 8GiB (default: the device's)
+        --export       follow the network with torch.export: slower, understands more code than
+            torch.fx
+    """)  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> int:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from cdmpp.analytic.kernels.times import KernelTimes
 from cdmpp.cli.replay.output import show_outcomes, show_statistics, show_walk
+from cdmpp.cli.shared.option_table import add_table
 from cdmpp.cli.shared.options import (
     add_device_spec_option,
     add_force_option,
@@ -68,102 +69,65 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     _add_engine_options(parser)
     _add_trace_options(parser)
     out = parser.add_argument_group("results")
-    out.add_argument(
-        "--out", type=Path, metavar="DIR",
-        help="write replay.json, graph.json, timeline.html and trace.json (chrome) there",
-    )  # fmt: skip
+    add_table(out, """
+        --out DIR: Path  write replay.json, graph.json, timeline.html and trace.json (chrome) there
+    """)  # fmt: skip
     add_output_options(parser)
 
 
 def _add_cost_options(parser: argparse.ArgumentParser) -> None:
     costs = parser.add_argument_group("what operators cost")
-    costs.add_argument(
-        "--device", action="append", metavar="LABEL",
-        help="hardware; several are replayed one after the other",
-    )  # fmt: skip
+    add_table(costs, """
+        --device LABEL...  hardware; several are replayed one after the other
+    """)  # fmt: skip
     add_device_spec_option(costs, of="networks")
-    costs.add_argument(
-        "--model", type=Path, default=Path("pretrained"), metavar="RUN",
-        help="cost model of networks and tasks: run folder (default: pretrained)",
-    )  # fmt: skip
-    costs.add_argument(
-        "--schedule", metavar="WHICH",
-        help="networks: default (as TVM compiles it untuned), first-valid, database:DIR, draws:N; "
-        "Tenset tasks: best (default) or draws:N",
-    )  # fmt: skip
-    costs.add_argument("--seed", type=int, default=0, help="of samples and draws (default: 0)")
-    costs.add_argument(
-        "--times", type=Path, metavar="JSON",
-        help="known times: {id, name, task or kind of an operator: seconds}",
-    )  # fmt: skip
-    costs.add_argument(
-        "--dataset",
-        type=Path,
-        metavar="DIR",
-        help="records of Tenset tasks (default: the folder that holds network_info)",
-    )
-    costs.add_argument(
-        "--records-of", metavar="LABEL", help="whose records (default: those of --device)"
-    )
-    costs.add_argument(
-        "--recorded", action="store_true", help="take the recorded times instead of predicted ones"
-    )
-    costs.add_argument(
-        "--no-machine-code", action="store_true",
-        help="do not compile a network's kernels, where the model can read machine code",
-    )  # fmt: skip
-    costs.add_argument(
-        "--measure", action="store_true",
-        help="compile and time the same network on this machine's CPU, and print both side by side",
-    )  # fmt: skip
+    add_table(costs, """
+        --model RUN: Path = pretrained  cost model of networks and tasks: run folder (default:
+            pretrained)
+        --schedule WHICH                networks: default (as TVM compiles it untuned),
+            first-valid, database:DIR, draws:N; Tenset tasks: best (default) or draws:N
+        --seed SEED: int = 0            of samples and draws (default: 0)
+        --times JSON: Path              known times: {id, name, task or kind of an operator:
+            seconds}
+        --dataset DIR: Path             records of Tenset tasks (default: the folder that holds
+            network_info)
+        --records-of LABEL              whose records (default: those of --device)
+        --recorded                      take the recorded times instead of predicted ones
+        --no-machine-code               do not compile a network's kernels, where the model can
+            read machine code
+        --measure                       compile and time the same network on this machine's CPU,
+            and print both side by side
+    """)  # fmt: skip
     add_force_option(costs)
 
 
 def _add_engine_options(parser: argparse.ArgumentParser) -> None:
     engine = parser.add_argument_group("the replay")
-    engine.add_argument(
-        "--policy", default="issue-order", choices=("issue-order", "earliest-ready"),
-        help="order within a queue (default: issue-order)",
-    )  # fmt: skip
-    engine.add_argument(
-        "--launch-us", type=float, default=0.0, metavar="US", help="host time to issue an operator"
-    )
-    engine.add_argument(
-        "--gap", default="0", metavar="US|FILE",
-        help="pause between two operators: µs, or a file of --calibrate-gap",
-    )  # fmt: skip
-    engine.add_argument(
-        "--calibrate-gap", type=Path, metavar="FILE",
-        help="with --measure: write the gap that makes the replay of measured operators right",
-    )  # fmt: skip
-    engine.add_argument(
-        "--scale", action="append", default=[], metavar="NAME=FACTOR",
-        help="what if these operators took that share of their time, e.g. conv2d=0.5",
-    )  # fmt: skip
+    add_table(engine, """
+        --policy issue-order|earliest-ready = issue-order  order within a queue (default:
+            issue-order)
+        --launch-us US: float = 0.0         host time to issue an operator
+        --gap US|FILE = '0'                 pause between two operators: µs, or a file of
+            --calibrate-gap
+        --calibrate-gap FILE: Path          with --measure: write the gap that makes the replay of
+            measured operators right
+        --scale NAME=FACTOR... = []         what if these operators took that share of their time,
+            e.g. conv2d=0.5
+    """)  # fmt: skip
 
 
 def _add_trace_options(parser: argparse.ArgumentParser) -> None:
     traces = parser.add_argument_group("traces and training presets")
-    traces.add_argument(
-        "--iterations", metavar="FIRST:LAST", help="of a trace with profiler.step(), from 0"
-    )
-    traces.add_argument(
-        "--statistics", choices=("brief", "clean", "full"), help="print the operators of the files"
-    )
-    traces.add_argument(
-        "--save-overheads", type=Path, metavar="FILE", help="extract T1 to T5 and write them"
-    )
-    traces.add_argument(
-        "--walk", choices=("reference", "head"), help="walk the iteration on host and device clocks"
-    )
-    traces.add_argument(
-        "--overheads", action="append", type=Path, metavar="FILE",
-        help="for --walk: host overheads; several are averaged (default: those of the trace)",
-    )  # fmt: skip
-    traces.add_argument(
-        "--pooled-overheads", action="store_true",
-        help="for --walk: operators without overheads get the mean over all operators",
-    )  # fmt: skip
+    add_table(traces, """
+        --iterations FIRST:LAST        of a trace with profiler.step(), from 0
+        --statistics brief|clean|full  print the operators of the files
+        --save-overheads FILE: Path    extract T1 to T5 and write them
+        --walk reference|head          walk the iteration on host and device clocks
+        --overheads FILE...: Path      for --walk: host overheads; several are averaged (default:
+            those of the trace)
+        --pooled-overheads             for --walk: operators without overheads get the mean over
+            all operators
+    """)  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> int:

@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cdmpp.cli.search.text import plan_text, progress_note, summary_text
+from cdmpp.cli.shared.option_table import add_table
 from cdmpp.cli.shared.options import (
     add_config_options,
     add_output_options,
@@ -23,7 +24,7 @@ from cdmpp.cli.shared.options import (
     device_folders,
 )
 from cdmpp.cli.shared.progress import progress
-from cdmpp.config import load_config
+from cdmpp.config import given_fields, load_config
 from cdmpp.errors import UsageError
 from cdmpp.text import percent_text, seconds_text
 from tvm_helper.search.options import SearchOptions
@@ -31,9 +32,6 @@ from tvm_helper.search.progress import SearchProgress
 from tvm_helper.search.summary import search_summary
 
 _ROWS = 20
-#: Options of the command that are fields of `SearchOptions`.
-_SINGLE = ("device", "target", "threads", "force", "network", "cost_model", "model",
-           "finetune_every", "trials", "trials_per_round", "seed", "minutes")  # fmt: skip
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -43,7 +41,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "best, saves the best as DIR/module.so and times it beside the untuned module. Run "
         "the same command again to continue."
     )
-    parser.add_argument("--out", type=Path, metavar="DIR", help="database, journal and module")
+    add_table(parser, """
+        --out DIR: Path  database, journal and module
+    """)  # fmt: skip
     what = parser.add_argument_group("what to search")
     what.add_argument(
         "--task",
@@ -53,38 +53,23 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="TASK",
         help="KIND:SIZE=N,... (see `cdmpp measure --list-tasks`) or a Python file with TVMScript",
     )
-    what.add_argument("--network", metavar="FILE", help="a network (.onnx, .pt2) instead of tasks")
+    add_table(what, """
+        --network FILE  a network (.onnx, .pt2) instead of tasks
+    """)  # fmt: skip
     how = parser.add_argument_group("how")
-    how.add_argument(
-        "--cost-model", choices=("cdmpp", "xgb", "random"), help="who chooses (default: cdmpp)"
-    )
-    how.add_argument(
-        "--model", metavar="RUN", help="run folder of `cdmpp train` (default: pretrained)"
-    )
-    how.add_argument(
-        "--finetune-every",
-        type=int,
-        metavar="N",
-        help="tune the weights after every N measured programs (default: 0 = never)",
-    )
-    how.add_argument("--trials", type=int, metavar="N", help="trials in all (default: 64)")
-    how.add_argument(
-        "--trials-per-round",
-        type=int,
-        metavar="N",
-        help="trials that a task gets at a time (default: two rounds a task, at most 16)",
-    )
-    how.add_argument("--seed", type=int, metavar="N", help="what is drawn (default: 0)")
-    how.add_argument("--minutes", type=float, metavar="M", help="wall time of this run's search")
-    how.add_argument(
-        "--stop-early", action="store_true", default=None, help="follow the advice to stop"
-    )
-    how.add_argument(
-        "--stop-gain",
-        type=float,
-        metavar="PERCENT",
-        help="expected gain below which stopping is advised (default: 2)",
-    )
+    add_table(how, """
+        --cost-model cdmpp|xgb|random  who chooses (default: cdmpp)
+        --model RUN                    run folder of `cdmpp train` (default: pretrained)
+        --finetune-every N: int        tune the weights after every N measured programs (default: 0
+            = never)
+        --trials N: int                trials in all (default: 64)
+        --trials-per-round N: int      trials that a task gets at a time (default: two rounds a
+            task, at most 16)
+        --seed N: int                  what is drawn (default: 0)
+        --minutes M: float             wall time of this run's search
+        --stop-early = None            follow the advice to stop
+        --stop-gain PERCENT: float     expected gain below which stopping is advised (default: 2)
+    """)  # fmt: skip
     place = parser.add_argument_group("on what")
     add_target_options(place)
     add_config_options(
@@ -133,12 +118,9 @@ def search_options(values: Mapping[str, Any]) -> SearchOptions:
     Raises:
         UsageError: an unknown setting or a value of the wrong type.
     """
-    own = {
-        **{name: values[name] for name in _SINGLE},
-        "task": tuple(values["task"]) or None,
-        "stop_early": values["stop_early"],
-        "stop_gain": None if values["stop_gain"] is None else values["stop_gain"] / 100,
-    }
+    own = given_fields(SearchOptions, values)
+    if "stop_gain" in own:
+        own["stop_gain"] /= 100
     return load_config(SearchOptions, values["config"], overrides=values["set"], given=own)
 
 

@@ -6,8 +6,8 @@ import argparse
 import json
 import logging
 import sys
-from pathlib import Path
 
+from cdmpp.cli.shared.option_table import add_table
 from cdmpp.cli.shared.options import add_output_options
 from cdmpp.extras import require
 
@@ -18,43 +18,24 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "Answers predictions over HTTP with models that stay loaded; docs/serve.md has the "
         "requests. Programs are read, never run. SIGTERM ends it; what is under way is answered."
     )  # fmt: skip
-    parser.add_argument(
-        "--model", action="append", metavar="RUN",
-        help="run folder; several side by side, the first answers by default (default: pretrained)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--host", default="127.0.0.1", metavar="ADDRESS",
-        help="address to listen on; another one than this machine's own needs --token-file",
-    )  # fmt: skip
-    parser.add_argument(
-        "--port", type=int, default=8080, metavar="N", help="0 = any free one (default: 8080)"
-    )
-    parser.add_argument(
-        "--token-file", type=Path, metavar="FILE",
-        help="file whose first line requests have to show: `Authorization: Bearer LINE`",
-    )  # fmt: skip
-    parser.add_argument(
-        "--results", type=Path, metavar="DIR",
-        help="tables to browse, as `cdmpp benchmark` writes them (default: docs/results, if there)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--runs", type=Path, metavar="DIR", help="run folders in it can be compared on the page"
-    )
-    parser.add_argument(
-        "--workers", type=int, default=1, metavar="N", help="processes that read programs"
-    )
-    parser.add_argument(
-        "--explainers", type=int, default=1, metavar="N",
-        help="processes that say why programs take their time, each started when needed",
-    )  # fmt: skip
-    parser.add_argument(
-        "--queue", type=int, default=256, metavar="N",
-        help="requests under way at a time; more are told to come back (default: 256)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--timeout", type=float, default=60.0, metavar="SECONDS",
-        help="how long an answer may take (default: 60)",
-    )  # fmt: skip
+    add_table(parser, """
+        --model RUN...                   run folder; several side by side, the first answers by
+            default (default: pretrained)
+        --host ADDRESS = 127.0.0.1       address to listen on; another one than this machine's own
+            needs --token-file
+        --port N: int = 8080             0 = any free one (default: 8080)
+        --token-file FILE: Path          file whose first line requests have to show:
+            `Authorization: Bearer LINE`
+        --results DIR: Path              tables to browse, as `cdmpp benchmark` writes them
+            (default: docs/results, if there)
+        --runs DIR: Path                 run folders in it can be compared on the page
+        --workers N: int = 1             processes that read programs
+        --explainers N: int = 1          processes that say why programs take their time, each
+            started when needed
+        --queue N: int = 256             requests under way at a time; more are told to come back
+            (default: 256)
+        --timeout SECONDS: float = 60.0  how long an answer may take (default: 60)
+    """)  # fmt: skip
     add_output_options(parser)
 
 

@@ -9,12 +9,15 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from cdmpp.cli.shared.option_table import add_table
 from cdmpp.errors import DeviceError, UsageError
 
 
 def add_output_options(parser: argparse.ArgumentParser) -> None:
     """Adds --json, -v and -q."""
-    parser.add_argument("--json", action="store_true", help="print one JSON value and nothing else")
+    add_table(parser, """
+        --json  print one JSON value and nothing else
+    """)  # fmt: skip
     # SUPPRESS keeps what the parser above this one has already set.
     suppressed: dict[str, Any] = {"default": argparse.SUPPRESS}
     parser.add_argument("-v", "--verbose", action="count", help="say more", **suppressed)
@@ -40,38 +43,26 @@ def add_data_options(
         required=is_dataset_required,
         help=f"folder in Tenset's layout, or an extracted one{default}",
     )
-    parser.add_argument(
-        "--network-info",
-        type=Path,
-        metavar="DIR",
-        help="folder of the tasks (default: network_info in the dataset)",
-    )
+    add_table(parser, """
+        --network-info DIR: Path  folder of the tasks (default: network_info in the dataset)
+    """)  # fmt: skip
     if has_device:
-        parser.add_argument(
-            "--device",
-            action="append",
-            metavar="LABEL[,LABEL]",
-            help="devices to use (default: all of the dataset); may be repeated",
-        )
-    parser.add_argument(
-        "--cache",
-        type=Path,
-        metavar="DIR",
-        default=Path("cache"),
-        help="where extracted data are kept (default: ./cache)",
-    )
-    parser.add_argument(
-        "--jobs", type=int, metavar="N", help="processes that extract (default: one per CPU)"
-    )
+        add_table(parser, """
+            --device LABEL[,LABEL]...  devices to use (default: all of the dataset); may be
+                repeated
+        """)  # fmt: skip
+    add_table(parser, """
+        --cache DIR: Path = cache  where extracted data are kept (default: ./cache)
+        --jobs N: int              processes that extract (default: one per CPU)
+    """)  # fmt: skip
     add_no_install_option(parser)
 
 
 def add_model_option(parser: argparse.ArgumentParser) -> None:
     """Adds --model: a run folder, by default the shipped one."""
-    parser.add_argument(
-        "--model", type=Path, default=Path("pretrained"), metavar="RUN",
-        help="run folder (default: pretrained, the shipped model)",
-    )  # fmt: skip
+    add_table(parser, """
+        --model RUN: Path = pretrained  run folder (default: pretrained, the shipped model)
+    """)  # fmt: skip
 
 
 def add_device_spec_option(parser: argparse._ActionsContainer, *, of: str = "") -> None:
@@ -89,10 +80,10 @@ def add_device_spec_option(parser: argparse._ActionsContainer, *, of: str = "") 
 
 def add_no_install_option(parser: argparse.ArgumentParser) -> None:
     """Adds --no-install."""
-    parser.add_argument(
-        "--no-install", action="store_true",
-        help="do not build the side environment that AutoTVM logs and databases of older TVMs need",
-    )  # fmt: skip
+    add_table(parser, """
+        --no-install  do not build the side environment that AutoTVM logs and databases of older
+            TVMs need
+    """)  # fmt: skip
 
 
 def add_training_options(parser: argparse.ArgumentParser) -> None:
@@ -123,23 +114,20 @@ def add_config_options(parser: argparse.ArgumentParser, *, config: str, setting:
 
 def add_target_options(parser: argparse._ActionsContainer) -> None:
     """Adds --device, --target, --threads, --devices and --force: what programs run on."""
-    parser.add_argument("--device", metavar="LABEL", help="label of the device, see `device list`")
-    parser.add_argument(
-        "--target", metavar="TEXT", help="TVM's target, JSON or tag (default: follows from LABEL)"
-    )
-    parser.add_argument(
-        "--threads", type=int, metavar="N", help="threads on a CPU (default: those of LABEL)"
-    )
+    add_table(parser, """
+        --device LABEL    label of the device, see `device list`
+        --target TEXT     TVM's target, JSON or tag (default: follows from LABEL)
+        --threads N: int  threads on a CPU (default: those of LABEL)
+    """)  # fmt: skip
     add_devices_option(parser)
     add_force_option(parser)
 
 
 def add_force_option(parser: argparse._ActionsContainer) -> None:
     """Adds --force: measuring under a label whose description is not this machine's."""
-    parser.add_argument(
-        "--force", action="store_true", default=None,
-        help="measure although the label's description is not that of this machine",
-    )  # fmt: skip
+    add_table(parser, """
+        --force = None  measure although the label's description is not that of this machine
+    """)  # fmt: skip
 
 
 def check_goes_with(what: str, is_there: object, got: object = "", **options: object) -> None:
@@ -162,14 +150,9 @@ def check_goes_with(what: str, is_there: object, got: object = "", **options: ob
 
 def add_devices_option(parser: argparse._ActionsContainer) -> None:
     """Adds --devices."""
-    parser.add_argument(
-        "--devices",
-        type=Path,
-        action="append",
-        default=[],
-        metavar="DIR",
-        help="folder with device files of your own; may be repeated",
-    )
+    add_table(parser, """
+        --devices DIR...: Path = []  folder with device files of your own; may be repeated
+    """)  # fmt: skip
 
 
 def device_folders(folders: list[Path]) -> list[Path]:
@@ -188,9 +171,9 @@ def device_folders(folders: list[Path]) -> list[Path]:
 
 def add_profile_option(parser: argparse.ArgumentParser) -> None:
     """Adds --profile, which `cdmpp.cli.main` carries out."""
-    parser.add_argument(
-        "--profile", action="store_true", help="print where the time went, as a tree, on stderr"
-    )
+    add_table(parser, """
+        --profile  print where the time went, as a tree, on stderr
+    """)  # fmt: skip
 
 
 def labels_of(values: Iterable[str] | None) -> list[str]:

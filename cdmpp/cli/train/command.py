@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cdmpp.api.train import train_in_folder
+from cdmpp.cli.shared.option_table import add_table
 from cdmpp.cli.shared.options import (
     add_data_options,
     add_output_options,
@@ -43,27 +44,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--model", metavar="KIND", help=f"{', '.join(MODEL_CLASSES)} (default: transformer)"
     )
-    parser.add_argument(
-        "--split",
-        choices=("task", "network", "record"),
-        help="what is held out: tasks (default), networks, or single records (leaks)",
-    )
-    parser.add_argument("--seed", type=int, metavar="N", help="of the split and the training")
+    add_table(parser, """
+        --split task|network|record  what is held out: tasks (default), networks, or single records
+            (leaks)
+        --seed N: int                of the split and the training
+    """)  # fmt: skip
     add_training_options(parser)
-    parser.add_argument(
-        "--from-nothing",
-        action="store_true",
-        help="do not start from the shipped model (a training on a handful of tasks does, where "
-        "held-out tasks say that it is better)",
-    )
-    parser.add_argument(
-        "--device-type",
-        choices=("cpu", "cuda"),
-        help="what the training of a transformer runs on (default: cpu)",
-    )
-    parser.add_argument(
-        "--out", type=Path, metavar="RUN", help="run folder (default: runs/NAME of the options)"
-    )
+    add_table(parser, """
+        --from-nothing          do not start from the shipped model (a training on a handful of
+            tasks does, where held-out tasks say that it is better)
+        --device-type cpu|cuda  what the training of a transformer runs on (default: cpu)
+        --out RUN: Path         run folder (default: runs/NAME of the options)
+    """)  # fmt: skip
     add_profile_option(parser)
     add_output_options(parser)
 

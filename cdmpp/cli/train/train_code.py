@@ -6,9 +6,9 @@ import argparse
 import json
 import math
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
+from cdmpp.cli.shared.option_table import add_table
 from cdmpp.cli.shared.options import add_output_options
 from cdmpp.pretrained import own_model_folder
 from cdmpp.training.machine_code.model import CodeCalibration, CodeErrors
@@ -22,27 +22,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "it (`cdmpp measure --machine-code`), and saves both with the model: `replay` then "
         "compiles a network's kernels and errs less (docs/machine-code.md)."
     )
-    parser.add_argument(
-        "--model", type=Path, required=True, metavar="RUN",
-        help="run folder, trained on these datasets among others; with --package `pretrained`",
-    )  # fmt: skip
-    parser.add_argument(
-        "--package", action="store_true",
-        help="the model may be that of the installed package, which is changed",
-    )  # fmt: skip
-    parser.add_argument(
-        "--data", type=Path, action="append", required=True, metavar="DIR",
-        help="extracted dataset with machine code; may be repeated",
-    )  # fmt: skip
-    parser.add_argument(
-        "--searched", type=Path, action="append", default=[], metavar="DIR",
-        help="dataset of what searches have measured, with machine code: says how much faster the "
-        "fastest program of a task is than it looks; may be repeated",
-    )  # fmt: skip
-    parser.add_argument(
-        "--cache", type=Path, metavar="DIR", default=Path("cache"),
-        help="where the datasets' arrays are kept (default: ./cache)",
-    )  # fmt: skip
+    add_table(parser, """
+        --model RUN: Path required    run folder, trained on these datasets among others; with
+            --package `pretrained`
+        --package                     the model may be that of the installed package, which is
+            changed
+        --data DIR...: Path required  extracted dataset with machine code; may be repeated
+        --searched DIR...: Path = []  dataset of what searches have measured, with machine code:
+            says how much faster the fastest program of a task is than it looks; may be repeated
+        --cache DIR: Path = cache     where the datasets' arrays are kept (default: ./cache)
+    """)  # fmt: skip
     add_output_options(parser)
 
 

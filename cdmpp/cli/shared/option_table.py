@@ -1,0 +1,89 @@
+"""Options of a command from a table that reads like its help.
+
+One option a line, two spaces before its help; deeper lines continue the help:
+
+    --force                      no value: true where it is given
+    --out DIR: Path              a value of a type (str where none is named)
+    --seed N: int = 0            with a default
+    --policy fifo|lifo           one of these
+    --set NAME=VALUE...          may be repeated: a list
+    --data DIR: Path required    has to be given
+    --from RUN as from_run       the name of the attribute, where the option's will not do
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import re
+import textwrap
+from pathlib import Path
+from typing import Any
+
+_TYPES = {"Path": Path, "int": int, "float": float}
+_LINE = re.compile(
+    r"(?P<flag>--[\w-]+)(?: (?P<value>\S+?)(?P<repeated>\.\.\.)?(?:: (?P<type>\w+))?)?"
+    r"(?: (?P<required>required))?(?: as (?P<dest>\w+))?(?: = (?P<default>\S+))?  +(?P<help>.*)"
+)
+
+
+def add_table(parser: argparse._ActionsContainer, table: str) -> None:
+    """Adds the options of a table to a parser or a group of one.
+
+    Raises:
+        ValueError: a line has another form.
+    """
+    for line in _joined(table):
+        found = _LINE.fullmatch(line)
+        if found is None:
+            raise ValueError(f"no option: {line!r}")
+        _add(parser, **found.groupdict())
+
+
+def _joined(table: str) -> list[str]:
+    """Returns the options, each with the lines that continue it."""
+    lines: list[str] = []
+    for text in textwrap.dedent(table).splitlines():
+        if text.startswith("--"):
+            lines.append(text)
+        elif text.strip():
+            lines[-1] += f" {text.strip()}"
+    return lines
+
+
+def _add(
+    parser: argparse._ActionsContainer,
+    flag: str,
+    value: str | None,
+    repeated: str | None,
+    type: str | None,
+    required: str | None,
+    dest: str | None,
+    default: str | None,
+    help: str,
+) -> None:
+    given: dict[str, Any] = {"help": help}
+    if default is not None:
+        given["default"] = _literal(default)
+    if dest is not None:
+        given["dest"] = dest
+    if value is None:
+        parser.add_argument(flag, action="store_true", **given)
+        return
+    if re.fullmatch(r"[a-z][\w-]*(\|[a-z0-9][\w-]*)*", value):
+        given["choices"] = tuple(value.split("|"))
+    else:
+        given["metavar"] = value
+    convert = _TYPES.get(type or "", str)
+    if isinstance(given.get("default"), str):
+        given["default"] = convert(given["default"])
+    if repeated:
+        given["action"] = "append"
+    parser.add_argument(flag, type=convert, required=required is not None, **given)
+
+
+def _literal(text: str) -> Any:
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
