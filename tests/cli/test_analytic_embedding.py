@@ -157,3 +157,12 @@ def test_a_campaign_without_its_machine_says_how_to_make_one(tmp_path, capsys):
     (tmp_path / "measurements.csv").write_text(header + "\n")
     assert run("fit", "--data", str(tmp_path), "--out", str(tmp_path / "c.json")) == 3
     assert "cdmpp analytic embedding measure" in capsys.readouterr().err
+
+
+def test_an_option_of_the_last_release_ends_with_one_sentence(capsys):
+    words = ("--preset", str(PRESETS / "dlrm-default.yaml"), "--device", "v100")
+    with pytest.raises(SystemExit, match="2"):
+        run("predict", *words, "--reproduce-defects")
+    *_, line = capsys.readouterr().err.splitlines()
+    assert line.endswith("--reproduce-defects was removed: the formulas have no defects to choose "
+                         "from; leave it out")  # fmt: skip

@@ -286,7 +286,7 @@ class _Removed(argparse.Action):
     """An option of the last release that ends with one sentence."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        raise UsageError(
+        parser.error(
             f"{self.option_strings[0]} was removed: the formulas have no defects to choose from; "
             "leave it out"
         )
