@@ -61,14 +61,15 @@ class Dataset:
             DeviceError: nobody knows a device.
             UsageError: AutoTVM logs need the side environment with the old TVM, and it is missing.
         """
-        from tvm_helper.extract import extracted_folder
+        from cdmpp.api.featurisers import tvm_featurisers
+        from cdmpp.datasets.sources import extracted_folder
 
         labels = (device,) if isinstance(device, str) else tuple(device)
         place = Path(place) if place else None
         folder = extracted_folder(
             place, list(labels) or None, cache_dir=Path(cache_dir),
             network_info=None if network_info is None else Path(network_info), jobs=jobs,
-            on_progress=on_progress, **({} if prepare is None else {"prepare": prepare}),
+            featurisers=tvm_featurisers(prepare), on_progress=on_progress or (lambda _: None),
         )  # fmt: skip
         return cls(folder, place, labels)
 

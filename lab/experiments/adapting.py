@@ -19,6 +19,7 @@ from cdmpp.datasets.judge import judged, oracle_task_median
 from cdmpp.datasets.samples import Samples
 from cdmpp.datasets.sampling import choose_tasks
 from cdmpp.datasets.selection import of_devices
+from cdmpp.datasets.sources import extracted_folder
 from cdmpp.datasets.splits import split
 from cdmpp.metrics import summarise
 from cdmpp.report.stamp import PROGRAMS, stamp
@@ -34,7 +35,6 @@ from lab.journal import Journal
 from lab.pages import write_page
 from lab.paths import ROOT
 from lab.suites.noise_floor import noise_floor
-from tvm_helper.extract import extracted_folder
 
 #: Target -> family that its model is trained on. The development targets and draws decided rules
 #: and numbers of `cdmpp.training.finetune`; the others were looked at once.

@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from cdmpp.analytic.operators.tables import OperatorTable, read_table
 from cdmpp.analytic.roofline.floor import floor_on, least_work_of_operators, sample_floor_s
 from cdmpp.datasets.cache import load_samples
+from cdmpp.datasets.sources import extracted_folder
 from cdmpp.devices.registry import get_device
 from cdmpp.report.stamp import stamp
 from cdmpp.text import markdown_table, seconds_text
 from lab.pages import write_page
 from lab.paths import ROOT, SHARED_DATA
-from tvm_helper.extract import extracted_folder
 
 FloatArray = NDArray[np.float64]
 

@@ -24,6 +24,7 @@ from cdmpp.datasets.extraction.machine_code import MachineCode, read_machine_cod
 from cdmpp.datasets.samples import Samples
 from cdmpp.datasets.sampling import choose_tasks, untouched_tasks
 from cdmpp.datasets.selection import of_devices
+from cdmpp.datasets.sources import extracted_folder
 from cdmpp.datasets.splits import split
 from cdmpp.files.atomic import write_columns
 from cdmpp.metrics import Judged, mean_and_interval, spearman_by_task
@@ -41,7 +42,6 @@ from lab.experiments.adapting import TUNING
 from lab.experiments.measured_elsewhere import FRACTIONS, PASSES, SEEDS, trained_in
 from lab.pages import write_page
 from lab.paths import ROOT
-from tvm_helper.extract import extracted_folder
 
 _FILE, _ADAPTED_FILE = "compiled.parquet", "adapted.parquet"
 LINES = {

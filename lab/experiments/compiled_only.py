@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from cdmpp.conformal import owner_means
 from cdmpp.datasets.cache import load_samples
 from cdmpp.datasets.extraction.machine_code import read_machine_code
+from cdmpp.datasets.sources import extracted_folder
 from cdmpp.datasets.splits import uniform_draw
 from cdmpp.metrics import mean_and_interval
 from cdmpp.models.parts.pooling import pooled_features
@@ -32,7 +33,6 @@ from lab.journal import Journal
 from lab.pages import write_page
 from lab.paths import ROOT
 from lab.shell import cdmpp
-from tvm_helper.extract import extracted_folder
 
 NAME = "compiled-only"
 KERNELS = ("networks", "large", "batched", "many", "broad", "broad2", "chosen")

@@ -66,10 +66,11 @@ def extract_here(source: str, folder: str, jobs: int) -> dict[str, Any]:
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:jobs])
     dataset, out = Path(source), Path(folder)
     from cdmpp.datasets.extraction.extract import extract
+    from cdmpp.datasets.tenset.source import TensetRecords
     from cdmpp.programs.featurise import featurise_records
 
     began = time.perf_counter()
-    report = extract(dataset, out, None, featurise_records, jobs=jobs)
+    report = extract(TensetRecords(dataset, None, featurise_records), out, jobs=jobs)
     wall = time.perf_counter() - began
     who = resource.RUSAGE_SELF if jobs == 1 else resource.RUSAGE_CHILDREN
     usage = resource.getrusage(who)
@@ -130,13 +131,14 @@ def phases_here(source: str, folder: str) -> dict[str, Any]:
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:1])
     import pyarrow.parquet  # noqa: F401
 
-    from cdmpp.datasets.extraction.shard import worker_tasks
     from cdmpp.datasets.tenset.folder import ReadReport, find_device_files, find_devices
     from cdmpp.datasets.tenset.record_file import read_records
+    from cdmpp.datasets.tenset.source import TensetRecords
 
     gc.set_threshold(100_000)  # as while a shard is built
     phases = Phases()
-    index = phases.time("tasks", worker_tasks, dataset / "network_info", "")
+    tenset = TensetRecords(dataset)
+    phases.time("tasks", tenset.tasks)
     files = [
         (label, p) for label in find_devices(dataset) for p in find_device_files(dataset, label)
     ]
@@ -158,7 +160,7 @@ def phases_here(source: str, folder: str) -> dict[str, Any]:
         records += len(found)
         programs += len(new)
         for batch in _batches(new):
-            _featurise(index, batch, phases, writer, inside)
+            _featurise(tenset, batch, phases, writer, inside)
     phases.time("write", writer.close)
     native = phases.seconds.pop("native")
     total = sum(inside.values())
@@ -225,15 +227,15 @@ def _batches(new: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _featurise(
-    index: Any, batch: dict[str, Any], phases: Phases, writer: _Writer, inside: dict[str, float]
+    source: Any, batch: dict[str, Any], phases: Phases, writer: _Writer, inside: dict[str, float]
 ) -> None:
     """Featurises and writes a batch, and adds the native code's own clocks to `inside`."""
     from cdmpp.datasets.extraction.program_rows import program_rows
-    from cdmpp.programs.featurise import featurise_records, native_batch, prepared_task
+    from cdmpp.programs.featurise import native_batch, prepared_task
 
     records = list(batch.values())
-    task = index.find(records[0].workload_key, records[0].target_kind)
-    networks = index.networks_of(records[0].workload_key, records[0].target_kind)
+    key = (records[0].workload_key, records[0].target_kind)
+    task = source.tasks().find(*key)
     if task is not None:
         native = phases.time("task set-up", lambda: prepared_task(task.dag_json))[1]
         done = phases.time("native", lambda: native_batch(native, records))
@@ -242,7 +244,7 @@ def _featurise(
         inside["walk"] += done.seconds["features"]
     rows = phases.time(
         "featurised rows",
-        lambda: [row for _, row in program_rows(task, networks, batch, featurise_records)],
+        lambda: program_rows(batch, source.featurise(key, records)),
     )
     phases.time("write", lambda: writer.programs.add(rows))
 

@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from cdmpp.api.featurisers import tvm_featurisers
 from cdmpp.conformal import owner_means
 from cdmpp.datasets.cache import load_samples
 from cdmpp.datasets.extraction.machine_code import read_machine_code
@@ -25,6 +26,7 @@ from cdmpp.datasets.extraction.merge import merged_folder
 from cdmpp.datasets.judge import oracle_task_median
 from cdmpp.datasets.read_report import ReadReport
 from cdmpp.datasets.samples import Samples
+from cdmpp.datasets.sources import extract_any
 from cdmpp.datasets.splits import uniform_draw, workload_of
 from cdmpp.datasets.tenset.record_file import read_records
 from cdmpp.devices.vector import device_vector
@@ -40,7 +42,6 @@ from cdmpp.text import markdown_table, percent_text
 from cdmpp.training.machine_code.model import CodeModel, CodeRows
 from lab.pages import write_page
 from lab.paths import ROOT, SHARED_DATA
-from tvm_helper.extract import extract_any
 from tvm_helper.measure.records_code import write_records_code
 
 NAME = "gpu-code"
@@ -99,7 +100,7 @@ def write_tables(logs: Path, work: Path) -> None:
     """Extracts and compiles what is judged; goes on where it was."""
     for label, count in PER_TASK.items():
         log, out = logs / f"{label}.json.gz", work / f"autotvm-{label}"
-        extract_any(log, out, [label], per_task=count, jobs=1)
+        extract_any(log, out, [label], per_task=count, jobs=1, featurisers=tvm_featurisers())
         write_records_code(log, out, [label], jobs=1)
     records, out = work / "ansor", work / "ansor-v100"
     _choose_records(ANSOR / "measure_records" / "v100", records)

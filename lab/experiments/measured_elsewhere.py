@@ -24,6 +24,7 @@ from cdmpp.datasets.cache import load_samples
 from cdmpp.datasets.samples import Samples
 from cdmpp.datasets.sampling import choose_tasks
 from cdmpp.datasets.selection import of_devices
+from cdmpp.datasets.sources import extracted_folder
 from cdmpp.datasets.splits import split
 from cdmpp.files.atomic import make_folder, write_columns, write_json
 from cdmpp.metrics import Judged, mean_and_interval, summarise
@@ -48,7 +49,6 @@ from cdmpp.training.transferred import transfer_dataset
 from lab.experiments.adapting import DRAWS, TARGETS, TUNING, base_model
 from lab.pages import write_page
 from lab.paths import ROOT
-from tvm_helper.extract import extracted_folder
 
 SEEDS = (0, 1, 2)
 #: A fifth of the tasks is held back for the shares: only 100 tasks were measured on both CPUs.

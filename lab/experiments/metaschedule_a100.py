@@ -24,6 +24,7 @@ from cdmpp.datasets.extraction.merge import merged_folder
 from cdmpp.datasets.judge import judge, judged, oracle_task_median
 from cdmpp.datasets.samples import Samples
 from cdmpp.datasets.selection import cap_programs, of_devices
+from cdmpp.datasets.sources import extracted_folder
 from cdmpp.datasets.splits import split, uniform_draw
 from cdmpp.files.atomic import make_folder
 from cdmpp.metrics import mean_and_interval, top_k_score
@@ -33,7 +34,6 @@ from cdmpp.training.options import TrainOptions
 from cdmpp.training.run import new_model
 from lab.pages import write_page
 from lab.paths import ROOT
-from tvm_helper.extract import extracted_folder
 
 NAME = "metaschedule-a100"
 DEVICE = "a100"

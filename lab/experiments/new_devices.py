@@ -19,6 +19,7 @@ from cdmpp.datasets.cache import load_samples
 from cdmpp.datasets.extraction.machine_code import MachineCode, read_machine_code
 from cdmpp.datasets.judge import oracle_task_median
 from cdmpp.datasets.samples import Samples
+from cdmpp.datasets.sources import extracted_folder
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.metrics import Judged, spearman_by_task
 from cdmpp.pretrained import PRETRAINED, model_folder
@@ -31,7 +32,6 @@ from lab.experiments.compiled import CHIPS, without_chip
 from lab.experiments.measured_elsewhere import SEEDS
 from lab.pages import write_page
 from lab.paths import ROOT
-from tvm_helper.extract import extracted_folder
 
 #: Over what the worst known device needs: what the table shows beside `NEW_DEVICE_FACTOR`.
 FACTORS = (1.0, 1.25, 1.5, NEW_DEVICE_FACTOR, 2.0)

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from cdmpp.datasets.cache import load_samples
 from cdmpp.datasets.samples import Samples
+from cdmpp.datasets.sources import extracted_folder
 from cdmpp.metrics import mean_and_interval, spearman
 from cdmpp.models.ensemble import EnsembleCostModel
 from cdmpp.pretrained import PRETRAINED, model_folder
@@ -35,7 +36,6 @@ from lab.pages import write_page
 from lab.paths import RESULTS, ROOT
 from tvm_helper.cost_model.neighbours import Misses, neighbour_columns
 from tvm_helper.cost_model.safety_net import SafetyNet
-from tvm_helper.extract import extracted_folder
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]

@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cdmpp.datasets.autotvm.extract import AutotvmFeatures, extract_autotvm
 from cdmpp.datasets.autotvm.logs import AutotvmTask, find_logs
+from cdmpp.datasets.autotvm.source import AutotvmLogs
+from cdmpp.datasets.extraction.extract import extract
+from cdmpp.datasets.extraction.source import Featurised
 from cdmpp.errors import ReplayError, UsageError
 from cdmpp.programs.compact_ast import CompactAst
 from cdmpp.records import MeasureRecord
@@ -43,7 +45,7 @@ def two_logs(folder: Path) -> Path:
     return folder
 
 
-def made_up(task: AutotvmTask, records: list[MeasureRecord]) -> AutotvmFeatures:
+def made_up(task: AutotvmTask, records: list[MeasureRecord]) -> Featurised:
     """Tiles of 7 cannot be instantiated, even ones are refused."""
     results: list[CompactAst | ReplayError] = []
     for record in records:
@@ -61,12 +63,12 @@ def made_up(task: AutotvmTask, records: list[MeasureRecord]) -> AutotvmFeatures:
                 reject_reason=None if tile % 2 else f"too even ({tile})",
             )
         )
-    return AutotvmFeatures(2.0, results)
+    return Featurised("autotvm", task.operator, 2.0, results)
 
 
 def test_what_every_device_has_and_why_the_rest_of_it_is_rejected(tmp_path: Path) -> None:
     logs = two_logs(tmp_path / "logs")
-    extract_autotvm(logs, tmp_path / "out", None, made_up, jobs=1)
+    extract(AutotvmLogs(logs, None, made_up), tmp_path / "out", jobs=1)
     found = device_coverage(tmp_path / "out")
     one, two = (found[label].to_json() for label in ("one", "two"))
     assert (one["programs"], one["featurised"], one["valid"]) == (12, 11, 5)
@@ -76,7 +78,7 @@ def test_what_every_device_has_and_why_the_rest_of_it_is_rejected(tmp_path: Path
 
 def test_what_the_log_says_of_a_program_beside_the_verdict(tmp_path: Path) -> None:
     logs = two_logs(tmp_path / "logs")
-    extract_autotvm(logs, tmp_path / "out", ["one"], made_up, jobs=1)
+    extract(AutotvmLogs(logs, ["one"], made_up), tmp_path / "out", jobs=1)
     found = coverage.verdicts(tmp_path / "out")
     assert found == {
         ("ok", "valid"): 5,
@@ -94,10 +96,10 @@ def test_the_rest_is_what_ran_and_is_not_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     logs = two_logs(tmp_path / "logs")
-    extract_autotvm(logs, tmp_path / "out", ["two"], made_up, jobs=1)  # tiles 7 to 12
+    extract(AutotvmLogs(logs, ["two"], made_up), tmp_path / "out", jobs=1)  # tiles 7 to 12
     asked: list[int] = []
 
-    def remember(_: object, task: AutotvmTask, records: list[MeasureRecord]) -> AutotvmFeatures:
+    def remember(_: object, task: AutotvmTask, records: list[MeasureRecord]) -> Featurised:
         asked.extend(record.steps[0][2][-1] for record in records)
         return made_up(task, records)
 
@@ -123,7 +125,7 @@ def test_programs_that_the_old_tvm_lowers(tmp_path: Path) -> None:
     except UsageError:
         pytest.skip("no side environment with the old TVM; build it: make legacy-env")
     logs = two_logs(tmp_path / "logs")
-    extract_autotvm(logs, tmp_path / "out", ["two"], made_up, jobs=1)
+    extract(AutotvmLogs(logs, ["two"], made_up), tmp_path / "out", jobs=1)
     assert set(device_coverage(tmp_path / "out")) == {"two"}
     rest = check_rest(find_logs(logs), tmp_path / "out", count=1000).to_json()
     assert (rest["programs"], rest["valid"], rest["failed"], rest["rejected"]) == (6, 6, [], [])

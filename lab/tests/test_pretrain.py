@@ -29,7 +29,7 @@ def packaged(dataset, tmp_path_factory):
         "--run", str(parent / "run"), "--out", str(parent / "models"), *QUICK,
     ]  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tvm_helper.extract.default_dataset_dir", lambda: dataset)
+        patch.setattr("cdmpp.datasets.sources.default_dataset_dir", lambda: dataset)
         assert lab_main(arguments) == 0
     return parent
 
@@ -48,7 +48,7 @@ def installed(packaged, monkeypatch):
 @pytest.mark.training
 def test_without_package_the_installed_weights_stay(dataset, tmp_path, monkeypatch, capsys):
     """Was: `python -m lab pretrain` replaced them, with no question and no copy."""
-    monkeypatch.setattr("tvm_helper.extract.default_dataset_dir", lambda: dataset)
+    monkeypatch.setattr("cdmpp.datasets.sources.default_dataset_dir", lambda: dataset)
     monkeypatch.chdir(tmp_path)
     parent = package_folder("cdmpp.pretrained")
     before = {path: path.stat().st_mtime_ns for path in parent.rglob("*") if path.is_file()}
@@ -60,7 +60,7 @@ def test_without_package_the_installed_weights_stay(dataset, tmp_path, monkeypat
 
 
 def test_with_package_they_are_replaced(packaged, dataset, tmp_path, monkeypatch):
-    monkeypatch.setattr("tvm_helper.extract.default_dataset_dir", lambda: dataset)
+    monkeypatch.setattr("cdmpp.datasets.sources.default_dataset_dir", lambda: dataset)
     monkeypatch.setattr("lab.commands.pretrain.package_folder", lambda name: tmp_path / "package")
     arguments = ["--cache", str(packaged / "cache"), "--run", str(tmp_path / "run")]
     assert lab_main(["pretrain", "--package", "--jobs", "1", "-q", *arguments, *QUICK]) == 0

@@ -356,7 +356,7 @@ def test_a_url_of_a_storage_that_fails_under_load_is_refused(tmp_path):
 def test_the_command_tunes_trains_and_reports(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("cdmpp.cli.autotune.load_samples", load)
     monkeypatch.setattr(
-        "tvm_helper.extract.extracted_folder", lambda *args, **kwargs: Path("unused")
+        "cdmpp.datasets.sources.extracted_folder", lambda *args, **kwargs: Path("unused")
     )
     out = tmp_path / "out"
     words = [

@@ -84,7 +84,7 @@ def no_extraction(*arguments, **named):
 
 def test_unknown_model_names_the_nearest(capsys, dataset, cache, tmp_path, monkeypatch):
     """Was noticed after minutes of extracting."""
-    monkeypatch.setattr("tvm_helper.extract.extracted_folder", no_extraction)
+    monkeypatch.setattr("cdmpp.datasets.sources.extracted_folder", no_extraction)
     arguments = ["--dataset", str(dataset), "--cache", str(cache), "-q", "--jobs", "1"]
     out = ["--out", str(tmp_path / "run")]
     assert "gbdt" in fails(capsys, 2, "train", *arguments, *out, "--model", "gbtd")
@@ -103,7 +103,7 @@ def test_train_help_names_every_kind_of_model(capsys):
 
 
 def test_unwritable_run_folder(capsys, dataset, cache, tmp_path, monkeypatch):
-    monkeypatch.setattr("tvm_helper.extract.extracted_folder", no_extraction)
+    monkeypatch.setattr("cdmpp.datasets.sources.extracted_folder", no_extraction)
     (tmp_path / "file").write_text("")
     arguments = ["--dataset", str(dataset), "--cache", str(cache), "-q", "--jobs", "1"]
     out = ["--out", str(tmp_path / "file" / "run")]

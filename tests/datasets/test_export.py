@@ -16,6 +16,7 @@ from cdmpp.datasets.export import export
 from cdmpp.datasets.extraction.extract import extract
 from cdmpp.datasets.extraction.extracted import read_table
 from cdmpp.datasets.extraction.merge import merge
+from cdmpp.datasets.tenset.source import TensetRecords
 from cdmpp.errors import DataError, ReplayError, UsageError
 from cdmpp.programs.compact_ast import CompactAst
 from tests.paths import ROOT
@@ -26,7 +27,9 @@ DOCS = ROOT / "docs" / "datasets.md"
 
 @pytest.fixture
 def extracted(tiny_dataset: Path, tmp_path: Path, featurise: Featurise) -> Path:
-    extract(tiny_dataset, tmp_path / "extracted", None, featurise, jobs=1, shard_bytes=1)
+    extract(
+        TensetRecords(tiny_dataset, None, featurise, shard_bytes=1), tmp_path / "extracted", jobs=1
+    )
     return tmp_path / "extracted"
 
 
@@ -97,7 +100,9 @@ def test_a_merged_dataset_exports_the_same(
     """There a program and its measurements are in different shards."""
     labels = ("epyc-avx2-1c", "xeon-avx2-1c")
     for label in labels:
-        extract(tiny_dataset, tmp_path / label, [label], featurise, jobs=1, shard_bytes=1)
+        extract(
+            TensetRecords(tiny_dataset, [label], featurise, shard_bytes=1), tmp_path / label, jobs=1
+        )
     merge([tmp_path / label for label in labels], tmp_path / "merged")
     export(extracted, tmp_path / "one")
     export(tmp_path / "merged", tmp_path / "two")

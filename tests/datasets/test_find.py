@@ -23,11 +23,11 @@ from cdmpp.datasets.find import (
     registered_label,
     shipped_folders,
 )
+from cdmpp.datasets.sources import extract_any, extracted_folder
 from cdmpp.datasets.tenset.folder import default_dataset_dir
 from cdmpp.errors import DataError, DeviceError, UsageError
 from tests.datasets.tiny import write_tiny_dataset
 from tests.paths import ROOT
-from tvm_helper.extract import extract_any, extracted_folder
 
 CPU = "epyc-avx2-1c"
 

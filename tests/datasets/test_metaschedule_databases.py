@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cdmpp.datasets.extraction.extract import extract
 from cdmpp.datasets.extraction.extracted import read_table
+from cdmpp.datasets.extraction.source import Featurised
 from cdmpp.datasets.metaschedule.databases import (
     RECORD_FILE,
     WORKLOAD_FILE,
@@ -20,13 +22,13 @@ from cdmpp.datasets.metaschedule.databases import (
     read_tuning_records,
     read_workloads,
 )
-from cdmpp.datasets.metaschedule.extract import WorkloadFeatures, extract_database
 from cdmpp.datasets.metaschedule.older import (
     ModuleFormat,
     module_format,
     upgraded_module,
     upgraded_trace,
 )
+from cdmpp.datasets.metaschedule.source import TuningDatabase
 from cdmpp.datasets.read_report import ReadReport
 from cdmpp.errors import DataError, ReplayError
 from cdmpp.programs.compact_ast import CompactAst
@@ -74,7 +76,7 @@ def write(folder: Path, lines: list[str], *, zipped: bool) -> Path:
     return folder
 
 
-def featurise(module: str, records: list[MeasureRecord]) -> WorkloadFeatures:
+def featurise(module: str, records: list[MeasureRecord]) -> Featurised:
     """A compact AST a program; those of tile 7 cannot be replayed."""
     results: list[CompactAst | ReplayError] = []
     for record in records:
@@ -87,7 +89,7 @@ def featurise(module: str, records: list[MeasureRecord]) -> WorkloadFeatures:
             valid=True,
         )
         results.append(ReplayError(f"trace cannot be applied: tile {tile}") if tile == 7 else ast)
-    return WorkloadFeatures("first" if "first" in module else "second", 8.0, results)
+    return Featurised("metaschedule", "first" if "first" in module else "second", 8.0, results)
 
 
 def extracted_rows(folder: Path, table: str, columns: list[str]) -> list[dict[str, Any]]:
@@ -115,7 +117,7 @@ def test_both_files_may_be_gzipped(tmp_path: Path, zipped: bool) -> None:
 def test_all_measurements_of_a_program_are_in_its_shard(tmp_path: Path) -> None:
     database = write(tmp_path / "database", LINES, zipped=True)
     out = tmp_path / "out"
-    report = extract_database(database, out, featurise, device="a100", jobs=1, shard_records=5)
+    report = extract(TuningDatabase(database, "a100", featurise, shard_records=5), out, jobs=1)
     assert report.shards > 1
     assert (report.read.records, report.read.failed, report.measurements) == (21, 1, 21)
     programs = extracted_rows(out, "programs", ["program_id", "operator", "flop_count"])
@@ -126,14 +128,14 @@ def test_all_measurements_of_a_program_are_in_its_shard(tmp_path: Path) -> None:
     assert {row["device"] for row in measured} == {"a100"}
     assert sum(row["error_code"] != 0 for row in measured) == 1
     (out / "shard-00001.json").unlink()
-    again = extract_database(database, out, featurise, device="a100", jobs=1, shard_records=5)
+    again = extract(TuningDatabase(database, "a100", featurise, shard_records=5), out, jobs=1)
     assert (again.reused, again.data_hash) == (report.shards - 1, report.data_hash)
 
 
 def test_a_record_that_does_not_fit_is_rejected_and_the_rest_go_on(tmp_path: Path) -> None:
     lines = [line(0, 3), line(0, 7), line(9, 3), line(0, 4)[:40]]
     database = write(tmp_path / "database", lines, zipped=False)
-    report = extract_database(database, tmp_path / "out", featurise, device="a100", jobs=1)
+    report = extract(TuningDatabase(database, "a100", featurise), tmp_path / "out", jobs=1)
     assert report.read.skipped == {"unknown workload": 1, "not JSON": 1}
     assert report.rejected == {"replay: trace cannot be applied": 1}
     reasons = extracted_rows(tmp_path / "out", "programs", ["reject_reason", "valid"])
@@ -147,22 +149,22 @@ def test_a_truncated_gzip_keeps_what_comes_before(tmp_path: Path) -> None:
     path = database / f"{RECORD_FILE}.gz"
     texts = "".join(f"{text}\n" for text in LINES).encode()
     path.write_bytes(gzip.compress(texts, compresslevel=0)[:-600])
-    report = extract_database(database, tmp_path / "out", featurise, device="a100", jobs=1)
+    report = extract(TuningDatabase(database, "a100", featurise), tmp_path / "out", jobs=1)
     assert report.read.skipped["truncated or damaged gzip"] == 1
     assert 10 < report.measurements < 21
     workloads = database / f"{WORKLOAD_FILE}.gz"
     workloads.write_bytes(workloads.read_bytes()[:-60])
     with pytest.raises(DataError, match=r"database_workload.json.gz: truncated or damaged gzip"):
-        extract_database(database, tmp_path / "other", featurise, device="a100", jobs=1)
+        extract(TuningDatabase(database, "a100", featurise), tmp_path / "other", jobs=1)
     workloads.write_bytes(b"no gzip at all")
     with pytest.raises(DataError, match=r"truncated or damaged gzip \(Not a gzipped file"):
-        extract_database(database, tmp_path / "other", featurise, device="a100", jobs=1)
+        extract(TuningDatabase(database, "a100", featurise), tmp_path / "other", jobs=1)
 
 
 def test_a_database_of_which_nothing_can_be_replayed_is_one_error(tmp_path: Path) -> None:
     database = write(tmp_path / "database", [line(0, 7), line(1, 7)], zipped=False)
     with pytest.raises(DataError, match=r"none of its 2 programs can be used \(2: replay: trace"):
-        extract_database(database, tmp_path / "out", featurise, device="a100", jobs=1)
+        extract(TuningDatabase(database, "a100", featurise), tmp_path / "out", jobs=1)
 
 
 def test_an_old_module_gets_what_later_versions_expect() -> None:

@@ -11,12 +11,14 @@ import random
 from pathlib import Path
 
 from cdmpp.datasets.autotvm.logs import autotvm_program_id, parse_autotvm_line
+from cdmpp.datasets.extraction.extract import extract
 from cdmpp.datasets.metaschedule.databases import Workload, parse_tuning_record
 from cdmpp.datasets.read_report import ReadReport
 from cdmpp.datasets.tenset.flops import flop_count
 from cdmpp.datasets.tenset.operator_name import operator_name
 from cdmpp.datasets.tenset.record_file import read_records
 from cdmpp.datasets.tenset.record_line import parse_record
+from cdmpp.datasets.tenset.source import TensetRecords
 from cdmpp.datasets.tenset.task_index import TaskIndex, load_tasks
 from cdmpp.errors import DataError
 from cdmpp.files.restricted_pickle import load_restricted
@@ -213,7 +215,6 @@ def fuzz_graphs(tasks: TaskIndex, *, count: int, seed: int, bound_s: float = 20.
 
 def fuzz_extraction(lines: list[str], folder: Path, *, count: int, seed: int) -> Outcome:
     """Extracts files of 100 mutated lines with the product's featuriser; every record is kept."""
-    from cdmpp.datasets.extraction.extract import extract
     from cdmpp.programs.featurise import featurise_records
 
     rng = random.Random(seed)
@@ -224,12 +225,9 @@ def fuzz_extraction(lines: list[str], folder: Path, *, count: int, seed: int) ->
 
     def run() -> str | None:
         report = extract(
-            dataset,
+            TensetRecords(dataset, None, featurise_records, network_info=SHIPPED / "network_info"),
             folder / "out",
-            None,
-            featurise_records,
             jobs=1,
-            network_info=SHIPPED / "network_info",
         )
         assert report.measurements == report.read.records
         bugs = {r: n for r, n in report.rejected.items() if r.startswith("internal error")}

@@ -18,7 +18,7 @@ from cdmpp.analytic.embedding.shapes import EmbeddingPreset
 from cdmpp.autotune.options import AutotuneOptions
 from cdmpp.config import dump_text, load_config, to_dict
 from cdmpp.datasets.fetch.fetch import fetch
-from cdmpp.datasets.fetch.registry import Download, RecordSource, SourcePart
+from cdmpp.datasets.fetch.registry import Download, PublicSource, SourcePart
 from cdmpp.devices.device_file import read_device_file
 from cdmpp.devices.registry import get_device
 from cdmpp.devices.vector import device_vector
@@ -208,7 +208,7 @@ def archives(rng: random.Random, folder: Path) -> Iterator[Case]:
         place.mkdir()
         archive = place / f"logs{suffix}"
         archive.write_bytes(case)
-        source = RecordSource(
+        source = PublicSource(
             name="logs", title="", kind="autotvm", devices=("t4",), licence="", citation="",
             homepage="", most_bytes=most_bytes,
             downloads=(Download(archive.name, f"http://127.0.0.1:9/{archive.name}"),),

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from cdmpp.datasets.extraction.extract import extract
+from cdmpp.datasets.tenset.source import TensetRecords
 from cdmpp.errors import UsageError
 from cdmpp.extras import require
 from cdmpp.processes.pool import run_in_processes
@@ -29,6 +30,7 @@ _SCRIPT = """
     from pathlib import Path
     import numpy as np
     from cdmpp.datasets.extraction.extract import extract
+    from cdmpp.datasets.tenset.source import TensetRecords
     from cdmpp.errors import CdmppError, DataError
     from cdmpp.programs.compact_ast import CompactAst
 
@@ -52,10 +54,8 @@ _SCRIPT = """
     if __name__ == "__main__":
         dataset, out, backend, jobs = sys.argv[1:]
         try:
-            report = extract(
-                Path(dataset), Path(out), None, featurise, jobs=int(jobs), backend=backend,
-                shard_bytes=1,
-            )
+            source = TensetRecords(Path(dataset), None, featurise, shard_bytes=1)
+            report = extract(source, Path(out), jobs=int(jobs), backend=backend)
         except CdmppError as error:
             sys.exit(f"{type(error).__name__}: {error}")
         print(report.shards, report.reused, report.data_hash)
@@ -148,7 +148,7 @@ def test_without_ray_the_error_says_what_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(UsageError, match=r"--backend ray needs .*pip install 'cdmpp\[ray\]'"):
-        extract(tiny_dataset, tmp_path / "out", None, fake_featurise, backend="ray")
+        extract(TensetRecords(tiny_dataset, None, fake_featurise), tmp_path / "out", backend="ray")
 
 
 def test_require_returns_what_is_there() -> None:

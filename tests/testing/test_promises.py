@@ -9,12 +9,13 @@ import pytest
 
 from cdmpp.analytic.kernels.times import KernelCall, KernelTimes
 from cdmpp.datasets.extraction.extract import extract
+from cdmpp.datasets.sources import extract_any
+from cdmpp.datasets.tenset.source import TensetRecords
 from cdmpp.errors import DataError
 from cdmpp.models.constant import ConstantCostModel
 from cdmpp.models.roofline import RooflineCostModel
 from cdmpp.testing import check_analytic_kernel, check_cost_model, check_reader
 from tests.datasets.tiny import fake_featurise
-from tvm_helper.extract import extract_any
 
 
 class _Milliseconds(RooflineCostModel):
@@ -61,7 +62,7 @@ def test_a_broken_model_is_told_what_it_breaks(broken, text):
 
 
 def _tenset(records: Path, out: Path):
-    return extract(records, out, None, fake_featurise, jobs=1)
+    return extract(TensetRecords(records, None, fake_featurise), out, jobs=1)
 
 
 def test_our_reader_of_tenset_keeps_the_contract(tiny_dataset):

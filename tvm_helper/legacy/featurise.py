@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from cdmpp.datasets.autotvm.extract import AutotvmFeatures
 from cdmpp.datasets.autotvm.logs import AutotvmTask
+from cdmpp.datasets.extraction.source import Featurised
 from cdmpp.errors import DataError, ReplayError
 from cdmpp.programs.compact_ast import CompactAst
 from cdmpp.programs.featurise import compact_asts
@@ -26,7 +26,7 @@ _MAX_REASON = 120
 T = TypeVar("T")
 
 
-def featurise_autotvm(task: AutotvmTask, records: Sequence[MeasureRecord]) -> AutotvmFeatures:
+def featurise_autotvm(task: AutotvmTask, records: Sequence[MeasureRecord]) -> Featurised:
     """Instantiates and lowers the programs of one task.
 
     Args:
@@ -39,12 +39,11 @@ def featurise_autotvm(task: AutotvmTask, records: Sequence[MeasureRecord]) -> Au
     return features_of(shared_process(), task, records)
 
 
-def features_of(
-    tvm: LegacyTvm, task: AutotvmTask, records: Sequence[MeasureRecord]
-) -> AutotvmFeatures:
+def features_of(tvm: LegacyTvm, task: AutotvmTask, records: Sequence[MeasureRecord]) -> Featurised:
     """As `featurise_autotvm`, with the given connection."""
     flop_count, programs = lowered(tvm, task, records, _program)
-    return AutotvmFeatures(flop_count, _featurised(programs, task.target_kind))
+    results = _featurised(programs, task.target_kind)
+    return Featurised("autotvm", task.operator, flop_count, results)
 
 
 def lowered(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from cdmpp.datasets.metaschedule.extract import WorkloadFeatures
+from cdmpp.datasets.extraction.source import Featurised
 from cdmpp.datasets.metaschedule.older import module_format, upgraded_module, upgraded_trace
 from cdmpp.errors import DataError, ReplayError
 from cdmpp.programs.featurise import compact_asts
@@ -21,7 +21,7 @@ _GIVE_UP_AFTER = 3
 _MAX_DETAIL = 160
 
 
-def featurise_older_traces(module_json: str, records: list[MeasureRecord]) -> WorkloadFeatures:
+def featurise_older_traces(module_json: str, records: list[MeasureRecord]) -> Featurised:
     """Replays programs of one workload of an older TVM's database.
 
     Args:
@@ -35,9 +35,7 @@ def featurise_older_traces(module_json: str, records: list[MeasureRecord]) -> Wo
     return features_of(shared_process(), module_json, records)
 
 
-def features_of(
-    tvm: LegacyTvm, module_json: str, records: Sequence[MeasureRecord]
-) -> WorkloadFeatures:
+def features_of(tvm: LegacyTvm, module_json: str, records: Sequence[MeasureRecord]) -> Featurised:
     """As `featurise_older_traces`, with the given connection."""
     module = upgraded_module(module_json)
     head: dict[str, Any] = {}
@@ -60,7 +58,7 @@ def features_of(
             programs += [_failure("old TVM's process died", error)] * lost
     blocks = [(str(name), int(axes)) for name, axes in head.get("blocks", [])]
     results = compact_asts(programs, [gpu_limits(record.hardware_params) for record in records])
-    return WorkloadFeatures(operator_of_blocks(blocks), head.get("flop_count"), results)
+    return Featurised("metaschedule", operator_of_blocks(blocks), head.get("flop_count"), results)
 
 
 def _cannot_load(module_json: str, reason: str) -> str:

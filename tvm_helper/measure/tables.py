@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Callable, Iterable
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from cdmpp.datasets.extraction.code_hash import code_hash
-from cdmpp.datasets.extraction.extract import ExtractProgress, ExtractReport, build_shards
-from cdmpp.datasets.extraction.program_rows import measurement_row, program_row
-from cdmpp.datasets.extraction.schema import SMALL_LEVEL, schema_versions
-from cdmpp.datasets.extraction.shard import (
-    ShardCounts,
-    ShardPlan,
-    TableWriter,
-    write_shard,
-)
+from cdmpp.datasets.extraction.extract import ExtractReport, OnProgress, extract
+from cdmpp.datasets.extraction.schema import SMALL_LEVEL
+from cdmpp.datasets.extraction.source import Featurised, RecordSource, ShardPlan
 from cdmpp.datasets.metaschedule.databases import Workload, parse_tuning_record
+from cdmpp.datasets.read_report import ReadReport
 from cdmpp.errors import DataError, ReplayError
 from cdmpp.files.json_text import parse_json
 from cdmpp.processes.campaign import read_campaign
 from cdmpp.programs.compact_ast import CompactAst
+from cdmpp.programs.featurise import featurise_records
 from cdmpp.records import ERROR_CODE_NAMES, MeasureRecord, TensetTask, program_id
 from tvm_helper.measure.journal import COMMAND, TASKS_FOLDER, read_journal
 
@@ -32,81 +26,78 @@ from tvm_helper.measure.journal import COMMAND, TASKS_FOLDER, read_journal
 SHARD_PROGRAMS = 256
 
 
-def write_tables(
-    folder: Path, *, on_progress: Callable[[ExtractProgress], None] | None = None
-) -> ExtractReport:
+@dataclass
+class Campaign(RecordSource):
+    """The journal of a campaign's folder, in the order in which programs were measured."""
+
+    folder: Path
+    featuriser: Callable[..., Any] = featurise_records
+    waiting: ClassVar[int | None] = 1
+    level: ClassVar[int] = SMALL_LEVEL
+
+    @property
+    def _settings(self) -> dict[str, Any]:
+        return read_campaign(self.folder, COMMAND)
+
+    def devices(self) -> list[str]:
+        """As `RecordSource.devices`."""
+        return [self._settings["device"]]
+
+    def plan(self, report: ReadReport) -> list[ShardPlan]:
+        """As `RecordSource.plan`."""
+        (device,) = self.devices()
+        measured = _measured(self.folder)
+        if not measured:
+            raise DataError(
+                f"{self.folder}: no program has been measured yet; continue it with cdmpp measure"
+            )
+        plans = []
+        for number, start in enumerate(range(0, len(measured), SHARD_PROGRAMS)):
+            part = measured[start : start + SHARD_PROGRAMS]
+            digest = json.dumps([device, part], sort_keys=True)
+            lines = range(start, start + len(part))
+            plans.append(ShardPlan(number, ((device, self.folder),), len(part), digest, (lines,)))
+        return plans
+
+    def records(
+        self, plan: ShardPlan, report: ReadReport
+    ) -> Iterator[tuple[str, str, MeasureRecord]]:
+        """As `RecordSource.records`; the group is a task's name in the journal."""
+        settings, measured = self._settings, _measured(self.folder)
+        schedules = {
+            drawn["program_id"]: drawn["schedule"]
+            for entry in read_journal(self.folder)
+            if entry["kind"] == "drawn"
+            for drawn in entry["programs"]
+        }
+        report.files += plan.number == 0
+        for entry in (measured[number] for number in plan.lines[0]):
+            task = read_task(self.folder, entry["task"])
+            record = measured_record(task, settings, entry, schedules[entry["program_id"]])
+            report.lines += 1
+            report.records += 1
+            report.failed += record.error_code != 0
+            yield entry["task"], entry["program_id"], record
+
+    def featurise(self, group: str, records: list[MeasureRecord]) -> Featurised:
+        """As `RecordSource.featurise`."""
+        task = read_task(self.folder, group)
+        programs = [_featurised(task, record) for record in records]
+        networks = [(name, weight) for name, weight in task["networks"]]
+        return Featurised(task["source"], task["operator"], task["flop_count"], programs, networks)
+
+
+def write_tables(folder: Path, *, on_progress: OnProgress = lambda _: None) -> ExtractReport:
     """Writes (or completes) the dataset of a campaign's folder from its journal.
 
     Raises:
         DataError: there is no campaign, or a file cannot be read or written.
     """
-    folder = Path(folder)
-    settings = read_campaign(folder, COMMAND)
-    measured = _measured(folder)
-    if not measured:
-        raise DataError(
-            f"{folder}: no program has been measured yet; continue it with cdmpp measure"
-        )
-    featuriser = code_hash(write_tables)
-    starts = range(0, len(measured), SHARD_PROGRAMS)
-    plans, keys = [], []
-    for number, start in enumerate(starts):
-        part = measured[start : start + SHARD_PROGRAMS]
-        text = json.dumps([schema_versions(), featuriser, settings["device"], part], sort_keys=True)
-        plans.append(ShardPlan(number, ((settings["device"], folder),), len(part)))
-        keys.append(hashlib.sha256(text.encode()).hexdigest())
-    arguments = [
-        (plan, folder, start, key) for plan, start, key in zip(plans, starts, keys, strict=True)
-    ]
-    return build_shards(
-        build_measured_shard, arguments, plans, keys, folder, [settings["device"]], jobs=1,
-        on_progress=on_progress,
-    )  # fmt: skip
+    return extract(Campaign(Path(folder)), Path(folder), jobs=1, on_progress=on_progress)
 
 
 def _measured(folder: Path) -> list[dict[str, Any]]:
     return [entry for entry in read_journal(folder) if entry["kind"] == "measured"]
-
-
-def build_measured_shard(plan: ShardPlan, folder: Path, start: int, key: str) -> dict[str, Any]:
-    """Featurises and writes the programs of a part of the journal; returns the shard's note.
-
-    Raises:
-        DataError: a file cannot be read or written.
-    """
-    settings = read_campaign(folder, COMMAND)
-    entries = _measured(folder)[start : start + SHARD_PROGRAMS]
-    schedules = {
-        drawn["program_id"]: drawn["schedule"]
-        for entry in read_journal(folder)
-        if entry["kind"] == "drawn"
-        for drawn in entry["programs"]
-    }
-
-    def stream(programs: TableWriter, measurements: TableWriter, counts: ShardCounts) -> None:
-        counts.report.files += plan.number == 0
-        for entry in entries:
-            identity = entry["program_id"]
-            task = read_task(folder, entry["task"])
-            record = measured_record(task, settings, entry, schedules[identity])
-            counts.report.lines += 1
-            counts.report.records += 1
-            counts.report.failed += record.error_code != 0
-            measurements.add([measurement_row(identity, record)])
-            counts.measurements += 1
-            row = program_row(
-                identity,
-                record,
-                _featurised(task, record),
-                source=task["source"],
-                operator=task["operator"],
-                networks=[(name, weight) for name, weight in task["networks"]],
-                flop_count=task["flop_count"],
-            )
-            counts.add_programs([row])
-            programs.add([row])
-
-    return write_shard(plan, folder, key, stream, level=SMALL_LEVEL)
 
 
 def measured_record(
@@ -149,8 +140,6 @@ def measured_record(
 def _featurised(task: dict[str, Any], record: MeasureRecord) -> CompactAst | ReplayError:
     try:
         if task["source"] == "tenset":
-            from cdmpp.programs.featurise import featurise_records
-
             (result,) = featurise_records(_tenset_task(task), [record])
             return result
         from tvm_helper.tasks.metaschedule import featurise_trace

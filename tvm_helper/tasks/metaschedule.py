@@ -1,18 +1,11 @@
-"""A MetaSchedule database becomes an extracted dataset: traces are replayed, the TIR is walked."""
+"""Featurises the programs of a MetaSchedule database: traces are replayed, the TIR is walked."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
-from cdmpp.datasets.extraction.extract import ExtractProgress, ExtractReport
-from cdmpp.datasets.metaschedule.extract import (
-    SHARD_RECORDS,
-    WorkloadFeatures,
-    extract_database,
-)
+from cdmpp.datasets.extraction.source import Featurised
 from cdmpp.datasets.metaschedule.older import module_format
 from cdmpp.errors import DataError, ReplayError
 from cdmpp.programs.compact_ast import CompactAst
@@ -24,24 +17,7 @@ from tvm_helper.tasks.schedule_of_trace import schedule_of
 from tvm_helper.tir.features import featurise_modules
 
 
-def import_database(
-    database_dir: Path,
-    out_dir: Path,
-    *,
-    device: str,
-    target: str | None = None,
-    jobs: int | None = None,
-    on_progress: Callable[[ExtractProgress], None] | None = None,
-    shard_records: int = SHARD_RECORDS,
-) -> ExtractReport:
-    """Extracts a database that this TVM wrote: `extract_database`, which says what is raised."""
-    return extract_database(
-        database_dir, out_dir, featurise_traces, device=device, target=target, jobs=jobs,
-        on_progress=on_progress, shard_records=shard_records,
-    )  # fmt: skip
-
-
-def featurise_traces(module_json: str, records: list[MeasureRecord]) -> WorkloadFeatures:
+def featurise_traces(module_json: str, records: list[MeasureRecord]) -> Featurised:
     """Replays programs of one workload.
 
     Args:
@@ -52,7 +28,8 @@ def featurise_traces(module_json: str, records: list[MeasureRecord]) -> Workload
         DataError: TVM cannot load the module.
     """
     module, operator, flop_count = _module(module_json)
-    return WorkloadFeatures(operator, flop_count, [_program(module, record) for record in records])
+    programs = [_program(module, record) for record in records]
+    return Featurised("metaschedule", operator, flop_count, programs)
 
 
 def _program(module: Any, record: MeasureRecord) -> CompactAst | ReplayError:

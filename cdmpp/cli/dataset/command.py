@@ -6,6 +6,7 @@ import argparse
 import json
 from pathlib import Path
 
+from cdmpp.api.featurisers import tvm_featurisers
 from cdmpp.cli.shared.option_table import add_table
 from cdmpp.cli.shared.options import (
     add_no_install_option,
@@ -22,9 +23,9 @@ from cdmpp.datasets.export import export
 from cdmpp.datasets.extraction.merge import merge
 from cdmpp.datasets.find import record_folder
 from cdmpp.datasets.metaschedule.export import export_databases
+from cdmpp.datasets.sources import extract_any
 from cdmpp.datasets.tenset.folder import default_dataset_dir
 from cdmpp.errors import EXIT_DATA
-from tvm_helper.extract import extract_any
 
 
 def add_extract_options(parser: argparse.ArgumentParser) -> None:
@@ -136,7 +137,7 @@ def run_extract(args: argparse.Namespace) -> int:
             fallback=args.fallback,
             jobs=args.jobs,
             backend=args.backend,
-            prepare=prepared(may_install=not args.no_install),
+            featurisers=tvm_featurisers(prepared(may_install=not args.no_install)),
             on_progress=show,
         )
     found = report.to_json()

@@ -12,7 +12,7 @@ from cdmpp.cli.shared.options import add_output_options
 from cdmpp.cli.shared.progress import fetch_progress
 from cdmpp.datasets.fetch.fetch import FetchResult, fetch
 from cdmpp.datasets.fetch.registry import (
-    RecordSource,
+    PublicSource,
     known_sources,
     sources_of,
     wanted_sources,
@@ -79,7 +79,7 @@ def _to_json(result: FetchResult) -> dict[str, Any]:
     }
 
 
-def _print_result(source: RecordSource, result: FetchResult, cache: Path, name: str) -> None:
+def _print_result(source: PublicSource, result: FetchResult, cache: Path, name: str) -> None:
     done = "fetched" if result.is_new else "already there, as it was fetched"
     size = result.fetched.bytes / 1e6
     print(f"{source.name}: {done}: {size:.1f} MB in {result.folder}")

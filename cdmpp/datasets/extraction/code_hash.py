@@ -23,14 +23,15 @@ _SOURCES = "src"
 _Mention = tuple[str, tuple[str, ...] | None]
 
 
-def code_hash(featurise: Callable[..., Any]) -> str:
-    """Returns a digest of the featuriser's module and of all modules of ours that it imports.
+def code_hash(*makers: Callable[..., Any]) -> str:
+    """Returns a digest of the modules of functions and classes that make a shard, and of all
+    modules of ours that these import.
 
     Raises:
         DataError: the source of one of them is not there.
     """
-    digest = hashlib.sha256(featurise.__qualname__.encode())
-    roots = {featurise.__module__: Path(inspect.getsourcefile(featurise) or "")}
+    digest = hashlib.sha256(" ".join(maker.__qualname__ for maker in makers).encode())
+    roots = {maker.__module__: Path(inspect.getsourcefile(maker) or "") for maker in makers}
     for name, path in sorted(import_closure(roots | {_ROWS: _file_of(_ROWS)}).items()):
         digest.update(f"{name}\0".encode())
         digest.update(_read(path))

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from cdmpp.datasets.extraction.extract import tables_hash
 from cdmpp.datasets.extraction.extracted import (
     MANIFEST,
     is_extracted_dir,
@@ -30,9 +31,10 @@ from cdmpp.datasets.extraction.schema import (
     programs_schema,
     schema_versions,
 )
+from cdmpp.datasets.extraction.shard import table_note
 from cdmpp.datasets.read_report import ReadReport
 from cdmpp.errors import DataError, UsageError
-from cdmpp.files.atomic import make_folder, remove_abandoned, sha256_file, write_json
+from cdmpp.files.atomic import make_folder, remove_abandoned, write_json
 
 Networks = dict[str, int]
 
@@ -204,8 +206,8 @@ class _Merger:
             measurement_count = self._copy_measurements(folder, shard, measurements, seen_rows)
             shards.append(
                 {
-                    "programs": _note(programs, program_count),
-                    "measurements": _note(measurements, measurement_count),
+                    "programs": table_note(programs, program_count),
+                    "measurements": table_note(measurements, measurement_count),
                 }
             )
         self._write_manifest(shards, leaf_extra_count)
@@ -322,23 +324,16 @@ class _Merger:
 
     def _write_manifest(self, shards: list[dict[str, Any]], leaf_extra_count: int) -> None:
         report = self._report
-        digest = hashlib.sha256()
-        for shard in shards:
-            for table in ("programs", "measurements"):
-                digest.update(f"{shard[table]['file']} {shard[table]['sha256']}\n".encode())
-        report.data_hash = digest.hexdigest()
+        report.data_hash = tables_hash(shards)
         read = ReadReport()
         for manifest in self._manifests:
             read.add(ReadReport.from_json(manifest["read"]))
         devices = {label for manifest in self._manifests for label in manifest["devices"]}
+        counts = report.to_json()
+        copied = ("programs", "featurised", "valid", "rejected", "measurements", "data_hash")
         value = {
             "devices": sorted(devices),
-            "programs": report.programs,
-            "featurised": report.featurised,
-            "valid": report.valid,
-            "rejected": dict(sorted(report.rejected.items())),
-            "measurements": report.measurements,
-            "data_hash": report.data_hash,
+            **{key: counts[key] for key in copied},
             "read": read.to_json(),
             "schema": schema_versions(),
             "leaf_extra_count": leaf_extra_count,
@@ -346,7 +341,3 @@ class _Merger:
             "merged_from": [manifest["data_hash"] for manifest in self._manifests],
         }
         write_json(self._folder / MANIFEST, value)
-
-
-def _note(path: Path, rows: int) -> dict[str, Any]:
-    return {"file": path.name, "rows": rows, "sha256": sha256_file(path)}

@@ -4,25 +4,16 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache
-from typing import Any, TypeAlias
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from cdmpp.datasets.tenset.flops import flop_count
-from cdmpp.datasets.tenset.operator_name import operator_name
+from cdmpp.datasets.extraction.source import Featurised
 from cdmpp.errors import DataError, ReplayError
-from cdmpp.programs.ansor.json_graph import JsonGraph
 from cdmpp.programs.compact_ast import LEAF_FEATURE_COUNT, CompactAst
-from cdmpp.programs.native.build import NativeBuildError
-from cdmpp.records import MeasureRecord, Source, TensetTask
+from cdmpp.records import MeasureRecord
 
-Featurise: TypeAlias = Callable[
-    [TensetTask, list[MeasureRecord]], Sequence[CompactAst | ReplayError]
-]
-
-_CACHED_TASKS = 8
 #: Reasons that do not come from replaying a program.
 _OWN_REASONS = ("internal error", "task not in network_info", "unreadable task")
 
@@ -53,110 +44,42 @@ def _deviation(costs_s: Sequence[float], mean: float) -> float:
     return math.sqrt(sum((cost - mean) ** 2 for cost in costs_s) / len(costs_s))
 
 
-def program_rows(
-    task: TensetTask | None,
-    networks: list[tuple[str, int]],
-    records: dict[str, MeasureRecord],
-    featurise: Featurise,
-) -> Iterable[tuple[str, dict[str, Any]]]:
-    """Yields (program id, row) for the distinct programs of one task."""
-    operator, flops = ("unknown", None) if task is None else _describe(task.dag_json)
-    features: Sequence[CompactAst | ReplayError]
-    if task is None:
-        features = [ReplayError("task not in network_info")] * len(records)
-    else:
-        features = _featurise(task, list(records.values()), featurise)
-    known_finite = _are_finite([ast for ast in features if isinstance(ast, CompactAst)])
-    for (identity, record), result in zip(records.items(), features, strict=True):
-        yield (
-            identity,
-            program_row(
-                identity,
-                record,
-                result,
-                source="tenset",
-                operator=operator,
-                networks=networks,
-                flop_count=flops,
-                known_finite=known_finite,
-            ),
-        )
-
-
-def program_row(
-    identity: str,
-    record: MeasureRecord,
-    result: CompactAst | ReplayError,
-    *,
-    source: Source,
-    operator: str,
-    networks: Sequence[tuple[str, int]],
-    flop_count: float | None,
-    known_finite: bool = False,
-) -> dict[str, Any]:
-    """Returns the row of `programs` of a program: one of its records and what featurising gave.
+def program_rows(records: dict[str, MeasureRecord], found: Featurised) -> list[dict[str, Any]]:
+    """Returns the rows of `programs` of some programs of one task: a record of each by program id,
+    and what featurising them gave.
 
     `fallback` is for counting only, the table has no such column.
 
-    Args:
-        known_finite: whether the features have been checked for NaN and infinity.
-    """
-    ast, reason = _features(result, known_finite=known_finite)
-    return {
-        "program_id": identity,
-        "source": source,
-        "workload_key": record.workload_key,
-        "operator": operator,
-        "target_kind": record.target_kind,
-        "networks": [{"name": name, "weight": weight} for name, weight in networks],
-        "flop_count": flop_count,
-        "valid": reason is None,
-        "reject_reason": reason,
-        "leaf_features": np.asarray(ast.leaf_features, np.float32).ravel(),
-        "leaf_extra": np.asarray(ast.leaf_extra, np.float32).ravel(),
-        "leaf_position": np.asarray(ast.leaf_position, np.int32),
-        "tree": np.asarray(ast.tree, np.int32),
-        "schedule": record.schedule if source == "tenset" else None,
-        "fallback": ast.fallback,
-    }
-
-
-@lru_cache(maxsize=_CACHED_TASKS)
-def _describe(dag_json: str) -> tuple[str, float | None]:
-    """Returns (operator name, flop count); `unknown`, None where the task cannot be read."""
-    try:
-        graph = JsonGraph(dag_json)
-        return operator_name(graph), flop_count(graph)
-    except DataError:
-        return "unknown", None
-
-
-def _featurise(
-    task: TensetTask, records: list[MeasureRecord], featurise: Featurise
-) -> list[CompactAst | ReplayError]:
-    """Calls the featuriser on all records; when that raises, on one at a time.
-
-    So one bad program costs one program: what it raises becomes its reject reason and is counted.
-
     Raises:
-        DataError: there is no native code, or the featuriser's results are not one a record.
+        DataError: there are not as many results as records.
     """
-    try:
-        results = list(featurise(task, records))
-    except NativeBuildError:  # not a fault of any program
-        raise
-    except Exception as error:
-        if len(records) > 1:
-            return [result for one in records for result in _featurise(task, [one], featurise)]
-        if isinstance(error, DataError):
-            return [ReplayError(getattr(error, "reason", f"unreadable task: {error}"))]
-        return [ReplayError(f"internal error: {type(error).__name__}: {error}"[:200])]
-    if len(results) != len(records):
+    if len(found.programs) != len(records):
         raise DataError(
-            f"the featuriser returned {len(results)} results for {len(records)} records of task "
-            f"{task.workload_key}"
+            f"the featuriser returned {len(found.programs)} results for {len(records)} records of "
+            f"task {next(iter(records.values())).workload_key}"
         )
-    return results
+    known_finite = _are_finite([ast for ast in found.programs if isinstance(ast, CompactAst)])
+    rows = []
+    for (identity, record), result in zip(records.items(), found.programs, strict=True):
+        ast, reason = _features(result, known_finite=known_finite)
+        rows.append({
+            "program_id": identity,
+            "source": found.source,
+            "workload_key": record.workload_key,
+            "operator": found.operator,
+            "target_kind": record.target_kind,
+            "networks": [{"name": name, "weight": weight} for name, weight in found.networks],
+            "flop_count": found.flop_count,
+            "valid": reason is None,
+            "reject_reason": reason,
+            "leaf_features": np.asarray(ast.leaf_features, np.float32).ravel(),
+            "leaf_extra": np.asarray(ast.leaf_extra, np.float32).ravel(),
+            "leaf_position": np.asarray(ast.leaf_position, np.int32),
+            "tree": np.asarray(ast.tree, np.int32),
+            "schedule": record.schedule if found.source == "tenset" else None,
+            "fallback": ast.fallback,
+        })  # fmt: skip
+    return rows
 
 
 def _are_finite(asts: Sequence[CompactAst]) -> bool:

@@ -7,20 +7,14 @@ import gc
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from cdmpp.datasets.extraction.program_rows import (
-    Featurise,
-    measurement_row,
-    program_rows,
-    reason_group,
-)
+from cdmpp.datasets.extraction.program_rows import measurement_row, program_rows, reason_group
 from cdmpp.datasets.extraction.schema import (
     QUICK_LEVEL,
     measurements_schema,
@@ -28,20 +22,13 @@ from cdmpp.datasets.extraction.schema import (
     programs_schema,
     schema_versions,
 )
+from cdmpp.datasets.extraction.source import RecordSource, ShardPlan
 from cdmpp.datasets.read_report import ReadReport
-from cdmpp.datasets.tenset.record_file import read_records
-from cdmpp.datasets.tenset.task_index import TaskIndex, load_tasks
-from cdmpp.errors import DataError
 from cdmpp.files.atomic import sha256_file, write_atomic, write_json
-from cdmpp.records import MeasureRecord, program_id_of_text
+from cdmpp.records import MeasureRecord
 
-__all__ = [
-    "Featurise", "ShardCounts", "ShardPlan", "TableWriter", "build_shard",
-    "finished_shard", "shard_key", "worker_tasks", "write_shard",
-]  # fmt: skip
-
-#: Programs that are featurised in one go: more only cost memory.
-PROGRAM_BATCH = 64
+#: Programs that are featurised in one go.
+PROGRAM_BATCH = 256
 #: Rows of one row group of `programs` and of `measurements`.
 PROGRAM_ROWS = 256
 MEASUREMENT_ROWS = 2048
@@ -50,40 +37,9 @@ MEASUREMENT_ROWS = 2048
 _COLLECTION_THRESHOLD = 100_000
 
 
-@dataclass(frozen=True)
-class ShardPlan:
-    """What goes into a shard.
-
-    Attributes:
-        number: position of the shard in the dataset.
-        files: (device, record file) in reading order.
-        weight: estimated size of the records in bytes, for progress.
-    """
-
-    number: int
-    files: tuple[tuple[str, Path], ...]
-    weight: int
-
-    def paths(self, out_dir: Path) -> tuple[Path, Path, Path]:
-        """Returns the paths of the shard's programs, measurements and completion note."""
-        return (
-            out_dir / f"programs-{self.number:05d}.parquet",
-            out_dir / f"measurements-{self.number:05d}.parquet",
-            out_dir / f"shard-{self.number:05d}.json",
-        )
-
-
-def shard_key(plan: ShardPlan, *, tasks_hash: str, featuriser: str) -> str:
-    """Returns a digest of everything a shard's content follows from.
-
-    Raises:
-        DataError: a record file cannot be read.
-    """
-    try:
-        files = [(device, path.name, sha256_file(path)) for device, path in plan.files]
-    except OSError as error:
-        raise DataError(f"cannot read a record file: {error}") from None
-    text = json.dumps([schema_versions(), tasks_hash, featuriser, files], sort_keys=True)
+def shard_key(plan: ShardPlan, code: str) -> str:
+    """Returns a digest of everything a shard's content follows from, its code included."""
+    text = json.dumps([schema_versions(), plan.digest, code], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -100,35 +56,46 @@ def finished_shard(plan: ShardPlan, out_dir: Path, key: str) -> dict[str, Any] |
     return value if same else None
 
 
-@lru_cache(maxsize=1)
-def worker_tasks(network_info_dir: Path, tasks_hash: str) -> TaskIndex:
-    """Returns the tasks, read once per process and content (`tasks_hash` keeps them apart)."""
-    return load_tasks(network_info_dir)
-
-
-def build_shard(
-    plan: ShardPlan,
-    network_info_dir: Path,
-    tasks_hash: str,
-    out_dir: Path,
-    featurise: Featurise,
-    key: str,
-) -> dict[str, Any]:
+def build_shard(source: RecordSource, plan: ShardPlan, out_dir: Path, key: str) -> dict[str, Any]:
     """Reads, featurises and writes a shard; returns its completion note, which is written last.
 
-    Rows are written as they come, `PROGRAM_BATCH` programs at a time: what is held in memory does
-    not grow with the files, except for about 100 bytes of identity a program.
+    Rows are written as they come: what is held in memory are the programs that wait to be
+    featurised and about 100 bytes of identity a program.
+
+    Args:
+        key: digest of what the content follows from (see `shard_key`).
 
     Raises:
         DataError: a file cannot be read or written, or the featuriser breaks its contract.
+        UsageError: the featuriser has no side environment.
     """
-    tasks = worker_tasks(network_info_dir, tasks_hash)
+    programs, measurements, note = plan.paths(out_dir)
+    counts = ShardCounts()
 
-    def stream(programs: TableWriter, measurements: TableWriter, counts: ShardCounts) -> None:
-        with _rare_collections():
-            _stream_shard(plan, tasks, featurise, programs, measurements, counts)
+    def fill(programs_file: Path, measurements_file: Path) -> None:
+        with (
+            TableWriter(programs_file, programs_schema(), PROGRAM_ROWS, source.level) as one,
+            TableWriter(
+                measurements_file, measurements_schema(), MEASUREMENT_ROWS, source.level
+            ) as other,
+            _rare_collections(),
+        ):
+            _stream_shard(source, plan, one, other, counts)
 
-    return write_shard(plan, out_dir, key, stream)
+    write_atomic(programs, lambda one: write_atomic(measurements, lambda two: fill(one, two)))
+    value = {
+        "key": key,
+        "programs": table_note(programs, counts.programs),
+        "measurements": table_note(measurements, counts.measurements),
+        "featurised": counts.featurised,
+        "valid": counts.valid,
+        "rejected": dict(sorted(counts.rejected.items())),
+        "fallbacks": dict(sorted(counts.fallbacks.items())),
+        "leaf_extra_counts": sorted(counts.leaf_extra_counts),
+        "read": counts.report.to_json(),
+    }
+    write_json(note, value)
+    return value
 
 
 @contextlib.contextmanager
@@ -142,52 +109,8 @@ def _rare_collections() -> Iterator[None]:
         gc.set_threshold(*before)
 
 
-def write_shard(
-    plan: ShardPlan,
-    out_dir: Path,
-    key: str,
-    stream: Callable[[TableWriter, TableWriter, ShardCounts], None],
-    level: int = QUICK_LEVEL,
-) -> dict[str, Any]:
-    """Writes the tables that `stream` fills (programs, measurements) and then the note.
-
-    Args:
-        key: digest of what the content follows from (see `shard_key`).
-        stream: adds rows to the two tables and counts them.
-        level: of compression.
-
-    Raises:
-        DataError: a file cannot be written.
-    """
-    programs, measurements, note = plan.paths(out_dir)
-    counts = ShardCounts()
-
-    def fill(programs_file: Path, measurements_file: Path) -> None:
-        with (
-            TableWriter(programs_file, programs_schema(), PROGRAM_ROWS, level) as program_table,
-            TableWriter(
-                measurements_file, measurements_schema(), MEASUREMENT_ROWS, level
-            ) as measurement_table,
-        ):
-            stream(program_table, measurement_table, counts)
-
-    write_atomic(programs, lambda one: write_atomic(measurements, lambda two: fill(one, two)))
-    value = {
-        "key": key,
-        "programs": _table_note(programs, counts.programs),
-        "measurements": _table_note(measurements, counts.measurements),
-        "featurised": counts.featurised,
-        "valid": counts.valid,
-        "rejected": dict(sorted(counts.rejected.items())),
-        "fallbacks": dict(sorted(counts.fallbacks.items())),
-        "leaf_extra_counts": sorted(counts.leaf_extra_counts),
-        "read": counts.report.to_json(),
-    }
-    write_json(note, value)
-    return value
-
-
-def _table_note(path: Path, rows: int) -> dict[str, Any]:
+def table_note(path: Path, rows: int) -> dict[str, Any]:
+    """Returns what a manifest says of a table's file."""
     return {"file": path.name, "rows": rows, "sha256": sha256_file(path)}
 
 
@@ -270,41 +193,37 @@ def _column(field: Any, values: list[Any]) -> Any:
 
 
 def _stream_shard(
+    source: RecordSource,
     plan: ShardPlan,
-    tasks: TaskIndex,
-    featurise: Featurise,
     programs: TableWriter,
     measurements: TableWriter,
     counts: ShardCounts,
 ) -> None:
     """Writes the rows of a shard; a program is featurised once, whatever devices measured it."""
     seen: set[bytes] = set()
-    pending: dict[tuple[str, str], dict[str, MeasureRecord]] = {}
+    pending: dict[Hashable, dict[str, MeasureRecord]] = {}
     waiting = 0
 
     def featurise_pending() -> None:
-        for (workload_key, target_kind), records in pending.items():
-            task = tasks.find(workload_key, target_kind)
-            networks = tasks.networks_of(workload_key, target_kind)
-            rows = [row for _, row in program_rows(task, networks, records, featurise)]
-            counts.add_programs(rows)
-            programs.add(rows)
+        for group, records in pending.items():
+            programs_of_group = list(records.items())
+            for start in range(0, len(programs_of_group), PROGRAM_BATCH):
+                batch = dict(programs_of_group[start : start + PROGRAM_BATCH])
+                rows = program_rows(batch, source.featurise(group, list(batch.values())))
+                counts.add_programs(rows)
+                programs.add(rows)
         pending.clear()
 
-    for device, path in plan.files:
-        for record in read_records(path, counts.report, device=device):
-            identity = program_id_of_text(
-                "tenset", record.workload_key, record.schedule, record.target_kind
-            )
-            measurements.add([measurement_row(identity, record)])
-            counts.measurements += 1
-            digest = bytes.fromhex(identity)
-            if digest in seen:
-                continue
-            seen.add(digest)
-            pending.setdefault((record.workload_key, record.target_kind), {})[identity] = record
-            waiting += 1
-            if waiting >= PROGRAM_BATCH:
-                featurise_pending()
-                waiting = 0
+    for group, identity, record in source.records(plan, counts.report):
+        measurements.add([measurement_row(identity, record)])
+        counts.measurements += 1
+        digest = bytes.fromhex(identity)
+        if digest in seen:
+            continue
+        seen.add(digest)
+        pending.setdefault(group, {})[identity] = record
+        waiting += 1
+        if waiting == source.waiting:
+            featurise_pending()
+            waiting = 0
     featurise_pending()

@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import quote
 
 from cdmpp.datasets.autotvm.logs import find_logs, log_device, read_autotvm_log
-from cdmpp.datasets.fetch.registry import Download, RecordSource
+from cdmpp.datasets.fetch.registry import Download, PublicSource
 from cdmpp.datasets.fetch.resume import (
     FetchProgress,
     OnBytes,
@@ -58,7 +58,7 @@ class FetchResult:
 
 
 def fetch(
-    source: RecordSource,
+    source: PublicSource,
     cache: Path,
     *,
     origin: str | None = None,
@@ -101,7 +101,7 @@ def fetch(
 
 
 def _assemble(
-    source: RecordSource,
+    source: PublicSource,
     folder: Path,
     places: list[_Place],
     origin: str | None,
@@ -150,7 +150,7 @@ class _Place:
 
 
 def _places(
-    source: RecordSource,
+    source: PublicSource,
     work: Path,
     origin: str | None,
     on_progress: OnFetch,
@@ -188,7 +188,7 @@ def _shown(what: str, on_progress: OnFetch) -> OnBytes:
 
 
 def _download(
-    source: RecordSource,
+    source: PublicSource,
     item: Download,
     work: Path,
     mirror: str | None,
@@ -232,7 +232,7 @@ def _check_size(file: Path, item: Download, where: str) -> None:
         raise DataError(f"{where}: has {size} bytes, expected {item.bytes}; it was removed")
 
 
-def _local_places(source: RecordSource, origin: Path) -> list[_Place]:
+def _local_places(source: PublicSource, origin: Path) -> list[_Place]:
     """Returns where the files of a source lie in a folder, or which file it is."""
     if origin.is_file():
         if len(source.downloads) != 1:
@@ -259,7 +259,7 @@ def _in_mirror(folder: Path, item: Download) -> Path:
     return place if place.is_file() else folder / item.path.rpartition("/")[2]
 
 
-def _root(source: RecordSource, folder: Path) -> Path:
+def _root(source: PublicSource, folder: Path) -> Path:
     """Returns the folder below which the paths of a source begin: this one, or the only one in it
     that has its files.
     """
@@ -289,7 +289,7 @@ def _check_local(item: Download, file: Path) -> None:
             )
 
 
-def check_content(source: RecordSource, folder: Path) -> None:
+def check_content(source: PublicSource, folder: Path) -> None:
     """Checks that the reader of a source's kind finds records of every device.
 
     Raises:
@@ -314,7 +314,7 @@ def check_content(source: RecordSource, folder: Path) -> None:
 
 
 def _describe(
-    source: RecordSource, folder: Path, places: list[_Place], origin: str | None
+    source: PublicSource, folder: Path, places: list[_Place], origin: str | None
 ) -> Fetched:
     files = tuple(
         FetchedFile(path.relative_to(folder).as_posix(), path.stat().st_size, sha256_file(path))
@@ -336,7 +336,7 @@ def _describe(
     )
 
 
-def _devices(source: RecordSource, folder: Path) -> tuple[str, ...]:
+def _devices(source: PublicSource, folder: Path) -> tuple[str, ...]:
     """Returns the labels of those devices of a source that have records in the folder."""
     if source.kind != "autotvm":
         return source.devices

@@ -61,7 +61,7 @@ class SourcePart:
 
 
 @dataclass(frozen=True)
-class RecordSource:
+class PublicSource:
     """A public source of measurement records.
 
     Attributes:
@@ -107,7 +107,7 @@ class RecordSource:
 
 
 @lru_cache(maxsize=1)
-def known_sources() -> tuple[RecordSource, ...]:
+def known_sources() -> tuple[PublicSource, ...]:
     """Returns every source of the shipped registry, in its order.
 
     Raises:
@@ -116,14 +116,14 @@ def known_sources() -> tuple[RecordSource, ...]:
     return read_sources(package_folder("cdmpp.datasets.fetch") / "sources.yaml")
 
 
-def sources_of(device: str) -> list[RecordSource]:
+def sources_of(device: str) -> list[PublicSource]:
     """Returns the sources with records of a device (label or alias), its default ones first."""
     label = _label(device)
     found = [source for source in known_sources() if label in map(_label, source.devices)]
     return sorted(found, key=lambda source: label not in map(_label, source.default_for))
 
 
-def wanted_sources(name: str) -> list[RecordSource]:
+def wanted_sources(name: str) -> list[PublicSource]:
     """Returns what a name stands for: the source of that name, or a device's default sources.
 
     Raises:
@@ -155,7 +155,7 @@ def wanted_sources(name: str) -> list[RecordSource]:
     )
 
 
-def read_sources(path: Path) -> tuple[RecordSource, ...]:
+def read_sources(path: Path) -> tuple[PublicSource, ...]:
     """Returns the sources of a registry file.
 
     Raises:
@@ -170,8 +170,8 @@ def read_sources(path: Path) -> tuple[RecordSource, ...]:
     return tuple(_source(str(name), value, f"{path}: {name}") for name, value in content.items())
 
 
-def _source(name: str, value: Any, where: str) -> RecordSource:
-    values = _fields_of(RecordSource, value, where, given={"name": name})
+def _source(name: str, value: Any, where: str) -> PublicSource:
+    values = _fields_of(PublicSource, value, where, given={"name": name})
     kind = values["kind"]
     if not _NAME.fullmatch(name):
         raise DataError(f"{where}: a name is of small letters, digits and dashes")
@@ -193,7 +193,7 @@ def _source(name: str, value: Any, where: str) -> RecordSource:
     for key in ("most_bytes", "about_bytes"):
         if not isinstance(values.get(key, 0), int):
             raise DataError(f"{where}: {key} is {values[key]!r}, expected a whole number")
-    return RecordSource(**values)
+    return PublicSource(**values)
 
 
 def _download(value: Any, where: str, commit: str) -> Download:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from cdmpp.datasets.fetch.registry import RecordSource, SourcePart
+from cdmpp.datasets.fetch.registry import PublicSource, SourcePart
 from cdmpp.errors import DataError
 
 _COPY_BYTES = 1 << 20
@@ -48,7 +48,7 @@ class Taker:
         folder: of the dataset; what is taken and not yet joined lies below its `.taken`.
     """
 
-    def __init__(self, source: RecordSource, folder: Path) -> None:
+    def __init__(self, source: PublicSource, folder: Path) -> None:
         self.source = source
         self.folder = folder
         self._taken = folder / ".taken"
@@ -152,7 +152,7 @@ def _undamaged(what: str) -> Iterator[None]:
         ) from None
 
 
-def has_files_of(source: RecordSource, members: Iterator[Member]) -> bool:
+def has_files_of(source: PublicSource, members: Iterator[Member]) -> bool:
     """Whether any of the members is what a part of the source names."""
     patterns = [_pattern(part.files) for part in source.parts]
     return any(pattern.fullmatch(member.path) for member in members for pattern in patterns)

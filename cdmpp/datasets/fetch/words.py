@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cdmpp.datasets.fetch.registry import RecordSource
+from cdmpp.datasets.fetch.registry import PublicSource
 from cdmpp.datasets.fetched import Fetched, fetched_folder, read_fetched
 from cdmpp.devices.registry import find_device
 from cdmpp.devices.spec import DeviceSpec
@@ -26,7 +26,7 @@ class ListedSource:
         bytes: its size there, or about that of its download; None = not known.
     """
 
-    source: RecordSource
+    source: PublicSource
     folder: Path | None
     bytes: int | None
 
@@ -51,7 +51,7 @@ class ListedSource:
         }
 
 
-def listed(sources: Iterable[RecordSource], cache: Path) -> list[ListedSource]:
+def listed(sources: Iterable[PublicSource], cache: Path) -> list[ListedSource]:
     """Returns every source with what the cache folder has of it."""
     rows = []
     for source in sources:
@@ -101,7 +101,7 @@ def size_text(size: int | None) -> str:
     return "?" if size is None else f"{size / 1e6:,.1f} MB"
 
 
-def next_command(source: RecordSource, fetched: Fetched, cache: Path, name: str) -> str:
+def next_command(source: PublicSource, fetched: Fetched, cache: Path, name: str) -> str:
     """Returns the sentence that says how the fetched records are used.
 
     Args:

@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from cdmpp.datasets.extraction.machine_code import IN_NETWORK
 from cdmpp.errors import DataError
 from cdmpp.files.atomic import read_json, write_json
 from cdmpp.training.machine_code.widths import CodeWidths
 
-FILE_NAME = "in_network.json"
 FORMAT = 1
 #: Shorter ones are called again and again in a network's measurement too: nothing is known of them.
 LEAST_S = 1e-5
@@ -48,7 +48,7 @@ def write_in_network(folder: Path, kernels: list[KernelInNetwork]) -> Path:
     Raises:
         DataError: it cannot be written.
     """
-    path = Path(folder) / FILE_NAME
+    path = Path(folder) / IN_NETWORK
     rows = [[one.workload_key, one.argument_bytes, one.latency_s] for one in kernels]
     write_json(path, {"format": FORMAT, "kernels": rows})
     return path
@@ -60,7 +60,7 @@ def read_in_network(folder: Path) -> list[KernelInNetwork]:
     Raises:
         DataError: the file is damaged or of another version.
     """
-    path = Path(folder) / FILE_NAME
+    path = Path(folder) / IN_NETWORK
     if not path.is_file():
         return []
     hint = "write it anew with: python -m lab run in-network"

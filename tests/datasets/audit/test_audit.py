@@ -19,6 +19,7 @@ from cdmpp.datasets.audit.audit import audit
 from cdmpp.datasets.audit.quantiles import Quantiles
 from cdmpp.datasets.extraction.extract import extract
 from cdmpp.datasets.splits import Split, split
+from cdmpp.datasets.tenset.source import TensetRecords
 from cdmpp.errors import DataError, ReplayError
 from cdmpp.programs.compact_ast import CompactAst
 from cdmpp.records import MeasureRecord, TensetTask
@@ -46,7 +47,7 @@ def edit(dataset: Path, change: Callable[[list[dict[str, Any]]], None]) -> None:
 
 def both(dataset: Path, out: Path, featurise: Featurise) -> list[dict[str, Any]]:
     """Audits the dataset before and after extraction."""
-    extract(dataset, out, None, featurise, jobs=1, shard_bytes=1)
+    extract(TensetRecords(dataset, None, featurise, shard_bytes=1), out, jobs=1)
     return [audit(dataset), audit(out)]
 
 
@@ -174,7 +175,7 @@ def test_test_samples_with_training_features_are_counted(
         )  # fmt: skip
         return [ast for _ in records]
 
-    extract(tiny_dataset, tmp_path / "out", None, constant, jobs=1)
+    extract(TensetRecords(tiny_dataset, None, constant), tmp_path / "out", jobs=1)
     report = audit(tmp_path / "out", seeds=range(6))
     drawn = [e for e in report["splits"] if e["kind"] == "task" and "impossible" not in e]
     assert drawn

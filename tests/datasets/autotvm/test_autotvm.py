@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from cdmpp.cli.main import main
-from cdmpp.datasets.autotvm.extract import AutotvmFeatures, extract_autotvm
 from cdmpp.datasets.autotvm.logs import (
     AutotvmTask,
     autotvm_program_id,
@@ -25,8 +24,11 @@ from cdmpp.datasets.autotvm.logs import (
     task_of,
     template_operator,
 )
+from cdmpp.datasets.autotvm.source import AutotvmLogs
 from cdmpp.datasets.cache import load_samples
+from cdmpp.datasets.extraction.extract import extract
 from cdmpp.datasets.extraction.extracted import read_table
+from cdmpp.datasets.extraction.source import Featurised
 from cdmpp.datasets.read_report import ReadReport
 from cdmpp.datasets.splits import split
 from cdmpp.datasets.tenset.record_line import RecordLineError
@@ -193,7 +195,7 @@ def test_operator_shapes_join_templates_and_leave_other_keys_alone() -> None:
     assert operator_shape("anything") is None
 
 
-def fake_features(task: AutotvmTask, records: list[MeasureRecord]) -> AutotvmFeatures:
+def fake_features(task: AutotvmTask, records: list[MeasureRecord]) -> Featurised:
     """Features that follow from the entity; one tile size cannot be instantiated."""
     results: list[CompactAst | ReplayError] = []
     for record in records:
@@ -210,7 +212,7 @@ def fake_features(task: AutotvmTask, records: list[MeasureRecord]) -> AutotvmFea
                 tree=np.array([0, 1, -1, 2, -1, -1], np.int32),
             )
         )
-    return AutotvmFeatures(2.0 * task.arguments[0][1][0], results)
+    return Featurised("autotvm", task.operator, 2.0 * task.arguments[0][1][0], results)
 
 
 def two_devices(folder: Path) -> Path:
@@ -234,7 +236,9 @@ PROGRAM_COLUMNS = ["program_id", "source", "operator", "target_kind", "valid", "
 
 def test_programs_of_several_devices_are_featurised_once(tmp_path: Path) -> None:
     logs = two_devices(tmp_path / "logs")
-    report = extract_autotvm(logs, tmp_path / "out", None, fake_features, jobs=1, shard_records=12)
+    report = extract(
+        AutotvmLogs(logs, None, fake_features, shard_records=12), tmp_path / "out", jobs=1
+    )
     assert report.devices == ["mi50", "t4", "v100"]
     programs = rows(tmp_path / "out", "programs", PROGRAM_COLUMNS)
     identities = [row["program_id"] for row in programs]
@@ -253,24 +257,30 @@ def test_programs_of_several_devices_are_featurised_once(tmp_path: Path) -> None
 
 def test_the_reader_keeps_the_contract(tmp_path: Path) -> None:
     check_reader(
-        lambda logs, out: extract_autotvm(logs, out, None, fake_features, jobs=1),
+        lambda logs, out: extract(AutotvmLogs(logs, None, fake_features), out, jobs=1),
         two_devices(tmp_path / "logs"),
     )
 
 
 def test_a_second_run_keeps_what_is_there_and_gives_the_same_bytes(tmp_path: Path) -> None:
     logs = two_devices(tmp_path / "logs")
-    first = extract_autotvm(logs, tmp_path / "a", None, fake_features, jobs=1, shard_records=12)
+    first = extract(
+        AutotvmLogs(logs, None, fake_features, shard_records=12), tmp_path / "a", jobs=1
+    )
     (tmp_path / "a" / "shard-00001.json").unlink()
-    again = extract_autotvm(logs, tmp_path / "a", None, fake_features, jobs=1, shard_records=12)
-    other = extract_autotvm(logs, tmp_path / "b", None, fake_features, jobs=1, shard_records=12)
+    again = extract(
+        AutotvmLogs(logs, None, fake_features, shard_records=12), tmp_path / "a", jobs=1
+    )
+    other = extract(
+        AutotvmLogs(logs, None, fake_features, shard_records=12), tmp_path / "b", jobs=1
+    )
     assert again.reused == first.shards - 1
     assert first.data_hash == again.data_hash == other.data_hash
 
 
 def test_a_number_of_programs_of_each_task_and_device(tmp_path: Path) -> None:
     logs = two_devices(tmp_path / "logs")
-    report = extract_autotvm(logs, tmp_path / "out", None, fake_features, jobs=1, per_task=2)
+    report = extract(AutotvmLogs(logs, None, fake_features, per_task=2), tmp_path / "out", jobs=1)
     measured = rows(tmp_path / "out", "measurements", ["program_id", "device", "error_code"])
     counts = {label: sum(row["device"] == label for row in measured) for label in report.devices}
     assert counts == {"t4": 6, "v100": 4, "mi50": 1}
@@ -284,10 +294,10 @@ def test_a_number_of_programs_of_each_task_and_device(tmp_path: Path) -> None:
 def test_a_missing_device_and_an_empty_log_are_one_clear_error(tmp_path: Path) -> None:
     logs = two_devices(tmp_path / "logs")
     with pytest.raises(DataError, match=r"no AutoTVM log of device 'k80'.*mi50, t4, v100"):
-        extract_autotvm(logs, tmp_path / "out", ["k80"], fake_features, jobs=1)
+        extract(AutotvmLogs(logs, ["k80"], fake_features), tmp_path / "out", jobs=1)
     empty = write_log(tmp_path / "x.json.gz", ["nonsense"])
     with pytest.raises(DataError, match="not JSON"):
-        extract_autotvm(empty, tmp_path / "out", None, fake_features, jobs=1)
+        extract(AutotvmLogs(empty, None, fake_features), tmp_path / "out", jobs=1)
 
 
 def test_few_operator_shapes_are_split_without_leak_and_the_split_says_so(tmp_path: Path) -> None:
@@ -298,7 +308,7 @@ def test_few_operator_shapes_are_split_without_leak_and_the_split_says_so(tmp_pa
         for template in templates for shape in shapes for tile in (1, 2, 4)
     ]  # fmt: skip
     log = write_log(tmp_path / "t4.json.gz", lines)
-    extract_autotvm(log, tmp_path / "out", None, fake_features, jobs=1)
+    extract(AutotvmLogs(log, None, fake_features), tmp_path / "out", jobs=1)
     samples = load_samples(tmp_path / "out")
     for seed in range(8):
         parts = split(samples, "task", seed=seed)

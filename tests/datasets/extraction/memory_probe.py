@@ -74,6 +74,7 @@ def fake_featurise(task: Any, records: Any) -> list[Any]:
 def extract_here(dataset: Path, out: Path, *, is_real: bool, jobs: int) -> dict[str, Any]:
     """Extracts in this process and returns counts, seconds and its peak memory in bytes."""
     from cdmpp.datasets.extraction.extract import extract
+    from cdmpp.datasets.tenset.source import TensetRecords
 
     featurise: Any = fake_featurise
     if is_real:
@@ -81,7 +82,7 @@ def extract_here(dataset: Path, out: Path, *, is_real: bool, jobs: int) -> dict[
 
         featurise = featurise_records
     began = time.perf_counter()
-    report = extract(dataset, out, None, featurise, jobs=jobs)
+    report = extract(TensetRecords(dataset, None, featurise), out, jobs=jobs)
     who = resource.RUSAGE_SELF if jobs == 1 else resource.RUSAGE_CHILDREN
     return {
         "records": report.read.records,

@@ -9,6 +9,7 @@ import pytest
 
 from cdmpp.datasets.extraction import code_hash as module
 from cdmpp.datasets.extraction.code_hash import code_hash, import_closure
+from cdmpp.datasets.tenset.source import TensetRecords
 from cdmpp.errors import DataError
 from cdmpp.programs.featurise import featurise_records
 from tests.paths import ROOT
@@ -23,8 +24,11 @@ def copy(tmp_path, monkeypatch) -> Path:
             ignore=shutil.ignore_patterns("pretrained", "cache", "__pycache__"),
         )  # fmt: skip
     monkeypatch.setattr(module, "beside_package", lambda: tmp_path)
-    featuriser = str(tmp_path / "cdmpp" / "programs" / "featurise.py")
-    monkeypatch.setattr(module.inspect, "getsourcefile", lambda _: featuriser)
+    monkeypatch.setattr(
+        module.inspect,
+        "getsourcefile",
+        lambda maker: str(tmp_path / f"{maker.__module__.replace('.', '/')}.py"),
+    )
     return tmp_path
 
 
@@ -40,10 +44,10 @@ def copy(tmp_path, monkeypatch) -> Path:
     ],
 )
 def test_a_change_of_what_featurises_counts(copy, path):
-    before = code_hash(featurise_records)
+    before = code_hash(featurise_records, TensetRecords)
     with (copy / path).open("a") as stream:
         stream.write("\n")
-    assert code_hash(featurise_records) != before
+    assert code_hash(featurise_records, TensetRecords) != before
 
 
 @pytest.mark.parametrize(
@@ -57,16 +61,16 @@ def test_a_change_of_what_featurises_counts(copy, path):
     ],
 )
 def test_a_comment_elsewhere_does_not(copy, path):
-    before = code_hash(featurise_records)
+    before = code_hash(featurise_records, TensetRecords)
     with (copy / path).open("a") as stream:
         stream.write("# a comment\n")
-    assert code_hash(featurise_records) == before
+    assert code_hash(featurise_records, TensetRecords) == before
 
 
 def test_a_missing_file_is_an_error(copy):
     (copy / "cdmpp" / "programs" / "ansor" / "dag.py").unlink()
     with pytest.raises(DataError, match=r"source of cdmpp\.programs\.ansor.* is not there"):
-        code_hash(featurise_records)
+        code_hash(featurise_records, TensetRecords)
 
 
 def test_a_module_run_as_a_process_counts():

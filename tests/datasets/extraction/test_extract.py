@@ -24,6 +24,7 @@ from cdmpp.datasets.extraction.extract import ExtractProgress, extract
 from cdmpp.datasets.extraction.extracted import MANIFEST, read_manifest, read_table
 from cdmpp.datasets.extraction.schema import STORE_SCHEMA_VERSION
 from cdmpp.datasets.tenset.folder import ReadReport, read_records
+from cdmpp.datasets.tenset.source import TensetRecords
 from cdmpp.errors import DataError, ReplayError, UsageError
 from cdmpp.programs.compact_ast import CompactAst
 from cdmpp.records import MeasureRecord, TensetTask, program_id
@@ -61,7 +62,10 @@ def test_programs_are_featurised_once_and_joined(
 
     progress: list[ExtractProgress] = []
     report = extract(
-        tiny_dataset, tmp_path / "out", None, counting, jobs=1, on_progress=progress.append
+        TensetRecords(tiny_dataset, None, counting),
+        tmp_path / "out",
+        jobs=1,
+        on_progress=progress.append,
     )
     assert len(seen) == len(set(seen)) == report.programs == 18
     assert report.measurements == 36
@@ -81,7 +85,7 @@ def test_programs_are_featurised_once_and_joined(
 def test_measurements_are_the_records(
     tiny_dataset: Path, tmp_path: Path, featurise: Featurise
 ) -> None:
-    extract(tiny_dataset, tmp_path / "out", ["xeon-avx2-1c"], featurise, jobs=1)
+    extract(TensetRecords(tiny_dataset, ["xeon-avx2-1c"], featurise), tmp_path / "out", jobs=1)
     records = [
         record
         for path in sorted((tiny_dataset / "measure_records" / "xeon-avx2-1c").iterdir())
@@ -102,7 +106,7 @@ def test_measurements_are_the_records(
 def test_schema_versions_are_in_the_files(
     tiny_dataset: Path, tmp_path: Path, featurise: Featurise
 ) -> None:
-    extract(tiny_dataset, tmp_path / "out", None, featurise, jobs=1)
+    extract(TensetRecords(tiny_dataset, None, featurise), tmp_path / "out", jobs=1)
     for path in (tmp_path / "out").glob("*.parquet"):
         metadata = pq.read_schema(path).metadata
         assert metadata[b"cdmpp.store_schema_version"] == str(STORE_SCHEMA_VERSION).encode()
@@ -125,7 +129,7 @@ def test_rejected_programs_are_kept_and_counted_by_reason(
         ast.leaf_features[0, 0] = np.nan
         return [ast]
 
-    report = extract(tiny_dataset, tmp_path / "out", None, moody, jobs=1)
+    report = extract(TensetRecords(tiny_dataset, None, moody), tmp_path / "out", jobs=1)
     assert report.valid == 0
     assert report.rejected == {
         "replay: unknown step code": 6,
@@ -141,10 +145,12 @@ def test_rejected_programs_are_kept_and_counted_by_reason(
 def test_a_task_that_is_not_in_network_info(
     tiny_dataset: Path, tmp_path: Path, featurise: Featurise
 ) -> None:
-    assert not extract(tiny_dataset, tmp_path / "out", None, featurise, jobs=1).rejected
+    assert not extract(
+        TensetRecords(tiny_dataset, None, featurise), tmp_path / "out", jobs=1
+    ).rejected
     for path in (tiny_dataset / "network_info").glob("*bert*"):
         path.unlink()
-    report = extract(tiny_dataset, tmp_path / "out", None, featurise, jobs=1)
+    report = extract(TensetRecords(tiny_dataset, None, featurise), tmp_path / "out", jobs=1)
     absent = report.rejected["task not in network_info"]
     assert 0 < absent == report.programs - report.valid
     reasons = {row["reject_reason"] for row in rows(tmp_path / "out", "programs")}
@@ -160,7 +166,7 @@ def test_bad_record_files_are_counted_not_fatal(
     first = sorted(folder.iterdir())[0]
     text = first.read_text()
     first.write_text(text + text[:100])
-    report = extract(tiny_dataset, tmp_path / "out", None, featurise, jobs=1)
+    report = extract(TensetRecords(tiny_dataset, None, featurise), tmp_path / "out", jobs=1)
     assert report.read.skipped == {"empty file": 1, "not text": 1, "truncated JSON": 1}
     assert report.read.records == 36
     assert read_manifest(tmp_path / "out")["read"]["skipped"]["truncated JSON"] == 1
@@ -169,9 +175,9 @@ def test_bad_record_files_are_counted_not_fatal(
 def test_unwritable_output_folder(tiny_dataset: Path, tmp_path: Path, featurise: Featurise) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(DataError, match="cannot write the extracted dataset"):
-        extract(tiny_dataset, tmp_path / "file" / "out", None, featurise, jobs=1)
+        extract(TensetRecords(tiny_dataset, None, featurise), tmp_path / "file" / "out", jobs=1)
     with pytest.raises(DataError, match="cannot write the extracted dataset"):
-        extract(tiny_dataset, tmp_path / "file", None, featurise, jobs=1)
+        extract(TensetRecords(tiny_dataset, None, featurise), tmp_path / "file", jobs=1)
 
 
 def test_what_is_missing_is_one_error(
@@ -179,27 +185,31 @@ def test_what_is_missing_is_one_error(
 ) -> None:
     out = tmp_path / "out"
     with pytest.raises(DataError, match=r"'t4'.*devices found: epyc-avx2-1c, xeon-avx2-1c"):
-        extract(tiny_dataset, out, ["t4"], featurise, jobs=1)
+        extract(TensetRecords(tiny_dataset, ["t4"], featurise), out, jobs=1)
     with pytest.raises(DataError, match="no such folder"):
-        extract(tmp_path / "none", out, None, featurise, jobs=1)
+        extract(TensetRecords(tmp_path / "none", None, featurise), out, jobs=1)
     with pytest.raises(DataError, match="--network-info"):
-        extract(tiny_dataset, out, None, featurise, jobs=1, network_info=tmp_path / "none")
+        extract(
+            TensetRecords(tiny_dataset, None, featurise, network_info=tmp_path / "none"),
+            out,
+            jobs=1,
+        )
     with pytest.raises(UsageError, match="jobs"):
-        extract(tiny_dataset, out, None, featurise, jobs=0)
+        extract(TensetRecords(tiny_dataset, None, featurise), out, jobs=0)
     for path in (tiny_dataset / "measure_records").rglob("*.json"):
         path.unlink()
     with pytest.raises(DataError, match="devices found: none"):
-        extract(tiny_dataset, out, None, featurise, jobs=1)
+        extract(TensetRecords(tiny_dataset, None, featurise), out, jobs=1)
 
 
 def test_a_second_run_keeps_everything(
     tiny_dataset: Path, tmp_path: Path, featurise: Featurise
 ) -> None:
     out = tmp_path / "out"
-    first = extract(tiny_dataset, out, None, featurise, jobs=1, shard_bytes=1)
+    first = extract(TensetRecords(tiny_dataset, None, featurise, shard_bytes=1), out, jobs=1)
     before = content(out)
     times = {path: path.stat().st_mtime_ns for path in out.glob("*.parquet")}
-    second = extract(tiny_dataset, out, None, featurise, jobs=1, shard_bytes=1)
+    second = extract(TensetRecords(tiny_dataset, None, featurise, shard_bytes=1), out, jobs=1)
     assert first.shards == second.reused == 6
     assert first.reused == 0
     assert content(out) == before
@@ -210,18 +220,18 @@ def test_changed_and_damaged_shards_are_made_again(
     tiny_dataset: Path, tmp_path: Path, featurise: Featurise
 ) -> None:
     out = tmp_path / "out"
-    extract(tiny_dataset, out, None, featurise, jobs=1, shard_bytes=1)
+    extract(TensetRecords(tiny_dataset, None, featurise, shard_bytes=1), out, jobs=1)
     before = content(out)
     (out / "programs-00002.parquet").write_bytes(b"damaged")
     (out / "shard-00003.json").unlink()
     with pytest.raises(DataError, match="not what the manifest says"):
         list(read_table(out, "programs", ["program_id"]))
-    report = extract(tiny_dataset, out, None, featurise, jobs=1, shard_bytes=1)
+    report = extract(TensetRecords(tiny_dataset, None, featurise, shard_bytes=1), out, jobs=1)
     assert report.reused == 4
     assert content(out) == before
     changed = sorted((tiny_dataset / "measure_records" / "xeon-avx2-1c").iterdir())[0]
     changed.write_bytes(b"\n".join(changed.read_bytes().splitlines()[:2]))
-    report = extract(tiny_dataset, out, None, featurise, jobs=1, shard_bytes=1)
+    report = extract(TensetRecords(tiny_dataset, None, featurise, shard_bytes=1), out, jobs=1)
     assert report.reused == 5
     assert report.measurements == 35
 
@@ -230,8 +240,8 @@ def test_fewer_shards_leave_no_stale_files(
     tiny_dataset: Path, tmp_path: Path, featurise: Featurise
 ) -> None:
     out = tmp_path / "out"
-    extract(tiny_dataset, out, None, featurise, jobs=1, shard_bytes=1)
-    extract(tiny_dataset, out, None, featurise, jobs=1)
+    extract(TensetRecords(tiny_dataset, None, featurise, shard_bytes=1), out, jobs=1)
+    extract(TensetRecords(tiny_dataset, None, featurise), out, jobs=1)
     assert sorted(content(out)) == [
         MANIFEST, "measurements-00000.parquet", "programs-00000.parquet", "shard-00000.json",
     ]  # fmt: skip
@@ -243,6 +253,7 @@ _SCRIPT = """
     from pathlib import Path
     import numpy as np
     from cdmpp.datasets.extraction.extract import extract
+    from cdmpp.datasets.tenset.source import TensetRecords
     from cdmpp.programs.compact_ast import CompactAst
 
     def featurise(task, records):
@@ -260,7 +271,7 @@ _SCRIPT = """
 
     if __name__ == "__main__":
         dataset, out = Path(sys.argv[1]), Path(sys.argv[2])
-        report = extract(dataset, out, None, featurise, jobs=2, shard_bytes=1)
+        report = extract(TensetRecords(dataset, None, featurise, shard_bytes=1), out, jobs=2)
         print(report.shards, report.reused, report.data_hash)
 """
 
@@ -341,7 +352,7 @@ def test_samples_are_the_good_measurements(
     lines[0]["r"][:2] = [[1e10], 2]
     lines.append(lines[1] | {"r": [[0.5, 0.7], 0, 1.0, 1]})
     first.write_text("\n".join(json.dumps(line) for line in lines))
-    extract(tiny_dataset, tmp_path / "out", None, featurise, jobs=1)
+    extract(TensetRecords(tiny_dataset, None, featurise), tmp_path / "out", jobs=1)
     samples = load_samples(tmp_path / "out")
     assert [spec.name for spec in samples.devices] == ["epyc-avx2-1c", "xeon-avx2-1c"]
     expected: dict[tuple[str, str], list[float]] = {}
@@ -361,7 +372,9 @@ def test_samples_are_the_good_measurements(
 def test_samples_hold_the_features_of_their_programs(
     tiny_dataset: Path, tmp_path: Path, featurise: Featurise
 ) -> None:
-    report = extract(tiny_dataset, tmp_path / "out", None, featurise, jobs=1, shard_bytes=1)
+    report = extract(
+        TensetRecords(tiny_dataset, None, featurise, shard_bytes=1), tmp_path / "out", jobs=1
+    )
     samples = load_samples(tmp_path / "out", ["xeon-avx2-1c"])
     programs = samples.programs
     assert isinstance(programs.leaf_features, np.memmap)
@@ -386,7 +399,7 @@ def test_samples_hold_the_features_of_their_programs(
 def test_the_schedule_is_the_canonical_json_of_the_steps(
     tiny_dataset: Path, tmp_path: Path, featurise: Featurise
 ) -> None:
-    extract(tiny_dataset, tmp_path / "out", None, featurise, jobs=1)
+    extract(TensetRecords(tiny_dataset, None, featurise), tmp_path / "out", jobs=1)
     expected = {
         program_id(
             "tenset", record.workload_key, list(record.steps), record.target_kind
@@ -416,7 +429,7 @@ def test_rejected_programs_with_features_are_samples(
                 results.append(ReplayError("no") if record.line == 2 else ast)
         return results
 
-    report = extract(tiny_dataset, tmp_path / "out", None, strict, jobs=1)
+    report = extract(TensetRecords(tiny_dataset, None, strict), tmp_path / "out", jobs=1)
     assert (report.programs, report.featurised, report.valid) == (18, 12, 6)
     assert report.rejected == {"threads": 6, "replay: no": 6}
     samples = load_samples(tmp_path / "out")
@@ -434,14 +447,14 @@ def test_the_cache_follows_the_data(
     tiny_dataset: Path, tmp_path: Path, featurise: Featurise
 ) -> None:
     out = tmp_path / "out"
-    extract(tiny_dataset, out, None, featurise, jobs=1)
+    extract(TensetRecords(tiny_dataset, None, featurise), out, jobs=1)
     assert len(load_samples(out)) == 36
     caches = list(out.glob("cache-*"))
     assert len(caches) == 1
     written = (caches[0] / "meta.json").stat().st_mtime_ns
     assert len(load_samples(out)) == 36
     assert (caches[0] / "meta.json").stat().st_mtime_ns == written
-    extract(tiny_dataset, out, ["xeon-avx2-1c"], featurise, jobs=1)
+    extract(TensetRecords(tiny_dataset, ["xeon-avx2-1c"], featurise), out, jobs=1)
     samples = load_samples(out)
     assert [spec.name for spec in samples.devices] == ["xeon-avx2-1c"]
     assert [path.name for path in out.glob("cache-*")] != [caches[0].name]
@@ -456,7 +469,7 @@ def test_the_cache_follows_the_data(
 def test_another_schema_version_is_refused(
     tiny_dataset: Path, tmp_path: Path, featurise: Featurise
 ) -> None:
-    extract(tiny_dataset, tmp_path / "out", None, featurise, jobs=1)
+    extract(TensetRecords(tiny_dataset, None, featurise), tmp_path / "out", jobs=1)
     path = tmp_path / "out" / MANIFEST
     value = json.loads(path.read_text())
     value["schema"]["leaf"] += 1
@@ -471,7 +484,7 @@ def test_another_schema_version_is_refused(
 def test_stats_of_both_layouts_agree(
     tiny_dataset: Path, tmp_path: Path, featurise: Featurise
 ) -> None:
-    extract(tiny_dataset, tmp_path / "out", None, featurise, jobs=1)
+    extract(TensetRecords(tiny_dataset, None, featurise), tmp_path / "out", jobs=1)
     tenset, extracted = dataset_stats(tiny_dataset), dataset_stats(tmp_path / "out")
     assert tenset["layout"] == "tenset"
     assert extracted["layout"] == "extracted"

@@ -17,6 +17,7 @@ from cdmpp.datasets.cache import load_samples
 from cdmpp.datasets.extraction.extract import extract
 from cdmpp.datasets.extraction.extracted import MANIFEST, read_manifest, read_table
 from cdmpp.datasets.extraction.merge import MergeReport, _Merger, merge, merged_folder
+from cdmpp.datasets.tenset.source import TensetRecords
 from cdmpp.errors import DataError, ReplayError, UsageError
 from cdmpp.programs.compact_ast import CompactAst
 from cdmpp.records import MeasureRecord, TensetTask
@@ -33,7 +34,9 @@ def rows(folder: Path, table: str, columns: list[str]) -> list[dict[str, Any]]:
 def parts(tiny_dataset: Path, tmp_path: Path, featurise: Featurise) -> list[Path]:
     """The tiny dataset, extracted one device at a time: the same programs twice."""
     for label in DEVICES:
-        extract(tiny_dataset, tmp_path / label, [label], featurise, jobs=1, shard_bytes=1)
+        extract(
+            TensetRecords(tiny_dataset, [label], featurise, shard_bytes=1), tmp_path / label, jobs=1
+        )
     return [tmp_path / label for label in DEVICES]
 
 
@@ -44,7 +47,7 @@ def test_two_devices_become_what_one_extraction_gives(
     assert report.programs == report.valid == report.merged_programs == 18
     assert report.measurements == 36
     assert report.conflicting_programs == report.repeated_measurements == 0
-    extract(tiny_dataset, tmp_path / "whole", None, featurise, jobs=1)
+    extract(TensetRecords(tiny_dataset, None, featurise), tmp_path / "whole", jobs=1)
     for table, columns in (
         ("programs", ["program_id", "leaf_features", "leaf_position", "tree", "networks"]),
         ("measurements", ["program_id", "device", "costs_s", "measured_at"]),
@@ -76,7 +79,7 @@ def test_a_program_with_features_wins_over_one_without(
     def failing(task: TensetTask, records: list[MeasureRecord]) -> list[CompactAst | ReplayError]:
         return [ReplayError("not today")] * len(records)
 
-    extract(tiny_dataset, tmp_path / "failed", None, failing, jobs=1)
+    extract(TensetRecords(tiny_dataset, None, failing), tmp_path / "failed", jobs=1)
     report = merge([tmp_path / "failed", parts[0]], tmp_path / "merged")
     assert report.programs == report.valid == 18
     assert not report.rejected
@@ -94,7 +97,7 @@ def test_overlap_and_conflicts_are_told(
             ast.leaf_features[0, 0] += 1
         return results
 
-    extract(tiny_dataset, tmp_path / "other", [DEVICES[0]], other, jobs=1)
+    extract(TensetRecords(tiny_dataset, [DEVICES[0]], other), tmp_path / "other", jobs=1)
     report = merge([parts[0], tmp_path / "other"], tmp_path / "merged")
     assert report.conflicting_programs == 18
     assert report.repeated_measurements == 18
@@ -115,7 +118,9 @@ def test_networks_of_all_inputs_are_kept(
         (network_info / path.name).write_bytes(path.read_bytes())
         (network_info / path.name.replace("((", "((twin_")).write_bytes(path.read_bytes())
     extract(
-        tiny_dataset, tmp_path / "twins", [DEVICES[1]], featurise, jobs=1, network_info=network_info
+        TensetRecords(tiny_dataset, [DEVICES[1]], featurise, network_info=network_info),
+        tmp_path / "twins",
+        jobs=1,
     )
     merge([parts[0], tmp_path / "twins"], tmp_path / "merged")
     for row in rows(tmp_path / "merged", "programs", ["networks"]):
@@ -144,7 +149,7 @@ def test_what_does_not_fit_is_refused(
         merge(parts, parts[0])
     with pytest.raises(DataError, match="no complete extracted dataset"):
         merge([parts[0], tmp_path], tmp_path / "merged")
-    extract(tiny_dataset, tmp_path / "wide", None, wider, jobs=1)
+    extract(TensetRecords(tiny_dataset, None, wider), tmp_path / "wide", jobs=1)
     with pytest.raises(DataError, match="leaf_extra"):
         merge([parts[0], tmp_path / "wide"], tmp_path / "merged")
     (tmp_path / "file").write_text("")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cdmpp.datasets.fetch.registry import Download, RecordSource, SourcePart
+from cdmpp.datasets.fetch.registry import Download, PublicSource, SourcePart
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -63,10 +63,10 @@ def archive(files: dict[str, bytes]) -> bytes:
 
 
 @pytest.fixture
-def source() -> RecordSource:
+def source() -> PublicSource:
     """The source, on a host that cannot be reached."""
     name = f"repo-{COMMIT}.tar.gz"
-    return RecordSource(
+    return PublicSource(
         name="logs",
         title="Logs of a test",
         kind="autotvm",

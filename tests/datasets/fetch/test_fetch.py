@@ -19,7 +19,7 @@ import pytest
 
 from cdmpp.datasets.autotvm.logs import find_logs, is_autotvm_log, read_autotvm_log
 from cdmpp.datasets.fetch.fetch import FetchResult, fetch
-from cdmpp.datasets.fetch.registry import Download, RecordSource, SourcePart, known_sources
+from cdmpp.datasets.fetch.registry import Download, PublicSource, SourcePart, known_sources
 from cdmpp.datasets.fetch.resume import Patience
 from cdmpp.datasets.fetch.unpack import WrongContentError
 from cdmpp.datasets.fetched import FETCHED_FILE, fetched_in
@@ -44,7 +44,7 @@ def check_whole(folder: Path) -> None:
 
 
 def test_from_a_server_joined_by_device_and_recorded(
-    source: RecordSource, archive: bytes, tmp_path: Path
+    source: PublicSource, archive: bytes, tmp_path: Path
 ) -> None:
     name = source.downloads[0].path
     with serving({name: Served(archive)}) as server:
@@ -71,7 +71,7 @@ def test_from_a_server_joined_by_device_and_recorded(
 
 @pytest.mark.parametrize("kind", ["clone", "above the clone", "mirror", "file"])
 def test_from_what_was_downloaded_by_hand(
-    kind: str, source: RecordSource, files: dict[str, bytes], archive: bytes, tmp_path: Path
+    kind: str, source: PublicSource, files: dict[str, bytes], archive: bytes, tmp_path: Path
 ) -> None:
     place = tmp_path / "by-hand"
     if "clone" in kind:
@@ -84,7 +84,7 @@ def test_from_what_was_downloaded_by_hand(
     check_whole(result.folder)
 
 
-def test_a_second_fetch_asks_nobody(source: RecordSource, archive: bytes, tmp_path: Path) -> None:
+def test_a_second_fetch_asks_nobody(source: PublicSource, archive: bytes, tmp_path: Path) -> None:
     with serving({source.downloads[0].path: Served(archive)}) as server:
         fetch(source, tmp_path, origin=server.url)
     again = fetch(source, tmp_path, origin=server.url)
@@ -92,7 +92,7 @@ def test_a_second_fetch_asks_nobody(source: RecordSource, archive: bytes, tmp_pa
     check_whole(again.folder)
 
 
-def serve(source: RecordSource, content: bytes, tmp_path: Path) -> FetchResult:
+def serve(source: PublicSource, content: bytes, tmp_path: Path) -> FetchResult:
     """Fetches the source from a server that has this content in place of its archive."""
     with serving({source.downloads[0].path: Served(content)}) as server:
         return fetch(source, tmp_path, origin=server.url, patience=QUICK)
@@ -104,17 +104,17 @@ def nothing_is_left(tmp_path: Path) -> bool:
     return found == [".lock"]
 
 
-def with_download(source: RecordSource, **values: Any) -> RecordSource:
+def with_download(source: PublicSource, **values: Any) -> PublicSource:
     return replace(source, downloads=(replace(source.downloads[0], **values),))
 
 
-def test_a_known_checksum(source: RecordSource, archive: bytes, tmp_path: Path) -> None:
+def test_a_known_checksum(source: PublicSource, archive: bytes, tmp_path: Path) -> None:
     right = f"sha256:{hashlib.sha256(archive).hexdigest()}"
     check_whole(serve(with_download(source, checksum=right), archive, tmp_path).folder)
 
 
 def test_a_wrong_checksum_is_named_and_nothing_kept(
-    source: RecordSource, archive: bytes, tmp_path: Path
+    source: PublicSource, archive: bytes, tmp_path: Path
 ) -> None:
     wrong = with_download(source, checksum="md5:" + "0" * 32)
     got = hashlib.md5(archive, usedforsecurity=False).hexdigest()
@@ -126,7 +126,7 @@ def test_a_wrong_checksum_is_named_and_nothing_kept(
         fetch(wrong, tmp_path, origin=str(place))
 
 
-def test_a_wrong_size_is_named(source: RecordSource, archive: bytes, tmp_path: Path) -> None:
+def test_a_wrong_size_is_named(source: PublicSource, archive: bytes, tmp_path: Path) -> None:
     short = with_download(source, bytes=len(archive) + 1)
     with pytest.raises(DataError, match=f"has {len(archive)} bytes, expected {len(archive) + 1}"):
         serve(short, archive, tmp_path)
@@ -134,7 +134,7 @@ def test_a_wrong_size_is_named(source: RecordSource, archive: bytes, tmp_path: P
 
 
 def test_git_ids_of_files(
-    source: RecordSource, files: dict[str, bytes], archive: bytes, tmp_path: Path
+    source: PublicSource, files: dict[str, bytes], archive: bytes, tmp_path: Path
 ) -> None:
     path = "logs/t4/a.kernel.log"
     content = files[path]
@@ -146,7 +146,7 @@ def test_git_ids_of_files(
 
 
 def test_an_archive_of_another_commit(
-    source: RecordSource, files: dict[str, bytes], tmp_path: Path
+    source: PublicSource, files: dict[str, bytes], tmp_path: Path
 ) -> None:
     other = tar_of({f"repo/{path}": content for path, content in files.items()}, commit="f" * 40)
     with pytest.raises(WrongContentError, match=f"of commit ffff.*expected {COMMIT}"):
@@ -156,7 +156,7 @@ def test_an_archive_of_another_commit(
 
 @pytest.mark.parametrize("cut", [10, 5000])
 def test_an_archive_that_is_cut_is_fetched_again(
-    cut: int, source: RecordSource, archive: bytes, tmp_path: Path
+    cut: int, source: PublicSource, archive: bytes, tmp_path: Path
 ) -> None:
     with pytest.raises(WrongContentError, match="no whole archive"):
         serve(source, archive[:-cut], tmp_path)
@@ -165,7 +165,7 @@ def test_an_archive_that_is_cut_is_fetched_again(
 
 
 def test_an_archive_with_a_wrong_byte(
-    source: RecordSource, files: dict[str, bytes], tmp_path: Path
+    source: PublicSource, files: dict[str, bytes], tmp_path: Path
 ) -> None:
     """The logs would be read without a complaint, one number of them another one."""
     stored = gzip.compress(gzip.decompress(tar_of({f"repo/{p}": c for p, c in files.items()})), 0)
@@ -185,7 +185,7 @@ def zip_of(files: dict[str, bytes]) -> bytes:
 
 @pytest.mark.parametrize("damage", ["none", "a byte", "cut", "a password"])
 def test_a_damaged_zip(
-    damage: str, source: RecordSource, files: dict[str, bytes], tmp_path: Path
+    damage: str, source: PublicSource, files: dict[str, bytes], tmp_path: Path
 ) -> None:
     packed = bytearray(zip_of(files))
     if damage == "a byte":
@@ -206,7 +206,7 @@ def test_a_damaged_zip(
 @pytest.mark.parametrize("name", ["logs/t4/../../../x.kernel.log", "logs/t4/..\\x.kernel.log"])
 @pytest.mark.parametrize("pattern", ["logs/t4/*.kernel.log", "logs/**"])
 def test_a_path_that_leads_out(
-    name: str, pattern: str, source: RecordSource, tmp_path: Path
+    name: str, pattern: str, source: PublicSource, tmp_path: Path
 ) -> None:
     part = SourcePart(pattern, "t4.json")
     bad = tar_of({f"repo/{name}": log_lines(1), "repo/logs/t4/a.kernel.log": log_lines(1)})
@@ -218,7 +218,7 @@ def test_a_path_that_leads_out(
     assert not list(tmp_path.rglob("x.kernel.log"))
 
 
-def test_links_in_an_archive_are_left_out(source: RecordSource, tmp_path: Path) -> None:
+def test_links_in_an_archive_are_left_out(source: PublicSource, tmp_path: Path) -> None:
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as archive:
         link = tarfile.TarInfo("repo/logs/t4/a.kernel.log")
@@ -228,7 +228,7 @@ def test_links_in_an_archive_are_left_out(source: RecordSource, tmp_path: Path) 
         serve(source, packed.getvalue(), tmp_path)
 
 
-def test_what_becomes_too_large_is_not_kept(source: RecordSource, tmp_path: Path) -> None:
+def test_what_becomes_too_large_is_not_kept(source: PublicSource, tmp_path: Path) -> None:
     bomb = tar_of({"repo/logs/t4/a.kernel.log": b"0" * 3_000_000})
     small = replace(source, most_bytes=1_000_000)
     with pytest.raises(WrongContentError, match="more than 1000000 bytes"):
@@ -236,14 +236,14 @@ def test_what_becomes_too_large_is_not_kept(source: RecordSource, tmp_path: Path
     assert nothing_is_left(tmp_path)
 
 
-def test_a_page_in_place_of_logs(source: RecordSource, tmp_path: Path) -> None:
+def test_a_page_in_place_of_logs(source: PublicSource, tmp_path: Path) -> None:
     page = {f"logs/{device}/a.kernel.log": b"<html>sign in</html>\n" for device in source.devices}
     with pytest.raises(WrongContentError, match=r"no AutoTVM record in \S+ \(1 of 1 lines"):
         fetch(source, tmp_path, origin=str(unpack(page, tmp_path / "by-hand")))
 
 
 def test_a_part_that_may_be_missing(
-    source: RecordSource, files: dict[str, bytes], tmp_path: Path
+    source: PublicSource, files: dict[str, bytes], tmp_path: Path
 ) -> None:
     del files["logs/platinum-8124m/a.kernel.log"]
     place = str(unpack(files, tmp_path / "clone"))
@@ -256,7 +256,7 @@ def test_a_part_that_may_be_missing(
 
 
 def test_damage_is_found_and_fetched_again(
-    source: RecordSource, archive: bytes, tmp_path: Path
+    source: PublicSource, archive: bytes, tmp_path: Path
 ) -> None:
     folder = serve(source, archive, tmp_path).folder
     with (folder / "t4.json").open("ab") as log:
@@ -267,7 +267,7 @@ def test_damage_is_found_and_fetched_again(
 
 
 def test_a_source_that_changed_since_is_named(
-    source: RecordSource, files: dict[str, bytes], archive: bytes, tmp_path: Path
+    source: PublicSource, files: dict[str, bytes], archive: bytes, tmp_path: Path
 ) -> None:
     folder = serve(source, archive, tmp_path).folder
     kept = (folder / "platinum-8124m.json").read_bytes()
@@ -280,7 +280,7 @@ def test_a_source_that_changed_since_is_named(
 
 
 def test_another_commit_of_the_registry_is_another_source(
-    source: RecordSource, archive: bytes, files: dict[str, bytes], tmp_path: Path
+    source: PublicSource, archive: bytes, files: dict[str, bytes], tmp_path: Path
 ) -> None:
     serve(source, archive, tmp_path)
     files["logs/t4/b.kernel.log"] = log_lines(1)
@@ -291,7 +291,7 @@ def test_another_commit_of_the_registry_is_another_source(
     assert records(result.folder / "t4.json") == 301
 
 
-def test_two_fetches_of_one_source(source: RecordSource, archive: bytes, tmp_path: Path) -> None:
+def test_two_fetches_of_one_source(source: PublicSource, archive: bytes, tmp_path: Path) -> None:
     name = source.downloads[0].path
     may_answer = threading.Event()
     with serving({name: Served(archive, may_answer=may_answer)}) as server:
@@ -309,7 +309,7 @@ def test_two_fetches_of_one_source(source: RecordSource, archive: bytes, tmp_pat
 
 
 def test_a_disk_that_is_full_when_unpacking(
-    source: RecordSource, archive: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    source: PublicSource, archive: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*paths: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -325,14 +325,14 @@ def test_a_disk_that_is_full_when_unpacking(
         assert len(server.asked) == 1
 
 
-def test_a_cache_that_cannot_be_written(source: RecordSource, tmp_path: Path) -> None:
+def test_a_cache_that_cannot_be_written(source: PublicSource, tmp_path: Path) -> None:
     (tmp_path / "fetched").write_text("a file")
     with pytest.raises(DataError, match="cannot write the fetched records"):
         fetch(source, tmp_path)
 
 
 def test_what_a_killed_fetch_left_is_no_dataset(
-    source: RecordSource, archive: bytes, tmp_path: Path
+    source: PublicSource, archive: bytes, tmp_path: Path
 ) -> None:
     folder = serve(source, archive, tmp_path).folder
     left = folder.with_name("logs.999999999.tmp")
@@ -342,7 +342,7 @@ def test_what_a_killed_fetch_left_is_no_dataset(
     assert not left.exists()
 
 
-def test_a_zip_in_tensets_layout(tiny_dataset: Path, source: RecordSource, tmp_path: Path) -> None:
+def test_a_zip_in_tensets_layout(tiny_dataset: Path, source: PublicSource, tmp_path: Path) -> None:
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
         for path in sorted(tiny_dataset.rglob("*")):
@@ -367,7 +367,7 @@ def test_a_zip_in_tensets_layout(tiny_dataset: Path, source: RecordSource, tmp_p
         serve(wrong, packed.getvalue(), tmp_path)
 
 
-def test_single_files_one_of_them_gzipped(source: RecordSource, tmp_path: Path) -> None:
+def test_single_files_one_of_them_gzipped(source: PublicSource, tmp_path: Path) -> None:
     content = {"ms/database_workload.json": b"[]\n", "ms/database_tuning_record.json.gz": b""}
     content["ms/database_tuning_record.json.gz"] = gzip.compress(b"[0]\n")
     database = replace(
@@ -404,7 +404,7 @@ def test_real_logs_through_a_mirror(tmp_path: Path) -> None:
     assert records(result.folder / "t4.json") == lines.count(b"\n") == 7016
 
 
-def test_a_host_that_wants_a_browser(source: RecordSource, tmp_path: Path) -> None:
+def test_a_host_that_wants_a_browser(source: PublicSource, tmp_path: Path) -> None:
     page = "https://example.org/page"
     name = source.downloads[0].path
     with (
@@ -415,7 +415,7 @@ def test_a_host_that_wants_a_browser(source: RecordSource, tmp_path: Path) -> No
     assert nothing_is_left(tmp_path)
 
 
-def test_without_a_network_it_is_one_sentence(source: RecordSource, tmp_path: Path) -> None:
+def test_without_a_network_it_is_one_sentence(source: PublicSource, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"connection was refused.*--from"):
         fetch(source, tmp_path, patience=QUICK)
     assert not (tmp_path / "fetched" / "logs").exists()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cdmpp.datasets.fetch.registry import (
-    RecordSource,
+    PublicSource,
     known_sources,
     read_sources,
     sources_of,
@@ -40,7 +40,7 @@ logs:
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=NAMES)
-def test_every_entry_says_what_it_is(source: RecordSource) -> None:
+def test_every_entry_says_what_it_is(source: PublicSource) -> None:
     assert source.licence
     assert source.citation
     assert re.match(r"https://(github\.com|figshare\.com)/", source.homepage)
@@ -51,7 +51,7 @@ def test_every_entry_says_what_it_is(source: RecordSource) -> None:
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=NAMES)
-def test_every_entry_is_pinned_or_says_how_it_is_had_by_hand(source: RecordSource) -> None:
+def test_every_entry_is_pinned_or_says_how_it_is_had_by_hand(source: PublicSource) -> None:
     """A URL names the commit; a host of single files has no commit, and may ask for a browser."""
     for item in source.downloads:
         assert item.url.startswith("https://")
@@ -62,7 +62,7 @@ def test_every_entry_is_pinned_or_says_how_it_is_had_by_hand(source: RecordSourc
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=NAMES)
-def test_every_entry_becomes_what_its_kind_is_read_as(source: RecordSource) -> None:
+def test_every_entry_becomes_what_its_kind_is_read_as(source: PublicSource) -> None:
     made = {part.into for part in source.parts}
     if source.kind == "autotvm":
         assert made == {f"{label}.json" for label in source.devices}
@@ -110,7 +110,7 @@ def test_a_name_that_is_no_source() -> None:
         wanted_sources("p100")
 
 
-def read(text: str, tmp_path: Path) -> tuple[RecordSource, ...]:
+def read(text: str, tmp_path: Path) -> tuple[PublicSource, ...]:
     path = tmp_path / "sources.yaml"
     path.write_text(text)
     return read_sources(path)

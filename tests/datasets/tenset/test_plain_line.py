@@ -17,6 +17,7 @@ from cdmpp.datasets.tenset import record_file
 from cdmpp.datasets.tenset.folder import MeasureRecord, ReadReport, find_device_files, read_records
 from cdmpp.datasets.tenset.plain_line import parse_plain_record
 from cdmpp.datasets.tenset.record_line import parse_record
+from cdmpp.datasets.tenset.source import TensetRecords
 from cdmpp.programs.ansor.dag import parse_dag
 from cdmpp.programs.featurise import featurise_records
 from cdmpp.records import TensetTask, canonical_json, program_id, program_id_of_text
@@ -145,10 +146,10 @@ def test_native_and_python_extract_the_same_bytes(
         return [featurise_record(dag, record) for record in records]
 
     def files(out: Path, featurise: Any) -> dict[str, bytes]:
-        extract(tiny_dataset, out, None, featurise, jobs=1)
+        extract(TensetRecords(tiny_dataset, None, featurise), out, jobs=1)
         return {path.name: path.read_bytes() for path in out.iterdir()}
 
-    monkeypatch.setattr(extract_module, "code_hash", lambda _: "the same")
+    monkeypatch.setattr(extract_module, "code_hash", lambda *_: "the same")
     native = files(tmp_path / "native", featurise_records)
     monkeypatch.setattr(record_file, "_plain_parser", lambda: None)
     python = files(tmp_path / "python", by_reference)

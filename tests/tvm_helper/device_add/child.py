@@ -13,8 +13,10 @@ from typing import Any
 import numpy as np
 
 from cdmpp.datasets.cache import load_samples
+from cdmpp.datasets.extraction.extract import extract
 from cdmpp.datasets.samples import Samples
 from cdmpp.datasets.tenset.folder import default_dataset_dir
+from cdmpp.datasets.tenset.source import TensetRecords
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.machine import versions
 from cdmpp.models.ensemble import EnsembleCostModel
@@ -46,7 +48,6 @@ _TREES = GbdtOptions(trees=5, depth=2, threads=1, least_mape_factor=False)
 
 def make_setting(place: Path) -> Path:
     """Makes `tenset` (the first tasks of the shipped dataset), `extracted`, `model` and `root`."""
-    from cdmpp.datasets.extraction.extract import extract
     from cdmpp.programs.featurise import featurise_records
 
     shipped = default_dataset_dir().resolve()
@@ -55,7 +56,9 @@ def make_setting(place: Path) -> Path:
     for path in sorted((shipped / "measure_records" / RECORDED).iterdir())[:_TASKS]:
         (records / path.name).symlink_to(path)
     (place / "tenset" / "network_info").symlink_to(shipped / "network_info")
-    extract(place / "tenset", place / "extracted", [RECORDED], featurise_records, jobs=1)
+    extract(
+        TensetRecords(place / "tenset", [RECORDED], featurise_records), place / "extracted", jobs=1
+    )
     samples = load_samples(place / "extracted")
     tasks = np.unique(samples.task_id)
     train = samples.take(np.isin(samples.task_id, tasks[:_KNOWN]))

@@ -14,6 +14,7 @@ from cdmpp.datasets.extraction.extract import ExtractReport, extract
 from cdmpp.datasets.extraction.extracted import read_table
 from cdmpp.datasets.read_report import ReadReport
 from cdmpp.datasets.tenset.record_file import read_records
+from cdmpp.datasets.tenset.source import TensetRecords
 from cdmpp.datasets.tenset.task_index import load_tasks
 from cdmpp.errors import DataError, ReplayError, UsageError
 from cdmpp.programs.compact_ast import CompactAst
@@ -117,7 +118,7 @@ def test_the_fallback_is_for_tenset_records_only(
 
 
 def extracted(dataset: Path, out: Path) -> ExtractReport:
-    return extract(dataset, out, None, featurise_with_ansor, jobs=1)
+    return extract(TensetRecords(dataset, None, featurise_with_ansor), out, jobs=1)
 
 
 @pytest.mark.ansor

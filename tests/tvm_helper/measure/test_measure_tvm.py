@@ -18,7 +18,9 @@ pytest.importorskip("tvm", reason="apache-tvm is not installed")
 
 from cdmpp.cli.main import main
 from cdmpp.datasets.cache import load_samples
+from cdmpp.datasets.extraction.extract import extract
 from cdmpp.datasets.extraction.extracted import read_table
+from cdmpp.datasets.metaschedule.source import TuningDatabase
 from cdmpp.errors import DataError, UsageError
 from cdmpp.pretrained import model_folder
 from cdmpp.training.estimates import load_trained
@@ -122,7 +124,7 @@ def test_sampled_programs_are_those_of_a_metaschedule_database(out: Path, tmp_pa
 
     from tvm_helper.compat import Target, s_tir, tvm
     from tvm_helper.measure.tasks import named_function
-    from tvm_helper.tasks.metaschedule import import_database
+    from tvm_helper.tasks.metaschedule import featurise_traces
 
     folder = tmp_path / "database"
     folder.mkdir()
@@ -145,7 +147,7 @@ def test_sampled_programs_are_those_of_a_metaschedule_database(out: Path, tmp_pa
         database.commit_tuning_record(
             meta_schedule.database.TuningRecord(schedule.trace, workload, [1e-3], target, info)
         )
-    import_database(folder, tmp_path / "imported", device="epyc-avx2-1c", jobs=1)
+    extract(TuningDatabase(folder, "epyc-avx2-1c", featurise_traces), tmp_path / "imported", jobs=1)
     imported, measured = rows(tmp_path / "imported", "programs"), rows(out, "programs")
     assert set(imported) == {entry["program_id"] for entry in entries}
     for identity, row in imported.items():

@@ -13,6 +13,7 @@ pytest.importorskip("tvm", reason="apache-tvm is not installed")
 
 from cdmpp.cli.main import main
 from cdmpp.datasets.cache import load_samples
+from cdmpp.datasets.extraction.extract import extract
 from cdmpp.datasets.extraction.extracted import read_table
 from cdmpp.datasets.metaschedule.databases import (
     RECORD_FILE,
@@ -22,11 +23,12 @@ from cdmpp.datasets.metaschedule.databases import (
     read_workloads,
 )
 from cdmpp.datasets.metaschedule.export import export_databases
+from cdmpp.datasets.metaschedule.source import TuningDatabase
 from cdmpp.datasets.read_report import ReadReport
 from cdmpp.errors import DataError, UsageError
 from tests.programs.reference.tree import compact_ast
 from tvm_helper.compat import Target, llvm_target, s_tir, te, tvm
-from tvm_helper.tasks.metaschedule import import_database
+from tvm_helper.tasks.metaschedule import featurise_traces
 from tvm_helper.tir.loop_tree import loop_tree_of_schedule
 
 pytestmark = pytest.mark.tvm
@@ -118,7 +120,9 @@ def test_records_become_programs_and_measurements(
     database: Path, tmp_path: Path, schedules: list[tuple[Any, Any, list[float] | None]]
 ) -> None:
     assert is_metaschedule_database(database)
-    report = import_database(database, tmp_path / "out", device="epyc-avx2-1c", jobs=1)
+    report = extract(
+        TuningDatabase(database, "epyc-avx2-1c", featurise_traces), tmp_path / "out", jobs=1
+    )
     assert (report.programs, report.valid, report.measurements) == (4, 4, 4)
     assert report.read.failed == 1
     assert report.read.skipped == {"not measured": 1}
@@ -158,7 +162,7 @@ def test_shards_are_resumed_and_bad_lines_counted(database: Path, tmp_path: Path
         )
     )  # fmt: skip
     out = tmp_path / "out"
-    first = import_database(database, out, device="x", jobs=1, shard_records=1)
+    first = extract(TuningDatabase(database, "x", featurise_traces, shard_records=1), out, jobs=1)
     assert first.read.skipped == {
         "not measured": 1, "not JSON": 2, "not a tuning record": 1, "unknown workload": 1,
         "malformed tuning record": 1, "malformed target": 1,
@@ -167,7 +171,7 @@ def test_shards_are_resumed_and_bad_lines_counted(database: Path, tmp_path: Path
     assert first.measurements == 6
     assert first.shards > 1
     (out / "shard-00000.json").unlink()
-    second = import_database(database, out, device="x", jobs=1, shard_records=1)
+    second = extract(TuningDatabase(database, "x", featurise_traces, shard_records=1), out, jobs=1)
     assert second.reused == first.shards - 1
     assert second.data_hash == first.data_hash
 
@@ -180,15 +184,21 @@ def test_targets_are_not_mixed(
     made.add(schedule, module, [1e-3], LLVM)
     made.add(schedule, module, [5e-3], llvm_target(mcpu="skylake-avx512"))
     with pytest.raises(UsageError, match=r"2 targets; choose one with --target"):
-        import_database(tmp_path / "two", tmp_path / "out", device="x", jobs=1)
-    report = import_database(
-        tmp_path / "two", tmp_path / "out", device="x", target="skylake", jobs=1
+        extract(TuningDatabase(tmp_path / "two", "x", featurise_traces), tmp_path / "out", jobs=1)
+    report = extract(
+        TuningDatabase(tmp_path / "two", "x", featurise_traces, target="skylake"),
+        tmp_path / "out",
+        jobs=1,
     )
     assert report.measurements == report.read.records == 1
     assert sum(report.read.notes.values()) == 1
     assert rows(tmp_path / "out", "measurements", ["latency_s"]) == [{"latency_s": 5e-3}]
     with pytest.raises(DataError, match="no usable record of a target with 'rocm'"):
-        import_database(tmp_path / "two", tmp_path / "out", device="x", target="rocm", jobs=1)
+        extract(
+            TuningDatabase(tmp_path / "two", "x", featurise_traces, target="rocm"),
+            tmp_path / "out",
+            jobs=1,
+        )
 
 
 def test_kernels_above_the_targets_limits_are_flagged(tmp_path: Path) -> None:
@@ -196,7 +206,9 @@ def test_kernels_above_the_targets_limits_are_flagged(tmp_path: Path) -> None:
     made = Database(tmp_path / "gpu")
     for threads in (32, 96):
         made.add(bound(module, threads), module, [1e-4], Target(CUDA))
-    report = import_database(tmp_path / "gpu", tmp_path / "out", device="t4", jobs=1)
+    report = extract(
+        TuningDatabase(tmp_path / "gpu", "t4", featurise_traces), tmp_path / "out", jobs=1
+    )
     assert (report.programs, report.valid) == (2, 1)
     assert report.rejected == {"threads per block are above the limit": 1}
     kept = rows(tmp_path / "out", "programs", ["target_kind", "valid", "leaf_features"])
@@ -205,7 +217,7 @@ def test_kernels_above_the_targets_limits_are_flagged(tmp_path: Path) -> None:
 
 
 def test_export_writes_what_was_imported(database: Path, tmp_path: Path) -> None:
-    import_database(database, tmp_path / "out", device="epyc", jobs=1)
+    extract(TuningDatabase(database, "epyc", featurise_traces), tmp_path / "out", jobs=1)
     report = export_databases(tmp_path / "out", tmp_path / "back", [database])
     assert report.records == {"epyc": 4}
     assert report.without_trace == 0
@@ -235,7 +247,7 @@ def test_export_takes_costs_from_the_dataset(
     made = Database(tmp_path / "slow")
     for schedule, module, seconds in schedules[:2]:
         made.add(schedule, module, [10 * s for s in seconds or []], LLVM)
-    import_database(tmp_path / "slow", tmp_path / "out", device="slow", jobs=1)
+    extract(TuningDatabase(tmp_path / "slow", "slow", featurise_traces), tmp_path / "out", jobs=1)
     report = export_databases(tmp_path / "out", tmp_path / "back", [database])
     assert report.records == {"slow": 2}
     path = tmp_path / "back" / "slow" / RECORD_FILE
@@ -263,7 +275,7 @@ def test_a_damaged_workload_file_is_one_error(database: Path, tmp_path: Path) ->
     ):
         path.write_text(text)
         with pytest.raises(DataError, match=message):
-            import_database(database, tmp_path / "out", device="x", jobs=1)
+            extract(TuningDatabase(database, "x", featurise_traces), tmp_path / "out", jobs=1)
 
 
 def test_the_commands(database: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,10 +11,10 @@ import pytest
 from cdmpp.datasets.cache import load_samples
 from cdmpp.datasets.extraction.extracted import is_extracted_dir, read_manifest
 from cdmpp.datasets.fetched import FETCHED_FILE
+from cdmpp.datasets.sources import extract_any, extracted_folder
 from cdmpp.datasets.tenset.folder import default_dataset_dir
 from cdmpp.errors import UsageError
 from tests.paths import ROOT
-from tvm_helper.extract import extract_any, extracted_folder
 
 DEVICE = "epyc-avx2-1c"
 
@@ -74,19 +74,22 @@ def test_one_log_of_many_is_enough_for_its_device(
     (tmp_path / "logs" / FETCHED_FILE).write_text("{}")
 
     asked: list[Any] = []
-    prepared: list[None] = []
-    monkeypatch.setattr(
-        "tvm_helper.extract.extract_autotvm", lambda *words, **_: asked.append(words)
-    )
+    prepared: list[str] = []
+    monkeypatch.setattr("cdmpp.datasets.sources.extract", lambda *words, **_: asked.append(words))
     for devices in (["t4"], None):
         extracted_folder(
-            tmp_path / "logs", devices, cache_dir=tmp_path / "cache",
-            prepare=lambda: prepared.append(None),
-        )  # fmt: skip
-    assert len(prepared) == 2
-    assert [words[2] for words in asked] == [["t4"], None]
+            tmp_path / "logs", devices, cache_dir=tmp_path / "cache", featurisers=prepared.append
+        )  # type: ignore[arg-type]
+    assert prepared == ["autotvm", "autotvm"]
+    assert [source.labels for source, _ in asked] == [["t4"], None]
+    assert [source.devices() for source, _ in asked] == [["t4"], ["t4", "v100"]]
     assert "-1-devices-" in asked[0][1].name
     assert "-devices-" not in asked[1][1].name
+
+
+def test_what_needs_a_tvm_is_refused_without_featurisers(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="featurised with a TVM"):
+        extract_any(log(tmp_path / "logs"), tmp_path / "out")
 
 
 def test_a_device_of_many_gets_a_folder_of_its_own_and_is_kept(tiny_dataset: Path) -> None:

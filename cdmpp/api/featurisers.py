@@ -1,0 +1,33 @@
+"""Featurisers of records that need a TVM; each is imported when records need it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from cdmpp.datasets.sources import Featurisers, TvmFeaturiser
+
+
+def tvm_featurisers(prepare: Callable[[], object] | None = None) -> Featurisers:
+    """Returns what `cdmpp.datasets.sources` asks for featurisers.
+
+    Args:
+        prepare: called before the old TVM is needed; None = an error where it is missing.
+    """
+
+    def featuriser(name: TvmFeaturiser) -> Callable[..., Any]:
+        if name == "metaschedule":
+            from tvm_helper.tasks.metaschedule import featurise_traces
+
+            return featurise_traces
+        from tvm_helper.legacy.environment import find_environment
+        from tvm_helper.legacy.fallback import featurise_with_ansor
+        from tvm_helper.legacy.featurise import featurise_autotvm
+        from tvm_helper.legacy.metaschedule import featurise_older_traces
+
+        (prepare or find_environment)()  # one clear error now instead of one in every worker
+        if name == "ansor":
+            return featurise_with_ansor
+        return featurise_autotvm if name == "autotvm" else featurise_older_traces
+
+    return featuriser

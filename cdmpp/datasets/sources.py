@@ -1,0 +1,254 @@
+"""Records of any source, found by their place, become an extracted dataset.
+
+Programs of AutoTVM and MetaSchedule are lowered by a TVM, which this package does not know: the
+caller hands in what returns such featurisers (`cdmpp.api.featurisers`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from cdmpp.datasets.autotvm.logs import find_logs, is_autotvm_log, log_device
+from cdmpp.datasets.autotvm.source import AutotvmLogs
+from cdmpp.datasets.extraction.extract import (
+    Backend,
+    ExtractReport,
+    OnProgress,
+    check_jobs,
+    extract,
+)
+from cdmpp.datasets.extraction.extracted import is_extracted_dir, read_manifest
+from cdmpp.datasets.extraction.machine_code import IN_NETWORK
+from cdmpp.datasets.extraction.machine_code import PATTERN as MACHINE_CODE
+from cdmpp.datasets.extraction.merge import merged_folder
+from cdmpp.datasets.extraction.source import RecordSource
+from cdmpp.datasets.find import find_records, shipped_folders
+from cdmpp.datasets.metaschedule.databases import (
+    is_metaschedule_database,
+    read_module_json,
+    read_workloads,
+)
+from cdmpp.datasets.metaschedule.older import module_format
+from cdmpp.datasets.metaschedule.source import TuningDatabase
+from cdmpp.datasets.tenset.folder import (
+    default_dataset_dir,
+    find_device_files,
+    find_devices,
+    is_tenset_dir,
+)
+from cdmpp.datasets.tenset.source import TensetRecords
+from cdmpp.errors import UsageError
+from cdmpp.files.atomic import replaced_folder, write_atomic
+
+#: Featurisers that need a TVM: `ansor` replays Tenset's records that the native replay cannot,
+#: `metaschedule-old` databases of TVM 0.16 and before.
+TvmFeaturiser = Literal["ansor", "autotvm", "metaschedule", "metaschedule-old"]
+#: Returns one of them; raises a UsageError where it cannot be had.
+Featurisers: TypeAlias = Callable[[TvmFeaturiser], Callable[..., Any]]
+
+
+def no_featurisers(name: TvmFeaturiser) -> Callable[..., Any]:
+    """The featurisers of a caller that has none.
+
+    Raises:
+        UsageError: always.
+    """
+    raise UsageError(f"records of this kind ({name}) are featurised with a TVM: use cdmpp.Dataset")
+
+
+def source_at(
+    place: Path,
+    devices: Sequence[str] | None = None,
+    *,
+    network_info: Path | None = None,
+    per_task: int | None = None,
+    target: str | None = None,
+    fallback: Literal["ansor"] | None = None,
+    featurisers: Featurisers = no_featurisers,
+) -> RecordSource:
+    """Returns what is at a place: a folder in Tenset's layout, AutoTVM logs or a MetaSchedule
+    database. Arguments as of `extract_any`.
+
+    Raises:
+        DataError: the database is damaged.
+        UsageError: an option is not for this source, or needs an environment that is missing.
+    """
+    if fallback is not None and not is_tenset_dir(place):
+        raise UsageError(
+            f"--fallback {fallback} is for folders in Tenset's layout; {place} is none"
+        )
+    if is_metaschedule_database(place):
+        if devices is None or len(devices) != 1:
+            raise UsageError(
+                f"{place} is a MetaSchedule database, which does not say on what it was measured; "
+                "name the one device: --device LABEL"
+            )
+        name: TvmFeaturiser = "metaschedule-old" if _is_of_older_tvm(place) else "metaschedule"
+        return TuningDatabase(place, devices[0], featurisers(name), target)
+    if is_autotvm_log(place):
+        if per_task is not None and per_task < 1:
+            raise UsageError(f"--per-task is {per_task}, expected at least 1; leave it out for all")
+        return AutotvmLogs(place, devices, featurisers("autotvm"), per_task)
+    if per_task is not None:
+        raise UsageError(f"--per-task is for AutoTVM logs; {place} is none")
+    records = TensetRecords(place, devices, network_info=network_info)
+    if fallback is not None:
+        records.featuriser = featurisers(fallback)
+    return records
+
+
+def extract_any(
+    place: Path,
+    out_dir: Path,
+    devices: Sequence[str] | None = None,
+    *,
+    network_info: Path | None = None,
+    per_task: int | None = None,
+    target: str | None = None,
+    fallback: Literal["ansor"] | None = None,
+    featurisers: Featurisers = no_featurisers,
+    jobs: int | None = None,
+    backend: Backend = "local",
+    on_progress: OnProgress = lambda _: None,
+) -> ExtractReport:
+    """Extracts the records at a place, and copies what else is known of their programs.
+
+    Args:
+        devices: labels to read; None = all; of a database the one that it was measured on.
+        network_info: Tenset: folder of the tasks; None = in the folder.
+        per_task: AutoTVM: programs of each task and device; None = all.
+        target: MetaSchedule: only records whose target, as JSON, contains this.
+        fallback: Tenset: what featurises the records that cannot be replayed.
+        featurisers: what returns a featuriser that needs a TVM.
+        jobs, backend, on_progress: as of `cdmpp.datasets.extraction.extract.extract`.
+
+    Raises:
+        DataError: the records or a device are missing, or `out_dir` cannot be written.
+        UsageError: an option is not for this source, or needs an environment that is missing.
+    """
+    check_jobs(jobs)
+    if backend != "local":
+        is_database = is_metaschedule_database(place)
+        if is_database or is_autotvm_log(place):
+            what = "databases" if is_database else "AutoTVM logs"
+            raise UsageError(f"{what} are extracted on one machine; got --backend {backend}")
+        place = place.absolute()
+        network_info = network_info and network_info.absolute()
+    source = source_at(
+        place, devices, network_info=network_info, per_task=per_task, target=target,
+        fallback=fallback, featurisers=featurisers,
+    )  # fmt: skip
+    report = extract(source, out_dir, jobs=jobs, on_progress=on_progress, backend=backend)
+    for path in sorted([*place.glob(MACHINE_CODE), *place.glob(IN_NETWORK)]):
+        write_atomic(out_dir / path.name, partial(shutil.copyfile, path))
+    return report
+
+
+def extracted_folder(
+    dataset: Path | None,
+    devices: Sequence[str] | None,
+    *,
+    cache_dir: Path,
+    network_info: Path | None = None,
+    jobs: int | None = None,
+    featurisers: Featurisers = no_featurisers,
+    on_progress: OnProgress = lambda _: None,
+) -> Path:
+    """Returns an extracted folder of a dataset that has the devices, extracted when that has not
+    been done; an extraction that was stopped continues.
+
+    Args:
+        dataset: an extracted folder or records of any source; None = whatever has measurements of
+            the devices (`cdmpp.datasets.find`), the shipped default dataset without devices.
+        devices: labels; None = all.
+        cache_dir: where extracted folders go, and fetched ones are.
+        jobs, featurisers, on_progress: as of `extract_any`.
+
+    Raises:
+        DataError: the dataset or a device is missing, or nothing in it is usable.
+        DeviceError: nobody knows a device.
+    """
+    extract_one = partial(
+        _extracted, cache_dir=cache_dir, network_info=network_info, jobs=jobs,
+        featurisers=featurisers, on_progress=on_progress,
+    )  # fmt: skip
+    if dataset is not None or not devices:
+        return extract_one(dataset or default_dataset_dir(), devices)
+    folders = [extract_one(one.path, one.devices) for one in find_records(devices, cache_dir)]
+    return merged_folder(folders, cache_dir)
+
+
+def _extracted(
+    dataset: Path,
+    devices: Sequence[str] | None,
+    *,
+    cache_dir: Path,
+    network_info: Path | None,
+    jobs: int | None,
+    featurisers: Featurisers,
+    on_progress: OnProgress,
+) -> Path:
+    if is_extracted_dir(dataset):
+        return _writable(dataset, cache_dir)
+    if is_metaschedule_database(dataset):
+        folder, part = cache_dir / _cache_name(dataset, None), sorted(devices or [])
+    else:
+        if is_autotvm_log(dataset):
+            network_info = None
+            found = sorted({log_device(path) for path in find_logs(dataset)})
+        else:
+            found = find_devices(dataset)
+            for label in devices or []:
+                find_device_files(dataset, label)
+        folder = cache_dir / _cache_name(dataset, network_info)
+        # A few devices of many get a folder of their own, unless all have been extracted before.
+        part = sorted(set(devices or []))
+        if part and set(part) < set(found) and not is_extracted_dir(folder):
+            digest = hashlib.sha256(",".join(part).encode()).hexdigest()[:8]
+            folder = folder.with_name(f"{folder.name}-{len(part)}-devices-{digest}")
+        else:
+            part = []
+    extract_any(
+        dataset, folder, part or None, network_info=network_info, featurisers=featurisers,
+        jobs=jobs, on_progress=on_progress,
+    )  # fmt: skip
+    return folder
+
+
+def _writable(folder: Path, cache_dir: Path) -> Path:
+    """Returns an extracted dataset that its arrays may be written into: of a shipped one, which
+    stays as it is, a copy in the cache.
+    """
+    if not _is_shipped(folder):
+        return folder
+    copy = cache_dir / f"{folder.name}-{str(read_manifest(folder)['data_hash'])[:12]}"
+    if not is_extracted_dir(copy):
+        with replaced_folder(copy, what="extracted dataset") as new:
+            shutil.copytree(
+                folder, new, dirs_exist_ok=True, ignore=shutil.ignore_patterns("cache-v*", "*.gz")
+            )
+    return copy
+
+
+def _is_shipped(folder: Path) -> bool:
+    return folder.resolve() in {shipped.path.resolve() for shipped in shipped_folders()}
+
+
+def _is_of_older_tvm(database_dir: Path) -> bool:
+    """Whether the first module of a database has the old format."""
+    workloads = read_workloads(database_dir)
+    return bool(workloads) and module_format(read_module_json(database_dir, workloads[0])).is_old
+
+
+def _cache_name(dataset: Path, network_info: Path | None) -> str:
+    place = dataset.resolve()
+    if _is_shipped(place) and network_info is None:
+        return place.name
+    # Folders of the same name in different places must not overwrite each other.
+    tasks = str(network_info.resolve()) if network_info else ""
+    return f"{place.name}-{hashlib.sha256(f'{place}|{tasks}'.encode()).hexdigest()[:8]}"
