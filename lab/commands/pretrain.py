@@ -20,8 +20,8 @@ from cdmpp.datasets.extraction.merge import merged_folder
 from cdmpp.files.places import package_folder
 from cdmpp.report.run_report import write_run_report
 from cdmpp.training.options import TrainOptions
-from cdmpp.training.package import bytes_of, package_run, read_card, shippable_samples
 from cdmpp.training.run import train_run
+from lab.package import bytes_of, package_run, read_card, shippable_samples
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

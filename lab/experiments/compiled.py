@@ -27,11 +27,11 @@ from cdmpp.datasets.selection import of_devices
 from cdmpp.datasets.sources import extracted_folder
 from cdmpp.datasets.splits import split
 from cdmpp.files.atomic import write_columns
-from cdmpp.metrics import Judged, mean_and_interval, spearman_by_task
+from cdmpp.metrics import Judged, spearman_by_task
 from cdmpp.models.ensemble import EnsembleCostModel
 from cdmpp.models.parts.labels import least_mape_factor
 from cdmpp.report.stamp import COMPILED, stamp
-from cdmpp.text import markdown_table, percent_text
+from cdmpp.text import markdown_table
 from cdmpp.training.estimates import STRANGE_FACTOR, TrainedModel, load_trained
 from cdmpp.training.finetune.adapt import adapt, comparable
 from cdmpp.training.finetune.adapted_code import adapted_code
@@ -40,6 +40,7 @@ from cdmpp.training.machine_code.known import code_columns
 from cdmpp.training.machine_code.model import CodeModel, CodeRows
 from lab.experiments.adapting import TUNING
 from lab.experiments.measured_elsewhere import FRACTIONS, PASSES, SEEDS, trained_in
+from lab.figures import geometric_mean, spread
 from lab.pages import write_page
 from lab.paths import ROOT
 
@@ -248,7 +249,7 @@ def page(work: Path) -> None:
     shares = [f"{one['share_trees'][0]:.1f}, {one['share_perceptron'][0]:.1f}" for one in tables]
     facts: dict[str, Any] = {"interval_coverage": _inside(tables), "lines": values, "left_out": {}}
     texts = [_PAGE.format(
-        passes=PASSES, table=table, inside=_spread(facts["interval_coverage"]),
+        passes=PASSES, table=table, inside=spread(facts["interval_coverage"]),
         shares="; ".join(shares), n=_counts(tables), tasks=_task_counts(tables),
     )]  # fmt: skip
     for chip, name in CHIPS.items():
@@ -262,7 +263,7 @@ def page(work: Path) -> None:
         facts["left_out"][chip] = {"interval_coverage": inside, "lines": values}
         other = next(words for key, words in CHIPS.items() if key != chip)
         texts.append(_LEFT_OUT.format(
-            name=name, other=other, table=table, inside=_spread(inside), n=_counts(left),
+            name=name, other=other, table=table, inside=spread(inside), n=_counts(left),
             tasks=_task_counts(left),
         ))  # fmt: skip
     new = [_read(work / f"without-{NEW_CHIP}-{seed}" / _ADAPTED_FILE) for seed in SEEDS]
@@ -270,7 +271,7 @@ def page(work: Path) -> None:
     facts["adapted"] = {"interval_coverage": _inside(new), "lines": values}
     texts.append(_ADAPTED.format(
         count=ADAPTED_TASKS, name=CHIPS[NEW_CHIP], table=table, n=_counts(new),
-        inside=_spread(facts["adapted"]["interval_coverage"]), tasks=_task_counts(new),
+        inside=spread(facts["adapted"]["interval_coverage"]), tasks=_task_counts(new),
     ))  # fmt: skip
     found = stamp("python -m lab run compiled", schemas=COMPILED)
     write_page("compiled", _BETWEEN.join([texts[0], "".join(texts[1:])]), facts, found)
@@ -292,7 +293,7 @@ def _lines(
         low, high = one["ratio_interval"]
         ratio = f"{one['ratio']:.2f} [{low:.2f}, {high:.2f}]" if name != _BASE else "1"
         rows.append([
-            words, *(_spread(one[key]) for key in ("mape", "median_ape")),
+            words, *(spread(one[key]) for key in ("mape", "median_ape")),
             *(f"{np.mean(one[key]):.2f}" for key in ("mean_log_error", "median_ratio", "spearman")),
             ratio,
         ])  # fmt: skip
@@ -341,15 +342,8 @@ def _judged(tables: list[dict[str, NDArray[Any]]], name: str) -> dict[str, Any]:
         found["spearman"].append(0.0 if order is None else order)
         base = np.abs(table[_BASE] / table["measured_s"] - 1.0)
         ratios += np.log(owner_means(error, task) / owner_means(base, task)).tolist()
-    mean, half = mean_and_interval(ratios)
-    found["ratio"] = float(np.exp(mean))
-    found["ratio_interval"] = [float(np.exp(mean + sign * (half or 0.0))) for sign in (-1, 1)]
+    found["ratio"], *found["ratio_interval"] = geometric_mean(ratios)
     return found
-
-
-def _spread(values: list[float]) -> str:
-    mean, half = mean_and_interval(values)
-    return f"{percent_text(mean)} ± {percent_text(half)}"
 
 
 _PAGE = """# Compiled: programs of unseen tasks

@@ -24,11 +24,11 @@ from cdmpp.datasets.cache import load_samples
 from cdmpp.datasets.extraction.machine_code import read_machine_code
 from cdmpp.datasets.sources import extracted_folder
 from cdmpp.datasets.splits import uniform_draw
-from cdmpp.metrics import mean_and_interval
 from cdmpp.models.parts.pooling import pooled_features
 from cdmpp.report.stamp import COMPILED, stamp
 from cdmpp.text import markdown_table, percent_text
 from cdmpp.training.machine_code.core_time import core_log_s
+from lab.figures import geometric_mean, spread
 from lab.journal import Journal
 from lab.pages import write_page
 from lab.paths import ROOT
@@ -257,12 +257,11 @@ def page(found: list[dict[str, Any]]) -> None:
                 np.log(np.array(one[name]["by_task"]) / np.array(one["leaves"]["by_task"]))
                 for one in own
             ]
-            mean, half = mean_and_interval(np.concatenate(ratios).tolist())
-            low, high = np.exp(mean - (half or 0.0)), np.exp(mean + (half or 0.0))
-            ratio = "1" if name == "leaves" else f"{np.exp(mean):.2f} [{low:.2f}, {high:.2f}]"
+            mean, low, high = geometric_mean(np.concatenate(ratios).tolist())
+            ratio = "1" if name == "leaves" else f"{mean:.2f} [{low:.2f}, {high:.2f}]"
             rows.append([
-                words, _spread([one[name]["mape"] for one in own]),
-                _spread([one[name]["median_ape"] for one in own]),
+                words, spread([one[name]["mape"] for one in own]),
+                spread([one[name]["median_ape"] for one in own]),
                 f"{np.mean([one[name]['log_error'] for one in own]):.3f}", ratio,
             ])  # fmt: skip
         counts = ", ".join(f"{one['kernels']:,}" for one in own)
@@ -282,11 +281,6 @@ def _short(seed: dict[str, Any]) -> dict[str, Any]:
         for name in LINES:
             del seed[str(share)][name]["by_task"]
     return seed
-
-
-def _spread(values: list[float]) -> str:
-    mean, half = mean_and_interval(values)
-    return f"{percent_text(mean)} ± {percent_text(half)}"
 
 
 _HEAD = """# Compile without measuring

@@ -31,7 +31,7 @@ from cdmpp.datasets.splits import uniform_draw, workload_of
 from cdmpp.datasets.tenset.record_file import read_records
 from cdmpp.devices.vector import device_vector
 from cdmpp.files.atomic import replaced_folder, write_columns
-from cdmpp.metrics import Judged, mean_and_interval, spearman_by_task
+from cdmpp.metrics import Judged, spearman_by_task
 from cdmpp.models.parts.labels import least_mape_factor
 from cdmpp.models.parts.pooling import pooled_features
 from cdmpp.models.roofline import RooflineCostModel
@@ -40,6 +40,7 @@ from cdmpp.records import program_id_of_text
 from cdmpp.report.stamp import PROGRAMS, stamp
 from cdmpp.text import markdown_table, percent_text
 from cdmpp.training.machine_code.model import CodeModel, CodeRows
+from lab.figures import geometric_mean, spread
 from lab.pages import write_page
 from lab.paths import ROOT, SHARED_DATA
 from tvm_helper.measure.records_code import write_records_code
@@ -221,7 +222,7 @@ def _section(
              "MAPE, over leaf columns", "error of a workload, over leaf columns"]  # fmt: skip
     rows = [
         [
-            LINES[line], *(_spread(one[key]) for key in ("mape", "median_ape")),
+            LINES[line], *(spread(one[key]) for key in ("mape", "median_ape")),
             *(f"{np.mean(one[key]):.2f}" for key in ("log_error", "spearman")),
             *("1" if line == _BASE else _between(one[key]) for key in ("ratio", "of_workload")),
         ]
@@ -300,20 +301,14 @@ def _ratios(tables: list[Table], line: str) -> dict[str, list[float]]:
 
     places = [np.flatnonzero(label == one) for one in np.unique(label)]
     drawn = [mape_ratio([rng.choice(some, len(some)) for some in places]) for _ in range(DRAWS)]
-    mean, half = mean_and_interval(np.log(own / base).tolist())
     return {
         "ratio": [mape_ratio(places), *np.quantile(drawn, [0.025, 0.975]).tolist()],
-        "of_workload": [float(np.exp(mean + sign * (half or 0.0))) for sign in (0, -1, 1)],
+        "of_workload": list(geometric_mean(np.log(own / base).tolist())),
     }
 
 
 def _between(values: list[float]) -> str:
     return "{:.2f} [{:.2f}, {:.2f}]".format(*values)
-
-
-def _spread(values: list[float]) -> str:
-    mean, half = mean_and_interval(values)
-    return percent_text(mean) if half is None else f"{percent_text(mean)} ± {percent_text(half)}"
 
 
 _PAGE = """# Machine code of GPU programs

@@ -47,6 +47,7 @@ from cdmpp.training.run_folder import (
 )
 from cdmpp.training.transferred import transfer_dataset
 from lab.experiments.adapting import DRAWS, TARGETS, TUNING, base_model
+from lab.figures import geometric_mean, spread
 from lab.pages import write_page
 from lab.paths import ROOT
 
@@ -239,19 +240,18 @@ def _new_devices(folder: Path) -> dict[str, Any]:
     rows.append(["mean", *map(percent_text, whole), ""])
     mean_logs = np.mean(logs, axis=0).tolist()
     rows.append(["mean log error", *(f"{value:.2f}" for value in mean_logs), ""])
-    mean, half = mean_and_interval(ratios)
-    low, high = np.exp(mean - (half or 0.0)), np.exp(mean + (half or 0.0))
+    mean, low, high = geometric_mean(ratios)
     heads = ["target", *ADAPTED.values(), "programs of a draw"]
     text = (
         f"{markdown_table(heads, rows)}\n\nThe last line over one factor: "
         f"{whole[-1] / whole[0]:.2f} (means over targets); a task's error over that of one factor "
-        f"{np.exp(mean):.2f} [{low:.2f}, {high:.2f}] (geometric mean over the tasks of all targets "
+        f"{mean:.2f} [{low:.2f}, {high:.2f}] (geometric mean over the tasks of all targets "
         "and draws, 95 % interval)."
     )  # fmt: skip
     return {
         "lines": dict(zip(ADAPTED, whole, strict=True)),
         "log_errors": dict(zip(ADAPTED, mean_logs, strict=True)),
-        "by_task": [np.exp(mean), low, high],
+        "by_task": [mean, low, high],
         "text": text,
     }  # fmt: skip
 
@@ -312,7 +312,7 @@ def _text(values: dict[str, Any]) -> str:
     rows = []
     for name, words in LINES.items():
         line = values["lines"][name]
-        errors = [_spread(line[key]) for key in ("mape", "median_ape")]
+        errors = [spread(line[key]) for key in ("mape", "median_ape")]
         others = [f"{np.mean(line[key]):.2f}" for key in ("mean_log_error", "median_ratio")]
         rows.append([words, *errors, *others])
     table = markdown_table(["what is said", *METRICS.values()], rows)
@@ -324,15 +324,10 @@ def _text(values: dict[str, Any]) -> str:
     return (
         f"{table}\n\nA task's error is {' and '.join(ratios)} (geometric mean over tasks of three "
         f"seeds, 95 % interval over tasks). Share {shares}. In the 90 % interval: "
-        f"{_spread(values['interval_coverage'])} of a task's programs. "
+        f"{spread(values['interval_coverage'])} of a task's programs. "
         f"{', '.join(f'{n:,}' for n in values['n'])} programs of "
         f"{', '.join(map(str, values['tasks']))} tasks, all pairs of labels."
     )
-
-
-def _spread(values: list[float]) -> str:
-    mean, half = mean_and_interval(values)
-    return f"{percent_text(mean)} ± {percent_text(half)}"
 
 
 _HEAD = """# Measured elsewhere

@@ -30,7 +30,7 @@ from cdmpp.text import markdown_table
 from cdmpp.training.estimates import TrainedModel, load_trained
 from cdmpp.training.run_folder import task_digest
 from lab.experiments.ranked_learners import MODES, Components, NeighbourTrees, Pool, SetRanker
-from lab.experiments.search_page import log_ratio_text
+from lab.figures import log_ratio_text
 from lab.journal import Journal
 from lab.pages import write_page
 from lab.paths import RESULTS, ROOT

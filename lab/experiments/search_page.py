@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from cdmpp.metrics import mean_and_interval
 from cdmpp.report.stamp import PROGRAMS, stamp
 from lab.experiments.shipped_labels import met_before
+from lab.figures import ratio_text
 from lab.pages import write_page
 from lab.paths import RESULTS
 
@@ -207,18 +206,6 @@ def over_peers(
         if own is not None and known:
             found[task] = (own / min(known), len(seeds))
     return found
-
-
-def ratio_text(ratios: Sequence[float]) -> str:
-    """Returns the geometric mean, with its 95 % interval where there are several values."""
-    return log_ratio_text(*mean_and_interval([math.log(ratio) for ratio in ratios]))
-
-
-def log_ratio_text(mean: float, half: float | None) -> str:
-    """Returns a ratio whose logarithm has a mean and the half width of an interval."""
-    if half is None:
-        return f"{math.exp(mean):.3f}"
-    return f"{math.exp(mean):.3f} [{math.exp(mean - half):.3f}, {math.exp(mean + half):.3f}]"
 
 
 def _relative(

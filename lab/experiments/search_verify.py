@@ -17,8 +17,8 @@ from cdmpp.metrics import mean_and_interval
 from cdmpp.pretrained import PRETRAINED
 from cdmpp.report.stamp import PROGRAMS, stamp
 from cdmpp.text import markdown_table
-from lab.experiments.search_page import ratio_text
 from lab.experiments.search_timing import journal_entries
+from lab.figures import ratio_text
 from lab.pages import write_page
 from lab.paths import RESULTS, ROOT
 from lab.shell import cdmpp

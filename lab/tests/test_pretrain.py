@@ -15,8 +15,8 @@ from cdmpp.datasets.cache import load_samples
 from cdmpp.errors import DataError, UsageError
 from cdmpp.files.places import package_folder
 from cdmpp.pretrained import find_pretrained, model_folder
-from cdmpp.training.package import LICENCES, MOST_BYTES, package_run, read_card, shippable
 from lab.__main__ import main as lab_main
+from lab.package import LICENCES, MOST_BYTES, package_run, read_card, shippable
 from tests.cli.conftest import DEVICES, QUICK, json_of
 
 
@@ -144,7 +144,7 @@ def test_weights_of_other_devices_are_refused(packaged, tmp_path):
 
 def test_too_large_models_are_refused_and_leave_nothing(packaged, tmp_path, monkeypatch):
     samples = extracted_samples(packaged)
-    monkeypatch.setattr("cdmpp.training.package.MOST_BYTES", 1000)
+    monkeypatch.setattr("lab.package.MOST_BYTES", 1000)
     with pytest.raises(DataError, match="MB are allowed"):
         package_run(packaged / "run", tmp_path, samples, name="big", command="c")
     assert not any(tmp_path.iterdir())
