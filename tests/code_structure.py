@@ -61,7 +61,7 @@ def _sentence(text: str) -> str:
 def lines() -> dict[str, int]:
     """Returns the lines of each package, Python and C++ together, blank lines included."""
     counts: Counter[str] = Counter()
-    for package in house.PACKAGES:
+    for package in (*house.PACKAGES, "lab"):
         for path in sorted((ROOT / package).rglob("*")):
             if path.suffix in _SOURCES:
                 parts = path.relative_to(ROOT).parts
@@ -78,7 +78,8 @@ def main(command: str) -> None:
     counts = lines()
     for name, count in counts.items():
         print(f"{count:7,}  {name}")
-    print(f"{sum(counts.values()):7,}  in all")
+    lab = sum(count for name, count in counts.items() if name.split("/")[0] == "lab")
+    print(f"{sum(counts.values()) - lab:7,}  the product\n{lab:7,}  the laboratory")
 
 
 if __name__ == "__main__":

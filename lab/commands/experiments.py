@@ -9,7 +9,6 @@ import os
 import sys
 
 from cdmpp.text import aligned, listed
-from lab import claims, stale
 from lab.registry import EXPERIMENTS, Experiment, find, options_of, write_table
 
 
@@ -29,8 +28,7 @@ def run_run(args: argparse.Namespace) -> int:
     """Runs the command; returns the exit code."""
     experiment = find(args.name)
     if experiment.is_one_thread:  # before numpy, torch and TVM read them
-        os.environ.setdefault("OMP_NUM_THREADS", "1")
-        os.environ.setdefault("TVM_NUM_THREADS", "1")
+        os.environ |= {"OMP_NUM_THREADS": "1", "TVM_NUM_THREADS": "1"}
     if experiment.is_pinned:
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     experiment.run(args.options)
@@ -76,6 +74,8 @@ def add_stale_options(parser: argparse.ArgumentParser) -> None:
 
 def run_stale(args: argparse.Namespace) -> int:
     """Runs the command; returns the exit code: 1 where `--run` leaves a page stale."""
+    from lab import stale
+
     return stale.rerun(args.pages) if args.run else stale.show(args.pages)
 
 
@@ -89,5 +89,7 @@ def add_claims_options(parser: argparse.ArgumentParser) -> None:
 
 def run_claims(_: argparse.Namespace) -> int:
     """Runs the command; returns the exit code."""
+    from lab import claims
+
     write_table()
     return claims.write()

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,7 +14,7 @@ from cdmpp.errors import UsageError
 from lab import registry
 from lab.__main__ import main
 from lab.journal import Journal
-from lab.paths import RESULTS
+from lab.paths import RESULTS, ROOT
 from lab.registry import EXPERIMENTS, Experiment, find, options_of, with_table
 
 
@@ -88,3 +91,18 @@ def test_finished_cells_are_not_measured_again(tmp_path: Path) -> None:
 def test_the_command_that_makes_a_page_says_its_options() -> None:
     (one,) = (one for one in registry.EXPERIMENTS if one.name == "search-elsewhere")
     assert one.command() == "python -m lab run search-elsewhere page=search-elsewhere"
+
+
+def test_an_experiment_of_one_thread_says_so_before_numpy_is_loaded() -> None:
+    code = (
+        "import os, sys\nfrom lab.commands import experiments\n"
+        "from lab.registry import Experiment\n"
+        "assert not {'numpy', 'torch', 'tvm'} & set(sys.modules)\n"
+        "Experiment.run = lambda self, options: print(os.environ['OMP_NUM_THREADS'])\n"
+        "from lab.__main__ import main\nsys.exit(main(['run', 'conv']))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "2"},
+    )  # fmt: skip
+    assert (done.stdout, done.returncode) == ("1\n", 0), done.stderr
