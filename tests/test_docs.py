@@ -10,7 +10,6 @@ import pytest
 
 import cdmpp
 import tvm_helper
-from tests import house
 from tests.paths import ROOT
 
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
@@ -70,9 +69,10 @@ def _is_there(name: str) -> bool:
         except AttributeError:
             pass  # a module that nobody has imported
     for end in range(len(parts) - 1, 0, -1):
-        module = house.modules().get(".".join(parts[:end]))
-        if module is not None:
-            return all(f"{part}" in module.read_text("utf-8") for part in parts[end:])
+        place = ROOT.joinpath(*parts[:end])
+        for module in (place.with_suffix(".py"), place / "__init__.py"):
+            if module.is_file():
+                return all(part in module.read_text("utf-8") for part in parts[end:])
     return False
 
 
