@@ -107,5 +107,5 @@ def modules_library() -> ctypes.CDLL | None:
         path = library_path(flags, source=_SOURCE, libraries=(f"-L{lib}", "-ltvm_ffi"))
         return load_library(path)
     except NativeBuildError as error:
-        _log.warning("%s Modules are featurised in Python, some fifty times slower.", error)
+        _log.warning("%s Modules are read in Python, some sixty times slower.", error)
         return None

@@ -23,17 +23,12 @@ from cdmpp.programs.loops.loop_tree import (
     Node,
     Store,
 )
-from tvm_helper.compat import Call, Schedule, Sequential, TensorLoad, block_passes, tirx
+from tvm_helper.compat import Call, Sequential, TensorLoad, block_passes, tirx
 from tvm_helper.tir.packing import runnable
 from tvm_helper.tir.prim_func import TIRX_CLASS_OF_OP
 
 _FOR_KINDS: tuple[LoopKind, ...] = ("serial", "parallel", "vectorized", "unrolled")
 _THREAD_ATTRS = ("thread_extent", "virtual_thread")
-
-
-def loop_tree_of_schedule(schedule: Schedule) -> LoopTree:
-    """Returns the loop tree of a schedule's present state; the schedule is not changed."""
-    return loop_tree_from_tir(schedule.mod)
 
 
 def loop_tree_from_tir(module: Any, *, lowered: bool = False) -> LoopTree:

@@ -178,15 +178,6 @@ def build_te(dag: Dag) -> list[Any]:
     return [graph.tensors[buffer] for buffer in dag.parameters]
 
 
-def unscheduled_prim_func(dag: Dag) -> Any:
-    """Returns the plain `PrimFunc` of a computation: one loop nest an operation, no schedule.
-
-    Raises:
-        ReplayError: an expression that today's TVM cannot state.
-    """
-    return te.create_prim_func(build_te(dag))
-
-
 def narrow_blocks(function: Any, regions: Mapping[str, Sequence[tuple[int, int]]]) -> Any:
     """Returns a function in which some blocks run over a part of their axes only.
 

@@ -20,10 +20,10 @@ def _has_nvrtc() -> bool:
 
 def scheduled(vector: int) -> Any:
     """Returns a product whose 64 x 32 results are made by 64 threads, written in such vectors."""
-    from tvm_helper.compat import Schedule
-    from tvm_helper.tir.prim_func import unscheduled_prim_func
+    from tvm_helper.compat import Schedule, te
+    from tvm_helper.tir.prim_func import build_te
 
-    schedule = Schedule(unscheduled_prim_func(matmul_relu()))
+    schedule = Schedule(te.create_prim_func(build_te(matmul_relu())))
     product, relu = schedule.get_sblock("C"), schedule.get_sblock("D")
     i, j = schedule.get_loops(relu)
     threads, rest = schedule.split(i, [64, None])

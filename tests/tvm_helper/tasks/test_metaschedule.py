@@ -29,7 +29,7 @@ from cdmpp.errors import DataError, UsageError
 from tests.programs.reference.tree import compact_ast
 from tvm_helper.compat import Target, llvm_target, s_tir, te, tvm
 from tvm_helper.tasks.metaschedule import featurise_traces
-from tvm_helper.tir.loop_tree import loop_tree_of_schedule
+from tvm_helper.tir.loop_tree import loop_tree_from_tir
 
 pytestmark = pytest.mark.tvm
 
@@ -137,7 +137,7 @@ def test_records_become_programs_and_measurements(
     assert [row["latency_s"] for row in measured] == [1.25e-3, 2e-3, None, 3e-3]
     assert len({row["workload_key"] for row in programs}) == 2
     for row, (schedule, _, _) in zip(programs, schedules, strict=False):
-        expected = compact_ast(loop_tree_of_schedule(schedule))
+        expected = compact_ast(loop_tree_from_tir(schedule.mod))
         features = np.array(row["leaf_features"], np.float32).reshape(-1, 164)
         assert np.array_equal(features, expected.leaf_features)
         assert row["tree"] == expected.tree.tolist()

@@ -40,10 +40,10 @@ def kinds(nodes: list[Node]) -> list[Any]:
 
 
 def tree_of(steps: list[Any]) -> LoopTree:
-    from tvm_helper.tir.loop_tree import loop_tree_of_schedule
+    from tvm_helper.tir.loop_tree import loop_tree_from_tir
     from tvm_helper.tir.schedule_of_record import replay
 
-    return loop_tree_of_schedule(replay(matmul_relu(4, 6, 8), steps))
+    return loop_tree_from_tir(replay(matmul_relu(4, 6, 8), steps).mod)
 
 
 def test_plain_program() -> None:

@@ -50,12 +50,12 @@ GPU: list[Any] = [
 
 def numbers_agree(dag: Dag, steps: list[Any]) -> bool:
     """Returns whether the scheduled and the plain program give the same outputs."""
-    from tvm_helper.compat import llvm_target, tvm
-    from tvm_helper.tir.prim_func import unscheduled_prim_func
+    from tvm_helper.compat import llvm_target, te, tvm
+    from tvm_helper.tir.prim_func import build_te
     from tvm_helper.tir.schedule_of_record import replay
 
     target = llvm_target()
-    plain = tvm.compile(unscheduled_prim_func(dag), target=target)
+    plain = tvm.compile(te.create_prim_func(build_te(dag)), target=target)
     scheduled = tvm.compile(replay(dag, steps).mod, target=target)
     random = np.random.default_rng(0)
     arrays = [random.uniform(-1, 1, b.shape).astype(b.dtype) for b in dag.parameters]
@@ -91,10 +91,10 @@ def test_replay_computes_the_same_numbers(record: FixtureRecord) -> None:
 @pytest.mark.parametrize("record", fixture_records(), ids=lambda record: record.name)
 def test_replay_and_direct_lowering_agree(record: FixtureRecord) -> None:
     from tests.programs.reference.lower import lower_record
-    from tvm_helper.tir.loop_tree import loop_tree_of_schedule
+    from tvm_helper.tir.loop_tree import loop_tree_from_tir
     from tvm_helper.tir.schedule_of_record import replay
 
-    replayed = loop_tree_of_schedule(replay(record.dag, record.steps))
+    replayed = loop_tree_from_tir(replay(record.dag, record.steps).mod)
     lowered = lower_record(record.dag, record.steps, is_gpu=False)
     assert structure(replayed) == structure(lowered)
     assert allocations(replayed) == allocations(lowered)
@@ -121,11 +121,11 @@ def test_reductions_and_outputs_cannot_be_inlined() -> None:
 
 def test_strided_convolution_pads_only_what_is_read() -> None:
     """The original drops padded elements that no window reaches; so must the replay."""
-    from tvm_helper.tir.loop_tree import loop_tree_of_schedule
+    from tvm_helper.tir.loop_tree import loop_tree_from_tir
     from tvm_helper.tir.schedule_of_record import replay
 
     record = next(r for r in fixture_records() if r.workload_key.startswith('["12b88bed'))
-    tree = loop_tree_of_schedule(replay(record.dag, record.steps))
+    tree = loop_tree_from_tir(replay(record.dag, record.steps).mod)
     store, path = next(stores_with_path(tree))
     assert store.buffer.shape[1] == 58
     assert next(n.extent for n in path if isinstance(n, Loop)) == 57 * 57
@@ -151,10 +151,10 @@ def test_bad_steps_are_refused_with_a_reason(steps: list[Any], reason: str) -> N
 
 def test_gpu_steps_bind_threads_and_fetch_together() -> None:
     from tests.programs.reference.lower import lower_record
-    from tvm_helper.tir.loop_tree import loop_tree_of_schedule
+    from tvm_helper.tir.loop_tree import loop_tree_from_tir
     from tvm_helper.tir.schedule_of_record import replay
 
-    tree = loop_tree_of_schedule(replay(matmul_relu(), GPU))
+    tree = loop_tree_from_tir(replay(matmul_relu(), GPU).mod)
     assert tree.is_gpu
     outer = [[16, "blockIdx.x"], [64, "threadIdx.x"]]
     fetched = [*outer, [6, "serial"]]
@@ -178,10 +178,10 @@ def test_storage_align_reaches_the_block() -> None:
 
 def test_thread_extent_stays_as_given_when_the_tile_is_smaller() -> None:
     """A cooperative fetch of fewer elements than threads keeps all threads and adds a guard."""
-    from tvm_helper.tir.loop_tree import loop_tree_of_schedule
+    from tvm_helper.tir.loop_tree import loop_tree_from_tir
     from tvm_helper.tir.schedule_of_record import replay
 
-    tree = loop_tree_of_schedule(replay(matmul_relu(64, 32, 4), GPU))
+    tree = loop_tree_from_tir(replay(matmul_relu(64, 32, 4), GPU).mod)
     threads = [
         node.extent
         for _, path in stores_with_path(tree)
@@ -194,7 +194,7 @@ def test_thread_extent_stays_as_given_when_the_tile_is_smaller() -> None:
 @pytest.mark.skipif(not GOLDEN.exists(), reason="needs the golden files in ../shared/data")
 def test_sample_of_golden_records_has_the_originals_loops() -> None:
     from cdmpp.datasets.tenset.folder import load_tasks
-    from tvm_helper.tir.loop_tree import loop_tree_of_schedule
+    from tvm_helper.tir.loop_tree import loop_tree_from_tir
     from tvm_helper.tir.schedule_of_record import replay
 
     tasks = load_tasks(SHIPPED)
@@ -214,6 +214,8 @@ def test_sample_of_golden_records_has_the_originals_loops() -> None:
             ]
             record = data["record"]
             steps = (json.loads(record) if isinstance(record, str) else record)["i"][1][1]
-            assert structure(loop_tree_of_schedule(replay(parse_dag(task.dag_json), steps))) == want
+            assert (
+                structure(loop_tree_from_tir(replay(parse_dag(task.dag_json), steps).mod)) == want
+            )
             checked += 1
     assert checked > 25
