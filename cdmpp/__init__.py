@@ -29,6 +29,9 @@ _PLACES = {
 }
 
 
+__all__ = sorted(["__version__", *_PLACES])
+
+
 def __getattr__(name: str) -> Any:
     """Returns a public name of a module that need not be loaded before."""
     if name not in _PLACES:

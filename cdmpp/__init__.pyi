@@ -10,3 +10,4 @@ from cdmpp.api.train import train as train
 from cdmpp.errors import CdmppError as CdmppError
 
 __version__: str
+__all__: list[str]

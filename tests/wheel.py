@@ -31,7 +31,7 @@ class Module:
             b[i, j] = T.max(a[i, j], T.float32(0))
 """
 _TRAIN = (
-    f"train --device {_DEVICE} --dataset data --from-nothing --config configs/train/quick.yaml "
+    f"train --device {_DEVICE} --dataset data --from-scratch --config configs/train/quick.yaml "
     "--set transformer.loop.cpu_seconds=2 --jobs 1 --out run --json"
 )
 _PREDICT = (

@@ -24,6 +24,7 @@ from cdmpp.cli.commands import (
 from cdmpp.cli.guide import questions_text
 from cdmpp.errors import CdmppError, DataError, UsageError
 from cdmpp.files.places import beside_package
+from cdmpp.renames import current_option
 from cdmpp.text import printable
 
 #: A command that a signal ended: this and the signal's number, as shells count.
@@ -62,7 +63,7 @@ def _run(parser: CommandParser, words: Sequence[str]) -> int:
     name = next((word for word in words if not word.startswith("-")), "")
     if parser.prog == "cdmpp" and name in LAB_COMMANDS:
         return _run_in_lab(name, words)
-    args = parser.parse_args(words)
+    args = parser.parse_args([current_option(word) for word in words])
     if args.command is None:
         print(questions_text())
         return 0

@@ -56,7 +56,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
             another device, or choose_from)
         --list-tasks                 list the task kinds and sizes
         --per-task N: int            programs of each task (default: 64)
-        --most-programs N: int       programs in all, evenly over the tasks
+        --max-programs N: int as most_programs  programs in all, evenly over the tasks
         --seed N: int                what is drawn (default: 0)
     """)  # fmt: skip
     place = parser.add_argument_group("on what")

@@ -70,7 +70,7 @@ class Transferred:
         if not len(rows):
             raise DataError(
                 "no program was measured on both devices, so there is nothing to judge by; leave "
-                "--judge out"
+                "--evaluate out"
             )
         both, measured_s = self.samples.take(rows), self.samples.latency_s[rows]
         source_s = self.source_s[rows]

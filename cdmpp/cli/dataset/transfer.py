@@ -14,6 +14,7 @@ from cdmpp.cli.shared.options import add_data_options, add_model_option, add_out
 from cdmpp.cli.shared.samples import asked_labels, samples_of
 from cdmpp.errors import UsageError
 from cdmpp.pretrained import model_folder
+from cdmpp.renames import with_old_keys
 from cdmpp.text import aligned, percent_text
 from cdmpp.training.estimates import load_trained
 from cdmpp.training.requested_device import asked_device
@@ -40,7 +41,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """)  # fmt: skip
     add_model_option(parser)
     add_table(parser, """
-        --judge           the dataset has measurements of B too: print how far off this is
+        --evaluate        the dataset has measurements of B too: print how far off this is
         --out FILE: Path  the table, Parquet (default: A-to-B.parquet)
     """)  # fmt: skip
     add_output_options(parser)
@@ -54,20 +55,20 @@ def run(args: argparse.Namespace) -> int:
     trained = load_trained(model_folder(args.model))
     source, target = (asked_device(label, trained.card) for label in labels)
     samples = samples_of(
-        args.dataset, labels if args.judge else labels[:1], cache_dir=args.cache,
+        args.dataset, labels if args.evaluate else labels[:1], cache_dir=args.cache,
         network_info=args.network_info, jobs=args.jobs, may_install=not args.no_install,
         is_quiet=args.json or args.quiet,
     )  # fmt: skip
     found = transfer_dataset(trained, samples, source, target)
-    judged = found.judged(trained) if args.judge else None
+    judged = found.judged(trained) if args.evaluate else None
     out = args.out or Path(f"{args.source}-to-{args.target}.parquet")
     found.save(out)
     values: dict[str, Any] = {
         "programs": len(found.samples), "tasks": len(np.unique(found.samples.task_id)),
-        "table": str(out), "judged": judged,
+        "table": str(out), "evaluated": judged,
     }  # fmt: skip
     if args.json:
-        print(json.dumps(values, allow_nan=False))
+        print(json.dumps(with_old_keys(values), allow_nan=False))
         return 0
     print(
         f"{values['programs']:,} programs of {values['tasks']} tasks, measured on {args.source}, "

@@ -51,7 +51,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """)  # fmt: skip
     add_training_options(parser)
     add_table(parser, """
-        --from-nothing          do not start from the shipped model (a training on a handful of
+        --from-scratch          do not start from the shipped model (a training on a handful of
             tasks does, where held-out tasks say that it is better)
         --device-type cpu|cuda  what the training of a transformer runs on (default: cpu)
         --out RUN: Path         run folder (default: runs/NAME of the options)
@@ -87,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
     with training_progress(is_quiet=is_quiet) as progress:
         result, found = train_in_folder(
             options, run_dir, read, command=command_line(), cache_dir=args.cache,
-            device_type=args.device_type or "cpu", from_nothing=args.from_nothing, on_found=tell,
+            device_type=args.device_type or "cpu", from_nothing=args.from_scratch, on_found=tell,
             on_progress=progress,
         )  # fmt: skip
     if result is None:
