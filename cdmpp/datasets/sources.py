@@ -173,51 +173,39 @@ def extracted_folder(
         DataError: the dataset or a device is missing, or nothing in it is usable.
         DeviceError: nobody knows a device.
     """
-    extract_one = partial(
-        _extracted, cache_dir=cache_dir, network_info=network_info, jobs=jobs,
-        featurisers=featurisers, on_progress=on_progress,
-    )  # fmt: skip
+
+    def extracted(place: Path, labels: Sequence[str] | None) -> Path:
+        if is_extracted_dir(place):
+            return _writable(place, cache_dir)
+        tasks = network_info if is_tenset_dir(place) else None
+        folder = cache_dir / _cache_name(place, tasks)
+        part = sorted(set(labels or []))
+        if not is_metaschedule_database(place):
+            # A few devices of many get a folder of their own, unless all have been extracted.
+            if part and set(part) < _devices_at(place, part) and not is_extracted_dir(folder):
+                digest = hashlib.sha256(",".join(part).encode()).hexdigest()[:8]
+                folder = folder.with_name(f"{folder.name}-{len(part)}-devices-{digest}")
+            else:
+                part = []
+        extract_any(
+            place, folder, part or None, network_info=tasks, featurisers=featurisers, jobs=jobs,
+            on_progress=on_progress,
+        )  # fmt: skip
+        return folder
+
     if dataset is not None or not devices:
-        return extract_one(dataset or default_dataset_dir(), devices)
-    folders = [extract_one(one.path, one.devices) for one in find_records(devices, cache_dir)]
+        return extracted(dataset or default_dataset_dir(), devices)
+    folders = [extracted(one.path, one.devices) for one in find_records(devices, cache_dir)]
     return merged_folder(folders, cache_dir)
 
 
-def _extracted(
-    dataset: Path,
-    devices: Sequence[str] | None,
-    *,
-    cache_dir: Path,
-    network_info: Path | None,
-    jobs: int | None,
-    featurisers: Featurisers,
-    on_progress: OnProgress,
-) -> Path:
-    if is_extracted_dir(dataset):
-        return _writable(dataset, cache_dir)
-    if is_metaschedule_database(dataset):
-        folder, part = cache_dir / _cache_name(dataset, None), sorted(devices or [])
-    else:
-        if is_autotvm_log(dataset):
-            network_info = None
-            found = sorted({log_device(path) for path in find_logs(dataset)})
-        else:
-            found = find_devices(dataset)
-            for label in devices or []:
-                find_device_files(dataset, label)
-        folder = cache_dir / _cache_name(dataset, network_info)
-        # A few devices of many get a folder of their own, unless all have been extracted before.
-        part = sorted(set(devices or []))
-        if part and set(part) < set(found) and not is_extracted_dir(folder):
-            digest = hashlib.sha256(",".join(part).encode()).hexdigest()[:8]
-            folder = folder.with_name(f"{folder.name}-{len(part)}-devices-{digest}")
-        else:
-            part = []
-    extract_any(
-        dataset, folder, part or None, network_info=network_info, featurisers=featurisers,
-        jobs=jobs, on_progress=on_progress,
-    )  # fmt: skip
-    return folder
+def _devices_at(place: Path, wanted: Sequence[str]) -> set[str]:
+    """Returns the devices of logs or of a folder in Tenset's layout, which has the wanted ones."""
+    if is_autotvm_log(place):
+        return set(map(log_device, find_logs(place)))
+    for label in wanted:
+        find_device_files(place, label)
+    return set(find_devices(place))
 
 
 def _writable(folder: Path, cache_dir: Path) -> Path:
