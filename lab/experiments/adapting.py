@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cdmpp.config import from_dict
-from cdmpp.datasets.budget import of_tasks, target_parts
+from cdmpp.datasets.budget import of_tasks
 from cdmpp.datasets.cache import load_samples
 from cdmpp.datasets.judge import judged, oracle_task_median
 from cdmpp.datasets.samples import Samples
@@ -35,6 +35,7 @@ from lab.journal import Journal
 from lab.pages import write_page
 from lab.paths import ROOT
 from lab.suites.noise_floor import noise_floor
+from lab.suites.target_parts import target_parts
 
 #: Target -> family that its model is trained on. The development targets and draws decided rules
 #: and numbers of `cdmpp.training.finetune`; the others were looked at once.

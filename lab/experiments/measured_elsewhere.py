@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from cdmpp.calibration.transfer import Transfer, fit_transfer, on_device, relation
 from cdmpp.config import from_dict, to_dict
 from cdmpp.conformal import owner_means
-from cdmpp.datasets.budget import of_tasks, target_parts
+from cdmpp.datasets.budget import of_tasks
 from cdmpp.datasets.cache import load_samples
 from cdmpp.datasets.samples import Samples
 from cdmpp.datasets.sampling import choose_tasks
@@ -50,6 +50,7 @@ from lab.experiments.adapting import DRAWS, TARGETS, TUNING, base_model
 from lab.figures import geometric_mean, spread
 from lab.pages import write_page
 from lab.paths import ROOT
+from lab.suites.target_parts import target_parts
 
 SEEDS = (0, 1, 2)
 #: A fifth of the tasks is held back for the shares: only 100 tasks were measured on both CPUs.

@@ -18,14 +18,7 @@ from cdmpp.calibration.intervals import (
     add_interval_metrics,
     calibrate,
 )
-from cdmpp.datasets.judge import (
-    errors_by_unit,
-    judge_everywhere,
-    judge_networks,
-    mean_devices,
-    oracle_task_median,
-    ranks_only,
-)
+from cdmpp.datasets.judge import oracle_task_median
 from cdmpp.datasets.samples import Samples
 from cdmpp.datasets.selection import cap_programs, of_devices
 from cdmpp.datasets.splits import SplitKind, split
@@ -34,6 +27,13 @@ from cdmpp.metrics import mean_metrics
 from cdmpp.models.base import CostModel
 from cdmpp.training.run import new_model
 from cdmpp.training.run_folder import part_sizes, write_predictions
+from lab.suites.judge import (
+    errors_by_unit,
+    judge_everywhere,
+    judge_networks,
+    mean_devices,
+    ranks_only,
+)
 from lab.suites.noise_floor import NOISE_FLOOR, noise_metrics
 from lab.suites.plan import ORACLE_LINE, RANDOM_LINE, SuiteCell
 

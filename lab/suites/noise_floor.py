@@ -44,7 +44,7 @@ def noise_floor(samples: Samples) -> dict[str, Any]:
 
 
 def noise_metrics(samples: Samples, mean_devices: list[str]) -> dict[str, Any]:
-    """Returns `noise_floor` in the form of `cdmpp.datasets.judge.judge_everywhere`.
+    """Returns `noise_floor` in the form of `lab.suites.judge.judge_everywhere`.
 
     The mean over devices is None unless every device has a floor.
     """

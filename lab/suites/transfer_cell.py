@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cdmpp.config import from_dict
-from cdmpp.datasets.budget import TargetParts, hold_out, of_tasks, target_parts
+from cdmpp.datasets.budget import hold_out, of_tasks
 from cdmpp.datasets.judge import judge
 from cdmpp.datasets.samples import Samples
 from cdmpp.datasets.sampling import SamplingMethod, choose_tasks
@@ -29,6 +29,7 @@ from lab.suites.model_cell import (
 )
 from lab.suites.options import BUDGET_SUFFIX, FINETUNE, ZERO_SHOT_SUFFIX
 from lab.suites.plan import PRETRAIN, REFERENCES, SuiteCell
+from lab.suites.target_parts import TargetParts, target_parts
 
 FloatArray = NDArray[np.float64]
 

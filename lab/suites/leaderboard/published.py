@@ -16,7 +16,7 @@ from lab.suites.plan import REFERENCES
 
 #: Split whose cells have scores of networks.
 TEST_TASKS = "test-tasks"
-#: Key of a cell's metrics that holds them (`cdmpp.datasets.judge.judge_networks`).
+#: Key of a cell's metrics that holds them (`lab.suites.judge.judge_networks`).
 NETWORKS = "test_networks"
 SCORE_COLUMNS = (
     Column("seeds", "seeds", "count", None),

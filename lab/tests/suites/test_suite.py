@@ -11,7 +11,6 @@ import pytest
 
 from cdmpp.calibration.intervals import INTERVAL_METRICS, calibrate
 from cdmpp.config import dump_text
-from cdmpp.datasets.judge import errors_by_unit, judge_everywhere
 from cdmpp.errors import DataError, NotApplicableError, UsageError
 from cdmpp.models.constant import ConstantCostModel
 from cdmpp.models.roofline import RooflineCostModel
@@ -19,6 +18,7 @@ from cdmpp.testing.synthetic import FLOAT_ADD, make_samples
 from cdmpp.training.finetune.one_factor import fit_one_factor
 from cdmpp.training.options import TrainOptions
 from lab.suites.cell_store import read_cells, read_facts, write_facts
+from lab.suites.judge import errors_by_unit, judge_everywhere
 from lab.suites.model_cell import add_intervals
 from lab.suites.options import (
     ZERO_LAYERS,

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from cdmpp.datasets.judge import judge_networks
-from cdmpp.datasets.samples import Samples
+from lab.suites.judge import judge_networks
+from tests.datasets.tiny import build_samples
 
 
-def test_both_definitions_follow_from_the_picked_programs(
-    make_samples: Callable[..., Samples],
-) -> None:
+def test_both_definitions_follow_from_the_picked_programs() -> None:
     networks = [[("a,[(1,2)]", 2), ("b,[(1,2)]", 1)], [("a,[(1,2)]", 1)], [("c,[(1,2)]", 5)]]
-    samples = make_samples(networks, programs_per_task=2, devices=("cpu",))
+    samples = build_samples(networks, programs_per_task=2, devices=("cpu",))
     samples = replace(samples, latency_s=np.array([1.0, 4.0, 2.0, 3.0, 7.0, 9.0]))
     # Picks the slow program of task 0 and the fast one of task 1.
     predicted_s = np.array([2.0, 1.0, 1.0, 2.0, 1.0, 2.0])
@@ -34,6 +31,6 @@ def test_both_definitions_follow_from_the_picked_programs(
     assert scores["mean_top5"] == scores["pooled_top5"] == 1.0
 
 
-def test_a_device_without_the_networks_has_no_scores(make_samples: Callable[..., Samples]) -> None:
-    samples = make_samples([[("a,[(1,2)]", 1)], []], devices=("cpu",))
+def test_a_device_without_the_networks_has_no_scores() -> None:
+    samples = build_samples([[("a,[(1,2)]", 1)], []], devices=("cpu",))
     assert judge_networks(samples, samples.latency_s, ["b,[(1,2)]"]) == {}
