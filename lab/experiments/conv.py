@@ -314,7 +314,7 @@ def experiment(
     layers: Path = SHARED_DATA / "neusight" / "train" / "conv.csv.gz",
     seeds: tuple[int, ...] = (0, 1, 2),
 ) -> None:
-    """Fits and evaluates every line, and writes the page after every part."""
+    """Fits and evaluates every line, and writes the page."""
     table = read_layers(layers)
     drift = drift_lines(table)
     found = stamp(COMMAND, data={DATASET: sha256_file(layers)})
@@ -323,5 +323,5 @@ def experiment(
     rows: list[tuple[Any, ...]] = []
     for part in run(table, seeds):
         rows += part
-        write_page("conv", markdown(rows, drift), values, found, rows=rows)
         print(f"{time.process_time():.0f} CPU s: {part[0][2]} seed {part[0][6]}", file=sys.stderr)
+    write_page("conv", markdown(rows, drift), values, found, rows=rows)

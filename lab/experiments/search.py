@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -61,7 +60,6 @@ POPULATION = 128
 _PEERS = ("xgb", "xgb-warm0")
 #: Kinds of methods that ask our model.
 _OURS = ("cdmpp", "search")
-_REPEATS = 15
 
 
 @dataclass(frozen=True)
@@ -282,8 +280,7 @@ def winners_timed(
 
 
 def _remeasured(function: Any, results: Mapping[Any, Any], target: Any) -> dict[str, Any]:
-    from lab.experiments.search_timing import recorded_traces
-    from tvm_helper.tasks.build import built
+    from lab.experiments.search_timing import recorded_traces, timed_in_turns
     from tvm_helper.tasks.sampling import first_valid_schedule
 
     programs: dict[str, Any] = {"untuned": first_valid_schedule(function, target)}
@@ -298,22 +295,4 @@ def _remeasured(function: Any, results: Mapping[Any, Any], target: Any) -> dict[
             key = hashlib.sha256(text.encode()).hexdigest()[:16]
             programs[key] = traces[place]
             winners.append({"method": method, "seed": seed, "trials": trials, "program": key})
-    with tempfile.TemporaryDirectory() as scratch:
-        modules = {
-            key: built(function, trace, target, Path(scratch), key)
-            for key, trace in programs.items()
-        }
-        times = _timed_in_turns(modules)
-    return {"winners": winners, "seconds": times}
-
-
-def _timed_in_turns(modules: Mapping[str, tuple[Any, list[Any]]]) -> dict[str, list[float]]:
-    """Returns the seconds of every module, one reading of each in every turn."""
-    import tvm
-
-    times: dict[str, list[float]] = {key: [] for key in modules}
-    for _ in range(_REPEATS):
-        for key, (module, arguments) in modules.items():
-            timer = module.time_evaluator("main", tvm.cpu(0), number=1, repeat=1, min_repeat_ms=30)
-            times[key].append(float(timer(*arguments).mean))
-    return times
+    return {"winners": winners, "seconds": timed_in_turns(function, programs, target)}

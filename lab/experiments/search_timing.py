@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tvm
 from numpy.typing import NDArray
 from tvm.ir.utils import derived_object
 from tvm.s_tir import meta_schedule
 
 from cdmpp.datasets.metaschedule.databases import RECORD_FILE
+from tvm_helper.tasks.build import built
 
 _FAILED_S = 1e9
 _JOURNAL = "journal.jsonl"
@@ -108,3 +111,22 @@ def journal_entries(out: Path) -> list[dict[str, Any]]:
     """Returns what `cdmpp search --out` measured, in order."""
     lines = (out / _JOURNAL).read_text(encoding="utf-8").splitlines()
     return [entry for entry in map(json.loads, lines) if entry["kind"] == "measured"]
+
+
+def timed_in_turns(
+    function: Any, traces: Mapping[str, Any], target: Any, *, repeats: int = 15
+) -> dict[str, list[float]]:
+    """Returns the seconds of every schedule of a function, one reading of each in every turn."""
+    times: dict[str, list[float]] = {key: [] for key in traces}
+    with tempfile.TemporaryDirectory() as scratch:
+        modules = {
+            key: built(function, trace, target, Path(scratch), str(place))
+            for place, (key, trace) in enumerate(traces.items())
+        }
+        for _ in range(repeats):
+            for key, (module, arguments) in modules.items():
+                timer = module.time_evaluator(
+                    "main", tvm.cpu(0), number=1, repeat=1, min_repeat_ms=30
+                )
+                times[key].append(float(timer(*arguments).mean))
+    return times

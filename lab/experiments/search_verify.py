@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,25 +16,21 @@ from cdmpp.metrics import mean_and_interval
 from cdmpp.pretrained import PRETRAINED
 from cdmpp.report.stamp import PROGRAMS, stamp
 from cdmpp.text import markdown_table
-from lab.experiments.search_timing import journal_entries
+from lab.experiments import search
+from lab.experiments.search_timing import journal_entries, timed_in_turns
 from lab.figures import ratio_text
 from lab.pages import write_page
 from lab.paths import RESULTS, ROOT
 from lab.shell import cdmpp
 
-#: Of `search`, chosen before any search ran.
-TASKS = {
-    "conv2d": "conv2d:ci=56,co=112,h=28,w=28,k=3,s=1,p=1,relu=1",
-    "batch_matmul": "batch_matmul:b=8,m=72,n=72,k=96",
-    "softmax": "softmax:m=384,n=416",
-}
+#: Chosen before any search ran.
+TASKS = {name: search.TASKS[name] for name in ("conv2d", "batch_matmul", "softmax")}
 SEEDS = (0, 1, 2)
 #: Built for each that is run.
 METHODS = (1, 4)
 TRIALS, PER_ROUND, CHECKPOINTS = 32, 8, (8, 16, 32)
 DEVICE = "this-cpu"
 SETTINGS = ("population=128", "search_threads=1", "final_repeats=1", "machine_code=true")
-_REPEATS = 15
 #: So many programs of the kept searches in a row stand for a draft.
 DRAFT = METHODS[-1] * PER_ROUND
 _DRAWS = 500
@@ -89,31 +84,10 @@ def remeasured(work: Path) -> dict[str, Any]:
                 programs[trials[place]["program_id"]] = trials[place]["record"][1][0]
             ranks = _rank_correlations(task.module, folder, trials, verifier)
             cells.append({"seed": seed, "verify": verify, "winners": winners, **ranks})
-        seconds = _timed(task.module["main"], programs, target)
+        seconds = timed_in_turns(task.module["main"], programs, target)
         found[name] = {"cells": cells, "seconds": seconds}
         print(f"{name}: {len(programs)} winners timed", flush=True)
     return found
-
-
-def _timed(function: Any, programs: Mapping[str, Any], target: Any) -> dict[str, list[float]]:
-    """Returns the seconds of every program, one reading of each in every turn."""
-    import tvm
-
-    from tvm_helper.tasks.build import built
-
-    times: dict[str, list[float]] = {key: [] for key in programs}
-    with tempfile.TemporaryDirectory() as scratch:
-        modules = {
-            key: built(function, trace, target, Path(scratch), str(place))
-            for place, (key, trace) in enumerate(programs.items())
-        }
-        for _ in range(_REPEATS):
-            for key, (module, arguments) in modules.items():
-                timer = module.time_evaluator(
-                    "main", tvm.cpu(0), number=1, repeat=1, min_repeat_ms=30
-                )
-                times[key].append(float(timer(*arguments).mean))
-    return times
 
 
 def _verifier() -> tuple[Any, Any]:

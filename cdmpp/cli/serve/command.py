@@ -26,7 +26,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         --port N: int = 8080             0 = any free one (default: 8080)
         --token-file FILE: Path          file whose first line requests have to show:
             `Authorization: Bearer LINE`
-        --results DIR: Path              tables to browse, as `cdmpp benchmark` writes them
+        --results DIR: Path              tables to browse, as `python -m lab benchmark` writes them
             (default: docs/results, if there)
         --runs DIR: Path                 run folders in it can be compared on the page
         --workers N: int = 1             processes that read programs
