@@ -25,7 +25,7 @@ from cdmpp.programs.compact_ast import (
 #: A program with more stores costs a model the square of their number.
 MOST_LEAVES = 1024
 _SCHEMA = {"leaf": LEAF_SCHEMA_VERSION, "leaf_extra": LEAF_EXTRA_SCHEMA_VERSION}
-#: Columns are on a logarithmic scale (`cdmpp.programs.signed_log`): no program has a larger value.
+#: Columns are on a logarithmic scale (sign(x) log2(|x| + 1)): no program has a larger value.
 _LARGEST = 1e4
 
 

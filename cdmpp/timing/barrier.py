@@ -71,22 +71,6 @@ class BarrierStat:
             if all(self._waiting):
                 self._count([arrivals.popleft() for arrivals in self._waiting])
 
-    def add_round(self, arrivals_ns: Sequence[int]) -> None:
-        """Adds a complete round.
-
-        Args:
-            arrivals_ns: [rank_count], when each rank arrived.
-
-        Raises:
-            UsageError: another number of arrivals.
-        """
-        if len(arrivals_ns) != self.rank_count:
-            raise UsageError(
-                f"barrier {self.name!r}: {len(arrivals_ns)} arrivals, expected {self.rank_count}"
-            )
-        with self._lock:
-            self._count(arrivals_ns)
-
     def text(self) -> str:
         """Returns the spreads and who was slowest how often."""
         lines = [f"BarrierStat={self.name} ranks={self.rank_count} rounds={self.round_count}"]

@@ -27,6 +27,7 @@ from cdmpp.networks.graph.mode import MODES
 from cdmpp.networks.intervals import calibrate_networks
 from cdmpp.networks.models.base import DEFAULT_MODEL, new_model
 from cdmpp.networks.models.options import NetworkOptions
+from cdmpp.networks.models.residual import ResidualModel
 from cdmpp.networks.predict import NetworkPredictor
 from cdmpp.networks.run import data_hash
 from cdmpp.report.stamp import stamp
@@ -122,14 +123,17 @@ def fit_cell(
     intervals = calibrate_networks(validation, held)
     found = fitted.predict(test)
     count = getattr(fitted, "parameter_count", None)
-    shares = getattr(fitted, "tree_shares", None)
     return {
         "model": model,
         "seed": seed,
         "split": parts.to_json(),
         "fit_s": fit_s,
         "parameters": count() if count else None,
-        "tree_shares": shares() if shares else None,
+        "tree_shares": (
+            dict(zip(TARGETS, fitted.found.tree_share.tolist(), strict=True))
+            if isinstance(fitted, ResidualModel)
+            else None
+        ),
         "validation": judge(validation, held),
         "test": judge(test, found, intervals.bounds(found)),
         "architecture_errors": architecture_errors(test, found),

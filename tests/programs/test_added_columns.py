@@ -27,13 +27,13 @@ from cdmpp.programs.loops.loop_tree import (
     Node,
     Store,
 )
-from cdmpp.programs.signed_log import signed_log
 from tests.paths import ROOT
 from tests.programs.gpu_programs import flat_block, tiled_copy, two_kernels
 from tests.programs.programs import binary, copy_of, matmul, nest
 from tests.programs.reference.intervals import IntervalAnalysis
 from tests.programs.reference.lane_accesses import LaneAccess, LaneEvaluator, LaneSet
 from tests.programs.reference.leaf import leaf_vectors
+from tests.programs.reference.signed_log import signed_log
 from tests.programs.reference.tree import compact_ast
 
 ONE = Expr("const", "float32", (), 1.0)

@@ -10,11 +10,11 @@ import pytest
 from cdmpp.programs.loops.expr import Buffer, Expr, int_const, int_var, load
 from cdmpp.programs.loops.loop_tree import Attribute, Loop, LoopTree, Store
 from cdmpp.programs.schema import LEAF_FEATURE_NAMES
-from cdmpp.programs.signed_log import signed_log
 from tests.programs.programs import binary, copy_of, gather, matmul
 from tests.programs.reference.coefficients import CoefficientFinder
 from tests.programs.reference.intervals import IntervalAnalysis
 from tests.programs.reference.leaf import leaf_vectors, op_counts
+from tests.programs.reference.signed_log import signed_log
 
 
 def named(row: list[float]) -> dict[str, float]:

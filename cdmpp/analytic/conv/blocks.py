@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cdmpp.analytic.conv.algorithms import ConvVariant, nonfused_tile
-from cdmpp.analytic.conv.shapes import ConvShapes, FloatArray, IntArray
+from cdmpp.analytic.conv.shapes import ConvShapes, IntArray
 from cdmpp.analytic.rows import Rows
 from cdmpp.devices.occupancy import device_occupancy_limits, occupancy
 from cdmpp.devices.spec import DeviceSpec
@@ -34,11 +34,6 @@ class BlockLaunch(Rows):
     def waves(self) -> IntArray:
         """int64 [R], ceil(blocks / resident)."""
         return -(-self.blocks // self.resident)
-
-    @property
-    def last_fill(self) -> FloatArray:
-        """float64 [R], filled part of the last wave, above 0 and at most 1."""
-        return (self.blocks - (self.waves - 1) * self.resident) / self.resident
 
 
 def launched_blocks(variant: ConvVariant, shapes: ConvShapes) -> IntArray:

@@ -116,10 +116,6 @@ class ResidualModel(NetworkModel):
         """Returns the parameters of all networks."""
         return sum(p.numel() for network in self.networks.values() for p in network.parameters())
 
-    def tree_shares(self) -> dict[str, float]:
-        """Returns target -> how much of the prediction the trees make."""
-        return dict(zip(TARGETS, self.found.tree_share.tolist(), strict=True))
-
     def _network_names(self) -> list[str]:
         parts = [name for name, columns in _PARTS.items() if set(columns) & set(self.columns)]
         members = range(self.options.residual.members)

@@ -18,7 +18,7 @@ from cdmpp.analytic.conv.algorithms import (
 )
 from cdmpp.analytic.conv.blocks import BlockLaunch, fft_tiles, launched_blocks, resident_blocks
 from cdmpp.analytic.conv.seer.table import ConvTable, KernelType
-from cdmpp.analytic.conv.shapes import ConvShapes
+from cdmpp.analytic.conv.shapes import ConvShapes, FloatArray
 from cdmpp.devices.registry import get_device
 
 DEVICE = get_device("titan-xp")
@@ -33,6 +33,13 @@ FFT_COEFFICIENTS = {
 TILING_COEFFICIENTS = (0.002, 0.00002, 0.001, 0.3)
 IM2COL_COEFFICIENTS = (2e-9, 3e-9, 0.4)
 TRANSFORM_COEFFICIENTS = (3e-9, 1e-10, 2e-9, 0.2)
+
+
+def times_alone(shapes: ConvShapes, algorithm: int, time_ms: FloatArray) -> ConvTable:
+    """Returns a table in which only the times were measured."""
+    unknown = np.full(len(shapes), np.nan)
+    numbers = np.full(len(shapes), algorithm, np.int64)
+    return ConvTable(shapes, numbers, time_ms, *[unknown] * 7)
 
 
 def grid(*, kernels: tuple[int, ...], strides: tuple[int, ...], padding: int) -> ConvShapes:
@@ -82,7 +89,7 @@ def kernel_truth(variant: ConvVariant, shapes: ConvShapes) -> Truth:
         np.where(cin <= 200, int(KernelType.UNDER_UTILISED), int(KernelType.COMPUTE_BOUND)),
     )
     waves = launch.waves.astype(float)
-    filled = (waves - 1 + launch.last_fill) * launch.resident
+    filled = launch.blocks.astype(float)
     scale = 1e-8 * (1 + 0.03 * number)
     compute = waves * (scale * launch.resident * instructions + 0.002)
     memory = filled * 10 * scale * (reads + writes) + 0.3
@@ -197,20 +204,18 @@ def tables(shapes: ConvShapes) -> dict[str, ConvTable]:
     for algorithm in ConvAlgorithm:
         part = shapes[is_supported(algorithm, shapes)]
         if algorithm == ConvAlgorithm.FFT:
-            found["algo4"] = ConvTable.of_times(part, int(algorithm), fft_ms(part))
+            found["algo4"] = times_alone(part, int(algorithm), fft_ms(part))
         elif algorithm == ConvAlgorithm.FFT_TILING:
-            found["algo5"] = ConvTable.of_times(part, int(algorithm), tiling_ms(part))
+            found["algo5"] = times_alone(part, int(algorithm), tiling_ms(part))
         elif len(part):
             names = variant_names(algorithm, part)
             for name in np.unique(names):
                 own = part[names == name]
                 found[str(name)] = kernel_table(find_variant(str(name)), own)
                 if algorithm == ConvAlgorithm.WINOGRAD_NONFUSED:
-                    found[f"{name}_pre"] = ConvTable.of_times(
+                    found[f"{name}_pre"] = times_alone(
                         own, int(algorithm), helper_ms(algorithm, own)
                     )
             if algorithm == ConvAlgorithm.GEMM:
-                found["algo2_pre"] = ConvTable.of_times(
-                    part, int(algorithm), helper_ms(algorithm, part)
-                )
+                found["algo2_pre"] = times_alone(part, int(algorithm), helper_ms(algorithm, part))
     return found

@@ -42,8 +42,6 @@ def test_blocks_and_waves_of_an_implicit_gemm() -> None:
     assert found.blocks.tolist() == [100_352]
     assert found.resident.tolist() == [240]
     assert found.waves.tolist() == [419]
-    assert found.last_fill[0] == pytest.approx(32 / 240, rel=1e-15)
-    assert (found.waves[0] - 1 + found.last_fill[0]) * 240 == pytest.approx(100_352, rel=1e-14)
 
 
 @pytest.mark.parametrize(
@@ -67,10 +65,9 @@ def test_tiles_of_fft() -> None:
     assert fft_tiles(shapes).tolist() == [4]
 
 
-def test_a_full_last_wave_is_filled() -> None:
+def test_one_block_more_than_fits_is_another_wave() -> None:
     found = BlockLaunch(np.array([60, 61]), np.array([60, 60]))
     assert found.waves.tolist() == [1, 2]
-    assert found.last_fill.tolist() == [1.0, 1 / 60]
 
 
 def test_occupancy_gives_the_published_resident_blocks() -> None:

@@ -15,7 +15,6 @@ from cdmpp.analytic.conv.collect.cudnn_collect import (
     collect,
     original_grid,
     read_layer_list,
-    write_layer_list,
 )
 from cdmpp.analytic.conv.collect.cudnn_counters import (
     METRICS,
@@ -28,7 +27,7 @@ from cdmpp.analytic.conv.collect.cudnn_library import CudnnError, CudnnLibrary
 from cdmpp.analytic.conv.collect.cudnn_profile import profile, run_command
 from cdmpp.analytic.conv.collect.torch_operators import time_operators
 from cdmpp.analytic.conv.seer.workbook import read_workbook, write_workbook
-from cdmpp.analytic.conv.shapes import ConvShapes
+from cdmpp.analytic.conv.shapes import SHAPE_NAMES, ConvShapes
 from cdmpp.errors import DataError, DeviceError, UsageError
 from tests.analytic.conv.cudnn_recording import Recording
 from tests.paths import shared
@@ -112,9 +111,11 @@ class _Refusing:
 
 def test_lists_of_layers_come_back(tmp_path: Path) -> None:
     path = tmp_path / "Test-set-II.txt"
-    write_layer_list(path, LAYERS)
-    assert path.read_text().splitlines()[:2] == ["2", "8 16 20 32 20 3 1 1"]
-    assert np.array_equal(read_layer_list(path).out_width, LAYERS.out_width)
+    rows = [[getattr(LAYERS, name)[row] for name in SHAPE_NAMES] for row in range(len(LAYERS))]
+    assert rows[0] == [8, 16, 20, 32, 20, 3, 1, 1]
+    path.write_text("\n".join([str(len(rows)), *(" ".join(map(str, row)) for row in rows)]))
+    found = read_layer_list(path)
+    assert all(np.array_equal(getattr(found, n), getattr(LAYERS, n)) for n in SHAPE_NAMES)
     path.write_text("3\n8 16 20 32 20 3 1 1\n")
     with pytest.raises(DataError, match="got 1 lines after the first"):
         read_layer_list(path)

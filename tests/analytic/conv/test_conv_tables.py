@@ -22,7 +22,7 @@ from cdmpp.analytic.conv.seer.workbook import (
 )
 from cdmpp.analytic.conv.shapes import SHAPE_NAMES, ConvShapes
 from cdmpp.errors import DataError, UsageError
-from tests.analytic.conv.conv_synthetic import grid, kernel_table, layer_truth
+from tests.analytic.conv.conv_synthetic import grid, kernel_table, layer_truth, times_alone
 from tests.analytic.conv.written import write_pick_workbook
 
 WINOGRAD = find_variant("algo6_148")
@@ -219,8 +219,8 @@ def test_time_errors() -> None:
 
 def test_the_fastest_of_repeated_measurements_counts() -> None:
     shapes = ConvShapes.of(8, 3, [9, 10, 9], 4, 3)
-    first = ConvTable.of_times(shapes, 0, np.array([2.0, 3.0, 1.5]))
-    second = ConvTable.of_times(shapes[np.array([1])], 4, np.array([1.0]))
+    first = times_alone(shapes, 0, np.array([2.0, 3.0, 1.5]))
+    second = times_alone(shapes[np.array([1])], 4, np.array([1.0]))
     found = pick_table([first, second])
     assert found.best.tolist() == [0, 4]
     assert found.best_ms.tolist() == [1.5, 1.0]

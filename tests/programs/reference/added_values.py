@@ -24,7 +24,6 @@ from cdmpp.programs.added_columns import (
 )
 from cdmpp.programs.loops.expr import Buffer, Expr
 from cdmpp.programs.schema import ACCESS_SLOT_COUNT
-from cdmpp.programs.signed_log import signed_log
 from tests.programs.reference.accesses import CACHE_LINE_BYTES, Access, Touched
 from tests.programs.reference.cache_lines import Cover, added, cover
 from tests.programs.reference.intervals import IntervalAnalysis
@@ -38,6 +37,7 @@ from tests.programs.reference.lane_accesses import (
 )
 from tests.programs.reference.operations import guard_count
 from tests.programs.reference.parts_of_program import Kernel, KernelStack, NestLoop, memory_of
+from tests.programs.reference.signed_log import signed_log
 
 _LIKELY = "tir.likely"
 _T = TypeVar("_T")

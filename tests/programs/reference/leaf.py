@@ -27,7 +27,6 @@ from cdmpp.programs.schema import (
     INTENSITY_SAMPLE_COUNT,
     OPERATION_KEYS,
 )
-from cdmpp.programs.signed_log import signed_log
 from tests.programs.reference.accesses import (
     AccessFeatures,
     EnclosingLoop,
@@ -40,6 +39,7 @@ from tests.programs.reference.added_values import ExtraWalk
 from tests.programs.reference.coefficients import CoefficientFinder
 from tests.programs.reference.intervals import IntervalAnalysis
 from tests.programs.reference.operations import op_counts
+from tests.programs.reference.signed_log import signed_log
 
 _ANNOTATIONS = ("vectorized", "unrolled", "parallel")
 _THREAD_INDICES = tuple(f"{index}.{axis}" for index in ("blockIdx", "threadIdx") for axis in "xyz")

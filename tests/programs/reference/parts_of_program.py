@@ -10,8 +10,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from cdmpp.programs.signed_log import signed_log
 from tests.programs.reference.lane_accesses import WARP_LANES
+from tests.programs.reference.signed_log import signed_log
 
 _AXES = "xyz"
 _LOCAL_SCOPES = ("local", "warp", "wmma")

@@ -20,7 +20,6 @@ from cdmpp.analytic.conv.collect.cudnn_library import (
 from cdmpp.analytic.conv.layers.table import LAYER_COLUMNS
 from cdmpp.analytic.conv.shapes import SHAPE_NAMES, ConvShapes
 from cdmpp.errors import DataError, UsageError
-from cdmpp.files.atomic import write_text
 
 
 @dataclass(frozen=True)
@@ -181,14 +180,3 @@ def read_layer_list(path: Path) -> ConvShapes:
             f"give {layers.out_width[row]}"
         )
     return layers
-
-
-def write_layer_list(path: Path, layers: ConvShapes) -> None:
-    """Writes layers as `read_layer_list` reads them.
-
-    Raises:
-        DataError: the file cannot be written.
-    """
-    rows = np.stack([getattr(layers, name) for name in SHAPE_NAMES], axis=1)
-    text = "\n".join([str(len(rows)), *(" ".join(map(str, row)) for row in rows.tolist())]) + "\n"
-    write_text(path, text)

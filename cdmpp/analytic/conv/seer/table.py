@@ -58,15 +58,6 @@ class ConvTable(Rows):
     fp32_level: FloatArray
     dram_level: FloatArray
 
-    @classmethod
-    def of_times(cls, shapes: ConvShapes, algorithm: int, time_ms: FloatArray) -> ConvTable:
-        """Returns a table of times alone."""
-        unknown = np.full(len(shapes), np.nan)
-        return cls(
-            shapes, np.full(len(shapes), algorithm, np.int64), np.asarray(time_ms, np.float64),
-            *(unknown.copy() for _ in range(7)),
-        )  # fmt: skip
-
     @property
     def launch(self) -> BlockLaunch:
         """The measured launch of every row; rows must have blocks and resident blocks."""
