@@ -18,7 +18,7 @@ __version__ = "0.1.0"
 _PLACES = {
     "CdmppError": "errors",
     "Dataset": "api.dataset",
-    "ExplainedAnswer": "api.predictions",
+    "ExplainedAnswer": "predict.explained",
     "Model": "api.model",
     "Predicted": "api.predictions",
     "Predictions": "api.predictions",

@@ -3,11 +3,11 @@ from cdmpp import testing as testing
 from cdmpp.api.dataset import Dataset as Dataset
 from cdmpp.api.model import Model as Model
 from cdmpp.api.model import load as load
-from cdmpp.api.predictions import ExplainedAnswer as ExplainedAnswer
 from cdmpp.api.predictions import Predicted as Predicted
 from cdmpp.api.predictions import Predictions as Predictions
 from cdmpp.api.train import train as train
 from cdmpp.errors import CdmppError as CdmppError
+from cdmpp.predict.explained import ExplainedAnswer as ExplainedAnswer
 
 __version__: str
 __all__: list[str]

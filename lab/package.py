@@ -14,8 +14,8 @@ from cdmpp.datasets.selection import cap_programs
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError, UsageError
 from cdmpp.files.atomic import read_json, replaced_folder, write_json
-from cdmpp.training.estimates import load_trained
-from cdmpp.training.run_folder import save_model
+from cdmpp.predict.estimates import load_trained
+from cdmpp.predict.saved_model import save_model
 
 CARD = "card.json"
 #: All packaged models together.

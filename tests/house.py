@@ -22,6 +22,7 @@ LAYERS = (
     "models",
     "networks replay profiling",
     "calibration",
+    "predict",
     "training",
     "report testing",
     "compare",
@@ -29,6 +30,7 @@ LAYERS = (
     "autotune tvm_helper",
     "api",
     "cli",
+    "__main__",
 )
 MOST_MODULES = 15
 

@@ -12,9 +12,8 @@ from tests.paths import ROOT
 
 #: What reads records, featurises them and serves the old Ansor needs no TVM of today.
 WITHOUT_TVM = (
-    "cdmpp.programs",
-    "tvm_helper.cost_model.ansor", "tvm_helper.legacy", "tvm_helper.predict.records",
-    "tvm_helper.replay.record_costs", "tvm_helper.serve.rows",
+    "cdmpp.predict", "cdmpp.programs", "cdmpp.replay", "cdmpp.serve",
+    "tvm_helper.cost_model.ansor", "tvm_helper.legacy",
 )  # fmt: skip
 
 

@@ -14,13 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cdmpp.api.dataset import Dataset
-from cdmpp.api.predictions import (
-    ExplainedAnswer,
-    Predictions,
-    predicted_network,
-    predicted_program,
-    predicted_record,
-)
+from cdmpp.api.predictions import Predictions
 from cdmpp.api.sources import (
     Device,
     Source,
@@ -30,6 +24,7 @@ from cdmpp.api.sources import (
     split_devices,
 )
 from cdmpp.errors import UsageError
+from cdmpp.predict.explained import ExplainedAnswer
 from cdmpp.pretrained import PRETRAINED, model_folder
 
 if TYPE_CHECKING:
@@ -38,10 +33,11 @@ if TYPE_CHECKING:
     from cdmpp.datasets.samples import Samples
     from cdmpp.devices.spec import DeviceSpec
     from cdmpp.networks.graph.torch_graph import Method
-    from cdmpp.training.estimates import TrainedModel
-    from cdmpp.training.run_folder import ModelCard
+    from cdmpp.predict.estimates import TrainedModel
+    from cdmpp.predict.networks import NetworkPrediction, NetworkQuestion, Way
+    from cdmpp.predict.records import CompiledCode
+    from cdmpp.predict.saved_model import ModelCard
     from tvm_helper.predict.predictor import Predictor
-    from tvm_helper.replay.ways import NetworkAnswer, NetworkQuestion, Way
     from tvm_helper.tasks.program_file import NamedProgram
 
 
@@ -100,7 +96,7 @@ class Model:
         Raises:
             DataError: the folder has no complete model of programs.
         """
-        from cdmpp.training.run_folder import read_card
+        from cdmpp.predict.saved_model import read_card
 
         return read_card(self.folder)
 
@@ -171,7 +167,7 @@ class Model:
 
         Args and errors as of `predict`.
         """
-        from tvm_helper.predict.answers import check_predicted
+        from cdmpp.predict.prediction import check_predicted
         from tvm_helper.predict.predictor import check_reads_code
 
         predictor = self._predictor(device, machine_code)
@@ -182,9 +178,9 @@ class Model:
         found = predictor.programs(named)
         check_predicted(found, described(source))
         return Predictions(
-            predicted_program(one, self._explains_program(program, spec))
+            replace(one, _explain=self._explains_program(program, spec))
             for (program, spec), one in zip(asked, found, strict=True)
-        )  # fmt: skip
+        )
 
     def records(
         self,
@@ -208,8 +204,8 @@ class Model:
             DataError: the file or the tasks cannot be read, or no record can be predicted.
             DeviceError: a device is not known.
         """
-        from cdmpp.training.requested_device import asked_devices
-        from tvm_helper.predict.records import predict_records
+        from cdmpp.predict.records import predict_records
+        from cdmpp.predict.requested_device import asked_devices
 
         trained = self.trained(machine_code=machine_code)
         labels, files = split_devices(device)
@@ -217,10 +213,10 @@ class Model:
             trained, Path(path),
             devices=asked_devices(labels, files, trained.card) if labels or files else (),
             network_info=None if network_info is None else Path(network_info),
-            measured_on=measured_on, compiles=machine_code,
+            measured_on=measured_on, compiled=_record_compiler() if machine_code else None,
         )  # fmt: skip
         found.check(Path(path))
-        return Predictions((predicted_record(one) for one in found.programs), notes=found.notes())
+        return Predictions(found.programs, notes=found.notes())
 
     def samples(
         self, samples: Samples, device: Device | Sequence[Device] | None = None
@@ -238,8 +234,8 @@ class Model:
         import numpy as np
 
         from cdmpp.calibration.transfer import on_device
-        from cdmpp.training.requested_device import asked_devices
-        from tvm_helper.predict.answers import estimated_samples
+        from cdmpp.predict.prediction import estimated_samples
+        from cdmpp.predict.requested_device import asked_devices
 
         trained = self.trained()
         parts = [samples]
@@ -249,10 +245,8 @@ class Model:
                 for spec in asked_devices(*split_devices(device), trained.card)
             ]
         return Predictions(
-            predicted_record(one)
-            for part in parts
-            for one in estimated_samples(part, trained.estimate(part))
-        )  # fmt: skip
+            one for part in parts for one in estimated_samples(part, trained.estimate(part))
+        )
 
     def network(
         self,
@@ -304,7 +298,7 @@ class Model:
                 question, batches=batches, shapes=shapes, dtypes=dtypes, method=method
             )
         return Predictions(
-            predicted_network(one, self._explains_network(question, one))
+            replace(one, _explain=self._explains_network(question, one))
             for one in network_answers(question, on_step=on_step or (lambda step: None))
         )  # fmt: skip
 
@@ -338,7 +332,7 @@ class Model:
             question = self._question(source, device, name="", machine_code=None)
             found = explain_network(question, compiles=machine_code, most_kernels=kernels)
             return [ExplainedAnswer(one.row()) for one in found]
-        from tvm_helper.predict.answers import check_predicted
+        from cdmpp.predict.prediction import check_predicted
         from tvm_helper.predict.explain import explain_programs
 
         predictor = self._predictor(device, machine_code)
@@ -360,18 +354,18 @@ class Model:
 
     @cached_property
     def _without_code(self) -> TrainedModel:
-        from cdmpp.training.estimates import load_trained
+        from cdmpp.predict.estimates import load_trained
 
         return load_trained(self.folder)
 
     @cached_property
     def _with_code(self) -> TrainedModel:
-        from cdmpp.training.estimates import read_code
+        from cdmpp.predict.estimates import read_code
 
         return read_code(self._without_code, self.folder)
 
     def _predictor(self, device: Device | Sequence[Device] | None, machine_code: bool) -> Predictor:
-        from cdmpp.training.requested_device import asked_devices
+        from cdmpp.predict.requested_device import asked_devices
         from tvm_helper.predict.predictor import Predictor
 
         trained = self.trained(machine_code=machine_code)
@@ -386,7 +380,7 @@ class Model:
         name: str,
         machine_code: bool | None,
     ) -> NetworkQuestion:
-        from tvm_helper.replay.ways import NetworkQuestion
+        from cdmpp.predict.networks import NetworkQuestion
 
         labels, files = split_devices(device)
         compiles = machine_code is not False
@@ -413,7 +407,7 @@ class Model:
         return explain
 
     def _explains_network(
-        self, question: NetworkQuestion, one: NetworkAnswer
+        self, question: NetworkQuestion, one: NetworkPrediction
     ) -> Callable[[bool], ExplainedAnswer] | None:
         if one.way == "torch-eager":
             return None
@@ -427,3 +421,9 @@ class Model:
             return ExplainedAnswer(answer.row())
 
         return explain
+
+
+def _record_compiler() -> CompiledCode:
+    from tvm_helper.predict.compiled_records import compiled_code
+
+    return compiled_code

@@ -185,7 +185,8 @@ def _numbers(text: str | None, option: str) -> list[int]:
 
 
 def _onnx_cells(path: Path, name: str, devices: Sequence[DeviceSpec]) -> list[CompareCell]:
-    from tvm_helper.replay.ways import NetworkQuestion, network_answers  # it may load TVM
+    from cdmpp.predict.networks import NetworkQuestion
+    from tvm_helper.replay.ways import network_answers  # it may load TVM
 
     batch, known = onnx_batch(path), load_registry()
     question = NetworkQuestion(

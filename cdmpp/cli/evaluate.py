@@ -14,9 +14,9 @@ from cdmpp.cli.shared.options import add_data_options, add_model_option, add_out
 from cdmpp.cli.shared.samples import asked_labels, samples_of
 from cdmpp.cli.shared.tables import print_metric_tables
 from cdmpp.datasets.samples import Samples
+from cdmpp.predict.estimates import TrainedModel, load_trained
 from cdmpp.pretrained import model_folder
 from cdmpp.report.tables import metric_table
-from cdmpp.training.estimates import TrainedModel, load_trained
 from cdmpp.training.evaluate import evaluate
 
 

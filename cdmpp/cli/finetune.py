@@ -22,10 +22,10 @@ from cdmpp.config import dump_text, load_config
 from cdmpp.datasets.extraction.machine_code import read_machine_code
 from cdmpp.errors import UsageError
 from cdmpp.files.run_folder import check_run_folder
+from cdmpp.predict.saved_model import load_model
 from cdmpp.pretrained import model_folder
 from cdmpp.report.run_report import run_tables, write_run_report
 from cdmpp.training.finetune.choice import SAYS
-from cdmpp.training.run_folder import load_model
 
 if TYPE_CHECKING:
     from cdmpp.training.finetune.run import Budget, FinetuneRunOptions

@@ -6,16 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from cdmpp.predict.explained import DOUBT
 from cdmpp.report.page import ListingLine, Page, Section
 from cdmpp.report.tables import plain_table
 from cdmpp.text import interval_text, percent_text, seconds_text, short_task
 
 _STEPS = 10
-#: Source: docs/results/explain.md.
-DOUBT = (
-    "Of such changes of programs that are scheduled already, four in five made no difference when "
-    "they were measured."
-)
 _NOTES = (
     "A share is the part of the predicted time that the model gives a store.",
     "`bound by` is what takes a store longest at the device's rates; `the next` is how many times "

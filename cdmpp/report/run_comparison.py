@@ -19,8 +19,9 @@ from cdmpp.errors import CdmppError, DataError, UsageError
 from cdmpp.files.atomic import read_json
 from cdmpp.files.json_text import parse_json
 from cdmpp.files.open_text import read_text
+from cdmpp.predict.saved_model import read_card
 from cdmpp.text import short_task
-from cdmpp.training.run_folder import read_card, read_predictions
+from cdmpp.training.run_folder import read_predictions
 
 _HINT = "give a run folder that `cdmpp train` has finished"
 _MOST_RUNS, _MOST_COMPARED = 500, 6

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from cdmpp.errors import CdmppError, UsageError
 from cdmpp.files.atomic import sha256_file
+from cdmpp.predict.estimates import TrainedModel, load_trained
 from cdmpp.pretrained import model_folder
-from cdmpp.training.estimates import TrainedModel, load_trained
 
 _log = logging.getLogger("cdmpp.serve")
 _Signature = tuple[tuple[str, int, int], ...]

@@ -20,13 +20,12 @@ from cdmpp.serve.hot_models import HotModels
 from cdmpp.serve.measures import Measures
 from cdmpp.serve.options import ServeOptions
 from cdmpp.serve.reading import ProgramReader
-from cdmpp.serve.service import RowOf, Service
+from cdmpp.serve.service import Service
 
 
 def run_server(
     options: ServeOptions,
     reader_command: Sequence[str],
-    row_of: RowOf,
     *,
     on_ready: Callable[[str], None],
 ) -> None:
@@ -34,7 +33,6 @@ def run_server(
 
     Args:
         reader_command: starts a process that reads programs, see `ProgramReader`.
-        row_of: makes the rows of predictions.
         on_ready: called with the server's URL once it answers.
 
     Raises:
@@ -49,7 +47,7 @@ def run_server(
             most_explaining=options.most_explaining, folder=Path(folder),
             timeout_s=options.read_timeout_s,
         )  # fmt: skip
-        service = Service(options, models, reader, row_of, measures.batch)
+        service = Service(options, models, reader, measures.batch)
         try:
             reader.start()
             models.watch(options.reload_s)

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cdmpp.models.assemble import AskedProgram, assemble_samples
+from cdmpp.predict.estimates import Estimates
 from cdmpp.serve.hot_models import HotModel
-from cdmpp.training.estimates import Estimates
 
 FloatArray = NDArray[np.float64]
 #: Padded stores, squared, that a model looks at together: its attention needs memory for each.

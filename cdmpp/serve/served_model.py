@@ -15,11 +15,11 @@ from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import ServerError, UsageError
 from cdmpp.models.base import CostModel
 from cdmpp.models.loop.progress import OnTrain
+from cdmpp.predict.estimates import TrainedModel
+from cdmpp.predict.saved_model import ModelCard
 from cdmpp.programs.compact_ast import CompactAst
 from cdmpp.serve.client import Client
 from cdmpp.serve.leaf_table import encode_asts
-from cdmpp.training.estimates import TrainedModel
-from cdmpp.training.run_folder import ModelCard
 
 _log = logging.getLogger("cdmpp")
 _NOT_HERE = "a model of a server can only be asked; train, save and load it where it runs"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -14,15 +14,13 @@ from cdmpp.devices.registry import load_registry
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError, UsageError
 from cdmpp.models.assemble import AskedProgram
+from cdmpp.predict.estimates import Estimates
+from cdmpp.predict.prediction import Prediction, estimated
+from cdmpp.predict.requested_device import asked_devices
 from cdmpp.serve.hot_models import HotModel, HotModels
 from cdmpp.serve.options import ServeOptions
 from cdmpp.serve.reading import ProgramReader, ReadProgram
 from cdmpp.serve.scoring import Scored, Scoring, is_too_large
-from cdmpp.training.estimates import Estimates
-from cdmpp.training.requested_device import asked_devices
-
-#: A program, what a model says of a batch (None = nothing), its place there -> the row.
-RowOf = Callable[[ReadProgram, Estimates | None, int], dict[str, Any]]
 
 
 class TooLargeError(UsageError):
@@ -36,7 +34,6 @@ class Service:
         options: the models and the limits.
         models: loaded.
         reader: reads programs.
-        row_of: makes the rows of predictions.
         on_batch: called with the number of programs of every batch that a model was asked.
     """
 
@@ -45,14 +42,12 @@ class Service:
         options: ServeOptions,
         models: HotModels,
         reader: ProgramReader,
-        row_of: RowOf,
         on_batch: Callable[[int], None] = lambda count: None,
     ) -> None:
         self.models = models
         self.reader = reader
         self.started_s = time.monotonic()
         self._options = options
-        self._row_of = row_of
         self._scoring = Scoring(on_batch)
 
     def stop(self) -> None:
@@ -75,7 +70,7 @@ class Service:
         scored = await self._scored(hot, asked, has_estimates=True)
         rows, place = [], scored.start
         for program in programs:
-            row = self._row_of(program, scored.estimates, place)
+            row = _prediction(program, scored.estimates, place).to_json()
             place += program.asked is not None
             rows.append({"entry": program.entry, **row})
         return hot, rows
@@ -170,3 +165,11 @@ class Service:
             raise TooLargeError("programs with so many stores together; send fewer in a request")
         future = self._scoring.submit(hot, asked, has_estimates=has_estimates, own_batch=own_batch)
         return await asyncio.wrap_future(future)
+
+
+def _prediction(program: ReadProgram, found: Estimates | None, place: int) -> Prediction:
+    if program.asked is None or found is None:
+        reasons = () if program.reason is None else (program.reason,)
+        return Prediction(program.name, program.device, operator=program.operator, reasons=reasons)
+    one = estimated(program.asked, found, place, name=program.name)
+    return replace(one, is_scheduled=program.is_scheduled)

@@ -8,8 +8,8 @@ from typing import Any
 from cdmpp.calibration.intervals import add_interval_metrics
 from cdmpp.datasets.judge import judge
 from cdmpp.datasets.samples import Samples
-from cdmpp.training.estimates import TrainedModel
-from cdmpp.training.run_folder import task_digests
+from cdmpp.predict.estimates import TrainedModel
+from cdmpp.predict.saved_model import task_digests
 
 
 def evaluate(trained: TrainedModel, samples: Samples) -> dict[str, Any]:

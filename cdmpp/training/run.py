@@ -22,17 +22,11 @@ from cdmpp.files.run_folder import check_run_folder, claim_run_folder
 from cdmpp.models.base import CostModel
 from cdmpp.models.loop.progress import OnTrain, RunProgress, TrainProgress
 from cdmpp.models.registry import model_class
+from cdmpp.predict.estimates import TrainedModel
+from cdmpp.predict.saved_model import ModelCard, extended_card
 from cdmpp.timing.stats import timer
-from cdmpp.training.estimates import TrainedModel
 from cdmpp.training.options import TrainOptions
-from cdmpp.training.run_folder import (
-    ModelCard,
-    extended_card,
-    run_metrics,
-    save_trained,
-    split_facts,
-    write_predictions,
-)
+from cdmpp.training.run_folder import run_metrics, save_trained, split_facts, write_predictions
 
 ORACLE = "oracle"
 

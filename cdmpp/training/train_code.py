@@ -14,18 +14,18 @@ from cdmpp.datasets.cache import load_samples
 from cdmpp.datasets.extraction.machine_code import MachineCode, read_machine_code
 from cdmpp.datasets.samples import Samples
 from cdmpp.errors import DataError, UsageError
-from cdmpp.programs.code_layout import CodeKind
-from cdmpp.training.estimates import TrainedModel, load_trained
-from cdmpp.training.machine_code.cold_memory import (
+from cdmpp.predict.estimates import TrainedModel, load_trained
+from cdmpp.predict.machine_code.cold_memory import (
     KernelInNetwork,
     fitted_cold_s_per_byte,
     network_widths,
     read_in_network,
 )
-from cdmpp.training.machine_code.known import code_columns, has_code
-from cdmpp.training.machine_code.model import LEAST_MEASURED, CodeModel, CodeRows, check_fastest
-from cdmpp.training.machine_code.widths import CodeWidths
-from cdmpp.training.run_folder import task_digest
+from cdmpp.predict.machine_code.known import code_columns, has_code
+from cdmpp.predict.machine_code.model import LEAST_MEASURED, CodeModel, CodeRows, check_fastest
+from cdmpp.predict.machine_code.widths import CodeWidths
+from cdmpp.predict.saved_model import task_digest
+from cdmpp.programs.code_layout import CodeKind
 
 _PARTS = ("training", "validation", "test")
 

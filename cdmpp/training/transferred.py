@@ -18,8 +18,9 @@ from cdmpp.errors import DataError
 from cdmpp.files.atomic import write_columns
 from cdmpp.metrics import absolute_percentage_error
 from cdmpp.models.parts.labels import least_mape_factor
-from cdmpp.training.estimates import Estimates, TrainedModel
-from cdmpp.training.run_folder import task_digests
+from cdmpp.predict.corrections import SourceDeviceCorrection
+from cdmpp.predict.estimates import Estimates, TrainedModel
+from cdmpp.predict.saved_model import task_digests
 
 FloatArray = NDArray[np.float64]
 
@@ -98,11 +99,11 @@ def transfer_dataset(
 
     Raises:
         DataError: nothing was measured on the one device.
-        UsageError: see `TrainedModel.measured_elsewhere`.
+        UsageError: see `SourceDeviceCorrection`.
     """
     own = of_devices(samples, [source.name])
     asked = on_device(own, target)
     alone = trained.estimate(asked)
-    found = trained.measured_elsewhere(asked, alone, own.latency_s, source)
+    found = SourceDeviceCorrection(own.latency_s, source).apply(trained, asked, alone)
     measured = replace(asked, latency_s=times_on(samples, target.name)[asked.program])
     return Transferred(measured, own.latency_s, found, alone)

@@ -30,10 +30,11 @@ from cdmpp.files.atomic import write_columns, write_json
 from cdmpp.metrics import mean_metrics
 from cdmpp.models.loop.progress import RunProgress, TrainProgress
 from cdmpp.models.loop.shards import process_count
+from cdmpp.predict.saved_model import describe_new_devices
 from cdmpp.text import listed
 from cdmpp.training.options import TrainOptions
 from cdmpp.training.run import RunResult, split_samples, train_run
-from cdmpp.training.run_folder import describe_new_devices, part_sizes
+from cdmpp.training.run_folder import part_sizes
 
 #: Folder of a run with the trainings that leave devices out, a folder each.
 LEFT_OUT = "left-out"

@@ -22,6 +22,7 @@ from cdmpp.datasets.selection import of_devices
 from cdmpp.datasets.sources import extracted_folder
 from cdmpp.datasets.splits import split
 from cdmpp.metrics import summarise
+from cdmpp.predict.saved_model import ModelCard, load_model, save_model
 from cdmpp.report.stamp import PROGRAMS, stamp
 from cdmpp.text import markdown_table, percent_text
 from cdmpp.training.finetune.adapt import TriedFits, comparable
@@ -30,7 +31,7 @@ from cdmpp.training.finetune.one_factor import as_device, fit_one_factor, with_d
 from cdmpp.training.finetune.options import FinetuneOptions
 from cdmpp.training.options import TrainOptions
 from cdmpp.training.run import new_model
-from cdmpp.training.run_folder import ModelCard, load_model, save_model, split_facts
+from cdmpp.training.run_folder import split_facts
 from lab.journal import Journal
 from lab.pages import write_page
 from lab.paths import ROOT

@@ -13,6 +13,7 @@ import torch
 from torch.utils.benchmark import Timer
 
 from cdmpp.files.atomic import make_folder
+from cdmpp.predict.networks import WAYS, NetworkPrediction, NetworkQuestion
 from cdmpp.pretrained import PRETRAINED
 from cdmpp.replay.engine import ReplayOptions
 from cdmpp.report.stamp import COMPILED, stamp
@@ -25,7 +26,7 @@ from lab.paths import ROOT
 from tvm_helper.predict.predictor import new_predictor
 from tvm_helper.replay.costs import ScheduleChoice
 from tvm_helper.replay.outcome import replay_network
-from tvm_helper.replay.ways import WAYS, NetworkAnswer, NetworkQuestion, network_answers
+from tvm_helper.replay.ways import network_answers
 
 #: A CPU and two GPUs that were trained on, and a GPU that nobody measured.
 DEVICES = ("epyc-avx512-1c", "v100", "a100", "h100")
@@ -71,9 +72,9 @@ def _answers(name: str, device: str, model: Path | str, work: Path) -> list[dict
     return rows
 
 
-def _row(one: NetworkAnswer) -> dict[str, Any]:
+def _row(one: NetworkPrediction) -> dict[str, Any]:
     return {
-        "network": one.network, "device": one.device, "way": one.way, "mode": one.mode,
+        "network": one.name, "device": one.device, "way": one.way, "mode": one.mode,
         "latency_s": one.latency_s, "low_s": one.low_s, "high_s": one.high_s,
         "measured_s": None, "reasons": list(one.reasons),
     }  # fmt: skip

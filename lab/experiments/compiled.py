@@ -30,14 +30,14 @@ from cdmpp.files.atomic import write_columns
 from cdmpp.metrics import Judged, spearman_by_task
 from cdmpp.models.ensemble import EnsembleCostModel
 from cdmpp.models.parts.labels import least_mape_factor
+from cdmpp.predict.estimates import STRANGE_FACTOR, TrainedModel, load_trained
+from cdmpp.predict.machine_code.known import code_columns
+from cdmpp.predict.machine_code.model import CodeModel, CodeRows
 from cdmpp.report.stamp import COMPILED, stamp
 from cdmpp.text import markdown_table
-from cdmpp.training.estimates import STRANGE_FACTOR, TrainedModel, load_trained
 from cdmpp.training.finetune.adapt import adapt, comparable
 from cdmpp.training.finetune.adapted_code import adapted_code
 from cdmpp.training.finetune.one_factor import as_device, fit_one_factor, with_devices
-from cdmpp.training.machine_code.known import code_columns
-from cdmpp.training.machine_code.model import CodeModel, CodeRows
 from lab.experiments.adapting import TUNING
 from lab.experiments.measured_elsewhere import FRACTIONS, PASSES, SEEDS, trained_in
 from lab.figures import geometric_mean, spread

@@ -25,9 +25,9 @@ from cdmpp.datasets.extraction.machine_code import read_machine_code
 from cdmpp.datasets.sources import extracted_folder
 from cdmpp.datasets.splits import uniform_draw
 from cdmpp.models.parts.pooling import pooled_features
+from cdmpp.predict.machine_code.core_time import core_log_s
 from cdmpp.report.stamp import COMPILED, stamp
 from cdmpp.text import markdown_table, percent_text
-from cdmpp.training.machine_code.core_time import core_log_s
 from lab.figures import geometric_mean, spread
 from lab.journal import Journal
 from lab.pages import write_page

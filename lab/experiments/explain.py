@@ -23,6 +23,7 @@ from cdmpp.devices.registry import get_device
 from cdmpp.errors import CdmppError
 from cdmpp.metrics import spearman
 from cdmpp.models.assemble import AskedProgram, assemble_samples
+from cdmpp.predict.explanation import explain
 from cdmpp.pretrained import PRETRAINED
 from cdmpp.programs.compact_ast import CompactAst
 from cdmpp.report.page import Page, Section
@@ -33,7 +34,6 @@ from lab.pages import write_page
 from lab.paths import ROOT
 from tvm_helper.compat import Target, import_tensor_intrinsics, tvm
 from tvm_helper.predict.explain import explain_programs
-from tvm_helper.predict.explanation import explain
 from tvm_helper.predict.painted import painted_script
 from tvm_helper.predict.predictor import Predictor
 from tvm_helper.tasks.build import arguments_of, random_tensors
@@ -41,6 +41,7 @@ from tvm_helper.tasks.program_file import NamedProgram
 from tvm_helper.tasks.schedule_of_trace import schedule_of
 from tvm_helper.tasks.target import device_target
 from tvm_helper.tir.features import featurise_modules
+from tvm_helper.tir.loop_tree import loop_tree_from_tir
 from tvm_helper.tir.packing import runnable
 
 #: Seconds of the programs that are measured: their versions take long enough to time, and all of
@@ -188,7 +189,7 @@ def _measured(
     shares = predictor.trained.model.leaf_shares(samples)
     assert shares is not None
     predicted = _predicted(predictor, [module, *without])
-    roofline = explain(module, ast, device, None)
+    roofline = explain(loop_tree_from_tir(module), ast, device, None)
     if predicted is None:
         return None
     return {

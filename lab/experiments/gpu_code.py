@@ -35,11 +35,11 @@ from cdmpp.metrics import Judged, spearman_by_task
 from cdmpp.models.parts.labels import least_mape_factor
 from cdmpp.models.parts.pooling import pooled_features
 from cdmpp.models.roofline import RooflineCostModel
+from cdmpp.predict.machine_code.model import CodeModel, CodeRows
 from cdmpp.programs.code_layout import CODE_LAYOUTS
 from cdmpp.records import program_id_of_text
 from cdmpp.report.stamp import PROGRAMS, stamp
 from cdmpp.text import markdown_table, percent_text
-from cdmpp.training.machine_code.model import CodeModel, CodeRows
 from lab.figures import geometric_mean, spread
 from lab.pages import write_page
 from lab.paths import ROOT, SHARED_DATA

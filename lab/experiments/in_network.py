@@ -10,7 +10,7 @@ from collections import Counter
 from pathlib import Path
 
 from cdmpp.devices.registry import get_device
-from cdmpp.training.machine_code.cold_memory import (
+from cdmpp.predict.machine_code.cold_memory import (
     KernelInNetwork,
     read_in_network,
     write_in_network,

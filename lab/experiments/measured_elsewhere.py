@@ -31,20 +31,15 @@ from cdmpp.metrics import Judged, mean_and_interval, summarise
 from cdmpp.models.ensemble import EnsembleCostModel
 from cdmpp.models.options import EnsembleOptions
 from cdmpp.models.parts.labels import least_mape_factor
+from cdmpp.predict.estimates import TrainedModel, load_trained
+from cdmpp.predict.saved_model import ModelCard, load_model, write_transfer
 from cdmpp.pretrained import PRETRAINED, model_folder
 from cdmpp.report.stamp import COMPILED, stamp
 from cdmpp.text import markdown_table, percent_text
-from cdmpp.training.estimates import TrainedModel, load_trained
 from cdmpp.training.finetune.adapt import TriedFits, comparable
 from cdmpp.training.finetune.elsewhere import times_elsewhere
 from cdmpp.training.finetune.one_factor import as_device, fit_one_factor, with_devices
-from cdmpp.training.run_folder import (
-    ModelCard,
-    load_model,
-    save_trained,
-    split_facts,
-    write_transfer,
-)
+from cdmpp.training.run_folder import save_trained, split_facts
 from cdmpp.training.transferred import transfer_dataset
 from lab.experiments.adapting import DRAWS, TARGETS, TUNING, base_model
 from lab.figures import geometric_mean, spread

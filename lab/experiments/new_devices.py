@@ -22,12 +22,13 @@ from cdmpp.datasets.samples import Samples
 from cdmpp.datasets.sources import extracted_folder
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.metrics import Judged, spearman_by_task
+from cdmpp.predict.corrections import MachineCodeCorrection
+from cdmpp.predict.estimates import NEW_DEVICE_FACTOR, Estimates, TrainedModel, load_trained
+from cdmpp.predict.machine_code.known import code_columns
+from cdmpp.predict.saved_model import task_digest
 from cdmpp.pretrained import PRETRAINED, model_folder
 from cdmpp.report.stamp import PROGRAMS, stamp
 from cdmpp.text import markdown_table, percent_text
-from cdmpp.training.estimates import NEW_DEVICE_FACTOR, Estimates, TrainedModel, load_trained
-from cdmpp.training.machine_code.known import code_columns
-from cdmpp.training.run_folder import task_digest
 from lab.experiments.compiled import CHIPS, without_chip
 from lab.experiments.measured_elsewhere import SEEDS
 from lab.pages import write_page
@@ -143,9 +144,8 @@ def new_devices(
             rows = found.is_far == is_far
             if rows.any():
                 part, latency_s = own.take(rows), found.latency_s[rows]
-                said = trained.estimate(part, latency_s=latency_s)
-                for table in code:
-                    said = trained.with_code(part, said, code_columns(part, table))
+                steps = [MachineCodeCorrection(code_columns(part, table)) for table in code]
+                said = trained.estimate(part, steps, latency_s=latency_s)
                 shows = not (is_far or code)
                 answers.append(_answer(trained, spec, part, said, is_far=is_far, shows=shows))
     return answers

@@ -22,12 +22,12 @@ from cdmpp.datasets.extraction.extracted import PACKED_CAMPAIGN
 from cdmpp.datasets.extraction.machine_code import MachineCode, read_machine_code
 from cdmpp.errors import UsageError
 from cdmpp.files.atomic import make_folder, write_atomic
-from cdmpp.processes.campaign import CAMPAIGN_FILE, JOURNAL_FILE, read_campaign
-from cdmpp.training.machine_code.cold_memory import (
+from cdmpp.predict.machine_code.cold_memory import (
     KernelInNetwork,
     read_in_network,
     write_in_network,
 )
+from cdmpp.processes.campaign import CAMPAIGN_FILE, JOURNAL_FILE, read_campaign
 from tvm_helper.measure.journal import TASKS_FOLDER, read_journal
 from tvm_helper.search.folder_files import SEARCH_FILE, read_search
 

@@ -24,11 +24,11 @@ from cdmpp.datasets.samples import Samples
 from cdmpp.datasets.sources import extracted_folder
 from cdmpp.metrics import mean_and_interval, spearman
 from cdmpp.models.ensemble import EnsembleCostModel
+from cdmpp.predict.estimates import TrainedModel, load_trained
+from cdmpp.predict.saved_model import task_digest
 from cdmpp.pretrained import PRETRAINED, model_folder
 from cdmpp.report.stamp import PROGRAMS, stamp
 from cdmpp.text import markdown_table
-from cdmpp.training.estimates import TrainedModel, load_trained
-from cdmpp.training.run_folder import task_digest
 from lab.experiments.ranked_learners import MODES, Components, NeighbourTrees, Pool, SetRanker
 from lab.figures import log_ratio_text
 from lab.journal import Journal

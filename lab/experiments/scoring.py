@@ -19,11 +19,11 @@ import numpy as np
 import torch
 from tvm.s_tir import meta_schedule
 
+from cdmpp.predict.estimates import TrainedModel, load_trained
 from cdmpp.report.page import Page, Section
 from cdmpp.report.stamp import PROGRAMS, stamp
 from cdmpp.report.tables import plain_table
 from cdmpp.text import percent_text
-from cdmpp.training.estimates import TrainedModel, load_trained
 from lab.pages import write_page
 from lab.paths import ROOT
 from tvm_helper.compat import stub_tensor_intrinsics

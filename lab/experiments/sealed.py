@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 from cdmpp.datasets.cache import load_samples
 from cdmpp.datasets.extraction.machine_code import read_machine_code
 from cdmpp.metrics import mean_and_interval
+from cdmpp.predict.corrections import MachineCodeCorrection
+from cdmpp.predict.estimates import load_trained
+from cdmpp.predict.saved_model import task_digest
 from cdmpp.pretrained import PRETRAINED, model_folder
 from cdmpp.report.stamp import COMPILED, stamp
 from cdmpp.text import markdown_table, percent_text
-from cdmpp.training.estimates import load_trained
-from cdmpp.training.run_folder import task_digest
 from lab.pages import write_page
 from lab.paths import ROOT
 
@@ -89,7 +90,7 @@ def predicted(campaign: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
     samples, programs = samples.take(is_new & is_compiled), programs[is_new & is_compiled]
     code = np.array([table.columns[str(name)] for name in programs], np.float32)
     fast = trained.estimate(samples)
-    compiled = trained.with_code(samples, fast, code)
+    compiled = MachineCodeCorrection(code).apply(trained, samples, fast)
     facts = {
         "programs": len(samples), "tasks": len(np.unique(samples.task_id)),
         "known": int((~is_new).sum()), "device": samples.devices[0].name,

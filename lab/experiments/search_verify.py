@@ -91,8 +91,8 @@ def remeasured(work: Path) -> dict[str, Any]:
 
 
 def _verifier() -> tuple[Any, Any]:
+    from cdmpp.predict.estimates import load_trained
     from cdmpp.pretrained import model_folder
-    from cdmpp.training.estimates import load_trained
     from tvm_helper.measure.options import TrialOptions
     from tvm_helper.measure.target import measure_target
     from tvm_helper.search.verifier import Verifier
@@ -131,10 +131,11 @@ def kept(searched: Path) -> dict[str, Any]:
 
     from cdmpp.datasets.cache import load_samples
     from cdmpp.datasets.extraction.machine_code import read_machine_code
+    from cdmpp.predict.corrections import MachineCodeCorrection
+    from cdmpp.predict.estimates import load_trained
+    from cdmpp.predict.machine_code.known import code_columns, has_code
+    from cdmpp.predict.saved_model import task_digest
     from cdmpp.pretrained import model_folder
-    from cdmpp.training.estimates import load_trained
-    from cdmpp.training.machine_code.known import code_columns, has_code
-    from cdmpp.training.run_folder import task_digest
 
     trained = load_trained(model_folder("pretrained"), with_code=True)
     samples = load_samples(searched, cache_dir=ROOT / "cache")
@@ -149,7 +150,7 @@ def kept(searched: Path) -> dict[str, Any]:
     orders = {
         "first": np.array([float(place[str(name)]) for name in names]),
         "alone": alone.latency_s,
-        "by_code": trained.with_code(samples, alone, code).latency_s,
+        "by_code": trained.estimate(samples, [MachineCodeCorrection(code)]).latency_s,
     }
     rng = np.random.default_rng(0)
     rows = []

@@ -25,16 +25,16 @@ from cdmpp.datasets.tenset.record_file import read_records
 from cdmpp.devices.registry import load_registry
 from cdmpp.errors import DataError
 from cdmpp.models.assemble import AskedProgram, assemble_samples
+from cdmpp.predict.estimates import load_trained
+from cdmpp.predict.records import record_programs
 from cdmpp.pretrained import PRETRAINED, find_pretrained
 from cdmpp.report import stamp as stamps
 from cdmpp.serve.client import Client
 from cdmpp.serve.leaf_table import encode_asts
 from cdmpp.text import markdown_table
-from cdmpp.training.estimates import load_trained
 from lab.experiments import serve_attack
 from lab.experiments.serve_attack import DEVICE, memory_mib, whole_server
 from lab.pages import write_page
-from tvm_helper.predict.records import record_programs
 
 CLIENTS = (1, 8, 64)
 #: Programs of a request: one kernel of a person, a batch of a search.

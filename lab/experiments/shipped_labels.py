@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from cdmpp.predict.saved_model import load_model
 from cdmpp.pretrained import model_folder
-from cdmpp.training.run_folder import load_model
 
 
 def met_before(architecture: str) -> str:

@@ -15,11 +15,12 @@ from cdmpp.datasets.samples import Samples
 from cdmpp.datasets.sampling import SamplingMethod, choose_tasks
 from cdmpp.datasets.selection import cap_programs, of_devices
 from cdmpp.datasets.splits import split
+from cdmpp.predict.saved_model import ModelCard, load_model, save_model
 from cdmpp.training.finetune.few_shot import finetune_in_detail
 from cdmpp.training.finetune.one_factor import as_device, fit_one_factor
 from cdmpp.training.finetune.options import FinetuneOptions
 from cdmpp.training.run import new_model
-from cdmpp.training.run_folder import ModelCard, load_model, part_sizes, save_model, split_facts
+from cdmpp.training.run_folder import part_sizes, split_facts
 from lab.suites.model_cell import (
     Stopwatch,
     fit_and_judge,

@@ -12,12 +12,12 @@ import sys
 
 from cdmpp.datasets.tenset.record_line import parse_record
 from cdmpp.models.assemble import AskedProgram, assemble_samples
+from cdmpp.predict.estimates import load_trained
+from cdmpp.predict.requested_device import asked_device
 from cdmpp.pretrained import find_pretrained
 from cdmpp.programs.compact_ast import CompactAst
 from cdmpp.programs.featurise import featurise_records
 from cdmpp.records import TensetTask
-from cdmpp.training.estimates import load_trained
-from cdmpp.training.requested_device import asked_device
 
 
 def main() -> None:

@@ -15,9 +15,10 @@ from cdmpp.devices.registry import get_device
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError, UsageError
 from cdmpp.models.base import CostModel
+from cdmpp.predict.corrections import SourceDeviceCorrection
+from cdmpp.predict.estimates import TrainedModel
+from cdmpp.predict.saved_model import ModelCard
 from cdmpp.testing.synthetic import make_samples
-from cdmpp.training.estimates import TrainedModel
-from cdmpp.training.run_folder import ModelCard
 from cdmpp.training.transferred import transfer_dataset
 
 SHARE = 0.7
@@ -100,9 +101,8 @@ def test_what_was_not_measured_elsewhere_stays_as_it_is() -> None:
     trained = model_of(samples, fit_transfer(samples, np.ones(len(samples))))
     asked = samples.take(samples.device == 1)
     plain = trained.estimate(asked)
-    nothing = trained.measured_elsewhere(
-        asked, plain, np.full(len(asked), np.nan), samples.devices[0]
-    )
+    step = SourceDeviceCorrection(np.full(len(asked), np.nan), samples.devices[0])
+    nothing = trained.estimate(asked, [step])
     for name in ("latency_s", "low_s", "high_s", "mean_s"):
         assert getattr(nothing, name) == pytest.approx(getattr(plain, name))
 
@@ -112,7 +112,8 @@ def test_a_strange_device_keeps_the_width_of_its_interval() -> None:
     trained = model_of(samples, fit_transfer(samples, np.ones(len(samples))))
     asked = replace(samples.take(samples.device == 0), devices=(NEW,))
     plain = trained.estimate(asked)
-    found = trained.measured_elsewhere(asked, plain, np.full(len(asked), 3.0), samples.devices[0])
+    step = SourceDeviceCorrection(np.full(len(asked), 3.0), samples.devices[0])
+    found = trained.estimate(asked, [step])
     assert np.all(found.latency_s > 1.5)
     assert found.high_s / found.low_s == pytest.approx(plain.high_s / plain.low_s)
 
@@ -128,12 +129,12 @@ def test_what_cannot_be_told_is_refused() -> None:
     ):
         trained = model_of(samples, transfer)
         with pytest.raises(UsageError, match=words):
-            trained.measured_elsewhere(asked, trained.estimate(asked), own_s, device)
+            trained.estimate(asked, [SourceDeviceCorrection(own_s, device)])
     gpu = replace(second, kind="gpu", name="gpu")
     trained = model_of(samples, fit_transfer(samples, np.ones(len(samples))))
     strange = replace(asked, devices=(first, gpu))
     with pytest.raises(UsageError, match="do not run the same"):
-        trained.measured_elsewhere(strange, trained.estimate(strange), own_s, first)
+        trained.estimate(strange, [SourceDeviceCorrection(own_s, first)])
 
 
 def test_few_tasks_say_nothing_and_some_give_no_interval() -> None:
@@ -172,7 +173,7 @@ def test_a_budget_says_how_the_times_on_another_device_are_to_be_read() -> None:
     transfer = Transfer({"other_cpu": 0.0}, {}, (pair,))
     assert Transfer.from_json(json.loads(json.dumps(asdict(transfer)))) == transfer
     trained = model_of(samples, transfer)
-    found = trained.measured_elsewhere(own, trained.estimate(own), source_s, first)
+    found = trained.estimate(own, [SourceDeviceCorrection(source_s, first)])
     error = np.abs(found.latency_s / slower.latency_s - 1.0)
     assert error.mean() < 0.1
     few = slower.take(slower.task_id < 4)

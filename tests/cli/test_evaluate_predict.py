@@ -117,7 +117,7 @@ def test_predict_of_unusable_files_is_one_error(trained, tmp_path, content, caps
 
 def test_card_round_trips_every_field_of_a_device(trained):
     from cdmpp.devices.spec import DeviceSpec
-    from cdmpp.training.run_folder import load_model
+    from cdmpp.predict.saved_model import load_model
 
     stored = json.loads((trained / "model.json").read_text())["devices"]
     assert [set(spec) for spec in stored] == [{f.name for f in fields(DeviceSpec)}] * len(DEVICES)

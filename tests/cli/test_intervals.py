@@ -16,9 +16,10 @@ from cdmpp.datasets.tenset.folder import default_dataset_dir
 from cdmpp.datasets.tenset.operator_kinds import operator_kind
 from cdmpp.models.gbdt import GbdtCostModel
 from cdmpp.models.options import GbdtOptions
-from cdmpp.training.estimates import load_trained
-from cdmpp.training.machine_code.model import FOLDER as MACHINE_CODE_FOLDER
-from cdmpp.training.run_folder import ModelCard, save_trained, task_digests
+from cdmpp.predict.estimates import load_trained
+from cdmpp.predict.machine_code.model import FOLDER as MACHINE_CODE_FOLDER
+from cdmpp.predict.saved_model import ModelCard, task_digests
+from cdmpp.training.run_folder import save_trained
 from tests.cli.conftest import json_of, read_text
 
 DEVICE = "epyc-avx2-1c"

@@ -12,7 +12,7 @@ import yaml
 
 from cdmpp.cli.main import main
 from cdmpp.metrics import METRIC_NAMES
-from cdmpp.training.run_folder import load_model
+from cdmpp.predict.saved_model import load_model
 from tests.cli.conftest import DEVICES, QUICK, json_of
 from tests.models.loop.test_distributed import torchrun
 

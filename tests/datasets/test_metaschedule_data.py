@@ -14,7 +14,7 @@ import yaml
 from cdmpp.datasets.cache import load_samples
 from cdmpp.datasets.extraction.machine_code import read_machine_code
 from cdmpp.errors import DataError
-from cdmpp.training.machine_code.cold_memory import read_in_network
+from cdmpp.predict.machine_code.cold_memory import read_in_network
 from lab.experiments.search import TASKS
 from tests.paths import ROOT
 

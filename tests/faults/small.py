@@ -48,13 +48,13 @@ def _serve() -> None:
     out = Path(sys.argv[sys.argv.index("--runs") + 1])
     run_server = run.run_server
 
-    def asked(options: Any, command: Any, row_of: Any, *, on_ready: Any) -> None:
+    def asked(options: Any, command: Any, *, on_ready: Any) -> None:
         def ready(url: str) -> None:
             on_ready(url)
             threading.Thread(target=_ask, args=(url, out), daemon=True).start()
 
         reader = [sys.executable, "-m", "tests.serve.fake_reader"]
-        run_server(options, reader, row_of, on_ready=ready)
+        run_server(options, reader, on_ready=ready)
 
     run.run_server = asked
 

@@ -30,10 +30,12 @@ from cdmpp.models.assemble import AskedProgram
 from cdmpp.models.ensemble import EnsembleCostModel
 from cdmpp.models.nets.options import LoopOptions, NetOptions
 from cdmpp.models.options import EnsembleOptions, GbdtOptions, TransformerOptions
+from cdmpp.predict.estimates import load_trained
+from cdmpp.predict.prediction import estimated
+from cdmpp.predict.saved_model import ModelCard
 from cdmpp.programs.compact_ast import CompactAst
 from cdmpp.testing.synthetic import make_samples, split_by_task
-from cdmpp.training.estimates import load_trained
-from cdmpp.training.run_folder import ModelCard, save_trained
+from cdmpp.training.run_folder import save_trained
 from tests.fuzz.bombs import ZEROS
 from tests.fuzz.fuzz_readers import METASCHEDULE_LINE
 from tests.fuzz.fuzz_texts import Case
@@ -41,7 +43,6 @@ from tests.fuzz.mutate import ODD_VALUES, mutate_bytes, mutate_value
 from tests.fuzz.outcome import check_finite
 from tests.paths import ROOT
 from tests.serve.attack import SCRIPT, damaged_text
-from tvm_helper.predict.answers import estimated
 
 #: Scripts that reach for what is not theirs; `{}` is a file that they would make.
 EVIL_SCRIPTS = (

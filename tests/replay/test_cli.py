@@ -14,7 +14,7 @@ import yaml
 from cdmpp.cli.main import main
 from cdmpp.datasets.samples import Samples
 from cdmpp.datasets.tenset.folder import default_dataset_dir
-from cdmpp.training.estimates import Estimates, TrainedModel
+from cdmpp.predict.estimates import Estimates, TrainedModel
 from tests.paths import ROOT
 from tests.replay.graphs import synthetic_events, write_trace
 

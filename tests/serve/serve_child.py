@@ -9,7 +9,6 @@ from pathlib import Path
 
 from cdmpp.serve.options import ServeOptions
 from cdmpp.serve.run import run_server
-from tvm_helper.serve.rows import prediction_row
 
 
 def main() -> None:
@@ -20,7 +19,7 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, stream=sys.stderr)
     options = ServeOptions(**{**facts, "models": tuple(facts["models"])})
     command = [sys.executable, "-m", "tests.serve.fake_reader"]
-    run_server(options, command, prediction_row, on_ready=lambda url: print(url, flush=True))
+    run_server(options, command, on_ready=lambda url: print(url, flush=True))
 
 
 if __name__ == "__main__":

@@ -16,10 +16,10 @@ import numpy as np
 from cdmpp.datasets.samples import Samples
 from cdmpp.models.assemble import AskedProgram, assemble_samples
 from cdmpp.models.roofline import RooflineCostModel
+from cdmpp.predict.saved_model import ModelCard, save_model, task_digests
 from cdmpp.programs.compact_ast import LEAF_EXTRA_COUNT, CompactAst
 from cdmpp.serve.leaf_table import encode_asts
 from cdmpp.testing.synthetic import DEVICES, make_samples
-from cdmpp.training.run_folder import ModelCard, save_model, task_digests
 from tests.paths import ROOT
 
 DEVICE = DEVICES[0].name

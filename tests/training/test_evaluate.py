@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from cdmpp.models.constant import ConstantCostModel
+from cdmpp.predict.estimates import TrainedModel
+from cdmpp.predict.saved_model import ModelCard, task_digests
 from cdmpp.testing.synthetic import make_samples, split_by_task
-from cdmpp.training.estimates import TrainedModel
 from cdmpp.training.evaluate import evaluate
-from cdmpp.training.run_folder import ModelCard, task_digests
 
 
 def test_what_was_trained_on_is_counted_and_known_devices_are_the_models_own():

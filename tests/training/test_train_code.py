@@ -15,15 +15,16 @@ from cdmpp.cli.main import main
 from cdmpp.datasets.cache import load_samples
 from cdmpp.datasets.extraction.machine_code import MachineCode, read_machine_code
 from cdmpp.models.assemble import assemble_samples
-from cdmpp.programs.gpu_code.columns import GPU_CODE_NAMES
-from cdmpp.programs.machine_code.columns import MACHINE_CODE_NAMES
-from cdmpp.training import train_code as code_run
-from cdmpp.training.estimates import load_trained
-from cdmpp.training.machine_code.cold_memory import (
+from cdmpp.predict.corrections import MachineCodeCorrection
+from cdmpp.predict.estimates import load_trained
+from cdmpp.predict.machine_code.cold_memory import (
     KernelInNetwork,
     read_in_network,
     write_in_network,
 )
+from cdmpp.programs.gpu_code.columns import GPU_CODE_NAMES
+from cdmpp.programs.machine_code.columns import MACHINE_CODE_NAMES
+from cdmpp.training import train_code as code_run
 from tests.tvm_helper.search.fixtures import DEVICE, PROGRAMS, asked_programs, train_into
 from tests.tvm_helper.search.search_runs import search
 
@@ -63,7 +64,7 @@ def test_searches_say_what_the_fastest_take(
         str(task): samples.latency_s[samples.task_id == number].min()
         for number, task in enumerate(samples.programs.tasks)
     }
-    monkeypatch.setattr("cdmpp.training.machine_code.cold_memory.LEAST_S", 0.0)
+    monkeypatch.setattr("cdmpp.predict.machine_code.cold_memory.LEAST_S", 0.0)
     write_in_network(
         tmp_path,
         [
@@ -108,10 +109,10 @@ def test_programs_of_gpus_have_a_model_of_their_own(
     assert trained.gpu_code.targets == answer["targets"] == TARGETS
     samples = code_run.load_samples(run_folder, cache_dir=run_folder)
     alone = trained.estimate(samples)
-    said = trained.with_code(samples, alone, columns, kind="gpu")
+    said = trained.estimate(samples, [MachineCodeCorrection(columns, "gpu")])
     assert np.all(np.isfinite(said.latency_s))
     unknown = np.full_like(columns, np.nan)
-    same = trained.with_code(samples, alone, unknown, kind="gpu")
+    same = trained.estimate(samples, [MachineCodeCorrection(unknown, "gpu")])
     assert np.array_equal(same.latency_s, alone.latency_s)
 
 

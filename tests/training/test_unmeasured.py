@@ -17,13 +17,13 @@ from cdmpp.datasets.selection import cap_programs, capped_rows
 from cdmpp.devices.registry import get_device
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError, DeviceError, UsageError
+from cdmpp.predict.estimates import STRANGE_FACTOR, load_trained
+from cdmpp.predict.requested_device import asked_device, asked_devices
+from cdmpp.predict.saved_model import load_model
 from cdmpp.testing.synthetic import DEVICES, make_samples
 from cdmpp.training import unmeasured
-from cdmpp.training.estimates import STRANGE_FACTOR, load_trained
 from cdmpp.training.options import TrainOptions
-from cdmpp.training.requested_device import asked_device, asked_devices
 from cdmpp.training.run import split_samples
-from cdmpp.training.run_folder import load_model
 from cdmpp.training.unmeasured import (
     Unmeasured,
     architectures,

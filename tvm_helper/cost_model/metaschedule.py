@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import UsageError
+from cdmpp.predict.estimates import TrainedModel
 from cdmpp.pretrained import model_folder
 from cdmpp.programs.featurise import is_gpu_kind
 from cdmpp.serve.client import Client
 from cdmpp.serve.served_model import served_model
-from cdmpp.training.estimates import TrainedModel
 from tvm_helper.compat import derived_object, meta_schedule, shash2hex
 from tvm_helper.cost_model.module_scores import ModuleSamples, module_samples
 from tvm_helper.cost_model.safety_net import SafetyNet

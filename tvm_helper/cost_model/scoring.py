@@ -15,10 +15,10 @@ from cdmpp.datasets.samples import Samples
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import UsageError
 from cdmpp.models.base import CostModel
+from cdmpp.predict.estimates import TrainedModel
+from cdmpp.predict.requested_device import asked_device
 from cdmpp.pretrained import model_folder
 from cdmpp.programs.compact_ast import CompactAst
-from cdmpp.training.estimates import TrainedModel
-from cdmpp.training.requested_device import asked_device
 from tvm_helper.cost_model.measured_programs import LEAST_PROGRAMS, MeasuredPrograms, adapt
 from tvm_helper.cost_model.neighbours import MOST_NEIGHBOURS, Misses, neighbour_columns
 from tvm_helper.cost_model.reference import move_reference, scores_of

@@ -18,8 +18,8 @@ from cdmpp.errors import DataError
 from cdmpp.files.atomic import write_atomic
 from cdmpp.files.json_text import parse_json
 from cdmpp.models.base import CostModel
-from cdmpp.training.estimates import TrainedModel, load_trained
-from cdmpp.training.run_folder import ModelCard, save_model
+from cdmpp.predict.estimates import TrainedModel, load_trained
+from cdmpp.predict.saved_model import ModelCard, save_model
 from tvm_helper.cost_model.measured_programs import MeasuredPrograms
 from tvm_helper.cost_model.safety_net import SafetyNet
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import UsageError
-from cdmpp.training.estimates import TrainedModel
+from cdmpp.predict.estimates import TrainedModel
 from tvm_helper.compat import (
     Target,
     import_tensor_intrinsics,

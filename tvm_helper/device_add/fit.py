@@ -18,14 +18,15 @@ from cdmpp.datasets.samples import Samples
 from cdmpp.files.atomic import make_folder, read_json, write_json
 from cdmpp.models.base import CostModel
 from cdmpp.models.loop.progress import RunProgress
+from cdmpp.predict.machine_code.model import CodeModel
+from cdmpp.predict.saved_model import ModelCard, extended_card, save_model
 from cdmpp.training.finetune.adapt import Adapted, adapt, comparable
 from cdmpp.training.finetune.adapted_code import save_adapted_code
 from cdmpp.training.finetune.one_factor import as_device, fit_one_factor, with_devices
 from cdmpp.training.finetune.options import FinetuneOptions
-from cdmpp.training.machine_code.model import CodeModel
 from cdmpp.training.options import TrainOptions
 from cdmpp.training.run import new_model
-from cdmpp.training.run_folder import ModelCard, extended_card, save_model, save_trained
+from cdmpp.training.run_folder import save_trained
 
 FloatArray = NDArray[np.float64]
 

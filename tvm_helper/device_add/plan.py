@@ -17,7 +17,7 @@ from cdmpp.datasets.samples import Samples
 from cdmpp.datasets.sampling import choose_tasks, untouched_tasks, workload_count
 from cdmpp.datasets.splits import uniform_draw
 from cdmpp.errors import DataError
-from cdmpp.training.run_folder import ModelCard, task_digest
+from cdmpp.predict.saved_model import ModelCard, task_digest
 from tvm_helper.device_add.kernels import kernel_names
 from tvm_helper.device_add.options import MOST_TASKS, task_counts
 

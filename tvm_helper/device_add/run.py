@@ -27,14 +27,15 @@ from cdmpp.files.atomic import make_folder, read_json, write_json, write_text
 from cdmpp.files.run_folder import claim_run_folder
 from cdmpp.machine import machine, versions
 from cdmpp.models.loop.progress import TrainProgress
+from cdmpp.predict.estimates import load_trained
+from cdmpp.predict.machine_code.model import CodeModel
+from cdmpp.predict.saved_model import load_model
 from cdmpp.pretrained import model_folder
 from cdmpp.processes.campaign import CampaignProgress, campaign_folder
-from cdmpp.training.estimates import load_trained
 from cdmpp.training.finetune.adapted_code import compiled_s
 from cdmpp.training.finetune.run import COMPILED, FINE_TUNED
-from cdmpp.training.machine_code.model import CodeModel
 from cdmpp.training.run import ORACLE, RunResult
-from cdmpp.training.run_folder import load_model, run_metrics, split_facts, write_predictions
+from cdmpp.training.run_folder import run_metrics, split_facts, write_predictions
 from tvm_helper.device_add.benchmarks import run_benchmarks
 from tvm_helper.device_add.clock import StepClock
 from tvm_helper.device_add.curve import KNEE_RULE, budgets, curve_rows, judged, knee

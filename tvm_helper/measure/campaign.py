@@ -454,7 +454,7 @@ class _Job:
 
 def _check_model(options: MeasureOptions) -> None:
     """Says what is wrong with the model before anything is drawn."""
-    from cdmpp.training.requested_device import asked_device
+    from cdmpp.predict.requested_device import asked_device
     from tvm_helper.cost_model.state_file import load_for_search
 
     asked_device(options.device, load_for_search(model_folder(options.model)).card)

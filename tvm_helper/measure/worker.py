@@ -85,7 +85,7 @@ def _draw(request: dict[str, Any], begin: Begin) -> dict[str, Any]:
 
 def _predicted(request: dict[str, Any], modules: Sequence[Any], target: Any) -> list[float]:
     """Returns the seconds that the model predicts; infinite where a module has no features."""
-    from cdmpp.training.requested_device import asked_device
+    from cdmpp.predict.requested_device import asked_device
     from tvm_helper.cost_model.module_scores import module_samples, predict_modules
 
     trained = _model(request["model"])

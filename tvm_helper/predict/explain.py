@@ -18,11 +18,11 @@ from typing import Any
 from cdmpp.calibration.ood import ColumnDifference, NearTask
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import ReplayError
+from cdmpp.predict.explanation import LIMITS, LeafExplanation
+from cdmpp.predict.prediction import Prediction
 from cdmpp.programs.machine_code.columns import machine_code_columns
 from cdmpp.programs.machine_code.summary import CodeSummary, summary_of
-from tvm_helper.predict.answers import Prediction
 from tvm_helper.predict.counterfactuals import Counterfactual, counterfactuals
-from tvm_helper.predict.explanation import LIMITS, LeafExplanation
 from tvm_helper.predict.painted import PaintedScript, painted_script, plain_script
 from tvm_helper.predict.predictor import Predictor
 from tvm_helper.tasks.machine_code import code_of

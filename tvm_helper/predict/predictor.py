@@ -21,23 +21,25 @@ from cdmpp.datasets.samples import Samples
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import ReplayError
 from cdmpp.models.assemble import AskedProgram, assemble_samples
+from cdmpp.predict.corrections import MachineCodeCorrection
+from cdmpp.predict.estimates import Correction, TrainedModel, load_trained
+from cdmpp.predict.explanation import explain
+from cdmpp.predict.machine_code.model import LEAST_MEASURED, CodeModel
+from cdmpp.predict.prediction import Prediction, estimated, misfit, reads_no_code
+from cdmpp.predict.requested_device import asked_device, asked_devices
 from cdmpp.pretrained import model_folder
 from cdmpp.programs.compact_ast import CompactAst
 from cdmpp.programs.gpu_code.columns import gpu_code_columns
 from cdmpp.programs.machine_code.columns import machine_code_columns
 from cdmpp.records import program_id
-from cdmpp.training.estimates import TrainedModel, load_trained
-from cdmpp.training.machine_code.model import LEAST_MEASURED, CodeModel
-from cdmpp.training.requested_device import asked_device, asked_devices
 from tvm_helper.compat import Schedule, Target
-from tvm_helper.predict.answers import Prediction, estimated, misfit, reads_no_code
-from tvm_helper.predict.explanation import explain
 from tvm_helper.predict.reading import Looks, features_of, look_at
 from tvm_helper.tasks.gpu_code import gpu_launches
 from tvm_helper.tasks.machine_code import code_of, reads_code
 from tvm_helper.tasks.network_tasks import NetworkTask
 from tvm_helper.tasks.program_file import NamedProgram, read_programs
 from tvm_helper.tasks.target import device_target
+from tvm_helper.tir.loop_tree import loop_tree_from_tir
 
 
 @dataclass
@@ -215,22 +217,32 @@ class Predictor:
     def _estimate(self, question: _Question, ast: CompactAst) -> Prediction:
         asked = _asked(question, ast)
         samples = assemble_samples([asked])
-        found = self.trained.estimate(samples)
-        reader = self._reader(question.device)
-        if reader and self.reads_code_of(question.device, of_fastest=question.is_fastest):
-            code = _code(question)
-            if code is not None:
-                found = self.trained.with_code(
-                    samples, found, code[None], kind=reader.kind,
-                    are_fastest=question.is_fastest, are_summed=question.in_network,
-                    in_network=question.in_network
-                    and self._taught_by_networks(question.device) is not None,
-                )  # fmt: skip
+        found = self.trained.estimate(samples, self._corrections(question))
         return replace(
             estimated(asked, found, name=question.name),
-            explanation=explain(question.module, ast, question.device, self._leaf_shares(samples)),
+            explanation=explain(
+                loop_tree_from_tir(question.module),
+                ast,
+                question.device,
+                self._leaf_shares(samples),
+            ),
             is_scheduled=question.is_scheduled,
         )
+
+    def _corrections(self, question: _Question) -> list[Correction]:
+        reader = self._reader(question.device)
+        is_read = self.reads_code_of(question.device, of_fastest=question.is_fastest)
+        code = _code(question) if reader and is_read else None
+        if reader is None or code is None:
+            return []
+        return [
+            MachineCodeCorrection(
+                code[None], reader.kind, are_fastest=question.is_fastest,
+                are_summed=question.in_network,
+                in_network=question.in_network
+                and self._taught_by_networks(question.device) is not None,
+            )
+        ]  # fmt: skip
 
 
 def _code(question: _Question) -> NDArray[np.float32] | None:
@@ -327,4 +339,4 @@ def _plain(value: Any) -> Any:
 
 
 def _unanswered(name: str, operator: str, device: DeviceSpec, reason: str) -> Prediction:
-    return Prediction(name=name, operator=operator, device=device.name, reason=reason)
+    return Prediction(name, device.name, operator=operator, reasons=(reason,))

@@ -17,11 +17,11 @@ from cdmpp.datasets.metaschedule.databases import (
 )
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import CdmppError, DataError, UsageError, last_line
+from cdmpp.predict.machine_code.cold_memory import LEAST_S
+from cdmpp.predict.prediction import Prediction
 from cdmpp.replay.costs import CostSource, OperatorCost
 from cdmpp.replay.graph import OperatorGraph
-from cdmpp.training.machine_code.cold_memory import LEAST_S
 from tvm_helper.compat import Schedule, Target, import_tensor_intrinsics, meta_schedule, s_tir
-from tvm_helper.predict.answers import Prediction
 from tvm_helper.predict.predictor import Predictor
 from tvm_helper.replay.graph import KernelGraph
 from tvm_helper.tasks.default_schedule import default_schedule

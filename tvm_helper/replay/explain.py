@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from cdmpp.training.requested_device import asked_devices
-from tvm_helper.predict.explain import ExplainedProgram, explain_programs
-from tvm_helper.predict.predictor import Predictor
-from tvm_helper.replay.ways import (
-    KernelAnswer,
-    NetworkAnswer,
+from cdmpp.predict.networks import (
+    NetworkKernel,
+    NetworkPrediction,
     NetworkQuestion,
-    network_answers,
     with_shares,
 )
+from cdmpp.predict.requested_device import asked_devices
+from tvm_helper.predict.explain import ExplainedProgram, explain_programs
+from tvm_helper.predict.predictor import Predictor
+from tvm_helper.replay.ways import network_answers
 from tvm_helper.tasks.program_file import NamedProgram
 
 #: Kernels that are explained, dearest first; the others are only counted.
@@ -31,7 +31,7 @@ class ExplainedKernel:
         program: why it takes its time alone; None where it was not asked or has no program.
     """
 
-    answer: KernelAnswer
+    answer: NetworkKernel
     share: float
     program: ExplainedProgram | None
 
@@ -44,14 +44,14 @@ class ExplainedNetwork:
         kernels: dearest first.
     """
 
-    answer: NetworkAnswer
+    answer: NetworkPrediction
     kernels: tuple[ExplainedKernel, ...]
 
     def row(self) -> dict[str, Any]:
         """Returns all of it as JSON."""
         one = self.answer
         return {
-            "network": one.network, "device": one.device, "way": one.way,
+            "network": one.name, "device": one.device, "way": one.way,
             "latency_s": one.latency_s, "low_s": one.low_s, "high_s": one.high_s,
             "schedule": one.schedule or None, "reasons": list(one.reasons),
             "kernels": [
@@ -96,7 +96,7 @@ def explain_network(
 
 
 def _kernels(
-    one: NetworkAnswer, predictor: Predictor, compiles: bool, most_kernels: int
+    one: NetworkPrediction, predictor: Predictor, compiles: bool, most_kernels: int
 ) -> Sequence[ExplainedKernel]:
     found = []
     for place, (kernel, share) in enumerate(with_shares(one.kernels)):

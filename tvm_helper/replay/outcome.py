@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from cdmpp.devices.spec import DeviceSpec
+from cdmpp.predict.prediction import Prediction
 from cdmpp.processes.native_stderr import hidden_native_stderr
 from cdmpp.replay.calibration import fitted_gap_s, write_gap
 from cdmpp.replay.costs import GivenTimes, GraphCosts, gather_costs
 from cdmpp.replay.engine import ReplayOptions, replay
 from cdmpp.replay.summary import ReplayOutcome, replay_costs
 from tvm_helper.measure.target import check_machine
-from tvm_helper.predict.answers import Prediction
 from tvm_helper.predict.predictor import Predictor
 from tvm_helper.replay.costs import (
     ChosenSchedule,

@@ -17,9 +17,9 @@ from cdmpp.config import to_dict
 from cdmpp.devices.registry import find_device
 from cdmpp.errors import CdmppError, DataError
 from cdmpp.files.atomic import sha256_file, write_json
+from cdmpp.predict.estimates import TrainedModel
+from cdmpp.predict.saved_model import read_card
 from cdmpp.processes.campaign import show_nothing
-from cdmpp.training.estimates import TrainedModel
-from cdmpp.training.run_folder import read_card
 from tvm_helper.compat import import_tensor_intrinsics, meta_schedule
 from tvm_helper.measure.health import machine
 from tvm_helper.measure.tables import failures_by_kind
@@ -225,8 +225,8 @@ def _cost_model(plan: SearchPlan, target: Any) -> Any:
 
 def _trained(options: SearchOptions) -> tuple[TrainedModel | None, str]:
     """Returns the model; None and why where another cost model can do without."""
+    from cdmpp.predict.requested_device import asked_device
     from cdmpp.pretrained import model_folder
-    from cdmpp.training.requested_device import asked_device
 
     try:
         folder = model_folder(options.model)

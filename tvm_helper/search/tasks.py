@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cdmpp.errors import CdmppError, DataError, last_line
-from cdmpp.training.estimates import TrainedModel
+from cdmpp.predict.estimates import TrainedModel
 from tvm_helper.measure.options import MeasureOptions
 from tvm_helper.measure.sources import MeasuredTask, campaign_tasks, module_task
 

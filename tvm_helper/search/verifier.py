@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cdmpp.errors import UsageError
-from cdmpp.training.estimates import TrainedModel
-from cdmpp.training.requested_device import asked_device
+from cdmpp.predict.corrections import MachineCodeCorrection
+from cdmpp.predict.estimates import TrainedModel
+from cdmpp.predict.requested_device import asked_device
 from tvm_helper.cost_model.module_scores import module_samples
 from tvm_helper.tasks.machine_code import reads_code
 
@@ -65,6 +66,6 @@ class Verifier:
         if len(found.supported):
             places = np.array(read)[found.supported]
             code = np.array([columns[place] for place in places], np.float32)
-            alone = self._trained.estimate(found.samples)
-            latency_s[places] = self._trained.with_code(found.samples, alone, code).latency_s
+            step = MachineCodeCorrection(code)
+            latency_s[places] = self._trained.estimate(found.samples, [step]).latency_s
         return latency_s

@@ -17,8 +17,9 @@ from typing import Any
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError
 from cdmpp.networks.graph.network_file import network_format, read_exported
+from cdmpp.predict.estimates import TrainedModel
+from cdmpp.predict.networks import with_shares
 from cdmpp.replay.summary import calls_of
-from cdmpp.training.estimates import TrainedModel
 from tvm_helper.compat import relax, tvm
 from tvm_helper.tasks.network_tasks import network_of_onnx, network_of_program, read_onnx
 
@@ -54,7 +55,7 @@ def network_rows(
     """
     from tvm_helper.predict.predictor import Predictor
     from tvm_helper.replay.costs import ScheduleChoice
-    from tvm_helper.replay.ways import compiled_answer, with_shares
+    from tvm_helper.replay.ways import compiled_answer
 
     module = _module(path, name)
     predictor = Predictor(trained, devices, compiles=False)

@@ -30,14 +30,14 @@ from cdmpp.datasets.tenset.task_index import TaskIndex, load_tasks
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import CdmppError, DataError
 from cdmpp.models.assemble import AskedProgram
+from cdmpp.predict.estimates import TrainedModel, load_trained
+from cdmpp.predict.prediction import misfit
+from cdmpp.predict.records import record_programs
 from cdmpp.processes.serve import serve
 from cdmpp.programs.compact_ast import CompactAst
 from cdmpp.records import MeasureRecord, TensetTask, program_id
 from cdmpp.serve.leaf_table import MOST_LEAVES, encode_asts
 from cdmpp.text import short_task
-from cdmpp.training.estimates import TrainedModel, load_trained
-from tvm_helper.predict.answers import misfit
-from tvm_helper.predict.records import record_programs
 from tvm_helper.tasks.program_file import NamedProgram
 
 _MEMORY_BYTES = 8 << 30

@@ -13,11 +13,11 @@ from cdmpp.cli.shared.option_table import add_table
 from cdmpp.cli.shared.options import add_data_options, add_model_option, add_output_options
 from cdmpp.cli.shared.samples import asked_labels, samples_of
 from cdmpp.errors import UsageError
+from cdmpp.predict.estimates import load_trained
+from cdmpp.predict.requested_device import asked_device
 from cdmpp.pretrained import model_folder
 from cdmpp.renames import with_old_keys
 from cdmpp.text import aligned, percent_text
-from cdmpp.training.estimates import load_trained
-from cdmpp.training.requested_device import asked_device
 from cdmpp.training.transferred import transfer_dataset
 
 _LINES = {

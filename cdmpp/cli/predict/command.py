@@ -10,12 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cdmpp.api.model import load
+from cdmpp.api.served import served_programs, served_records
 from cdmpp.api.sources import Device
 from cdmpp.cli.predict.network import print_networks
-from cdmpp.cli.predict.program import print_programs
-from cdmpp.cli.predict.records import print_records
-from cdmpp.cli.predict.served import predict_served
-from cdmpp.cli.predict.text import ModelFacts, programs_of
+from cdmpp.cli.predict.text import ModelFacts, print_predictions
 from cdmpp.cli.shared.option_table import add_table
 from cdmpp.cli.shared.options import (
     add_device_spec_option,
@@ -25,9 +23,9 @@ from cdmpp.cli.shared.options import (
 )
 from cdmpp.errors import UsageError
 from cdmpp.networks.graph.factory import load_factory
+from cdmpp.predict.networks import WAYS
 from cdmpp.pretrained import PRETRAINED
 from cdmpp.serve.client import Client, read_token
-from tvm_helper.replay.ways import WAYS
 
 _DEFAULT_MODEL = Path(PRETRAINED)
 _DEFAULT_INPUT = "3x224x224"
@@ -134,11 +132,11 @@ def run(args: argparse.Namespace) -> int:
         if given or is_network:
             name = "network" if is_network else given[0].replace("_", "-")
             raise UsageError(f"--{name} does not go with --server; leave one of them out")
-        model = None if args.model == _DEFAULT_MODEL else str(args.model)
+        served = None if args.model == _DEFAULT_MODEL else str(args.model)
         with Client(args.server, token=read_token(args.token_file)) as client:
-            predict_served(
-                client, model, labels, program=args.program, records=args.records, **output
-            )
+            predict = served_programs if args.records is None else served_records
+            found = predict(client, args.records or args.program, labels, model=served)
+            print_predictions(found, lambda: ModelFacts.of_served(client, served), **output)
         return 0
     devices: list[Device] = [*labels, *descriptions]
     return run_network(args, devices) if is_network else run_programs(args, devices)
@@ -147,18 +145,16 @@ def run(args: argparse.Namespace) -> int:
 def run_programs(args: argparse.Namespace, devices: Sequence[Device]) -> int:
     """Predicts a record file or the programs of a Python file; returns the exit code."""
     model = load(args.model)
-    output = {"as_json": args.json, "is_quiet": args.quiet}
     if args.program is not None:
         found = model.programs(args.program, devices, machine_code=args.machine_code)
-        print_programs(programs_of(found), lambda: ModelFacts.of(model.card), **output)
-        return 0
-    found = model.records(
-        args.records, devices, network_info=args.network_info, measured_on=args.measured_on,
-        machine_code=args.machine_code,
-    )  # fmt: skip
-    print_records(
-        programs_of(found), found.notes, lambda: ModelFacts.of(model.card),
-        measured_on=args.measured_on, **output,
+    else:
+        found = model.records(
+            args.records, devices, network_info=args.network_info, measured_on=args.measured_on,
+            machine_code=args.machine_code,
+        )  # fmt: skip
+    print_predictions(
+        found, lambda: ModelFacts.of(model.card), measured_on=args.measured_on,
+        as_json=args.json, is_quiet=args.quiet,
     )  # fmt: skip
     return 0
 

@@ -9,8 +9,8 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from cdmpp.api.predictions import Predictions
+from cdmpp.predict.networks import WAYS, NetworkPrediction, with_shares
 from cdmpp.text import aligned, interval_text, percent_text, seconds_text, shortened
-from tvm_helper.replay.ways import WAYS, NetworkAnswer, with_shares
 
 if TYPE_CHECKING:  # it imports torch
     from cdmpp.networks.predict import Estimate
@@ -23,16 +23,16 @@ def print_networks(found: Predictions, *, as_json: bool) -> None:
     if as_json:
         print(json.dumps(found.to_json(), allow_nan=False))
         return
-    answers = [one.detail for one in found if isinstance(one.detail, NetworkAnswer)]
+    answers = [one for one in found if isinstance(one, NetworkPrediction)]
     places = groupby(answers, lambda one: (one.device, one.batch))
     for number, (place, group) in enumerate(places):
         print("\n" if number else "", end="")
         _print_place(*place, list(group))
 
 
-def _print_place(device: str, batch: int | None, found: Sequence[NetworkAnswer]) -> None:
+def _print_place(device: str, batch: int | None, found: Sequence[NetworkPrediction]) -> None:
     size = "" if batch is None else f", batch {batch}"
-    print(f"{found[0].network} on {device}{size}, predicted without running it\n")
+    print(f"{found[0].name} on {device}{size}, predicted without running it\n")
     rows = [
         [
             WAYS[one.way],
@@ -49,7 +49,7 @@ def _print_place(device: str, batch: int | None, found: Sequence[NetworkAnswer])
     _print_reasons(found)
 
 
-def _print_memory(found: Iterable[NetworkAnswer]) -> None:
+def _print_memory(found: Iterable[NetworkPrediction]) -> None:
     known = [one.eager for one in found if one.eager is not None]
     if not known:
         return
@@ -68,7 +68,7 @@ def _print_memory(found: Iterable[NetworkAnswer]) -> None:
     print("\n" + aligned([["eager torch", "peak memory", "utilisation", into], *rows]))
 
 
-def _print_kernels(one: NetworkAnswer) -> None:
+def _print_kernels(one: NetworkPrediction) -> None:
     rows = [
         [
             str(kernel.calls),
@@ -87,7 +87,7 @@ def _print_kernels(one: NetworkAnswer) -> None:
         print(f"{dearest.name}: {dearest.prediction.explanation.text(dearest.in_network_s)}")
 
 
-def _print_reasons(found: Iterable[NetworkAnswer]) -> None:
+def _print_reasons(found: Iterable[NetworkPrediction]) -> None:
     marked: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for one in found:
         if one.reasons:

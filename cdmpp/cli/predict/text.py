@@ -2,28 +2,95 @@
 
 from __future__ import annotations
 
+import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from cdmpp.api.predictions import Predictions
 from cdmpp.devices.registry import find_device
 from cdmpp.devices.spec import DeviceSpec, same_architecture
+from cdmpp.predict.prediction import Prediction
+from cdmpp.predict.saved_model import ModelCard
 from cdmpp.serve.client import Client
-from cdmpp.text import interval_text, short_task
-from cdmpp.training.run_folder import ModelCard
-from tvm_helper.predict.answers import Prediction
+from cdmpp.text import aligned, interval_text, seconds_text, short_task
 
 
-def cell(one: Prediction) -> str:
+def print_predictions(
+    found: Predictions,
+    facts: Callable[[], ModelFacts],
+    *,
+    measured_on: str | None = None,
+    as_json: bool,
+    is_quiet: bool,
+) -> None:
+    """Prints predictions of the programs of a file, or of its records.
+
+    Args:
+        facts: gives what the notes below them say of the model.
+        measured_on: see `Model.records`.
+    """
+    if not is_quiet:
+        for note in found.notes:
+            print(f"cdmpp: {note}", file=sys.stderr)
+    if as_json:
+        print(json.dumps(found.to_json(), allow_nan=False))
+        return
+    if all(one.is_record for one in found):
+        _print_records(found, measured_on)
+    else:
+        _print_programs(found)
+    if not is_quiet:
+        _print_notes(found, facts())
+
+
+def _print_programs(found: Sequence[Prediction]) -> None:
+    devices = list(dict.fromkeys(one.device for one in found))
+    by_name: dict[str, list[Prediction]] = {}
+    for one in found:
+        by_name.setdefault(one.name, []).append(one)
+    rows = [
+        [name, ones[0].operator or "?", *(_cell(one) for one in ones)]
+        for name, ones in by_name.items()
+    ]
+    print(aligned([["program", "operator", *devices], *rows]))
+    for name, ones in by_name.items():
+        if not all(one.is_scheduled for one in ones):
+            print(
+                f"\n{name} is not scheduled: it has no parallel, vectorised, unrolled or "
+                "thread-bound loop; this is its latency as it stands"
+            )
+        print()
+        for one in ones:
+            if one.latency_s is not None and one.explanation is not None:
+                print(f"{name} on {one.device}: {one.explanation.text(one.latency_s)}")
+
+
+def _print_records(programs: Sequence[Prediction], measured_on: str | None) -> None:
+    has_measured = any(one.measured_s is not None for one in programs)
+    has_devices = len({one.device for one in programs}) > 1
+    headings = ["     ", "predicted", *(["measured", "error"] if has_measured else [])]
+    elsewhere = [] if measured_on is None else [f"on {measured_on}"]
+    rows = [[*headings, *elsewhere, *(["device"] if has_devices else []), "program"]]
+    for rank, one in enumerate(programs, 1):
+        assert one.latency_s is not None
+        assert one.program_id is not None
+        error = one.latency_s / one.measured_s - 1 if one.measured_s else None
+        measured = [seconds_text(one.measured_s), "-" if error is None else f"{100 * error:+.1f} %"]
+        rows.append([
+            str(rank), interval_text(one.latency_s, one.low_s, one.high_s),
+            *(measured if has_measured else []),
+            *([seconds_text(one.elsewhere_s)] if elsewhere else []),
+            *([one.device] if has_devices else []),
+            one.program_id[:12] + (" !" if one.out_of_distribution else ""),
+        ])  # fmt: skip
+    print(aligned(rows, "rl" + "rr" * has_measured + "r" * len(elsewhere) + "l", key=-1))
+
+
+def _cell(one: Prediction) -> str:
     """Returns a latency with its interval, `!` where it is out of distribution, `?` without one."""
     mark = " !" if one.out_of_distribution and one.latency_s is not None else ""
     return f"{interval_text(one.latency_s, one.low_s, one.high_s)}{mark}"
-
-
-def programs_of(found: Predictions) -> list[Prediction]:
-    """Returns all that is known of predicted programs."""
-    return [one.detail for one in found if isinstance(one.detail, Prediction)]
 
 
 @dataclass(frozen=True)
@@ -57,7 +124,7 @@ class ModelFacts:
         return cls(one["devices"], one["has_intervals"], one["has_new_intervals"])
 
 
-def print_notes(found: Sequence[Prediction], model: ModelFacts) -> None:
+def _print_notes(found: Sequence[Prediction], model: ModelFacts) -> None:
     """Says what the marks mean, and why something has no latency."""
     if not model.has_intervals:
         print(

@@ -20,6 +20,8 @@ from cdmpp.cli.shared.options import (
 from cdmpp.devices.registry import get_device
 from cdmpp.errors import UsageError
 from cdmpp.files.places import given_or_shipped
+from cdmpp.predict.estimates import load_trained
+from cdmpp.predict.record_costs import RecordChoice, replay_records
 from cdmpp.pretrained import model_folder
 from cdmpp.replay.calibration import gap_of
 from cdmpp.replay.engine import ReplayOptions
@@ -47,8 +49,6 @@ from cdmpp.replay.traces.overheads import merged, read_overheads, write_overhead
 from cdmpp.replay.traces.trace_graph import walked_operators
 from cdmpp.replay.transfers import Links
 from cdmpp.replay.what_if import parse_scale
-from cdmpp.training.estimates import load_trained
-from tvm_helper.replay.record_costs import RecordChoice, replay_records
 
 _US = 1e-6
 

@@ -45,7 +45,6 @@ def run(args: argparse.Namespace) -> int:
         require(module, extra="serve", purpose="cdmpp serve")
     from cdmpp.serve.options import ServeOptions
     from cdmpp.serve.run import run_server
-    from tvm_helper.serve.rows import prediction_row
 
     options = ServeOptions(
         models=tuple(args.model or ["pretrained"]), host=args.host, port=args.port,
@@ -61,5 +60,5 @@ def run(args: argparse.Namespace) -> int:
               f"{url}", flush=True)  # fmt: skip
 
     command = [sys.executable, "-m", "tvm_helper.serve.worker"]
-    run_server(options, command, prediction_row, on_ready=ready)
+    run_server(options, command, on_ready=ready)
     return 0

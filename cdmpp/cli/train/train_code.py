@@ -10,8 +10,8 @@ from typing import Any
 
 from cdmpp.cli.shared.option_table import add_table
 from cdmpp.cli.shared.options import add_output_options
+from cdmpp.predict.machine_code.model import CodeCalibration, CodeErrors
 from cdmpp.pretrained import own_model_folder
-from cdmpp.training.machine_code.model import CodeCalibration, CodeErrors
 from cdmpp.training.train_code import train_code
 
 

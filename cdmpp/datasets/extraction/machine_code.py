@@ -20,7 +20,7 @@ from cdmpp.programs.code_layout import CODE_LAYOUTS, CodeKind
 
 #: What the tables of a folder are called.
 PATTERN = "machine_code*.parquet"
-#: Beside them, what kernels take longer in a network than alone (`training.machine_code`).
+#: Beside them, what kernels take longer in a network than alone (`predict.machine_code`).
 IN_NETWORK = "in_network.json"
 _VERSION, _TARGETS = b"cdmpp.machine_code", b"cdmpp.targets"
 _EARLIER = ("1",)

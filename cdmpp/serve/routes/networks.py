@@ -11,11 +11,11 @@ from starlette.concurrency import run_in_threadpool
 
 from cdmpp.errors import DataError
 from cdmpp.networks.graph.network_file import EXPECTED
+from cdmpp.predict.requested_device import asked_devices
 from cdmpp.serve.options import NETWORK_FILES, ServeOptions
 from cdmpp.serve.routes.uploads import Uploads
 from cdmpp.serve.schemas import Label, ModelName
 from cdmpp.serve.service import Service, TooLargeError
-from cdmpp.training.requested_device import asked_devices
 
 _BYTES = "application/octet-stream"
 _ZIP = b"PK\x03\x04"

@@ -12,11 +12,10 @@ from numpy.typing import NDArray
 from cdmpp.conformal import least_owners
 from cdmpp.datasets.extraction.machine_code import MachineCode
 from cdmpp.datasets.samples import Samples
-from cdmpp.training.estimates import TrainedModel
-from cdmpp.training.finetune.adapt import Adapted
-from cdmpp.training.finetune.choice import centred_factor, shrunken_factor, task_errors
-from cdmpp.training.machine_code.known import code_columns, has_code
-from cdmpp.training.machine_code.model import (
+from cdmpp.predict.corrections import MachineCodeCorrection
+from cdmpp.predict.estimates import TrainedModel
+from cdmpp.predict.machine_code.known import code_columns, has_code
+from cdmpp.predict.machine_code.model import (
     NEW_DEVICE_SHARES,
     CodeCalibration,
     CodeModel,
@@ -24,7 +23,9 @@ from cdmpp.training.machine_code.model import (
     mixed_log_s,
     tried_shares,
 )
-from cdmpp.training.machine_code.widths import COVERAGE, CodeWidths
+from cdmpp.predict.machine_code.widths import COVERAGE, CodeWidths
+from cdmpp.training.finetune.adapt import Adapted
+from cdmpp.training.finetune.choice import centred_factor, shrunken_factor, task_errors
 
 FloatArray = NDArray[np.float64]
 
@@ -97,11 +98,9 @@ def compiled_s(
     """Returns float64 [N], what a model with a reader says of measured programs, their machine code
     counted in where it is known.
     """
-    found = trained.estimate(samples)
-    for table in tables:
-        if table.kind == "cpu":
-            found = trained.with_code(samples, found, code_columns(samples, table))
-    return found.latency_s
+    tables = [one for one in tables if one.kind == "cpu"]
+    steps = [MachineCodeCorrection(code_columns(samples, one)) for one in tables]
+    return trained.estimate(samples, steps).latency_s
 
 
 def _calibration(reader: CodeModel, rows: CodeRows) -> CodeCalibration:

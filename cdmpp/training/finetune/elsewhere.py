@@ -14,8 +14,9 @@ from cdmpp.datasets.selection import of_devices, times_on
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import UsageError
 from cdmpp.models.base import CostModel
-from cdmpp.training.estimates import TrainedModel
-from cdmpp.training.run_folder import ModelCard
+from cdmpp.predict.corrections import SourceDeviceCorrection
+from cdmpp.predict.estimates import TrainedModel
+from cdmpp.predict.saved_model import ModelCard
 
 FloatArray = NDArray[np.float64]
 
@@ -65,9 +66,8 @@ class Elsewhere:
 
     def counted_in(self, trained: TrainedModel, samples: Samples) -> FloatArray:
         """Returns float64 [N], what an adapted model says of programs that were measured on it."""
-        alone = trained.estimate(samples)
-        source_s = self.latency_s[samples.program]
-        return trained.measured_elsewhere(samples, alone, source_s, self.device).latency_s
+        times = SourceDeviceCorrection(self.latency_s[samples.program], self.device)
+        return trained.estimate(samples, [times]).latency_s
 
 
 def times_elsewhere(samples: Samples, label: str, new: Sequence[str], card: ModelCard) -> Elsewhere:

@@ -26,29 +26,26 @@ from cdmpp.files.atomic import make_folder, write_json
 from cdmpp.files.run_folder import claim_run_folder
 from cdmpp.models.base import CostModel
 from cdmpp.models.loop.progress import RunProgress
+from cdmpp.predict.estimates import load_trained
+from cdmpp.predict.machine_code.model import CodeModel
+from cdmpp.predict.saved_model import (
+    ModelCard,
+    extended_card,
+    load_model,
+    save_model,
+    task_digest,
+    write_transfer,
+)
 from cdmpp.pretrained import model_folder
-from cdmpp.training.estimates import load_trained
 from cdmpp.training.finetune.adapt import Adapted, adapt
 from cdmpp.training.finetune.adapted_code import compiled_s, save_adapted_code
 from cdmpp.training.finetune.elsewhere import Elsewhere, times_elsewhere
 from cdmpp.training.finetune.few_shot import tunable
 from cdmpp.training.finetune.one_factor import as_device, fit_one_factor, with_devices
 from cdmpp.training.finetune.options import FinetuneOptions
-from cdmpp.training.machine_code.model import CodeModel
 from cdmpp.training.options import TrainOptions, name_of
 from cdmpp.training.run import ORACLE, RunResult, new_model
-from cdmpp.training.run_folder import (
-    ModelCard,
-    extended_card,
-    load_model,
-    run_metrics,
-    save_model,
-    save_trained,
-    split_facts,
-    task_digest,
-    write_predictions,
-    write_transfer,
-)
+from cdmpp.training.run_folder import run_metrics, save_trained, split_facts, write_predictions
 
 FINE_TUNED = "fine-tuned"
 COMPILED = f"{FINE_TUNED}, machine code known"

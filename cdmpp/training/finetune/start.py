@@ -16,13 +16,13 @@ from cdmpp.datasets.selection import cap_programs
 from cdmpp.models.base import CostModel
 from cdmpp.models.loop.progress import OnTrain
 from cdmpp.models.loop.shards import process_count
+from cdmpp.predict.saved_model import ModelCard, load_model, task_digest
 from cdmpp.training.finetune.adapt import LEAST_TASKS, TriedFits
 from cdmpp.training.finetune.choice import SAYS, standard_error, task_errors
 from cdmpp.training.finetune.folds import budget_folds, joined
 from cdmpp.training.finetune.options import FinetuneOptions
 from cdmpp.training.options import TrainOptions
 from cdmpp.training.run import ChooseStart, OtherStart, new_model
-from cdmpp.training.run_folder import ModelCard, load_model, task_digest
 
 #: A training on more tasks than these always starts from nothing.
 HANDFUL = 30

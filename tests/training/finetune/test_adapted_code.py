@@ -10,17 +10,17 @@ import pytest
 
 from cdmpp.datasets.extraction.machine_code import MachineCode
 from cdmpp.datasets.samples import Samples
-from cdmpp.programs.machine_code.columns import MACHINE_CODE_NAMES
-from cdmpp.testing.synthetic import make_samples
-from cdmpp.training.finetune.adapted_code import adapted_code
-from cdmpp.training.machine_code.known import code_columns
-from cdmpp.training.machine_code.model import (
+from cdmpp.predict.machine_code.known import code_columns
+from cdmpp.predict.machine_code.model import (
     NEW_DEVICE_SHARES,
     CodeCalibration,
     CodeModel,
     CodeRows,
 )
-from cdmpp.training.machine_code.widths import CodeWidths
+from cdmpp.predict.machine_code.widths import CodeWidths
+from cdmpp.programs.machine_code.columns import MACHINE_CODE_NAMES
+from cdmpp.testing.synthetic import make_samples
+from cdmpp.training.finetune.adapted_code import adapted_code
 
 pytestmark = pytest.mark.training
 

@@ -15,6 +15,7 @@ from cdmpp.models.constant import ConstantCostModel
 from cdmpp.models.nets.options import LoopOptions, NetOptions
 from cdmpp.models.options import TransformerOptions
 from cdmpp.models.transformer import TransformerCostModel
+from cdmpp.predict.saved_model import ModelCard, load_model, save_model
 from cdmpp.testing.synthetic import make_samples
 from cdmpp.training.finetune import start
 from cdmpp.training.finetune.options import FinetuneOptions
@@ -27,7 +28,7 @@ from cdmpp.training.finetune.start import (
 )
 from cdmpp.training.options import TrainOptions
 from cdmpp.training.run import OtherStart, train_run
-from cdmpp.training.run_folder import ModelCard, load_model, save_model, split_facts
+from cdmpp.training.run_folder import split_facts
 
 pytestmark = pytest.mark.training
 

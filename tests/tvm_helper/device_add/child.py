@@ -22,11 +22,12 @@ from cdmpp.machine import versions
 from cdmpp.models.ensemble import EnsembleCostModel
 from cdmpp.models.nets.options import LoopOptions, NetOptions
 from cdmpp.models.options import EnsembleOptions, GbdtOptions, SegmentMlpOptions, TransformerOptions
+from cdmpp.predict.machine_code.model import CodeModel, CodeRows
+from cdmpp.predict.saved_model import ModelCard, task_digests
 from cdmpp.programs.machine_code.columns import MACHINE_CODE_NAMES
 from cdmpp.training.finetune import adapted_code
-from cdmpp.training.machine_code.model import CodeModel, CodeRows
 from cdmpp.training.run import new_model
-from cdmpp.training.run_folder import ModelCard, save_trained, task_digests
+from cdmpp.training.run_folder import save_trained
 from tests.devices.machines import AMD, machine
 from tests.tvm_helper.measure.campaigns import FAKE_WORKER, RECORDED
 from tvm_helper.device_add import fit as device_add_fit

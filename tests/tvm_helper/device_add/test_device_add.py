@@ -24,10 +24,10 @@ from cdmpp.datasets.splits import workload_of
 from cdmpp.devices.device_file import read_device_file
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError, DeviceError, UsageError
+from cdmpp.predict.machine_code.model import CodeModel
+from cdmpp.predict.saved_model import ModelCard, task_digest
 from cdmpp.testing.synthetic import make_samples
 from cdmpp.training.finetune.run import COMPILED, FINE_TUNED
-from cdmpp.training.machine_code.model import CodeModel
-from cdmpp.training.run_folder import ModelCard, task_digest
 from tests.paths import ROOT
 from tests.tvm_helper.device_add import child
 from tests.tvm_helper.measure.campaigns import RECORDED

@@ -21,19 +21,20 @@ from cdmpp.datasets.cache import load_samples
 from cdmpp.datasets.extraction.machine_code import read_machine_code
 from cdmpp.devices.registry import get_device
 from cdmpp.errors import UsageError
+from cdmpp.predict.estimates import TrainedModel, load_trained
+from cdmpp.predict.machine_code.model import CodeCalibration, CodeModel
+from cdmpp.predict.machine_code.widths import CodeWidths
+from cdmpp.predict.records import predict_records
 from cdmpp.pretrained import model_folder
 from cdmpp.programs.code_layout import CODE_LAYOUTS
 from cdmpp.programs.compact_ast import LEAF_EXTRA_SCHEMA_VERSION, LEAF_SCHEMA_VERSION
 from cdmpp.programs.gpu_code.columns import GPU_CODE_NAMES
-from cdmpp.training.estimates import TrainedModel, load_trained
-from cdmpp.training.machine_code.model import CodeCalibration, CodeModel
-from cdmpp.training.machine_code.widths import CodeWidths
 from tests.paths import ROOT, shared
 from tests.tvm_helper.measure.constant import Constant
 from tests.tvm_helper.tasks.test_gpu_code import scheduled
 from tvm_helper.legacy.environment import LegacyEnvironment, default_folder
+from tvm_helper.predict.compiled_records import compiled_code
 from tvm_helper.predict.predictor import Predictor, check_reads_code
-from tvm_helper.predict.records import predict_records
 from tvm_helper.tasks.program_file import NamedProgram
 from tvm_helper.tasks.target import device_target
 
@@ -76,7 +77,7 @@ def test_records_of_a_gpu_have_a_table_and_predictions_with_it(
     read = _read_by_model(monkeypatch)
     trained = _reading(dict(table.targets))
     (file,) = (dataset / "measure_records" / "v100").iterdir()
-    found = predict_records(trained, file, devices=["v100"], compiles=True)
+    found = predict_records(trained, file, devices=["v100"], compiled=compiled_code)
     assert [one.latency_s for one in found.programs] == pytest.approx([3.0] * COUNT)
     assert all(one.is_compiled for one in found.programs)
     rows = np.concatenate(read)
@@ -107,7 +108,7 @@ def _read_by_model(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         read.append(code)
         return np.full((len(code), 6), np.log(3.0))
 
-    monkeypatch.setattr("cdmpp.training.machine_code.model.gpu_log_s", time_of)
+    monkeypatch.setattr("cdmpp.predict.machine_code.model.gpu_log_s", time_of)
     return read
 
 

@@ -17,14 +17,14 @@ from cdmpp.cli.main import main
 from cdmpp.datasets.extraction.machine_code import MachineCode, read_machine_code
 from cdmpp.devices.registry import get_device
 from cdmpp.errors import ReplayError
+from cdmpp.predict.estimates import load_trained
+from cdmpp.predict.machine_code.model import CodeCalibration, CodeModel
+from cdmpp.predict.machine_code.widths import CodeWidths
 from cdmpp.programs.machine_code.columns import (
     BOUNDS,
     MACHINE_CODE_NAMES,
     machine_code_columns,
 )
-from cdmpp.training.estimates import load_trained
-from cdmpp.training.machine_code.model import CodeCalibration, CodeModel
-from cdmpp.training.machine_code.widths import CodeWidths
 from tests.tvm_helper.search.fixtures import DEVICE, matmul, train_into
 from tvm_helper.compat import Target, s_tir, tvm
 from tvm_helper.measure import machine_code
@@ -191,7 +191,7 @@ def test_predict_compiles_where_it_is_asked_to(
 def no_core_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is learned is a ratio to a second."""
     monkeypatch.setattr(
-        "cdmpp.training.machine_code.model.core_log_s",
+        "cdmpp.predict.machine_code.model.core_log_s",
         lambda code, devices, device: np.zeros((len(code), 1 + len(BOUNDS))),
     )
 

@@ -22,8 +22,8 @@ from cdmpp.datasets.extraction.extract import extract
 from cdmpp.datasets.extraction.extracted import read_table
 from cdmpp.datasets.metaschedule.source import TuningDatabase
 from cdmpp.errors import DataError, UsageError
+from cdmpp.predict.estimates import load_trained
 from cdmpp.pretrained import model_folder
-from cdmpp.training.estimates import load_trained
 from tests.tvm_helper.measure.campaigns import FILES, small_dataset
 from tvm_helper.measure.campaign import run_campaign
 from tvm_helper.measure.journal import read_journal

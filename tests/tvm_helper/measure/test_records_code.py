@@ -17,16 +17,17 @@ from cdmpp.cli.main import main
 from cdmpp.datasets.extraction.machine_code import read_machine_code
 from cdmpp.datasets.tenset.folder import default_dataset_dir
 from cdmpp.errors import UsageError
+from cdmpp.predict.estimates import load_trained
+from cdmpp.predict.machine_code.model import CodeCalibration, CodeModel
+from cdmpp.predict.machine_code.widths import CodeWidths
+from cdmpp.predict.records import predict_records
 from cdmpp.pretrained import model_folder
 from cdmpp.programs.compact_ast import LEAF_EXTRA_SCHEMA_VERSION, LEAF_SCHEMA_VERSION
 from cdmpp.programs.machine_code.columns import BOUNDS
-from cdmpp.training.estimates import load_trained
-from cdmpp.training.machine_code.model import CodeCalibration, CodeModel
-from cdmpp.training.machine_code.widths import CodeWidths
 from tests.tvm_helper.measure.constant import Constant
 from tvm_helper.measure import records_code
 from tvm_helper.measure.records_code import write_records_code
-from tvm_helper.predict.records import predict_records
+from tvm_helper.predict.compiled_records import compiled_code
 
 pytestmark = pytest.mark.tvm
 
@@ -108,7 +109,7 @@ def test_records_are_predicted_with_their_code(
     dataset: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(
-        "cdmpp.training.machine_code.model.core_log_s",
+        "cdmpp.predict.machine_code.model.core_log_s",
         lambda code, devices, device: np.full((len(code), 1 + len(BOUNDS)), np.log(3.0)),
     )
     trained = load_trained(model_folder("pretrained"))
@@ -121,10 +122,10 @@ def test_records_are_predicted_with_their_code(
     )  # fmt: skip
     with_code = replace(trained, code=code)
     (file,) = (dataset / "measure_records" / "epyc-avx2-1c").iterdir()
-    found = predict_records(with_code, file, compiles=True)
+    found = predict_records(with_code, file, compiled=compiled_code)
     assert [one.latency_s for one in found.programs] == pytest.approx([3.0] * COUNT)
     labels = ("epyc-avx2-1c", "ryzen-3700x", "epyc-avx512-1c")
-    all_three = predict_records(with_code, file, devices=labels, compiles=True)
+    all_three = predict_records(with_code, file, devices=labels, compiled=compiled_code)
     of: dict[str, list[Any]] = {label: [] for label in labels}
     for one in all_three.programs:
         of[one.device].append(one)
@@ -138,7 +139,7 @@ def test_records_are_predicted_with_their_code(
     said = [one.latency_s for one in alone.programs]
     assert [one.latency_s for one in of[labels[2]]] == pytest.approx(said)
     with pytest.raises(UsageError, match="reads the machine code of epyc-avx2-1c, not of epyc-av"):
-        predict_records(with_code, file, devices=labels[2:], compiles=True)
+        predict_records(with_code, file, devices=labels[2:], compiled=compiled_code)
     words = ["predict", "--model", "pretrained", "--records", str(file), "--machine-code"]
     assert main([*words, "--measured-on", "epyc-avx2-1c"]) == 2
     assert "never judged together" in capsys.readouterr().err

@@ -21,13 +21,13 @@ from tvm.s_tir import meta_schedule
 
 from cdmpp.devices.registry import get_device
 from cdmpp.errors import DataError, UsageError
+from cdmpp.predict.prediction import Prediction
 from cdmpp.replay.costs import OperatorCost, gather_costs
 from cdmpp.replay.engine import ReplayOptions, replay
 from cdmpp.replay.graph import Operator, OperatorGraph
 from cdmpp.replay.summary import replay_costs
 from tests.tvm_helper.tasks.test_network_tasks import onnx_file
 from tvm_helper.compat import tvm
-from tvm_helper.predict.answers import Prediction
 from tvm_helper.replay.costs import ProgramCosts, ScheduleChoice, choose_schedules
 from tvm_helper.replay.graph import DEVICE, KernelGraph, read_network_graph
 from tvm_helper.replay.measure import _calls, _deeper, _Kernel, measure_network
@@ -129,9 +129,9 @@ class FakePredictor:
     ) -> Prediction:
         self.asked.append(schedule)
         if task.operator.startswith("dense"):
-            return Prediction(task.name, task.operator, device.name, reason="too strange")
+            return Prediction(task.name, device.name, reasons=("too strange",))
         seconds = 1e-3 * len(self.asked)
-        return Prediction(task.name, task.operator, device.name, None, seconds, seconds / 2, 1.0)
+        return Prediction(task.name, device.name, seconds, seconds / 2, 1.0)
 
 
 def test_draws_make_a_distribution_and_the_unknown_a_bound(network: KernelGraph) -> None:
@@ -193,7 +193,7 @@ class MeanPredictor:
     ) -> Prediction:
         self.fastest_of[task.workload_key] = fastest_of
         return Prediction(
-            task.name, task.operator, device.name, latency_s=self.latency_s / 3, low_s=1e-7,
+            task.name, device.name, latency_s=self.latency_s / 3, low_s=1e-7,
             high_s=1e-2, mean_s=self.latency_s,
         )  # fmt: skip
 

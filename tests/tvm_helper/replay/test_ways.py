@@ -21,12 +21,13 @@ from cdmpp.cli.main import main
 from cdmpp.devices.registry import get_device
 from cdmpp.errors import DataError, UsageError
 from cdmpp.networks.predict import NetworkPredictor
+from cdmpp.predict.networks import NetworkQuestion
 from tests.paths import ROOT
 from tests.tvm_helper.replay.test_network import Branches
 from tests.tvm_helper.search.fixtures import train_into
 from tests.tvm_helper.tasks.test_network_tasks import onnx_file
 from tvm_helper.replay.graph import read_network_graph
-from tvm_helper.replay.ways import NetworkQuestion, network_answers
+from tvm_helper.replay.ways import network_answers
 from tvm_helper.tasks import network_tasks
 from tvm_helper.tasks.network_tasks import load_network
 from tvm_helper.tasks.sampling import valid_schedules

@@ -15,8 +15,9 @@ from cdmpp.models.assemble import AskedProgram, assemble_samples
 from cdmpp.models.nets.options import LoopOptions, NetOptions
 from cdmpp.models.options import TransformerOptions
 from cdmpp.models.transformer import TransformerCostModel
+from cdmpp.predict.saved_model import ModelCard, task_digests
 from cdmpp.programs.compact_ast import CompactAst
-from cdmpp.training.run_folder import ModelCard, save_trained, task_digests
+from cdmpp.training.run_folder import save_trained
 from tvm_helper.compat import derived_object, import_tensor_intrinsics, te, tvm
 from tvm_helper.compat import meta_schedule as ms
 from tvm_helper.tasks.build import random_tensors

@@ -14,9 +14,9 @@ pytest.importorskip("tvm", reason="apache-tvm is not installed")
 from cdmpp.cli.main import main
 from cdmpp.errors import UsageError
 from cdmpp.models.assemble import assemble_samples
+from cdmpp.predict.estimates import TrainedModel, load_trained
+from cdmpp.predict.machine_code.model import CodeModel, CodeRows
 from cdmpp.programs.machine_code.columns import MACHINE_CODE_NAMES
-from cdmpp.training.estimates import TrainedModel, load_trained
-from cdmpp.training.machine_code.model import CodeModel, CodeRows
 from tests.tvm_helper.search.fixtures import asked_programs, matmul, train_into
 from tests.tvm_helper.search.search_runs import few_are_drawn
 from tvm_helper.compat import Target, te, tvm

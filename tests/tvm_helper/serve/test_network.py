@@ -19,8 +19,8 @@ import onnx
 from cdmpp.cli.main import main
 from cdmpp.devices.registry import get_device
 from cdmpp.errors import DataError
+from cdmpp.predict.estimates import load_trained
 from cdmpp.pretrained import model_folder
-from cdmpp.training.estimates import load_trained
 from tests.serve.onnx_files import Node, small_network, write_onnx
 from tvm_helper.serve.network import network_rows, with_safe_constants
 from tvm_helper.serve.script import read_script

@@ -15,11 +15,11 @@ from cdmpp.datasets.tenset.record_line import parse_record
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError, ReplayError, UsageError
 from cdmpp.models.assemble import AskedProgram, assemble_samples
+from cdmpp.predict.estimates import TrainedModel
 from cdmpp.programs.ansor.dag import parse_dag
 from cdmpp.programs.compact_ast import CompactAst
 from cdmpp.programs.featurise import featurise_records, is_gpu_kind
 from cdmpp.records import MeasureRecord, TensetTask, program_id_of_text
-from cdmpp.training.estimates import TrainedModel
 from tvm_helper.cost_model.safety_net import SafetyNet
 from tvm_helper.cost_model.scoring import SearchCore
 from tvm_helper.cost_model.state_file import read_state, write_state

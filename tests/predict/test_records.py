@@ -16,10 +16,10 @@ from cdmpp.cli.main import main
 from cdmpp.datasets.samples import Samples
 from cdmpp.datasets.tenset.folder import default_dataset_dir
 from cdmpp.errors import DeviceError
+from cdmpp.predict.estimates import TrainedModel, load_trained
+from cdmpp.predict.records import predict_records
 from cdmpp.pretrained import model_folder
-from cdmpp.training.estimates import TrainedModel, load_trained
 from tests.paths import ROOT
-from tvm_helper.predict.records import predict_records
 
 DEVICE, OTHER = "epyc-avx2-1c", "xeon-avx2-1c"
 COUNT = 4

@@ -1,58 +1,66 @@
-"""What a prediction of a program consists of."""
+"""The row of a prediction: a program, record or network on a device."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cdmpp.calibration.ood import NearTask
 from cdmpp.datasets.samples import Samples
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError, UsageError
 from cdmpp.models.assemble import AskedProgram
-from cdmpp.text import short_task
-from cdmpp.training.estimates import Estimates, TrainedModel
-
-if TYPE_CHECKING:  # it imports TVM, which records do without
-    from tvm_helper.predict.explanation import Explanation
+from cdmpp.predict.estimates import Estimates, TrainedModel
+from cdmpp.predict.explained import ExplainedAnswer
+from cdmpp.predict.explanation import Explanation
+from cdmpp.text import interval_text, short_task
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """A program on a device.
+    """A program, record or network on a device.
 
     Attributes:
-        name: of the program or task.
-        operator: such as `conv2d+add`; empty where it cannot be told.
+        name: of the program, the task or the network.
         device: label.
-        program_id: its sha256 id; None where there is no program.
-        latency_s: predicted seconds; None where it cannot be predicted, see `reason`.
-        low_s: lower end of the interval; None without calibration or latency.
-        high_s: upper end.
+        latency_s: predicted seconds, of an iteration where it is a network; None where it cannot
+            be predicted, `reasons` says why.
+        low_s, high_s: ends of its 90 % interval; None without one.
+        measured_s: measured seconds; None where it was not measured on the device.
+        reasons: why it is a low-confidence prediction, or why there is no latency.
+        way: how a network is run: `tvm-untuned`, `tvm-tuned` or `torch-eager`; None of others.
+        mode: whether a network predicts (`infer`) or is trained (`train`); None of others.
+        batch: samples of a network's iteration; None = as its file says.
+        operator: of a program, such as `conv2d+add`; empty where it cannot be told.
+        program_id: sha256 id of a program; None where there is none.
         mean_s: what a sum over programs adds up: the mean of what the program may take; None as
             latency_s.
         is_far: whether the program is unlike every training task; None where that is not known.
         is_new_device: whether the device was not trained on.
-        is_floor: whether the latency is what the device needs at the least: the model says less.
+        is_floor: whether the latency is the lower bound of the device: the model predicts less.
         is_compiled: whether its machine code counts in.
         nearest: training tasks nearest to it, nearest first.
         explanation: what its time goes into.
-        reason: why it cannot be predicted; None where it can.
         is_scheduled: whether the program has a schedule.
-        measured_s: measured seconds; None where it was not measured on the device.
-        elsewhere_s: measured seconds on another device that the answer counts in; None without.
+        elsewhere_s: measured seconds on another device that count in; None without.
+        is_record: whether it is a program of a record or sample: its JSON has no text.
     """
 
     name: str
-    operator: str
     device: str
-    program_id: str | None = None
     latency_s: float | None = None
     low_s: float | None = None
     high_s: float | None = None
+    measured_s: float | None = None
+    reasons: tuple[str, ...] = ()
+    way: str | None = None
+    mode: str | None = None
+    batch: int | None = None
+    operator: str = ""
+    program_id: str | None = None
     mean_s: float | None = None
     is_far: bool | None = None
     is_new_device: bool = False
@@ -60,36 +68,53 @@ class Prediction:
     is_compiled: bool = False
     nearest: tuple[NearTask, ...] = ()
     explanation: Explanation | None = None
-    reason: str | None = None
     is_scheduled: bool = True
-    measured_s: float | None = None
     elsewhere_s: float | None = None
+    is_record: bool = False
+    _explain: Callable[[bool], ExplainedAnswer] | None = field(
+        default=None, repr=False, compare=False
+    )
 
     @property
     def out_of_distribution(self) -> bool | None:
-        """Whether program or device is strange to the model; None where that is not known."""
+        """Whether program or device is out of distribution; None where that is not known."""
         return True if self.is_new_device else self.is_far
 
+    @property
+    def reason(self) -> str | None:
+        """The first of the reasons; None without one."""
+        return self.reasons[0] if self.reasons else None
+
+    @property
+    def detail(self) -> Prediction:
+        """All that is known of it: the row itself."""
+        return self
+
+    def explain(self, *, machine_code: bool = False) -> ExplainedAnswer:
+        """Returns why it takes as long as predicted, as `cdmpp explain` says it.
+
+        Args:
+            machine_code: whether the program is compiled, and it is said what the compiler made of
+                it.
+
+        Raises:
+            UsageError: it is a record or a sample, which has no text; or a network as torch runs
+                it.
+        """
+        if self._explain is None:
+            raise UsageError(
+                f"{self.name} has no text to explain; expected a tensor program, or a network as "
+                "TVM compiles it"
+            )
+        return self._explain(machine_code)
+
+    def __str__(self) -> str:
+        latency = interval_text(self.latency_s, self.low_s, self.high_s)
+        return f"{self.name} on {self.device}: {latency}"
+
     def to_json(self) -> dict[str, Any]:
-        """Returns what `predict --json` and the server say of a program."""
-        return {**self.record_json(), **self._own_json()}
-
-    @classmethod
-    def from_json(cls, row: Mapping[str, Any]) -> Prediction:
-        """Rebuilds what `to_json` described, without the explanation."""
-        return cls(
-            name=row["name"], operator=row["operator"], device=row["device"],
-            program_id=row["program_id"], latency_s=row["latency_s"], low_s=row["low_s"],
-            high_s=row["high_s"], mean_s=row["mean_s"], is_far=row["is_far"],
-            is_new_device=row["is_new_device"], is_floor=row["is_floor"],
-            is_compiled=row["is_compiled"],
-            nearest=tuple(NearTask(**near) for near in row["nearest_tasks"]),
-            reason=row["reason"], is_scheduled=row["is_scheduled"], measured_s=row["measured_s"],
-        )  # fmt: skip
-
-    def record_json(self) -> dict[str, Any]:
-        """Returns the values that every `predict --json` has."""
-        return {
+        """Returns its row of `cdmpp predict --json`, and of the server."""
+        row = {
             "program_id": self.program_id,
             "device": self.device,
             "latency_s": self.latency_s,
@@ -99,22 +124,13 @@ class Prediction:
             "out_of_distribution": self.out_of_distribution,
             "is_floor": self.is_floor,
             "is_compiled": self.is_compiled,
-            "nearest_tasks": [
-                {"task": near.task, "operator": near.operator, "distance": near.distance}
-                for near in self.nearest
-            ],
+            "nearest_tasks": [asdict(near) for near in self.nearest],
         }
-
-    def of_record_json(self) -> dict[str, Any]:
-        """Returns what `predict --json` says of a record: nothing of strangeness that is not
-        known.
-        """
-        unknown = {"out_of_distribution": None, "nearest_tasks": None}
-        return self.record_json() if self.is_far is not None else self.record_json() | unknown
-
-    def _own_json(self) -> dict[str, Any]:
+        if self.is_record:
+            unknown = {"out_of_distribution": None, "nearest_tasks": None}
+            return row if self.is_far is not None else row | unknown
         found = self.explanation
-        return {
+        return row | {
             "name": self.name,
             "operator": self.operator,
             "mean_s": self.mean_s,
@@ -124,18 +140,22 @@ class Prediction:
             "reason": self.reason,
             "explanation": None
             if found is None or self.latency_s is None
-            else {
-                "buffer": found.dearest.buffer,
-                "leaf": found.dearest.leaf,
-                "leaves": len(found.leaves),
-                "share": found.dearest.share,
-                "shares_by": found.shares_by,
-                "bound": found.dearest.bound,
-                "roofline_s": found.roofline_s,
-                "unknown_rates": list(found.assumed),
-                "text": found.text(self.latency_s),
-            },
+            else found.to_json(self.latency_s),
         }
+
+    @classmethod
+    def from_json(cls, row: Mapping[str, Any], *, is_record: bool = False) -> Prediction:
+        """Rebuilds what `to_json` described of a program, without the explanation.
+
+        Args:
+            is_record: whether it is shown as a record.
+        """
+        own = {one.name for one in fields(cls)} - {"explanation"}
+        return cls(
+            **{name: value for name, value in row.items() if name in own},
+            nearest=tuple(NearTask(**near) for near in row["nearest_tasks"]),
+            reasons=() if row["reason"] is None else (row["reason"],), is_record=is_record,
+        )  # fmt: skip
 
 
 def misfit(device: DeviceSpec, *, is_gpu: bool) -> str | None:
@@ -161,16 +181,26 @@ def reads_no_code(trained: TrainedModel, names: Collection[str]) -> UsageError:
     )
 
 
-def estimated(asked: AskedProgram, found: Estimates, place: int = 0, *, name: str) -> Prediction:
-    """Returns what a model says of the asked program at one place of its estimates."""
-    return _with_estimate(
-        Prediction(
-            name=name, operator=asked.operator, device=asked.device.name,
-            program_id=asked.program_id, measured_s=asked.measured_s,
-            elsewhere_s=asked.elsewhere_s,
-        ),
-        found, place,
+def estimated(
+    asked: AskedProgram,
+    found: Estimates,
+    place: int = 0,
+    *,
+    name: str | None = None,
+    is_record: bool = False,
+) -> Prediction:
+    """Returns the row of the asked program at one place of a model's estimates.
+
+    Args:
+        name: None = by its task.
+        is_record: see `Prediction`.
+    """
+    one = Prediction(
+        short_task(asked.task, asked.operator) if name is None else name, asked.device.name,
+        measured_s=asked.measured_s, operator=asked.operator, program_id=asked.program_id,
+        elsewhere_s=asked.elsewhere_s, is_record=is_record,
     )  # fmt: skip
+    return _with_estimate(one, found, place)
 
 
 def estimated_samples(samples: Samples, found: Estimates) -> list[Prediction]:
@@ -181,9 +211,9 @@ def estimated_samples(samples: Samples, found: Estimates) -> list[Prediction]:
         operator = str(programs.operator[program])
         task = str(programs.tasks[programs.task_id[program]])
         one = Prediction(
-            name=short_task(task, operator), operator=operator,
-            device=samples.devices[device].name, program_id=str(programs.program_id[program]),
-            measured_s=_number(samples.latency_s[place]),
+            short_task(task, operator), samples.devices[device].name, operator=operator,
+            program_id=str(programs.program_id[program]),
+            measured_s=_number(samples.latency_s[place]), is_record=True,
         )  # fmt: skip
         answers.append(_with_estimate(one, found, place))
     return answers
@@ -193,7 +223,7 @@ def _with_estimate(one: Prediction, found: Estimates, place: int) -> Prediction:
     """Returns the row with what was estimated; with a reason where that is no finite time."""
     ends = (each[place] for each in (found.latency_s, found.mean_s, found.low_s, found.high_s))
     if any(math.isinf(end) for end in ends) or not 0 < found.latency_s[place] < math.inf:
-        return replace(one, reason="the model has no finite answer to these columns")
+        return replace(one, reasons=("the model has no finite answer to these columns",))
     return replace(
         one,
         latency_s=float(found.latency_s[place]),

@@ -16,9 +16,9 @@ from cdmpp.datasets.samples import Samples
 from cdmpp.devices.registry import get_device
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.models.base import CostModel
+from cdmpp.predict.estimates import NEW_DEVICE_FACTOR, STRANGE_FACTOR, TrainedModel
+from cdmpp.predict.saved_model import ModelCard
 from cdmpp.testing.synthetic import make_samples
-from cdmpp.training.estimates import NEW_DEVICE_FACTOR, STRANGE_FACTOR, TrainedModel
-from cdmpp.training.run_folder import ModelCard
 
 
 class Fixed(CostModel):

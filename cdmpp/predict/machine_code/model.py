@@ -26,13 +26,13 @@ from cdmpp.errors import DataError
 from cdmpp.files.atomic import read_json, replaced_folder, write_json
 from cdmpp.files.boosted_trees import grow_trees, load_booster, save_booster, tree_rows
 from cdmpp.models.parts.pooling import pooled_features
+from cdmpp.predict.machine_code.core_time import core_log_s
+from cdmpp.predict.machine_code.gpu_time import gpu_log_s
+from cdmpp.predict.machine_code.widths import CodeWidths
 from cdmpp.programs.code_layout import CODE_LAYOUTS, CodeKind
-from cdmpp.training.machine_code.core_time import core_log_s
-from cdmpp.training.machine_code.gpu_time import gpu_log_s
-from cdmpp.training.machine_code.widths import CodeWidths
 
 if TYPE_CHECKING:  # torch takes long to import
-    from cdmpp.training.machine_code.net import CodeNet
+    from cdmpp.predict.machine_code.net import CodeNet
 
 FOLDER = "machine_code"
 #: Folder in a model's, by the kind of the devices.
@@ -261,7 +261,7 @@ class CodeModel:
         Raises:
             DataError: a part is empty.
         """
-        from cdmpp.training.machine_code.net import CodeNet
+        from cdmpp.predict.machine_code.net import CodeNet
 
         train, validation, test = parts
         for name, part in zip(("training", "validation", "test"), parts, strict=True):
@@ -430,7 +430,7 @@ class CodeModel:
         expected = FORMAT, CODE_LAYOUTS[kind].version
         if versions != expected:
             raise DataError(f"{folder} has versions {versions}, expected {expected}; {_HINT}")
-        from cdmpp.training.machine_code.net import CodeNet
+        from cdmpp.predict.machine_code.net import CodeNet
 
         booster = load_booster(folder / _TREES, hint=_HINT)
         net = CodeNet.load(folder / _NET, hint=_HINT)

@@ -1,4 +1,4 @@
-"""Predictions of files by a server: the same answers as here, without loading a model or TVM."""
+"""Predictions of files by a server: the same results as here, without loading a model or TVM."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from cdmpp.api.predictions import Predictions
 from cdmpp.datasets.read_report import ReadReport
 from cdmpp.errors import DataError
 from cdmpp.files.open_text import read_text
+from cdmpp.predict.prediction import Prediction, check_predicted
+from cdmpp.predict.records import RecordPredictions
 from cdmpp.serve.client import Client
-from tvm_helper.predict.answers import Prediction
-from tvm_helper.predict.records import RecordPredictions
 
 #: A server takes 4096 programs x devices of a request, unless it was told otherwise.
 _PROGRAMS = 4096
@@ -19,7 +20,7 @@ _PROGRAMS = 4096
 
 def served_programs(
     client: Client, path: Path, devices: Sequence[str], *, model: str | None = None
-) -> list[Prediction]:
+) -> Predictions:
     """Returns the predictions of a file's programs on every device, program after program.
 
     Args:
@@ -28,17 +29,19 @@ def served_programs(
         model: one of the server's; None = its first.
 
     Raises:
-        DataError: the file cannot be read.
+        DataError: the file cannot be read, or nothing of it can be predicted.
         CdmppError: what the server says.
     """
     entries = [{"tvmscript": read_text(path, expected="TVMScript")}]
     rows = client.predict(entries, devices=devices, model=model)["predictions"]
-    return [Prediction.from_json({**row, "name": row["name"] or path.name}) for row in rows]
+    found = [Prediction.from_json({**row, "name": row["name"] or path.name}) for row in rows]
+    check_predicted(found, path)
+    return Predictions(found)
 
 
 def served_records(
     client: Client, path: Path, devices: Sequence[str], *, model: str | None = None
-) -> RecordPredictions:
+) -> Predictions:
     """Returns the predictions of a record file's programs, whose tasks are shipped ones.
 
     Args:
@@ -46,7 +49,7 @@ def served_records(
         model: one of the server's; None = its first.
 
     Raises:
-        DataError: the file cannot be read.
+        DataError: the file cannot be read, or nothing of it can be predicted.
         CdmppError: what the server says.
     """
     text = read_text(path, expected="measure records")
@@ -60,8 +63,10 @@ def served_records(
         entries = [{"records": lines[start : start + step]}]
         for row in client.predict(entries, devices=devices, model=model)["predictions"]:
             if row["reason"] is None:
-                programs.append(Prediction.from_json(row))
+                programs.append(Prediction.from_json(row, is_record=True))
             else:
                 failures[row["reason"]] += 1
     programs.sort(key=lambda one: one.latency_s or 0.0)
-    return RecordPredictions(tuple(programs), ReadReport(), failures)
+    answers = RecordPredictions(tuple(programs), ReadReport(), failures)
+    answers.check(path)
+    return Predictions(programs, notes=answers.notes())

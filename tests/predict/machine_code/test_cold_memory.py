@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from cdmpp.datasets.extraction.machine_code import IN_NETWORK
 from cdmpp.errors import DataError
-from cdmpp.training.machine_code.cold_memory import (
-    FILE_NAME,
+from cdmpp.predict.machine_code.cold_memory import (
     KernelInNetwork,
     fitted_cold_s_per_byte,
     network_widths,
@@ -57,6 +57,6 @@ def test_the_file_comes_back(tmp_path):
     "text", ["", "{}", '{"format": 9, "kernels": []}', '{"format": 1, "kernels": [["a", "b", 1]]}']
 )
 def test_damaged_files_are_refused(text, tmp_path):
-    (tmp_path / FILE_NAME).write_text(text)
+    (tmp_path / IN_NETWORK).write_text(text)
     with pytest.raises(DataError, match="in_network"):
         read_in_network(tmp_path)

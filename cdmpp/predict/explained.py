@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from cdmpp.report.explain_page import DOUBT
 from cdmpp.text import aligned, interval_text, percent_text, seconds_text, short_task, shortened
 
 _BOLD, _RED, _YELLOW, _DIM, _PLAIN = "\033[1m", "\033[31m", "\033[33m", "\033[2m", "\033[0m"
@@ -15,6 +15,34 @@ _HOT, _WARM = 0.5, 0.1
 #: What a parser needs, and a reader does not.
 _UNREAD = ("T.reads(", "T.writes(")
 _CHANGES = 6
+#: Source: docs/results/explain.md.
+DOUBT = (
+    "Of such changes of programs that are scheduled already, four in five made no difference when "
+    "they were measured."
+)
+
+
+@dataclass(frozen=True)
+class ExplainedAnswer:
+    """Why something takes as long as predicted; `print` shows it as `cdmpp explain` does.
+
+    Attributes:
+        row: all of it as JSON values, as `cdmpp explain --json` prints them (`docs/explain.md`).
+    """
+
+    row: Mapping[str, Any]
+
+    def text(self, *, is_painted: bool = False) -> str:
+        """Returns it as lines of text.
+
+        Args:
+            is_painted: whether it goes to a terminal: with colours, and no line wider than it.
+        """
+        text = network_text if "kernels" in self.row else program_text
+        return text(self.row, is_painted=is_painted)
+
+    def __str__(self) -> str:
+        return self.text()
 
 
 def program_text(row: Mapping[str, Any], *, is_painted: bool) -> str:

@@ -13,14 +13,14 @@ from safetensors.numpy import load_file, save_file
 
 from cdmpp.datasets.extraction.machine_code import MachineCode, known_columns, read_machine_code
 from cdmpp.errors import DataError
-from cdmpp.programs.machine_code.columns import MACHINE_CODE_NAMES
-from cdmpp.training.machine_code.model import (
+from cdmpp.predict.machine_code.model import (
     FOLDER,
     CodeCalibration,
     CodeModel,
     CodeRows,
 )
-from cdmpp.training.machine_code.widths import CodeWidths
+from cdmpp.predict.machine_code.widths import CodeWidths
+from cdmpp.programs.machine_code.columns import MACHINE_CODE_NAMES
 
 pytestmark = pytest.mark.training
 

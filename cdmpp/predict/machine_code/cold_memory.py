@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from cdmpp.datasets.extraction.machine_code import IN_NETWORK
 from cdmpp.errors import DataError
 from cdmpp.files.atomic import read_json, write_json
-from cdmpp.training.machine_code.widths import CodeWidths
+from cdmpp.predict.machine_code.widths import CodeWidths
 
 FORMAT = 1
 #: Shorter ones are called again and again in a network's measurement too: nothing is known of them.

@@ -1,25 +1,23 @@
-"""What a trained model says of programs: latency, interval, and whether they are strange to it."""
+"""Predictions of a trained model: latency, 90 % interval and an out-of-distribution flag."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cdmpp.analytic.roofline.floor import sample_floor_s
 from cdmpp.calibration.ood import NearTask, TrainingTasks
-from cdmpp.calibration.transfer import on_device, relation
 from cdmpp.datasets.samples import Samples
 from cdmpp.devices.registry import as_described_now
 from cdmpp.devices.spec import DeviceSpec, family
-from cdmpp.errors import UsageError
 from cdmpp.models.base import CostModel
-from cdmpp.models.parts.checks import check_schema
-from cdmpp.programs.code_layout import CodeKind
-from cdmpp.training.machine_code.model import CodeModel, CodeRows
-from cdmpp.training.run_folder import ModelCard, load_model
+from cdmpp.predict.machine_code.model import CodeModel
+from cdmpp.predict.saved_model import ModelCard, load_model
 
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
@@ -65,6 +63,23 @@ class Estimates:
         return None if self.is_far is None else self.is_far | self.is_new_device
 
 
+class Correction(Protocol):
+    """A step that makes estimates better by something else that is known of the programs."""
+
+    def apply(self, trained: TrainedModel, samples: Samples, found: Estimates) -> Estimates:
+        """Returns better estimates.
+
+        Args:
+            trained: the model that they are of.
+            samples: N programs.
+            found: what is estimated of them so far.
+
+        Raises:
+            UsageError: the model or the devices do not allow it.
+        """
+        ...
+
+
 @dataclass(frozen=True)
 class TrainedModel:
     """A trained model with all that is known of it.
@@ -89,63 +104,13 @@ class TrainedModel:
         """What reads machine code."""
         return [one for one in (self.code, self.gpu_code) if one is not None]
 
-    def with_code(
+    def estimate(
         self,
         samples: Samples,
-        found: Estimates,
-        code: NDArray[np.float32],
+        corrections: Sequence[Correction] = (),
         *,
-        kind: CodeKind = "cpu",
-        are_fastest: bool = False,
-        are_summed: bool = False,
-        in_network: bool = False,
+        latency_s: FloatArray | None = None,
     ) -> Estimates:
-        """Returns estimates that count in what a compiler made of the programs.
-
-        Their mean is the likely latency: sums of it err less than sums of a higher mean (held-out
-        networks, `docs/lab/experiments.md`). A program that is strange to the model has an interval
-        `STRANGE_FACTOR` times as wide.
-
-        Args:
-            samples: N programs.
-            found: what `estimate` says of them.
-            code: float32 [N, columns], see `cdmpp.programs.code_layout`; NaN where it is not
-                known, or the device is none that was trained for: these estimates stay.
-            kind: of the devices whose code it is.
-            are_fastest: whether each is the fastest of many measured programs of its task.
-            are_summed: whether they are added up: the least percentage error is a low guess where
-                errors are wide, and sums of low guesses are low.
-            in_network: whether they are kernels of a network, whose times are known worse.
-        """
-        reader = self.gpu_code if kind == "gpu" else self.code
-        assert reader is not None
-        check_schema(reader.feature_schema, samples)
-        known = np.flatnonzero(~np.isnan(code[:, 0]))
-        if len(known) == 0:
-            return found
-        rows = CodeRows.of(samples.take(known), code[known], found.latency_s[known], kind=kind)
-        log_s, half_width = reader.estimate(rows, are_fastest=are_fastest, are_summed=are_summed)
-        strange = found.out_of_distribution
-        factor = 1.0 if strange is None else np.where(strange[known], STRANGE_FACTOR, 1.0)
-        half_width = factor * half_width
-        if in_network and reader.network_widths is not None:
-            half_width = np.hypot(half_width, reader.network_widths.half_width(log_s, rows.kind))
-        floor_s = self._floor_s(samples)[known]
-        latency_s = np.maximum(np.exp(log_s), floor_s)
-        low_s = np.maximum(np.exp(log_s - half_width), floor_s)
-        new = {
-            "latency_s": latency_s, "mean_s": latency_s, "low_s": low_s,
-            "high_s": latency_s * np.exp(half_width), "is_floor": np.exp(log_s) < floor_s,
-        }  # fmt: skip
-        values = {name: getattr(found, name).copy() for name in new}
-        for name, column in new.items():
-            values[name][known] = column
-        is_compiled = ~np.isnan(code[:, 0])
-        if found.is_compiled is not None:
-            is_compiled |= found.is_compiled
-        return replace(found, **values, is_compiled=is_compiled)
-
-    def estimate(self, samples: Samples, *, latency_s: FloatArray | None = None) -> Estimates:
         """Returns latencies, intervals and flags.
 
         A device of the model's kind that it was not trained on has the intervals that were measured
@@ -157,10 +122,14 @@ class TrainedModel:
         `STRANGE_FACTOR` times the widest of all.
 
         Args:
+            corrections: steps that the estimates go through, in their order.
             latency_s: float64 [N], the model's predictions, if there are some already.
+
+        Raises:
+            UsageError: a correction does not fit the model or the devices.
         """
         predicted_s = self.model.predict(samples) if latency_s is None else latency_s
-        floor_s = self._floor_s(samples)
+        floor_s = self.floor_s(samples)
         is_floor = predicted_s < floor_s
         predicted_s = np.maximum(predicted_s, floor_s)
         trained = {spec.name for spec in self.card.devices}
@@ -169,90 +138,16 @@ class TrainedModel:
         familiarity = self.tasks.familiarity(samples) if self.tasks else None
         is_far = familiarity.is_far if familiarity else None
         half_width, mean_s = self._widths(samples, predicted_s, is_new, is_far)
-        low_s = np.maximum(predicted_s * np.exp(-half_width), floor_s)
-        high_s = predicted_s * np.exp(half_width)
-        return Estimates(
-            latency_s=predicted_s,
-            mean_s=np.fmax(np.fmin(mean_s, high_s), low_s),
-            low_s=low_s,
-            high_s=high_s,
+        found = Estimates(
+            **interval_s(predicted_s, mean_s, half_width, floor_s),
             is_far=is_far,
             is_new_device=is_new_device,
             is_floor=is_floor,
             nearest=familiarity.nearest if familiarity else None,
         )
-
-    def measured_elsewhere(
-        self, samples: Samples, found: Estimates, measured_s: FloatArray, device: DeviceSpec
-    ) -> Estimates:
-        """Returns estimates that count in what the same programs take on another device.
-
-        What is strange to the model keeps the width of its interval, as everything does where too
-        few tasks were measured on two such devices: nobody knows how far the other one speaks for
-        it.
-
-        Args:
-            found: what `estimate` says of the samples.
-            measured_s: float64 [N], seconds on the other device; NaN where they are not known.
-            device: that device.
-
-        Raises:
-            UsageError: the model was not trained on it, or was never judged on programs of two such
-                devices.
-        """
-        names = [spec.name for spec in self.card.devices]
-        if device.name not in names:
-            raise UsageError(
-                f"the model was not trained on {device.name}, so its error there says nothing; "
-                f"expected one of {', '.join(names)}, or a model fine-tuned on {device.name}: "
-                "`cdmpp finetune --help`"
-            )
-        there = np.log(self.estimate(on_device(samples, device)).latency_s)
-        measured = np.log(measured_s)
-        latency_s, half_width = found.latency_s.copy(), np.log(found.high_s / found.latency_s)
-        mean_s = found.mean_s.copy()
-        strange = found.out_of_distribution
-        is_strange = found.is_new_device if strange is None else strange
-        for index in np.unique(samples.device).tolist():
-            asked = samples.devices[index]
-            if asked.name == device.name:
-                continue
-            related = relation(device, asked)
-            if related is None:
-                raise UsageError(
-                    f"{device.name} is a {device.kind}, {asked.name} a {asked.kind}: they do not "
-                    "run the same programs"
-                )
-            known = self.card.transfer
-            pair = known.pair(device.name, asked.name) if known else None
-            if known is None or (pair is None and related not in known.shares):
-                raise UsageError(
-                    f"the model was never judged on programs measured on both of two devices like "
-                    f"{device.name} and {asked.name}; expected a model trained on records of the "
-                    "same programs on two of them"
-                )
-            rows = np.flatnonzero((samples.device == index) & np.isfinite(measured_s))
-            own = np.log(latency_s[rows])
-            if pair is None:
-                log_s = own + known.shares[related] * (measured - there)[rows]
-                widths = known.intervals.get(related)
-            else:
-                log_s, widths = pair.log_s(own, there[rows], measured[rows]), pair.intervals
-            latency_s[rows] = np.exp(log_s)
-            mean_s[rows] *= np.exp(log_s - own)
-            if widths is not None:
-                near = rows[~is_strange[rows]]
-                half_width[near] = widths.half_width(samples.take(near))
-                mean_s[near] = widths.mean_s(samples.take(near), latency_s[near])
-        floor_s = self._floor_s(samples)
-        is_floor = latency_s < floor_s
-        latency_s = np.maximum(latency_s, floor_s)
-        low_s = np.maximum(latency_s * np.exp(-half_width), floor_s)
-        high_s = latency_s * np.exp(half_width)
-        return replace(
-            found, latency_s=latency_s, low_s=low_s, high_s=high_s, is_floor=is_floor,
-            mean_s=np.fmax(np.fmin(mean_s, high_s), low_s),
-        )  # fmt: skip
+        for step in corrections:
+            found = step.apply(self, samples, found)
+        return found
 
     def devices_like(self, device: DeviceSpec) -> list[str]:
         """Returns the calibrated devices of the kind and family of another one; none where its
@@ -302,7 +197,7 @@ class TrainedModel:
             mean_s[rows] = calibration.mean_s(own, predicted_s[rows])
         return half_width, mean_s
 
-    def _floor_s(self, samples: Samples) -> FloatArray:
+    def floor_s(self, samples: Samples) -> FloatArray:
         """Returns float64 [N], what each takes at the least; what the registry says of the model's
         devices wins over what they were trained with.
         """
@@ -311,6 +206,23 @@ class TrainedModel:
             as_described_now(spec) if spec.name in trained else spec for spec in samples.devices
         )
         return sample_floor_s(samples, devices)
+
+
+def interval_s(
+    latency_s: FloatArray, mean_s: FloatArray, half_width: FloatArray, floor_s: FloatArray
+) -> dict[str, Any]:
+    """Returns latency, mean and ends of intervals, none below the floor.
+
+    Args:
+        latency_s: float64 [N], none below the floor.
+        mean_s: float64 [N], held to the interval.
+        half_width: float64 [N], of the interval of the logarithm.
+        floor_s: float64 [N].
+    """
+    low_s = np.maximum(latency_s * np.exp(-half_width), floor_s)
+    high_s = latency_s * np.exp(half_width)
+    mean_s = np.fmax(np.fmin(mean_s, high_s), low_s)
+    return {"latency_s": latency_s, "mean_s": mean_s, "low_s": low_s, "high_s": high_s}
 
 
 def load_trained(directory: Path, *, with_code: bool = False) -> TrainedModel:

@@ -10,7 +10,7 @@ from cdmpp.devices.device_file import nearest, read_device_file
 from cdmpp.devices.registry import find_device, load_registry
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DeviceError, UsageError
-from cdmpp.training.run_folder import ModelCard
+from cdmpp.predict.saved_model import ModelCard
 
 
 def asked_devices(

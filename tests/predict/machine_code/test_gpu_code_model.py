@@ -11,11 +11,11 @@ import pytest
 from cdmpp.datasets.extraction.machine_code import MachineCode, read_machine_code
 from cdmpp.devices.registry import get_device
 from cdmpp.errors import DataError
+from cdmpp.predict.machine_code.gpu_time import NOMINAL_HZ, gpu_log_s
+from cdmpp.predict.machine_code.model import FOLDERS, CodeModel
 from cdmpp.programs.code_layout import CODE_LAYOUTS
 from cdmpp.programs.gpu_code.columns import GPU_CODE_NAMES
-from cdmpp.training.machine_code.gpu_time import NOMINAL_HZ, gpu_log_s
-from cdmpp.training.machine_code.model import FOLDERS, CodeModel
-from tests.training.machine_code.test_code_model import _SCHEMA, rows
+from tests.predict.machine_code.test_code_model import _SCHEMA, rows
 
 pytestmark = pytest.mark.training
 

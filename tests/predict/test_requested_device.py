@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from cdmpp.errors import DeviceError, UsageError
+from cdmpp.predict.requested_device import asked_devices
+from cdmpp.predict.saved_model import load_model
 from cdmpp.pretrained import model_folder
-from cdmpp.training.requested_device import asked_devices
-from cdmpp.training.run_folder import load_model
 
 
 def test_labels_files_and_the_only_device(tmp_path: Path) -> None:

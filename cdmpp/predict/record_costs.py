@@ -16,16 +16,16 @@ from cdmpp.devices.registry import get_device
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError, UsageError
 from cdmpp.models.assemble import assemble_samples
+from cdmpp.predict.estimates import TrainedModel
+from cdmpp.predict.prediction import misfit
+from cdmpp.predict.records import record_programs
+from cdmpp.predict.requested_device import asked_device
 from cdmpp.records import GPU_TARGET_KINDS, MeasureRecord, TensetTask, normalise_workload_key
 from cdmpp.replay.costs import CostSource, GivenTimes, OperatorCost, gather_costs
 from cdmpp.replay.engine import ReplayOptions
 from cdmpp.replay.graph import OperatorGraph
 from cdmpp.replay.summary import ReplayOutcome, replay_costs
 from cdmpp.replay.tenset_network import DEVICE, read_tenset_network
-from cdmpp.training.estimates import TrainedModel
-from cdmpp.training.requested_device import asked_device
-from tvm_helper.predict.answers import misfit
-from tvm_helper.predict.records import record_programs
 
 RecordKind = Literal["best", "draws"]
 

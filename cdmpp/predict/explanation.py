@@ -13,8 +13,7 @@ from cdmpp.analytic.roofline.levels import program_bound
 from cdmpp.analytic.roofline.programs import LeafWork, device_rates, leaf_work
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.programs.compact_ast import CompactAst
-from cdmpp.programs.loops.loop_tree import Loop, Node, stores_with_path
-from tvm_helper.tir.loop_tree import loop_tree_from_tir
+from cdmpp.programs.loops.loop_tree import Loop, LoopTree, Node, stores_with_path
 
 #: What can bound a store, in words.
 Limit = Literal["operations", "threads", "memory", "l2"]
@@ -100,6 +99,24 @@ class Explanation:
         """The store with the largest share."""
         return max(self.leaves, key=lambda one: one.share)
 
+    def to_json(self, latency_s: float) -> dict[str, Any]:
+        """Returns what a row of `predict --json` says of it.
+
+        Args:
+            latency_s: predicted seconds of the program.
+        """
+        return {
+            "buffer": self.dearest.buffer,
+            "leaf": self.dearest.leaf,
+            "leaves": len(self.leaves),
+            "share": self.dearest.share,
+            "shares_by": self.shares_by,
+            "bound": self.dearest.bound,
+            "roofline_s": self.roofline_s,
+            "unknown_rates": list(self.assumed),
+            "text": self.text(latency_s),
+        }
+
     def text(self, latency_s: float) -> str:
         """Returns one line.
 
@@ -118,7 +135,7 @@ class Explanation:
 
 
 def explain(
-    module: Any,
+    tree: LoopTree,
     ast: CompactAst,
     device: DeviceSpec,
     shares: NDArray[np.float64] | None,
@@ -126,7 +143,7 @@ def explain(
     """Returns what a program's time goes into; None where no store does any work.
 
     Args:
-        module: the program, for the names of its buffers and loops.
+        tree: the program, for the names of its buffers and loops.
         ast: its compact AST.
         shares: float64 [leaves], those of the model; None where it has none.
     """
@@ -135,7 +152,7 @@ def explain(
     roofline_s = np.maximum(work.flop / flop_per_s, work.bytes / bytes_per_s)
     if roofline_s.sum() <= 0:
         return None
-    places = list(stores_with_path(loop_tree_from_tir(module)))
+    places = list(stores_with_path(tree))
     limits = _limits(ast.leaf_features, work, device)
     parts = roofline_s / roofline_s.sum() if shares is None else shares
     leaves = []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,17 +20,19 @@ from cdmpp.devices.registry import find_device, load_registry
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError, DeviceError, ReplayError, UsageError
 from cdmpp.models.assemble import AskedProgram, assemble_samples
+from cdmpp.predict.corrections import MachineCodeCorrection, SourceDeviceCorrection
+from cdmpp.predict.estimates import Correction, TrainedModel
+from cdmpp.predict.machine_code.model import CodeModel
+from cdmpp.predict.prediction import Prediction, estimated, misfit, reads_no_code
+from cdmpp.predict.requested_device import asked_device
+from cdmpp.predict.saved_model import ModelCard
 from cdmpp.programs.ansor.json_graph import JsonGraph
-from cdmpp.programs.code_layout import CODE_LAYOUTS
 from cdmpp.programs.featurise import featurise_records
 from cdmpp.records import GPU_TARGET_KINDS, MeasureRecord, TensetTask, program_id_of_text
-from cdmpp.text import short_task
-from cdmpp.training.estimates import TrainedModel
-from cdmpp.training.machine_code.model import CodeModel
-from cdmpp.training.requested_device import asked_device
-from cdmpp.training.run_folder import ModelCard
-from tvm_helper.measure.records_code import compiled_columns, compiled_gpu_columns
-from tvm_helper.predict.answers import Prediction, estimated, misfit, reads_no_code
+
+#: What reads machine code, the tasks, programs of them -> float32 [N, columns], NaN where a program
+#: does not compile; None where it reads the code of none of their devices.
+CompiledCode = Callable[[CodeModel, TaskIndex, Sequence[AskedProgram]], NDArray[np.float32] | None]
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ def predict_records(
     devices: Sequence[DeviceSpec | str] = (),
     network_info: Path | None = None,
     measured_on: str | None = None,
-    compiles: bool = False,
+    compiled: CompiledCode | None = None,
 ) -> RecordPredictions:
     """Returns the predictions of a record file's programs.
 
@@ -86,16 +87,17 @@ def predict_records(
             shipped one.
         measured_on: the device that the records were measured on, where their times are to count
             in what is said of others.
-        compiles: whether the programs are compiled, and their machine code counts in.
+        compiled: compiles the programs for what reads machine code, so that it counts in; None =
+            they are not compiled.
 
     Raises:
-        UsageError: see `TrainedModel.measured_elsewhere`; or records name another device; or both
+        UsageError: see `SourceDeviceCorrection`; or records name another device; or both
             what was measured elsewhere and the machine code are to count in, or the model reads the
             machine code of none of the devices.
         DataError: the file or the tasks cannot be read.
         DeviceError: the asked device is not known; or that of a record, and the model has several.
     """
-    if compiles and measured_on is not None:
+    if compiled is not None and measured_on is not None:
         raise UsageError(
             "--machine-code and --measured-on were never judged together; leave one of them out"
         )
@@ -132,19 +134,19 @@ def predict_records(
                     asked.append(program)
     if not asked:
         return RecordPredictions((), report, failures)
-    samples = assemble_samples(asked)
-    found = trained.estimate(samples)
-    if compiles:
+    steps: list[Correction] = []
+    if compiled is not None:
         assert tasks is not None
-        for reader, targets in _readers(trained, asked):
-            code = _code(reader, targets, tasks, asked)
-            found = trained.with_code(samples, found, code, kind=reader.kind)
+        known = [(compiled(one, tasks, asked), one.kind) for one in trained.readers]
+        steps += [MachineCodeCorrection(code, kind) for code, kind in known if code is not None]
+        if not steps:
+            raise reads_no_code(trained, {one.device.name for one in asked})
     if elsewhere is not None:
         known_s = [np.nan if one.elsewhere_s is None else one.elsewhere_s for one in asked]
-        found = trained.measured_elsewhere(samples, found, np.array(known_s), elsewhere)
+        steps.append(SourceDeviceCorrection(np.array(known_s), elsewhere))
+    found = trained.estimate(assemble_samples(asked), steps)
     programs = [
-        estimated(program, found, place, name=short_task(program.task, program.operator))
-        for place, program in enumerate(asked)
+        estimated(program, found, place, is_record=True) for place, program in enumerate(asked)
     ]
     programs.sort(key=lambda one: one.latency_s or 0.0)
     return RecordPredictions(tuple(programs), report, failures)
@@ -194,57 +196,6 @@ def record_programs(
             )
         )
     return found
-
-
-def _readers(
-    trained: TrainedModel, asked: Sequence[AskedProgram]
-) -> list[tuple[CodeModel, dict[str, str]]]:
-    """Returns what reads the machine code of programs, and label -> what its programs are compiled
-    for, of the devices whose code it reads.
-
-    Raises:
-        UsageError: nothing reads that of any.
-    """
-    devices = {one.device.name: one.device for one in asked}
-    found = [
-        (reader, {name: text for name, one in devices.items() if (text := _target(reader, one))})
-        for reader in trained.readers
-    ]
-    if not any(targets for _, targets in found):
-        raise reads_no_code(trained, devices)
-    return found
-
-
-def _target(reader: CodeModel, device: DeviceSpec) -> str | None:
-    if device.name in reader.targets:
-        return reader.targets[device.name]
-    from tvm_helper.tasks.machine_code import reads_code  # loads TVM
-    from tvm_helper.tasks.target import device_target
-
-    target = device_target(device)
-    return str(target) if reads_code(reader.targets, device.name, target) else None
-
-
-def _code(
-    reader: CodeModel, targets: Mapping[str, str], tasks: TaskIndex, asked: Sequence[AskedProgram]
-) -> NDArray[np.float32]:
-    """Returns float32 [N, columns], the machine code of programs; NaN of those that do not compile
-    or whose device has no target.
-    """
-    code = np.full((len(asked), len(CODE_LAYOUTS[reader.kind].names)), np.nan, np.float32)
-    for place, one in enumerate(asked):
-        workload_key, _, kind = one.task.rpartition("|")
-        task, target = tasks.find(workload_key, kind), targets.get(one.device.name)
-        if target is None or task is None or one.schedule is None:
-            continue
-        program = [(one.program_id, json.loads(one.schedule))]
-        if reader.kind == "gpu":
-            ((_, columns),) = compiled_gpu_columns(task.dag_json, one.device, program)
-        else:
-            ((_, columns),) = compiled_columns(task.dag_json, target, program)
-        if columns is not None:
-            code[place] = columns
-    return code
 
 
 class _Device:

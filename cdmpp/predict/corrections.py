@@ -1,0 +1,151 @@
+"""Steps that make a model's estimates better: by machine code, by times on another device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cdmpp.calibration.transfer import on_device, relation
+from cdmpp.datasets.samples import Samples
+from cdmpp.devices.spec import DeviceSpec
+from cdmpp.errors import UsageError
+from cdmpp.models.parts.checks import check_schema
+from cdmpp.predict.estimates import STRANGE_FACTOR, Estimates, TrainedModel, interval_s
+from cdmpp.predict.machine_code.model import CodeRows
+from cdmpp.programs.code_layout import CodeKind
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class MachineCodeCorrection:
+    """What a compiler made of the programs.
+
+    The mean is then the likely latency: sums of it err less than sums of a higher mean (held-out
+    networks, `docs/lab/experiments.md`). An out-of-distribution program has an interval
+    `STRANGE_FACTOR` times as wide.
+
+    Attributes:
+        code: float32 [N, columns], see `cdmpp.programs.code_layout`; NaN where it is not known, or
+            the device is none that was trained for: these estimates stay.
+        kind: of the devices whose code it is.
+        are_fastest: whether each is the fastest of many measured programs of its task.
+        are_summed: whether they are added up: the least percentage error is a low guess where
+            errors are wide, and sums of low guesses are low.
+        in_network: whether they are kernels of a network, whose times are known worse.
+    """
+
+    code: NDArray[np.float32]
+    kind: CodeKind = "cpu"
+    are_fastest: bool = False
+    are_summed: bool = False
+    in_network: bool = False
+
+    def apply(self, trained: TrainedModel, samples: Samples, found: Estimates) -> Estimates:
+        """Returns estimates that the machine code counts in."""
+        reader = trained.gpu_code if self.kind == "gpu" else trained.code
+        assert reader is not None
+        check_schema(reader.feature_schema, samples)
+        is_compiled = ~np.isnan(self.code[:, 0])
+        known = np.flatnonzero(is_compiled)
+        if len(known) == 0:
+            return found
+        rows = CodeRows.of(
+            samples.take(known), self.code[known], found.latency_s[known], kind=self.kind
+        )
+        log_s, half_width = reader.estimate(
+            rows, are_fastest=self.are_fastest, are_summed=self.are_summed
+        )
+        strange = found.out_of_distribution
+        factor = 1.0 if strange is None else np.where(strange[known], STRANGE_FACTOR, 1.0)
+        half_width = factor * half_width
+        if self.in_network and reader.network_widths is not None:
+            half_width = np.hypot(half_width, reader.network_widths.half_width(log_s, rows.kind))
+        floor_s = trained.floor_s(samples)[known]
+        latency_s = np.maximum(np.exp(log_s), floor_s)
+        low_s = np.maximum(np.exp(log_s - half_width), floor_s)
+        new = {
+            "latency_s": latency_s, "mean_s": latency_s, "low_s": low_s,
+            "high_s": latency_s * np.exp(half_width), "is_floor": np.exp(log_s) < floor_s,
+        }  # fmt: skip
+        values = {name: getattr(found, name).copy() for name in new}
+        for name, column in new.items():
+            values[name][known] = column
+        if found.is_compiled is not None:
+            is_compiled |= found.is_compiled
+        return replace(found, **values, is_compiled=is_compiled)
+
+
+@dataclass(frozen=True, eq=False)
+class SourceDeviceCorrection:
+    """What the same programs take on another device, the source device.
+
+    What is out of distribution keeps the width of its interval, as everything does where too few
+    tasks were measured on two such devices: nobody knows how far the other one speaks for it.
+
+    Attributes:
+        measured_s: float64 [N], seconds on the source device; NaN where they are not known.
+        device: the source device.
+    """
+
+    measured_s: FloatArray
+    device: DeviceSpec
+
+    def apply(self, trained: TrainedModel, samples: Samples, found: Estimates) -> Estimates:
+        """Returns estimates that the times on the source device count in.
+
+        Raises:
+            UsageError: the model was not trained on it, or was never evaluated on programs of two
+                such devices.
+        """
+        source = self.device.name
+        names = [spec.name for spec in trained.card.devices]
+        if source not in names:
+            raise UsageError(
+                f"the model was not trained on {source}, so its error there says nothing; "
+                f"expected one of {', '.join(names)}, or a model fine-tuned on {source}: "
+                "`cdmpp finetune --help`"
+            )
+        there = np.log(trained.estimate(on_device(samples, self.device)).latency_s)
+        measured = np.log(self.measured_s)
+        latency_s, half_width = found.latency_s.copy(), np.log(found.high_s / found.latency_s)
+        mean_s = found.mean_s.copy()
+        strange = found.out_of_distribution
+        is_strange = found.is_new_device if strange is None else strange
+        known = trained.card.transfer
+        for index in np.unique(samples.device).tolist():
+            asked = samples.devices[index]
+            if asked.name == source:
+                continue
+            related = relation(self.device, asked)
+            if related is None:
+                raise UsageError(
+                    f"{source} is a {self.device.kind}, {asked.name} a {asked.kind}: they do not "
+                    "run the same programs"
+                )
+            pair = known.pair(source, asked.name) if known else None
+            if known is None or (pair is None and related not in known.shares):
+                raise UsageError(
+                    f"the model was never judged on programs measured on both of two devices like "
+                    f"{source} and {asked.name}; expected a model trained on records of the "
+                    "same programs on two of them"
+                )
+            rows = np.flatnonzero((samples.device == index) & np.isfinite(self.measured_s))
+            own = np.log(latency_s[rows])
+            if pair is None:
+                log_s = own + known.shares[related] * (measured - there)[rows]
+                widths = known.intervals.get(related)
+            else:
+                log_s, widths = pair.log_s(own, there[rows], measured[rows]), pair.intervals
+            latency_s[rows] = np.exp(log_s)
+            mean_s[rows] *= np.exp(log_s - own)
+            if widths is not None:
+                near = rows[~is_strange[rows]]
+                half_width[near] = widths.half_width(samples.take(near))
+                mean_s[near] = widths.mean_s(samples.take(near), latency_s[near])
+        floor_s = trained.floor_s(samples)
+        is_floor = latency_s < floor_s
+        values = interval_s(np.maximum(latency_s, floor_s), mean_s, half_width, floor_s)
+        return replace(found, **values, is_floor=is_floor)

@@ -1,0 +1,307 @@
+"""Predictions of whole networks: a row for each way of running one, device and batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from cdmpp.datasets.metaschedule.databases import check_database
+from cdmpp.devices.device_file import read_device_file
+from cdmpp.devices.registry import get_device
+from cdmpp.devices.spec import DeviceSpec
+from cdmpp.errors import DataError, UsageError
+from cdmpp.networks.graph.mode import Mode
+from cdmpp.networks.graph.network_file import exported_network, network_format
+from cdmpp.networks.graph.torch_graph import Method
+from cdmpp.predict.estimates import TrainedModel, load_trained
+from cdmpp.predict.prediction import Prediction
+from cdmpp.predict.requested_device import asked_devices
+from cdmpp.pretrained import PRETRAINED, model_folder
+from cdmpp.replay.summary import ReplayOutcome
+
+if TYPE_CHECKING:  # torch is loaded when a way needs it
+    import torch
+
+    from cdmpp.networks.predict import NetworkPredictor, TorchPrediction
+
+Way = Literal["tvm-untuned", "tvm-tuned", "torch-eager"]
+#: Each way of running, in words.
+WAYS: dict[Way, str] = {
+    "tvm-untuned": "as TVM compiles it, untuned",
+    "tvm-tuned": "as TVM compiles it, tuned",
+    "torch-eager": "as torch runs it (eager)",
+}
+_EAGER: Way = "torch-eager"
+#: What is said of eager torch besides.
+_MEMORY_KEYS = (
+    "memory_bytes", "memory_low_bytes", "memory_high_bytes", "utilisation", "utilisation_low",
+    "utilisation_high", "memory_limit_bytes", "fits",
+)  # fmt: skip
+
+
+class NoTvmError(UsageError):
+    """TVM is not installed, or another version."""
+
+
+@dataclass(frozen=True)
+class NetworkQuestion:
+    """A network, and how it is to be run.
+
+    Attributes:
+        source: ONNX file, saved `torch.export` program, or a function that makes a torch module.
+        name: what the network is called.
+        ways: of running it; none = all that source and question allow.
+        labels, descriptions: devices by label or as hardware, and files that describe hardware that
+            nobody measured. None of both = those that the model was trained on.
+        model: run folder of a cost model or of a model of whole networks; `pretrained` = both.
+        loaded: gives the cost model where it is kept loaded; None = it is read from `model`.
+        database: folder of a MetaSchedule database: the programs of `tvm-tuned`.
+        compiles: whether kernels are compiled where the model can read their machine code.
+        must_compile: whether a model that cannot is an error.
+        batches: samples of an iteration; of a file `(None,)`, as the file says.
+        shapes, dtypes: of a torch module's inputs, without the batch; no types = as `torch_graph`
+            guesses.
+        method: how a torch module is followed for eager running.
+        memory_limit_bytes: what there is; None = the devices'.
+    """
+
+    source: Path | Callable[[], Any]
+    name: str = ""
+    ways: Sequence[Way] = ()
+    labels: Sequence[str | DeviceSpec] = ()
+    descriptions: Sequence[Path] = ()
+    model: str | Path = PRETRAINED
+    loaded: Callable[[], TrainedModel] | None = None
+    database: Path | None = None
+    compiles: bool = True
+    must_compile: bool = False
+    batches: Sequence[int | None] = (1,)
+    shapes: Sequence[tuple[int, ...]] = ()
+    dtypes: Sequence[torch.dtype] | None = None
+    method: Method = "fx"
+    memory_limit_bytes: float | None = None
+
+    def cost_model(self) -> TrainedModel:
+        """Returns the model of kernels.
+
+        Raises:
+            DataError: there is no complete model.
+        """
+        if self.loaded is not None:
+            return self.loaded()
+        return load_trained(_models(self.model)[1], with_code=self.compiles)
+
+
+@dataclass(frozen=True)
+class NetworkKernel:
+    """A kernel of a compiled network.
+
+    Attributes:
+        calls: how often it runs.
+        shapes: of its arguments.
+        in_network_s: seconds of one call within the network.
+        prediction: what the model says of it alone; None where no model covers it.
+        reason: why none does; empty where one does.
+        module: its program; None where it has none.
+        key: what the operators that call it have as their task, or as their name without one.
+    """
+
+    name: str
+    calls: int
+    shapes: tuple[str, ...]
+    in_network_s: float
+    prediction: Prediction | None
+    reason: str = ""
+    module: Any = None
+    key: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns what `predict --json` and the server say of a kernel."""
+        alone = {} if self.prediction is None else self.prediction.to_json()
+        return alone | {
+            "name": self.name, "calls": self.calls, "shapes": list(self.shapes),
+            "in_network_s": self.in_network_s, "reason": self.reason or None,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class NetworkPrediction(Prediction):
+    """The row of a network on a device, run one way.
+
+    Attributes:
+        schedule: which programs a compiler's kernels are, in words.
+        kernels: of a compiled network, most expensive first.
+        replayed: how a compiled network was put together.
+        eager: memory and utilisation of eager torch.
+    """
+
+    way: Way = "tvm-untuned"
+    mode: Mode = "infer"
+    schedule: str = ""
+    kernels: tuple[NetworkKernel, ...] = ()
+    replayed: ReplayOutcome | None = None
+    eager: TorchPrediction | None = None
+
+    @property
+    def out_of_distribution(self) -> bool:
+        """Whether it is a low-confidence prediction."""
+        return bool(self.reasons)
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns what `predict --json` and the server say of a network."""
+        eager = {} if self.eager is None else self.eager.to_json()
+        return {
+            "network": self.name, "batch": self.batch, "way": self.way, "mode": self.mode,
+            "device": self.device, "program_id": None, "latency_s": self.latency_s,
+            "low_s": self.low_s, "high_s": self.high_s, "measured_s": None,
+            "out_of_distribution": self.out_of_distribution, "reasons": list(self.reasons),
+            "schedule": self.schedule or None,
+            "kernels": [kernel.to_json() for kernel in self.kernels],
+            **{key: value for key, value in eager.items() if key in _MEMORY_KEYS},
+        }  # fmt: skip
+
+
+#: Predicts a network as TVM compiles it: way, model, devices, what is told of the next step.
+CompiledWay = Callable[
+    [Way, TrainedModel, Sequence[DeviceSpec], Callable[[str], None]], list[NetworkPrediction]
+]
+
+
+def predict_network(
+    question: NetworkQuestion,
+    compiled: CompiledWay,
+    *,
+    on_step: Callable[[str], None] = lambda _: None,
+) -> list[NetworkPrediction]:
+    """Returns what a network takes, by device, batch and way.
+
+    A way that a network or device does not allow has an answer without latency that says why.
+
+    Args:
+        compiled: predicts the question's network as TVM compiles it.
+        on_step: is told what is done next, in words.
+
+    Raises:
+        CdmppError: a model, a device or a database is not as it should be; or no way has a latency.
+    """
+    ways = _ways(question)
+    eager = _eager_predictor(_models(question.model)[0]) if "torch-eager" in ways else None
+    trained = question.cost_model() if ways[0] != _EAGER else None
+    devices = _devices(question, eager, trained)
+
+    found: list[NetworkPrediction] = []
+    for way in ways:
+        on_step(f"{question.name} {WAYS[way]}")
+        try:
+            if way == _EAGER:
+                assert eager is not None
+                found += _eager_predictions(question, eager, devices)
+            else:
+                assert trained is not None
+                found += compiled(way, trained, devices, on_step)
+        except (DataError, NoTvmError) as error:
+            if len(ways) == 1:
+                raise
+            found += [
+                NetworkPrediction(
+                    question.name, device.name, way=way, batch=batch, reasons=(str(error),)
+                )
+                for device in devices
+                for batch in question.batches
+            ]
+    if all(one.latency_s is None for one in found):
+        reasons = {one.reasons[0] for one in found}
+        if len(reasons) == 1:
+            raise DataError(reasons.pop())
+        why = "; ".join(dict.fromkeys(f"{WAYS[one.way]}: {one.reasons[0]}" for one in found))
+        raise DataError(f"{question.name} cannot be predicted ({why})")
+    names = [device.name for device in devices]
+    return sorted(found, key=lambda one: (names.index(one.device), one.batch or 0))
+
+
+def _ways(question: NetworkQuestion) -> tuple[Way, ...]:
+    if "tvm-tuned" in question.ways and question.database is None:
+        raise UsageError("tuned programs are those of a database; expected --database DIR")
+    if question.database is not None:
+        check_database(question.database)
+    is_onnx = isinstance(question.source, Path) and network_format(question.source) == "onnx"
+    if is_onnx and _EAGER in question.ways:
+        raise UsageError(f"{question.source}: torch runs no ONNX file; expected .pt2 or --torch")
+    if question.ways:
+        return tuple(way for way in WAYS if way in question.ways)
+    left_out = {_EAGER} if is_onnx else set()
+    if question.database is None:
+        left_out.add("tvm-tuned")
+    return tuple(way for way in WAYS if way not in left_out)
+
+
+def _models(model: Path | str) -> tuple[Path | str, Path]:
+    """Returns the models of whole networks and of kernels: the named one, and a packaged one."""
+    from cdmpp.networks.run import is_networks_run  # it loads pyarrow
+
+    if str(model) != PRETRAINED and is_networks_run(Path(model)):
+        return model, model_folder(PRETRAINED)
+    return PRETRAINED, model_folder(model)
+
+
+def _eager_predictor(model: Path | str) -> NetworkPredictor:
+    from cdmpp.networks.predict import NetworkPredictor
+
+    return NetworkPredictor.load(model)
+
+
+def _devices(
+    question: NetworkQuestion, eager: NetworkPredictor | None, trained: TrainedModel | None
+) -> list[DeviceSpec]:
+    """Returns the devices that are named; without one those that networks were measured on."""
+    labels, descriptions = question.labels, question.descriptions
+    if eager is not None and not labels and not descriptions:
+        return list(eager.trained.devices)
+    if trained is not None:
+        return asked_devices(labels, descriptions, trained.card)
+    described = [spec for path in descriptions for spec in read_device_file(path).devices.values()]
+    named = [one if isinstance(one, DeviceSpec) else get_device(one) for one in labels]
+    return [one for place, one in enumerate(named) if one not in named[:place]] + described
+
+
+def _eager_predictions(
+    question: NetworkQuestion, eager: NetworkPredictor, devices: Sequence[DeviceSpec]
+) -> list[NetworkPrediction]:
+    module, batches, shapes, dtypes = _torch_module(question)
+    graphs = eager.graphs(
+        module, shapes, batches, name=question.name, method=question.method, dtypes=dtypes
+    )
+    found = eager.predict(graphs, devices, memory_limit_bytes=question.memory_limit_bytes)
+    is_file = isinstance(question.source, Path)
+    return [
+        NetworkPrediction(
+            question.name, one.device, one.time_s.value, one.time_s.low, one.time_s.high,
+            reasons=one.reasons, way=_EAGER, mode=one.mode, batch=None if is_file else one.batch,
+            eager=one,
+        )
+        for one in found
+    ]  # fmt: skip
+
+
+def _torch_module(
+    question: NetworkQuestion,
+) -> tuple[Any, list[int], Sequence[tuple[int, ...]], Sequence[torch.dtype] | None]:
+    """Returns module (or what makes it), batches, shapes without the batch, and types.
+
+    Raises:
+        DataError: an exported program has dynamic shapes or inputs that do not share their first
+            axis.
+    """
+    if not isinstance(question.source, Path):
+        batches = [batch or 1 for batch in question.batches]
+        return question.source, batches, question.shapes, question.dtypes
+    saved = exported_network(question.source)
+    return saved.module, [saved.batch], saved.shapes, saved.dtypes
+
+
+def with_shares(kernels: Sequence[NetworkKernel]) -> list[tuple[NetworkKernel, float]]:
+    """Returns kernels with the share of all kernels' time that their calls take, in [0, 1]."""
+    whole_s = sum(one.calls * one.in_network_s for one in kernels) or 1.0
+    return [(one, one.calls * one.in_network_s / whole_s) for one in kernels]

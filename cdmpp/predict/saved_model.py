@@ -1,0 +1,209 @@
+"""A saved model: its weights with the card that says what is known of it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cdmpp.calibration.intervals import LatencyCalibration
+from cdmpp.calibration.transfer import Transfer
+from cdmpp.datasets.samples import Samples
+from cdmpp.devices.spec import DeviceSpec
+from cdmpp.devices.vector import DEVICE_VECTOR_SCHEMA_VERSION
+from cdmpp.errors import DataError
+from cdmpp.files.atomic import read_json, write_json
+from cdmpp.files.run_folder import MODEL_FILE, damage_named, write_model
+from cdmpp.machine import versions
+from cdmpp.models.base import CostModel
+from cdmpp.models.registry import saved_model_class
+
+MODEL_FORMAT = 1
+RUN_HINT = "give a run folder that `cdmpp train` has finished, or train one with `cdmpp train`"
+
+
+@dataclass(frozen=True)
+class ModelCard:
+    """What is known of a saved model besides its weights.
+
+    Attributes:
+        kind: its registered name.
+        feature_schema: versions of the leaf columns it was trained on.
+        data_hash: digest of the data set it was trained on.
+        split: kind, seed, fractions, description and whether it leaks.
+        devices: the devices it was trained on.
+        training_tasks: short digests of the tasks in its training part (see `task_digest`).
+        versions: cdmpp, python and library versions at training time.
+        calibration: its intervals; None where too few tasks were held back to measure them.
+        described: devices that it was trained for without measurements of them.
+        of_new_devices: its intervals on devices of the same kind that it was not trained on; None
+            where nothing was measured of that.
+        transfer: what a time on another device says; None where too few tasks were measured on two.
+    """
+
+    kind: str
+    feature_schema: dict[str, int]
+    data_hash: str
+    split: dict[str, Any]
+    devices: tuple[DeviceSpec, ...]
+    training_tasks: frozenset[str]
+    versions: dict[str, str]
+    calibration: LatencyCalibration | None = None
+    described: tuple[DeviceSpec, ...] = ()
+    of_new_devices: LatencyCalibration | None = None
+    transfer: Transfer | None = None
+
+    @classmethod
+    def of(cls, kind: str, train: Samples, split: dict[str, Any]) -> ModelCard:
+        """Returns the card of a model that learned from these samples."""
+        return cls(
+            kind=kind,
+            feature_schema=dict(train.programs.feature_schema),
+            data_hash=train.programs.data_hash,
+            split=split,
+            devices=tuple(train.devices[index] for index in np.unique(train.device)),
+            training_tasks=task_digests(train),
+            versions=versions(),
+        )
+
+
+def extended_card(card: ModelCard, kind: str, train: Samples, split: dict[str, Any]) -> ModelCard:
+    """Returns the card of a model that learned from these samples too, not calibrated yet.
+
+    Args:
+        card: of the model that it came from.
+        kind: of the new one.
+    """
+    used = [train.devices[index] for index in np.unique(train.device)]
+    known = {spec.name for spec in card.devices}
+    return replace(
+        card,
+        kind=kind,
+        data_hash=train.programs.data_hash,
+        split=split,
+        devices=(*card.devices, *(spec for spec in used if spec.name not in known)),
+        training_tasks=card.training_tasks | task_digests(train),
+        versions=versions(),
+        calibration=None,
+        described=tuple(spec for spec in card.described if spec not in used),
+        of_new_devices=None,
+    )
+
+
+def task_digest(task: str) -> str:
+    """Returns 16 hex digits that identify a task (`"<workload key>|<target kind>"`)."""
+    return hashlib.sha256(task.encode("utf-8")).hexdigest()[:16]
+
+
+def task_digests(samples: Samples) -> frozenset[str]:
+    """Returns the digests of the tasks that occur in `samples`."""
+    return frozenset(
+        task_digest(str(samples.programs.tasks[task])) for task in np.unique(samples.task_id)
+    )
+
+
+def save_model(model: CostModel, directory: Path, card: ModelCard) -> None:
+    """Writes the weights, then model.json, whose presence says that the model is complete."""
+    write_model(directory, _facts(card), model.save)
+
+
+def describe_new_devices(
+    directory: Path, devices: Sequence[DeviceSpec], intervals: LatencyCalibration | None
+) -> None:
+    """Adds to a saved model's card what it was trained for without measurements of it.
+
+    Args:
+        devices: descriptions.
+        intervals: of devices that the model was not trained on.
+
+    Raises:
+        DataError: as `load_model`.
+    """
+    card, state = _read_card(directory)
+    card = replace(card, described=tuple(devices), of_new_devices=intervals)
+    _write_card(directory, card, state)
+
+
+def write_transfer(directory: Path, transfer: Transfer | None) -> None:
+    """Adds to a run folder what a time on another device says.
+
+    Raises:
+        DataError: there is no complete model, or a file cannot be written.
+    """
+    card, state = _read_card(directory)
+    _write_card(directory, replace(card, transfer=transfer), state)
+
+
+def _write_card(directory: Path, card: ModelCard, state: Any) -> None:
+    write_json(directory / MODEL_FILE, {**_facts(card), "state": state})
+
+
+def _facts(card: ModelCard) -> dict[str, Any]:
+    """Returns what model.json keeps of a card."""
+    return {
+        "format": MODEL_FORMAT,
+        "kind": card.kind,
+        "feature_schema": card.feature_schema,
+        "device_vector_schema": DEVICE_VECTOR_SCHEMA_VERSION,
+        "data_hash": card.data_hash,
+        "split": card.split,
+        "devices": [asdict(spec) for spec in card.devices],
+        "versions": card.versions,
+        "training_tasks": sorted(card.training_tasks),
+        "calibration": None if card.calibration is None else asdict(card.calibration),
+        "described": [asdict(spec) for spec in card.described],
+        "of_new_devices": None if card.of_new_devices is None else asdict(card.of_new_devices),
+        "transfer": None if card.transfer is None else asdict(card.transfer),
+    }
+
+
+def load_model(directory: Path) -> tuple[CostModel, ModelCard]:
+    """Returns the model of a run folder and what is known of it.
+
+    Raises:
+        DataError: there is no complete model, or it was written by another version of this format.
+    """
+    card, state = _read_card(directory)
+    with damage_named(directory, RUN_HINT):
+        return saved_model_class(card.kind).load(Path(directory), state), card
+
+
+def read_card(directory: Path) -> ModelCard:
+    """Returns what is known of a run folder's model, which is not loaded.
+
+    Raises:
+        DataError: as `load_model`.
+    """
+    return _read_card(directory)[0]
+
+
+def _read_card(directory: Path) -> tuple[ModelCard, Any]:
+    path = Path(directory) / MODEL_FILE
+    value = read_json(path, what="trained model", hint=RUN_HINT, format=MODEL_FORMAT)
+    got = value.get("device_vector_schema")
+    if got != DEVICE_VECTOR_SCHEMA_VERSION:
+        raise DataError(
+            f"{path} expects device vectors of version {got!s:.80}, this version makes "
+            f"{DEVICE_VECTOR_SCHEMA_VERSION}; train again with `cdmpp train`"
+        )
+    with damage_named(directory, RUN_HINT):
+        calibration, of_new = value.get("calibration"), value.get("of_new_devices")
+        transfer = value.get("transfer")
+        card = ModelCard(
+            kind=value["kind"],
+            feature_schema=value["feature_schema"],
+            data_hash=value["data_hash"],
+            split=value["split"],
+            devices=tuple(DeviceSpec(**spec) for spec in value["devices"]),
+            training_tasks=frozenset(value["training_tasks"]),
+            versions=value["versions"],
+            calibration=LatencyCalibration(**calibration) if calibration else None,
+            described=tuple(DeviceSpec(**spec) for spec in value.get("described", ())),
+            of_new_devices=LatencyCalibration(**of_new) if of_new else None,
+            transfer=Transfer.from_json(transfer) if transfer else None,
+        )
+        return card, value["state"]
