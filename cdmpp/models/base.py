@@ -15,7 +15,7 @@ from cdmpp.models.loop.progress import OnTrain
 Part = TypeVar("Part")
 
 
-class Model(ABC, Generic[Part]):
+class FittedModel(ABC, Generic[Part]):
     """Learns from samples and predicts. Every kind of model is one subclass.
 
     Attributes:
@@ -54,11 +54,11 @@ class Model(ABC, Generic[Part]):
 
     @classmethod
     @abstractmethod
-    def load(cls, directory: Path, state: dict[str, Any]) -> Model[Part]:
+    def load(cls, directory: Path, state: dict[str, Any]) -> FittedModel[Part]:
         """Rebuilds the model that `save` wrote."""
 
 
-class CostModel(Model[Samples]):
+class CostModel(FittedModel[Samples]):
     """Predicts the latency of programs on devices: float64 [N], seconds."""
 
     def leaf_shares(self, samples: Samples) -> list[NDArray[np.float64]] | None:

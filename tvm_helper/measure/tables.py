@@ -27,7 +27,7 @@ SHARD_PROGRAMS = 256
 
 
 @dataclass
-class Campaign(RecordSource):
+class CampaignSource(RecordSource):
     """The journal of a campaign's folder, in the order in which programs were measured."""
 
     folder: Path
@@ -93,7 +93,7 @@ def write_tables(folder: Path, *, on_progress: OnProgress = lambda _: None) -> E
     Raises:
         DataError: there is no campaign, or a file cannot be read or written.
     """
-    return extract(Campaign(Path(folder)), Path(folder), jobs=1, on_progress=on_progress)
+    return extract(CampaignSource(Path(folder)), Path(folder), jobs=1, on_progress=on_progress)
 
 
 def _measured(folder: Path) -> list[dict[str, Any]]:

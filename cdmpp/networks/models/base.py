@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from cdmpp.config import from_dict, to_dict
 from cdmpp.errors import DataError
 from cdmpp.files.plain import from_plain, to_plain
-from cdmpp.models.base import Model
+from cdmpp.models.base import FittedModel
 from cdmpp.models.loop.progress import OnTrain
 from cdmpp.models.registry import network_model_class
 from cdmpp.networks.dataset.samples import TARGETS, NetworkSamples
@@ -50,7 +50,7 @@ class Fitting:
     history: list[dict[str, Any]] = field(default_factory=list)
 
 
-class NetworkModel(Model[NetworkSamples]):
+class NetworkModel(FittedModel[NetworkSamples]):
     """Predicts the six targets of networks.
 
     A kind says what it finds in the training part (`found`, a dataclass of `found_class`), and
