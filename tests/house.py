@@ -250,6 +250,21 @@ def imports_any(path: Path, names: tuple[str, ...]) -> bool:
     return False
 
 
+def helper_modules_without_tvm() -> list[str]:
+    """Returns the modules of tvm_helper that neither import a TVM nor reach a module that does."""
+    targets: dict[str, set[str]] = defaultdict(set)
+    for arrow in arrows():
+        if not arrow.is_typing:
+            targets[arrow.source].add(arrow.target)
+    helper = {name: path for name, path in modules().items() if name.startswith("tvm_helper")}
+    with_tvm = {name for name, path in helper.items() if imports_any(path, ("tvm", "tvm_ffi"))}
+    return [
+        name
+        for name, path in helper.items()
+        if path.name != "__init__.py" and not ({name} | _reached(name, targets)) & with_tvm
+    ]
+
+
 def docstring(path: Path) -> str:
     """Returns the first paragraph of a module's docstring."""
     return (ast.get_docstring(tree_of(path)) or "").split("\n\n")[0]

@@ -11,10 +11,37 @@ from tests import house
 from tests.paths import ROOT
 
 #: What reads records, featurises them and serves the old Ansor needs no TVM of today.
-WITHOUT_TVM = (
-    "cdmpp.predict", "cdmpp.programs", "cdmpp.replay", "cdmpp.serve",
-    "tvm_helper.cost_model.ansor", "tvm_helper.legacy",
-)  # fmt: skip
+WITHOUT_TVM = ("cdmpp", "tvm_helper.cost_model.ansor", "tvm_helper.legacy")
+
+
+#: Why modules of tvm_helper that need no TVM are there all the same.
+IN_THE_HELPER = {
+    "plugs a model into TVM's searches, today's and the old one's": (
+        "cost_model.ansor.client", "cost_model.ansor.run", "cost_model.ansor.scorer",
+        "cost_model.ansor.served", "cost_model.ansor.server", "cost_model.ansor.setup",
+        "cost_model.measured_programs", "cost_model.neighbours", "cost_model.reference",
+        "cost_model.safety_net", "cost_model.scoring", "cost_model.state_file", "cost_model.usage",
+    ),
+    "a part of measuring a device with programs that TVM compiles": (
+        "device_add.clock", "device_add.curve", "device_add.fit", "device_add.kernels",
+        "device_add.options", "device_add.plan",
+    ),
+    "the side of the old TVM, which runs in an environment of its own": (
+        "legacy.ansor", "legacy.block_tir", "legacy.client", "legacy.dividends",
+        "legacy.environment", "legacy.fallback", "legacy.fast_calls", "legacy.featurise",
+        "legacy.gpu_code", "legacy.metaschedule", "legacy.setup", "legacy.tir", "legacy.validity",
+    ),
+    "a part of measuring programs that TVM compiles": (
+        "measure.failures", "measure.health", "measure.journal", "measure.options",
+        "measure.timing",
+    ),
+    "a part of TVM's search": (
+        "search.expected_gain", "search.folder_files", "search.options", "search.progress",
+    ),
+    "reads what TVM writes or compiles": (
+        "tasks.block_names", "tasks.gpu_kernels", "tasks.nvrtc", "tir.regions",
+    ),
+}  # fmt: skip
 
 
 def test_imports_go_down_the_layers():
@@ -56,6 +83,20 @@ def test_the_product_imports_no_laboratory_and_no_tests():
         name for name, path in house.modules().items() if house.imports_any(path, ("lab", "tests"))
     ]
     assert found == []
+
+
+def test_only_the_api_and_the_commands_import_the_helper():
+    places = {
+        arrow.source
+        for arrow in house.arrows()
+        if arrow.target.startswith("tvm_helper") and arrow.source.startswith("cdmpp")
+    }
+    assert [name for name in places if not name.startswith(("cdmpp.api.", "cdmpp.cli."))] == []
+
+
+def test_the_helper_holds_what_needs_tvm_and_named_exceptions():
+    listed = [f"tvm_helper.{name}" for names in IN_THE_HELPER.values() for name in names]
+    assert sorted(house.helper_modules_without_tvm()) == sorted(listed)
 
 
 def test_only_fetching_and_serving_use_a_network():

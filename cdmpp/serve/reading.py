@@ -50,12 +50,14 @@ class ProgramReader:
     A process that dies of a program, or takes too long, is started again; the request fails.
 
     Args:
-        command: starts a process that answers `read` and `explain`, see `tvm_helper.serve.worker`.
+        command: starts a process that answers `read` (see `cdmpp.serve.reader_process`), and with
+            TVM `explain` and `network`.
         workers: number of processes that read.
         explainers: number of processes that explain; each starts with the first request for it.
         most_explaining: explanations under way at a time; more are refused.
         folder: for their logs.
         timeout_s: how long a request's programs may take to be read.
+        has_tvm: whether the processes read more than records.
     """
 
     def __init__(
@@ -67,8 +69,10 @@ class ProgramReader:
         most_explaining: int,
         folder: Path,
         timeout_s: float,
+        has_tvm: bool = True,
     ) -> None:
         self._timeout_s = timeout_s
+        self._has_tvm = has_tvm
         self._readers = _Processes(command, "reader", workers, folder)
         self._explainers = _Processes(command, "explainer", explainers, folder)
         self._explaining = FewAtATime("explaining", explainers, most_explaining)
@@ -103,7 +107,10 @@ class ProgramReader:
 
         Raises:
             DataError: the entries are no programs, or reading them was given up.
+            ServerError: TVM is missing to read them.
         """
+        if any(entry.get("tvmscript") or entry.get("tir_json") for entry in entries):
+            self._need_tvm()
         loop = asyncio.get_running_loop()
         texts = [place for place, entry in enumerate(entries) if entry.get("leaves") is None]
         found: list[ReadProgram] = []
@@ -135,6 +142,7 @@ class ProgramReader:
             DataError: the entries are no programs, or explaining them was given up.
             ServerError: too many others are explained or wait for that.
         """
+        self._need_tvm()
         facts = {"folder": str(model[0]), "version": model[1], "most": most}
         request = _request("explain", entries, devices, **facts)
         answer = await self._explaining.run(lambda: self._explainers.ask(request, timeout_s))
@@ -162,11 +170,19 @@ class ProgramReader:
             DataError: it is no network that is taken, or reading it was given up.
             ServerError: too much is explained or waits for that.
         """
+        self._need_tvm()
         facts = {"path": str(path), "name": name, "folder": str(model[0]), "version": model[1]}
         request = _request("network", (), devices, **facts)
         answer = await self._explaining.run(lambda: self._explainers.ask(request, timeout_s))
         rows: list[dict[str, Any]] = answer["networks"]
         return rows
+
+    def _need_tvm(self) -> None:
+        if not self._has_tvm:
+            raise ServerError(
+                "this server runs without TVM: got a program or network, expected records or leaf "
+                "tables. Install apache-tvm where it runs and restart it."
+            )
 
     def _read(
         self, entries: Sequence[dict[str, Any]], devices: Sequence[DeviceSpec]

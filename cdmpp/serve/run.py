@@ -27,12 +27,14 @@ def run_server(
     options: ServeOptions,
     reader_command: Sequence[str],
     *,
+    has_tvm: bool = True,
     on_ready: Callable[[str], None],
 ) -> None:
     """Serves until SIGTERM or SIGINT; what is under way then is answered.
 
     Args:
         reader_command: starts a process that reads programs, see `ProgramReader`.
+        has_tvm: whether that process reads more than records.
         on_ready: called with the server's URL once it answers.
 
     Raises:
@@ -45,7 +47,7 @@ def run_server(
         reader = ProgramReader(
             reader_command, workers=options.workers, explainers=options.explainers,
             most_explaining=options.most_explaining, folder=Path(folder),
-            timeout_s=options.read_timeout_s,
+            timeout_s=options.read_timeout_s, has_tvm=has_tvm,
         )  # fmt: skip
         service = Service(options, models, reader, measures.batch)
         try:

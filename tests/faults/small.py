@@ -48,7 +48,7 @@ def _serve() -> None:
     out = Path(sys.argv[sys.argv.index("--runs") + 1])
     run_server = run.run_server
 
-    def asked(options: Any, command: Any, *, on_ready: Any) -> None:
+    def asked(options: Any, command: Any, *, has_tvm: bool, on_ready: Any) -> None:
         def ready(url: str) -> None:
             on_ready(url)
             threading.Thread(target=_ask, args=(url, out), daemon=True).start()

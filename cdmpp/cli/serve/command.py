@@ -6,6 +6,7 @@ import argparse
 import json
 import logging
 import sys
+from importlib.util import find_spec
 
 from cdmpp.cli.shared.option_table import add_table
 from cdmpp.cli.shared.options import add_output_options
@@ -59,6 +60,7 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(facts) if args.json else f"cdmpp serves {', '.join(options.models)} at "
               f"{url}", flush=True)  # fmt: skip
 
-    command = [sys.executable, "-m", "tvm_helper.serve.worker"]
-    run_server(options, command, on_ready=ready)
+    has_tvm = find_spec("tvm") is not None
+    worker = "tvm_helper.serve.worker" if has_tvm else "cdmpp.serve.reader_process"
+    run_server(options, [sys.executable, "-m", worker], has_tvm=has_tvm, on_ready=ready)
     return 0

@@ -1,0 +1,140 @@
+"""The process that reads programs of strangers; see `cdmpp.processes.serve`.
+
+What kills it, or hangs, costs one request: the process is started again. Run as a module it reads
+records alone, without TVM; `tvm_helper.serve.worker` adds what is read with TVM.
+
+Request `read`: `entries`, each {"tvmscript": text}, {"tir_json": text} or {"records": [line],
+"dag": text or null, "target": text or null}; and `devices`, DeviceSpecs as JSON. Answer: `asked`,
+for every program of every entry on every device {entry, name, operator, device, reason} and, where
+the reason is null, {program_id, task, schedule, is_scheduled, measured_s}; and `leaves`, the leaf
+tables of those without a reason, in order.
+"""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache, partial
+from typing import Any, TypeAlias
+
+from cdmpp.datasets.tenset.folder import default_dataset_dir
+from cdmpp.datasets.tenset.record_line import parse_record
+from cdmpp.datasets.tenset.task_index import TaskIndex, load_tasks
+from cdmpp.devices.spec import DeviceSpec
+from cdmpp.errors import CdmppError, DataError
+from cdmpp.models.assemble import AskedProgram
+from cdmpp.predict.records import record_programs
+from cdmpp.processes.serve import Handler, serve
+from cdmpp.programs.compact_ast import CompactAst
+from cdmpp.programs.native import native_library
+from cdmpp.records import MeasureRecord, TensetTask
+from cdmpp.serve.leaf_table import MOST_LEAVES, encode_asts
+from cdmpp.text import short_task
+
+_MEMORY_BYTES = 8 << 30
+_LONGEST_REASON = 400
+Row: TypeAlias = dict[str, Any]
+#: The row of a program on a device, and its compact AST where the row has no reason.
+ReadRow: TypeAlias = tuple[Row, CompactAst | None]
+#: Reads an entry that is no records.
+ReadEntry = Callable[[Row, Sequence[DeviceSpec]], Iterator[ReadRow]]
+
+
+def serve_reader(read_entry: ReadEntry, prepare: Callable[[], object], **handlers: Handler) -> None:
+    """Reads programs until the server is gone.
+
+    Args:
+        prepare: what takes long and is no program's fault.
+        handlers: of other requests than `read`, by name.
+    """
+
+    def prepare_limited() -> None:
+        prepare()
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
+
+    serve({"read": partial(_read, read_entry), **handlers}, prepare_limited)
+
+
+def _read(
+    read_entry: ReadEntry, request: dict[str, Any], begin: Callable[[], None]
+) -> dict[str, Any]:
+    begin()
+    devices = [DeviceSpec(**one) for one in request["devices"]]
+    rows: list[Row] = []
+    asts: list[CompactAst] = []
+    for number, entry in enumerate(request["entries"]):
+        try:
+            read = read_entry if entry.get("records") is None else _records
+            found = list(read(entry, devices))
+        except CdmppError as error:
+            found = [(reason_row("", "", device, str(error)), None) for device in devices]
+        for row, ast in found:
+            rows.append({"entry": number, **row})
+            if ast is not None:
+                asts.append(ast)
+    return {"asked": rows, "leaves": encode_asts(asts)}
+
+
+def _records(entry: Row, devices: Sequence[DeviceSpec]) -> Iterator[ReadRow]:
+    """Yields the programs of record lines on every device, line by line."""
+    records = [parse_record(line) for line in entry["records"]]
+    by_task: dict[tuple[str, str], list[int]] = {}
+    for place, record in enumerate(records):
+        by_task.setdefault((record.workload_key, record.target_kind), []).append(place)
+    if entry.get("dag") is not None and len(by_task) != 1:
+        raise DataError(f"a dag and records of {len(by_task)} tasks; expected those of one")
+    found: dict[tuple[int, int], AskedProgram | str] = {}
+    for (key, kind), places in by_task.items():
+        if entry.get("dag") is not None:
+            task = TensetTask(key, entry.get("target") or kind, kind, entry["dag"], ())
+        else:
+            known = _tasks().find(key, kind)
+            if known is None:
+                raise DataError("a task that is none of the shipped ones; send its `dag` too")
+            task = known
+        for number, device in enumerate(devices):
+            asked = record_programs(task, [records[p] for p in places], _always(device))
+            found |= {(place, number): one for place, one in zip(places, asked, strict=True)}
+    for (_, number), program in sorted(found.items(), key=lambda pair: pair[0]):
+        if isinstance(program, str):
+            yield reason_row("", "", devices[number], program), None
+        else:
+            name = short_task(program.task, program.operator)
+            yield asked_row(name, program, is_scheduled=True)
+
+
+def _always(device: DeviceSpec) -> Callable[[MeasureRecord], DeviceSpec]:
+    return lambda record: device
+
+
+@lru_cache(maxsize=1)
+def _tasks() -> TaskIndex:
+    return load_tasks(default_dataset_dir() / "network_info")
+
+
+def asked_row(name: str, asked: AskedProgram, *, is_scheduled: bool) -> ReadRow:
+    """Returns the row of a program that can be predicted, and its compact AST."""
+    if not 0 < len(asked.ast.leaf_features) <= MOST_LEAVES:
+        count = len(asked.ast.leaf_features)
+        reason = f"it has {count} stores; expected 1 to {MOST_LEAVES}"
+        return reason_row(name, asked.operator, asked.device, reason), None
+    row = reason_row(name, asked.operator, asked.device, None)
+    return {
+        **row, "program_id": asked.program_id, "task": asked.task, "schedule": asked.schedule,
+        "is_scheduled": is_scheduled, "measured_s": asked.measured_s,
+    }, asked.ast  # fmt: skip
+
+
+def reason_row(name: str, operator: str, device: DeviceSpec, reason: str | None) -> Row:
+    """Returns the row of a program; with a reason it cannot be predicted."""
+    reason = None if reason is None else reason[:_LONGEST_REASON]
+    return {"name": name, "operator": operator, "device": device.name, "reason": reason}
+
+
+def _no_programs(entry: Row, devices: Sequence[DeviceSpec]) -> Iterator[ReadRow]:
+    raise DataError("only records are read without TVM")
+
+
+if __name__ == "__main__":
+    serve_reader(_no_programs, native_library)
