@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from cdmpp.datasets.samples import Samples
     from cdmpp.models.loop.progress import RunProgress
     from cdmpp.models.nets.options import DeviceType
+    from cdmpp.training.finetune.run import Budget, FinetuneRunOptions
     from cdmpp.training.options import SplitKind, TrainOptions
     from cdmpp.training.run import RunResult
     from cdmpp.training.unmeasured import Unmeasured
@@ -154,3 +155,47 @@ def train_in_folder(
             result = train_run(options, samples, run_dir, on_progress=tell, choose_start=start)
     write_run_report(result, command=command)
     return result, found
+
+
+def finetune_in_folder(
+    options: FinetuneRunOptions,
+    run_dir: Path,
+    read: Callable[[Sequence[str]], Dataset],
+    *,
+    command: str,
+    on_progress: RunProgress,
+) -> tuple[RunResult, Budget]:
+    """Adapts a model to a few measured tasks, evaluates and reports, as `cdmpp finetune` does.
+
+    Args:
+        read: labels, none = all -> their measurements; called once the options are checked.
+        command: for the report: how the run is repeated.
+        on_progress: is told what is done, and how far.
+
+    Returns:
+        the run, and what was learned from.
+
+    Raises:
+        UsageError: nothing new is named, or the folder holds another run.
+        DataError: the model is incomplete, or measurements are missing.
+    """
+    from cdmpp.config import dump_text
+    from cdmpp.datasets.extraction.machine_code import read_machine_code
+    from cdmpp.files.run_folder import check_run_folder
+    from cdmpp.report.run_report import write_run_report
+    from cdmpp.training.finetune.run import finetune_run
+
+    if not options.devices and not options.network:
+        raise UsageError(
+            "finetune needs something new to adapt to; expected --device LABEL or --network NAME"
+        )
+    load(options.from_run).trained()
+    check_run_folder(run_dir, dump_text(options))
+    source = (options.measured_on,) if options.measured_on else ()
+    dataset = read((*options.devices, *source))
+    result, budget = finetune_run(
+        options, dataset.samples, run_dir, code=read_machine_code(dataset.folder),
+        on_progress=on_progress,
+    )  # fmt: skip
+    write_run_report(result, command=command)
+    return result, budget

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from cdmpp.analytic.gpu_kernels.model import GpuKernels
+from cdmpp.api.model import load
 from cdmpp.cli.shared.option_table import add_table
 from cdmpp.cli.shared.options import (
     add_device_spec_option,
@@ -185,16 +186,8 @@ def _numbers(text: str | None, option: str) -> list[int]:
 
 
 def _onnx_cells(path: Path, name: str, devices: Sequence[DeviceSpec]) -> list[CompareCell]:
-    from cdmpp.predict.networks import NetworkQuestion
-    from tvm_helper.replay.ways import network_answers  # it may load TVM
-
     batch, known = onnx_batch(path), load_registry()
-    question = NetworkQuestion(
-        path, name, ways=("tvm-untuned",), batches=(None,),
-        labels=[spec.name for spec in devices if spec.name in known],
-    )  # fmt: skip
-    answers = {
-        one.device: (one.latency_s, one.low_s, one.high_s, one.reasons)
-        for one in network_answers(question)
-    }
+    labels = [spec.name for spec in devices if spec.name in known]
+    rows = load().network(path, labels, name=name, ways=("tvm-untuned",))
+    answers = {one.device: (one.latency_s, one.low_s, one.high_s, one.reasons) for one in rows}
     return [compiled_cell(name, batch, spec, answers.get(spec.name)) for spec in devices]

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from cdmpp.api.model import load
 from cdmpp.cli.shared.options import add_data_options, add_model_option, add_output_options
 from cdmpp.cli.shared.samples import asked_labels, samples_of
 from cdmpp.cli.shared.tables import print_metric_tables
 from cdmpp.datasets.samples import Samples
-from cdmpp.predict.estimates import TrainedModel, load_trained
-from cdmpp.pretrained import model_folder
+from cdmpp.predict.estimates import TrainedModel
 from cdmpp.report.tables import metric_table
 from cdmpp.training.evaluate import evaluate
 
@@ -33,7 +33,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Runs the command; returns the exit code."""
-    trained = load_trained(model_folder(args.model))
+    trained = load(args.model).trained()
     samples = samples_of(
         args.dataset, asked_labels(args.dataset, args.device), cache_dir=args.cache,
         network_info=args.network_info, jobs=args.jobs, may_install=not args.no_install,

@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cdmpp.api.train import finetune_in_folder
 from cdmpp.cli.shared.option_table import add_table
 from cdmpp.cli.shared.options import (
     add_data_options,
@@ -18,16 +20,13 @@ from cdmpp.cli.shared.options import (
 from cdmpp.cli.shared.progress import training_progress
 from cdmpp.cli.shared.samples import dataset_of, given_data
 from cdmpp.cli.shared.tables import print_metric_tables
-from cdmpp.config import dump_text, load_config
-from cdmpp.datasets.extraction.machine_code import read_machine_code
+from cdmpp.config import load_config
 from cdmpp.errors import UsageError
-from cdmpp.files.run_folder import check_run_folder
-from cdmpp.predict.saved_model import load_model
-from cdmpp.pretrained import model_folder
-from cdmpp.report.run_report import run_tables, write_run_report
+from cdmpp.report.run_report import run_tables
 from cdmpp.training.finetune.choice import SAYS
 
 if TYPE_CHECKING:
+    from cdmpp.api.dataset import Dataset
     from cdmpp.training.finetune.run import Budget, FinetuneRunOptions
 
 
@@ -63,7 +62,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Runs the command; returns the exit code."""
     # Here, as it brings torch: --help answers without it.
-    from cdmpp.training.finetune.run import FinetuneRunOptions, finetune_run, run_name
+    from cdmpp.training.finetune.run import FinetuneRunOptions, run_name
 
     given = {
         **given_data(args.dataset, args.device),
@@ -77,25 +76,20 @@ def run(args: argparse.Namespace) -> int:
     options = load_config(FinetuneRunOptions, args.config, overrides=args.set, given=given)
     if not options.from_run:
         raise UsageError("finetune needs a model to start from; expected --from RUN")
-    if not options.devices and not options.network:
-        raise UsageError(
-            "finetune needs something new to adapt to; expected --device LABEL or --network NAME"
-        )
-    # A wrong folder is told before anything is extracted.
-    load_model(model_folder(options.from_run))
     run_dir = args.out or Path("runs") / run_name(options)
-    check_run_folder(run_dir, dump_text(options))
-    labels = (*options.devices, options.measured_on) if options.measured_on else options.devices
-    dataset = dataset_of(
-        options.dataset, labels, cache_dir=args.cache, network_info=args.network_info,
-        jobs=args.jobs, may_install=not args.no_install, is_quiet=args.json or args.quiet,
-    )  # fmt: skip
-    with training_progress(is_quiet=args.json or args.quiet) as progress:
-        result, budget = finetune_run(
-            options, dataset.samples, run_dir, code=read_machine_code(dataset.folder),
-            on_progress=progress,
+    is_quiet = args.json or args.quiet
+
+    def read(labels: Sequence[str]) -> Dataset:
+        return dataset_of(
+            options.dataset, labels, cache_dir=args.cache, network_info=args.network_info,
+            jobs=args.jobs, may_install=not args.no_install, is_quiet=is_quiet,
         )  # fmt: skip
-    report = write_run_report(result, command=command_line())
+
+    with training_progress(is_quiet=is_quiet) as progress:
+        result, budget = finetune_in_folder(
+            options, run_dir, read, command=command_line(), on_progress=progress
+        )
+    report = run_dir / "report.html"
     if args.json:
         values = {"run": str(run_dir), "report": str(report), **result.metrics}
         print(json.dumps(values, allow_nan=False))
