@@ -12,7 +12,7 @@ True
 from importlib import import_module
 from typing import Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 #: Public name -> where it is. The folders `devices` and `testing` have public names of their own.
 _PLACES = {
