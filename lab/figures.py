@@ -4,9 +4,40 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from cdmpp.metrics import mean_and_interval
 from cdmpp.text import percent_text
+
+#: What is said of programs beside what was measured: name -> an entry a program.
+Columns: TypeAlias = dict[str, NDArray[Any]]
+
+
+def read_columns(path: Path) -> Columns:
+    """Returns the columns of a Parquet file."""
+    table = pq.read_table(path)
+    return {name: table[name].to_numpy() for name in table.column_names}
+
+
+def rows_of(table: Columns, rows: NDArray[Any]) -> Columns:
+    """Returns some rows of every column."""
+    return {name: values[rows] for name, values in table.items()}
+
+
+def is_inside(table: Columns) -> NDArray[np.bool_]:
+    """Returns whether each measured time is in its interval, of `low_s` and `high_s`."""
+    measured_s = table["measured_s"]
+    return np.asarray((table["low_s"] <= measured_s) & (measured_s <= table["high_s"]))
+
+
+def between(value: float, low: float, high: float) -> str:
+    """Returns e.g. `0.95 [0.90, 1.01]`."""
+    return f"{value:.2f} [{low:.2f}, {high:.2f}]"
 
 
 def spread(values: Sequence[float]) -> str:

@@ -7,6 +7,7 @@ the numbers that `claims.yaml` takes from its JSON.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -23,6 +24,21 @@ from lab.paths import RESULTS
 
 #: In a folder of pages: page -> {"stamp": its stamp, "numbers": {path: value}}.
 KEPT = "pages.json"
+
+
+def filled(name: str, /, **found: str) -> str:
+    """Returns a page of docs/results, without its stamp, with new text between its marks
+    `<!-- KEY -->` and `<!-- /KEY -->`; the prose around them stays.
+
+    Raises:
+        DataError: the page has other marks than `found` has keys.
+    """
+    text = (RESULTS / f"{name}.md").read_text("utf-8").partition("\n## Stamp\n")[0]
+    marked = re.compile(r"(<!-- (\w+) -->\n?).*?(\n?<!-- /\2 -->)", re.DOTALL)
+    keys = {key for _, key, _ in marked.findall(text)}
+    if keys != set(found):
+        raise DataError(f"{name}.md has the marks {sorted(keys)}, expected {sorted(found)}")
+    return marked.sub(lambda one: f"{one[1]}{found[one[2]]}{one[3]}", text)
 
 
 def write_page(

@@ -19,7 +19,7 @@ from cdmpp.errors import ReplayError
 from cdmpp.records import ERROR_CODE_NAMES, MeasureRecord
 from cdmpp.report.stamp import stamp
 from cdmpp.text import markdown_table
-from lab.pages import write_page
+from lab.pages import filled, write_page
 from lab.paths import ROOT, SHARED_DATA
 from lab.shell import cdmpp
 from tvm_helper.legacy.client import LegacyTvm
@@ -178,46 +178,8 @@ def _draw(
     return [record for _, _, record in sorted(heap, reverse=True)]
 
 
-_PAGE = """# AutoTVM logs of nine devices
-
-What has features of {count:,} programs drawn from nine logs, {per_task} of every workload and
-device at most, lowered by the old TVM (`make legacy-env`); a program that several devices measured
-is lowered once.
-
-```
-{extraction}
-python -m lab run autotvm
-```
-
-{devices}
-
-A device with fewer programs of a workload gives all it has. Only programs that ran are drawn.
-
-{failed}
-
-**A random sample of the rest**: of {left_out:,} programs that ran and are not in the draw, {rest:,}
-were drawn by another hash; {rest_valid:,} are featurised and valid, {rest_rejected} would be
-rejected, {rest_failed} have no features.
-
-## The log of the T4, whole
-
-Every record of a Tesla T4 (BERT base, batch 1, sequence length 128, four operator shapes under
-seven templates), also of those that did not run. A verdict says what AutoTVM would not build; the
-log says what happened.
-
-{verdicts}
-
-How well a T4 is predicted, from these records or without any: [data-by-name](data-by-name.md).
-"""
-_EXTRACT = "cdmpp dataset extract --dataset ../shared/data/autotvm"
-
-
 def page(
-    devices: Mapping[str, DeviceCoverage],
-    rest: RestCheck,
-    whole: Mapping[tuple[str, str], int],
-    *,
-    per_task: int,
+    devices: Mapping[str, DeviceCoverage], rest: RestCheck, whole: Mapping[tuple[str, str], int]
 ) -> str:
     """Returns the counts as Markdown."""
     rows = [
@@ -230,14 +192,15 @@ def page(
         for reason, times in one.rejected.most_common()
     ]
     judged = [[log, said, f"{times:,}"] for (log, said), times in sorted(whole.items())]
-    return _PAGE.format(
-        count=sum(one.programs for one in devices.values()), per_task=per_task,
-        extraction=f"{_EXTRACT} --per-task {per_task} --out cache/autotvm\n"
-        f"{_EXTRACT}/t4.json.gz --out cache/autotvm-t4",
+    counts = {
+        "count": sum(one.programs for one in devices.values()), "left_out": rest.left_out,
+        "rest": rest.programs, "rest_valid": rest.valid,
+        "rest_rejected": rest.rejected.total(), "rest_failed": rest.failed.total(),
+    }  # fmt: skip
+    return filled(
+        "autotvm", **{name: f"{value:,}" for name, value in counts.items()},
         devices=markdown_table(["device", "programs", "with features", "valid"], rows, "lrrr"),
         failed="\n".join(failed) or "None is without features.",
-        left_out=rest.left_out, rest=rest.programs, rest_valid=rest.valid,
-        rest_rejected=rest.rejected.total(), rest_failed=rest.failed.total(),
         verdicts=markdown_table(["the log says", "our verdict", "records"], judged, "llr"),
     )  # fmt: skip
 
@@ -270,4 +233,4 @@ def experiment(
         "whole": [[*pair, times] for pair, times in sorted(log.items())],
     }
     found = stamp("python -m lab run autotvm", schemas=["leaf", "leaf_extra"])
-    print(write_page("autotvm", page(devices, rest, log, per_task=per_task), values, found))
+    print(write_page("autotvm", page(devices, rest, log), values, found))

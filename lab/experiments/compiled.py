@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from cdmpp.conformal import owner_means
@@ -39,9 +38,9 @@ from cdmpp.training.finetune.adapt import adapt, comparable
 from cdmpp.training.finetune.adapted_code import adapted_code
 from cdmpp.training.finetune.one_factor import as_device, fit_one_factor, with_devices
 from lab.experiments.adapting import TUNING
-from lab.experiments.measured_elsewhere import FRACTIONS, PASSES, SEEDS, trained_in
-from lab.figures import geometric_mean, spread
-from lab.pages import write_page
+from lab.experiments.measured_elsewhere import FRACTIONS, SEEDS, trained_in
+from lab.figures import Columns, between, geometric_mean, is_inside, read_columns, spread
+from lab.pages import filled, write_page
 from lab.paths import ROOT
 
 _FILE, _ADAPTED_FILE = "compiled.parquet", "adapted.parquet"
@@ -244,54 +243,45 @@ def _code_of(samples: Samples, code: Code) -> NDArray[np.float32]:
 
 def page(work: Path) -> None:
     """Writes the page."""
-    tables = [_read(work / f"seed-{seed}" / _FILE) for seed in SEEDS]
-    table, values = _lines(tables, LINES)
+    tables = [read_columns(work / f"seed-{seed}" / _FILE) for seed in SEEDS]
     shares = [f"{one['share_trees'][0]:.1f}, {one['share_perceptron'][0]:.1f}" for one in tables]
-    facts: dict[str, Any] = {"interval_coverage": _inside(tables), "lines": values, "left_out": {}}
-    texts = [_PAGE.format(
-        passes=PASSES, table=table, inside=spread(facts["interval_coverage"]),
-        shares="; ".join(shares), n=_counts(tables), tasks=_task_counts(tables),
-    )]  # fmt: skip
-    for chip, name in CHIPS.items():
-        left = [_read(work / f"without-{chip}-{seed}" / _FILE) for seed in SEEDS]
+    texts, own = _part(tables, LINES)
+    texts["shares"] = "; ".join(shares)
+    facts: dict[str, Any] = {**own, "left_out": {}}
+    for chip in CHIPS:
+        left = [read_columns(work / f"without-{chip}-{seed}" / _FILE) for seed in SEEDS]
         for one in left:
             for line in ("model", "compiled"):
                 factor = least_mape_factor(one[line], one["measured_s"])
                 one[f"{line}_factor"] = factor * one[line]
-        table, values = _lines(left, LEFT_OUT_LINES)
-        inside = _inside(left)
-        facts["left_out"][chip] = {"interval_coverage": inside, "lines": values}
-        other = next(words for key, words in CHIPS.items() if key != chip)
-        texts.append(_LEFT_OUT.format(
-            name=name, other=other, table=table, inside=spread(inside), n=_counts(left),
-            tasks=_task_counts(left),
-        ))  # fmt: skip
-    new = [_read(work / f"without-{NEW_CHIP}-{seed}" / _ADAPTED_FILE) for seed in SEEDS]
-    table, values = _lines(new, ADAPTED_LINES)
-    facts["adapted"] = {"interval_coverage": _inside(new), "lines": values}
-    texts.append(_ADAPTED.format(
-        count=ADAPTED_TASKS, name=CHIPS[NEW_CHIP], table=table, n=_counts(new),
-        inside=spread(facts["adapted"]["interval_coverage"]), tasks=_task_counts(new),
-    ))  # fmt: skip
+        of_chip, facts["left_out"][chip] = _part(left, LEFT_OUT_LINES)
+        texts |= {f"{chip}_{key}": text for key, text in of_chip.items()}
+    new = [read_columns(work / f"without-{NEW_CHIP}-{seed}" / _ADAPTED_FILE) for seed in SEEDS]
+    of_new, facts["adapted"] = _part(new, ADAPTED_LINES)
+    texts |= {f"adapted_{key}": text for key, text in of_new.items()}
     found = stamp("python -m lab run compiled", schemas=COMPILED)
-    write_page("compiled", _BETWEEN.join([texts[0], "".join(texts[1:])]), facts, found)
+    write_page("compiled", filled("compiled", **texts), facts, found)
 
 
-def _read(file: Path) -> dict[str, NDArray[Any]]:
-    table = pq.read_table(file)
-    return {name: table[name].to_numpy() for name in table.column_names}
+def _part(tables: list[Columns], lines: Mapping[str, str]) -> tuple[dict[str, str], dict[str, Any]]:
+    """Returns the texts of a part of the page by mark, and its figures."""
+    inside = [float(np.mean(is_inside(one))) for one in tables]
+    table, values = _lines(tables, lines)
+    texts = {
+        "table": table, "inside": spread(inside),
+        "n": ", ".join(f"{len(one['task']):,}" for one in tables),
+        "tasks": ", ".join(str(len(np.unique(one["task"]))) for one in tables),
+    }  # fmt: skip
+    return texts, {"interval_coverage": inside, "lines": values}
 
 
-def _lines(
-    tables: list[dict[str, NDArray[Any]]], lines: Mapping[str, str]
-) -> tuple[str, dict[str, Any]]:
+def _lines(tables: list[Columns], lines: Mapping[str, str]) -> tuple[str, dict[str, Any]]:
     """Returns the table of some lines, and its figures."""
     values = {name: _judged(tables, name) for name in lines}
     rows = []
     for name, words in lines.items():
         one = values[name]
-        low, high = one["ratio_interval"]
-        ratio = f"{one['ratio']:.2f} [{low:.2f}, {high:.2f}]" if name != _BASE else "1"
+        ratio = between(one["ratio"], *one["ratio_interval"]) if name != _BASE else "1"
         rows.append([
             words, *(spread(one[key]) for key in ("mape", "median_ape")),
             *(f"{np.mean(one[key]):.2f}" for key in ("mean_log_error", "median_ratio", "spearman")),
@@ -302,23 +292,7 @@ def _lines(
     return markdown_table(heads, rows), values
 
 
-def _inside(tables: list[dict[str, NDArray[Any]]]) -> list[float]:
-    """Returns the share of the programs in their interval, by seed."""
-    return [
-        float(np.mean((one["low_s"] <= one["measured_s"]) & (one["measured_s"] <= one["high_s"])))
-        for one in tables
-    ]
-
-
-def _counts(tables: list[dict[str, NDArray[Any]]]) -> str:
-    return ", ".join(f"{len(one['task']):,}" for one in tables)
-
-
-def _task_counts(tables: list[dict[str, NDArray[Any]]]) -> str:
-    return ", ".join(str(len(np.unique(one["task"]))) for one in tables)
-
-
-def _judged(tables: list[dict[str, NDArray[Any]]], name: str) -> dict[str, Any]:
+def _judged(tables: list[Columns], name: str) -> dict[str, Any]:
     """Returns the figures of a line, means over labels by seed; the ratio of a task's error to the
     fast tier's is a geometric mean over the tasks of all seeds.
     """
@@ -344,52 +318,3 @@ def _judged(tables: list[dict[str, NDArray[Any]]], name: str) -> dict[str, Any]:
         ratios += np.log(owner_means(error, task) / owner_means(base, task)).tolist()
     found["ratio"], *found["ratio_interval"] = geometric_mean(ratios)
     return found
-
-
-_PAGE = """# Compiled: programs of unseen tasks
-
-What is known of a program before it runs, with and without its compiled code
-(`docs/machine-code.md`). `python -m lab run compiled`: ensembles on a part of
-`data/tenset-cpu` (by task, all eight labels, {passes} passes, three seeds), beside each a model of
-machine code on the same parts. TVM 0.27 compiled the programs for this page; TVM 0.8 had compiled
-what was measured. Means over labels; ± over seeds, 95 %. Log error: mean |log(predicted /
-measured)|; median ratio: predicted over measured; last column: MAPE of a task, geometric mean over
-the tasks of three seeds, 95 % interval over tasks.
-
-{table}
-
-Shares of trees and perceptron by seed: {shares}; the rest is the ensemble's. In the 90 % interval
-of the compiled tier: {inside} of the programs. {n} programs of {tasks} tasks.
-"""
-
-_BETWEEN = """
-## A chip that was left out
-
-What `--machine-code` and `cdmpp search --set verify=N` say of a CPU that nobody measured, where the
-instructions are those of one that was (AVX2, AVX-512): the same models, trained on the four labels
-of one chip and asked about the tasks that only the other has measured, or that were in no training
-or validation part. The intervals of the compiled tier are twice as wide as on the known chip, as
-in the product. The lines with a factor that is known only afterwards tell the order of the programs
-from the speed of the chip.
-"""
-
-_LEFT_OUT = """
-### Trained on the {other}, asked about the {name}
-
-{table}
-
-In the 90 % interval of the compiled tier: {inside} of the programs. {n} programs of {tasks} tasks.
-"""
-
-_ADAPTED = """
-### {count} tasks of the {name} measured
-
-`cdmpp device add` and `cdmpp finetune --budget {count}tasks`: the model of the other chip is
-adapted to {count} tasks of each label, chosen by k-means, and judged on the others. With the
-machine code of the measured programs what reads it is adapted too (its shares, one factor, its
-intervals). Last column: over the adapted model, nothing compiled.
-
-{table}
-
-In the 90 % interval of the last line: {inside} of the programs. {n} programs of {tasks} tasks.
-"""

@@ -28,9 +28,9 @@ from cdmpp.models.parts.pooling import pooled_features
 from cdmpp.predict.machine_code.core_time import core_log_s
 from cdmpp.report.stamp import COMPILED, stamp
 from cdmpp.text import markdown_table, percent_text
-from lab.figures import geometric_mean, spread
+from lab.figures import between, geometric_mean, spread
 from lab.journal import Journal
-from lab.pages import write_page
+from lab.pages import filled, write_page
 from lab.paths import ROOT
 from lab.shell import cdmpp
 
@@ -244,11 +244,9 @@ def fitted(
 
 def page(found: list[dict[str, Any]]) -> None:
     """Writes the page of some seeds."""
-    texts = [_HEAD.format(
-        compiled=", ".join(f"{one['compiled']:,}" for one in found),
-        judged=", ".join(f"{one['judged']:,}" for one in found),
-        tasks=", ".join(str(len(one[str(SHARES[0])]["leaves"]["by_task"])) for one in found),
-    )]  # fmt: skip
+    counts = {key: ", ".join(f"{one[key]:,}" for one in found) for key in ("compiled", "judged")}
+    counts["tasks"] = ", ".join(str(len(one[str(SHARES[0])]["leaves"]["by_task"])) for one in found)
+    texts = []
     for share in SHARES:
         own = [one[str(share)] for one in found]
         rows = []
@@ -257,22 +255,23 @@ def page(found: list[dict[str, Any]]) -> None:
                 np.log(np.array(one[name]["by_task"]) / np.array(one["leaves"]["by_task"]))
                 for one in own
             ]
-            mean, low, high = geometric_mean(np.concatenate(ratios).tolist())
-            ratio = "1" if name == "leaves" else f"{mean:.2f} [{low:.2f}, {high:.2f}]"
+            mean = geometric_mean(np.concatenate(ratios).tolist())
+            ratio = "1" if name == "leaves" else between(*mean)
             rows.append([
                 words, spread([one[name]["mape"] for one in own]),
                 spread([one[name]["median_ape"] for one in own]),
                 f"{np.mean([one[name]['log_error'] for one in own]):.3f}", ratio,
             ])  # fmt: skip
-        counts = ", ".join(f"{one['kernels']:,}" for one in own)
+        kernels = ", ".join(f"{one['kernels']:,}" for one in own)
         heads = ["perceptron on", "MAPE", "median APE", "log error",
                  "error of a task, over the first"]  # fmt: skip
         texts += [
-            f"## {percent_text(share)} measured ({counts} kernels)",
+            f"## {percent_text(share)} measured ({kernels} kernels)",
             markdown_table(heads, rows),
         ]
     origin = stamp("python -m lab run compiled-only", schemas=COMPILED)
-    write_page(NAME, "\n\n".join(texts), {"seeds": [_short(one) for one in found]}, origin)
+    text = filled(NAME, sections="\n\n".join(texts), **counts)
+    write_page(NAME, text, {"seeds": [_short(one) for one in found]}, origin)
 
 
 def _short(seed: dict[str, Any]) -> dict[str, Any]:
@@ -281,14 +280,3 @@ def _short(seed: dict[str, Any]) -> dict[str, Any]:
         for name in LINES:
             del seed[str(share)][name]["by_task"]
     return seed
-
-
-_HEAD = """# Compile without measuring
-
-Compiling needs no device. Can a model that sees no machine code learn from programs that were
-compiled and never run what the compiler does? `python -m lab run compiled-only`:
-kernels of random networks on `epyc-avx512-1c` ({judged} judged, of {tasks} tasks that nothing else
-has), of the others a part counts as measured; {compiled} programs are compiled, among them those of
-`data/tenset-cpu`. The perceptron that is *taught* learns to say the 155 columns of machine code and
-the times of the instructions from leaf columns, then the times, while it goes on saying the code.
-Three seeds (tasks and weights); ± over seeds, ratios over tasks, 95 %."""

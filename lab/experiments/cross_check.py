@@ -30,7 +30,7 @@ from cdmpp.programs.schema import LEAF_FEATURE_NAMES
 from cdmpp.records import MeasureRecord, TensetTask
 from cdmpp.report.stamp import stamp
 from cdmpp.text import markdown_table
-from lab.pages import write_page
+from lab.pages import filled, write_page
 from lab.paths import shared
 from tests.programs.reference.lower import lower_record
 from tvm_helper.legacy.ansor import replay_trees
@@ -317,38 +317,9 @@ SAMPLES = {
     "llvm (Xeon, avx2, two threads)": ("tenset-cpu/measure_records/xeon-avx2-2c", "tenset-cpu"),
     "cuda (T4 target, random schedules)": ("tenset-cuda/to_measure_programs", "tenset-cuda"),
 }
-_PAGE = """# Cross-check with Ansor itself
-
-Every record is replayed twice: by the native replay, and by the real Ansor of the old TVM (0.17
-development build, `make legacy-env`). Both programs become compact ASTs through the same leaf code,
-which are compared. A sample is the {count} records with the lowest digests of their content,
-whatever their task.
-
-{table}
-
-"Do the same at every sampled point": loop by loop and store by store the programs agree, and every
-index, condition and value is equal at 32 random values of the loop variables
-(`lab/experiments/cross_check.py`).
-
-**B is the measure of the replay**: the same stores under the same loops in the same places, the
-same float operations, bytes, reuse, strides, intensities, allocations and verdicts. C and D ask in
-addition that two versions of TVM write the same index in the same way. What the original 0.8
-computed is in [golden](golden.md).
-
-## What differs
-
-{differences}
-
-What these are, where they were looked into: counts of integer operations alone are Winograd's
-`input_tile`, where 0.17 divides a sum term by term (`(b*16 + t/2) // 1792` becomes `b // 112`) and
-0.8 does not. `condition.*` alone is the store that ends a reduction across threads, which 0.17 lets
-only thread 0 do. Unique bytes and lines are of regions with an extent that is not constant (mostly
-transposed convolutions), whose bound each version writes differently; both reject these programs. A
-verdict that differs is an extent that 0.17 proves constant and 0.8 leaves symbolic.
-"""
 
 
-def page(results: Mapping[str, CrossCheck], count: int) -> str:
+def page(results: Mapping[str, CrossCheck]) -> str:
     """Returns the counts of some samples as Markdown."""
     kinds: dict[str, Callable[[CrossCheck], int]] = {
         "A: structure, the serialised tree and the leaf positions": lambda one: one.same_structure,
@@ -370,8 +341,8 @@ def page(results: Mapping[str, CrossCheck], count: int) -> str:
         )
         for text, times in counts.most_common()
     ]  # fmt: skip
-    return _PAGE.format(
-        count=count,
+    return filled(
+        "cross-check",
         table=markdown_table(["equal", *results], rows),
         differences=markdown_table(["sample", "records", "", "first difference"], found, "lrll"),
     )
@@ -389,4 +360,4 @@ def experiment(count: int = 300) -> None:
     }
     found = stamp("python -m lab run cross-check", schemas=["leaf", "leaf_extra"])
     values = {name: one.to_json() for name, one in results.items()}
-    print(write_page("cross-check", page(results, count), values, found))
+    print(write_page("cross-check", page(results), values, found))

@@ -21,7 +21,7 @@ from cdmpp.machine import processor_name
 from cdmpp.report.stamp import PROGRAMS, stamp
 from cdmpp.text import markdown_table, percent_text
 from lab.journal import Journal
-from lab.pages import write_page
+from lab.pages import filled, write_page
 from lab.paths import ROOT
 
 _METRICS = {
@@ -94,23 +94,14 @@ def _cpu_s() -> float:
 def report(found: list[dict[str, Any]]) -> None:
     """Writes the page of what is done."""
     found.sort(key=lambda one: ("unmeasured" in one["metrics"], len(one["steps"]), one["label"]))
-    texts = [_HEAD.format(machine=f"{processor_name()}, {os.cpu_count()} cores")]
-    texts += [_table(found), *(_left_out(one) for one in found if "unmeasured" in one["metrics"])]
+    texts = [_table(found), *(_left_out(one) for one in found if "unmeasured" in one["metrics"])]
     texts += [_transcript(one) for one in found if len(one["steps"]) > 1]
     parts = [one["stamp"] for one in found]
     origin = stamp("python -m lab run data-by-name", schemas=PROGRAMS, parts=parts)
     values = {"runs": [_without_text(one) for one in found]}
-    write_page("data-by-name", "\n\n".join(texts), values, origin)
-
-
-_HEAD = """# Data by name
-
-What `python scripts/train.py --device LABEL` gives on a fresh clone: no other option, nothing
-beside the clone, seed 0. Errors are those on tasks that are in no training; for a device without
-measurements, those on devices left out (below). Machine: {machine},
-one thread a training, shared with other work: *load* is the number of processes that wanted a core
-before and after, so the CPU time says more than the wall time. Log error: mean |log(predicted /
-measured)|; median ratio: predicted over measured; the oracle knows each task's median."""
+    machine = f"{processor_name()}, {os.cpu_count()} cores"
+    text = filled("data-by-name", machine=machine, runs="\n\n".join(texts))
+    write_page("data-by-name", text, values, origin)
 
 
 def _table(found: list[dict[str, Any]]) -> str:

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from cdmpp.api.featurisers import tvm_featurisers
@@ -40,8 +39,9 @@ from cdmpp.programs.code_layout import CODE_LAYOUTS
 from cdmpp.records import program_id_of_text
 from cdmpp.report.stamp import PROGRAMS, stamp
 from cdmpp.text import markdown_table, percent_text
-from lab.figures import geometric_mean, spread
-from lab.pages import write_page
+from lab.figures import Columns as Table
+from lab.figures import between, geometric_mean, read_columns, rows_of, spread
+from lab.pages import filled, write_page
 from lab.paths import ROOT, SHARED_DATA
 from tvm_helper.measure.records_code import write_records_code
 
@@ -72,7 +72,6 @@ LINES = {
 _BASE = "leaf"
 
 FloatArray = NDArray[np.float64]
-Table = dict[str, NDArray[Any]]
 
 
 def experiment(
@@ -93,7 +92,7 @@ def experiment(
             file = work / f"{name}-{seed}.parquet"
             if not file.is_file():
                 write_columns(file, judged(samples, code, seed))
-            found[name].append(_read(file))
+            found[name].append(read_columns(file))
     page(found)
 
 
@@ -193,11 +192,6 @@ def _fitted(rows: CodeRows, parts: tuple[NDArray[np.bool_], ...], seed: int) -> 
     )
 
 
-def _read(file: Path) -> Table:
-    table = pq.read_table(file)
-    return {name: table[name].to_numpy() for name in table.column_names}
-
-
 def page(sets: dict[str, list[Table]]) -> None:
     """Writes the page and its numbers."""
     parts, values = [], {}
@@ -209,9 +203,8 @@ def page(sets: dict[str, list[Table]]) -> None:
         }
         values[name] = {"lines": lines, **groups}
         parts.append(_section(name, tables[0], lines, groups))
-    counts = ", ".join(f"{count} of {label}" for label, count in PER_TASK.items())
-    text = _PAGE.format(counts=counts, of_ansor=OF_ANSOR, folds=FOLDS, sections="\n".join(parts))
     found = stamp("python -m lab run gpu-code", schemas=(*PROGRAMS, "gpu_code"))
+    text = filled(NAME, sections="\n\n".join(parts))
     write_page(NAME, text, {"sets": values}, found)
 
 
@@ -224,7 +217,7 @@ def _section(
         [
             LINES[line], *(spread(one[key]) for key in ("mape", "median_ape")),
             *(f"{np.mean(one[key]):.2f}" for key in ("log_error", "spearman")),
-            *("1" if line == _BASE else _between(one[key]) for key in ("ratio", "of_workload")),
+            *("1" if line == _BASE else between(*one[key]) for key in ("ratio", "of_workload")),
         ]
         for line, one in lines.items()
     ]  # fmt: skip
@@ -236,12 +229,12 @@ def _section(
             [
                 one, str(group["workloads"]), f"{group['programs']:,}",
                 *(percent_text(group[line]) for line in ("constant", "oracle", _BASE, "code")),
-                _between(group["ratio"]),
+                between(*group["ratio"]),
             ]
             for one, group in found.items()
         ]  # fmt: skip
         text += ["", f"MAPE by {key}:", "", markdown_table(heads, rows, "l" + "r" * 7)]
-    return "\n".join([*text, ""])
+    return "\n".join(text)
 
 
 def _error(table: Table, line: str) -> FloatArray:
@@ -268,8 +261,7 @@ def _figures(tables: list[Table], line: str) -> dict[str, Any]:
 
 def _groups(tables: list[Table], key: str, name: str) -> dict[str, Any]:
     """Returns the figures of one device or operator."""
-    own = [{column: values[table[key] == name] for column, values in table.items()}
-           for table in tables]  # fmt: skip
+    own = [rows_of(table, table[key] == name) for table in tables]
     shown = {
         line: float(np.mean([_error(table, line).mean() for table in own]))
         for line in ("constant", "oracle", _BASE, "code")
@@ -305,27 +297,3 @@ def _ratios(tables: list[Table], line: str) -> dict[str, list[float]]:
         "ratio": [mape_ratio(places), *np.quantile(drawn, [0.025, 0.975]).tolist()],
         "of_workload": list(geometric_mean(np.log(own / base).tolist())),
     }
-
-
-def _between(values: list[float]) -> str:
-    return "{:.2f} [{:.2f}, {:.2f}]".format(*values)
-
-
-_PAGE = """# Machine code of GPU programs
-
-`python -m lab run gpu-code`: programs that were measured on GPUs, compiled without one
-(`docs/machine-code.md`). They are drawn by a hash from each workload: of AutoTVM's logs {counts}
-(the T4's log has seven tasks, of four operators and shapes), of the records of Ansor's search on a
-V100 {of_ansor} (`data/ansor-gpu`). The 16 drawn programs with tensor cores do not compile and are
-left out.
-
-Workloads (operator and shapes, of whatever template) are shared out into {folds} folds by a hash;
-each is judged by models that never saw it. One model learns from the three logs together. The
-models with and without are the same: trees and a perceptron with the settings of the product,
-weighted by what another fold says. One sees the columns of leaves and device, the other the
-machine code too, and learns the ratio to the time of the instructions. Seeds 0, 1, 2 draw folds
-and training: ± is the 95 % interval over seeds. Means over devices. Ratios are over the model
-without, with their 95 % interval over workloads: of the MAPE, and of a workload's error (geometric
-mean). Log error: mean |log(predicted / measured)|.
-
-{sections}"""

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from cdmpp.calibration.transfer import Transfer, fit_transfer, on_device, relation
@@ -42,8 +41,16 @@ from cdmpp.training.finetune.one_factor import as_device, fit_one_factor, with_d
 from cdmpp.training.run_folder import save_trained, split_facts
 from cdmpp.training.transferred import transfer_dataset
 from lab.experiments.adapting import DRAWS, TARGETS, TUNING, base_model
-from lab.figures import geometric_mean, spread
-from lab.pages import write_page
+from lab.figures import (
+    Columns,
+    between,
+    geometric_mean,
+    is_inside,
+    read_columns,
+    rows_of,
+    spread,
+)
+from lab.pages import filled, write_page
 from lab.paths import ROOT
 from lab.suites.target_parts import target_parts
 
@@ -69,10 +76,8 @@ ADAPTED = {
     "source_factor": "the time on the other, times the factor of the ten tasks",
     "elsewhere": "the adapted model, with the time on the other",
 }
-RELATIONS = {
-    "same_cpu": "another label of the same chip (threads, instruction set)",
-    "other_cpu": "the other chip",
-}
+#: Another label of the same chip (threads, instruction set); the other chip.
+RELATIONS = ("same_cpu", "other_cpu")
 
 
 def experiment(
@@ -193,28 +198,25 @@ def package(cache: Path = ROOT / "cache") -> None:
 def page(work: Path) -> None:
     """Writes the page."""
     folders = [work / f"seed-{seed}" for seed in SEEDS]
-    tables = [_columns(folder / "pairs.parquet") for folder in folders]
+    tables = [read_columns(folder / "pairs.parquet") for folder in folders]
     shares = [json.loads((folder / "shares.json").read_text("utf-8")) for folder in folders]
     values: dict[str, Any] = {}
-    texts = [_HEAD.format(passes=PASSES)]
-    for name, words in RELATIONS.items():
-        own = []
-        for table in tables:
-            rows = table["relation"] == name
-            own.append({key: column[rows] for key, column in table.items()})
+    texts = {}
+    for name in RELATIONS:
+        own = [rows_of(table, table["relation"] == name) for table in tables]
         values[name] = {**_judged(own), "share": [share[name] for share in shares]}
-        texts += [f"## {words[0].upper()}{words[1:]}", _text(values[name])]
+        texts[name] = _text(values[name])
     values["new_device"] = _new_devices(work / "adapted")
-    texts += [_ADAPTED, values["new_device"].pop("text")]
+    texts["new_device"] = values["new_device"].pop("text")
     found = stamp("python -m lab run measured-elsewhere", schemas=COMPILED)
-    write_page("measured-elsewhere", "\n\n".join(texts), values, found)
+    write_page("measured-elsewhere", filled("measured-elsewhere", **texts), values, found)
 
 
 def _new_devices(folder: Path) -> dict[str, Any]:
     """Returns the errors on targets that ten tasks were measured on, and their table."""
     rows, ratios, means, logs = [], [], [], []
     for target in TARGETS:
-        tables = [_columns(folder / f"{target}-{draw}.parquet") for draw in DRAWS]
+        tables = [read_columns(folder / f"{target}-{draw}.parquet") for draw in DRAWS]
         error = {
             name: [np.abs(table[name] / table["measured_s"] - 1.0) for table in tables]
             for name in ADAPTED
@@ -236,28 +238,23 @@ def _new_devices(folder: Path) -> dict[str, Any]:
     rows.append(["mean", *map(percent_text, whole), ""])
     mean_logs = np.mean(logs, axis=0).tolist()
     rows.append(["mean log error", *(f"{value:.2f}" for value in mean_logs), ""])
-    mean, low, high = geometric_mean(ratios)
+    by_task = geometric_mean(ratios)
     heads = ["target", *ADAPTED.values(), "programs of a draw"]
     text = (
         f"{markdown_table(heads, rows)}\n\nThe last line over one factor: "
         f"{whole[-1] / whole[0]:.2f} (means over targets); a task's error over that of one factor "
-        f"{mean:.2f} [{low:.2f}, {high:.2f}] (geometric mean over the tasks of all targets "
-        "and draws, 95 % interval)."
-    )  # fmt: skip
+        f"{between(*by_task)} (geometric mean over the tasks of all targets and draws, 95 % "
+        "interval)."
+    )
     return {
         "lines": dict(zip(ADAPTED, whole, strict=True)),
         "log_errors": dict(zip(ADAPTED, mean_logs, strict=True)),
-        "by_task": [mean, low, high],
+        "by_task": list(by_task),
         "text": text,
     }  # fmt: skip
 
 
-def _columns(path: Path) -> dict[str, NDArray[Any]]:
-    table = pq.read_table(path)
-    return {name: table[name].to_numpy() for name in table.column_names}
-
-
-def _by_task(table: dict[str, NDArray[Any]], values: NDArray[Any]) -> NDArray[np.float64]:
+def _by_task(table: Columns, values: NDArray[Any]) -> NDArray[np.float64]:
     """Returns float64 [task], means."""
     _, owner = np.unique(table["task"], return_inverse=True)
     return owner_means(values.astype(np.float64), owner)
@@ -270,7 +267,7 @@ def _medians(values: NDArray[Any], owner: NDArray[Any]) -> NDArray[np.float64]:
     return np.array(medians, np.float64)[place]
 
 
-def _judged(tables: list[dict[str, NDArray[Any]]]) -> dict[str, Any]:
+def _judged(tables: list[Columns]) -> dict[str, Any]:
     lines: dict[str, Any] = {name: {metric: [] for metric in METRICS} for name in LINES}
     ratios: dict[str, list[float]] = {"model": [], "one_factor": []}
     inside = []
@@ -291,10 +288,7 @@ def _judged(tables: list[dict[str, NDArray[Any]]]) -> dict[str, Any]:
         own = _by_task(table, error["transferred"])
         for name, logs in ratios.items():
             logs += np.log(own / _by_task(table, error[name])).tolist()
-        is_inside = (table["low_s"] <= table["measured_s"]) & (
-            table["measured_s"] <= table["high_s"]
-        )
-        inside.append(float(_by_task(table, is_inside).mean()))
+        inside.append(float(_by_task(table, is_inside(table)).mean()))
     return {
         "n": [len(table["task"]) for table in tables],
         "tasks": [len(np.unique(table["task"])) for table in tables],
@@ -314,8 +308,8 @@ def _text(values: dict[str, Any]) -> str:
     table = markdown_table(["what is said", *METRICS.values()], rows)
     ratios = []
     for name, (mean, half) in values["ratio_by_task"].items():
-        low, high = np.exp(mean - (half or 0.0)), np.exp(mean + (half or 0.0))
-        ratios.append(f"{np.exp(mean):.2f} [{low:.2f}, {high:.2f}] of that of *{LINES[name]}*")
+        ends = np.exp([mean, mean - (half or 0.0), mean + (half or 0.0)])
+        ratios.append(f"{between(*ends)} of that of *{LINES[name]}*")
     shares = ", ".join(f"{share:.2f}" for share in values["share"])
     return (
         f"{table}\n\nA task's error is {' and '.join(ratios)} (geometric mean over tasks of three "
@@ -324,24 +318,3 @@ def _text(values: dict[str, Any]) -> str:
         f"{', '.join(f'{n:,}' for n in values['n'])} programs of "
         f"{', '.join(map(str, values['tasks']))} tasks, all pairs of labels."
     )
-
-
-_HEAD = """# Measured elsewhere
-
-What `cdmpp dataset transfer --from A --to B` and `cdmpp predict --records FILE --measured-on A
---device B` know better than the model alone. `python -m lab run measured-elsewhere`
-trains an ensemble on all eight labels of `data/tenset-cpu` ({passes} passes, three seeds, by task)
-and tells the programs of tasks that it has not seen for one label from their measured times on
-another: log t(B) = log m(B) + share x (log t(A) - log m(A)), the
-shares from the validation part. Log error: mean |log(predicted / measured)|; median ratio:
-predicted over measured; ± over seeds."""
-
-_ADAPTED = """## A new device of which ten tasks are measured
-
-`cdmpp finetune --device B --measured-on A --budget 10tasks`, then `cdmpp predict --records FILE
---measured-on A --device B`: this repeats the
-cells of `docs/results/adapting.md` (models of the other machine, five draws of the tasks) with the
-programs that the label of the same threads and instructions on the other machine has measured too.
-MAPE, mean over draws. How the times are read (ratio, share,
-offset) comes from the ten tasks, as they were held out; its form and firmness were chosen on the
-development targets and draws (`docs/lab/experiments.md`)."""

@@ -17,7 +17,7 @@ from cdmpp.programs.featurise import is_gpu_kind
 from cdmpp.programs.native import NativeTask, Status, native_library
 from cdmpp.report.stamp import stamp
 from cdmpp.text import markdown_table
-from lab.pages import write_page
+from lab.pages import filled, write_page
 from lab.paths import shared
 from tests.programs.native.native_fuzz import golden_records
 from tests.programs.native.test_native import dataset_lines
@@ -30,14 +30,6 @@ _OPERATOR = "conv2d"
 _MAX_LINES = 400
 _ROUNDS = 5
 _PHASES = ("parse", "lower", "features")
-_PAGE = """# Native featuriser against its Python reference
-
-{count} convolution record lines to compact ASTs, the same lines on both sides: CPU records of
-Tenset (llvm) and the golden lines of a T4 (cuda), one thread. Native: the median of {rounds} rounds
-after one to warm up; Python: one round. Microseconds are per record.
-
-{table}
-"""
 
 
 def work_of(lines: Iterator[str] | list[str], folder: str) -> Work:
@@ -148,6 +140,6 @@ def experiment() -> None:
          *(f"{row[side][phase]:,.1f}" for side in sides.values() for phase in _PHASES)]
         for row in rows
     ]  # fmt: skip
-    text = _PAGE.format(count=_MAX_LINES, rounds=_ROUNDS, table=markdown_table(titles, cells))
+    text = filled("native-speed", table=markdown_table(titles, cells))
     found = stamp("python -m lab run native-speed", schemas=["leaf", "leaf_extra"])
     print(write_page("native-speed", text, {"rows": rows}, found))

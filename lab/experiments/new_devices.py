@@ -31,7 +31,7 @@ from cdmpp.report.stamp import PROGRAMS, stamp
 from cdmpp.text import markdown_table, percent_text
 from lab.experiments.compiled import CHIPS, without_chip
 from lab.experiments.measured_elsewhere import SEEDS
-from lab.pages import write_page
+from lab.pages import filled, write_page
 from lab.paths import ROOT
 
 #: Over what the worst known device needs: what the table shows beside `NEW_DEVICE_FACTOR`.
@@ -96,19 +96,14 @@ def experiment(
     unseen: list[Answer] = []
     for dataset in datasets:
         unseen += new_devices(shipped, load_samples(dataset, cache_dir=cache))
-    text = _PAGE.format(
-        factor=NEW_DEVICE_FACTOR, left_out=_tables(left_out), unseen=_tables(unseen),
-        **{
-            name.partition("-")[2].replace("-", "_"): _tables(answers)
-            for name, answers in third.items()
-        },
-    )  # fmt: skip
-    values = {
-        name: [asdict(one) for one in answers]
-        for name, answers in (("left_out", left_out), *third.items(), ("unseen", unseen))
+    found = {"left_out": left_out, **third, "unseen": unseen}
+    tables = {
+        name.removeprefix("zen5-").replace("-", "_"): _tables(answers)
+        for name, answers in found.items()
     }
-    found = stamp("python -m lab run new-devices", schemas=PROGRAMS, models=[PRETRAINED])
-    write_page("new-devices", text, values, found)
+    values = {name: [asdict(one) for one in answers] for name, answers in found.items()}
+    origin = stamp("python -m lab run new-devices", schemas=PROGRAMS, models=[PRETRAINED])
+    write_page("new-devices", filled("new-devices", **tables), values, origin)
 
 
 def chips_left_out(samples: Samples, work: Path) -> list[Answer]:
@@ -230,54 +225,3 @@ _HEADS = (
     "its task's median", "one latency", "median ratio", "Spearman within a task",
     "factor each way", "in it",
 )  # fmt: skip
-_PAGE = """# Devices that the model has never seen
-
-How far off a model is on a device that it has not learned from, nothing measured there and nothing
-compiled, and what the intervals hold (`docs/uncertainty.md`). Where the model knows devices of its
-family (x86 CPUs; GPUs of one vendor), intervals are {factor:g} times as wide as the worst of those
-needs for an operator of that kind, and for *strange programs*, unlike all that the model was
-trained on, twice as wide as their widest. On devices of a *strange family* all have twice the
-widest of all. MAPE, log error, factor and *in it* are means over tasks, of the programs of a task;
-90 % are to be in it. Median ratio: predicted over measured. *Its task's median* and *one latency*:
-the log error of two guesses that are known only afterwards, the median of the programs of the task
-(- where most tasks have one) and the median of them all. Each second table: how many are in
-intervals of so many times what the worst device of the family needs.
-
-## A chip that was left out
-
-Ensembles of the four labels of one of the two chips of `data/tenset-cpu`, asked about the tasks of
-the other that they have not met (20 passes, means over three seeds).
-
-{left_out}
-
-## A third chip
-
-The shipped model, which has learned from these two chips, on a third that was measured after all of
-it was chosen: one thread of a Zen 5 (`zen5-avx512-1c`, described with peak and bandwidth). Programs
-of Ansor, of tasks of `data/tenset-cpu` that the model was not trained on (`data/zen5-records`):
-
-{records}
-
-The same, compiled, their machine code counted in (`docs/machine-code.md`):
-
-{records_compiled}
-
-Fused kernels of networks, drawn by MetaSchedule (`data/zen5-kernels`):
-
-{kernels}
-
-The same, compiled:
-
-{kernels_compiled}
-
-## Devices of AutoTVM's logs
-
-The shipped model. `cache/autotvm`, 100 programs of every task and device at most, lowered by the
-old TVM: templates and tasks that MetaSchedule does not draw.
-
-{unseen}
-
-**How {factor:g} was chosen**: the least multiple of a quarter that holds 90 % on every device of a
-known family with ten tasks or more among the chips left out (with other seeds) and in AutoTVM's
-logs. So these tables describe the choice; the third chip, measured later, judges it.
-"""

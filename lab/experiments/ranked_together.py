@@ -32,8 +32,8 @@ from cdmpp.text import markdown_table
 from lab.experiments.ranked_learners import MODES, Components, NeighbourTrees, Pool, SetRanker
 from lab.figures import log_ratio_text
 from lab.journal import Journal
-from lab.pages import write_page
-from lab.paths import RESULTS, ROOT
+from lab.pages import filled, write_page
+from lab.paths import ROOT
 from tvm_helper.cost_model.neighbours import Misses, neighbour_columns
 from tvm_helper.cost_model.safety_net import SafetyNet
 
@@ -336,14 +336,11 @@ def experiment(work: Path = ROOT / "runs" / "ranked-together") -> None:
              for one in names],
         )
     )  # fmt: skip
-    text = (RESULTS / "ranked-together.md").read_text(encoding="utf-8")
-    for number, table in enumerate(tables):
-        start, end = f"<!-- table {number} -->\n", f"\n<!-- end of table {number} -->"
-        text = text.partition(start)[0] + start + table + end + text.partition(end)[2]
+    text = filled("ranked-together", **{f"table_{n}": table for n, table in enumerate(tables)})
     command = "python -m lab run ranked-together"
     parts = [found[step].pop("stamp", None) for step in found]
     origin = stamp(command, schemas=PROGRAMS, models=[PRETRAINED], parts=parts)
-    write_page("ranked-together", text.partition("\n## Stamp")[0], found, origin)
+    write_page("ranked-together", text, found, origin)
 
 
 def _table(rows: list[dict[str, Any]]) -> str:

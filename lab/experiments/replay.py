@@ -35,7 +35,7 @@ from cdmpp.text import markdown_table
 from lab.experiments import varied_networks
 from lab.experiments.example_networks import REPLAYED, Network, short_operators
 from lab.experiments.shipped_labels import met_before
-from lab.pages import write_page
+from lab.pages import filled, write_page
 from lab.paths import RESULTS, ROOT
 from lab.shell import cdmpp
 from tvm_helper.predict.predictor import Predictor
@@ -398,8 +398,8 @@ def write_elsewhere(before: list[dict[str, Any]], after: list[dict[str, Any]]) -
     untold, added = ([row for row in rows if not row["is_calibrating"]] for rows in (before, after))
     architecture = get_device("this-cpu").architecture
     lines = {"untold": _summary(untold), "added": _summary(added)}
-    text = _ELSEWHERE.format(
-        chip=architecture, met_before=met_before(str(architecture)),
+    text = filled(
+        "replay-elsewhere", chip=str(architecture), met_before=met_before(str(architecture)),
         networks=_networks(untold, added), summary=_lines(lines),
     )  # fmt: skip
     values = {"architecture": architecture, "lines": lines, "untold": untold, "added": added}
@@ -458,19 +458,3 @@ def _lines(lines: dict[str, dict[str, Any]]) -> str:
         ["model", "error of a network", "log error", "median ratio", "in its interval",
          "factor each way", "kernels: log error", "median ratio", "in their intervals"], rows,
     )  # fmt: skip
-
-
-_ELSEWHERE = """# Networks on a CPU that nobody measured
-
-Networks drawn at random (`python -m lab run varied-networks`, seed 2029), as TVM compiles
-them by default, replayed from predicted kernels on one thread of a CPU ({chip}): {met_before}.
-*As it comes*: the shipped model, told what `cdmpp device show this-cpu` says (no clock, no peaks).
-*Added*: what `cdmpp device add` left after ten minutes at most, which measures kernels at drawn
-sizes and none of these networks ([device-add](device-add.md)). Both compile the kernels and read
-their machine code. *Measured* is the compiled network; whole networks and kernels are timed in
-turns. ± is a 95 % interval over networks.
-
-{summary}
-
-{networks}
-"""

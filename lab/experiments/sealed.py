@@ -20,7 +20,7 @@ from cdmpp.predict.saved_model import task_digest
 from cdmpp.pretrained import PRETRAINED, model_folder
 from cdmpp.report.stamp import COMPILED, stamp
 from cdmpp.text import markdown_table, percent_text
-from lab.pages import write_page
+from lab.pages import filled, write_page
 from lab.paths import ROOT
 
 LINES = {
@@ -46,7 +46,10 @@ def experiment(
         opened: such that an earlier model was judged by.
     """
     sealed, before = _section(campaign), _section(opened)
-    text = _PAGE.format(**sealed, opened=_OPENED.format(**before, name=opened.name))
+    text = filled(
+        "sealed", table=sealed["table"], by_time=sealed["by_time"],
+        opened_table=before["table"], opened_by_time=before["by_time"],
+    )  # fmt: skip
     found = stamp("python -m lab run sealed", schemas=COMPILED, models=[PRETRAINED])
     write_page("sealed", text, {**sealed, "opened": before}, found)
 
@@ -142,39 +145,3 @@ def shown(line: dict[str, Any]) -> Sequence[str]:
         f"{log_error[0]:.3f} [{log_error[1]:.3f}, {log_error[2]:.3f}]",
         f"{line['median_ratio']:.2f}",
     ]
-
-
-_PAGE = """# Sealed: kernels that no choice has seen
-
-{programs} fused kernels of networks drawn at random, one valid random schedule of each, drawn for
-itself, measured once on `{device}`: the networks were named by their seed before anything of them
-was measured (`configs/measure/metaschedule-cpu-sealed2.yaml`), and the shipped model was judged by
-them once. None of these tasks is in its training part ({known} more programs are of tasks that it
-knows: left out). 95 % intervals over programs. Log error: mean |log(predicted / measured)|; median
-ratio: predicted over measured; last column: programs in their 90 % interval.
-
-    python -m lab run sealed    # data/sealed2-cpu says how it was measured
-
-{table}
-
-By measured time:
-
-{by_time}
-
-A kernel that is timed again in another process errs by 10 to 15 % already.
-{opened}"""
-
-_OPENED = """
-## Opened before: {name}
-
-The first sealed set: {programs} programs that the shipped model has not learned from either, but
-not clean: what an earlier model missed on them (25.6 % [23.3 %, 27.9 %] compiled) said what to
-measure next. Its convolutions are all of one sketch, of which 1.5 % of those were that the earlier
-model of machine code had learned from: tasks of a campaign shared a seed, and with it the sketch.
-
-{table}
-
-By measured time:
-
-{by_time}
-"""

@@ -19,8 +19,8 @@ from cdmpp.text import markdown_table
 from lab.experiments import search
 from lab.experiments.search_timing import journal_entries, timed_in_turns
 from lab.figures import ratio_text
-from lab.pages import write_page
-from lab.paths import RESULTS, ROOT
+from lab.pages import filled, write_page
+from lab.paths import ROOT
 from lab.shell import cdmpp
 
 #: Chosen before any search ran.
@@ -224,7 +224,6 @@ def report(work: Path, timed: Mapping[str, Any], found: Mapping[str, Any]) -> No
              "summaries": [{"task": t, "seed": s, "verify": v, **{k: one[k] for k in
                             ("drafted", "built", "trials", "failed", "seconds")}}
                            for (t, s, v), one in summaries.items()]}  # fmt: skip
-    text = (RESULTS / "search-verify.md").read_text(encoding="utf-8")
     tables = "\n\n".join(
         [markdown_table(["latency of verify=4 over verify=1", "ratio"], rows),
          markdown_table(["task", "measured", "verify=1 (µs)", "verify=4 (µs)", "ratio"], by_task),
@@ -234,10 +233,8 @@ def report(work: Path, timed: Mapping[str, Any], found: Mapping[str, Any]) -> No
          markdown_table([f"8 of {DRAFT} programs ({len(found['tasks'])} tasks)",
                          "best of them over best of all", "Spearman"], searched)]
     )  # fmt: skip
-    start, end = "<!-- tables -->\n", "\n<!-- end of tables -->"
-    head, tail = text.partition(start)[0], text.partition(end)[2].partition("\n## Stamp")[0]
     origin = stamp("python -m lab run search-verify", schemas=PROGRAMS, models=[PRETRAINED])
-    write_page("search-verify", f"{head}{start}{tables}{end}{tail}", facts, origin)
+    write_page("search-verify", filled("search-verify", tables=tables), facts, origin)
 
 
 def _ranks(timed: Mapping[str, Any]) -> list[list[str]]:

@@ -86,7 +86,7 @@ def test_what_the_log_says_of_a_program_beside_the_verdict(tmp_path: Path) -> No
         ("ok", "replay: AutoTVM, 7 does not divide"): 1,
         ("instantiation error", "too even"): 1,
     }
-    text = page(device_coverage(tmp_path / "out"), RestCheck(6, 4, 3), found, per_task=100)
+    text = page(device_coverage(tmp_path / "out"), RestCheck(6, 4, 3), found)
     assert "| one | 12 | 11 | 5 |" in text
     assert "- one, 6 without features or rejected: too even" in text
     assert "| instantiation error | too even | 1 |" in text
