@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,12 +57,6 @@ class PairTransfer:
     offset: float
     intervals: LatencyCalibration | None
 
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> PairTransfer:
-        """Returns what `dataclasses.asdict` was given."""
-        widths = value["intervals"]
-        return cls(**{**value, "intervals": LatencyCalibration(**widths) if widths else None})
-
     def log_s(self, own: FloatArray, there: FloatArray, measured: FloatArray) -> FloatArray:
         """Returns float64 [N], logarithm of the seconds on B.
 
@@ -87,16 +81,6 @@ class Transfer:
     shares: dict[Relation, float]
     intervals: dict[Relation, LatencyCalibration]
     pairs: tuple[PairTransfer, ...] = ()
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> Transfer:
-        """Returns what `dataclasses.asdict` was given."""
-        intervals = value["intervals"].items()
-        return cls(
-            value["shares"],
-            {name: LatencyCalibration(**one) for name, one in intervals},
-            tuple(PairTransfer.from_json(one) for one in value.get("pairs", ())),
-        )
 
     def pair(self, source: str, target: str) -> PairTransfer | None:
         """Returns what is known of two labels side by side."""

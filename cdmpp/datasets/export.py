@@ -47,12 +47,7 @@ class ExportReport:
 
     def to_json(self) -> dict[str, Any]:
         """Returns the report as JSON values."""
-        return {
-            "out_dir": str(self.out_dir),
-            "files": self.files,
-            "samples": self.samples,
-            "left_out": self.left_out,
-        }
+        return {**vars(self), "out_dir": str(self.out_dir)}
 
 
 @dataclass(frozen=True)

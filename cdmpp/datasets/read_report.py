@@ -8,6 +8,7 @@ from typing import Any
 
 #: Skipped lines that are named one by one; the others are only counted.
 MAX_EXAMPLES = 20
+_COUNTERS = ("files", "lines", "records", "failed", "unmeasured", "comments")
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class ReadReport:
 
     def add(self, other: ReadReport) -> None:
         """Adds the counters of another report."""
-        for name in ("files", "lines", "records", "failed", "unmeasured", "comments"):
+        for name in _COUNTERS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.skipped.update(other.skipped)
         self.notes.update(other.notes)
@@ -85,29 +86,17 @@ class ReadReport:
     def to_json(self) -> dict[str, Any]:
         """Returns the report as JSON values."""
         return {
-            "files": self.files,
-            "lines": self.lines,
-            "records": self.records,
-            "failed": self.failed,
-            "unmeasured": self.unmeasured,
-            "comments": self.comments,
+            **vars(self),
             "skipped": dict(sorted(self.skipped.items())),
             "notes": dict(sorted(self.notes.items())),
-            "examples": [
-                {"file": e.file, "line": e.line, "reason": e.reason, "detail": e.detail}
-                for e in self.examples
-            ],
+            "examples": [vars(example) for example in self.examples],
         }
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> ReadReport:
         """Rebuilds what `to_json` returned."""
-        counters = {
-            name: int(value[name])
-            for name in ("files", "lines", "records", "failed", "unmeasured", "comments")
-        }
         return cls(
-            **counters,
+            **{name: int(value[name]) for name in _COUNTERS},
             skipped=Counter(value["skipped"]),
             notes=Counter(value["notes"]),
             examples=[SkippedLine(**example) for example in value["examples"]],

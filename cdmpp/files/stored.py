@@ -1,12 +1,14 @@
 """Fitted models as JSON and back: the dataclass is the format.
 
 Fields become entries of the same name (or of the one in a field's metadata as `entry`), arrays
-lists, members of an enum their names. A field that is None by default and None is left out. A class
-may have a form of its own: `to_json`, and `from_json` of the class.
+lists (None for a number that is not finite), members of an enum their names. A field that is None
+by default and None is left out. A class may have a form of its own: `to_json`, and `from_json` of
+the class.
 """
 
 from __future__ import annotations
 
+import math
 import types
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
@@ -37,7 +39,9 @@ def to_json(value: Any) -> Any:
     if isinstance(value, Enum):
         return value.name
     if isinstance(value, np.ndarray):
-        return value.tolist()
+        return to_json(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
     if isinstance(value, Mapping):
         return {_key(name): to_json(own) for name, own in value.items()}
     if isinstance(value, frozenset):
@@ -116,7 +120,7 @@ def _build(hint: Any, value: Any) -> Any:
             **{
                 one.name: _build(hints[one.name], value[_entry(one)])
                 for one in fields(hint)
-                if _entry(one) in value or one.default is MISSING
+                if _entry(one) in value or one.default is one.default_factory is MISSING
             }
         )
     if isinstance(hint, type) and issubclass(hint, Enum):

@@ -20,6 +20,7 @@ from cdmpp.files.boosted_trees import (
     tree_parameters,
     tree_rows,
 )
+from cdmpp.files.stored import from_json, to_json
 from cdmpp.models.base import CostModel
 from cdmpp.models.loop.progress import OnTrain
 from cdmpp.models.nets.options import is_base, is_feature
@@ -119,7 +120,7 @@ class GbdtCostModel(CostModel):
 
     def prior_facts(self) -> dict[str, Any] | None:
         """Returns the calibrated analytic model, None without one."""
-        return None if self._prior is None else self._prior.to_json()
+        return None if self._prior is None else to_json(self._prior)
 
     def save(self, directory: Path) -> dict[str, Any]:
         """Writes the trees and returns the state."""
@@ -144,7 +145,7 @@ class GbdtCostModel(CostModel):
         assert isinstance(labels, LogLabels | ScoreLabels)
         model._labels = labels
         prior = state.get("prior")
-        model._prior = None if prior is None else Prior.from_json(prior)
+        model._prior = None if prior is None else from_json(Prior, prior)
         hint = f"train again with `cdmpp train --model {cls.kind}`"
         model._booster = load_booster(directory / _FILE_NAME, hint=hint)
         return model

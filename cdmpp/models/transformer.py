@@ -17,6 +17,7 @@ from cdmpp.config import from_dict, to_dict
 from cdmpp.datasets.samples import Samples
 from cdmpp.devices.vector import device_vector
 from cdmpp.errors import UsageError
+from cdmpp.files.stored import from_json, to_json
 from cdmpp.files.torch_weights import load_weights, save_weights
 from cdmpp.models.base import CostModel
 from cdmpp.models.loop.loop import train_loop
@@ -130,8 +131,8 @@ class TransformerCostModel(CostModel):
             "feature_schema": self._schema,
             "options": to_dict(self._options),
             "normalisation": {
-                "leaf": self._statistics.leaf.to_json(),
-                "device": self._statistics.device.to_json(),
+                "leaf": to_json(self._statistics.leaf),
+                "device": to_json(self._statistics.device),
             },
             "prior": self.prior_facts(),
             "known_devices": None if self._known_devices is None else self._known_devices.tolist(),
@@ -152,7 +153,7 @@ class TransformerCostModel(CostModel):
         model._statistics = Statistics(
             Normalisation.from_json(normalisation["leaf"]),
             Normalisation.from_json(normalisation["device"]),
-            None if prior is None else Prior.from_json(prior),
+            None if prior is None else from_json(Prior, prior),
         )
         known = state.get("known_devices")
         model._known_devices = None if known is None else np.asarray(known, np.float32)
@@ -165,7 +166,7 @@ class TransformerCostModel(CostModel):
         """Returns the calibrated analytic model, None without one."""
         assert self._statistics is not None
         prior = self._statistics.prior
-        return None if prior is None else prior.to_json()
+        return None if prior is None else to_json(prior)
 
     def tuning_copy(self) -> TransformerCostModel:
         """Returns a model that predicts the same and shares no weights with this one.

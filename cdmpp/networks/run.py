@@ -19,8 +19,8 @@ from cdmpp.config import dump_text, to_dict
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError
 from cdmpp.files.atomic import make_folder, read_json, write_columns, write_json, write_text
-from cdmpp.files.plain import from_plain, to_plain
 from cdmpp.files.run_folder import MODEL_FILE, claim_run_folder, damage_named, write_model
+from cdmpp.files.stored import from_json, to_json
 from cdmpp.models.loop.progress import OnTrain
 from cdmpp.models.registry import network_model_class
 from cdmpp.networks.dataset.encode import ENCODING_VERSION
@@ -168,8 +168,8 @@ def save_trained(trained: TrainedNetworks, directory: Path) -> None:
         "encoding": ENCODING_VERSION,
         "options": to_dict(trained.model.options),
         "devices": [asdict(spec) for spec in trained.devices],
-        "intervals": to_plain(trained.intervals),
-        "domain": to_plain(trained.domain),
+        "intervals": to_json(trained.intervals),
+        "domain": to_json(trained.domain),
         "facts": trained.facts,
     }
     write_model(directory, facts, trained.model.save)
@@ -201,8 +201,8 @@ def load_run(directory: Path) -> TrainedNetworks:
         return TrainedNetworks(
             model=network_model_class(value["kind"]).load(Path(directory), state),
             devices=tuple(DeviceSpec(**spec) for spec in value["devices"]),
-            intervals=from_plain(NetworkIntervals, value["intervals"]),
-            domain=from_plain(Domain, value["domain"]),
+            intervals=from_json(NetworkIntervals, value["intervals"]),
+            domain=from_json(Domain, value["domain"]),
             facts=value["facts"],
         )
 

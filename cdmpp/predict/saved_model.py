@@ -18,6 +18,7 @@ from cdmpp.devices.vector import DEVICE_VECTOR_SCHEMA_VERSION
 from cdmpp.errors import DataError
 from cdmpp.files.atomic import read_json, write_json
 from cdmpp.files.run_folder import MODEL_FILE, damage_named, write_model
+from cdmpp.files.stored import from_json
 from cdmpp.machine import versions
 from cdmpp.models.base import CostModel
 from cdmpp.models.registry import saved_model_class
@@ -204,6 +205,6 @@ def _read_card(directory: Path) -> tuple[ModelCard, Any]:
             calibration=LatencyCalibration(**calibration) if calibration else None,
             described=tuple(DeviceSpec(**spec) for spec in value.get("described", ())),
             of_new_devices=LatencyCalibration(**of_new) if of_new else None,
-            transfer=Transfer.from_json(transfer) if transfer else None,
+            transfer=from_json(Transfer, transfer) if transfer else None,
         )
         return card, value["state"]

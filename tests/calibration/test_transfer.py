@@ -14,6 +14,7 @@ from cdmpp.datasets.samples import Samples
 from cdmpp.devices.registry import get_device
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError, UsageError
+from cdmpp.files.stored import from_json
 from cdmpp.models.base import CostModel
 from cdmpp.predict.corrections import SourceDeviceCorrection
 from cdmpp.predict.estimates import TrainedModel
@@ -145,7 +146,7 @@ def test_few_tasks_say_nothing_and_some_give_no_interval() -> None:
     assert some.intervals == {}
     many = fit_transfer(alike(40), np.ones(640))
     assert many is not None
-    assert Transfer.from_json(json.loads(json.dumps(asdict(many)))) == many
+    assert from_json(Transfer, json.loads(json.dumps(asdict(many)))) == many
 
 
 def test_nothing_measured_on_both_cannot_be_judged() -> None:
@@ -171,7 +172,7 @@ def test_a_budget_says_how_the_times_on_another_device_are_to_be_read() -> None:
     assert pair.share == pytest.approx(SHARE, abs=0.1)
     assert np.exp(pair.offset) == pytest.approx(3.0, rel=0.1)
     transfer = Transfer({"other_cpu": 0.0}, {}, (pair,))
-    assert Transfer.from_json(json.loads(json.dumps(asdict(transfer)))) == transfer
+    assert from_json(Transfer, json.loads(json.dumps(asdict(transfer)))) == transfer
     trained = model_of(samples, transfer)
     found = trained.estimate(own, [SourceDeviceCorrection(source_s, first)])
     error = np.abs(found.latency_s / slower.latency_s - 1.0)

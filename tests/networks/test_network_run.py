@@ -11,7 +11,7 @@ import pytest
 
 from cdmpp.conformal import half_widths, least_owners
 from cdmpp.errors import DataError
-from cdmpp.files.plain import from_plain, to_plain
+from cdmpp.files.stored import from_json, to_json
 from cdmpp.models.loop.progress import TrainProgress
 from cdmpp.networks.dataset.samples import TARGETS, assemble, repeat_error
 from cdmpp.networks.dataset.split import split_networks
@@ -105,7 +105,7 @@ def test_intervals_cover_architectures_that_were_held_back():
         metrics = judge(whole.take(test), predicted[test], found.bounds(predicted[test]))
         inside.append(metrics["infer_time_s"]["interval_coverage"])
     assert np.mean(inside) == pytest.approx(0.8, abs=0.1)
-    again = from_plain(NetworkIntervals, json.loads(json.dumps(to_plain(found))))
+    again = from_json(NetworkIntervals, json.loads(json.dumps(to_json(found))))
     np.testing.assert_array_equal(again.bounds(predicted)[0], found.bounds(predicted)[0])
 
 
@@ -249,4 +249,4 @@ def test_the_domain_names_what_is_new():
     reasons = small.reasons(graph, DEVICE)
     assert "more operations" in reasons[0]
     assert "never measured: " in reasons[-1]
-    assert from_plain(Domain, json.loads(json.dumps(to_plain(domain)))) == domain
+    assert from_json(Domain, json.loads(json.dumps(to_json(domain)))) == domain

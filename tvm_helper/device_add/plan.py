@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,17 +37,6 @@ class AddPlan:
     learn: tuple[str, ...]
     test: tuple[str, ...]
     kernels: tuple[str, ...] = ()
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> AddPlan:
-        """Returns the plan that `to_json` gave."""
-        return cls(tuple(value["learn"]), tuple(value["test"]), tuple(value.get("kernels", ())))
-
-    def to_json(self) -> dict[str, Any]:
-        """Returns the plan as JSON values."""
-        return {
-            "learn": list(self.learn), "test": list(self.test), "kernels": list(self.kernels),
-        }  # fmt: skip
 
     def in_turn(self) -> list[str]:
         """Returns all tasks so mixed that a campaign cut off anywhere has both kinds."""

@@ -25,6 +25,7 @@ from cdmpp.devices.write_file import device_file_text
 from cdmpp.errors import DataError, DeviceError
 from cdmpp.files.atomic import make_folder, read_json, write_json, write_text
 from cdmpp.files.run_folder import claim_run_folder
+from cdmpp.files.stored import from_json, to_json
 from cdmpp.machine import machine, versions
 from cdmpp.models.loop.progress import TrainProgress
 from cdmpp.predict.estimates import load_trained
@@ -188,7 +189,7 @@ def _plan(
     path = folder / _PLAN_FILE
     if path.is_file():
         hint = f"remove {folder} and start again"
-        plan = AddPlan.from_json(read_json(path, what="choice of tasks", hint=hint))
+        plan = from_json(AddPlan, read_json(path, what="choice of tasks", hint=hint))
         if not (plan.kernels or options.dataset):
             raise DataError(f"{path} was written by an earlier version of cdmpp; {hint}")
         return plan
@@ -201,7 +202,7 @@ def _plan(
         plan = drawn_plan(
             card, partial(kernel_task_name, target=target), measure_s=seconds, seed=options.seed
         )
-    write_json(path, plan.to_json())
+    write_json(path, to_json(plan))
     return plan
 
 

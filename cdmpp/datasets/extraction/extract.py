@@ -104,17 +104,10 @@ class ExtractReport:
     def to_json(self) -> dict[str, Any]:
         """Returns the report as JSON values."""
         return {
+            **vars(self),
             "out_dir": str(self.out_dir),
-            "devices": self.devices,
-            "programs": self.programs,
-            "featurised": self.featurised,
-            "valid": self.valid,
             "rejected": dict(sorted(self.rejected.items())),
             "fallbacks": dict(sorted(self.fallbacks.items())),
-            "measurements": self.measurements,
-            "shards": self.shards,
-            "reused": self.reused,
-            "data_hash": self.data_hash,
             "read": self.read.to_json(),
         }
 

@@ -91,17 +91,10 @@ class MergeReport:
     def to_json(self) -> dict[str, Any]:
         """Returns the report as JSON values."""
         return {
+            **vars(self),
             "out_dir": str(self.out_dir),
             "inputs": [str(path) for path in self.inputs],
-            "programs": self.programs,
-            "featurised": self.featurised,
-            "valid": self.valid,
             "rejected": dict(sorted(self.rejected.items())),
-            "merged_programs": self.merged_programs,
-            "conflicting_programs": self.conflicting_programs,
-            "measurements": self.measurements,
-            "repeated_measurements": self.repeated_measurements,
-            "data_hash": self.data_hash,
         }
 
 

@@ -53,11 +53,7 @@ class DatabaseExportReport:
 
     def to_json(self) -> dict[str, Any]:
         """Returns the report as JSON values."""
-        return {
-            "out_dir": str(self.out_dir),
-            "records": self.records,
-            "without_trace": self.without_trace,
-        }
+        return {**vars(self), "out_dir": str(self.out_dir)}
 
 
 def export_databases(

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from cdmpp.config import from_dict, to_dict
 from cdmpp.datasets.judge import judged
 from cdmpp.datasets.samples import Samples
+from cdmpp.files.stored import from_json, to_json
 from cdmpp.files.torch_weights import load_weights, save_weights
 from cdmpp.metrics import spearman_by_task
 from cdmpp.models.base import CostModel
@@ -59,9 +60,6 @@ class InputCoder(Protocol):
             NotApplicableError: the samples lack what the model reads.
         """
 
-    def to_json(self) -> dict[str, Any]:
-        """Returns the statistics."""
-
 
 class TorchPeer(CostModel, Generic[Options]):
     """A network from programs and devices to one number a sample, trained as `options.loss` says.
@@ -74,6 +72,7 @@ class TorchPeer(CostModel, Generic[Options]):
     """
 
     options_class: ClassVar[type[TorchPeerOptions]]
+    coder_class: ClassVar[Any]
 
     def __init__(self, options: Options | None = None) -> None:
         self._options: Any = options if options is not None else self.default_options()
@@ -88,13 +87,15 @@ class TorchPeer(CostModel, Generic[Options]):
         """Returns the options of a model that is given none."""
         return cls.options_class()
 
-    @abstractmethod
     def _fit_coder(self, train: Samples) -> InputCoder:
         """Returns the coder with the statistics of the training part."""
+        coder: InputCoder = self.coder_class.fit(train, self._options.extra_blocks)
+        return coder
 
-    @abstractmethod
     def _load_coder(self, state: dict[str, Any]) -> InputCoder:
         """Returns the coder that `to_json` described."""
+        coder: InputCoder = from_json(self.coder_class, state)
+        return coder
 
     @abstractmethod
     def _new_network(self) -> nn.Module:
@@ -156,7 +157,7 @@ class TorchPeer(CostModel, Generic[Options]):
         return {
             "feature_schema": self._schema,
             "options": to_dict(self._options),
-            "coder": self._coder.to_json(),
+            "coder": to_json(self._coder),
             "labels": asdict(self._labels),
             "parameters": sum(value.numel() for value in self._network.parameters()),
         }

@@ -26,65 +26,6 @@ from cdmpp.models.parts.program_groups import IntArray, ProgramGroups
 _RANGE_FLOOR = 1e-6
 
 
-class CdmppPaperCostModel(TorchPeer[CdmppPaperOptions]):
-    """Min-max leaf vectors plus the original positional encoding, a transformer encoder without
-    input projection, one block for each number of leaves, batch norms, Box-Cox labels, 1000 x
-    squared error + percentage error of the normalised label, Adam with a triangular cyclic rate.
-
-    Source: Hu et al., CDMPP: A Device-Model Agnostic Framework for Latency Prediction of Tensor
-    Programs, EuroSys 2024.
-
-    Differs from the paper: all statistics come from the training part; the kept weights are those
-    of the least MAPE on the validation part, not the test part; all leaf counts are trained
-    together and share batches (a batch of one leaf count would be normalised by statistics that
-    evaluation does not have); a program whose leaf count was not trained goes through the block of
-    the nearest one, its leaves cut or padded with zeros; the device vector is ours and always
-    given; the added leaf columns are used (columns of zeros make their number divisible by four); a
-    program measured on several devices is encoded once a batch; the domain regulariser, which sees
-    test inputs, is left out.
-    """
-
-    kind: ClassVar[str] = "cdmpp-paper"
-    options_class = CdmppPaperOptions
-
-    def _fit_coder(self, train: Samples) -> RangeCoder:
-        return RangeCoder.fit(train, self._options.extra_blocks)
-
-    def _load_coder(self, state: dict[str, Any]) -> RangeCoder:
-        return RangeCoder.from_json(state)
-
-    def _fit_labels(self, train: Samples) -> BoxCoxLabels:
-        return BoxCoxLabels.fit(train.latency_s)
-
-    def _new_network(self) -> nn.Module:
-        return LeafCountNet(
-            self._options,
-            self._coder.leaf_counts,
-            feature_count=_padded_width(len(self._coder.low)),
-            device_feature_count=len(DEVICE_VECTOR_NAMES),
-        )
-
-    def _training_batches(self, groups: ProgramGroups, *, seed: int, epoch: int) -> list[IntArray]:
-        batches = groups.shuffled(self._options.loop.programs_per_batch, 1, seed=seed, epoch=epoch)
-        if len(batches) > 1 and len(batches[-1]) == 1:  # too few for batch norm
-            batches[-2:] = [np.concatenate(batches[-2:])]
-        return batches
-
-    def _loss(self, output: Tensor, label: Tensor, relevance: Tensor, group: Tensor) -> Tensor:
-        difference = output - label
-        squared = self._options.mse_weight * (difference**2).mean()
-        # A standardised label can be 0, where the original's percentage error has no bound.
-        safe = torch.where(label.abs() < 1e-6, torch.full_like(label, 1e-6), label)
-        loss: Tensor = squared + (difference / safe).abs().mean()
-        return loss
-
-    def _validation_loss(
-        self, output: np.ndarray[Any, np.dtype[np.float64]], samples: Samples
-    ) -> float:
-        predicted_s = self._seconds(output, samples)
-        return float(np.mean(absolute_percentage_error(samples.latency_s, predicted_s)))
-
-
 @dataclass(frozen=True)
 class RangeCoder:
     """Ranges of the leaf columns and the leaf counts of a training part.
@@ -124,29 +65,63 @@ class RangeCoder:
             extra_blocks,
         )
 
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> RangeCoder:
-        """Returns what `to_json` wrote."""
-        blocks = value["extra_blocks"]
-        return cls(
-            np.asarray(value["low"], np.float32),
-            np.asarray(value["span"], np.float32),
-            tuple(value["leaf_counts"]),
-            None if blocks is None else tuple(blocks),
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        """Returns the statistics as lists; JSON keeps every bit of a float32."""
-        return {
-            "low": self.low.tolist(),
-            "span": self.span.tolist(),
-            "leaf_counts": list(self.leaf_counts),
-            "extra_blocks": None if self.extra_blocks is None else list(self.extra_blocks),
-        }
-
     def inputs(self, samples: Samples) -> RangeInputs:
         """Returns the inputs of samples."""
         return RangeInputs(samples, self)
+
+
+class CdmppPaperCostModel(TorchPeer[CdmppPaperOptions]):
+    """Min-max leaf vectors plus the original positional encoding, a transformer encoder without
+    input projection, one block for each number of leaves, batch norms, Box-Cox labels, 1000 x
+    squared error + percentage error of the normalised label, Adam with a triangular cyclic rate.
+
+    Source: Hu et al., CDMPP: A Device-Model Agnostic Framework for Latency Prediction of Tensor
+    Programs, EuroSys 2024.
+
+    Differs from the paper: all statistics come from the training part; the kept weights are those
+    of the least MAPE on the validation part, not the test part; all leaf counts are trained
+    together and share batches (a batch of one leaf count would be normalised by statistics that
+    evaluation does not have); a program whose leaf count was not trained goes through the block of
+    the nearest one, its leaves cut or padded with zeros; the device vector is ours and always
+    given; the added leaf columns are used (columns of zeros make their number divisible by four); a
+    program measured on several devices is encoded once a batch; the domain regulariser, which sees
+    test inputs, is left out.
+    """
+
+    kind: ClassVar[str] = "cdmpp-paper"
+    options_class = CdmppPaperOptions
+    coder_class = RangeCoder
+
+    def _fit_labels(self, train: Samples) -> BoxCoxLabels:
+        return BoxCoxLabels.fit(train.latency_s)
+
+    def _new_network(self) -> nn.Module:
+        return LeafCountNet(
+            self._options,
+            self._coder.leaf_counts,
+            feature_count=_padded_width(len(self._coder.low)),
+            device_feature_count=len(DEVICE_VECTOR_NAMES),
+        )
+
+    def _training_batches(self, groups: ProgramGroups, *, seed: int, epoch: int) -> list[IntArray]:
+        batches = groups.shuffled(self._options.loop.programs_per_batch, 1, seed=seed, epoch=epoch)
+        if len(batches) > 1 and len(batches[-1]) == 1:  # too few for batch norm
+            batches[-2:] = [np.concatenate(batches[-2:])]
+        return batches
+
+    def _loss(self, output: Tensor, label: Tensor, relevance: Tensor, group: Tensor) -> Tensor:
+        difference = output - label
+        squared = self._options.mse_weight * (difference**2).mean()
+        # A standardised label can be 0, where the original's percentage error has no bound.
+        safe = torch.where(label.abs() < 1e-6, torch.full_like(label, 1e-6), label)
+        loss: Tensor = squared + (difference / safe).abs().mean()
+        return loss
+
+    def _validation_loss(
+        self, output: np.ndarray[Any, np.dtype[np.float64]], samples: Samples
+    ) -> float:
+        predicted_s = self._seconds(output, samples)
+        return float(np.mean(absolute_percentage_error(samples.latency_s, predicted_s)))
 
 
 class RangeInputs:

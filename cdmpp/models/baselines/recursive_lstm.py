@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from cdmpp.datasets.samples import Samples
+from cdmpp.files.stored import from_json, to_json
 from cdmpp.models.baselines.base import TorchPeer
 from cdmpp.models.baselines.tree_shape import TreeShape, tree_shape
 from cdmpp.models.nets.recursive_lstm import RecursiveLstm, TreeBatch, TreeLevel
@@ -38,7 +39,7 @@ class RecursiveLstmCostModel(TorchPeer[RecursiveLstmOptions]):
         return TreeCoder(leaves, self._options.collapse_chains)
 
     def _load_coder(self, state: dict[str, Any]) -> TreeCoder:
-        return TreeCoder(LeafCoder.from_json(state), self._options.collapse_chains)
+        return TreeCoder(from_json(LeafCoder, state), self._options.collapse_chains)
 
     def _new_network(self) -> nn.Module:
         return RecursiveLstm(
@@ -58,7 +59,7 @@ class TreeCoder:
 
     def to_json(self) -> dict[str, Any]:
         """Returns the statistics."""
-        return self.leaves.to_json()
+        return to_json(self.leaves)
 
     def inputs(self, samples: Samples) -> TreeInputs:
         """Returns the inputs of samples."""

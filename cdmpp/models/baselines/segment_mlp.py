@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from torch import nn
 
-from cdmpp.datasets.samples import Samples
 from cdmpp.models.baselines.base import TorchPeer
 from cdmpp.models.nets.segment_mlp import SegmentMlp
 from cdmpp.models.options import SegmentMlpOptions
@@ -26,12 +25,7 @@ class SegmentMlpCostModel(TorchPeer[SegmentMlpOptions]):
 
     kind: ClassVar[str] = "segment-mlp"
     options_class = SegmentMlpOptions
-
-    def _fit_coder(self, train: Samples) -> LeafCoder:
-        return LeafCoder.fit(train, self._options.extra_blocks)
-
-    def _load_coder(self, state: dict[str, Any]) -> LeafCoder:
-        return LeafCoder.from_json(state)
+    coder_class = LeafCoder
 
     def _new_network(self) -> nn.Module:
         return SegmentMlp(

@@ -65,28 +65,6 @@ class StepCoder:
             extra_blocks,
         )
 
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> StepCoder:
-        """Returns what `to_json` wrote."""
-        blocks = value["extra_blocks"]
-        return cls(
-            Normalisation.from_json(value["step"]),
-            Normalisation.from_json(value["context"]),
-            Normalisation.from_json(value["device"]),
-            (int(value["crop"][0]), int(value["crop"][1])),
-            None if blocks is None else tuple(blocks),
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        """Returns the statistics."""
-        return {
-            "step": self.step.to_json(),
-            "context": self.context.to_json(),
-            "device": self.device.to_json(),
-            "crop": list(self.crop),
-            "extra_blocks": None if self.extra_blocks is None else list(self.extra_blocks),
-        }
-
     def inputs(self, samples: Samples) -> StepInputs:
         """Returns the inputs of samples.
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from torch import nn
 
-from cdmpp.datasets.samples import Samples
 from cdmpp.models.baselines.base import TorchPeer
 from cdmpp.models.baselines.step_coder import StepCoder
 from cdmpp.models.nets.step_transformer import StepTransformer
@@ -29,12 +28,7 @@ class TlpCostModel(TorchPeer[TlpOptions]):
 
     kind: ClassVar[str] = "tlp"
     options_class = TlpOptions
-
-    def _fit_coder(self, train: Samples) -> StepCoder:
-        return StepCoder.fit(train, self._options.extra_blocks)
-
-    def _load_coder(self, state: dict[str, Any]) -> StepCoder:
-        return StepCoder.from_json(state)
+    coder_class = StepCoder
 
     def _new_network(self) -> nn.Module:
         coder = self._coder

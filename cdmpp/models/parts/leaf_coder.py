@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -37,24 +36,6 @@ class LeafCoder:
         rows = leaf_rows(train.programs, np.unique(train.program))
         leaves = leaf_matrix(train.programs, rows, extra_blocks)
         return cls(Normalisation.fit(leaves), fit_devices(train), extra_blocks)
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> LeafCoder:
-        """Returns what `to_json` wrote."""
-        blocks = value["extra_blocks"]
-        return cls(
-            Normalisation.from_json(value["leaf"]),
-            Normalisation.from_json(value["device"]),
-            None if blocks is None else tuple(blocks),
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        """Returns the statistics."""
-        return {
-            "leaf": self.leaf.to_json(),
-            "device": self.device.to_json(),
-            "extra_blocks": None if self.extra_blocks is None else list(self.extra_blocks),
-        }
 
     def inputs(self, samples: Samples) -> LeafInputs:
         """Returns the inputs of samples."""

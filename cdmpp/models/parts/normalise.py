@@ -47,18 +47,9 @@ class Normalisation:
         clipped = np.clip(values, self.low, self.high)
         return np.asarray((clipped - self.mean) * self.scale, np.float32)
 
-    def to_json(self) -> dict[str, list[float]]:
-        """Returns the statistics as lists; JSON keeps every bit of a float32."""
-        return {
-            "low": self.low.tolist(),
-            "high": self.high.tolist(),
-            "mean": self.mean.tolist(),
-            "scale": self.scale.tolist(),
-        }
-
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Normalisation:
-        """Returns what `to_json` wrote.
+        """Returns what `cdmpp.files.stored.to_json` wrote.
 
         Raises:
             ValueError: it is something else.

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,8 +32,8 @@ class Prior:
     log_factor: dict[str, float]
     mean: float
     scale: float
-    counts: dict[str, int]
-    fallbacks: dict[str, int]
+    counts: dict[str, int] = field(metadata={"entry": "training_samples"})
+    fallbacks: dict[str, int] = field(metadata={"entry": "roofline_because"})
 
     @classmethod
     def fit(cls, train: Samples, model: PriorModelName) -> Prior:
@@ -67,29 +66,6 @@ class Prior:
         """
         log_s = self.log_s(samples)
         return np.stack([log_s, self.scale * (log_s - self.mean)], axis=1).astype(np.float32)
-
-    def to_json(self) -> dict[str, Any]:
-        """Returns the calibration for JSON."""
-        return {
-            "model": self.model,
-            "log_factor": self.log_factor,
-            "mean": self.mean,
-            "scale": self.scale,
-            "training_samples": self.counts,
-            "roofline_because": self.fallbacks,
-        }
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> Prior:
-        """Returns what `to_json` wrote."""
-        return cls(
-            value["model"],
-            dict(value["log_factor"]),
-            float(value["mean"]),
-            float(value["scale"]),
-            dict(value["training_samples"]),
-            dict(value["roofline_because"]),
-        )
 
 
 def fit_prior(train: Samples, kind: PriorKind, model: PriorModelName) -> Prior | None:

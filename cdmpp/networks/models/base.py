@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from cdmpp.config import from_dict, to_dict
 from cdmpp.errors import DataError
-from cdmpp.files.plain import from_plain, to_plain
+from cdmpp.files.stored import from_json, to_json
 from cdmpp.models.base import FittedModel
 from cdmpp.models.loop.progress import OnTrain
 from cdmpp.models.registry import network_model_class
@@ -127,7 +127,7 @@ class NetworkModel(FittedModel[NetworkSamples]):
 
             save_networks(self.networks, directory)
         names = {"targets": [TARGETS[column] for column in self.columns]}
-        return {**to_plain(self.found), **names, "trees": self.boosters.save(directory)}
+        return {**to_json(self.found), **names, "trees": self.boosters.save(directory)}
 
     @classmethod
     def load(cls, directory: Path, state: dict[str, Any]) -> Self:
@@ -141,7 +141,7 @@ class NetworkModel(FittedModel[NetworkSamples]):
         """
         model = cls(from_dict(NetworkOptions, state["options"]))
         model.columns = [TARGETS.index(name) for name in state.get("targets", TARGETS)]
-        model.found = from_plain(cls.found_class, state)
+        model.found = from_json(cls.found_class, state)
         model.networks = {name: model._new_network(name) for name in model._network_names()}
         if model.networks:
             from cdmpp.files.torch_weights import load_networks

@@ -25,6 +25,7 @@ from cdmpp.devices.vector import device_vector
 from cdmpp.errors import DataError
 from cdmpp.files.atomic import read_json, replaced_folder, write_json
 from cdmpp.files.boosted_trees import grow_trees, load_booster, save_booster, tree_rows
+from cdmpp.files.stored import from_json
 from cdmpp.models.parts.pooling import pooled_features
 from cdmpp.predict.machine_code.core_time import core_log_s
 from cdmpp.predict.machine_code.gpu_time import gpu_log_s
@@ -187,17 +188,6 @@ class CodeCalibration:
     widths: CodeWidths
     shift: float = 0.0
     sum_shift: float | None = None
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> CodeCalibration:
-        """Returns what was saved."""
-        return cls(
-            float(value["trees"]),
-            float(value["perceptron"]),
-            CodeWidths.from_json(value["widths"]),
-            float(value.get("shift", 0.0)),
-            value.get("sum_shift"),
-        )
 
 
 class CodeModel:
@@ -439,24 +429,24 @@ class CodeModel:
             fastest, fastest_errors = facts.get("fastest"), facts.get("fastest_test")
             found = cls(
                 facts["targets"], facts["feature_schema"], booster, net,
-                CodeCalibration.from_json(facts["calibration"]),
+                from_json(CodeCalibration, facts["calibration"]),
                 None if errors is None else CodeErrors(**errors), kind=kind,
             )  # fmt: skip
             if facts["of_records"] is not None:
-                found.of_records = CodeCalibration.from_json(facts["of_records"])
+                found.of_records = from_json(CodeCalibration, facts["of_records"])
             if facts["record_test"] is not None:
                 found.record_errors = CodeErrors(**facts["record_test"])
             found.of_device = {
-                label: CodeCalibration.from_json(one)
+                label: from_json(CodeCalibration, one)
                 for label, one in facts.get("of_device", {}).items()
             }
             found.searched = facts["searched"]
-            found.fastest = None if fastest is None else CodeCalibration.from_json(fastest)
+            found.fastest = None if fastest is None else from_json(CodeCalibration, fastest)
             if fastest_errors is not None:
                 found.fastest_errors = CodeErrors(**fastest_errors)
             found.cold_s_per_byte = float(facts.get("cold_s_per_byte", 0.0))
             if facts.get("network_widths") is not None:
-                found.network_widths = CodeWidths.from_json(facts["network_widths"])
+                found.network_widths = from_json(CodeWidths, facts["network_widths"])
         except (KeyError, TypeError, ValueError) as error:
             raise DataError(f"{folder} is damaged ({error}); {_HINT}") from None
         return found

@@ -5,7 +5,6 @@ and the less it computes, the worse it may be known.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,15 +64,6 @@ class CodeWidths:
             by_band_and_kind=tuple(
                 dict(zip(kinds.tolist(), cells, strict=True)) for cells in found.by_cell.tolist()
             ),
-        )
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> CodeWidths:
-        """Returns what was saved."""
-        return cls(
-            float(value["pooled"]),
-            tuple(map(float, value.get("by_band", ()))),
-            tuple(map(dict, value.get("by_band_and_kind", ()))),
         )
 
     def half_width(self, log_s: FloatArray, kind: NDArray[np.str_]) -> FloatArray:

@@ -13,6 +13,7 @@ import torch
 from cdmpp.analytic.prior import prior_times
 from cdmpp.config import to_dict
 from cdmpp.errors import UsageError
+from cdmpp.files.stored import to_json
 from cdmpp.models.gbdt import GbdtCostModel
 from cdmpp.models.nets.latency_net import LatencyNet
 from cdmpp.models.nets.options import LoopOptions, NetOptions, identity
@@ -75,7 +76,7 @@ def test_the_calibration_is_fitted_on_the_training_part_alone():
     ):
         kind.fit(train, slow, seed=1)
         facts = kind.prior_facts()
-        assert facts == Prior.fit(train, "auto").to_json()
+        assert facts == to_json(Prior.fit(train, "auto"))
         ratio = np.log(train.latency_s) - prior_times(train, "auto").log_s
         assert facts["log_factor"]["roofline"] == pytest.approx(np.median(ratio))
         # A source without samples has the factor of all.

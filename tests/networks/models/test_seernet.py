@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from cdmpp.files.plain import from_plain, to_plain
+from cdmpp.files.stored import from_json, to_json
 from cdmpp.networks.models.batch import (
     GraphTensors,
     Standard,
@@ -117,5 +117,5 @@ def test_columns_that_never_change_become_zero():
     standard = Standard.fit(rows)
     assert standard.apply(rows).tolist() == [[-1.0, 0.0], [1.0, 0.0]]
     assert standard.apply(np.array([[1.0, 9.0]])).tolist() == [[-1.0, 0.0]]
-    again = from_plain(Standard, to_plain(standard))
+    again = from_json(Standard, to_json(standard))
     assert again.undo(again.apply(rows)).tolist() == rows.tolist()

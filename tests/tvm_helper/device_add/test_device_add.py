@@ -24,6 +24,7 @@ from cdmpp.datasets.splits import workload_of
 from cdmpp.devices.device_file import read_device_file
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError, DeviceError, UsageError
+from cdmpp.files.stored import from_json, to_json
 from cdmpp.predict.machine_code.model import CodeModel
 from cdmpp.predict.saved_model import ModelCard, task_digest
 from cdmpp.testing.synthetic import make_samples
@@ -136,7 +137,7 @@ def test_only_tasks_that_the_model_has_not_seen_are_chosen() -> None:
     assert (
         plan.test != make_plan(samples, card_with(samples, seen), kind, measure_s=120, seed=1).test
     )
-    assert AddPlan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
+    assert from_json(AddPlan, json.loads(json.dumps(to_json(plan)))) == plan
 
 
 def test_latencies_do_not_decide_the_choice() -> None:
@@ -170,7 +171,7 @@ def test_kernels_of_every_kind_are_drawn_that_the_model_has_not_seen() -> None:
     other = drawn_plan(seen, "{}|llvm".format, measure_s=390, seed=0)
     assert not {*other.learn, *other.test} & set(free.learn)
     assert len(other.kernels) == len(free.kernels)
-    assert AddPlan.from_json(json.loads(json.dumps(free.to_json()))) == free
+    assert from_json(AddPlan, json.loads(json.dumps(to_json(free)))) == free
     assert drawn_plan(card, "{}|llvm".format, measure_s=390, seed=1) != free
 
 
