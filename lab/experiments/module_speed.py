@@ -21,9 +21,10 @@ from cdmpp.errors import DataError
 from cdmpp.machine import processor_name
 from cdmpp.report.stamp import PROGRAMS, stamp
 from lab.pages import write_page
+from tests.tvm_helper.sampled import WORKLOADS, sample_schedules, sample_target
 from tvm_helper.compat import Schedule, installed_versions
 from tvm_helper.native.modules import MODULE_PHASES, NativeModules
-from tvm_helper.tasks.sampling import WORKLOADS, TargetKind, sample_schedules, sample_target
+from tvm_helper.tasks.sampling import TargetKind
 from tvm_helper.tir.features import native_modules
 from tvm_helper.tir.loop_tree import lowering_passes
 

@@ -140,7 +140,11 @@ def speed() -> dict[str, float]:
 def _scoring() -> float:
     from tvm.s_tir import meta_schedule
 
-    sampling = ("tvm_helper.tasks.sampling", "tvm_helper.programs.sampling")
+    sampling = (
+        "tests.tvm_helper.sampled",
+        "tvm_helper.tasks.sampling",
+        "tvm_helper.programs.sampling",
+    )
     workload = _named("WORKLOADS", *sampling)["conv2d_bias_relu"]
     _named("stub_tensor_intrinsics", "tvm_helper.compat")()
     schedules = _named("sample_schedules", *sampling)(workload(), "llvm", 128)

@@ -26,9 +26,10 @@ from cdmpp.report.tables import plain_table
 from cdmpp.text import percent_text
 from lab.pages import write_page
 from lab.paths import ROOT
+from tests.tvm_helper.sampled import WORKLOADS, sample_schedules, sample_target
 from tvm_helper.compat import stub_tensor_intrinsics
 from tvm_helper.cost_model.metaschedule import CdmppCostModel
-from tvm_helper.tasks.sampling import WORKLOADS, TargetKind, sample_schedules, sample_target
+from tvm_helper.tasks.sampling import TargetKind
 
 #: Workloads that are measured.
 MEASURED = ("matmul", "conv2d_bias_relu", "softmax")

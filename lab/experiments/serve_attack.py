@@ -51,9 +51,9 @@ def memory_mib(process: psutil.Process) -> float:
 
 def run(count: int, seed: int) -> dict[str, Any]:
     """Attacks a server; returns what came of it."""
+    from tests.tvm_helper.sampled import sample_schedules
     from tests.tvm_helper.search.fixtures import matmul
     from tvm_helper.compat import tvm
-    from tvm_helper.tasks.sampling import sample_schedules
 
     samples = sample_schedules(matmul(64), "llvm", 4, seed=seed)
     tir_json = [tvm.ir.save_json(schedule.mod) for schedule in samples]

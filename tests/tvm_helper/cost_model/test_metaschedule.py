@@ -18,6 +18,7 @@ from tvm.s_tir import meta_schedule as ms
 
 from cdmpp.errors import DataError, DeviceError, UsageError
 from cdmpp.metrics import spearman
+from tests.tvm_helper.sampled import sample_schedules, sample_target
 from tests.tvm_helper.search.fixtures import (
     DEVICE,
     RunnerHere,
@@ -31,7 +32,6 @@ from tvm_helper.cost_model import measured_programs
 from tvm_helper.cost_model.measured_programs import SEARCH_TUNING
 from tvm_helper.cost_model.metaschedule import UNSUPPORTED_SCORE, CdmppCostModel
 from tvm_helper.cost_model.tune import local_builder, resolve_cost_model, tune_relax, tune_tir
-from tvm_helper.tasks.sampling import sample_schedules, sample_target
 
 pytestmark = pytest.mark.tvm
 

@@ -14,6 +14,7 @@ pytest.importorskip("tvm", reason="apache-tvm is not installed")
 from cdmpp.cli.main import main
 from cdmpp.devices.registry import get_device
 from cdmpp.errors import ReplayError
+from tests.tvm_helper.sampled import WORKLOADS, sample_schedules
 from tests.tvm_helper.search.fixtures import DEVICE, train_into
 from tvm_helper.compat import Schedule, tvm
 from tvm_helper.predict.counterfactuals import counterfactuals
@@ -22,7 +23,6 @@ from tvm_helper.predict.painted import painted_script
 from tvm_helper.predict.predictor import Predictor
 from tvm_helper.tasks.build import arguments_of, random_tensors
 from tvm_helper.tasks.program_file import NamedProgram, read_programs
-from tvm_helper.tasks.sampling import WORKLOADS, sample_schedules
 from tvm_helper.tir.features import featurise_modules
 
 pytestmark = pytest.mark.tvm

@@ -18,10 +18,10 @@ from cdmpp.models.transformer import TransformerCostModel
 from cdmpp.predict.saved_model import ModelCard, task_digests
 from cdmpp.programs.compact_ast import CompactAst
 from cdmpp.training.run_folder import save_trained
+from tests.tvm_helper.sampled import sample_schedules, sample_target
 from tvm_helper.compat import derived_object, import_tensor_intrinsics, te, tvm
 from tvm_helper.compat import meta_schedule as ms
 from tvm_helper.tasks.build import random_tensors
-from tvm_helper.tasks.sampling import sample_schedules, sample_target
 from tvm_helper.tir.features import featurise_modules
 
 DEVICE = "epyc-avx2-2c"

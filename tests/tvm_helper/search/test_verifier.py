@@ -17,6 +17,7 @@ from cdmpp.models.assemble import assemble_samples
 from cdmpp.predict.estimates import TrainedModel, load_trained
 from cdmpp.predict.machine_code.model import CodeModel, CodeRows
 from cdmpp.programs.machine_code.columns import MACHINE_CODE_NAMES
+from tests.tvm_helper.sampled import sample_schedules
 from tests.tvm_helper.search.fixtures import asked_programs, matmul, train_into
 from tests.tvm_helper.search.search_runs import few_are_drawn
 from tvm_helper.compat import Target, te, tvm
@@ -24,7 +25,6 @@ from tvm_helper.measure.journal import read_journal
 from tvm_helper.measure.options import TrialOptions
 from tvm_helper.measure.target import measure_target
 from tvm_helper.search.verifier import Verifier
-from tvm_helper.tasks.sampling import sample_schedules
 
 pytestmark = pytest.mark.tvm
 

@@ -13,10 +13,10 @@ pytest.importorskip("tvm", reason="apache-tvm is not installed")
 import tvm_ffi
 
 from cdmpp.errors import DataError
+from tests.tvm_helper.sampled import sample_schedules
 from tests.tvm_helper.search.fixtures import matmul
 from tvm_helper.compat import te, topi, tvm
 from tvm_helper.serve.script import read_script, read_tir_json
-from tvm_helper.tasks.sampling import sample_schedules
 
 pytestmark = pytest.mark.tvm
 

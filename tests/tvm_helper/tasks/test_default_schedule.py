@@ -11,9 +11,9 @@ pytest.importorskip("tvm", reason="apache-tvm is not installed")
 from cdmpp.devices.registry import get_device
 from cdmpp.errors import DataError
 from cdmpp.programs.compact_ast import CompactAst
+from tests.tvm_helper.sampled import WORKLOADS
 from tvm_helper.compat import relax, tvm
 from tvm_helper.tasks.default_schedule import default_schedule
-from tvm_helper.tasks.sampling import WORKLOADS
 from tvm_helper.tasks.target import device_target
 from tvm_helper.tir.features import featurise_modules
 

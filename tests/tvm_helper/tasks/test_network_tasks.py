@@ -16,8 +16,9 @@ pytest.importorskip("tvm", reason="apache-tvm is not installed")
 from cdmpp.devices.registry import load_registry
 from cdmpp.errors import DataError, DeviceError
 from cdmpp.programs.compact_ast import CompactAst
+from tests.tvm_helper.sampled import sample_target
 from tvm_helper.tasks.network_tasks import load_network, network_tasks
-from tvm_helper.tasks.sampling import first_valid_schedule, sample_target
+from tvm_helper.tasks.sampling import first_valid_schedule
 from tvm_helper.tasks.target import device_target
 from tvm_helper.tir.features import featurise_modules
 

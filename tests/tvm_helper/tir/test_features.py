@@ -25,13 +25,14 @@ from tests.programs.ansor.fixture_records import fixture_records
 from tests.programs.ansor.small_dags import matmul_relu
 from tests.programs.reference.rejection import gpu_violation
 from tests.programs.reference.tree import compact_ast
+from tests.tvm_helper.sampled import WORKLOADS, sample_schedules, sample_target
 from tests.tvm_helper.tir.test_schedule_of_record import GPU, TILED
 from tvm_helper.compat import Sequential, block_passes, s_tir, te, tirx, tvm
 from tvm_helper.measure.tasks import named_function
 from tvm_helper.native import modules as native_module
 from tvm_helper.native.modules import NativeModules, modules_library
 from tvm_helper.tasks.build import arguments_of
-from tvm_helper.tasks.sampling import WORKLOADS, TargetKind, sample_schedules, sample_target
+from tvm_helper.tasks.sampling import TargetKind
 from tvm_helper.tir import features as module_features
 from tvm_helper.tir.features import featurise_modules, module_limits, native_modules
 from tvm_helper.tir.loop_tree import loop_tree_from_tir, lowering_passes
