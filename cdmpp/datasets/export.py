@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from cdmpp.datasets.extraction.extracted import read_manifest, read_shard
 from cdmpp.errors import DataError, UsageError
-from cdmpp.files.atomic import make_folder, write_atomic, write_json
+from cdmpp.files.atomic import make_folder, write_atomic, write_json, write_text
 from cdmpp.programs.compact_ast import LEAF_FEATURE_COUNT
 
 ExportFormat = Literal["cdmpp6"]
@@ -112,7 +112,7 @@ def export(
             report.files[label] += 1
             report.samples[label] += len(rows)
     write_json(Path(out_dir) / "tasks.json", [_describe(tasks[n]) for n in order])
-    write_atomic(Path(out_dir) / "cfg.yaml", _write_config)
+    write_text(Path(out_dir) / "cfg.yaml", "feature_type: ast_ansor\n")
     return report
 
 
@@ -124,10 +124,6 @@ def _describe(task: _Task) -> dict[str, Any]:
         "flop_count": task.flop_count,
         "networks": [{"name": name, "weight": weight} for name, weight in task.networks],
     }
-
-
-def _write_config(path: Path) -> None:
-    path.write_text("feature_type: ast_ansor\n", encoding="utf-8")
 
 
 def _index(extracted_dir: Path, manifest: dict[str, Any]) -> tuple[list[_Task], list[set[int]]]:

@@ -23,7 +23,7 @@ from cdmpp.predict.prediction import Prediction
 from cdmpp.programs.machine_code.columns import machine_code_columns
 from cdmpp.programs.machine_code.summary import CodeSummary, summary_of
 from tvm_helper.predict.counterfactuals import Counterfactual, counterfactuals
-from tvm_helper.predict.painted import PaintedScript, painted_script, plain_script
+from tvm_helper.predict.painted import PaintedScript, painted_script
 from tvm_helper.predict.predictor import Predictor
 from tvm_helper.tasks.machine_code import code_of
 from tvm_helper.tasks.program_file import NamedProgram, read_programs
@@ -237,5 +237,5 @@ def _instead_row(one: Instead, whole: Prediction) -> dict[str, Any]:
         "high_s": found.high_s,
         "ratio": (found.latency_s or 0.0) / whole.latency_s if whole.latency_s else None,
         "out_of_distribution": found.out_of_distribution,
-        "script": plain_script(one.change.module),
+        "script": str(one.change.module.script()),
     }

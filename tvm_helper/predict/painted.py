@@ -65,11 +65,6 @@ def painted_script(module: Any, leaves: int) -> PaintedScript | None:
     return None
 
 
-def plain_script(module: Any) -> str:
-    """Returns a program's text as a function to read and to run again."""
-    return str(module.script())
-
-
 def _program_lines(text: str) -> list[str]:
     lines = [one for one in text.splitlines() if not one.strip().startswith(_NO_PROGRAM)]
     lines = lines[next((place for place, one in enumerate(lines) if one.strip()), 0) :]

@@ -258,7 +258,6 @@ def new_predictor(
     descriptions: Sequence[Path] = (),
     *,
     compiles: bool = False,
-    must_compile: bool = False,
 ) -> Predictor:
     """Returns the model of a run folder with the devices that are asked for.
 
@@ -266,20 +265,15 @@ def new_predictor(
         labels: of devices.
         descriptions: files that describe hardware that nobody measured.
         compiles: see `Predictor`.
-        must_compile: as of `Predictor`; a model that reads the machine code of none of the devices
-            is refused.
 
     Raises:
         DataError: there is no complete model.
         DeviceError: a device is not known.
-        UsageError: as `asked_devices`; or `must_compile`.
+        UsageError: as `asked_devices`.
     """
     trained = load_trained(model_folder(model), with_code=compiles)
     devices = asked_devices(labels, descriptions, trained.card)
-    predictor = Predictor(trained, devices, compiles=compiles, must_compile=must_compile)
-    if must_compile:
-        check_reads_code(predictor)
-    return predictor
+    return Predictor(trained, devices, compiles=compiles)
 
 
 def check_reads_code(predictor: Predictor) -> None:

@@ -197,7 +197,7 @@ def _search(
             num_trials_per_iter=options.verify * options.round_size(len(plan.tasks)),
             builder=SessionBuilder(session), runner=SessionRunner(session),
             database=store.database, cost_model=model,
-            measure_callbacks=[_update_cost_model()],
+            measure_callbacks=[meta_schedule.measure_callback.UpdateCostModel()],
             task_scheduler=meta_schedule.task_scheduler.GradientBased(seed=options.seed + 1),
         )  # fmt: skip
     session.finish()
@@ -246,10 +246,6 @@ def _verifier(options: SearchOptions, model: TrainedModel | None, target: Any) -
         return None
     assert model is not None
     return Verifier(model, options.device, target)
-
-
-def _update_cost_model() -> Any:
-    return meta_schedule.measure_callback.UpdateCostModel()
 
 
 def _seed(seed: int, key: str, trials: int) -> int:

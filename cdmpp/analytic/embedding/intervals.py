@@ -29,7 +29,6 @@ def with_errors(
     measured_s: FloatArray,
     *,
     counted: CountedWork,
-    seed: int = 0,
 ) -> CpuConstants:
     """Returns constants with the errors of their validation, by pass.
 
@@ -40,11 +39,10 @@ def with_errors(
         points: that the constants were fitted on.
         measured_s: float64 [N], seconds.
         counted: work of these points.
-        seed: of the folds.
     """
     sizes = [(point.shape.rows, point.shape.width) for point in points]
     names = sorted(set(sizes))
-    order = np.random.default_rng(seed).permutation(len(names))
+    order = np.random.default_rng(0).permutation(len(names))
     fold_of = {names[place]: number % _FOLDS for number, place in enumerate(order)}
     fold = [fold_of[size] for size in sizes]
     samples = ErrorSamples()

@@ -19,6 +19,9 @@ Scope = Literal["all", "class", "device", "class_device"]
 RowValues = Mapping[str, FloatArray]
 
 _STEP = 1e-5
+#: Residual at which a row starts to count less.
+_LOSS_SCALE = 0.1
+_MOST_EVALUATIONS = 40
 
 
 @dataclass(frozen=True)
@@ -83,9 +86,6 @@ def fit_parameters(
     layout: Layout,
     log_time: Callable[[RowValues], FloatArray],
     target: FloatArray,
-    *,
-    loss_scale: float = 0.1,
-    max_evaluations: int = 40,
 ) -> dict[str, FloatArray]:
     """Returns parameter -> its values, float64 [width].
 
@@ -95,7 +95,6 @@ def fit_parameters(
     Args:
         log_time: row values -> float64 [N], log seconds.
         target: float64 [N], log of the measured seconds.
-        loss_scale: residual at which a row starts to count less.
     """
     from scipy.optimize import least_squares
 
@@ -128,8 +127,8 @@ def fit_parameters(
         return matrix
 
     found = least_squares(
-        residual, first, jac=jacobian, loss="soft_l1", f_scale=loss_scale,
-        max_nfev=max_evaluations, bounds=(least, np.inf),
+        residual, first, jac=jacobian, loss="soft_l1", f_scale=_LOSS_SCALE,
+        max_nfev=_MOST_EVALUATIONS, bounds=(least, np.inf),
     ).x  # fmt: skip
     return {
         item.name: np.asarray(found[start : start + width], np.float64)

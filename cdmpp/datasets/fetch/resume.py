@@ -185,7 +185,8 @@ class ResumingDownloader:
         is_packed = answer.headers.get("Content-Encoding", "identity") != "identity"
         total = start + int(length) if length.isdecimal() and not is_packed else None
         self._check_size(url, total or 0)
-        self._remember(url, "" if is_packed else _validator(answer.headers))
+        validator = "" if is_packed else _validator(answer.headers)
+        write_json(self._about, {"url": url, "validator": validator})
         return self._write(url, answer, start, total)
 
     def _write(self, url: str, answer: Any, start: int, total: int | None) -> bool:
@@ -212,9 +213,6 @@ class ResumingDownloader:
                 f"{url}: more than {self.most_bytes} bytes, the most that the registry allows; it "
                 "was not kept"
             )
-
-    def _remember(self, url: str, validator: str) -> None:
-        write_json(self._about, {"url": url, "validator": validator})
 
     def _remembered(self, url: str) -> str:
         """Returns what the server called the file whose beginning is there; empty = not known."""

@@ -205,9 +205,6 @@ class TorchPeer(CostModel, Generic[Options]):
             loop.programs_per_batch, loop.programs_per_task, seed=seed, epoch=epoch
         )
 
-    def _judging_batches(self, groups: ProgramGroups) -> list[IntArray]:
-        return groups.in_order(_PREDICT_PROGRAMS)
-
     def _loss(self, output: Tensor, label: Tensor, relevance: Tensor, group: Tensor) -> Tensor:
         """Returns the training loss.
 
@@ -237,7 +234,7 @@ class TorchPeer(CostModel, Generic[Options]):
 
     def _outputs(self, network: nn.Module, inputs: PeerInputs) -> FloatArray:
         """Returns float64 [N], what the network in evaluation mode says of every sample."""
-        batches = self._judging_batches(inputs.groups)
+        batches = inputs.groups.in_order(_PREDICT_PROGRAMS)
         total = sum(len(inputs.groups.samples_of(programs)[0]) for programs in batches)
         output = np.zeros(total)
         device = next(network.parameters()).device

@@ -151,7 +151,7 @@ CHANNELS_SECOND = frozenset(
 )  # fmt: skip
 
 
-def mean_side(value: Any, *, rank: int = 2) -> float:
+def mean_side(value: Any) -> float:
     """Returns one number for an option given per axis: the geometric mean (of padding with a zero
     the mean), which is the number itself when all axes agree.
     """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Query
@@ -58,15 +57,13 @@ def add_browsing(app: FastAPI, options: ServeOptions) -> None:
     Raises:
         DataError: a folder that the options name is none.
     """
-    folder = options.results or _own_results()
+    folder = options.results or next(
+        (place for place in shipped_places("docs/results") if place.is_dir()), None
+    )
     results = None if folder is None else ResultsFolder(folder)
     runs = None if options.runs is None else RunsFolder(options.runs)
     _add_results(app, results)
     _add_runs(app, runs)
-
-
-def _own_results() -> Path | None:
-    return next((place for place in shipped_places("docs/results") if place.is_dir()), None)
 
 
 def _add_results(app: FastAPI, results: ResultsFolder | None) -> None:

@@ -128,7 +128,7 @@ def _allowed(layer: ConvShapes, algorithms: tuple[int, ...]) -> list[int]:
     return [number for number in asked if bool(is_supported(ConvAlgorithm(number), layer)[0])]
 
 
-def original_grid(algorithm: ConvAlgorithm, *, batch: int = 128) -> ConvShapes:
+def original_grid(algorithm: ConvAlgorithm) -> ConvShapes:
     """Returns the layers on which the original measured an algorithm for training.
 
     Raises:
@@ -148,7 +148,7 @@ def original_grid(algorithm: ConvAlgorithm, *, batch: int = 128) -> ConvShapes:
         strides, padding = (1,), 1
     rows = np.array(list(itertools.product(channels, widths, channels, kernels, strides)), np.int64)
     cin, width, cout, kernel, stride = rows.T
-    layers = ConvShapes.of(batch, cin, width, cout, kernel, stride, padding)
+    layers = ConvShapes.of(128, cin, width, cout, kernel, stride, padding)
     return layers[is_supported(algorithm, layers)]
 
 

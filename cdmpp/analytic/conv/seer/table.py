@@ -127,12 +127,8 @@ class PickTable:
         return np.asarray(self.time_ms[np.arange(len(self.shapes)), self.best], np.float64)
 
 
-def pick_table(tables: Sequence[ConvTable], cudnn_pick: IntArray | None = None) -> PickTable:
-    """Returns the layers that occur in any of the tables, with the fastest time per algorithm.
-
-    Args:
-        cudnn_pick: int64, one per distinct shape in order of first appearance, or None.
-    """
+def pick_table(tables: Sequence[ConvTable]) -> PickTable:
+    """Returns the layers that occur in any of the tables, with the fastest time per algorithm."""
     rows = ConvTable.concatenate(tables)
     keys = np.stack([rows.shapes.matrix((name,))[:, 0] for name in _IDENTITY], axis=1)
     _, first, place = np.unique(keys, axis=0, return_index=True, return_inverse=True)
@@ -142,8 +138,7 @@ def pick_table(tables: Sequence[ConvTable], cudnn_pick: IntArray | None = None) 
     times = np.full((len(first), ALGORITHM_COUNT), np.inf)
     np.minimum.at(times, (rank[place.ravel()], rows.algorithm), rows.time_ms)
     shapes = rows.shapes[first[order]]
-    unknown = np.full(len(shapes), -1, np.int64)
-    return PickTable(shapes, times, unknown if cudnn_pick is None else cudnn_pick)
+    return PickTable(shapes, times, np.full(len(shapes), -1, np.int64))
 
 
 _IDENTITY = ("batch", "in_channels", "in_width", "out_channels", "kernel", "stride", "padding")
