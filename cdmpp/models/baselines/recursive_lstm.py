@@ -59,7 +59,8 @@ class TreeCoder:
 
     def to_json(self) -> dict[str, Any]:
         """Returns the statistics."""
-        return to_json(self.leaves)
+        state: dict[str, Any] = to_json(self.leaves)
+        return state
 
     def inputs(self, samples: Samples) -> TreeInputs:
         """Returns the inputs of samples."""
