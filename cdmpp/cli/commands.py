@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -27,233 +28,83 @@ class Command(NamedTuple):
     package: str = "cdmpp.cli"
 
 
-COMMANDS = (
-    Command(
-        "dataset",
-        "extract measure records into a dataset, look at datasets",
-        parts=(
-            Command("fetch", "fetch public measurement records by name", "dataset.fetch"),
-            Command(
-                "extract",
-                "featurise a Tenset directory into an extracted dataset (Parquet)",
-                "dataset.command:extract",
-            ),
-            Command(
-                "stats",
-                "summarise a Tenset directory or extracted dataset",
-                "dataset.command:stats",
-            ),
-            Command(
-                "audit",
-                "find leakage, duplicates, wrong units and outliers; print the noise floor",
-                "dataset.command:audit",
-            ),
-            Command(
-                "transfer",
-                "what programs measured on one device take on another",
-                "dataset.transfer",
-            ),
-            Command("merge", "merge extracted datasets into a new one", "dataset.command:merge"),
-            Command(
-                "export",
-                "write an extracted dataset in the layout of another tool",
-                "dataset.command:export",
-            ),
-        ),
-    ),
-    Command("train", "train a cost model and judge it on tasks it has not seen", "train.command"),
-    Command(
-        "finetune",
-        "adapt a trained model to a new device or network with a few measured tasks",
-        "finetune",
-    ),
-    Command(
-        "autotune",
-        "find hyper-parameters of a cost model by trials on the validation part",
-        "autotune",
-    ),
-    Command("evaluate", "judge a trained model on measured programs", "evaluate"),
-    Command("predict", "predict the latency of programs, best first", "predict.command"),
-    Command(
-        "explain", "where the time of a program or network goes, line by line", "explain.command"
-    ),
-    Command(
-        "compare", "networks on many devices side by side: time, memory, cost, energy", "compare"
-    ),
-    Command("serve", "answer predictions over HTTP, with hot models", "serve.command"),
-    Command("measure", "build and time programs on a device", "measure"),
-    Command("search", "find fast schedules of tasks or of a network", "search.command"),
-    Command(
-        "replay", "end-to-end latency of a network, replayed from its operators", "replay.command"
-    ),
-    Command(
-        "device",
-        "known devices, their numbers, occupancy",
-        parts=(
-            Command("list", "list the known devices", "device.command:list"),
-            Command(
-                "show", "show one device, with the source of every number", "device.command:show"
-            ),
-            Command(
-                "add",
-                "describe and measure this machine, and adapt the shipped model to it",
-                "device.add",
-            ),
-            Command("curve", "print the errors that `device add` found", "device.add:curve"),
-            Command(
-                "occupancy",
-                "how many blocks of a kernel a multiprocessor holds at once",
-                "device.command:occupancy",
-            ),
-        ),
-    ),
-    Command("doctor", "health of measurements, or of this machine", "doctor"),
-    Command(
-        "analytic",
-        "analytic models: convolutions, embedding lookups, operators, kernels of serving",
-        parts=(
-            Command(
-                "conv",
-                "cuDNN forward convolutions",
-                parts=(
-                    Command(
-                        "fit",
-                        "fit a model to measured kernels or layers",
-                        "analytic.conv_models:fit",
-                    ),
-                    Command(
-                        "evaluate",
-                        "judge a model on the rows it was not fitted on",
-                        "analytic.conv_models:evaluate",
-                    ),
-                    Command(
-                        "predict",
-                        "time, algorithm and limit of layers",
-                        "analytic.conv_predict:predict",
-                    ),
-                    Command(
-                        "pick",
-                        "which algorithm is fastest for a layer",
-                        "analytic.conv_predict:pick",
-                    ),
-                    Command(
-                        "collect",
-                        "measure on a machine with an NVIDIA GPU",
-                        "analytic.conv_collect",
-                    ),
-                    Command(
-                        "from-nvprof",
-                        "workbooks of kernels from what nvprof printed",
-                        "analytic.conv_nvprof",
-                    ),
-                ),
-            ),
-            Command(
-                "embedding",
-                "embedding lookups, forward and backward",
-                parts=(
-                    Command(
-                        "predict",
-                        "traffic, hit rate and time of one lookup kernel",
-                        "analytic.embedding:predict",
-                    ),
-                    Command(
-                        "measure",
-                        "time torch's embedding_bag on this CPU; continues where it stopped",
-                        "analytic.embedding:measure",
-                    ),
-                    Command("fit", "fit a CPU's costs to a campaign", "analytic.embedding:fit"),
-                    Command(
-                        "evaluate",
-                        "errors on a campaign (split by shape), or on a GPU benchmark's CSV file",
-                        "analytic.embedding:evaluate",
-                    ),
-                    Command(
-                        "report",
-                        "write embedding.md, .csv and .json",
-                        "analytic.embedding:report",
-                    ),
-                ),
-            ),
-            Command(
-                "operator",
-                "bmm, linear, softmax, layer norm and element-wise operators on GPUs",
-                parts=(
-                    Command(
-                        "fit",
-                        "fit the model on a folder of operator tables",
-                        "analytic.operator:fit",
-                    ),
-                    Command(
-                        "evaluate",
-                        "judge the model beside recorded peers",
-                        "analytic.operator:evaluate",
-                    ),
-                    Command("predict", "time of one operator", "analytic.operator:predict"),
-                ),
-            ),
-            Command(
-                "kernels",
-                "products, attention and collectives of serving frameworks on today's GPUs",
-                parts=(
-                    Command(
-                        "fit",
-                        "fit the models on a folder of measured kernels",
-                        "analytic.kernels:fit",
-                    ),
-                    Command(
-                        "evaluate",
-                        "judge the models on devices left out, new shapes and larger ones",
-                        "analytic.kernels:evaluate",
-                    ),
-                    Command("predict", "time of one call", "analytic.kernels:predict"),
-                ),
-            ),
-        ),
-    ),
-    Command("roofline", "what bounds a program or an operator", "roofline"),
-    Command("profile", "where the time goes: read profiles of other tools", "profile"),
-    Command(
-        "networks",
-        "whole networks: time, memory and utilisation from the operator graph",
-        parts=(
-            Command(
-                "generate",
-                "draw architectures and write their operator graphs",
-                "networks.generate",
-            ),
-            Command(
-                "measure",
-                "run drawn networks: time, memory, utilisation, infer and train",
-                "networks.measure",
-            ),
-            Command(
-                "train",
-                "fit a model to measured networks and judge it on architectures it never saw",
-                "networks.train:train",
-            ),
-            Command(
-                "evaluate", "errors of a fitted model on a data set", "networks.train:evaluate"
-            ),
-            Command(
-                "package",
-                "make a run's model the packaged one (`make pretrained-networks`)",
-                "networks.train:package",
-            ),
-            Command(
-                "convert",
-                "the published layout (cg, label) to a data set of ours, or back",
-                "networks.data:convert",
-            ),
-            Command(
-                "statistics",
-                "what a data set of networks spans: size, time, memory, utilisation",
-                "networks.data:statistics",
-            ),
-        ),
-    ),
-    Command("completion", "print a script that completes commands in your shell", "completion"),
-)
+def commands_of(table: str) -> tuple[Command, ...]:
+    """Returns the commands of a table: `NAME = MODULE`, two spaces, the help; parts indented."""
+    return _commands(table.strip("\n").splitlines())
+
+
+def _commands(lines: Sequence[str]) -> tuple[Command, ...]:
+    heads = [number for number, line in enumerate(lines) if not line.startswith(" ")]
+    found = []
+    for start, end in itertools.pairwise([*heads, len(lines)]):
+        head, _, text = lines[start].partition("  ")
+        name, _, module = head.partition(" = ")
+        parts = _commands([line[4:] for line in lines[start + 1 : end]])
+        found.append(Command(name, text.strip(), module, parts))
+    return tuple(found)
+
+
+COMMANDS = commands_of("""
+dataset  extract measure records into a dataset, look at datasets
+    fetch = dataset.fetch  fetch public measurement records by name
+    extract = dataset.command:extract  featurise measure records into a dataset (Parquet)
+    stats = dataset.command:stats  summarise a Tenset directory or extracted dataset
+    audit = dataset.command:audit  find leakage, duplicates, wrong units and outliers; noise floor
+    transfer = dataset.transfer  what programs measured on one device take on another
+    merge = dataset.command:merge  merge extracted datasets into a new one
+    export = dataset.command:export  write an extracted dataset in the layout of another tool
+train = train.command  train a cost model and evaluate it on unseen tasks
+finetune = finetune  adapt a trained model to a new device or network with a few measured tasks
+autotune = autotune  find hyper-parameters of a cost model by trials on the validation part
+evaluate = evaluate  evaluate a trained model on measured programs
+predict = predict.command  predict the latency of programs, best first
+explain = explain.command  where the time of a program or network goes, line by line
+compare = compare  networks on many devices side by side: time, memory, cost, energy
+serve = serve.command  answer predictions over HTTP, with hot models
+measure = measure  build and time programs on a device
+search = search.command  find fast schedules of tasks or of a network
+replay = replay.command  end-to-end latency of a network, replayed from its operators
+device  known devices, their numbers, occupancy
+    list = device.command:list  list the known devices
+    show = device.command:show  show one device, with the source of every number
+    add = device.add  describe and measure this machine, and adapt the shipped model to it
+    curve = device.add:curve  print the errors that `device add` found
+    occupancy = device.command:occupancy  how many blocks of a kernel a multiprocessor holds at once
+doctor = doctor  health of measurements, or of this machine
+analytic  analytic models: convolutions, embedding lookups, operators, kernels of serving
+    conv  cuDNN forward convolutions
+        fit = analytic.conv_models:fit  fit a model to measured kernels or layers
+        evaluate = analytic.conv_models:evaluate  evaluate a model on the rows it was not fitted on
+        predict = analytic.conv_predict:predict  time, algorithm and limit of layers
+        pick = analytic.conv_predict:pick  which algorithm is fastest for a layer
+        collect = analytic.conv_collect  measure on a machine with an NVIDIA GPU
+        from-nvprof = analytic.conv_nvprof  workbooks of kernels from what nvprof printed
+    embedding  embedding lookups, forward and backward
+        predict = analytic.embedding:predict  traffic, hit rate and time of one lookup kernel
+        measure = analytic.embedding:measure  time torch's embedding_bag on this CPU; resumes
+        fit = analytic.embedding:fit  fit a CPU's costs to a campaign
+        evaluate = analytic.embedding:evaluate  errors on a campaign, or on a GPU benchmark's CSV
+        report = analytic.embedding:report  write embedding.md, .csv and .json
+    operator  bmm, linear, softmax, layer norm and element-wise operators on GPUs
+        fit = analytic.operator:fit  fit the model on a folder of operator tables
+        evaluate = analytic.operator:evaluate  evaluate the model beside recorded baselines
+        predict = analytic.operator:predict  time of one operator
+    kernels  products, attention and collectives of serving frameworks on today's GPUs
+        fit = analytic.kernels:fit  fit the models on a folder of measured kernels
+        evaluate = analytic.kernels:evaluate  evaluate on devices left out, new shapes, larger ones
+        predict = analytic.kernels:predict  time of one call
+roofline = roofline  what bounds a program or an operator
+profile = profile  where the time goes: read profiles of other tools
+networks  whole networks: time, memory and utilisation from the operator graph
+    generate = networks.generate  draw architectures and write their operator graphs
+    measure = networks.measure  run drawn networks: time, memory, utilisation, infer and train
+    train = networks.train:train  fit a model and evaluate it on unseen architectures
+    evaluate = networks.train:evaluate  errors of a fitted model on a data set
+    package = networks.train:package  make a run's model the packaged one
+    convert = networks.data:convert  the published layout (cg, label) to a data set of ours, or back
+    statistics = networks.data:statistics  the range of a data set of networks
+completion = completion  print a script that completes commands in your shell
+""")  # fmt: skip
 
 #: What those need who maintain cdmpp, apart in the help.
 MAINTAINERS_COMMANDS = (
