@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from cdmpp.errors import DataError
 from cdmpp.files.atomic import make_folder, read_json, write_json
 from cdmpp.files.json_text import parse_json
-from lab.suites.plan import DatasetFacts, SuiteCell, facts_from_json, facts_to_json
+from lab.suites.plan import DatasetFacts, SuiteCell
 
 Status = Literal["ok", "not-applicable", "failed"]
 
@@ -70,7 +70,7 @@ def cell_dir(runs_dir: Path, cell: SuiteCell) -> Path:
     return make_folder(runs_dir / cell.id, what="cell of the suite")
 
 
-def write_facts(runs_dir: Path, facts: Mapping[str, DatasetFacts]) -> None:
+def write_facts(runs_dir: Path, facts: dict[str, DatasetFacts]) -> None:
     """Remembers the data sets of a suite, so that tables can be written without them.
 
     Data sets that an earlier run knew stay.
@@ -80,7 +80,7 @@ def write_facts(runs_dir: Path, facts: Mapping[str, DatasetFacts]) -> None:
         known = read_facts(runs_dir)
     except DataError:
         known = {}
-    write_json(runs_dir / _FACTS, facts_to_json({**known, **facts}))
+    write_json(runs_dir / _FACTS, {name: asdict(one) for name, one in (known | facts).items()})
 
 
 def read_facts(runs_dir: Path) -> dict[str, DatasetFacts]:
@@ -92,6 +92,9 @@ def read_facts(runs_dir: Path) -> dict[str, DatasetFacts]:
     hint = "run the suite once without --report-only"
     path = runs_dir / _FACTS
     try:
-        return facts_from_json(read_json(path, what="list of data sets", hint=hint))
+        found = read_json(path, what="list of data sets", hint=hint)
+        return {
+            name: DatasetFacts(one["data_hash"], dict(one["tasks"])) for name, one in found.items()
+        }
     except (KeyError, TypeError, AttributeError) as error:
         raise DataError(f"{path} is damaged ({error!r}); {hint}") from error

@@ -58,7 +58,8 @@ class Stopwatch:
             self.wall_s += time.perf_counter() - wall
 
 
-def _run_model_cell(cell: SuiteCell, samples: Samples, cell_dir: Path) -> dict[str, Any]:
+def run_model_cell(cell: SuiteCell, samples: Samples, cell_dir: Path) -> dict[str, Any]:
+    """Returns the entries of cell.json of a cell that is split by task or network."""
     labels = cell.key["devices"]
     chosen = of_devices(samples, labels) if labels else samples
     chosen = cap_programs(chosen, cell.key["programs_per_device"], seed=cell.seed)
@@ -79,30 +80,33 @@ def _run_model_cell(cell: SuiteCell, samples: Samples, cell_dir: Path) -> dict[s
     few = int(cell.key["few_workloads"])
     if not cell.kind:
         return {**facts, **reference_metrics(cell, test, few)}
-    model = new_model(cell.kind, cell.options)
-    watch = Stopwatch()
-    with watch.running():
-        model.fit(train, validation, seed=cell.seed)
-    calibration = calibrate(validation, model.predict(validation))
-    found = judge_model(
-        cell, model, test, cell_dir, watch, calibration, networks=parts.test_networks
+    found = fit_and_judge(
+        cell, train, validation, test, cell_dir, has_intervals=True, networks=parts.test_networks
     )
     return {**facts, **found}
 
 
 def fit_and_judge(
     cell: SuiteCell,
-    model: CostModel,
     train: Samples,
     validation: Samples,
     test: Samples,
     cell_dir: Path,
+    *,
+    has_intervals: bool = False,
+    networks: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Returns the entries of cell.json on a model that is trained here."""
-    watch = Stopwatch()
+    """Returns the entries of cell.json on a model that is trained here.
+
+    Args:
+        has_intervals: whether its intervals are calibrated and judged too.
+        networks: as of `judge_predictions`.
+    """
+    model, watch = new_model(cell.kind, cell.options), Stopwatch()
     with watch.running():
         model.fit(train, validation, seed=cell.seed)
-    return judge_model(cell, model, test, cell_dir, watch)
+    calibration = calibrate(validation, model.predict(validation)) if has_intervals else None
+    return judge_model(cell, model, test, cell_dir, watch, calibration, networks=networks)
 
 
 def judge_model(
@@ -169,7 +173,12 @@ def judge_predictions(
     Raises:
         DataError: a prediction is not a positive finite number of seconds.
     """
-    check_predictions(cell, predicted_s)
+    bad = int(np.sum(~(np.isfinite(predicted_s) & (predicted_s > 0))))
+    if bad:
+        raise DataError(
+            f"{cell.line}: {bad} of {len(predicted_s)} predictions are not positive finite "
+            "seconds; the training diverged, try another learning rate with --set"
+        )
     write_predictions(cell_dir / "predictions.parquet", [("test", test, predicted_s)])
     return {
         "training_cpu_s": training.cpu_s,
@@ -198,17 +207,3 @@ def _metrics(
     if cell.split == "test-tasks":
         metrics["test_networks"] = judge_networks(test, predicted_s, cell.key["test_networks"])
     return metrics
-
-
-def check_predictions(cell: SuiteCell, predicted_s: FloatArray) -> None:
-    """Refuses predictions that no metric is defined on.
-
-    Raises:
-        DataError: a prediction is not a positive finite number.
-    """
-    bad = int(np.sum(~(np.isfinite(predicted_s) & (predicted_s > 0))))
-    if bad:
-        raise DataError(
-            f"{cell.line}: {bad} of {len(predicted_s)} predictions are not positive finite "
-            "seconds; the training diverged, try another learning rate with --set"
-        )

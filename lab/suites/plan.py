@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from cdmpp.datasets.samples import Samples
@@ -134,18 +135,23 @@ class _Planner:
 
     def cross_model(self) -> Iterator[SuiteCell]:
         suite = self.suite
-        lines = [*(SuiteModel(name) for name in REFERENCES), *suite.models]
-        seeds = dict.fromkeys([*suite.seeds, *(s for line in lines for s in line.seeds)])
-        for seed in seeds:
+        every = [*(SuiteModel(name) for name in REFERENCES), *suite.models]
+        for seed in dict.fromkeys([*suite.seeds, *(s for line in every for s in line.seeds)]):
             for dataset in self._datasets():
+                lines = [
+                    line
+                    for line in every
+                    if seed in (line.seeds or suite.seeds)
+                    and dataset.name in (line.datasets or [dataset.name])
+                ]
                 for split in dataset.splits:
                     for line in lines:
-                        if seed not in (line.seeds or suite.seeds):
-                            continue
-                        if line.datasets and dataset.name not in line.datasets:
-                            continue
                         yield self._model_cell(dataset, split, line, seed)
-                yield from self._left_out_cells(dataset, seed)
+                for family in dataset.families:
+                    for target in family.targets:
+                        for line in lines:
+                            if line.name not in REFERENCES:
+                                yield self._left_out_cell(dataset, family, target, line, seed)
 
     def cross_device(self) -> Iterator[SuiteCell]:
         suite = self.suite
@@ -155,87 +161,56 @@ class _Planner:
                     for target in family.targets:
                         yield from self._target_cells(dataset, family, target, seed)
 
-    def _left_out_cells(self, dataset: SuiteDataset, seed: int) -> Iterator[SuiteCell]:
-        """Yields the lines of a cross-model suite trained on all devices of a family but one."""
-        for family in dataset.families:
-            for target in family.targets:
-                for line in self.suite.models:
-                    if seed not in (line.seeds or self.suite.seeds):
-                        continue
-                    if line.datasets and dataset.name not in line.datasets:
-                        continue
-                    kind = line.kind or line.name
-                    cpu_s = self.suite.cpu_s_per_cell * line.cpu_factor
-                    cell = SuiteCell(
-                        id=f"{dataset.name}-{family.name}-{target}-s{seed}-{line.name}",
-                        dataset=dataset.name,
-                        split="device",
-                        line=line.name,
-                        kind=kind,
-                        seed=seed,
-                        target=target,
-                        family=family.name,
-                        sources=family.sources_of(target),
-                        options=self._options(kind, line.settings, cpu_s),
-                    )
-                    yield self._with_key(cell, {"is_zero_shot": True})
-
     def _datasets(self) -> list[SuiteDataset]:
         return [dataset for dataset in self.suite.datasets if dataset.name in self.facts]
 
     def _model_cell(
         self, dataset: SuiteDataset, split: str, line: SuiteModel, seed: int
     ) -> SuiteCell:
-        kind = "" if line.name in REFERENCES else line.kind or line.name
-        options = self._options(kind, line.settings, self.suite.cpu_s_per_cell * line.cpu_factor)
-        cell = SuiteCell(
-            id=f"{dataset.name}-{split}-s{seed}-{line.name}",
-            dataset=dataset.name,
-            split=split,
-            line=line.name,
-            kind=kind,
-            seed=seed,
-            options=options,
-        )
-        return self._with_key(
-            cell,
-            {
-                "devices": list(dataset.devices),
-                "fractions": list(self.suite.fractions),
+        return self._cell(
+            dataset, f"{split}-s{seed}-{line.name}", line.name,
+            "" if line.name in REFERENCES else line.kind or line.name, line.settings,
+            self.suite.cpu_s_per_cell * line.cpu_factor, split=split, seed=seed,
+            key={
+                "devices": list(dataset.devices), "fractions": list(self.suite.fractions),
                 "test_networks": [] if split == "task" else list(dataset.test_networks),
             },
-        )
+        )  # fmt: skip
+
+    def _left_out_cell(
+        self, dataset: SuiteDataset, family: SuiteFamily, target: str, line: SuiteModel, seed: int
+    ) -> SuiteCell:
+        """Returns a line of a cross-model suite trained on all devices of a family but one."""
+        return self._cell(
+            dataset, f"{family.name}-{target}-s{seed}-{line.name}", line.name,
+            line.kind or line.name, line.settings, self.suite.cpu_s_per_cell * line.cpu_factor,
+            seed=seed, target=target, family=family.name, sources=family.sources_of(target),
+            key={"is_zero_shot": True},
+        )  # fmt: skip
 
     def _target_cells(
         self, dataset: SuiteDataset, family: SuiteFamily, target: str, seed: int
     ) -> Iterator[SuiteCell]:
-        suite = self.suite
-        facts = self.facts[dataset.name]
-        headline = headline_budget(suite, facts, target)
+        suite, facts = self.suite, self.facts[dataset.name]
         pretrain = self._pretrain_cell(dataset, family, target, seed)
-        methods = suite.methods
-        first = next((method for method in methods if method.startswith(FINETUNE)), "")
+        zero_shot = [one for one in suite.methods if one.endswith("zero-shot")]
+        tuned = [one for one in suite.methods if one.startswith(FINETUNE)]
         if pretrain is not None:
             yield pretrain
+        asked: list[tuple[str, int]] = []
         if seed in suite.seeds:
-            for line in REFERENCES:
-                yield self._target_cell(dataset, family, target, line, seed, 0, None)
-            for method in methods:
-                if method == "zero-shot" or method.endswith(ZERO_SHOT_SUFFIX):
-                    yield self._target_cell(dataset, family, target, method, seed, 0, pretrain)
-            for budget in budgets_of(suite, facts, target):
-                for method in methods:
-                    if method.endswith("zero-shot"):
-                        continue
-                    if method.startswith(FINETUNE) and method != first:
-                        continue
-                    yield self._target_cell(dataset, family, target, method, seed, budget, pretrain)
+            asked += [(line, 0) for line in (*REFERENCES, *zero_shot)]
+            asked += [
+                (method, budget)
+                for budget in budgets_of(suite, facts, target)
+                for method in suite.methods
+                if method not in (*zero_shot, *tuned[1:])
+            ]
+        headline = headline_budget(suite, facts, target)
         if seed in suite.draws and headline:
-            for method in methods:
-                if method.startswith(FINETUNE):
-                    yield self._target_cell(
-                        dataset, family, target, method, seed, headline, pretrain
-                    )
+            asked += [(method, headline) for method in tuned]
+        for method, budget in asked:
+            yield self._target_cell(dataset, family, target, method, seed, budget, pretrain)
 
     def _pretrain_cell(
         self, dataset: SuiteDataset, family: SuiteFamily, target: str, seed: int
@@ -244,21 +219,14 @@ class _Planner:
         suite = self.suite
         if seed not in suite.seeds:  # a further draw starts from one of the models that are there
             seed = suite.seeds[seed % len(suite.seeds)]
-        sources = family.sources_of(target)
+        sources = tuple(sorted(family.sources_of(target)))
         if not sources or not any(_needs_model(method) for method in suite.methods):
             return None
-        digest = hashlib.sha256(",".join(sorted(sources)).encode()).hexdigest()[:6]
-        cell = SuiteCell(
-            id=f"{dataset.name}-{PRETRAIN}-{len(sources)}-devices-{digest}-s{seed}",
-            dataset=dataset.name,
-            split="device",
-            line=PRETRAIN,
-            kind=suite.subject,
-            seed=seed,
-            sources=tuple(sorted(sources)),
-            options=self._options(suite.subject, (), suite.cpu_s_per_cell),
-        )
-        return self._with_key(cell, {})
+        digest = hashlib.sha256(",".join(sources).encode()).hexdigest()[:6]
+        return self._cell(
+            dataset, f"{PRETRAIN}-{len(sources)}-devices-{digest}-s{seed}", PRETRAIN,
+            suite.subject, (), suite.cpu_s_per_cell, seed=seed, sources=sources,
+        )  # fmt: skip
 
     def _target_cell(
         self,
@@ -271,80 +239,63 @@ class _Planner:
         pretrain: SuiteCell | None,
     ) -> SuiteCell:
         suite = self.suite
-        kind = _kind_of(method, suite.subject)
-        cpu_s = suite.cpu_s_per_finetune if budget else suite.cpu_s_per_cell
+        start = pretrain if _needs_model(method) else None
         is_from_sources = _needs_model(method) or method.endswith(ZERO_SHOT_SUFFIX)
         # What does not look at the sources is the same for all families of the target.
         place = f"{family.name}-{target}" if is_from_sources else target
-        needs = pretrain.id if pretrain is not None and _needs_model(method) else ""
-        cell = SuiteCell(
-            id=f"{dataset.name}-{place}-s{seed}-b{budget}-{method}",
-            dataset=dataset.name,
-            split="device",
-            line=method,
-            kind=kind,
-            seed=seed,
-            target=target,
+        key: dict[str, Any] = {"finetune": suite.finetune} if method.startswith(FINETUNE) else {}
+        if start is not None:
+            key["pretrain"] = start.key
+        return self._cell(
+            dataset, f"{place}-s{seed}-b{budget}-{method}", method,
+            _kind_of(method, suite.subject), suite.budget_settings if budget else (),
+            suite.cpu_s_per_finetune if budget else suite.cpu_s_per_cell,
+            seed=seed, target=target, budget=budget,
             family=family.name if is_from_sources else "",
             sources=family.sources_of(target) if is_from_sources else (),
-            budget=budget,
-            needs=needs,
-            options=self._options(kind, suite.budget_settings if budget else (), cpu_s),
-        )
-        extra: dict[str, Any] = {}
-        if method.startswith(FINETUNE):
-            extra["finetune"] = suite.finetune
-        if needs and pretrain is not None:
-            extra["pretrain"] = pretrain.key
-        return self._with_key(cell, extra)
+            needs="" if start is None else start.id, key=key,
+        )  # fmt: skip
 
-    def _options(self, kind: str, settings: Sequence[str], cpu_s: float) -> TrainOptions:
-        if not kind:
-            return TrainOptions()
-        return cell_options(
-            self.suite,
-            kind,
-            settings=settings,
-            config=self.config,
-            overrides=self.overrides,
-            cpu_s=cpu_s,
-        )
+    def _cell(
+        self,
+        dataset: SuiteDataset,
+        place: str,
+        line: str,
+        kind: str,
+        settings: Sequence[str],
+        cpu_s: float,
+        *,
+        split: str = "device",
+        key: Mapping[str, Any] = MappingProxyType({}),
+        **fields: Any,
+    ) -> SuiteCell:
+        """Returns a cell with its options and its key.
 
-    def _with_key(self, cell: SuiteCell, extra: dict[str, Any]) -> SuiteCell:
-        own = own_options(cell.kind, cell.options) if cell.kind else None
-        key = {
-            "version": _CELL_VERSION,
-            "data_hash": self.facts[cell.dataset].data_hash,
-            "programs_per_device": self.suite.programs_per_device,
-            "few_workloads": self.suite.few_workloads,
-            "split": cell.split,
-            "kind": cell.kind,
-            "line": cell.line,
-            "seed": cell.seed,
-            "target": cell.target,
-            "sources": list(cell.sources),
-            "budget": cell.budget,
-            "options": None if own is None else identity(own),
-            **extra,
-        }
-        return replace(cell, key=key)
-
-
-def facts_to_json(facts: Mapping[str, DatasetFacts]) -> dict[str, Any]:
-    """Returns facts as JSON values."""
-    return {name: asdict(entry) for name, entry in facts.items()}
-
-
-def facts_from_json(value: Mapping[str, Any]) -> dict[str, DatasetFacts]:
-    """Returns what `facts_to_json` took.
-
-    Raises:
-        KeyError: a field is missing.
-    """
-    return {
-        name: DatasetFacts(entry["data_hash"], dict(entry["tasks"]))
-        for name, entry in value.items()
-    }
+        Args:
+            place: the rest of its id.
+            settings, cpu_s: as of `cell_options`.
+            key: what its result depends on besides.
+            fields: others of the cell.
+        """
+        suite, options, own = self.suite, TrainOptions(), None
+        if kind:
+            options = cell_options(
+                suite, kind, settings=settings, config=self.config, overrides=self.overrides,
+                cpu_s=cpu_s,
+            )  # fmt: skip
+            own = own_options(kind, options)
+        cell = SuiteCell(
+            id=f"{dataset.name}-{place}", dataset=dataset.name, split=split, line=line, kind=kind,
+            options=options, **fields,
+        )  # fmt: skip
+        whole = {
+            "version": _CELL_VERSION, "data_hash": self.facts[dataset.name].data_hash,
+            "programs_per_device": suite.programs_per_device,
+            "few_workloads": suite.few_workloads, "split": split, "kind": kind, "line": line,
+            "seed": cell.seed, "target": cell.target, "sources": list(cell.sources),
+            "budget": cell.budget, "options": None if own is None else identity(own), **key,
+        }  # fmt: skip
+        return replace(cell, key=whole)
 
 
 def _needs_model(method: str) -> bool:

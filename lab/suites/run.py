@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -26,8 +28,8 @@ from lab.suites.cell_store import (
     read_cells,
     write_cell,
 )
+from lab.suites.model_cell import run_model_cell
 from lab.suites.plan import SuiteCell
-from lab.suites.run_cell import run_cell
 
 #: A cell that was running when a process died is tried once more.
 _MOST_DEATHS = 2
@@ -98,31 +100,34 @@ def run_cells(
         load: returns the samples of a folder; a module-level function.
         jobs: processes of one thread each; 0 = all in this process.
     """
-    tracker = _Tracker(cells, read_cells(runs_dir, cells), max(jobs, 1), on_progress)
+    finished = read_cells(runs_dir, cells)
+    run = _Run(cells, folders, runs_dir, load, max(jobs, 1), on_progress, finished)
     if jobs == 0:
-        _run_here(tracker, folders, runs_dir, load)
+        run.here()
     else:
         with one_thread_each():
-            _run_processes(tracker, folders, runs_dir, load, jobs)
-    return tracker.results
+            run.in_processes()
+    return run.results
 
 
+@timer("cell")
 def execute_cell(
     cell: SuiteCell, folder: Path, runs_dir: Path, load: Callable[[Path], Samples]
 ) -> None:
     """Runs a cell and writes its cell.json, whatever happens to the cell."""
-    execute_cell_on(cell, lambda: load(folder), runs_dir)
-
-
-@timer("cell")
-def execute_cell_on(cell: SuiteCell, samples: Callable[[], Samples], runs_dir: Path) -> None:
-    """`execute_cell` with samples that may be there already."""
     started, cpu = time.perf_counter(), time.process_time()
     status: Status = "ok"
     reason = ""
     value: dict[str, Any] = {}
     try:
-        value = run_cell(cell, samples(), cell_dir(runs_dir, cell), runs_dir)
+        samples, own_dir = load(folder), cell_dir(runs_dir, cell)
+        if cell.split == "device":
+            # Here, as it brings torch: a process that grows trees has no use for it.
+            from lab.suites.transfer_cell import run_transfer_cell
+
+            value = run_transfer_cell(cell, samples, own_dir, runs_dir)
+        else:
+            value = run_model_cell(cell, samples, own_dir)
     except NotApplicableError as error:
         status, reason = "not-applicable", str(error)
     except CdmppError as error:
@@ -140,13 +145,16 @@ def execute_cell_on(cell: SuiteCell, samples: Callable[[], Samples], runs_dir: P
 
 
 @dataclass
-class _Tracker:
+class _Run:
     """Which cells are finished, which can start, and how long the rest will take."""
 
     cells: Sequence[SuiteCell]
-    results: dict[str, CellResult]
+    folders: Mapping[str, Path]
+    runs_dir: Path
+    load: Callable[[Path], Samples]
     jobs: int
     on_progress: OnProgress | None
+    results: dict[str, CellResult]
     pending: list[SuiteCell] = field(init=False)
     running: dict[str, SuiteCell] = field(default_factory=dict)
 
@@ -156,26 +164,79 @@ class _Tracker:
         for cell in self.pending:
             self.results.pop(cell.id, None)
 
-    def next_ready(self) -> SuiteCell | None:
-        """Returns a cell that can start and takes it from the pending ones; None when none can."""
-        for cell in self.pending:
-            if not cell.needs or cell.needs in self.results:
-                self.pending.remove(cell)
-                self.running[cell.id] = cell
+    def here(self) -> None:
+        """Runs all in this process; the samples of a folder are loaded once."""
+        load = cache(self.load)
+        while (cell := self._next_ready()) is not None:
+            execute_cell(cell, self.folders[cell.dataset], self.runs_dir, load)
+            self._finish(cell)
+
+    def in_processes(self) -> None:
+        """Runs all in `jobs` processes."""
+        deaths: Counter[str] = Counter()
+        while self.pending:
+            # Cells that were running when a process died go first and alone, to tell which one it
+            # was.
+            suspects = sum(cell.id in deaths for cell in self.pending)
+            width = 1 if suspects else self.jobs
+            pool = ProcessPoolExecutor(width, mp_context=get_context("spawn"))
+            try:
+                self._fill(pool, width, most=suspects or None)
+            except BrokenProcessPool:
+                for cell in list(self.running.values()):
+                    deaths[cell.id] += 1
+                    if deaths[cell.id] < _MOST_DEATHS:
+                        self.running.pop(cell.id)
+                        self.pending.insert(0, cell)
+                    else:
+                        self._fail(
+                            cell, "its process died twice, perhaps for want of memory; try --jobs 1"
+                        )
+            finally:
+                pool.shutdown(cancel_futures=True)
+
+    def _fill(self, pool: ProcessPoolExecutor, width: int, *, most: int | None) -> None:
+        """Keeps `width` cells going until none is left, or `most` have been started.
+
+        Raises:
+            BrokenProcessPool: a process died; `running` says which cells were on their way.
+        """
+        started: dict[Future[None], SuiteCell] = {}
+        count = 0
+        while True:
+            while len(started) < width and count != most and (cell := self._next_ready()):
+                count += 1
+                folder = self.folders[cell.dataset]
+                started[pool.submit(execute_cell, cell, folder, self.runs_dir, self.load)] = cell
+            if not started:
+                return
+            for future in wait(started, return_when=FIRST_COMPLETED).done:
+                future.result()
+                self._finish(started.pop(future))
+
+    def _next_ready(self) -> SuiteCell | None:
+        """Returns a cell that can start and takes it from the pending ones; None when none can.
+        Those that can never start, because what they need has failed, are written down.
+        """
+        for cell in list(self.pending):
+            if cell.needs and cell.needs not in self.results:
+                continue
+            self.pending.remove(cell)
+            self.running[cell.id] = cell
+            need = self.results.get(cell.needs)
+            if need is None or need.status == "ok":
                 return cell
+            self._fail(cell, f"{cell.needs} is {need.status}: {need.reason}")
         return None
 
-    def failed_need(self, cell: SuiteCell) -> str:
-        """Returns why the cell cannot be run because of what it needs; empty when it can."""
-        need = self.results.get(cell.needs)
-        if not cell.needs or need is None or need.status == "ok":
-            return ""
-        return f"{cell.needs} is {need.status}: {need.reason}"
+    def _fail(self, cell: SuiteCell, reason: str) -> None:
+        write_cell(self.runs_dir, cell, status="failed", reason=reason, value={})
+        self._finish(cell)
 
-    def finish(self, runs_dir: Path, cell: SuiteCell) -> None:
+    def _finish(self, cell: SuiteCell) -> None:
         """Takes the result that the cell has left."""
         self.running.pop(cell.id, None)
-        result = read_cell(runs_dir, cell)
+        result = read_cell(self.runs_dir, cell)
         if result is None:
             result = CellResult(cell, "failed", "it left no cell.json", {})
         self.results[cell.id] = result
@@ -194,107 +255,3 @@ class _Tracker:
         typical = sum(means.values()) / len(means)
         waiting = [*self.pending, *self.running.values()]
         return sum(means.get(cell.line, typical) for cell in waiting) / self.jobs
-
-
-def _run_here(
-    tracker: _Tracker,
-    folders: Mapping[str, Path],
-    runs_dir: Path,
-    load: Callable[[Path], Samples],
-) -> None:
-    loaded: dict[Path, Samples] = {}
-
-    def samples_of(folder: Path) -> Samples:
-        if folder not in loaded:
-            loaded[folder] = load(folder)
-        return loaded[folder]
-
-    while (cell := tracker.next_ready()) is not None:
-        _start_here(tracker, cell, folders, runs_dir, samples_of)
-
-
-def _start_here(
-    tracker: _Tracker,
-    cell: SuiteCell,
-    folders: Mapping[str, Path],
-    runs_dir: Path,
-    samples_of: Callable[[Path], Samples],
-) -> None:
-    if not _is_blocked(tracker, cell, runs_dir):
-        execute_cell_on(cell, lambda: samples_of(folders[cell.dataset]), runs_dir)
-    tracker.finish(runs_dir, cell)
-
-
-def _is_blocked(tracker: _Tracker, cell: SuiteCell, runs_dir: Path) -> bool:
-    """Whether what the cell needs has failed; that is then written down."""
-    reason = tracker.failed_need(cell)
-    if not reason:
-        return False
-    cell_dir(runs_dir, cell)
-    write_cell(runs_dir, cell, status="failed", reason=reason, value={})
-    return True
-
-
-def _run_processes(
-    tracker: _Tracker,
-    folders: Mapping[str, Path],
-    runs_dir: Path,
-    load: Callable[[Path], Samples],
-    jobs: int,
-) -> None:
-    deaths: dict[str, int] = {}
-    while tracker.pending:
-        # Cells that were running when a process died go first and alone, to tell which one it was.
-        suspects = sum(cell.id in deaths for cell in tracker.pending)
-        width = 1 if suspects else jobs
-        pool = ProcessPoolExecutor(width, mp_context=get_context("spawn"))
-        try:
-            _fill(pool, tracker, folders, runs_dir, load, width, most=suspects or None)
-        except BrokenProcessPool:
-            for cell in list(tracker.running.values()):
-                deaths[cell.id] = deaths.get(cell.id, 0) + 1
-                tracker.running.pop(cell.id)
-                if deaths[cell.id] < _MOST_DEATHS:
-                    tracker.pending.insert(0, cell)
-                    continue
-                reason = "its process died twice, perhaps for want of memory; try --jobs 1"
-                cell_dir(runs_dir, cell)
-                write_cell(runs_dir, cell, status="failed", reason=reason, value={})
-                tracker.finish(runs_dir, cell)
-        finally:
-            pool.shutdown(cancel_futures=True)
-
-
-def _fill(
-    pool: ProcessPoolExecutor,
-    tracker: _Tracker,
-    folders: Mapping[str, Path],
-    runs_dir: Path,
-    load: Callable[[Path], Samples],
-    jobs: int,
-    *,
-    most: int | None,
-) -> None:
-    """Keeps `jobs` cells going until none is left, or `most` have been started.
-
-    Raises:
-        BrokenProcessPool: a process died; `tracker.running` says which cells were on their way.
-    """
-    started: dict[Future[None], SuiteCell] = {}
-    count = 0
-    while True:
-        while len(started) < jobs and count != most:
-            cell = tracker.next_ready()
-            if cell is None:
-                break
-            count += 1
-            if _is_blocked(tracker, cell, runs_dir):
-                tracker.finish(runs_dir, cell)
-                continue
-            future = pool.submit(execute_cell, cell, folders[cell.dataset], runs_dir, load)
-            started[future] = cell
-        if not started:
-            return
-        for future in wait(started, return_when=FIRST_COMPLETED).done:
-            future.result()
-            tracker.finish(runs_dir, started.pop(future))

@@ -43,7 +43,7 @@ _DEFAULT_SAMPLER: SamplingMethod = "kmeans"
 def run_transfer_cell(
     cell: SuiteCell, samples: Samples, cell_dir: Path, runs_dir: Path
 ) -> dict[str, Any]:
-    """Returns the entries of cell.json, as `run_cell`.
+    """Returns the entries of cell.json of a cell that leaves a device out.
 
     The target's tasks are halved by the seed: a budget is chosen from one half, the other judges.
     The sources may hold the same programs as the test part, measured on other devices: that is what
@@ -59,8 +59,7 @@ def run_transfer_cell(
         return {**facts, **reference_metrics(cell, parts.test, 0)}
     if cell.line.endswith(ZERO_SHOT_SUFFIX) or cell.key.get("is_zero_shot"):
         train, validation = _source_parts(cell, samples)
-        model = new_model(cell.kind, cell.options)
-        return {**facts, **fit_and_judge(cell, model, train, validation, parts.test, cell_dir)}
+        return {**facts, **fit_and_judge(cell, train, validation, parts.test, cell_dir)}
     if cell.line == "zero-shot":
         model = load_model(runs_dir / cell.needs)[0]
         return {**facts, **judge_model(cell, model, parts.test, cell_dir, Stopwatch())}
@@ -71,13 +70,15 @@ def _with_budget(
     cell: SuiteCell, parts: TargetParts, cell_dir: Path, runs_dir: Path
 ) -> dict[str, Any]:
     """Returns the entries of a method that measures `budget` tasks of the target."""
-    tasks = choose_tasks(parts.candidates, cell.budget, method=_sampler(cell.line), seed=cell.seed)
+    sampler = _DEFAULT_SAMPLER
+    if cell.line.startswith(FINETUNE):
+        sampler = cast("SamplingMethod", cell.line.removeprefix(FINETUNE))
+    tasks = choose_tasks(parts.candidates, cell.budget, method=sampler, seed=cell.seed)
     budget = of_tasks(parts.candidates, tasks)
     train, validation = hold_out(budget, seed=cell.seed)
     facts: dict[str, Any] = {"budget": part_sizes(train=train, validation=validation)}
     if cell.line == "scratch" or cell.line.endswith(BUDGET_SUFFIX):
-        model = new_model(cell.kind, cell.options)
-        return {**facts, **fit_and_judge(cell, model, train, validation, parts.test, cell_dir)}
+        return {**facts, **fit_and_judge(cell, train, validation, parts.test, cell_dir)}
     pretrained = load_model(runs_dir / cell.needs)[0]
     watch = Stopwatch()
     if cell.line == "one-factor":
@@ -94,13 +95,6 @@ def _with_budget(
         tuned = finetune_in_detail(pretrained, train, validation, options=options, seed=cell.seed)
     facts |= {"kept": tuned.kept, "steps": tuned.steps}
     return {**facts, **judge_model(cell, tuned.model, parts.test, cell_dir, watch)}
-
-
-def _sampler(method: str) -> SamplingMethod:
-    """Returns how a method chooses its tasks."""
-    if method.startswith(FINETUNE):
-        return cast("SamplingMethod", method.removeprefix(FINETUNE))
-    return _DEFAULT_SAMPLER
 
 
 def _pretrain(cell: SuiteCell, samples: Samples, cell_dir: Path) -> dict[str, Any]:

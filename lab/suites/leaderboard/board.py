@@ -39,6 +39,12 @@ LEADERBOARD_COLUMNS: tuple[Column, ...] = (
 )
 
 
+def mean_of_common_seeds(parts: Sequence[Seeds]) -> Seeds:
+    """Returns seed -> the mean of the parts' metrics, of seeds that every part has."""
+    common = set.intersection(*(set(part) for part in parts)) if parts else set()
+    return {seed: mean_metrics([part[seed] for part in parts]) for seed in sorted(common)}
+
+
 @dataclass(frozen=True)
 class Board:
     """A planned suite with what is finished of it.
@@ -220,8 +226,7 @@ class FamilyScores:
             self.of_target(line, target, self.headline[target] if budget is None else budget)
             for target in targets
         ]
-        common = set.intersection(*(set(part) for part in parts)) if parts else set()
-        return {seed: mean_metrics([part[seed] for part in parts]) for seed in sorted(common)}
+        return mean_of_common_seeds(parts)
 
     def finished_targets(self, line: str) -> list[str]:
         """Returns the targets where a line has a result at the headline budget."""

@@ -3,52 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from cdmpp.metrics import mean_and_interval
 from cdmpp.report.page import Section
 from cdmpp.report.tables import Cell, Row, Table, format_value, plain_table
 from lab.suites.leaderboard.board import Board, Seeds, family_scores, model_scores
+from lab.suites.leaderboard.difference import LEAST_SEEDS, METRICS, Metric, difference
 from lab.suites.leaderboard.matrix import matrix_table
 from lab.suites.leaderboard.verdict import Verdict
 from lab.suites.plan import REFERENCES
 
 TITLE = "Paired differences"
-#: Intervals of fewer seeds are not believed.
-_LEAST_SEEDS = 3
-#: (metric, unit, whether low is good, heading).
-_METRICS = (
-    ("mape", "percent", True, "MAPE"),
-    ("median_ape", "percent", True, "median APE"),
-    ("spearman_by_task", "ratio", False, "Spearman within a task"),
-)
-
-
-@dataclass(frozen=True)
-class Difference:
-    """A variant's metric minus the subject's on the same seeds.
-
-    Attributes:
-        mean: over seeds.
-        half: half width of its 95 % interval; None for one seed.
-        seeds: that both have.
-    """
-
-    mean: float
-    half: float | None
-    seeds: int
-
-    def is_gain(self, *, is_low_good: bool) -> bool:
-        """Whether it is better by an interval of at least three seeds that excludes zero."""
-        gain = -self.mean if is_low_good else self.mean
-        return self.seeds >= _LEAST_SEEDS and self.half is not None and gain > self.half
-
-    def text(self, unit: str) -> str:
-        """Returns e.g. `-1.2 % ± 0.4 % (3)`."""
-        sign = "-" if self.mean < 0 else "+"
-        spread = "" if self.half is None else f" ± {format_value(self.half, unit)}"
-        return f"{sign}{format_value(abs(self.mean), unit)}{spread} ({self.seeds})"
+_METRICS = (*METRICS[:2], METRICS[2]._replace(title="Spearman within a task"))
 
 
 def paired_section(board: Board) -> tuple[Section, list[Verdict]]:
@@ -58,10 +24,7 @@ def paired_section(board: Board) -> tuple[Section, list[Verdict]]:
     places = {**by_split, **left_out}
     variants = [line for line in board.lines() if line not in (subject, *REFERENCES)]
     findings = [_finding(line, subject, by_split, left_out) for line in variants]
-    tables = [
-        _table(places, subject, variants, metric, unit, title)
-        for metric, unit, _, title in _METRICS
-    ]
+    tables = [_table(places, subject, variants, metric) for metric in _METRICS]
     if left_out:
         tables.append(
             matrix_table(
@@ -82,21 +45,6 @@ def paired_section(board: Board) -> tuple[Section, list[Verdict]]:
     )
     verdict = [finding.text for finding in findings]
     return Section(TITLE, note, verdict, tables=tables), findings
-
-
-def difference(
-    ours: Mapping[int, Mapping[str, Any]], base: Mapping[int, Mapping[str, Any]], metric: str
-) -> Difference | None:
-    """Returns the paired difference over the seeds that both have; None where there is none."""
-    values = [
-        ours[seed][metric] - base[seed][metric]
-        for seed in sorted(set(ours) & set(base))
-        if ours[seed].get(metric) is not None and base[seed].get(metric) is not None
-    ]
-    if not values:
-        return None
-    mean, half = mean_and_interval(values)
-    return Difference(mean, half, len(values))
 
 
 def _by_split(board: Board) -> dict[str, dict[str, Seeds]]:
@@ -151,24 +99,23 @@ def _table(
     places: Mapping[str, Mapping[str, Seeds]],
     subject: str,
     variants: list[str],
-    metric: str,
-    unit: str,
-    title: str,
+    metric: Metric,
 ) -> Table:
+    key, unit = metric.key, metric.unit
     first = []
     for found in places.values():
-        values = [m[metric] for m in found.get(subject, {}).values() if m.get(metric) is not None]
+        values = [m[key] for m in found.get(subject, {}).values() if m.get(key) is not None]
         text = "-" if not values else format_value(sum(values) / len(values), unit)
         first.append(Cell(text))
     rows = [Row(subject, "model", tuple(first))]
     for line in variants:
         cells = []
         for found in places.values():
-            gap = difference(found.get(line, {}), found.get(subject, {}), metric)
+            gap = difference(found.get(line, {}), found.get(subject, {}), key)
             cells.append(Cell("-" if gap is None else gap.text(unit)))
         rows.append(Row(line, "baseline", tuple(cells)))
     note = f"The first line is {subject} itself, the others are differences to it."
-    return Table(title, note, ("", *places), tuple(rows))
+    return Table(metric.title, note, ("", *places), tuple(rows))
 
 
 def _finding(
@@ -194,7 +141,7 @@ def _finding(
     is_met = bool(on_splits) and all(on_splits)
     text = (
         f"{line} against {subject}, MAPE: {'; '.join(parts) or 'nothing finished'}. "
-        f"A gain beyond the interval ({_LEAST_SEEDS} seeds or more) on "
+        f"A gain beyond the interval ({LEAST_SEEDS} seeds or more) on "
         f"{sum(gained.values())} of {len(gained)}"
         f"{'; on every split by task or network' if is_met else ''}."
     )

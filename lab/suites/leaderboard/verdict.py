@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
-from cdmpp.metrics import mean_and_interval, mean_metrics
 from cdmpp.report.tables import format_value
-from lab.suites.leaderboard.board import Board, FamilyScores, ModelScores, Seeds
+from lab.suites.leaderboard.board import (
+    Board,
+    FamilyScores,
+    ModelScores,
+    Seeds,
+    mean_of_common_seeds,
+)
+from lab.suites.leaderboard.difference import METRICS, Metric, common_seeds, difference
 from lab.suites.leaderboard.other_tasks import Errors, ratio_interval
 from lab.suites.options import FINETUNE, SuiteGoals
 from lab.suites.plan import REFERENCES
-
-#: (metric, unit, whether low is good, name), compared line by line.
-_METRICS = (
-    ("mape", "percent", True, "MAPE"),
-    ("median_ape", "percent", True, "median APE"),
-    ("spearman_by_task", "ratio", False, "Spearman"),
-    ("top1_score", "ratio", False, "top-1 score"),
-)
 
 
 @dataclass(frozen=True)
@@ -61,11 +59,11 @@ def peer_findings(board: Board, scores: ModelScores) -> list[Verdict]:
         if name not in {*REFERENCES, *ours, subject} and kinds[name] != kinds[subject]
     ]
     found = []
-    for metric, unit, is_low, title in _METRICS:
-        best = _best_peer(subject, peers, means, metric, is_low)
+    for metric in METRICS:
+        best = _best_peer(subject, peers, means, metric)
         if best is not None:
-            goal = board.suite.goals.peer_mape_ratio if metric == "mape" else None
-            found.append(_against_best(subject, best, scores, metric, unit, is_low, title, goal))
+            goal = board.suite.goals.peer_mape_ratio if metric.key == "mape" else None
+            found.append(_against_best(subject, best, scores, metric, goal))
     return [*found, *_where_behind(subject, peers, scores)]
 
 
@@ -82,35 +80,18 @@ def transfer_findings(
     targets = scores.finished_targets(tuned)
     if not targets:
         return []
-    budgets = ", ".join(f"{target} {scores.headline[target]}" for target in targets)
     found = []
-    for rival, goal in (
-        ("scratch", goals.scratch_mape_ratio),
-        ("one-factor", goals.factor_mape_ratio),
-        *((name, None) for name in methods if name.endswith("-budget")),
-        ("zero-shot", None),
-    ):
-        if rival not in methods:
-            continue
-        ours, theirs = (
-            _Line(
-                name,
-                scores.mean_over_targets(name, None, targets),
-                scores.errors_at_headline(name, targets),
-            )
-            for name in (tuned, rival)
-        )
-        what = f"mean over {len(targets)} targets"
-        finding = _ratio(ours, theirs, goal, what, are_devices_drawn=True)
-        if finding is not None:
-            wins = [t for t in targets if _is_ahead(scores, tuned, rival, t)]
-            text = f"{finding.text} It is ahead on {len(wins)} of {len(targets)} targets"
-            behind = [t for t in targets if t not in wins]
-            text += f", not on {', '.join(behind)}." if behind else "."
-            found.append(Verdict(text, finding.is_met, {**finding.values, "behind": behind}))
-    found += _sampler_findings(
-        tuned, methods, lambda line: scores.mean_over_targets(line, None, targets)
-    )
+    others = [*(name for name in methods if name.endswith("-budget")), "zero-shot"]
+    rivals = {**_goals(goals), **dict.fromkeys(others)}
+    what = f"mean over {len(targets)} targets"
+    for rival, finding in _ratios([scores], tuned, rivals, methods, what):
+        wins = [t for t in targets if _is_ahead(scores, tuned, rival, t)]
+        text = f"{finding.text} It is ahead on {len(wins)} of {len(targets)} targets"
+        behind = [t for t in targets if t not in wins]
+        text += f", not on {', '.join(behind)}." if behind else "."
+        found.append(Verdict(text, finding.is_met, {**finding.values, "behind": behind}))
+    found += _sampler_findings([scores], tuned, methods)
+    budgets = ", ".join(f"{target} {scores.headline[target]}" for target in targets)
     text = f"Budgets of this verdict (tasks): {budgets}."
     waiting = [target for target in possible if target not in targets]
     text += f" Not run yet: {', '.join(waiting)}." if waiting else ""
@@ -126,102 +107,99 @@ def overall_transfer_findings(
     tuned = next((method for method in methods if method.startswith(FINETUNE)), None)
     if tuned is None:
         return []
-
-    def means(line: str) -> Seeds:
-        parts = [
-            scores.of_target(line, target, scores.headline[target])
-            for scores in families
-            for target in scores.finished_targets(tuned)
-        ]
-        common = set.intersection(*(set(part) for part in parts)) if parts else set()
-        return {seed: mean_metrics([part[seed] for part in parts]) for seed in sorted(common)}
-
-    def of(line: str) -> _Line:
-        found = means(line)
-        parts = [
-            scores.errors_at_headline(line, scores.finished_targets(tuned)) for scores in families
-        ]
-        errors = {
-            seed: {k: v for part in parts for k, v in part.get(seed, {}).items()} for seed in found
-        }
-        return _Line(line, found, errors)
-
     count = sum(len(scores.finished_targets(tuned)) for scores in families)
     possible = sum(len(scores.targets_with(None)) for scores in families)
     what = f"mean over {'all ' if count == possible else ''}{count} left-out devices"
-    ours = of(tuned)
-    ratios = [
-        _ratio(ours, of(rival), goal, what, are_devices_drawn=True)
-        for rival, goal in (
-            ("scratch", goals.scratch_mape_ratio),
-            ("one-factor", goals.factor_mape_ratio),
-        )
-        if rival in methods
+    ratios = _ratios(families, tuned, _goals(goals), methods, what)
+    return [*(one for _, one in ratios), *_sampler_findings(families, tuned, methods)]
+
+
+def _goals(goals: SuiteGoals) -> dict[str, float | None]:
+    return {"scratch": goals.scratch_mape_ratio, "one-factor": goals.factor_mape_ratio}
+
+
+def _ratios(
+    families: Sequence[FamilyScores],
+    tuned: str,
+    rivals: Mapping[str, float | None],
+    methods: Sequence[str],
+    what: str,
+) -> Iterator[tuple[str, Verdict]]:
+    """Yields the comparison with each rival of the suite, over all left-out devices.
+
+    Args:
+        rivals: line -> its goal.
+    """
+
+    def line(name: str) -> _Line:
+        means = _target_means(families, tuned, name)
+        parts = [one.errors_at_headline(name, one.finished_targets(tuned)) for one in families]
+        errors = {
+            seed: {k: v for part in parts for k, v in part.get(seed, {}).items()} for seed in means
+        }
+        return _Line(name, means, errors)
+
+    for rival, goal in rivals.items():
+        if rival in methods:
+            finding = _ratio(line(tuned), line(rival), goal, what, are_devices_drawn=True)
+            if finding is not None:
+                yield rival, finding
+
+
+def _target_means(families: Sequence[FamilyScores], tuned: str, line: str) -> Seeds:
+    """Returns seed -> the mean over left-out devices at their headline budgets."""
+    parts = [
+        scores.of_target(line, target, scores.headline[target])
+        for scores in families
+        for target in scores.finished_targets(tuned)
     ]
-    samplers = _sampler_findings(tuned, methods, means)
-    return [*(finding for finding in ratios if finding is not None), *samplers]
+    return mean_of_common_seeds(parts)
 
 
 def _sampler_findings(
-    tuned: str, methods: Sequence[str], means: Callable[[str], Seeds]
+    families: Sequence[FamilyScores], tuned: str, methods: Sequence[str]
 ) -> list[Verdict]:
     found = []
-    ours = means(tuned)
+    ours = _target_means(families, tuned, tuned)
     for other in methods:
-        if not other.startswith(FINETUNE) or other == tuned:
-            continue
-        theirs = means(other)
-        common = sorted(set(ours) & set(theirs))
-        if not common:
-            continue
-        mean, half = mean_and_interval([ours[s]["mape"] - theirs[s]["mape"] for s in common])
-        values = {"ours": tuned, "other": other, "difference": mean, "half": half}
-        found.append(
-            Verdict(
-                f"Samplers at one budget, {len(common)} draws: {tuned} "
-                f"{_mean_text(ours, 'mape', common)} MAPE, {other} "
-                f"{_mean_text(theirs, 'mape', common)}; difference {_points(mean, half)}, "
-                f"{_certainty(mean, half)}.",
-                mean <= 0,
-                values,
+        gap = None
+        if other.startswith(FINETUNE) and other != tuned:
+            gap = difference(ours, _target_means(families, tuned, other), "mape")
+        if gap is not None:
+            text = (
+                f"Samplers at one budget, {gap.seeds} draws: {tuned} "
+                f"{format_value(gap.ours, 'percent')} MAPE, {other} "
+                f"{format_value(gap.base, 'percent')}; difference {gap.change('percent')}, "
+                f"{gap.certainty}."
             )
-        )
+            values = {"ours": tuned, "other": other, "difference": gap.mean, "half": gap.half}
+            found.append(Verdict(text, gap.mean <= 0, values))
     return found
 
 
 def _against_best(
-    subject: str,
-    best: str,
-    scores: ModelScores,
-    metric: str,
-    unit: str,
-    is_low: bool,
-    title: str,
-    goal: float | None,
+    subject: str, best: str, scores: ModelScores, metric: Metric, goal: float | None
 ) -> Verdict:
     means = scores.device("mean")
-    ours, theirs = means[subject], means[best]
     if goal is not None:
         finding = _ratio(
-            _Line(subject, ours, scores.errors(subject)),
-            _Line(f"the best peer {best}", theirs, scores.errors(best)),
+            _Line(subject, means[subject], scores.errors(subject)),
+            _Line(f"the best peer {best}", means[best], scores.errors(best)),
             goal, "mean over devices", are_devices_drawn=False,
         )  # fmt: skip
         if finding is not None:
             return finding
-    common = _common(ours, theirs, metric)
-    mean, half = mean_and_interval([ours[s][metric] - theirs[s][metric] for s in common])
-    is_ahead = mean < 0 if is_low else mean > 0
-    difference = _points(mean, half) if unit == "percent" else _plain(mean, half)
-    verb = "ahead of" if is_ahead else "behind"
+    gap = difference(means[subject], means[best], metric.key)
+    assert gap is not None, "the best peer shares a seed"
+    is_ahead = gap.mean < 0 if metric.is_low_good else gap.mean > 0
     text = (
-        f"{title}, mean over devices: {subject} {_mean_text(ours, metric, common, unit)} is {verb} "
-        f"the best peer {best} with {_mean_text(theirs, metric, common, unit)}; difference "
-        f"{difference}, {_certainty(mean, half)}."
+        f"{metric.title}, mean over devices: {subject} {format_value(gap.ours, metric.unit)} is "
+        f"{'ahead of' if is_ahead else 'behind'} the best peer {best} with "
+        f"{format_value(gap.base, metric.unit)}; difference {gap.change(metric.unit)}, "
+        f"{gap.certainty}."
     )
-    return Verdict(
-        text, is_ahead, {"metric": metric, "peer": best, "difference": mean, "half": half}
-    )
+    values = {"metric": metric.key, "peer": best, "difference": gap.mean, "half": gap.half}
+    return Verdict(text, is_ahead, values)
 
 
 @dataclass(frozen=True)
@@ -241,12 +219,11 @@ def _ratio(
     *,
     are_devices_drawn: bool,
 ) -> Verdict | None:
-    common = _common(ours.means, theirs.means, "mape")
-    if not common:
+    gap = difference(ours.means, theirs.means, "mape")
+    if gap is None:
         return None
-    mine, other = (
-        float(np.mean([line.means[seed]["mape"] for seed in common])) for line in (ours, theirs)
-    )
+    common = common_seeds(ours.means, theirs.means, "mape")
+    mine, other = gap.ours, gap.base
     ratio = mine / other
     ends = ratio_interval(
         *([line.errors[seed] for seed in common] for line in (ours, theirs)),
@@ -280,21 +257,18 @@ def _where_behind(subject: str, peers: Sequence[str], scores: ModelScores) -> li
     for place, lines in places.items():
         ours = lines.get(subject, {})
         parts = []
-        for metric, unit, is_low, title in _METRICS:
-            best = _best_peer(subject, peers, lines, metric, is_low)
-            if best is None:
+        for metric in METRICS:
+            best = _best_peer(subject, peers, lines, metric)
+            gap = None if best is None else difference(ours, lines[best], metric.key)
+            if gap is None:
                 continue
             asked += 1
-            common = _common(ours, lines[best], metric)
-            mean, half = mean_and_interval(
-                [ours[seed][metric] - lines[best][seed][metric] for seed in common]
-            )
-            if mean > 0 if is_low else mean < 0:
+            if gap.mean > 0 if metric.is_low_good else gap.mean < 0:
                 behind += 1
-                sure += half is not None and abs(mean) > half
+                sure += gap.is_sure
                 parts.append(
-                    f"{title} {_mean_text(lines[best], metric, common, unit)} of {best} against "
-                    f"{_mean_text(ours, metric, common, unit)} ({_certainty(mean, half)})"
+                    f"{metric.title} {format_value(gap.base, metric.unit)} of {best} against "
+                    f"{format_value(gap.ours, metric.unit)} ({gap.certainty})"
                 )
         if parts:
             found.append(
@@ -311,52 +285,24 @@ def _where_behind(subject: str, peers: Sequence[str], scores: ModelScores) -> li
 
 
 def _best_peer(
-    subject: str, peers: Sequence[str], lines: Mapping[str, Seeds], metric: str, is_low: bool
+    subject: str, peers: Sequence[str], lines: Mapping[str, Seeds], metric: Metric
 ) -> str | None:
     """Returns the peer with the best mean over its seeds, of those that share a seed with the
     subject; None when there is none.
     """
-    ours = lines.get(subject, {})
+    ours, key = lines.get(subject, {}), metric.key
     means = {
-        name: float(np.mean(values))
+        name: float(np.mean([s[key] for s in lines[name].values() if s.get(key) is not None]))
         for name in peers
-        if _common(ours, lines.get(name, {}), metric)
-        and (values := [s[metric] for s in lines[name].values() if s.get(metric) is not None])
+        if common_seeds(ours, lines.get(name, {}), key)
     }
     if not means:
         return None
-    return (min if is_low else max)(means, key=lambda name: means[name])
-
-
-def _common(ours: Seeds, theirs: Seeds, metric: str) -> list[int]:
-    return [
-        seed
-        for seed in sorted(set(ours) & set(theirs))
-        if ours[seed].get(metric) is not None and theirs[seed].get(metric) is not None
-    ]
+    return (min if metric.is_low_good else max)(means, key=lambda name: means[name])
 
 
 def _is_ahead(scores: FamilyScores, ours: str, rival: str, target: str) -> bool:
     budget = scores.headline[target]
     a, b = (scores.of_target(line, target, budget) for line in (ours, rival))
-    common = _common(a, b, "mape")
-    return bool(common) and float(np.mean([a[s]["mape"] - b[s]["mape"] for s in common])) < 0
-
-
-def _mean_text(seeds: Seeds, metric: str, common: Sequence[int], unit: str = "percent") -> str:
-    return format_value(float(np.mean([seeds[seed][metric] for seed in common])), unit)
-
-
-def _certainty(mean: float, half: float | None) -> str:
-    if half is None:
-        return "one seed"
-    return "beyond the 95 % interval" if abs(mean) > half else "within the 95 % interval"
-
-
-def _points(mean: float, half: float | None) -> str:
-    text = f"{100 * mean:+.1f}"
-    return f"{text} points" if half is None else f"{text} ± {100 * half:.1f} points"
-
-
-def _plain(mean: float, half: float | None) -> str:
-    return f"{mean:+.3f}" if half is None else f"{mean:+.3f} ± {half:.3f}"
+    gap = difference(a, b, "mape")
+    return gap is not None and gap.mean < 0

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from lab.suites.leaderboard.board import Board
-from lab.suites.leaderboard.paired import TITLE, Difference, difference
+from lab.suites.leaderboard.difference import Difference, difference
+from lab.suites.leaderboard.paired import TITLE
 from lab.suites.leaderboard.write import board_json, leaderboard, write_leaderboard
 from lab.suites.options import SuiteDataset, SuiteFamily, SuiteModel, SuiteOptions
 from lab.suites.plan import dataset_facts, plan_cells
@@ -56,11 +57,11 @@ def test_differences_are_of_the_seeds_that_both_have():
 @pytest.mark.parametrize(
     ("gap", "is_gain"),
     [
-        (Difference(-0.02, 0.01, 3), True),
-        (Difference(-0.02, 0.03, 3), False),
-        (Difference(-0.02, 0.01, 2), False),
-        (Difference(-0.02, None, 1), False),
-        (Difference(0.02, 0.01, 3), False),
+        (Difference(-0.02, 0.01, 3, 0.3, 0.3), True),
+        (Difference(-0.02, 0.03, 3, 0.3, 0.3), False),
+        (Difference(-0.02, 0.01, 2, 0.3, 0.3), False),
+        (Difference(-0.02, None, 1, 0.3, 0.3), False),
+        (Difference(0.02, 0.01, 3, 0.3, 0.3), False),
     ],
 )
 def test_a_gain_is_one_of_three_seeds_whose_interval_excludes_zero(gap, is_gain):

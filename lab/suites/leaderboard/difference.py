@@ -1,0 +1,98 @@
+"""Paired differences of two lines, seed by seed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from cdmpp.metrics import mean_and_interval
+from cdmpp.report.tables import format_value
+from lab.suites.leaderboard.board import Seeds
+
+#: Intervals of fewer seeds are not believed.
+LEAST_SEEDS = 3
+
+
+class Metric(NamedTuple):
+    """A metric that lines are compared by."""
+
+    key: str
+    unit: str
+    is_low_good: bool
+    title: str
+
+
+METRICS = (
+    Metric("mape", "percent", True, "MAPE"),
+    Metric("median_ape", "percent", True, "median APE"),
+    Metric("spearman_by_task", "ratio", False, "Spearman"),
+    Metric("top1_score", "ratio", False, "top-1 score"),
+)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A line's metric minus another's on the same seeds.
+
+    Attributes:
+        mean: over seeds.
+        half: half width of its 95 % interval; None for one seed.
+        seeds: number of those that both have.
+        ours, base: means of both over these seeds.
+    """
+
+    mean: float
+    half: float | None
+    seeds: int
+    ours: float
+    base: float
+
+    def is_gain(self, *, is_low_good: bool) -> bool:
+        """Whether it is better by an interval of at least three seeds that excludes zero."""
+        gain = -self.mean if is_low_good else self.mean
+        return self.seeds >= LEAST_SEEDS and self.half is not None and gain > self.half
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether it is beyond its interval."""
+        return self.half is not None and abs(self.mean) > self.half
+
+    @property
+    def certainty(self) -> str:
+        """Whether it is beyond its interval, as text."""
+        if self.half is None:
+            return "one seed"
+        return f"{'beyond' if self.is_sure else 'within'} the 95 % interval"
+
+    def change(self, unit: str) -> str:
+        """Returns e.g. `-1.2 ± 0.4 points`, or `+0.012 ± 0.004` of what is no percentage."""
+        scale, digits, name = (100, 1, " points") if unit == "percent" else (1, 3, "")
+        spread = "" if self.half is None else f" ± {scale * self.half:.{digits}f}"
+        return f"{scale * self.mean:+.{digits}f}{spread}{name}"
+
+    def text(self, unit: str) -> str:
+        """Returns e.g. `-1.2 % ± 0.4 % (3)`."""
+        sign = "-" if self.mean < 0 else "+"
+        spread = "" if self.half is None else f" ± {format_value(self.half, unit)}"
+        return f"{sign}{format_value(abs(self.mean), unit)}{spread} ({self.seeds})"
+
+
+def common_seeds(ours: Seeds, base: Seeds, metric: str) -> list[int]:
+    """Returns the seeds on which both have a metric."""
+    return [
+        seed
+        for seed in sorted(set(ours) & set(base))
+        if ours[seed].get(metric) is not None and base[seed].get(metric) is not None
+    ]
+
+
+def difference(ours: Seeds, base: Seeds, metric: str) -> Difference | None:
+    """Returns the paired difference over the seeds that both have; None where there is none."""
+    seeds = common_seeds(ours, base, metric)
+    if not seeds:
+        return None
+    mean, half = mean_and_interval([ours[seed][metric] - base[seed][metric] for seed in seeds])
+    means = (float(np.mean([line[seed][metric] for seed in seeds])) for line in (ours, base))
+    return Difference(mean, half, len(seeds), *means)
