@@ -33,7 +33,7 @@ from cdmpp.training.options import TrainOptions
 from cdmpp.training.run import new_model
 from cdmpp.training.run_folder import split_facts
 from lab.journal import Journal
-from lab.pages import write_page
+from lab.pages import filled, write_page
 from lab.paths import ROOT
 from lab.suites.noise_floor import noise_floor
 from lab.suites.target_parts import target_parts
@@ -227,26 +227,8 @@ def page(cells: list[dict[str, Any]]) -> None:
 def markdown(rows: list[dict[str, Any]], cells: list[dict[str, Any]]) -> str:
     """Returns the page."""
     wanted = len(TARGETS) * len(BUDGETS) * len(DRAWS)
-    draws = sorted({cell["draw"] for cell in cells})
-    lines = [
-        "# Adapting to a new device",
-        "",
-        "Written by `python -m lab run adapting`: "
-        f"{len(cells)} of {wanted} cells (draws {', '.join(map(str, draws))}).",
-        "",
-        "MAPE on judging tasks of the target (half of its tasks, drawn), mean over draws. The base "
-        "is an ensemble trained on the other machine's four labels of `data/tenset-cpu` "
-        "(10 passes on the Epyc's, 8 on the Xeon's); it has seen the same programs on its own "
-        "machine. The budget is chosen by k-means among the other half of the tasks. *One "
-        "factor*: the nearest known device times "
-        "the median ratio. *Kept*: what held-out tasks of the budget say (`docs/finetune.md`). "
-        "*Oracle* knows each judging task's median; *constant* the budget's; the *floor* is what "
-        "the spread of repeats costs. Log error: mean |log(predicted / measured)|; median ratio: "
-        "predicted over measured. The rule's numbers were set on "
-        f"{', '.join(DEVELOPMENT_TARGETS)} with draw 100: other labels of the same two machines, "
-        "which are not here.",
-        "",
-    ]
+    draws = ", ".join(map(str, sorted({cell["draw"] for cell in cells})))
+    lines = []
     columns = ["unchanged", "nearest_factor", "one_factor", "shrunken", "full", "kept"]
     columns += ["constant", "oracle"]
     for budget in BUDGETS:
@@ -279,7 +261,8 @@ def markdown(rows: list[dict[str, Any]], cells: list[dict[str, Any]]) -> str:
             f"{100 * max(_over_best(row) for row in own[:-1]):+.1f} points.",
             "",
         ]
-    return "\n".join(lines)
+    count = f"{len(cells)} of {wanted} cells (draws {draws})"
+    return filled("adapting", cells=count, budgets="\n".join(lines).rstrip())
 
 
 def _over_best(row: dict[str, Any]) -> float:

@@ -21,7 +21,7 @@ from cdmpp.text import interval_text, markdown_table, percent_text
 from lab.experiments.example_networks import REPLAYED
 from lab.experiments.replay import exported
 from lab.journal import Journal
-from lab.pages import write_page
+from lab.pages import filled, write_page
 from lab.paths import ROOT
 from tvm_helper.predict.predictor import new_predictor
 from tvm_helper.replay.costs import ScheduleChoice
@@ -101,14 +101,7 @@ def _measure(rows: list[dict[str, Any]], path: Path, device: str, model: Path | 
 
 def page(rows: list[dict[str, Any]]) -> str:
     """Returns the Markdown page."""
-    lines = [
-        "# One question, one answer", "",
-        "`python -m lab run answers`: what `cdmpp predict --network` says of eight "
-        "networks (batch 1, random weights) with the shipped models. *Untuned* is what relax's "
-        "default pipeline makes of a network. *Measured* is the network where the page was "
-        "made, compiled or run by torch. `!` marks a guess; below, why.",
-        "",
-    ]  # fmt: skip
+    lines: list[str] = []
     for device in dict.fromkeys(row["device"] for row in rows):
         own = [row for row in rows if row["device"] == device]
         lines += [f"## {device}", ""]
@@ -128,7 +121,7 @@ def page(rows: list[dict[str, Any]]) -> str:
             for row in own if row["mode"] == "infer" for reason in row["reasons"]
         )  # fmt: skip
         lines += ["", *(f"- {reason}" for reason in reasons), ""]
-    return "\n".join(lines)
+    return filled("answers", devices="\n".join(lines).rstrip())
 
 
 def _cells(row: dict[str, Any]) -> list[str]:

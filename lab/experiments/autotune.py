@@ -25,7 +25,7 @@ from cdmpp.errors import DataError
 from cdmpp.files.atomic import make_folder
 from cdmpp.report.stamp import PROGRAMS, stamp
 from lab.journal import Journal
-from lab.pages import write_page
+from lab.pages import filled, write_page
 from lab.paths import RESULTS, ROOT
 
 _CONFIG = "configs/autotune/tenset-cpu.yaml"
@@ -107,22 +107,13 @@ def _finished(study: Study, work: Path) -> dict[str, Any]:
 
 def report(found: Mapping[tuple[str, int], dict[str, Any]], folder: Path = RESULTS) -> None:
     """Writes the page of finished studies, by group and seed."""
-    text = "\n".join([*_head(), *_budget(found), *_pruning(found), *_trees(found)]) + "\n"
+    tables = "\n".join([*_budget(found), *_pruning(found), *_trees(found)]).rstrip()
+    text = filled("autotune", studies=tables)
     values = {f"{group}-{seed}": _facts(v) for (group, seed), v in sorted(found.items())}
     parts = [value.get("stamp") for value in found.values()]
     origin = stamp("python -m lab run autotune", schemas=PROGRAMS, parts=parts)
     rows = list(_rows(found))
     write_page("autotune", text, {"studies": values}, origin, rows=rows, folder=folder)
-
-
-def _head() -> list[str]:
-    return [
-        "# Tuning the transformer on the shipped data", "",
-        f"`python -m lab run autotune`: `{_CONFIG}`, by task, one worker a study, budgets in CPU "
-        "time. A study begins with the first preset the transformer ever had. *Validation* is "
-        "the MAPE of the trials' shorter training, what the study minimises; *test* that of the "
-        "winner trained in full, opened once a study.", "",
-    ]  # fmt: skip
 
 
 def _budget(found: Mapping[tuple[str, int], Mapping[str, Any]]) -> list[str]:

@@ -28,7 +28,7 @@ from cdmpp.networks.predict import NetworkPredictor
 from cdmpp.report.stamp import stamp
 from cdmpp.text import markdown_table, percent_text
 from lab.experiments.kernel_intervals import card, instance_errors, models_without, unseen_errors
-from lab.pages import write_page
+from lab.pages import filled, write_page
 from lab.paths import SHARED_DATA
 
 LABELS = {
@@ -229,28 +229,7 @@ def page(rows: Sequence[Judged]) -> str:
         own = [row for row in rows if row.method == method]
         lines.append(_line(f"**{method}**", own))
         lines += [_line(label, _on(own, label)) for label in sorted({row.device for row in own})]
-    return "\n".join(
-        [
-            "# Whole networks in `cdmpp compare`\n",
-            "Written by `python -m lab run compare`. Float32 "
-            "inference of whole transformers in eager torch (BERT-large, GPT-2 large, OPT 1.3 B, "
-            "GPT-3 XL and 2.7 B), one GPU, measured by NeuSight's authors (MIT), beside what the "
-            "command says of the same code, by method. Nothing was fitted to these totals. "
-            f"*{OPERATORS}*: as shipped, fitted to single operators on all of these NVIDIA GPUs "
-            "(of the H100 to products alone). "
-            f"*{LEFT_OUT}*: the same fitted without the chip, as a GPU is answered for that was "
-            "never measured; the intervals are those that the other chips need, left out in turn. "
-            "One choice was made on them: AMD GPUs are answered by rooflines of operators since "
-            "the whole-network model, which learned on a CPU core, was 109 % off there. "
-            "`roofline`: the sum of the operators' rooflines. "
-            "`NeuSight`: its own predictions, by a model that learned from these NVIDIA GPUs but "
-            "the H100 and the L4.\n",
-            markdown_table(titles, lines, "lr"),
-            "\nAn L4 slows down below its clock on products, as a board of 72 W does: no number of "
-            "the device registry says so, and a model that never saw one is too fast there.",
-            "",
-        ]
-    )
+    return filled("compare", table=markdown_table(titles, lines, "lr"))
 
 
 def _on(rows: Sequence[Judged], label: str) -> list[Judged]:

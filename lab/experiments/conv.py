@@ -35,7 +35,7 @@ from cdmpp.files.atomic import sha256_file
 from cdmpp.metrics import mean_and_interval
 from cdmpp.report.stamp import stamp
 from cdmpp.text import markdown_table
-from lab.pages import write_page
+from lab.pages import filled, write_page
 from lab.paths import SHARED_DATA
 
 COMMAND = "python -m lab run conv"
@@ -210,14 +210,7 @@ def run(table: LayerTable, seeds: Sequence[int]) -> Iterator[list[tuple[Any, ...
 def markdown(rows: list[tuple[Any, ...]], drift: list[list[str]]) -> str:
     """Returns the page."""
     devices = sorted({row[3] for row in rows if row[3] != "all"})
-    text = [
-        "# Convolution model on measured layers",
-        "",
-        f"Written by `{COMMAND}` from conv.csv; conv.json says where from. Layers: 3x3, stride 1, "
-        "fp32, five GPUs (NeuSight's table, cuDNN 8.9). Each cell: mean over the seeds ± 95 % "
-        "interval. What the lines are and what the data cannot tell: `docs/conv-model.md`.",
-        "",
-    ]
+    text = []
     for split, title in (("family", "held-out values of channels and width"),
                          ("octave", "held-out octave blocks of shapes")):  # fmt: skip
         for group in (MEASURED, CORRECTED):
@@ -235,9 +228,9 @@ def markdown(rows: list[tuple[Any, ...]], drift: list[list[str]]) -> str:
     text += [
         "## The drift of the measuring", "",
         "Least and median layer time (ms) of each tenth of a device's rows, in their order.", "",
-        markdown_table(["device", "", *(str(i + 1) for i in range(10))], drift, "llr"), "",
+        markdown_table(["device", "", *(str(i + 1) for i in range(10))], drift, "llr"),
     ]  # fmt: skip
-    return "\n".join(text)
+    return filled("conv", tables="\n".join(text))
 
 
 def drift_lines(table: LayerTable) -> list[list[str]]:

@@ -32,7 +32,7 @@ from cdmpp.report.stamp import PROGRAMS, stamp
 from cdmpp.text import markdown_table, percent_text, seconds_text
 from cdmpp.training.options import TrainOptions
 from cdmpp.training.run import new_model
-from lab.pages import write_page
+from lab.pages import filled, write_page
 from lab.paths import ROOT
 
 NAME = "metaschedule-a100"
@@ -69,7 +69,7 @@ def experiment(
         for line, predicted_s in _predictions(a100, others, seed, kinds, work):
             lines.setdefault(line, {})[seed] = predicted_s
     lines["oracle-task-median"] = dict.fromkeys(seeds, oracle_task_median(a100))
-    _write(a100, lines, seeds, read_manifest(folders[0]))
+    _write(a100, lines, read_manifest(folders[0]))
 
 
 def folds_of(samples: Samples, seed: int) -> NDArray[np.int64]:
@@ -132,7 +132,6 @@ def _kept(
 def _write(
     a100: Samples,
     lines: dict[str, dict[int, NDArray[np.float64]]],
-    chosen: Sequence[int],
     read: dict[str, Any],
 ) -> None:
     scores = {
@@ -170,7 +169,13 @@ def _write(
         by_workload.append(entry)
     origin = stamp("python -m lab run metaschedule-a100", schemas=PROGRAMS,
                    data={"metaschedule-a100": a100.programs.data_hash})  # fmt: skip
-    page = _page(a100, table, by_workload, list(lines), chosen)
+    heads = ["MAPE", "median APE", "log error", "median ratio", "Spearman"]
+    heads += [f"best of {k}" for k in BEST_OF]
+    titles = ["workload", "n", "fastest", "median", *lines]
+    page = filled(
+        NAME, table=markdown_table(["", *heads], table, "l" + "r" * len(heads)),
+        by_workload=markdown_table(titles, by_workload, "l" + "r" * (len(titles) - 1)),
+    )  # fmt: skip
     write_page(NAME, page, {"read": read, "scores": scores}, origin, rows=rows)
 
 
@@ -196,45 +201,3 @@ def _over_seeds(found: list[dict[str, float | None]], metric: str) -> str:
         half_text = f" ± {100 * half:.1f}" if half else ""
         return f"{100 * mean:.1f}{half_text} %"
     return f"{mean:.3f} ± {half:.3f}" if half else f"{mean:.3f}"
-
-
-def _page(
-    a100: Samples,
-    table: list[list[str]],
-    by_workload: list[list[str]],
-    lines: list[str],
-    chosen: Sequence[int],
-) -> str:
-    best = [f"best of {k}" for k in BEST_OF]
-    return "\n".join([
-        "# Programs of MetaSchedule on an A100",
-        "",
-        f"`python -m lab run metaschedule-a100`: {len(a100):,} measured programs of "
-        f"{len(np.unique(a100.task_id))} workloads (ResNet-34, found by a search of TVM "
-        f"0.16.dev0), shared out into {FOLDS} folds; a workload is judged by models that never saw "
-        "it. Seeds "
-        f"{', '.join(map(str, chosen))} draw folds and training; ± is the 95 % interval over "
-        "seeds. The tasks are few: between other workloads the spread is larger.",
-        "",
-        f"Trained on the shipped records of V100, K80 and MI50 (at most {MOST_PROGRAMS:,} programs "
-        "a device) and on the A100's other workloads; `no A100`: on the former alone, so that the "
-        "A100 is known by its description only. best of k: latency of the best program over that "
-        "of the best among the k predicted fastest, summed over workloads. Log error: mean "
-        "|log(predicted / measured)|; median ratio: predicted over measured. The oracle knows each "
-        "workload's median; the constant is one latency.",
-        "",
-        markdown_table(
-            ["", "MAPE", "median APE", "log error", "median ratio", "Spearman", *best], table,
-            "l" + "r" * len(_SHOWN),
-        ),
-        "",
-        "## By workload",
-        "",
-        "MAPE / Spearman, means over seeds.",
-        "",
-        markdown_table(
-            ["workload", "n", "fastest", "median", *lines], by_workload,
-            "l" + "r" * (3 + len(lines)),
-        ),
-        "",
-    ])  # fmt: skip

@@ -26,7 +26,7 @@ from cdmpp.models.loop.progress import TrainProgress
 from cdmpp.report.stamp import PROGRAMS, stamp
 from cdmpp.training.options import TrainOptions
 from cdmpp.training.run import new_model
-from lab.pages import write_page
+from lab.pages import filled, write_page
 from lab.paths import ROOT
 
 COMMAND = "python -m lab run model-speed"
@@ -133,13 +133,6 @@ def experiment(extracted: Path = ROOT / "cache" / "tenset-cpu", rounds: int = 5)
 def _page(result: dict[str, Any]) -> str:
     training, prediction = result["training_samples_per_cpu_s"], result["predictions_per_cpu_s"]
     lines = [
-        "# Speed of the cost models",
-        "",
-        f"`{COMMAND}`: one thread, process CPU time, {len(prediction[ORIGINAL])} rounds "
-        f"that take turns, medians; `x` is the median over rounds of the ratio to `{ORIGINAL}` in "
-        f"the same round. Shipped data, by task: {result['programs']['training']:,} training "
-        f"samples, {result['programs']['test']:,} predicted from extracted programs.",
-        "",
         "| model | weights | training samples/s | x | predictions/s | x |",
         "|---|---|---|---|---|---|",
     ]
@@ -154,9 +147,4 @@ def _page(result: dict[str, Any]) -> str:
             ratio = statistics.median(own / original for own, original in pairs)
             cells += [f"{statistics.median(speeds[kind]):,.0f}", f"{ratio:.1f}"]
         lines.append("| " + " | ".join(cells) + " |")
-    lines += [
-        "",
-        "An ensemble's parts are trained one after another: it has no training speed of its own.",
-        "",
-    ]
-    return "\n".join(lines)
+    return filled("model-speed", table="\n".join(lines))

@@ -20,7 +20,7 @@ from typing import Any
 
 from cdmpp.report.stamp import stamp
 from cdmpp.timing.stats import enable_timers, timer
-from lab.pages import write_page
+from lab.pages import filled, write_page
 from lab.paths import ROOT
 
 COMMAND = "python -m lab run profiling"
@@ -124,14 +124,7 @@ def _rows(result: dict[str, Any]) -> Iterator[tuple[Any, ...]]:
 
 def _page(result: dict[str, Any]) -> str:
     rounds = result["rounds"]
-    lines = [
-        "# Speed of the profiling tools", "",
-        f"`{COMMAND}`. A made-up trace in torch.profiler's form, "
-        f"{int(rounds[0]['events']):,} events, {result['trace_bytes'] / 1e6:.0f} MB, read in a "
-        "process of its own each round. CPU time does not count other programs on the machine; "
-        "wall time does.", "",
-        "| | median | least | most | limit |", "|---|---|---|---|---|",
-    ]  # fmt: skip
+    lines = ["| | median | least | most | limit |", "|---|---|---|---|---|"]
     for name, metric, scale, limit in (
         ("CPU time (s)", "cpu_s", 1.0, f"{LIMIT_S:g}"),
         ("wall time (s)", "wall_s", 1.0, f"{LIMIT_S:g} with a core of its own"),
@@ -142,9 +135,5 @@ def _page(result: dict[str, Any]) -> str:
             f"{value:.1f}" for value in (statistics.median(values), min(values), max(values))
         )
         lines.append(f"| {name} | {shown} | {limit} |")
-    lines += [
-        "",
-        f"A timer that is off costs {result['idle_timer_ns']:.0f} ns of CPU time (limit "
-        f"{LIMIT_TIMER_NS:g} ns), the best of 100 runs of 20,000.",
-    ]
-    return "\n".join(lines) + "\n"
+    timer_ns = f"{result['idle_timer_ns']:.0f}"
+    return filled("profiling", table="\n".join(lines), timer_ns=timer_ns)

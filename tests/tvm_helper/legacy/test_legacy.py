@@ -452,6 +452,6 @@ def test_ansor_itself_replays_cuda_records_to_the_same_program(old_tvm: LegacyTv
     assert result.same_structure == result.records == 60
     alike = result.same + result.same_but_index_arithmetic
     assert alike >= 58, result.differences
-    text = page({"cuda": result}, 60)
+    text = page({"cuda": result})
     assert f"{alike} of 60 |" in text
     assert all(f"| cuda | {times} | not C |" in text for times in result.differences.values())
