@@ -11,6 +11,8 @@ from setuptools.command.build_py import build_py
 #: Folders of the checkout that a wheel holds below `cdmpp/shipped`; `cdmpp/files/places.py` finds
 #: them, and MANIFEST.in brings them into a source distribution.
 SHIPPED = ("configs", "data/tenset-cpu", "data/ansor-gpu")
+#: Of them, what only the laboratory reads.
+IN_NO_WHEEL = shutil.ignore_patterns("suites")
 NATIVE = Path("cdmpp/programs/native")
 
 # The package itself cannot be imported: what it needs is not there while it is built.
@@ -33,7 +35,7 @@ class BuildPackage(build_py):
             shipped = built / "cdmpp" / "shipped"
             shutil.rmtree(shipped, ignore_errors=True)  # what an earlier build left
             for folder in SHIPPED:
-                shutil.copytree(folder, shipped / folder)
+                shutil.copytree(folder, shipped / folder, ignore=IN_NO_WHEEL)
             for other in set((built / NATIVE).glob("*.so")) - {library}:
                 other.unlink()
         if not library.is_file():
