@@ -7,7 +7,6 @@ import os
 import platform
 import re
 import subprocess
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,22 +33,11 @@ def commit() -> str | None:
     """Returns the commit of the checkout that this package is in, if it is in one."""
     if not is_checkout():  # an installed package may lie in the checkout of something else
         return None
-    return _git("rev-parse", "HEAD")
+    return git_output("rev-parse", "HEAD")
 
 
-def is_changed(folders: Sequence[str]) -> bool | None:
-    """Returns whether files of the checkout are not as its commit has them; None without one.
-
-    Args:
-        folders: where to look, from the top of the checkout.
-    """
-    if not is_checkout():
-        return None
-    found = _git("status", "--porcelain", "--", *(f":/{folder}" for folder in folders))
-    return None if found is None else bool(found)
-
-
-def _git(*arguments: str) -> str | None:
+def git_output(*arguments: str) -> str | None:
+    """Returns what git prints in the folder of this package; None where it fails."""
     try:
         done = subprocess.run(
             ["git", *arguments],

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,11 @@ from typing import Any
 import yaml
 
 from cdmpp.errors import DataError
-from cdmpp.files.atomic import write_json, write_text
-from cdmpp.report import stamp as stamps
-from cdmpp.report.page import Page
+from cdmpp.files.atomic import make_folder, write_json, write_text
+from cdmpp.report.page import Page, page_html, page_markdown
 from cdmpp.text import tidy_csv
 from lab.paths import RESULTS
+from lab.stamp import stamp_rows
 
 #: In a folder of pages: page -> {"stamp": its stamp, "numbers": {path: value}}.
 KEPT = "pages.json"
@@ -63,7 +64,17 @@ def write_page(
     Returns:
         The page as Markdown.
     """
-    text = stamps.write_page(folder, name, page, values, found, has_html=has_html)
+    make_folder(folder, what="results")
+    if isinstance(page, Page):
+        page = replace(page, command=found["command"], facts=[*page.facts, *stamp_rows(found)])
+        if has_html:
+            write_text(folder / f"{name}.html", page_html(page))
+        text = page_markdown(page)
+    else:
+        stamped = "\n".join(f"- {key}: {value}" for key, value in stamp_rows(found))
+        text = f"{page.rstrip()}\n\n## Stamp\n\n{stamped}\n"
+    write_text(folder / f"{name}.md", text)
+    write_json(folder / f"{name}.json", {"stamp": found, **values})
     if rows is not None:
         write_text(folder / f"{name}.csv", tidy_csv(rows))
     keep(name, folder)

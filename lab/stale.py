@@ -11,10 +11,10 @@ from typing import Any
 import yaml
 
 from cdmpp.pretrained import PRETRAINED
-from cdmpp.report.stamp import SCHEMAS, model_digest
 from lab import registry
 from lab.pages import kept
 from lab.paths import RESULTS, ROOT
+from lab.stamp import SCHEMAS, model_digest
 
 
 def known(folder: Path = RESULTS) -> dict[str, str]:

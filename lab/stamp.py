@@ -1,24 +1,22 @@
-"""Pages of results and the stamp that says of which code, data and model their numbers are."""
+"""The stamp of a page: of which code, data and models its numbers are."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from cdmpp.devices.vector import DEVICE_VECTOR_SCHEMA_VERSION
 from cdmpp.errors import DataError
-from cdmpp.files.atomic import make_folder, sha256_file, write_json, write_text
+from cdmpp.files.atomic import sha256_file
 from cdmpp.files.places import package_folder
-from cdmpp.machine import commit, is_changed, machine, versions
+from cdmpp.machine import commit, git_output, machine, versions
 from cdmpp.networks.dataset.rows import SCHEMA_VERSION
 from cdmpp.pretrained import DEFAULT, PRETRAINED
 from cdmpp.programs.compact_ast import LEAF_EXTRA_SCHEMA_VERSION, LEAF_SCHEMA_VERSION
 from cdmpp.programs.gpu_code.columns import GPU_CODE_SCHEMA_VERSION
 from cdmpp.programs.machine_code.columns import MACHINE_CODE_SCHEMA_VERSION
-from cdmpp.report.page import Page, page_html, page_markdown
 
 #: Versions of what models are given, by name.
 SCHEMAS: Mapping[str, int] = {
@@ -57,10 +55,11 @@ def stamp(
     Raises:
         DataError: a model is not there.
     """
+    changes = git_output("status", "--porcelain", "--", *(f":/{folder}" for folder in _CODE))
     found = {
         "command": command,
         "commit": commit(),
-        "is_changed": is_changed(_CODE),
+        "is_changed": None if changes is None else bool(changes),
         "schema": {name: SCHEMAS[name] for name in schemas},
         "models": {str(model): model_digest(model) for model in models},
         "data": dict(data or {}),
@@ -109,39 +108,3 @@ def stamp_rows(found: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _pairs(values: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in values.items())
-
-
-def write_page(
-    folder: Path,
-    name: str,
-    page: Page | str,
-    values: Mapping[str, Any],
-    found: Mapping[str, Any],
-    *,
-    has_html: bool = False,
-) -> str:
-    """Writes a page of results, NAME.md, and its numbers, NAME.json, both with the stamp.
-
-    Args:
-        page: a page, or its Markdown.
-        found: the stamp.
-        has_html: whether a `Page` is written as NAME.html too.
-
-    Returns:
-        The page as Markdown.
-
-    Raises:
-        DataError: a file cannot be written.
-    """
-    make_folder(folder, what="results")
-    if isinstance(page, Page):
-        page = replace(page, command=found["command"], facts=[*page.facts, *stamp_rows(found)])
-        if has_html:
-            write_text(folder / f"{name}.html", page_html(page))
-        text = page_markdown(page)
-    else:
-        rows = "\n".join(f"- {key}: {value}" for key, value in stamp_rows(found))
-        text = f"{page.rstrip()}\n\n## Stamp\n\n{rows}\n"
-    write_text(folder / f"{name}.md", text)
-    write_json(folder / f"{name}.json", {"stamp": found, **values})
-    return text

@@ -6,7 +6,6 @@ import argparse
 import logging
 import os
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +22,6 @@ from cdmpp.cli.commands import (
 )
 from cdmpp.cli.guide import questions_text
 from cdmpp.errors import CdmppError, DataError, UsageError
-from cdmpp.files.places import beside_package
 from cdmpp.renames import current_option
 from cdmpp.text import printable
 
@@ -62,7 +60,12 @@ def _run(parser: CommandParser, words: Sequence[str]) -> int:
     """Runs one command; says what was to be expected."""
     name = next((word for word in words if not word.startswith("-")), "")
     if parser.prog == "cdmpp" and name in LAB_COMMANDS:
-        return _run_in_lab(name, words)
+        from cdmpp.cli.shared.lab import run_in_lab
+
+        try:
+            return run_in_lab(f"`cdmpp {name}`", *words)
+        except UsageError as error:
+            return _said(error)
     args = parser.parse_args([current_option(word) for word in words])
     if args.command is None:
         print(questions_text())
@@ -88,26 +91,6 @@ def _run(parser: CommandParser, words: Sequence[str]) -> int:
             )
         )
     return code
-
-
-def _run_in_lab(name: str, words: Sequence[str]) -> int:
-    """Runs `python -m lab` where a checkout has it; returns its exit code."""
-    root = beside_package()
-    if not (root / "lab" / "__main__.py").is_file():
-        return _said(
-            UsageError(
-                f"`cdmpp {name}` is a command of the laboratory, which this installation does not "
-                f"have; clone the project and run `python -m lab {name}` in the checkout"
-            )
-        )
-    folders = [str(root), *filter(None, [os.environ.get("PYTHONPATH")])]
-    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(folders)}
-    with subprocess.Popen([sys.executable, "-m", "lab", *words], env=variables) as child:
-        try:
-            return child.wait()
-        except KeyboardInterrupt:
-            child.terminate()
-            raise
 
 
 def _said(error: CdmppError) -> int:

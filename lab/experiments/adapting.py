@@ -23,7 +23,6 @@ from cdmpp.datasets.sources import extracted_folder
 from cdmpp.datasets.splits import split
 from cdmpp.metrics import summarise
 from cdmpp.predict.saved_model import ModelCard, load_model, save_model
-from cdmpp.report.stamp import PROGRAMS, stamp
 from cdmpp.text import markdown_table, percent_text
 from cdmpp.training.finetune.adapt import TriedFits, comparable
 from cdmpp.training.finetune.choice import KEPT, task_errors
@@ -35,6 +34,7 @@ from cdmpp.training.run_folder import split_facts
 from lab.journal import Journal
 from lab.pages import filled, write_page
 from lab.paths import ROOT
+from lab.stamp import PROGRAMS, stamp
 from lab.suites.noise_floor import noise_floor
 from lab.suites.target_parts import target_parts
 

@@ -1,29 +1,57 @@
-"""Pages of the analytic models, written by the commands that evaluate them."""
+"""The operator model beside NeuSight's predictions, and the kernel models on devices left out."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from lab.pages import keep
+from cdmpp.analytic.gpu_kernels.evaluate import evaluate_kernels
+from cdmpp.analytic.gpu_kernels.table import FILES
+from cdmpp.analytic.operators.evaluate import evaluate
+from cdmpp.analytic.operators.model import OperatorModel
+from cdmpp.cli.analytic.evaluated import kernels_page, operators_page
+from cdmpp.cli.analytic.kernels import print_evaluated
+from cdmpp.cli.analytic.operator import print_scores
+from cdmpp.cli.shared.options import command_line, parse_seeds
+from cdmpp.files.atomic import sha256_file
+from lab.pages import write_page
 from lab.paths import RESULTS, ROOT, SHARED_DATA
 from lab.shell import cdmpp
+from lab.stamp import stamp
 
 
-def operators(neusight: Path = SHARED_DATA / "neusight") -> None:
-    """Fits the operator model on NeuSight's training tables and evaluates it beside its peers."""
-    model = ROOT / "runs" / "operators.json"
-    cdmpp("analytic operator fit", data=neusight / "train", out=model)
-    cdmpp("analytic operator evaluate", data=neusight, model=model, out=RESULTS)
-    keep("operators")
+def operators(
+    neusight: Path = SHARED_DATA / "neusight",
+    model: Path | None = None,
+    out: Path = RESULTS,
+    is_json: bool = False,
+) -> None:
+    """Evaluates the operator model beside its peers, and writes the page; without a model, one is
+    fitted on NeuSight's training tables.
+    """
+    if model is None:
+        model = ROOT / "runs" / "operators.json"
+        cdmpp("analytic operator fit", data=neusight / "train", out=model)
+    scores = evaluate(OperatorModel.at(model), neusight)
+    files = sorted(neusight.rglob("*.csv.gz"))
+    hashes = {str(path.relative_to(neusight)): sha256_file(path) for path in files}
+    rows = (row for score in scores for row in score.tidy("operators", "neusight"))
+    origin = stamp(command_line(), data=hashes)
+    write_page("operators", operators_page(scores), {}, origin, rows=rows, folder=out)
+    print_scores(scores, is_json=is_json)
 
 
-def gpu_kernels(data: Path = ROOT / "data" / "gpu-kernels") -> None:
-    """Evaluates the kernel models on devices left out, new shapes and larger ones."""
-    cdmpp("analytic kernels evaluate", data=data, out=RESULTS)
-    keep("gpu-kernels")
-
-
-def embedding(data: Path = ROOT / "data" / "embedding-cpu") -> None:
-    """Evaluates the embedding models on a campaign."""
-    cdmpp("analytic embedding report", data=data, out=RESULTS)
-    keep("embedding")
+def gpu_kernels(
+    data: Path = ROOT / "data" / "gpu-kernels",
+    out: Path = RESULTS,
+    seeds: str = "0,1,2",
+    is_json: bool = False,
+) -> None:
+    """Evaluates the kernel models on devices left out, new shapes and larger ones, and writes the
+    page.
+    """
+    judged = evaluate_kernels(data, parse_seeds(seeds))
+    hashes = {name: sha256_file(data / name) for name in FILES.values()}
+    rows = (row for score in judged.scores for row in score.tidy("gpu-kernels", "gpu-kernels"))
+    origin = stamp(command_line(), data=hashes)
+    write_page("gpu-kernels", kernels_page(judged), {}, origin, rows=rows, folder=out)
+    print_evaluated(judged, is_json=is_json)

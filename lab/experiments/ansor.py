@@ -43,8 +43,8 @@ def experiment(
 
 def write_report(result: dict[str, Any]) -> None:
     """Writes the page and its numbers."""
-    from cdmpp.report.stamp import PROGRAMS, stamp  # not for the side environment
     from lab.pages import write_page
+    from lab.stamp import PROGRAMS, stamp  # not for the side environment
 
     found = stamp(result["command"], schemas=PROGRAMS, models=[result["model"]])
     write_page("ansor", page(result), result, found)

@@ -16,13 +16,13 @@ from cdmpp.files.atomic import make_folder
 from cdmpp.predict.networks import WAYS, NetworkPrediction, NetworkQuestion
 from cdmpp.pretrained import PRETRAINED
 from cdmpp.replay.engine import ReplayOptions
-from cdmpp.report.stamp import COMPILED, stamp
 from cdmpp.text import interval_text, markdown_table, percent_text
 from lab.experiments.example_networks import REPLAYED
 from lab.experiments.replay import exported
 from lab.journal import Journal
 from lab.pages import filled, write_page
 from lab.paths import ROOT
+from lab.stamp import COMPILED, stamp
 from tvm_helper.predict.predictor import new_predictor
 from tvm_helper.replay.costs import ScheduleChoice
 from tvm_helper.replay.outcome import replay_network

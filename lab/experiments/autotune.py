@@ -23,10 +23,10 @@ import numpy as np
 
 from cdmpp.errors import DataError
 from cdmpp.files.atomic import make_folder
-from cdmpp.report.stamp import PROGRAMS, stamp
 from lab.journal import Journal
 from lab.pages import filled, write_page
 from lab.paths import RESULTS, ROOT
+from lab.stamp import PROGRAMS, stamp
 
 _CONFIG = "configs/autotune/tenset-cpu.yaml"
 #: Trials of a study with and without ending trials early, which has no other budget.

@@ -17,11 +17,11 @@ from cdmpp.datasets.extraction.program_rows import reason_group
 from cdmpp.datasets.read_report import ReadReport
 from cdmpp.errors import ReplayError
 from cdmpp.records import ERROR_CODE_NAMES, MeasureRecord
-from cdmpp.report.stamp import stamp
 from cdmpp.text import markdown_table
 from lab.pages import filled, write_page
 from lab.paths import ROOT, SHARED_DATA
 from lab.shell import cdmpp
+from lab.stamp import stamp
 from tvm_helper.legacy.client import LegacyTvm
 from tvm_helper.legacy.featurise import features_of
 

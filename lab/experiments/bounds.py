@@ -14,10 +14,10 @@ from cdmpp.analytic.roofline.floor import floor_on, least_work_of_operators, sam
 from cdmpp.datasets.cache import load_samples
 from cdmpp.datasets.sources import extracted_folder
 from cdmpp.devices.registry import get_device
-from cdmpp.report.stamp import stamp
 from cdmpp.text import markdown_table, seconds_text
 from lab.pages import write_page
 from lab.paths import ROOT, SHARED_DATA
+from lab.stamp import stamp
 
 FloatArray = NDArray[np.float64]
 

@@ -25,11 +25,11 @@ from cdmpp.networks.graph.graph import NetworkGraph
 from cdmpp.networks.graph.live_memory import roofline_seconds
 from cdmpp.networks.graph.torch_graph import torch_graph
 from cdmpp.networks.predict import NetworkPredictor
-from cdmpp.report.stamp import stamp
 from cdmpp.text import markdown_table, percent_text
 from lab.experiments.kernel_intervals import card, instance_errors, models_without, unseen_errors
 from lab.pages import filled, write_page
 from lab.paths import SHARED_DATA
+from lab.stamp import stamp
 
 LABELS = {
     "NVIDIA A100-PCIE-40GB": "a100-40gb", "NVIDIA H100 80GB HBM3": "h100", "NVIDIA L4": "l4",

@@ -18,9 +18,9 @@ from cdmpp.compare.serving import least_pass_s, serving_cell
 from cdmpp.compare.transformer import Pass, TransformerShape
 from cdmpp.devices.registry import get_device
 from cdmpp.errors import DataError
-from cdmpp.report.stamp import stamp
 from cdmpp.text import markdown_table, percent_text
 from lab.pages import write_page
+from lab.stamp import stamp
 
 #: Contexts at which a continuation's steps are asked; between them they are taken as a line.
 _STEPS = 5

@@ -32,7 +32,6 @@ from cdmpp.models.parts.labels import least_mape_factor
 from cdmpp.predict.estimates import STRANGE_FACTOR, TrainedModel, load_trained
 from cdmpp.predict.machine_code.known import code_columns
 from cdmpp.predict.machine_code.model import CodeModel, CodeRows
-from cdmpp.report.stamp import COMPILED, stamp
 from cdmpp.text import markdown_table
 from cdmpp.training.finetune.adapt import adapt, comparable
 from cdmpp.training.finetune.adapted_code import adapted_code
@@ -42,6 +41,7 @@ from lab.experiments.measured_elsewhere import FRACTIONS, SEEDS, trained_in
 from lab.figures import Columns, between, geometric_mean, is_inside, read_columns, spread
 from lab.pages import filled, write_page
 from lab.paths import ROOT
+from lab.stamp import COMPILED, stamp
 
 _FILE, _ADAPTED_FILE = "compiled.parquet", "adapted.parquet"
 LINES = {

@@ -26,13 +26,13 @@ from cdmpp.datasets.sources import extracted_folder
 from cdmpp.datasets.splits import uniform_draw
 from cdmpp.models.parts.pooling import pooled_features
 from cdmpp.predict.machine_code.core_time import core_log_s
-from cdmpp.report.stamp import COMPILED, stamp
 from cdmpp.text import markdown_table, percent_text
 from lab.figures import between, geometric_mean, spread
 from lab.journal import Journal
 from lab.pages import filled, write_page
 from lab.paths import ROOT
 from lab.shell import cdmpp
+from lab.stamp import COMPILED, stamp
 
 NAME = "compiled-only"
 KERNELS = ("networks", "large", "batched", "many", "broad", "broad2", "chosen")

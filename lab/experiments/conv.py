@@ -33,10 +33,10 @@ from cdmpp.analytic.conv.seer.splits import family_split, octave_split
 from cdmpp.analytic.conv.shapes import FloatArray, IntArray
 from cdmpp.files.atomic import sha256_file
 from cdmpp.metrics import mean_and_interval
-from cdmpp.report.stamp import stamp
 from cdmpp.text import markdown_table
 from lab.pages import filled, write_page
 from lab.paths import SHARED_DATA
+from lab.stamp import stamp
 
 COMMAND = "python -m lab run conv"
 SUITE, DATASET = "conv", "neusight-conv"

@@ -28,10 +28,10 @@ from cdmpp.programs.loops.expr import Expr
 from cdmpp.programs.loops.loop_tree import Condition, Loop, LoopTree, Node, Store, stores_with_path
 from cdmpp.programs.schema import LEAF_FEATURE_NAMES
 from cdmpp.records import MeasureRecord, TensetTask
-from cdmpp.report.stamp import stamp
 from cdmpp.text import markdown_table
 from lab.pages import filled, write_page
 from lab.paths import shared
+from lab.stamp import stamp
 from tests.programs.reference.lower import lower_record
 from tvm_helper.legacy.ansor import replay_trees
 from tvm_helper.legacy.client import LegacyTvm

@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from cdmpp.machine import processor_name
-from cdmpp.report.stamp import PROGRAMS, stamp
 from cdmpp.text import markdown_table, percent_text
 from lab.journal import Journal
 from lab.pages import filled, write_page
 from lab.paths import ROOT
+from lab.stamp import PROGRAMS, stamp
 
 _METRICS = {
     "mape": "MAPE", "median_ape": "median APE", "mean_log_error": "log error",

@@ -9,10 +9,10 @@ from cdmpp.files.atomic import sha256_file, write_text
 from cdmpp.files.places import package_folder
 from cdmpp.pretrained import DEFAULT
 from cdmpp.report.device_curve import curve_page, curve_svg
-from cdmpp.report.stamp import PROGRAMS, stamp
 from lab.pages import write_page
 from lab.paths import RESULTS, ROOT
 from lab.shell import cdmpp
+from lab.stamp import PROGRAMS, stamp
 from tvm_helper.device_add.run import read_curve
 
 

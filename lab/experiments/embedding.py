@@ -1,28 +1,28 @@
-"""The results of the embedding models: tidy rows, Markdown, plots."""
+"""The embedding models beside a campaign of measurements: splits by shape, several seeds."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cdmpp.analytic.embedding.campaign import ROWS_FILE, read_folder, round_spread
-from cdmpp.analytic.embedding.errors import HISTOGRAM_EDGES, error_histogram, histogram_labels
+from cdmpp.analytic.embedding.errors import histogram_labels
 from cdmpp.analytic.embedding.evaluate import LINES, SPLITS, Judgement, judge_campaign
 from cdmpp.analytic.embedding.shapes import Pass
-from cdmpp.files.atomic import sha256_file, write_text
+from cdmpp.cli.shared.options import parse_seeds
+from cdmpp.files.atomic import sha256_file
 from cdmpp.metrics import mean_and_interval, spearman
 from cdmpp.report.page import Page, Section
-from cdmpp.report.plots import COLOURS, new_figure, predicted_against_measured, svg_text
-from cdmpp.report.stamp import stamp, write_page
 from cdmpp.report.tables import Table, plain_table
-from cdmpp.text import percent_text, tidy_csv
-
-FloatArray = NDArray[np.float64]
+from cdmpp.text import percent_text
+from lab.pages import write_page
+from lab.paths import RESULTS, ROOT
+from lab.stamp import stamp
 
 _METRICS = ("gmae", "mean", "std", "median", "signed_mean", "spearman")
 #: Group -> (pass, least rows of a table); None = every pass.
@@ -83,15 +83,6 @@ def result_rows(judgements: Sequence[Judgement]) -> list[ResultRow]:
     return rows
 
 
-def results_csv(rows: Sequence[ResultRow], device: str) -> str:
-    """Returns the tidy table, in the columns of every results file."""
-    return tidy_csv(
-        ("embedding", "embedding-cpu", row.split, device, row.group, row.line, row.seed,
-         row.metric, row.value, row.n)
-        for row in rows
-    )  # fmt: skip
-
-
 def summary(rows: Sequence[ResultRow]) -> list[dict[str, Any]]:
     """Returns one object a (split, group, line): n, seeds, mean and half width of each metric."""
     found: dict[tuple[str, str, str], dict[str, list[ResultRow]]] = {}
@@ -116,7 +107,7 @@ def results_page(rows: Sequence[ResultRow], facts: dict[str, Any]) -> Page:
     """Returns the results page.
 
     Args:
-        facts: machine and data (see `cdmpp analytic embedding report`).
+        facts: machine and data.
     """
     table = {(e["split"], e["group"], e["line"]): e for e in summary(rows)}
     machine = facts["machine"]
@@ -179,63 +170,20 @@ def _section(split: str, table: dict[tuple[str, str, str], dict[str, Any]]) -> S
     )
 
 
-def error_histogram_plot(errors: dict[str, FloatArray]) -> str:
-    """Returns bars of the share of kernels by error, with the overflow bucket, as SVG.
-
-    Args:
-        errors: line -> float64 [N], absolute errors as fractions.
-    """
-    figure, axes = new_figure(7.2, 3.6)
-    places = np.arange(len(HISTOGRAM_EDGES))
-    width = 0.8 / max(1, len(errors))
-    for index, (name, error) in enumerate(errors.items()):
-        axes.bar(
-            places + (index - (len(errors) - 1) / 2) * width,
-            [100 * share for share in error_histogram(error)],
-            width,
-            label=name,
-            color=COLOURS[index % len(COLOURS)],
-        )
-    axes.set_xticks(places, [label.removesuffix(" %") for label in histogram_labels()], rotation=45)
-    axes.set_xlabel("error (%)")
-    axes.set_ylabel("share of kernels (%)")
-    axes.legend(frameon=False, fontsize=8)
-    return svg_text(figure)
-
-
-def error_plots(lines: Mapping[str, tuple[FloatArray, FloatArray]]) -> dict[str, str]:
-    """Returns file name -> SVG: predicted against measured, one colour a line, and their errors.
-
-    Args:
-        lines: name -> (measured seconds, predicted seconds), float64 [N] each.
-    """
-    measured, predicted = (np.concatenate(column) for column in zip(*lines.values(), strict=True))
-    which = np.repeat(np.arange(len(lines)), [len(first) for first, _ in lines.values()])
-    shares = {name: np.abs(second - first) / first for name, (first, second) in lines.items()}
-    return {
-        "predicted.svg": predicted_against_measured(measured, predicted, which, list(lines)),
-        "histogram.svg": error_histogram_plot(shares),
-    }
-
-
-def embedding_report(
-    data: Path, out: Path, *, seeds: Sequence[int], command: str
-) -> tuple[dict[str, Any], str]:
-    """Judges every line on a campaign, splits and seeds, and writes embedding.md, .csv and .json;
-    returns what the JSON file holds and the page.
-
-    Args:
-        data: folder of the campaign.
-        out: where the files go.
-        command: what made them, for the reader.
-
-    Raises:
-        DataError: the campaign cannot be read or is too small, or `out` cannot be written.
+def experiment(
+    data: Path = ROOT / "data" / "embedding-cpu",
+    out: Path = RESULTS,
+    seeds: str = "0,1,2",
+    is_json: bool = False,
+) -> None:
+    """Evaluates every line on a campaign, splits and seeds, and writes the page; prints the page,
+    or what its JSON file holds.
     """
     campaign = read_folder(data)
+    numbers = parse_seeds(seeds)
     # The largest tables are the same whatever the seed.
     splits = [
-        (split, seed) for split in SPLITS for seed in (seeds[:1] if split == "rows" else seeds)
+        (split, seed) for split in SPLITS for seed in (numbers[:1] if split == "rows" else numbers)
     ]
     points, judged = judge_campaign(campaign, splits)
     rows = result_rows(judged)
@@ -243,7 +191,7 @@ def embedding_report(
     loads = [row.load_average for row in campaign.rows]
     facts: dict[str, Any] = {
         "machine": campaign.machine,
-        "seeds": list(seeds),
+        "seeds": list(numbers),
         "measurements": len(campaign.rows),
         "points": points,
         "rounds": 1 + max(row.round for row in campaign.rows),
@@ -251,10 +199,14 @@ def embedding_report(
         "round_spread": spread[len(spread) // 2] if spread else 0.0,
     }
     value = {**facts, "summary": summary(rows)}
-    found = stamp(command, data={data.name: sha256_file(data / ROWS_FILE)})
-    page = write_page(out, "embedding", results_page(rows, facts), value, found)
-    write_text(out / "embedding.csv", results_csv(rows, "cpu-1t"))
-    return {"stamp": found, **value}, page
+    found = stamp("python -m lab run embedding", data={data.name: sha256_file(data / ROWS_FILE)})
+    tidy = (
+        ("embedding", "embedding-cpu", row.split, "cpu-1t", row.group, row.line, row.seed,
+         row.metric, row.value, row.n)
+        for row in rows
+    )  # fmt: skip
+    page = write_page("embedding", results_page(rows, facts), value, found, rows=tidy, folder=out)
+    print(json.dumps({"stamp": found, **value}) if is_json else page)
 
 
 def _cell(entry: dict[str, Any] | None) -> str:

@@ -27,11 +27,11 @@ from cdmpp.predict.explanation import explain
 from cdmpp.pretrained import PRETRAINED
 from cdmpp.programs.compact_ast import CompactAst
 from cdmpp.report.page import Page, Section
-from cdmpp.report.stamp import PROGRAMS, stamp
 from cdmpp.report.tables import plain_table
 from lab.experiments.shipped_labels import met_before
 from lab.pages import write_page
 from lab.paths import ROOT
+from lab.stamp import PROGRAMS, stamp
 from tvm_helper.compat import Target, import_tensor_intrinsics, tvm
 from tvm_helper.predict.explain import explain_programs
 from tvm_helper.predict.painted import painted_script

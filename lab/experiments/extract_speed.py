@@ -23,10 +23,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from cdmpp.report.stamp import PROGRAMS, stamp
 from lab.pages import write_page
 from lab.paths import ROOT
 from lab.shell import in_process
+from lab.stamp import PROGRAMS, stamp
 
 SHIPPED = ROOT / "data" / "tenset-cpu"
 ANSOR_GPU = ROOT / "data" / "ansor-gpu"

@@ -27,10 +27,10 @@ from cdmpp.programs.schema import (
     INTENSITY_COLUMNS,
     SCOPE_COLUMNS,
 )
-from cdmpp.report.stamp import stamp
 from cdmpp.text import markdown_table
 from lab.pages import write_page
 from lab.paths import shared
+from lab.stamp import stamp
 from tests.programs.reference.lower import lower_record
 from tests.programs.reference.operations import op_counts
 from tests.programs.reference.rejection import rejection

@@ -37,12 +37,12 @@ from cdmpp.models.roofline import RooflineCostModel
 from cdmpp.predict.machine_code.model import CodeModel, CodeRows
 from cdmpp.programs.code_layout import CODE_LAYOUTS
 from cdmpp.records import program_id_of_text
-from cdmpp.report.stamp import PROGRAMS, stamp
 from cdmpp.text import markdown_table, percent_text
 from lab.figures import Columns as Table
 from lab.figures import between, geometric_mean, read_columns, rows_of, spread
 from lab.pages import filled, write_page
 from lab.paths import ROOT, SHARED_DATA
+from lab.stamp import PROGRAMS, stamp
 from tvm_helper.measure.records_code import write_records_code
 
 NAME = "gpu-code"

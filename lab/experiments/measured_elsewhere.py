@@ -33,7 +33,6 @@ from cdmpp.models.parts.labels import least_mape_factor
 from cdmpp.predict.estimates import TrainedModel, load_trained
 from cdmpp.predict.saved_model import ModelCard, load_model, write_transfer
 from cdmpp.pretrained import PRETRAINED, model_folder
-from cdmpp.report.stamp import COMPILED, stamp
 from cdmpp.text import markdown_table, percent_text
 from cdmpp.training.finetune.adapt import TriedFits, comparable
 from cdmpp.training.finetune.elsewhere import times_elsewhere
@@ -52,6 +51,7 @@ from lab.figures import (
 )
 from lab.pages import filled, write_page
 from lab.paths import ROOT
+from lab.stamp import COMPILED, stamp
 from lab.suites.target_parts import target_parts
 
 SEEDS = (0, 1, 2)

@@ -28,12 +28,12 @@ from cdmpp.datasets.sources import extracted_folder
 from cdmpp.datasets.splits import split, uniform_draw
 from cdmpp.files.atomic import make_folder
 from cdmpp.metrics import mean_and_interval, top_k_score
-from cdmpp.report.stamp import PROGRAMS, stamp
 from cdmpp.text import markdown_table, percent_text, seconds_text
 from cdmpp.training.options import TrainOptions
 from cdmpp.training.run import new_model
 from lab.pages import filled, write_page
 from lab.paths import ROOT
+from lab.stamp import PROGRAMS, stamp
 
 NAME = "metaschedule-a100"
 DEVICE = "a100"

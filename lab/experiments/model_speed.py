@@ -23,11 +23,11 @@ from cdmpp.datasets.cache import load_samples
 from cdmpp.datasets.samples import Samples
 from cdmpp.datasets.splits import split
 from cdmpp.models.loop.progress import TrainProgress
-from cdmpp.report.stamp import PROGRAMS, stamp
 from cdmpp.training.options import TrainOptions
 from cdmpp.training.run import new_model
 from lab.pages import filled, write_page
 from lab.paths import ROOT
+from lab.stamp import PROGRAMS, stamp
 
 COMMAND = "python -m lab run model-speed"
 KINDS = ("transformer", "ensemble", "segment-mlp", "gbdt", "recursive-lstm", "cdmpp-paper")

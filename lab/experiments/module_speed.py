@@ -19,8 +19,8 @@ from tvm.s_tir import meta_schedule
 
 from cdmpp.errors import DataError
 from cdmpp.machine import processor_name
-from cdmpp.report.stamp import PROGRAMS, stamp
 from lab.pages import write_page
+from lab.stamp import PROGRAMS, stamp
 from tests.tvm_helper.sampled import WORKLOADS, sample_schedules, sample_target
 from tvm_helper.compat import Schedule, installed_versions
 from tvm_helper.native.modules import MODULE_PHASES, NativeModules

@@ -15,10 +15,10 @@ from cdmpp.errors import DataError
 from cdmpp.programs.ansor.dag import Dag, parse_dag
 from cdmpp.programs.featurise import is_gpu_kind
 from cdmpp.programs.native import NativeTask, Status, native_library
-from cdmpp.report.stamp import stamp
 from cdmpp.text import markdown_table
 from lab.pages import filled, write_page
 from lab.paths import shared
+from lab.stamp import stamp
 from tests.programs.native.native_fuzz import golden_records
 from tests.programs.native.test_native import dataset_lines
 from tests.programs.reference.lower import lower_record

@@ -30,10 +30,10 @@ from cdmpp.networks.models.options import NetworkOptions
 from cdmpp.networks.models.residual import ResidualModel
 from cdmpp.networks.predict import NetworkPredictor
 from cdmpp.networks.run import data_hash
-from cdmpp.report.stamp import stamp
 from lab.experiments.example_networks import mobilenet_v2, resnet18, squeezenet
 from lab.pages import write_page
 from lab.paths import RESULTS, ROOT
+from lab.stamp import stamp
 from lab.suites.leaderboard.other_tasks import ratio_interval
 
 SEEDS = (0, 1, 2)

@@ -27,12 +27,12 @@ from cdmpp.predict.estimates import NEW_DEVICE_FACTOR, Estimates, TrainedModel, 
 from cdmpp.predict.machine_code.known import code_columns
 from cdmpp.predict.saved_model import task_digest
 from cdmpp.pretrained import PRETRAINED, model_folder
-from cdmpp.report.stamp import PROGRAMS, stamp
 from cdmpp.text import markdown_table, percent_text
 from lab.experiments.compiled import CHIPS, without_chip
 from lab.experiments.measured_elsewhere import SEEDS
 from lab.pages import filled, write_page
 from lab.paths import ROOT
+from lab.stamp import PROGRAMS, stamp
 
 #: Over what the worst known device needs: what the table shows beside `NEW_DEVICE_FACTOR`.
 FACTORS = (1.0, 1.25, 1.5, NEW_DEVICE_FACTOR, 2.0)

@@ -18,10 +18,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from cdmpp.report.stamp import stamp
 from cdmpp.timing.stats import enable_timers, timer
 from lab.pages import filled, write_page
 from lab.paths import ROOT
+from lab.stamp import stamp
 
 COMMAND = "python -m lab run profiling"
 EVENTS = 1_000_000

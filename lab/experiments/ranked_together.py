@@ -27,13 +27,13 @@ from cdmpp.models.ensemble import EnsembleCostModel
 from cdmpp.predict.estimates import TrainedModel, load_trained
 from cdmpp.predict.saved_model import task_digest
 from cdmpp.pretrained import PRETRAINED, model_folder
-from cdmpp.report.stamp import PROGRAMS, stamp
 from cdmpp.text import markdown_table
 from lab.experiments.ranked_learners import MODES, Components, NeighbourTrees, Pool, SetRanker
 from lab.figures import log_ratio_text
 from lab.journal import Journal
 from lab.pages import filled, write_page
 from lab.paths import ROOT
+from lab.stamp import PROGRAMS, stamp
 from tvm_helper.cost_model.neighbours import Misses, neighbour_columns
 from tvm_helper.cost_model.safety_net import SafetyNet
 

@@ -30,7 +30,6 @@ from cdmpp.replay.calibration import fitted_gap_s
 from cdmpp.replay.costs import gather_costs
 from cdmpp.replay.engine import ReplayOptions, replay
 from cdmpp.replay.summary import replay_costs
-from cdmpp.report.stamp import COMPILED, stamp
 from cdmpp.text import markdown_table
 from lab.experiments import varied_networks
 from lab.experiments.example_networks import REPLAYED, Network, short_operators
@@ -38,6 +37,7 @@ from lab.experiments.shipped_labels import met_before
 from lab.pages import filled, write_page
 from lab.paths import RESULTS, ROOT
 from lab.shell import cdmpp
+from lab.stamp import COMPILED, stamp
 from tvm_helper.predict.predictor import Predictor
 from tvm_helper.replay.costs import ProgramCosts, ScheduleChoice, choose_schedules
 from tvm_helper.replay.graph import DEVICE, read_network_graph

@@ -21,11 +21,11 @@ from tvm.s_tir import meta_schedule
 
 from cdmpp.predict.estimates import TrainedModel, load_trained
 from cdmpp.report.page import Page, Section
-from cdmpp.report.stamp import PROGRAMS, stamp
 from cdmpp.report.tables import plain_table
 from cdmpp.text import percent_text
 from lab.pages import write_page
 from lab.paths import ROOT
+from lab.stamp import PROGRAMS, stamp
 from tests.tvm_helper.sampled import WORKLOADS, sample_schedules, sample_target
 from tvm_helper.compat import stub_tensor_intrinsics
 from tvm_helper.cost_model.metaschedule import CdmppCostModel

@@ -18,10 +18,10 @@ from cdmpp.predict.corrections import MachineCodeCorrection
 from cdmpp.predict.estimates import load_trained
 from cdmpp.predict.saved_model import task_digest
 from cdmpp.pretrained import PRETRAINED, model_folder
-from cdmpp.report.stamp import COMPILED, stamp
 from cdmpp.text import markdown_table, percent_text
 from lab.pages import filled, write_page
 from lab.paths import ROOT
+from lab.stamp import COMPILED, stamp
 
 LINES = {
     "constant": "one latency for everything (their own median, known only afterwards)",

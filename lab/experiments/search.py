@@ -21,11 +21,11 @@ from typing import Any
 import numpy as np
 
 from cdmpp.pretrained import PRETRAINED
-from cdmpp.report.stamp import PROGRAMS, stamp
 from lab.experiments.search_page import write_results
 from lab.journal import Journal
 from lab.paths import ROOT
 from lab.shell import cdmpp, in_process
+from lab.stamp import PROGRAMS, stamp
 
 #: Tasks that no model has seen: kinds of the trained data at other shapes.
 TASKS = {

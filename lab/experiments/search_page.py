@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from cdmpp.report.stamp import PROGRAMS, stamp
 from lab.experiments.shipped_labels import met_before
 from lab.figures import ratio_text
 from lab.pages import write_page
 from lab.paths import RESULTS
+from lab.stamp import PROGRAMS, stamp
 
 Results = Mapping[tuple[str, str, int], Mapping[str, Any]]
 #: A median over repeats says which of two programs is faster to within about this share.

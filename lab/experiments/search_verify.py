@@ -14,7 +14,6 @@ import numpy as np
 from cdmpp.files.atomic import read_json
 from cdmpp.metrics import mean_and_interval
 from cdmpp.pretrained import PRETRAINED
-from cdmpp.report.stamp import PROGRAMS, stamp
 from cdmpp.text import markdown_table
 from lab.experiments import search
 from lab.experiments.search_timing import journal_entries, timed_in_turns
@@ -22,6 +21,7 @@ from lab.figures import ratio_text
 from lab.pages import filled, write_page
 from lab.paths import ROOT
 from lab.shell import cdmpp
+from lab.stamp import PROGRAMS, stamp
 
 #: Chosen before any search ran.
 TASKS = {name: search.TASKS[name] for name in ("conv2d", "batch_matmul", "softmax")}

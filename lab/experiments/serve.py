@@ -28,10 +28,10 @@ from cdmpp.models.assemble import AskedProgram, assemble_samples
 from cdmpp.predict.estimates import load_trained
 from cdmpp.predict.records import record_programs
 from cdmpp.pretrained import PRETRAINED, find_pretrained
-from cdmpp.report import stamp as stamps
 from cdmpp.serve.client import Client
 from cdmpp.serve.leaf_table import encode_asts
 from cdmpp.text import markdown_table
+from lab import stamp as stamps
 from lab.experiments import serve_attack
 from lab.experiments.serve_attack import DEVICE, memory_mib, whole_server
 from lab.pages import write_page

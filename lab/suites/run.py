@@ -18,8 +18,8 @@ from typing import Any
 from cdmpp.datasets.samples import Samples
 from cdmpp.errors import CdmppError, NotApplicableError, UsageError
 from cdmpp.models.loop.one_thread import one_thread_each
-from cdmpp.report.stamp import PROGRAMS, stamp
 from cdmpp.timing.stats import timer
+from lab.stamp import PROGRAMS, stamp
 from lab.suites.cell_store import (
     CellResult,
     Status,

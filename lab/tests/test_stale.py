@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from cdmpp.report.stamp import stamp
 from lab import registry, stale
 from lab.pages import kept, write_page
 from lab.paths import RESULTS
 from lab.registry import EXPERIMENTS, Experiment
+from lab.stamp import stamp
 
 _NOT_RESULTS = {"README", "claims"}
 
@@ -53,7 +53,7 @@ def test_stale_pages_are_made_again(
 ) -> None:
     made = tmp_path / "made.py"
     made.write_text(
-        "import json, sys; from pathlib import Path; from cdmpp.report.stamp import stamp\n"
+        "import json, sys; from pathlib import Path; from lab.stamp import stamp\n"
         "from lab.pages import write_page\n"
         f"write_page(sys.argv[1], '# It', {{}}, stamp('c'), folder=Path({str(tmp_path)!r}))\n"
     )

@@ -9,7 +9,8 @@ import pytest
 
 from cdmpp.errors import DataError
 from cdmpp.report.page import Page, Section
-from cdmpp.report.stamp import PROGRAMS, SCHEMAS, model_digest, stamp, write_page
+from lab.pages import write_page
+from lab.stamp import PROGRAMS, SCHEMAS, model_digest, stamp
 
 
 def test_a_stamp_names_what_it_was_given() -> None:
@@ -48,7 +49,9 @@ def test_the_digest_is_of_what_a_model_says_not_of_its_card(tmp_path: Path) -> N
 def test_page_and_numbers_have_the_same_stamp(tmp_path: Path, is_page: bool) -> None:
     page = Page("Title", "Lead.", [Section("Part", "note")]) if is_page else "# Title\n\nLead.\n"
     found = stamp("make it", schemas=["leaf"], data={"few": "12ab"})
-    text = write_page(tmp_path / "new", "name", page, {"error": 0.5}, found, has_html=is_page)
+    text = write_page(
+        "name", page, {"error": 0.5}, found, has_html=is_page, folder=tmp_path / "new"
+    )
     assert (tmp_path / "new" / "name.md").read_text() == text
     assert f"- schema: leaf {SCHEMAS['leaf']}\n- data: few 12ab\n" in text
     assert (tmp_path / "new" / "name.html").exists() == is_page

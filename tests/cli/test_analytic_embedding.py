@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 
 from cdmpp.analytic.embedding.shapes import EmbeddingShape, load_preset
+from cdmpp.cli.analytic.embedding import error_plots
 from cdmpp.cli.main import main
 from tests.paths import ROOT
 
@@ -166,3 +168,9 @@ def test_an_option_of_the_last_release_ends_with_one_sentence(capsys):
     *_, line = capsys.readouterr().err.splitlines()
     assert line.endswith("--reproduce-defects was removed: the formulas have no defects to choose "
                          "from; leave it out")  # fmt: skip
+
+
+def test_lines_of_different_length_are_plotted_together() -> None:
+    plots = error_plots({"a": (np.ones(3), np.ones(3) * 2), "b": (np.ones(2), np.ones(2))})
+    assert sorted(plots) == ["histogram.svg", "predicted.svg"]
+    assert all(text.startswith("<svg") for text in plots.values())

@@ -119,8 +119,26 @@ def test_commands_of_the_laboratory_run_from_any_folder_of_a_checkout(name, tmp_
 
 @pytest.mark.parametrize("name", LAB_COMMANDS)
 def test_without_a_laboratory_its_commands_end_in_a_sentence(name, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("cdmpp.cli.main.beside_package", lambda: tmp_path)
+    monkeypatch.setattr("cdmpp.cli.shared.lab.beside_package", lambda: tmp_path)
     assert main([name, "--help"]) == 2
     text = capsys.readouterr().err
-    assert f"`python -m lab {name}`" in text
+    assert f"`python -m lab {name} --help`" in text
+    assert text.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [("operator evaluate", "operators"), ("kernels evaluate", "gpu-kernels"),
+     ("embedding report", "embedding")],
+)  # fmt: skip
+def test_pages_of_analytic_models_are_written_by_the_laboratory(
+    command, name, tmp_path, monkeypatch, capsys
+):
+    words = ["analytic", *command.split(), "--data", "no data", "--out", str(tmp_path / "out")]
+    assert main(words) == 3
+    assert not (tmp_path / "out").exists()
+    monkeypatch.setattr("cdmpp.cli.shared.lab.beside_package", lambda: tmp_path)
+    assert main(words) == 2
+    text = capsys.readouterr().err
+    assert f"`python -m lab run {name} " in text
     assert text.count("\n") == 1

@@ -23,9 +23,9 @@ from typing import Any
 
 from cdmpp.files.atomic import make_folder
 from cdmpp.files.journal import LineJournal
-from cdmpp.report.stamp import stamp
 from cdmpp.text import markdown_table
 from lab.pages import write_page
+from lab.stamp import stamp
 from tests.faults.commands import COMMANDS, places
 from tests.faults.kinds import KINDS, why_not
 from tests.faults.trial import Trial

@@ -28,9 +28,9 @@ from typing import Any
 
 from cdmpp.datasets.tenset.task_index import load_tasks
 from cdmpp.files.atomic import make_folder, read_json, write_json
-from cdmpp.report.stamp import stamp
 from cdmpp.text import markdown_table
 from lab.pages import write_page
+from lab.stamp import stamp
 from tests.fuzz import fuzz_models, fuzz_names, fuzz_readers, fuzz_texts
 from tests.fuzz.fuzz_native import fuzz_native_lines, fuzz_sanitized
 from tests.fuzz.fuzz_readers import SHIPPED, shipped_lines

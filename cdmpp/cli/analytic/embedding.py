@@ -5,10 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from cdmpp.analytic.embedding.campaign import (
     ROWS_FILE,
@@ -19,7 +23,13 @@ from cdmpp.analytic.embedding.campaign import (
 )
 from cdmpp.analytic.embedding.cpu import CpuConstants, CpuPoint, cpu_parts_s
 from cdmpp.analytic.embedding.devices import kernel_device
-from cdmpp.analytic.embedding.errors import KernelErrors, kernel_errors
+from cdmpp.analytic.embedding.errors import (
+    HISTOGRAM_EDGES,
+    KernelErrors,
+    error_histogram,
+    histogram_labels,
+    kernel_errors,
+)
 from cdmpp.analytic.embedding.evaluate import fit_campaign, judge_campaign, predict_table
 from cdmpp.analytic.embedding.gpu import VERSIONS, KernelOptions
 from cdmpp.analytic.embedding.gpu_fit import estimate_point
@@ -32,12 +42,15 @@ from cdmpp.analytic.embedding.shapes import (
     load_preset,
 )
 from cdmpp.analytic.intervals import Evidence, LogErrors, ends_of
+from cdmpp.cli.shared.lab import run_experiment
 from cdmpp.cli.shared.option_table import add_table
-from cdmpp.cli.shared.options import add_output_options, parse_seeds
+from cdmpp.cli.shared.options import add_output_options
 from cdmpp.errors import UsageError
 from cdmpp.files.atomic import make_folder, write_text
-from cdmpp.report.embedding_results import embedding_report, error_plots
+from cdmpp.report.plots import COLOURS, new_figure, predicted_against_measured, svg_text
 from cdmpp.text import interval_text, seconds_text
+
+FloatArray = NDArray[np.float64]
 
 _time = partial(seconds_text, digits=5)
 _SIZES = ("batch", "rows", "tables", "lookups", "width", "rows_per_block")
@@ -242,13 +255,41 @@ def run_evaluate(args: argparse.Namespace) -> int:
     return 0
 
 
+def error_plots(lines: Mapping[str, tuple[FloatArray, FloatArray]]) -> dict[str, str]:
+    """Returns file name -> SVG: predicted against measured, one colour a line, and their errors.
+
+    Args:
+        lines: name -> (measured seconds, predicted seconds), float64 [N] each.
+    """
+    measured, predicted = (np.concatenate(column) for column in zip(*lines.values(), strict=True))
+    which = np.repeat(np.arange(len(lines)), [len(first) for first, _ in lines.values()])
+    figure, axes = new_figure(7.2, 3.6)
+    places = np.arange(len(HISTOGRAM_EDGES))
+    width = 0.8 / max(1, len(lines))
+    for index, (name, (first, second)) in enumerate(lines.items()):
+        axes.bar(
+            places + (index - (len(lines) - 1) / 2) * width,
+            [100 * share for share in error_histogram(np.abs(second - first) / first)],
+            width,
+            label=name,
+            color=COLOURS[index % len(COLOURS)],
+        )
+    axes.set_xticks(places, [label.removesuffix(" %") for label in histogram_labels()], rotation=45)
+    axes.set_xlabel("error (%)")
+    axes.set_ylabel("share of kernels (%)")
+    axes.legend(frameon=False, fontsize=8)
+    return {
+        "predicted.svg": predicted_against_measured(measured, predicted, which, list(lines)),
+        "histogram.svg": svg_text(figure),
+    }
+
+
 def run_report(args: argparse.Namespace) -> int:
     """Runs `cdmpp analytic embedding report`; returns the exit code."""
-    value, page = embedding_report(
-        args.data, args.out, seeds=parse_seeds(args.seeds), command="python -m lab run embedding"
-    )
-    print(json.dumps(value) if args.json else page)
-    return 0
+    return run_experiment(
+        "`cdmpp analytic embedding report`", "embedding", data=args.data, out=args.out,
+        seeds=args.seeds, is_json=args.json,
+    )  # fmt: skip
 
 
 def _add_shape(parser: argparse.ArgumentParser) -> None:

@@ -8,14 +8,15 @@ from dataclasses import asdict
 from pathlib import Path
 
 from cdmpp.analytic.gpu_kernels.calls import SOFTWARE, make_call
-from cdmpp.analytic.gpu_kernels.evaluate import evaluate_kernels
+from cdmpp.analytic.gpu_kernels.evaluate import EvaluatedKernels, evaluate_kernels
 from cdmpp.analytic.gpu_kernels.families import is_in_16_bits
 from cdmpp.analytic.gpu_kernels.model import GpuKernels
 from cdmpp.analytic.gpu_kernels.training import fit_kernels
+from cdmpp.cli.analytic.evaluated import kernels_page
+from cdmpp.cli.shared.lab import run_experiment
 from cdmpp.cli.shared.option_table import add_table
 from cdmpp.cli.shared.options import (
     add_output_options,
-    command_line,
     labels_of,
     parse_seeds,
 )
@@ -23,7 +24,6 @@ from cdmpp.config import named_values
 from cdmpp.devices.registry import get_device
 from cdmpp.machine import versions
 from cdmpp.pretrained import PRETRAINED
-from cdmpp.report.gpu_kernel_results import results_page, write_results
 from cdmpp.report.page import page_markdown
 from cdmpp.text import interval_text
 
@@ -88,14 +88,21 @@ def run_fit(args: argparse.Namespace) -> int:
 
 def run_evaluate(args: argparse.Namespace) -> int:
     """Runs `cdmpp analytic kernels evaluate`; returns the exit code."""
-    judged = evaluate_kernels(args.data, parse_seeds(args.seeds))
     if args.out is not None:
-        write_results(judged, args.out, command=command_line(), data=args.data)
-    if args.json:
+        return run_experiment(
+            "--out", "gpu-kernels", data=args.data, out=args.out, seeds=args.seeds,
+            is_json=args.json,
+        )  # fmt: skip
+    print_evaluated(evaluate_kernels(args.data, parse_seeds(args.seeds)), is_json=args.json)
+    return 0
+
+
+def print_evaluated(judged: EvaluatedKernels, *, is_json: bool) -> None:
+    """Prints what `evaluate` found, as a page or as JSON."""
+    if is_json:
         print(json.dumps([score.row("family", "covered") for score in judged.scores]))
     else:
-        print(page_markdown(results_page(judged)), end="")
-    return 0
+        print(page_markdown(kernels_page(judged)), end="")
 
 
 def run_predict(args: argparse.Namespace) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,14 +16,16 @@ from cdmpp.analytic.operators.model import OperatorModel, known_hardware
 from cdmpp.analytic.operators.operators import Operators, make_operators
 from cdmpp.analytic.operators.training import FitOptions, fit_model, read_training_tables
 from cdmpp.analytic.roofline.floor import floor_on, least_work_of_operators
+from cdmpp.analytic.scores import Score
+from cdmpp.cli.analytic.evaluated import operators_page
+from cdmpp.cli.shared.lab import run_experiment
 from cdmpp.cli.shared.option_table import add_table
-from cdmpp.cli.shared.options import add_output_options, command_line, labels_of, parse_seeds
+from cdmpp.cli.shared.options import add_output_options, labels_of, parse_seeds
 from cdmpp.config import named_values
 from cdmpp.devices.registry import get_device
 from cdmpp.errors import UsageError
 from cdmpp.machine import versions
 from cdmpp.pretrained import PRETRAINED
-from cdmpp.report.operator_results import results_page, write_results
 from cdmpp.report.page import page_markdown
 from cdmpp.text import interval_text
 
@@ -89,14 +91,21 @@ def run_fit(args: argparse.Namespace) -> int:
 
 def run_evaluate(args: argparse.Namespace) -> int:
     """Runs `cdmpp analytic operator evaluate`; returns the exit code."""
-    scores = evaluate(OperatorModel.at(args.model), args.data)
     if args.out is not None:
-        write_results(scores, args.out, command=command_line(), data=args.data)
-    if args.json:
+        return run_experiment(
+            "--out", "operators", neusight=args.data, model=args.model, out=args.out,
+            is_json=args.json,
+        )  # fmt: skip
+    print_scores(evaluate(OperatorModel.at(args.model), args.data), is_json=args.json)
+    return 0
+
+
+def print_scores(scores: Sequence[Score], *, is_json: bool) -> None:
+    """Prints what `evaluate` found, as a page or as JSON."""
+    if is_json:
         print(json.dumps([{**score.row(), "spearman": score.rank} for score in scores]))
     else:
-        print(page_markdown(results_page(scores)), end="")
-    return 0
+        print(page_markdown(operators_page(scores)), end="")
 
 
 def run_predict(args: argparse.Namespace) -> int:

@@ -8,9 +8,9 @@ from typing import Any
 
 from cdmpp.config import to_dict
 from cdmpp.report.page import Page, Section
-from cdmpp.report.stamp import PROGRAMS, stamp
 from cdmpp.report.tables import plain_table
 from lab.pages import write_page
+from lab.stamp import PROGRAMS, stamp
 from lab.suites.leaderboard.board import Board, family_scores, model_scores
 from lab.suites.leaderboard.paired import paired_section
 from lab.suites.leaderboard.published import TEST_TASKS, published_section
