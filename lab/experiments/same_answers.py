@@ -42,8 +42,9 @@ from tests.paths import ROOT
 
 #: JSON keys whose values are of the moment, the place or the code itself.
 _PASSING = frozenset((
-    "code_hash", "commit", "cpu_seconds", "measured_at", "pid", "predictions_per_s", "python",
-    "samples_per_s", "seconds", "training_s", "uptime_s", "versions", "wall",
+    "code_hash", "commit", "cpu_seconds", "description", "measured_at", "pid", "predictions_per_s",
+    "python", "request_id", "samples_per_s", "seconds", "training_s", "uptime_s", "versions",
+    "wall",
 ))  # fmt: skip
 _CASES = Path(__file__).with_suffix(".txt")
 _INSIDE = Path(__file__).with_name("same_answers_inside.py")
@@ -176,6 +177,7 @@ def prepare(work: Path, checkout: Path) -> None:
         (work / name).write_text(text)
     subprocess.run([sys.executable, "net.py"], cwd=work, check=True, capture_output=True)
     (work / "added").mkdir()
+    (work / "bench").mkdir()
     (work / "added" / "curve.json").write_text(json.dumps(_CURVE))
     with tarfile.open(checkout / "data" / "zen5-kernels" / "campaign.tar.xz") as campaign:
         campaign.extractall(work / "campaign", filter="data")
@@ -199,7 +201,7 @@ def _write_tables(work: Path, checkout: Path) -> None:
     (work / "kernels").mkdir()
     for path in sorted((checkout / "data" / "gpu-kernels").glob("*.parquet")):
         table = pq.read_table(path)
-        pq.write_table(table.take(list(range(0, len(table), len(table) // 900))),
+        pq.write_table(table.take(list(range(0, len(table), len(table) // 400))),
                        work / "kernels" / path.name)  # fmt: skip
     few, networks = work / "few-networks", checkout / "data" / "networks-cpu"
     few.mkdir()
@@ -209,7 +211,13 @@ def _write_tables(work: Path, checkout: Path) -> None:
     rows = [row for row, key in enumerate(labels["graph_id"].to_pylist()) if key in chosen]
     pq.write_table(graphs, few / "graphs.parquet")
     pq.write_table(labels.take(rows), few / "labels.parquet")
-    shutil.copy(networks / "manifest.json", few)
+    manifest = json.loads((networks / "manifest.json").read_text())
+    manifest["sha256"] = {name: _digest(few / name) for name in manifest["sha256"]}
+    (few / "manifest.json").write_text(json.dumps(manifest))
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _write_csv(path: Path, head: str, rows: Iterator[tuple[Any, ...]]) -> None:
@@ -235,21 +243,51 @@ def _write_analytic(work: Path) -> None:
             for device, fast in devices.items() for number, op in enumerate(ops)
             for rows, cols in product((64, 512, 3000, 16384, 65536), sizes)
         ))  # fmt: skip
-    head = "device,batch,in_channels,in_width,out_channels,kernel,stride,padding"
+    (work / "operators" / "peers").mkdir()
+    head = "device,model,batch,seq,phase,repeat,op_class,op,shape,input_shapes,output_shape,"
+    peers = "measured_ms,neusight_ms,roofline_ms,habitat_ms,li_ms"
+    _write_csv(work / "operators" / "peers" / "op_instances.csv", head + peers, (
+        (device, "bert", 1, 128, "inference", 2, "linear", "linear",
+         f"batch=1;m={size};n=512;k=1024", f"1x{size}x1024", f"1x{size}x512",
+         *(factor * (0.02 + 1e-4 * size) for factor in (1, 1.1, 0.5, 1.3, 0.9)))
+        for device in devices for size in sizes
+    ))  # fmt: skip
     layers = [
-        (n, ci, w, co, k, s, k // 2)
-        for n, ci, w, co, k, s in product((1, 16), (16, 64, 160, 512), (14, 28, 100),
-                                          (24, 128, 400), (1, 3, 5), (1, 2))
+        (16, ci, w, co, w // s, k, s, k // 2)
+        for ci, w, co, k, s in product((16, 64, 160, 512), (14, 28, 100), (24, 128, 400), (1, 3, 5),
+                                       (1, 2))
     ]  # fmt: skip
-    _write_csv(work / "layers.csv", f"{head},algorithm,time_ms", (
-        (device, *layer, "", 0.005 + _macs(layer) * 1e-10 / fast * (1 + 9 / layer[1]))
+    shape = "batch,in_channels,in_width,out_channels,out_width,kernel,stride,padding"
+    _write_csv(work / "layers.csv", f"device,{shape},algorithm,time_ms", (
+        (device, *layer, "winograd" if layer[5:7] == (3, 1) else "implicit_precomp_gemm",
+         0.005 + _macs(layer) * 1e-10 / fast * (1 + 9 / layer[1]))
         for device, fast in (("t4", 1.0), ("v100", 2.0)) for layer in layers
     ))  # fmt: skip
+    (work / "workbooks").mkdir()
+    head = f"{shape},algo_cudnn,time_ms,fp32_instructions,dram_reads,dram_writes,resident,blocks,"
+    for sheet, rows in (("train", layers[::2]), ("test", layers[1::2])):
+        for name in ("algo0_64x128", "algo5"):
+            _write_csv(work / "workbooks" / f"{name}.{sheet}.csv",
+                       f"{head}waves,fp32_level,dram_level", (
+                (*layer, int(name[4]), *_counters(layer, name == "algo5")) for layer in rows
+            ))  # fmt: skip
+
+
+def _counters(layer: tuple[int, ...], has_times_only: bool) -> tuple[Any, ...]:
+    """Returns time, counters and levels of a layer on a made-up GPU that holds 60 blocks."""
+    blocks = -(-layer[0] * layer[4] ** 2 // 64) * -(-layer[3] // 128)
+    work = 900 * layer[1] * layer[5] ** 2
+    time_ms = 0.01 + -(-blocks // 60) * (60e-8 * work + 0.002)
+    if has_times_only:
+        return (time_ms, *[""] * 8)
+    compute = layer[1] > 100
+    return (time_ms, work * blocks, 3 * work * blocks / 900, 100 * blocks, 60, blocks,
+            -(-blocks // 60), *((9, 3) if compute else (4, 9)))  # fmt: skip
 
 
 def _macs(layer: tuple[int, ...]) -> float:
-    n, ci, width, co, kernel, stride, _ = layer
-    return n * ci * co * (width / stride) ** 2 * kernel**2
+    n, ci, _, co, width, kernel, _, _ = layer
+    return n * ci * co * width**2 * kernel**2
 
 
 def _trace_events() -> Iterator[dict[str, Any]]:
@@ -279,16 +317,11 @@ class Recorder:
     Args:
         work: folder of the inputs and of what the cases write.
         checkout: whose code runs.
-        jobs: commands at a time.
     """
 
-    def __init__(self, work: Path, checkout: Path, jobs: int = 1) -> None:
+    def __init__(self, work: Path, checkout: Path) -> None:
         self._work, self._checkout = work, checkout
-        self._written: dict[str, Future[Any]] = {}
-        self._pool = ThreadPoolExecutor(jobs)
         self._runners: SimpleQueue[subprocess.Popen[str]] = SimpleQueue()
-        for _ in range(jobs):
-            self._runners.put(self.begin(str(_INSIDE), "commands"))
 
     def begin(self, *words: str) -> subprocess.Popen[str]:
         """Begins `python WORDS...` on the checkout's code."""
@@ -301,30 +334,32 @@ class Recorder:
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=sys.stderr,
         )  # fmt: skip
 
-    def end(self) -> None:
-        """Ends the processes that run the commands."""
-        while not self._runners.empty():
-            self._runners.get().communicate()
-
     def lasting(self, value: Any) -> Any:
         """Returns a value without what is of the moment or the place."""
-        if isinstance(value, dict):
-            return {key: "PASSING" if key in _PASSING else self.lasting(v)
-                    for key, v in value.items()}  # fmt: skip
-        if isinstance(value, list):
-            return [self.lasting(v) for v in value]
-        if isinstance(value, str):
-            return value.replace(str(self._work), "WORK").replace(str(self._checkout), "CHECKOUT")
-        return value
+        places = {str(self._work): "WORK", str(self._checkout): "CHECKOUT"}
+        return renamed(_lasting(value), places)
 
-    def submit(self, case: Case) -> Future[dict[str, Any]]:
-        """Begins a case once those have ended that write what it reads."""
-        awaited = [self._written[word] for word in case.words if word in self._written]
-        found = self._pool.submit(self._ask, case, awaited)
-        for option, value in zip(case.words, case.words[1:], strict=False):
-            if option in _WRITING:
-                self._written.setdefault(value, found)
-        return found
+    def commands(self, chosen: list[Case], jobs: int) -> dict[str, Any]:
+        """Returns what the commands answer; one begins when those have ended that write its input.
+
+        Args:
+            jobs: commands at a time.
+        """
+        runners = [self.begin(str(_INSIDE), "commands") for _ in range(jobs)]
+        for runner in runners:
+            self._runners.put(runner)
+        begun: dict[str, Future[dict[str, Any]]] = {}
+        writing: dict[str, Future[dict[str, Any]]] = {}
+        with ThreadPoolExecutor(jobs) as pool:
+            for case in chosen:
+                awaited = [writing[word] for word in case.words if word in writing]
+                begun[case.name] = pool.submit(self._ask, case, awaited)
+                for option, value in zip(case.words, case.words[1:], strict=False):
+                    if option in _WRITING:
+                        writing.setdefault(value, begun[case.name])
+        for runner in runners:
+            runner.communicate()
+        return {name: one.result() for name, one in begun.items()}
 
     def _ask(self, case: Case, awaited: list[Future[Any]]) -> dict[str, Any]:
         for one in awaited:
@@ -348,21 +383,20 @@ class Recorder:
 
     def served(self) -> dict[str, Any]:
         """Returns status and answer of every route of a server of the shipped model."""
-        server = self.begin("-m", "cdmpp.cli.main", "serve", "--port", "0", "--runs", ".", "--json",
-                            "-q")  # fmt: skip
+        server = self.begin("-m", "cdmpp.cli.main", "serve", "--port", "0", "--json", "-q",
+                            "--runs", ".", "--results", "bench")  # fmt: skip
         try:
             assert server.stdout is not None
             url = json.loads(server.stdout.readline())["url"]
             network = (self._work / "net.pt2").read_bytes()
             kept = _fetch(url, "/v1/networks", network)
             key = kept["answer"].get("network") if isinstance(kept["answer"], dict) else None
-            found = {"/v1/networks": kept}
+            found = {"0 /v1/networks": kept}
             for route, body in _routes(key):
-                name = route if body is None else f"{route} {json.dumps(body)[:100]}"
-                found[name] = _fetch(
-                    url, route, None if body is None else json.dumps(body).encode()
-                )
-            return {name.replace(str(key), "KEY"): self.lasting(one) for name, one in found.items()}
+                text = None if body is None else json.dumps(body).encode()
+                found[f"{len(found)} {route}"] = _fetch(url, route, text)
+            answers: dict[str, Any] = renamed(self.lasting(found), {str(key): "KEY"})
+            return answers
         finally:
             server.terminate()
             server.wait(30)
@@ -410,11 +444,9 @@ def record(checkout: Path, only: str | None, jobs: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder).resolve()
         prepare(work, checkout)
-        recorder = Recorder(work, checkout, jobs)
+        recorder = Recorder(work, checkout)
         chosen = [case for case in cases() if not only or re.search(only, case.name)]
-        begun = {case.name: recorder.submit(case) for case in chosen}
-        answers: dict[str, Any] = {name: one.result() for name, one in begun.items()}
-        recorder.end()
+        answers = recorder.commands(chosen, jobs) if chosen else {}
         for name, ask in (("api", recorder.inside), ("server", recorder.served)):
             if not only or re.search(only, name):
                 answers[name] = ask()
@@ -423,7 +455,7 @@ def record(checkout: Path, only: str | None, jobs: int) -> dict[str, Any]:
             if path.is_file() and not {"__pycache__", "cache"} & set(path.parts)
         )  # fmt: skip
         answers["bytes of a training"] = {
-            str(path.relative_to(work)): hashlib.sha256(path.read_bytes()).hexdigest()
+            str(path.relative_to(work)): _digest(path)
             for path in sorted(work.glob("*/*.safetensors"))
         }
     return answers
@@ -444,14 +476,21 @@ def differences(before: Any, after: Any, place: str = "") -> Iterator[str]:
         yield f"{place}: {str(before)[:300]!r} is now {str(after)[:300]!r}"
 
 
+def _lasting(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: "PASSING" if key in _PASSING else _lasting(v) for key, v in value.items()}
+    return [_lasting(v) for v in value] if isinstance(value, list) else value
+
+
 def renamed(value: Any, names: dict[str, str]) -> Any:
     """Returns an answer with new names for old ones, in keys and texts; of a key that is there
     under both names, the new one is kept.
     """
     if isinstance(value, dict):
-        found = {names.get(key, _text(key, names)): renamed(v, names) for key, v in value.items()
-                 if names.get(key) not in value}  # fmt: skip
-        return found
+        return {
+            _text(key, names): renamed(v, names) for key, v in value.items()
+            if names.get(key) not in value
+        }  # fmt: skip
     if isinstance(value, list):
         return [renamed(v, names) for v in value]
     return _text(value, names) if isinstance(value, str) else value
@@ -514,7 +553,7 @@ def main() -> int:
         return 0
     names = {} if args.renamed is None else yaml.safe_load(args.renamed.read_text())
     before, after = (
-        renamed(json.loads(path.read_text()), names) for path in (args.before, args.after)
+        renamed(_lasting(json.loads(path.read_text())), names) for path in (args.before, args.after)
     )
     found = sorted(differences(before, after), key=lambda line: line.startswith("/maintainers"))
     print("\n".join(found) or f"the same {len(before)} answers")
