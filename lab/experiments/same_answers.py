@@ -182,7 +182,7 @@ def prepare(work: Path, checkout: Path) -> None:
     with tarfile.open(checkout / "data" / "zen5-kernels" / "campaign.tar.xz") as campaign:
         campaign.extractall(work / "campaign", filter="data")
     journal = work / "campaign" / "journal.jsonl"
-    journal.write_text("".join(journal.read_text().splitlines(True)[:40]))
+    journal.write_text("".join(journal.read_text().splitlines(True)[:300]))
     golden = ROOT.parent / "shared" / "data" / "golden" / "golden_llvm.jsonl.gz"
     if golden.is_file():
         _first_lines(golden, 40, work / "golden.jsonl.gz")
