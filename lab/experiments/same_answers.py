@@ -127,7 +127,7 @@ _CURVE = {
               "trees": None} for n in (0, 1, 3)],
     "measured": {"test": {"programs": 9, "tasks": 3}, "learn": {"programs": 9, "tasks": 3}},
     "oracle": {"mape": 0.5, "median_ape": 0.4}, "seconds": {"total": 100.0}, "doubts": [],
-    "interval": None, "machine": {}, "versions": {}, "spec": {},
+    "interval": {"coverage": 0.8, "nominal": 0.9}, "machine": {}, "versions": {}, "spec": {},
 }  # fmt: skip
 
 
@@ -399,7 +399,7 @@ class Recorder:
             return answers
         finally:
             server.terminate()
-            server.wait(30)
+            server.communicate(timeout=600)
 
 
 def _routes(network: str | None) -> Iterator[tuple[str, dict[str, Any] | None]]:
