@@ -181,6 +181,7 @@ EXPERIMENTS = (
     Experiment("extract-speed", "records read per second, and what became of them", "2 min",
                pages=("extract-speed", "ansor-gpu"), is_one_thread=False),
     Experiment("model-speed", "training and prediction speed of all models", "8 min"),
+    Experiment("tvm-releases", "which releases of TVM and tvm-ffi work", "20 min", pages=()),
     Experiment("module-speed", "features of modules in TVM's hands, per second", "5 min",
                is_one_thread=False),
     Experiment("native-speed", "the native featuriser beside its Python reference", "1 min"),
