@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from lab.pages import write_page
+from lab.pages import filled, write_page
 from lab.paths import ROOT
 from lab.shell import in_process
 from lab.stamp import PROGRAMS, stamp
@@ -300,15 +300,7 @@ def experiment(variants: int = 20) -> None:
 
 def report_text(result: dict[str, Any], stamp: dict[str, Any]) -> str:
     """Returns the Markdown page of a result."""
-    machine = stamp["machine"]
-    lines = [
-        "# Extraction speed",
-        "",
-        "Measure-record files to Parquet: gunzip, JSON and checks, program ids, replay, lowering, "
-        "leaf vectors, writing. Native",
-        f"featuriser, {machine['processor']}, {machine['cores']} cores, load "
-        f"{result['load_before']:.1f} before the run. Command: `{stamp['command']}`.",
-        "",
+    speeds = [
         "| dataset | records | programs | with features | cores | wall s | CPU s | records/s | "
         "records per CPU s | peak MB |",
         "|---|---|---|---|---|---|---|---|---|---|",
@@ -316,22 +308,13 @@ def report_text(result: dict[str, Any], stamp: dict[str, Any]) -> str:
     for row in result["datasets"]:
         for jobs in (1, 2):
             run = row[f"jobs_{jobs}"]
-            lines.append(
+            speeds.append(
                 f"| {row['dataset']} | {run['records']:,} | {run['programs']:,} | "
                 f"{run['featurised']:,} | {jobs} | {run['wall_s']:.1f} | {run['cpu_s']:.1f} | "
                 f"{run['records'] / run['wall_s']:,.0f} | {run['records'] / run['cpu_s']:,.0f} | "
                 f"{run['peak_mb']:.0f} |"
             )
-    lines += [
-        "",
-        "Start-up (tasks of `network_info`, compiler cache, worker processes) is in all of it.",
-        "",
-        "## Where the time goes",
-        "",
-        "Microseconds of CPU time a record on one core, every part in a pass of its own; `tasks` "
-        "and `task set-up` are",
-        "seconds for the whole dataset, which do not grow with the records of a task.",
-        "",
+    phases = [
         "| dataset | gunzip | read, parse, check | program id | replay | lower | walk | calls and "
         "rows | write | sum | floor | tasks s | task set-up s |",
         "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
@@ -344,29 +327,21 @@ def report_text(result: dict[str, Any], stamp: dict[str, Any]) -> str:
             "calls and rows", "write",
         )  # fmt: skip
         cells = [each[name] for name in names]
-        lines.append(
+        phases.append(
             f"| {row['dataset']} | "
             + " | ".join(f"{cell:.1f}" for cell in [*cells, sum(cells)])
             + f" | {each['gunzip'] + each['write']:.1f} | {found['seconds']['tasks']:.2f} | "
             f"{found['seconds'].get('task set-up', 0.0):.2f} |"
         )
-    grown = result["memory"]
-    full = result["full_tenset_device"]
-    lines += [
-        "",
-        "The floor is what remains when everything between the files is free: gunzip and the "
-        "Parquet writer.",
-        "",
-        f"A device of the full Tenset (200 tasks of 4,000 records, {FULL_RECORDS:,} in all) takes",
-        f"{full['minutes_1_core']:.1f} minutes on one core and {full['minutes_2_cores']:.1f} on "
-        f"two, extrapolated from the {full['from']} rows above.",
-        "",
-        f"Peak memory at {grown['1x']['records']:,} records: "
-        f"{grown['1x']['peak_bytes'] / 1e6:.0f} MB, at {grown['10x']['records']:,}: "
-        f"{grown['10x']['peak_bytes'] / 1e6:.0f} MB, {grown['ratio']:.2f} times as much.",
-        "",
-    ]
-    return "\n".join(lines)
+    memory, full = result["memory"], result["full_tenset_device"]
+    return filled(
+        "extract-speed", processor=stamp["machine"]["processor"],
+        cores=str(stamp["machine"]["cores"]), load=f"{result['load_before']:.1f}",
+        speeds="\n".join(speeds), phases="\n".join(phases),
+        minutes_1=f"{full['minutes_1_core']:.1f}", minutes_2=f"{full['minutes_2_cores']:.1f}",
+        mb_1=f"{memory['1x']['peak_bytes'] / 1e6:.0f}",
+        mb_10=f"{memory['10x']['peak_bytes'] / 1e6:.0f}", ratio=f"{memory['ratio']:.2f}",
+    )  # fmt: skip
 
 
 def outcomes_text(row: dict[str, Any], stamp: dict[str, Any]) -> str:

@@ -10,37 +10,15 @@ import numpy as np
 
 from lab.experiments.shipped_labels import met_before
 from lab.figures import ratio_text
-from lab.pages import write_page
+from lab.pages import filled, write_page
 from lab.paths import RESULTS
 from lab.stamp import PROGRAMS, stamp
 
 Results = Mapping[tuple[str, str, int], Mapping[str, Any]]
-#: A median over repeats says which of two programs is faster to within about this share.
 _PEERS = ("xgb", "xgb-warm0")
 _OURS = ("cdmpp", "cdmpp-finetune", "cdmpp-alone", "cdmpp-verify")
-_WORDS = {
-    "random": "`random`: random scores.",
-    "xgb": "`xgb`: TVM's model as it comes (random until 100 programs are measured).",
-    "xgb-warm0": "`xgb-warm0`: the same with `num_warmup_samples=0`.",
-    "cdmpp": "`cdmpp`: our model, frozen, with its safety net (XGB runs along).",
-    "cdmpp-finetune": "`cdmpp-finetune`: tuned every 16 programs, with the safety net.",
-    "cdmpp-alone": "`cdmpp-alone`: tuned every 16 programs, without it: XGB has no voice.",
-    "cdmpp-verify": "`cdmpp-verify`: our model, tuned every 16 programs, without XGB's voice, by "
-    "`cdmpp search --set verify=4`: of 64 built programs a round the model of machine code says "
-    "which 16 are measured.",
-}
+#: A median over repeats says which of two programs is faster to within about this share.
 _WORST = 1.05
-#: Page -> its title.
-PAGES = {
-    "search": "Searches on a CPU that the model knows under other labels",
-    "search-elsewhere": "Searches on a CPU that nobody measured",
-}
-_COMMANDS = """    python -m lab run {page}
-
-All that the shipped model is told of this label is what `cdmpp device show this-cpu` says (no
-clock, no peaks); {met_before}.
-Its model of machine code reads AVX-512 code as that of an unknown CPU, and decides by order alone.
-"""
 
 
 def write_results(
@@ -56,7 +34,7 @@ def write_results(
     Args:
         found: (task, method, seed) -> result of a search.
         timed: task -> winners and their readings.
-        name: of the page, one of `PAGES`.
+        name: of the page.
         tasks: short name -> full name.
         methods: in the order of the columns.
     """
@@ -128,24 +106,12 @@ def _markdown(
 ) -> str:
     architecture = next(iter(timed.values())).get("architecture")
     chip = f" ({architecture})" if architecture else ""
-    some = next(iter(found.values()))
-    after = " and ".join(map(str, sorted({key[3] for key in best})))
-    repeats = len(next(iter(timed.values()))["seconds"]["untuned"])
-    counted = sum(len(result["latency_s"]) for result in found.values())
-    failed = sum(value is None for result in found.values() for value in result["latency_s"])
+    latencies = [value for result in found.values() for value in result["latency_s"]]
+    counts = {
+        "searches": len(found), "programs": len(latencies), "failed": latencies.count(None),
+        "after": " and ".join(map(str, sorted({key[3] for key in best}))),
+    }  # fmt: skip
     lines = [
-        f"# {PAGES[name]}",
-        "",
-        f"{len(found)} searches on `{some['device']}`{chip}, {counted} programs measured, {failed} "
-        "failed. Evolutionary search with TVM's settings but a population of 128 (TVM: 512, which "
-        "takes half a minute a round on one core), 16 programs a round, the same seeds for all. No "
-        "search may pack weights before the program runs, which is not timed. "
-        + " ".join(_WORDS[method] for method in methods)
-        + " The winner of every "
-        f"search after {after} programs was timed again, {repeats} times in turns with all "
-        "others of its task; the tables have medians of these readings.",
-        "",
-        _COMMANDS.format(page=name, met_before=met_before(str(architecture))),
         "## Shortest latency (microseconds, geometric mean of the seeds that all methods have)",
         "",
         "| task | trials | seeds | first sample | " + " | ".join(methods) + " |",
@@ -170,7 +136,10 @@ def _markdown(
     lines += ["", *_relative(best, tasks, methods), "", *_goals(best, tasks), ""]
     lines += [f"![curves]({name}.png)", "", *_walls(found, methods), "", *_nets(found)]
     lines += ["Tasks: " + "; ".join(f"`{text}`" for text in tasks.values()) + "."]
-    return "\n".join(lines) + "\n"
+    return filled(
+        name, chip=chip, met_before=met_before(str(architecture)), tables="\n".join(lines),
+        **{key: str(value) for key, value in counts.items()},
+    )  # fmt: skip
 
 
 def _cell(value: float | None, least: float) -> str:

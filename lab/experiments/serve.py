@@ -34,7 +34,7 @@ from cdmpp.text import markdown_table
 from lab import stamp as stamps
 from lab.experiments import serve_attack
 from lab.experiments.serve_attack import DEVICE, memory_mib, whole_server
-from lab.pages import write_page
+from lab.pages import filled, write_page
 
 CLIENTS = (1, 8, 64)
 #: Programs of a request: one kernel of a person, a batch of a search.
@@ -198,58 +198,24 @@ def experiment(seconds: float = 60.0, count: int = 10_000, seed: int = 0) -> Non
         raise DataError(f"answers that must not be: {attack['wrong'][:5]}")
 
 
-_LOAD = """# A server under load, and under attack
-
-`python -m lab run serve` (`lab/experiments/serve.py`, `serve_attack.py`), over the loopback
-interface, shipped model, one thread a process. {cores} cores ({processor}), which clients and
-server shared with whatever else ran: load average {average:.0f} before the load began. Times of
-the clock hold for such a machine only; processor seconds, and ratios to the local line of the
-same run, hold better.
-
-## Load
-
-{seconds:g} s each; leaf tables of shipped records to `/v1/rank`. *Local* is `predict` of the
-same batch in another process just before, while the
-server idles. *CPU ms* is the server's, for a program. Memory is the
-server's at the start, after each quarter, and at the end.
-
-{table}
-
-Overload (64 clients, room for 4 requests): {overload}; one client afterwards: {afterwards}."""
-_ATTACK = """## Attack
-
-{requests:,} fuzzed requests (seed {seed}), {wrong} answers that must not be (a 500, a
-traceback, none at all to a whole request). 0 = the connection was closed. A program that cannot
-be read has a 200 with its reason.
-
-{table}
-
-Beside {connections} connections that say a header or a body byte and no more, the slowest
-honest answer took {slowest_answer_beside_s} s, and all of them were closed after
-{all_closed_after_s} s. Bodies of one long text: {bodies}. {clients} clients that went away amid
-their requests changed nothing. Reading processes lost: {lost:.0f}. Memory of the server:
-{before:.0f} MiB before, {after:.0f} after the fuzzed requests, {end:.0f} at the end."""
-
-
 def page(load: dict[str, Any], attack: dict[str, Any], processor: str) -> str:
     """Returns the page."""
-    over = load["overload"]
-    first = _LOAD.format(
-        **{name: load[name] for name in ("cores", "seconds")}, table=_load_table(load),
-        processor=processor, average=load["load_average"],
-        overload=_statuses(over["statuses"]), afterwards=_statuses(over["statuses_afterwards"]),
-    )  # fmt: skip
+    slow = attack["slow_connections"]
     bodies = "; ".join(
         f"{one['bytes'] / 2**20:.0f} MiB: {one['answer']} in {one['seconds']} s"
         for one in attack["large_bodies"]
     )
-    second = _ATTACK.format(
-        **attack["slow_connections"], **attack["memory_mib"], bodies=bodies,
-        **{name: attack[name] for name in ("requests", "seed")}, table=_attack_table(attack),
-        wrong=len(attack["wrong"]), clients=attack["clients_killed"]["clients"],
-        lost=attack["readers_lost"],
+    return filled(
+        "serve", processor=processor, cores=str(load["cores"]), seconds=f"{load['seconds']:g}",
+        average=f"{load['load_average']:.0f}", table=_load_table(load),
+        overload=_statuses(load["overload"]["statuses"]),
+        afterwards=_statuses(load["overload"]["statuses_afterwards"]),
+        requests=f"{attack['requests']:,}", seed=str(attack["seed"]),
+        wrong=str(len(attack["wrong"])), attack_table=_attack_table(attack), bodies=bodies,
+        clients=str(attack["clients_killed"]["clients"]), lost=f"{attack['readers_lost']:.0f}",
+        **{name: str(value) for name, value in slow.items()},
+        **{name: f"{mib:.0f}" for name, mib in attack["memory_mib"].items()},
     )  # fmt: skip
-    return f"{first}\n\n{second}\n"
 
 
 def _attack_table(attack: dict[str, Any]) -> str:
