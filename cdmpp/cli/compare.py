@@ -51,54 +51,39 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         f"(nets.py:bert@384:int64; several: @3x224x224+10; default: @{_DEFAULT_INPUT}), an ONNX "
         "file, or .pt2 as torch.export.save writes it",
     )  # fmt: skip
-    _add_transformer_options(parser)
-    _add_device_options(parser)
-    add_table(parser, """
-        --batch N[,N]  samples or sequences of one run (default: 1); files have their own
-    """)  # fmt: skip
-    parser.add_argument(
-        "--objective", choices=OBJECTIVES, default="latency",
-        help="what the tables are sorted by (default: latency)",
+    transformer = parser.add_argument_group("a transformer by its shape")
+    transformer.add_argument(
+        "--transformer", action="append", default=[], metavar="NAME=N,...",
+        help="layers=32,width=4096,heads=32,kv_heads=8,ffn=14336,vocab=128256,dtype=bf16 (or fp16, "
+        "fp8, fp4); also head_size, kv_dtype=fp8, name=TEXT; repeat it",
     )  # fmt: skip
-    add_table(parser, """
+    add_table(transformer, """
+        --prefill N[,N]          tokens of a prompt that are read
+        --decode-at N[,N]        tokens in the cache when one more is made
+        --tensor-parallel N[,N]  devices that share every product (default: 1)
+    """)  # fmt: skip
+    group = add_table(parser, """
+        devices:
+        --device LABEL[,LABEL]...  devices; may be repeated
+        --all                      all devices of `cdmpp device list`
+    """)  # fmt: skip
+    add_device_spec_option(group)
+    add_table(group, """
+        --scale NAME=FACTOR,...      what if: every device once more with bandwidth, peak, memory,
+            link or power scaled, e.g. bandwidth=1.5,peak=2
+        --prices YAML...: Path = []  your prices, as in cdmpp/devices/prices; they count before the
+            shipped ones
+        --provider NAME              only this provider's shipped prices, e.g. 'Oracle Cloud'
+    """)  # fmt: skip
+    add_table(parser, f"""
+        --batch N[,N]  samples or sequences of one run (default: 1); files have their own
+        --objective {"|".join(OBJECTIVES)} = latency  what the tables are sorted by (default:
+            latency)
         --export           follow torch networks with torch.export: slower, understands more code
             than torch.fx
         --html FILE: Path  also write the page
     """)  # fmt: skip
     add_output_options(parser)
-
-
-def _add_transformer_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("a transformer by its shape")
-    group.add_argument(
-        "--transformer", action="append", default=[], metavar="NAME=N,...",
-        help="layers=32,width=4096,heads=32,kv_heads=8,ffn=14336,vocab=128256,dtype=bf16 (or fp16, "
-        "fp8, fp4); also head_size, kv_dtype=fp8, name=TEXT; repeat it",
-    )  # fmt: skip
-    add_table(group, """
-        --prefill N[,N]          tokens of a prompt that are read
-        --decode-at N[,N]        tokens in the cache when one more is made
-        --tensor-parallel N[,N]  devices that share every product (default: 1)
-    """)  # fmt: skip
-
-
-def _add_device_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("devices")
-    add_table(group, """
-        --device LABEL[,LABEL]...  devices; may be repeated
-        --all                      all devices of `cdmpp device list`
-    """)  # fmt: skip
-    add_device_spec_option(group)
-    group.add_argument(
-        "--scale", metavar="NAME=FACTOR,...",
-        help="what if: every device once more with bandwidth, peak, memory, link or power scaled, "
-        "e.g. bandwidth=1.5,peak=2",
-    )  # fmt: skip
-    add_table(group, """
-        --prices YAML...: Path = []  your prices, as in cdmpp/devices/prices; they count before the
-            shipped ones
-        --provider NAME              only this provider's shipped prices, e.g. 'Oracle Cloud'
-    """)  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> int:

@@ -26,32 +26,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `cdmpp measure`."""
     add_table(parser, """
         --out DIR: Path  campaign and extracted dataset
-    """)  # fmt: skip
-    sources = parser.add_argument_group("what to measure (may be mixed and repeated)")
-    sources.add_argument(
-        "--sample",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="TASK",
-        help="random MetaSchedule schedules of a task: KIND:SIZE=N,... (see --list-tasks) or a "
-        "Python file with TVMScript",
-    )
-    add_table(sources, """
+        what to measure (may be mixed and repeated):
+        --sample TASK+ = []                 random MetaSchedule schedules of a task: KIND:SIZE=N,...
+            (see --list-tasks) or a Python file with TVMScript
         --replay DATASET... = []            programs of a folder in Tenset's layout, replayed on
             this device
         --replay-device LABEL... as replay_devices = []  devices whose records are replayed
             (default: all of the target's kind)
-    """)  # fmt: skip
-    sources.add_argument(
-        "--network",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="FILE",
-        help="random schedules of the tasks of a network (.onnx, .pt2)",
-    )
-    add_table(sources, """
+        --network FILE+ = []         random schedules of the tasks of a network (.onnx, .pt2)
         --tasks-of CAMPAIGN... = []  the tasks of another campaign, sampled again (another seed,
             another device, or choose_from)
         --list-tasks                 list the task kinds and sizes

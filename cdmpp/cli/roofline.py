@@ -24,10 +24,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         --op KIND     an operator, e.g. linear, softmax, add
         --program ID  a program of the dataset, by the start of its id
     """)  # fmt: skip
-    parser.add_argument(
-        "--shape", metavar="NAME=N,...",
-        help="shape of the operator: batch=1,m=512,n=1024,k=1024 or rows=4096,cols=1024",
-    )  # fmt: skip
+    add_table(parser, """
+        --shape NAME=N,...  shape of the operator: batch=1,m=512,n=1024,k=1024 or
+            rows=4096,cols=1024
+    """)  # fmt: skip
     add_data_options(parser)
     add_output_options(parser)
 

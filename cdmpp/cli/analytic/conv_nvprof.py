@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from pathlib import Path
 
 from cdmpp.analytic.conv.collect.cudnn_counters import read_kernel_names
 from cdmpp.analytic.conv.collect.cudnn_profile import write_profiled
@@ -21,10 +20,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         --trace CSV...: Path required  of nvprof --print-gpu-trace --csv; repeatable, times are
             averaged
     """)  # fmt: skip
-    parser.add_argument(
-        "--metrics", type=Path, required=True, metavar="CSV",
-        help=f"of the same with --metrics {','.join(NVPROF_METRICS)}",
-    )  # fmt: skip
+    add_table(parser, f"""
+        --metrics CSV: Path required  of the same with --metrics {",".join(NVPROF_METRICS)}
+    """)  # fmt: skip
     group = parser.add_mutually_exclusive_group(required=True)
     add_layer_options(group)
     add_table(parser, """

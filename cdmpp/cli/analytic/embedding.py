@@ -310,12 +310,10 @@ def _add_shape(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_kernel(parser: argparse.ArgumentParser) -> None:
-    add_table(parser, """
-        --device NAME = v100  GPU (default: v100)
-    """)  # fmt: skip
     parser.add_argument("--pass", dest="which", choices=PASSES, default="forward")
-    parser.add_argument("--version", choices=VERSIONS, default="lru", help="which formulas")
-    add_table(parser, """
+    add_table(parser, f"""
+        --device NAME = v100  GPU (default: v100)
+        --version {"|".join(VERSIONS)} = lru  which formulas
         --fbgemm               FBGEMM's kernel
         --no-shared-memory     a kernel that reads indices again
         --zipf S: float = 0.0  skewed access (default: uniform)

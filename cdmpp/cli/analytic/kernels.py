@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 from dataclasses import asdict
-from pathlib import Path
 
 from cdmpp.analytic.gpu_kernels.calls import SOFTWARE, make_call
 from cdmpp.analytic.gpu_kernels.evaluate import EvaluatedKernels, evaluate_kernels
@@ -23,7 +22,6 @@ from cdmpp.cli.shared.options import (
 from cdmpp.config import named_values
 from cdmpp.devices.registry import get_device
 from cdmpp.machine import versions
-from cdmpp.pretrained import PRETRAINED
 from cdmpp.report.page import page_markdown
 from cdmpp.text import interval_text
 
@@ -32,8 +30,8 @@ _DATA = "folder with gemm, context_attention, generation_attention and nccl as .
 
 def add_fit_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `analytic kernels fit`."""
-    parser.add_argument("--data", type=Path, required=True, metavar="DIR", help=_DATA)
-    add_table(parser, """
+    add_table(parser, f"""
+        --data DIR: Path required  {_DATA}
         --out DIR: Path required  the model's folder
         --seed N: int = 0         draws of rows (0)
     """)  # fmt: skip
@@ -42,8 +40,8 @@ def add_fit_options(parser: argparse.ArgumentParser) -> None:
 
 def add_evaluate_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `analytic kernels evaluate`."""
-    parser.add_argument("--data", type=Path, required=True, metavar="DIR", help=_DATA)
-    add_table(parser, """
+    add_table(parser, f"""
+        --data DIR: Path required  {_DATA}
         --seeds N,N = '0,1,2'  one fit each (0,1,2)
         --out DIR: Path        also write gpu-kernels.md, .csv and .json there
     """)  # fmt: skip
@@ -52,24 +50,15 @@ def add_evaluate_options(parser: argparse.ArgumentParser) -> None:
 
 def add_predict_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `analytic kernels predict`."""
-    add_table(parser, """
+    add_table(parser, f"""
         --kernel NAME required  gemm, prefill, decode, all_reduce, all_gather, reduce_scatter or
             alltoall
-    """)  # fmt: skip
-    parser.add_argument(
-        "--call", required=True, metavar="NAME=VALUE,...",
-        help="e.g. m=64,n=4096,k=4096,dtype=fp8 of gemm; another name says what is expected",
-    )  # fmt: skip
-    add_table(parser, """
+        --call NAME=VALUE,... required  e.g. m=64,n=4096,k=4096,dtype=fp8 of gemm; another name says
+            what is expected
         --device LABEL[,LABEL]... required  GPUs
+        --software {"|".join(SOFTWARE)}  whose kernels (default: most of the data's)
+        --model DIR: Path = pretrained  a fitted model (default: pretrained, the packaged one)
     """)  # fmt: skip
-    parser.add_argument(
-        "--software", choices=SOFTWARE, help="whose kernels (default: most of the data's)"
-    )
-    parser.add_argument(
-        "--model", type=Path, default=Path(PRETRAINED), metavar="DIR",
-        help="a fitted model (default: pretrained, the packaged one)",
-    )  # fmt: skip
     add_output_options(parser)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 import numpy as np
 
@@ -25,7 +24,6 @@ from cdmpp.config import named_values
 from cdmpp.devices.registry import get_device
 from cdmpp.errors import UsageError
 from cdmpp.machine import versions
-from cdmpp.pretrained import PRETRAINED
 from cdmpp.report.page import page_markdown
 from cdmpp.text import interval_text
 
@@ -57,12 +55,8 @@ def add_predict_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `analytic operator predict`."""
     add_table(parser, """
         --op KIND required  e.g. linear, softmax, add
-    """)  # fmt: skip
-    parser.add_argument(
-        "--shape", required=True, metavar="NAME=N,...",
-        help="batch=1,m=512,n=1024,k=1024 of a product; else rows=4096,cols=1024",
-    )  # fmt: skip
-    add_table(parser, """
+        --shape NAME=N,... required  batch=1,m=512,n=1024,k=1024 of a product; else
+            rows=4096,cols=1024
         --device LABEL[,LABEL]... required  GPUs
         --context isolated|queued = isolated  a call of its own, or behind other operators, so that
             dispatch is hidden
@@ -186,7 +180,6 @@ def gpu_labels(values: Iterable[str]) -> list[str]:
 
 
 def _add_model(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--model", type=Path, default=Path(PRETRAINED), metavar="JSON",
-        help="a fitted model (default: pretrained, the packaged one)",
-    )  # fmt: skip
+    add_table(parser, """
+        --model JSON: Path = pretrained  a fitted model (default: pretrained, the packaged one)
+    """)  # fmt: skip

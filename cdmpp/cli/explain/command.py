@@ -44,11 +44,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         --machine-code  compile the programs, half a second each: say what the compiler made of
             them
     """)  # fmt: skip
-    parser.add_argument(
-        "--kernels", type=int, metavar="N",
-        help=f"--network: how many kernels are explained, dearest first (default: {_KERNELS})",
-    )  # fmt: skip
-    add_table(parser, """
+    add_table(parser, f"""
+        --kernels N: int   --network: how many kernels are explained, dearest first (default:
+            {_KERNELS})
         --html PAGE: Path  write it as a page too
     """)  # fmt: skip
     add_output_options(parser)

@@ -26,13 +26,8 @@ def add_train_options(parser: argparse.ArgumentParser) -> None:
         --dataset DIR: Path required  data set
         --out RUN: Path required      run folder; one of the same options is written anew
     """)  # fmt: skip
-    parser.add_argument(
-        "--model",
-        choices=list(NETWORK_CLASSES),
-        default=None,
-        help="what to fit (default: residual)",
-    )
-    add_table(parser, """
+    add_table(parser, f"""
+        --model {"|".join(NETWORK_CLASSES)}  what to fit (default: residual)
         --seed N: int                of split and model (default: 0)
         --split architecture|random  what the parts are drawn by (default: architecture; random
             leaks: the same architecture at another batch can be in training)

@@ -43,14 +43,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "compiles it (untuned: what it makes of it by default; tuned: a database) and as torch "
         "runs it. Nothing is measured."
     )
-    parser.add_argument(
-        "--model",
-        type=Path,
-        default=_DEFAULT_MODEL,
-        metavar="RUN",
-        help="run folder, of a cost model or of a model of whole networks (default: pretrained; "
-        "with --server: the server's first)",
-    )
+    add_table(parser, f"""
+        --model RUN: Path = {_DEFAULT_MODEL}  run folder, of a cost model or of a model of whole
+            networks (default: pretrained; with --server: the server's first)
+    """)  # fmt: skip
     source = parser.add_mutually_exclusive_group(required=True)
     add_table(source, """
         --records FILE: Path     record file, .json or .json.gz
@@ -74,43 +70,22 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         --server URL             ask a `cdmpp serve`, which has the model loaded: programs, records
         --token-file FILE: Path  --server: file of the server's token
     """)  # fmt: skip
-    _add_network_options(parser)
-    _add_torch_options(parser)
-    add_output_options(parser)
-
-
-def _add_network_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("options of --network and --torch")
-    group.add_argument(
-        "--way",
-        action="append",
-        choices=tuple(WAYS),
-        help="way of running that is asked about; repeat it (default: all that there are)",
-    )
-    add_table(group, """
+    add_table(parser, f"""
+        options of --network and --torch:
+        --way {"|".join(WAYS)}...  way of running that is asked about; repeat it (default: all that
+            there are)
         --database DIR: Path  MetaSchedule database, such as the folder of `cdmpp search --network
             FILE`: adds tvm-tuned
         --no-machine-code     do not compile the network's kernels
-    """)  # fmt: skip
-
-
-def _add_torch_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("options of --torch")
-    add_table(group, """
+        options of --torch:
         --batch N[,N] = None  samples of one iteration (default: 1)
-    """)  # fmt: skip
-    group.add_argument(
-        "--input",
-        action="append",
-        metavar="SHAPE[:TYPE]",
-        help=f"shape of an input without the batch (default: {_DEFAULT_INPUT}); repeat it for "
-        "several inputs; TYPE e.g. int64",
-    )
-    add_table(group, """
+        --input SHAPE[:TYPE]...  shape of an input without the batch (default: {_DEFAULT_INPUT});
+            repeat it for several inputs; TYPE e.g. int64
         --memory SIZE  memory that there is, e.g. 8GiB (default: the device's)
         --export       follow the network with torch.export: slower, understands more code than
             torch.fx
     """)  # fmt: skip
+    add_output_options(parser)
 
 
 def run(args: argparse.Namespace) -> int:

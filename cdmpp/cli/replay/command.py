@@ -65,19 +65,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "files", nargs="+", type=given_or_shipped, metavar="FILE", help="see docs/replay.md"
     )
-    _add_cost_options(parser)
-    _add_engine_options(parser)
-    _add_trace_options(parser)
-    out = parser.add_argument_group("results")
-    add_table(out, """
-        --out DIR: Path  write replay.json, graph.json, timeline.html and trace.json (chrome) there
-    """)  # fmt: skip
-    add_output_options(parser)
-
-
-def _add_cost_options(parser: argparse.ArgumentParser) -> None:
-    costs = parser.add_argument_group("what operators cost")
-    add_table(costs, """
+    costs = add_table(parser, """
+        what operators cost:
         --device LABEL...  hardware; several are replayed one after the other
     """)  # fmt: skip
     add_device_spec_option(costs, of="networks")
@@ -99,11 +88,8 @@ def _add_cost_options(parser: argparse.ArgumentParser) -> None:
             and print both side by side
     """)  # fmt: skip
     add_force_option(costs)
-
-
-def _add_engine_options(parser: argparse.ArgumentParser) -> None:
-    engine = parser.add_argument_group("the replay")
-    add_table(engine, """
+    add_table(parser, """
+        the replay:
         --policy issue-order|earliest-ready = issue-order  order within a queue (default:
             issue-order)
         --launch-us US: float = 0.0         host time to issue an operator
@@ -113,12 +99,7 @@ def _add_engine_options(parser: argparse.ArgumentParser) -> None:
             measured operators right
         --scale NAME=FACTOR... = []         what if these operators took that share of their time,
             e.g. conv2d=0.5
-    """)  # fmt: skip
-
-
-def _add_trace_options(parser: argparse.ArgumentParser) -> None:
-    traces = parser.add_argument_group("traces and training presets")
-    add_table(traces, """
+        traces and training presets:
         --iterations FIRST:LAST        of a trace with profiler.step(), from 0
         --statistics brief|clean|full  print the operators of the files
         --save-overheads FILE: Path    extract T1 to T5 and write them
@@ -127,7 +108,10 @@ def _add_trace_options(parser: argparse.ArgumentParser) -> None:
             those of the trace)
         --pooled-overheads             for --walk: operators without overheads get the mean over
             all operators
+        results:
+        --out DIR: Path  write replay.json, graph.json, timeline.html and trace.json (chrome) there
     """)  # fmt: skip
+    add_output_options(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -43,21 +43,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     add_table(parser, """
         --out DIR: Path  database, journal and module
-    """)  # fmt: skip
-    what = parser.add_argument_group("what to search")
-    what.add_argument(
-        "--task",
-        nargs="+",
-        action="extend",
-        default=[],
-        metavar="TASK",
-        help="KIND:SIZE=N,... (see `cdmpp measure --list-tasks`) or a Python file with TVMScript",
-    )
-    add_table(what, """
-        --network FILE  a network (.onnx, .pt2) instead of tasks
-    """)  # fmt: skip
-    how = parser.add_argument_group("how")
-    add_table(how, """
+        what to search:
+        --task TASK+ = []  KIND:SIZE=N,... (see `cdmpp measure --list-tasks`) or a Python file with
+            TVMScript
+        --network FILE     a network (.onnx, .pt2) instead of tasks
+        how:
         --cost-model cdmpp|xgb|random  who chooses (default: cdmpp)
         --model RUN                    run folder of `cdmpp train` (default: pretrained)
         --finetune-every N: int        tune the weights after every N measured programs (default: 0

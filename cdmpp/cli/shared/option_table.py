@@ -8,7 +8,10 @@ One option a line, two spaces before its help; deeper lines continue the help:
     --policy fifo|lifo           one of these
     --set NAME=VALUE...          may be repeated: a list
     --data DIR: Path required    has to be given
+    --task TASK+ = []            one or more values, and may be repeated: one list
     --from RUN as from_run       the name of the attribute, where the option's will not do
+
+A line without an option that ends with a colon is the title of a group: the options below it.
 """
 
 from __future__ import annotations
@@ -22,29 +25,34 @@ from typing import Any
 
 _TYPES = {"Path": Path, "int": int, "float": float}
 _LINE = re.compile(
-    r"(?P<flag>--[\w-]+)(?: (?P<value>\S+?)(?P<repeated>\.\.\.)?(?:: (?P<type>\w+))?)?"
+    r"(?P<flag>--[\w-]+)(?: (?P<value>\S+?)(?P<repeated>(?<!,)\.\.\.|\+)?(?:: (?P<type>\w+))?)?"
     r"(?: (?P<required>required))?(?: as (?P<dest>\w+))?(?: = (?P<default>\S+))?  +(?P<help>.*)"
 )
 
 
-def add_table(parser: argparse._ActionsContainer, table: str) -> None:
-    """Adds the options of a table to a parser or a group of one.
+def add_table(parser: argparse._ActionsContainer, table: str) -> argparse._ActionsContainer:
+    """Adds the options of a table to a parser or a group of one; returns what got the last one.
 
     Raises:
         ValueError: a line has another form.
     """
+    place = parser
     for line in _joined(table):
+        if line.endswith(":") and not line.startswith("--"):
+            place = parser.add_argument_group(line[:-1])
+            continue
         found = _LINE.fullmatch(line)
         if found is None:
             raise ValueError(f"no option: {line!r}")
-        _add(parser, **found.groupdict())
+        _add(place, **found.groupdict())
+    return place
 
 
 def _joined(table: str) -> list[str]:
     """Returns the options, each with the lines that continue it."""
     lines: list[str] = []
     for text in textwrap.dedent(table).splitlines():
-        if text.startswith("--"):
+        if text[:1].strip():
             lines.append(text)
         elif text.strip():
             lines[-1] += f" {text.strip()}"
@@ -78,7 +86,7 @@ def _add(
     if isinstance(given.get("default"), str):
         given["default"] = convert(given["default"])
     if repeated:
-        given["action"] = "append"
+        given |= {"action": "extend", "nargs": "+"} if repeated == "+" else {"action": "append"}
     parser.add_argument(flag, type=convert, required=required is not None, **given)
 
 

@@ -41,10 +41,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "trained for on all measured ones of its kind, and judged by leaving each of those out."
     )
     add_data_options(parser)
-    parser.add_argument(
-        "--model", metavar="KIND", help=f"{', '.join(MODEL_CLASSES)} (default: transformer)"
-    )
-    add_table(parser, """
+    add_table(parser, f"""
+        --model KIND                 {", ".join(MODEL_CLASSES)} (default: transformer)
         --split task|network|record  what is held out: tasks (default), networks, or single records
             (leaks)
         --seed N: int                of the split and the training
