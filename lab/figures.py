@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from cdmpp.metrics import mean_and_interval
+from cdmpp.metrics import Judged, mean_and_interval, spearman_by_task
 from cdmpp.text import percent_text
 
 #: What is said of programs beside what was measured: name -> an entry a program.
@@ -27,6 +27,34 @@ def read_columns(path: Path) -> Columns:
 def rows_of(table: Columns, rows: NDArray[Any]) -> Columns:
     """Returns some rows of every column."""
     return {name: values[rows] for name, values in table.items()}
+
+
+def mean_over_devices(
+    table: Columns, values: NDArray[Any], figure: Callable[[NDArray[Any]], Any] = np.mean
+) -> float:
+    """Returns the mean over devices of a figure of their programs' values."""
+    labels = table["device"].astype(np.str_)
+    return float(np.mean([figure(values[labels == one]) for one in np.unique(labels)]))
+
+
+def device_figures(
+    table: Columns, line: str, error: NDArray[Any], task: NDArray[np.int64]
+) -> dict[str, float]:
+    """Returns errors of a column of seconds, means over devices, and its order within tasks.
+
+    Args:
+        error: float64 [N], absolute percentage errors of the column.
+        task: int64 [N], number of each program's task.
+    """
+    _, device = np.unique(table["device"].astype(np.str_), return_inverse=True)
+    order = spearman_by_task(
+        Judged(table["measured_s"], table[line], task, device, np.ones(task.max() + 1))
+    )
+    return {
+        "mape": mean_over_devices(table, error),
+        "median_ape": mean_over_devices(table, error, np.median),
+        "spearman": 0.0 if order is None else order,
+    }
 
 
 def is_inside(table: Columns) -> NDArray[np.bool_]:

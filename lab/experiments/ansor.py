@@ -158,5 +158,4 @@ def _ranking(result: dict[str, Any], task: str) -> list[str]:
 
 
 def _mean(seconds: Sequence[float]) -> float:
-    """Returns the geometric mean."""
     return math.exp(sum(map(math.log, seconds)) / len(seconds))

@@ -105,7 +105,6 @@ def _machine() -> dict[str, Any]:
 
 
 def _run(args: Options, task: str, method: str, seed: int) -> dict[str, Any]:
-    """Returns what came of one search; does it unless it is finished."""
     name = "".join(
         c if c.isalnum() else "-"
         for c in f"{args.model} {args.device} {task} {method} {seed} {args.trials}"
@@ -249,7 +248,6 @@ def _best_line(log: Path) -> str:
 
 
 def _timer(task: Any, line: str) -> Callable[[], float]:
-    """Returns a function that times a program once, in seconds."""
     entry, _ = auto_scheduler.measure_record.load_record_from_string(line)
     schedule, tensors = task.compute_dag.apply_steps_from_state(
         entry.state, layout_rewrite=task.layout_rewrite_option

@@ -125,7 +125,6 @@ def experiment(
 
 
 def _datasets(autotvm: Path) -> dict[str, Path]:
-    """Returns the extracted folders of all data sets by name."""
     data, cache = ROOT / "data", ROOT / "cache"
     packed = sorted(path.parent.name for path in data.glob("metaschedule-cpu*/campaign.tar.xz"))
     own = [name for name in packed if (data / name / "manifest.json").is_file()]

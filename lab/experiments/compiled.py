@@ -26,7 +26,6 @@ from cdmpp.datasets.selection import of_devices
 from cdmpp.datasets.sources import extracted_folder
 from cdmpp.datasets.splits import split
 from cdmpp.files.atomic import write_columns
-from cdmpp.metrics import Judged, spearman_by_task
 from cdmpp.models.ensemble import EnsembleCostModel
 from cdmpp.models.parts.labels import least_mape_factor
 from cdmpp.predict.estimates import STRANGE_FACTOR, TrainedModel, load_trained
@@ -38,7 +37,15 @@ from cdmpp.training.finetune.adapted_code import adapted_code
 from cdmpp.training.finetune.one_factor import as_device, fit_one_factor, with_devices
 from lab.experiments.adapting import TUNING
 from lab.experiments.measured_elsewhere import FRACTIONS, SEEDS, trained_in
-from lab.figures import Columns, between, geometric_mean, is_inside, read_columns, spread
+from lab.figures import (
+    Columns,
+    between,
+    device_figures,
+    geometric_mean,
+    is_inside,
+    read_columns,
+    spread,
+)
 from lab.pages import filled, write_page
 from lab.paths import ROOT
 from lab.stamp import COMPILED, stamp
@@ -170,7 +177,6 @@ def without_chip(
 
 
 def _trained_in(folder: Path, samples: Samples, seed: int) -> tuple[TrainedModel, list[Samples]]:
-    """Returns an ensemble, and its training, validation and test part."""
     trained = trained_in(folder, samples, seed)
     parts = split(samples, "task", seed=seed, fractions=FRACTIONS)
     return trained, [samples.take(rows) for rows in (parts.train, parts.validation, parts.test)]
@@ -264,7 +270,6 @@ def page(work: Path) -> None:
 
 
 def _part(tables: list[Columns], lines: Mapping[str, str]) -> tuple[dict[str, str], dict[str, Any]]:
-    """Returns the texts of a part of the page by mark, and its figures."""
     inside = [float(np.mean(is_inside(one))) for one in tables]
     table, values = _lines(tables, lines)
     texts = {
@@ -276,7 +281,6 @@ def _part(tables: list[Columns], lines: Mapping[str, str]) -> tuple[dict[str, st
 
 
 def _lines(tables: list[Columns], lines: Mapping[str, str]) -> tuple[str, dict[str, Any]]:
-    """Returns the table of some lines, and its figures."""
     values = {name: _judged(tables, name) for name in lines}
     rows = []
     for name, words in lines.items():
@@ -303,17 +307,14 @@ def _judged(tables: list[Columns], name: str) -> dict[str, Any]:
     for table in tables:
         log_ratio = np.log(table[name].astype(float) / table["measured_s"].astype(float))
         error = np.abs(np.expm1(log_ratio))
-        labels = np.unique(table["device"])
-        by_label = [table["device"] == label for label in labels]
-        found["mape"].append(float(np.mean([error[rows].mean() for rows in by_label])))
-        found["median_ape"].append(float(np.mean([np.median(error[rows]) for rows in by_label])))
-        found["mean_log_error"].append(float(np.abs(log_ratio).mean()))
-        found["median_ratio"].append(float(np.exp(np.median(log_ratio))))
-        _, device = np.unique(table["device"], return_inverse=True)
         _, task = np.unique(table["task"], return_inverse=True)
-        weight = np.ones(task.max() + 1)
-        order = spearman_by_task(Judged(table["measured_s"], table[name], task, device, weight))
-        found["spearman"].append(0.0 if order is None else order)
+        figures = {
+            **device_figures(table, name, error, task),
+            "mean_log_error": float(np.abs(log_ratio).mean()),
+            "median_ratio": float(np.exp(np.median(log_ratio))),
+        }
+        for key, values in found.items():
+            values.append(figures[key])
         base = np.abs(table[_BASE] / table["measured_s"] - 1.0)
         ratios += np.log(owner_means(error, task) / owner_means(base, task)).tolist()
     found["ratio"], *found["ratio_interval"] = geometric_mean(ratios)

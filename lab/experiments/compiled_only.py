@@ -275,7 +275,6 @@ def page(found: list[dict[str, Any]]) -> None:
 
 
 def _short(seed: dict[str, Any]) -> dict[str, Any]:
-    """Returns a seed's results without those of single tasks."""
     for share in SHARES:
         for name in LINES:
             del seed[str(share)][name]["by_task"]

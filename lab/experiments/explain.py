@@ -250,7 +250,6 @@ def _guard(indent: str, store: str) -> list[str]:
 
 
 def _predicted(predictor: Predictor, modules: Sequence[Any]) -> list[float] | None:
-    """Returns predicted seconds of each; None where one of them has none."""
     found = predictor.programs([NamedProgram("", module) for module in modules])
     seconds = [one.latency_s for one in found if one.latency_s is not None]
     return seconds if len(seconds) == len(modules) else None

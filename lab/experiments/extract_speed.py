@@ -179,8 +179,6 @@ def phases_here(source: str, folder: str) -> dict[str, Any]:
 
 
 class _Writer:
-    """The two tables, as a shard writes them."""
-
     def __init__(self, out: Path) -> None:
         from cdmpp.datasets.extraction.schema import measurements_schema, programs_schema
         from cdmpp.datasets.extraction.shard import MEASUREMENT_ROWS, PROGRAM_ROWS, TableWriter

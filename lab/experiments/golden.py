@@ -106,7 +106,6 @@ def compare_golden(files: Iterable[Path], network_info_dirs: Iterable[Path]) -> 
 
 
 def _golden_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Yields the lines of a golden file without its header."""
     opener = gzip.open if path.suffix == ".gz" else open
     try:
         with opener(path, "rt", encoding="utf-8") as stream:

@@ -30,7 +30,6 @@ from cdmpp.datasets.splits import uniform_draw, workload_of
 from cdmpp.datasets.tenset.record_file import read_records
 from cdmpp.devices.vector import device_vector
 from cdmpp.files.atomic import replaced_folder, write_columns
-from cdmpp.metrics import Judged, spearman_by_task
 from cdmpp.models.parts.labels import least_mape_factor
 from cdmpp.models.parts.pooling import pooled_features
 from cdmpp.models.roofline import RooflineCostModel
@@ -39,7 +38,15 @@ from cdmpp.programs.code_layout import CODE_LAYOUTS
 from cdmpp.records import program_id_of_text
 from cdmpp.text import markdown_table, percent_text
 from lab.figures import Columns as Table
-from lab.figures import between, geometric_mean, read_columns, rows_of, spread
+from lab.figures import (
+    between,
+    device_figures,
+    geometric_mean,
+    mean_over_devices,
+    read_columns,
+    rows_of,
+    spread,
+)
 from lab.pages import filled, write_page
 from lab.paths import ROOT, SHARED_DATA
 from lab.stamp import PROGRAMS, stamp
@@ -110,7 +117,6 @@ def write_tables(logs: Path, work: Path) -> None:
 
 
 def _choose_records(folder: Path, out: Path) -> None:
-    """Writes a folder with a few programs of each workload, chosen by a hash."""
     with replaced_folder(out, what="chosen records") as new:
         own = new / "measure_records" / folder.name
         own.mkdir(parents=True)
@@ -245,22 +251,16 @@ def _figures(tables: list[Table], line: str) -> dict[str, Any]:
     """Returns the figures of a line: means over devices, one a seed; ratios over all seeds."""
     found: dict[str, Any] = {key: [] for key in ("mape", "median_ape", "log_error", "spearman")}
     for table in tables:
-        error = _error(table, line)
-        labels, device = np.unique(table["device"].astype(np.str_), return_inverse=True)
         _, task = np.unique(table["workload"].astype(np.str_), return_inverse=True)
         log_ratio = np.abs(np.log(table[line] / table["measured_s"]))
-        each = [device == place for place in range(len(labels))]
-        found["mape"].append(float(np.mean([error[rows].mean() for rows in each])))
-        found["median_ape"].append(float(np.mean([np.median(error[rows]) for rows in each])))
-        found["log_error"].append(float(np.mean([log_ratio[rows].mean() for rows in each])))
-        weight = np.ones(task.max() + 1)
-        order = spearman_by_task(Judged(table["measured_s"], table[line], task, device, weight))
-        found["spearman"].append(0.0 if order is None else order)
+        log_error = mean_over_devices(table, log_ratio)
+        figures = device_figures(table, line, _error(table, line), task)
+        for key, value in {**figures, "log_error": log_error}.items():
+            found[key].append(value)
     return {**found, **_ratios(tables, line)}
 
 
 def _groups(tables: list[Table], key: str, name: str) -> dict[str, Any]:
-    """Returns the figures of one device or operator."""
     own = [rows_of(table, table[key] == name) for table in tables]
     shown = {
         line: float(np.mean([_error(table, line).mean() for table in own]))

@@ -255,7 +255,6 @@ def _new_devices(folder: Path) -> dict[str, Any]:
 
 
 def _by_task(table: Columns, values: NDArray[Any]) -> NDArray[np.float64]:
-    """Returns float64 [task], means."""
     _, owner = np.unique(table["task"], return_inverse=True)
     return owner_means(values.astype(np.float64), owner)
 

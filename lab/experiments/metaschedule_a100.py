@@ -100,7 +100,6 @@ def _predictions(
 
 
 def _joined(first: Samples, second: Samples) -> Samples:
-    """Returns the samples of both; they share programs and devices."""
     columns = {
         name: np.concatenate([getattr(first, name), getattr(second, name)])
         for name in ("program", "device", "latency_s", "latency_std_s")

@@ -423,7 +423,6 @@ def _target(
     floor: dict[str, Any],
     note: dict[str, Any],
 ) -> list[str]:
-    """Returns the table of one target."""
     lines = [f"## {_TITLES[target]}", "", f"| model | {' | '.join(_HEADINGS)} | n | seeds |"]
     lines.append("|---|" + "--:|" * (len(_HEADINGS) + 2))
     for model in NETWORK_CLASSES:
@@ -543,7 +542,6 @@ def _intervals(cells: list[dict[str, Any]]) -> list[str]:
 
 
 def _outside(path: Path) -> list[dict[str, Any]]:
-    """Returns the networks that no generator drew, measured and predicted by the packaged model."""
     if not path.exists():
         return []
     predictor = NetworkPredictor.load()

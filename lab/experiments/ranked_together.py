@@ -303,7 +303,6 @@ def _unchosen(pool: Pool, facts: dict[str, Any], lines: dict[str, Says]) -> list
 
 
 def _means(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Returns means over seeds."""
     found: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for row in rows:
         found.setdefault((row["line"], row["task"], row["measured"]), []).append(row)

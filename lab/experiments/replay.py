@@ -106,7 +106,6 @@ def searched(path: Path, device: DeviceSpec, asked: Replays) -> Path:
 
 
 def _done(path: Path, asked: Replays) -> Path:
-    """Returns the file that says that a network's search is finished."""
     return asked.work / f"search-{path.stem}" / "done"
 
 

@@ -55,7 +55,6 @@ def experiment(
 
 
 def _section(campaign: Path) -> dict[str, Any]:
-    """Returns the figures of a campaign's programs and their tables."""
     said, facts = predicted(campaign)
     lines = {name: judged(said["measured"], said[name]) for name in LINES}
     for name in ("fast", "compiled"):

@@ -151,7 +151,6 @@ def search(values: dict[str, Any], model: str, device: str, place: str) -> dict[
 
 
 def _product_search(cell: Cell, model: str, device: str, work: Path) -> dict[str, Any]:
-    """Runs `cdmpp search`, which can build more programs than it runs."""
     from lab.experiments.search_timing import journal_entries
 
     options = {**METHODS[cell.method][1], "population": POPULATION, "search_threads": 1,
@@ -173,7 +172,6 @@ def _product_search(cell: Cell, model: str, device: str, work: Path) -> dict[str
 
 
 def _tvm_search(cell: Cell, model_name: str, label: str, work: Path) -> dict[str, Any]:
-    """Runs TVM's loop around one of the cost models."""
     from tvm.s_tir import meta_schedule as ms
 
     from cdmpp.devices.registry import get_device

@@ -259,7 +259,6 @@ def _interval(values: Sequence[float]) -> str:
 
 
 def _costs(summaries: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Returns means over searches."""
     counts = [
         f"{np.mean([one[name] for one in summaries]):.0f}"
         for name in ("drafted", "built", "trials", "failed")

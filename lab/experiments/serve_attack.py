@@ -112,7 +112,6 @@ def _slow(url: str, still_answers: Any) -> dict[str, Any]:
 
 
 def _large(url: str, size: int) -> dict[str, Any]:
-    """Sends a body of one long text."""
     body = b'{"programs": [{"tvmscript": "' + b"(" * size + b'"}], "device": "epyc-avx2-2c"}'
     head = (
         "POST /v1/rank HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
@@ -127,8 +126,6 @@ def _large(url: str, size: int) -> dict[str, Any]:
 
 
 def _killed_clients(url: str, still_answers: Any) -> dict[str, Any]:
-    """Drops 100 connections amid their requests."""
-
     def drop() -> None:
         body = json.dumps({"programs": [leaves(20)], "device": DEVICE}).encode()
         head = f"POST /v1/rank HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n" \

@@ -234,7 +234,6 @@ class _Run:
         self._finish(cell)
 
     def _finish(self, cell: SuiteCell) -> None:
-        """Takes the result that the cell has left."""
         self.running.pop(cell.id, None)
         result = read_cell(self.runs_dir, cell)
         if result is None:

@@ -98,7 +98,6 @@ def _with_budget(
 
 
 def _pretrain(cell: SuiteCell, samples: Samples, cell_dir: Path) -> dict[str, Any]:
-    """Trains on the sources and saves the model into the cell's folder."""
     train, validation = _source_parts(cell, samples)
     model = new_model(cell.kind, cell.options)
     watch = Stopwatch()
@@ -118,7 +117,6 @@ def _pretrain(cell: SuiteCell, samples: Samples, cell_dir: Path) -> dict[str, An
 
 
 def _source_parts(cell: SuiteCell, samples: Samples) -> tuple[Samples, Samples]:
-    """Returns the training and validation samples of the source devices."""
     sources = of_devices(samples, cell.sources)
     sources = cap_programs(sources, cell.key["programs_per_device"], seed=cell.seed)
     parts = split(sources, "task", seed=cell.seed, fractions=_SOURCE_FRACTIONS)

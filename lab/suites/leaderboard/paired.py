@@ -56,7 +56,6 @@ def _by_split(board: Board) -> dict[str, dict[str, Seeds]]:
 
 
 def _left_out(board: Board) -> dict[str, dict[str, Seeds]]:
-    """Returns title -> line -> seed -> metrics of each left-out device."""
     return {
         f"{scores.dataset}, without {target}": {
             line: found for line in scores.results if (found := scores.of_target(line, target, 0))

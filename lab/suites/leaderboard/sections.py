@@ -246,7 +246,6 @@ def _is_without_budget(line: str) -> bool:
 
 
 def _mean_curve(scores: FamilyScores, lines: Sequence[str]) -> tuple[str, str]:
-    """Returns the curve of the means over the targets that allow each budget."""
     ticks = {
         budget: f"{budget}\n({len(scores.targets_with(budget))} targets)"
         for budget in _budgets(scores)
