@@ -123,6 +123,8 @@ class CommandParser(argparse.ArgumentParser):
     """Parser of a command, which gets its options from the command's module once it is typed."""
 
     command: Command | None = None
+    #: The commands of a group.
+    group: tuple[Command, ...] = ()
 
     def fill(self) -> None:
         """Adds the options of the command; a second time does nothing."""
@@ -136,9 +138,16 @@ class CommandParser(argparse.ArgumentParser):
         return super().parse_known_args(args, namespace)
 
     def format_help(self) -> str:
-        """Returns the help, of a command with its examples."""
+        """Returns the help: of a command with its examples, of a group with the parts of groups."""
         words = self.prog.partition(" ")[2]
         text = super().format_help()
+        inner = [
+            f"    {f'{part.name} {one.name}':24}{one.help}"
+            for part in self.group
+            for one in part.parts
+        ]
+        if inner:
+            text += "\n".join(["\ncommands of the groups:", *inner, ""])
         return f"{text}\n{examples_text(words)}\n" if words else text
 
     def parts(self) -> list[CommandParser]:
@@ -177,6 +186,7 @@ def add_commands(
 
 def _fill(parser: CommandParser, command: Command) -> None:
     if command.parts:
+        parser.group = command.parts
         add_commands(parser, command.parts, f"{command.name}_command")
         return
     name, _, part = command.module.partition(":")

@@ -39,17 +39,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     add_table(parser, """
         --from RUN: Path as from_run      run folder to start from, or pretrained
-        --budget Ntasks                   how many tasks are learned from (default: 10tasks), or
-            all: the best model, judged on parts of the budget held out in turn
+        --budget Ntasks                   how many tasks to learn from (default: 10tasks), or
+            all, where the model is selected by cross-validation
         --sampler kmeans|random|k-center  how the tasks are chosen (default: kmeans); none needs a
             measurement
         --network NAME                    only the tasks of this network
         --seed N: int                     of the choice and the training
         --compare = None                  also train on the budget alone: the same kind of model,
             and trees
-        --measured-on LABEL               a device that the model knows: its times of the same
-            programs, in the same dataset, say more of the new device's; the budget is of programs
-            that both have measured (then: cdmpp predict --records FILE --measured-on LABEL)
+        --measured-on LABEL               a device in the training data of the model: its times of
+            the same programs correct the predictions for the new device, and the budget is drawn
+            from programs that both have measured (afterwards: cdmpp predict --records FILE
+            --measured-on LABEL)
     """)  # fmt: skip
     add_data_options(parser)
     add_training_options(parser)

@@ -46,7 +46,7 @@ def add_fit_options(parser: argparse.ArgumentParser) -> None:
             form (default: original)
         --residual direct|ratio|none = direct  what is learned on top of the closed forms of layers
             (default: direct)
-        --no-drift                          take no drift of the measuring out of the layers
+        --no-drift                          do not correct layer times for drift
         --out PATH: Path required           where to write it
     """)  # fmt: skip
 
@@ -70,9 +70,10 @@ def _add_data(parser: argparse.ArgumentParser) -> None:
         --algo-convention cudnn|readme      meaning of the algorithm numbers (default: what the
             files say)
         --no-check                          accept rows that contradict the convention
-        --split sheets|original|family|octave|none  rows to fit and to judge: the sheets of the
-            workbooks (their default), as the original, held-out sizes (default of layers),
-            held-out octaves, or all for both
+        --split sheets|original|family|octave|none  how rows are split into fit and test:
+            sheets of the workbooks (default of workbooks), original (the split of the paper),
+            family (held-out sizes; default of layers), octave (held-out octaves), none (all rows
+            in both)
         --seed N: int = 0                   of the split
         --device NAME                       label of the GPU of the workbooks
     """)  # fmt: skip

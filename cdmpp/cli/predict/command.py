@@ -62,11 +62,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """)  # fmt: skip
     add_device_spec_option(parser)
     add_table(parser, """
-        --machine-code           programs, records: compile them, half a second each, where the
-            model can read their machine code: it errs less; networks: it is an error where it
+        --machine-code           programs, records: compile them (half a second each) and read
+            their machine code where the model can: smaller errors. Networks: fail where the model
             cannot
-        --measured-on LABEL      --records: the device that they were measured on; what is said of
-            others counts in what they took there
+        --measured-on LABEL      --records: the device on which they were measured; its times
+            correct the predictions for the devices of --device
         --server URL             ask a `cdmpp serve`, which has the model loaded: programs, records
         --token-file FILE: Path  --server: file of the server's token
     """)  # fmt: skip

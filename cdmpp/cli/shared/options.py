@@ -32,8 +32,8 @@ def add_data_options(
         ""
         if is_dataset_required
         else (
-            " (default: what is shipped or fetched of the devices; without --device "
-            "data/tenset-cpu)"
+            " (default: the shipped or fetched records of the devices; "
+            "data/tenset-cpu where no device is named)"
         )
     )
     parser.add_argument(
