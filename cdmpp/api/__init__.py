@@ -1,1 +1,1 @@
-"""The public Python behind `import cdmpp`: what the commands call too."""
+"""The public Python API behind `import cdmpp`. The commands call the same functions."""

@@ -1,4 +1,4 @@
-"""Measured programs by the name of a device or folder, ready to train on and to be predicted."""
+"""Datasets of measured programs, read by device label or folder."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Dataset:
 
     Attributes:
         folder: the extracted dataset, two Parquet tables (`docs/datasets.md`).
-        place: what was read: a folder or file of records; None = what has the devices.
-        labels: the devices that were asked for; none = all.
+        place: folder or file of the records; None = every source that has the devices.
+        labels: the requested devices; empty = all.
     """
 
     folder: Path
@@ -43,7 +43,7 @@ class Dataset:
         prepare: Callable[[], object] | None = None,
         on_progress: Callable[[ExtractProgress], None] | None = None,
     ) -> Dataset:
-        """Returns measured programs; what was extracted before is not extracted again.
+        """Reads measured programs. Earlier extractions are reused.
 
         Args:
             place: folder in Tenset's layout, an extracted dataset, AutoTVM logs or a MetaSchedule
@@ -99,10 +99,10 @@ class Dataset:
         seed: int = 0,
         fractions: tuple[float, float, float] = (0.7, 0.1, 0.2),
     ) -> tuple[Samples, Samples, Samples]:
-        """Returns samples to learn from, to stop and choose by, and to judge with, once.
+        """Returns the train, validation and test parts.
 
         Args:
-            kind: what is held out: whole tasks (`task`), whole networks (`network`), or single
+            kind: the unit that is held out: tasks (`task`), networks (`network`), or single
                 programs (`record`), which leaks.
             seed: of the draw.
             fractions: shares of the three parts.

@@ -1,8 +1,7 @@
-"""A trained model that is asked: programs, records and networks in, predictions out.
+"""Trained models: programs, records and networks in, predictions out.
 
-`cdmpp.api` and `cdmpp.cli` are the two faces of the product, and the only places of `cdmpp` that
-import `tvm_helper`, inside the functions that need it: so `cdmpp.load` takes milliseconds, and
-records are predicted where TVM is not installed.
+Only `cdmpp.api` and `cdmpp.cli` import `tvm_helper`, inside the functions that need it. Therefore
+`cdmpp.load` takes milliseconds, and predictions from records work without TVM.
 """
 
 from __future__ import annotations
@@ -71,7 +70,7 @@ class Model:
         place: as of `load`.
 
     Attributes:
-        folder: where it lies.
+        folder: folder of the model.
     """
 
     folder: Path
@@ -82,7 +81,7 @@ class Model:
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """Labels of the devices that it was trained for."""
+        """Labels of the devices in the training data."""
         if self.is_of_networks:
             from cdmpp.networks.run import load_run
 
@@ -91,7 +90,7 @@ class Model:
 
     @cached_property
     def card(self) -> ModelCard:
-        """What is known of a model of programs.
+        """The card of a model of programs.
 
         Raises:
             DataError: the folder has no complete model of programs.
@@ -102,7 +101,7 @@ class Model:
 
     @cached_property
     def is_of_networks(self) -> bool:
-        """Whether it is a model of whole torch networks alone."""
+        """Whether the model predicts only whole torch networks."""
         if str(self._place).partition(":")[0] == PRETRAINED:
             return False
         from cdmpp.networks.run import is_networks_run  # it loads pyarrow
@@ -116,7 +115,7 @@ class Model:
         *,
         machine_code: bool | None = None,
     ) -> Predictions:
-        """Returns how long programs, records or networks take; nothing is run or measured.
+        """Predicts the latency of programs, records or networks. Nothing is run or measured.
 
         Args:
             source: a `PrimFunc` or `IRModule` of TVM; TVMScript as text, of which nothing is run;
@@ -163,7 +162,7 @@ class Model:
         *,
         machine_code: bool = False,
     ) -> Predictions:
-        """Returns the latencies of tensor programs, scheduled or as they stand.
+        """Predicts the latency of tensor programs, scheduled or not.
 
         Args and errors as of `predict`.
         """
@@ -191,7 +190,7 @@ class Model:
         measured_on: str | None = None,
         machine_code: bool = False,
     ) -> Predictions:
-        """Returns the latencies of the programs in a file of measure records, fastest first.
+        """Predicts the programs in a file of measure records, fastest first.
 
         Args:
             path, device, machine_code: as of `predict`; None = the device of each record.
@@ -221,7 +220,7 @@ class Model:
     def samples(
         self, samples: Samples, device: Device | Sequence[Device] | None = None
     ) -> Predictions:
-        """Returns the latencies of samples, in their order, device after device.
+        """Predicts samples in their order, one device after another.
 
         Args:
             samples: N of them.
@@ -264,7 +263,7 @@ class Model:
         memory_limit_bytes: float | None = None,
         on_step: Callable[[str], None] | None = None,
     ) -> Predictions:
-        """Returns what whole networks take: a row for every device, batch and way of running.
+        """Predicts whole networks: one row for each device, batch size and way of running.
 
         Args:
             network: an ONNX file, a `.pt2` file, a torch module, or a function that makes one.
@@ -310,14 +309,14 @@ class Model:
         machine_code: bool = False,
         kernels: int = 5,
     ) -> list[ExplainedAnswer]:
-        """Returns why programs or networks take as long as predicted, in the order of `predict`.
+        """Explains the predictions of programs or networks, in the order of `predict`.
 
         Args:
             source: a program or a network, as of `predict`.
             device: as of `predict`.
             machine_code: whether programs are compiled, and it is said what the compiler made of
                 them.
-            kernels: how many kernels of a network are explained, dearest first.
+            kernels: number of kernels of a network to explain, most expensive first.
 
         Raises:
             UsageError: it is a record or sample, which has no text.
@@ -342,7 +341,7 @@ class Model:
         return [ExplainedAnswer(one.row()) for one in programs]
 
     def trained(self, *, machine_code: bool = False) -> TrainedModel:
-        """Returns the model itself, for samples; its form is not promised.
+        """Returns the model behind this object. Its interface is internal.
 
         Args:
             machine_code: whether its models of machine code are read too.

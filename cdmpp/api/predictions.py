@@ -14,7 +14,7 @@ Predicted = Prediction
 
 
 class Predictions(Sequence[Prediction]):
-    """Predictions in order. Where there is only one, its values are there without an index.
+    """A list of predictions. The values of a single prediction are attributes of the list.
 
     Example:
         >>> found = Predictions([Prediction("scale", "v100", 2e-6, 1e-6, 4e-6)])
@@ -22,7 +22,7 @@ class Predictions(Sequence[Prediction]):
         (2e-06, 1, 'scale on v100: 2.00 µs [1.00, 4.00]')
 
     Attributes:
-        notes: what was not predicted of a record file, and why, in words.
+        notes: which records of a file were not predicted, and why.
     """
 
     notes: tuple[str, ...]
@@ -47,7 +47,7 @@ class Predictions(Sequence[Prediction]):
 
     @property
     def only(self) -> Prediction:
-        """The one prediction that there is.
+        """The only prediction.
 
         Raises:
             UsageError: there are none or several.
@@ -82,7 +82,7 @@ class Predictions(Sequence[Prediction]):
         return self.only.high_s
 
     def explain(self, *, machine_code: bool = False) -> ExplainedAnswer:
-        """Returns why the only prediction is what it is; see `Prediction.explain`."""
+        """Explains the only prediction; see `Prediction.explain`."""
         return self.only.explain(machine_code=machine_code)
 
     def to_json(self) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""What can be predicted and for what: programs, records and networks told apart, devices too."""
+"""Recognises what a prediction is requested for: programs, records, networks, devices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training from measured programs to a model that answers, in a run folder with its report."""
+"""Training and fine-tuning in a run folder, with a report."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def train(
     jobs: int | None = None,
     on_progress: RunProgress | None = None,
 ) -> Model:
-    """Trains a model with its baselines and judges them once on tasks that it has not seen, as
-    `cdmpp train` does. The same call continues a training that was stopped.
+    """Trains a model and its baselines and evaluates them once on the test part, as `cdmpp train`
+    does. The same call resumes an interrupted training.
 
     Args:
         dataset: measured programs, or what `Dataset.read` reads.
@@ -109,7 +109,7 @@ def train_in_folder(
     on_found: Callable[[Unmeasured], None] = lambda _: None,
     on_progress: RunProgress | None = None,
 ) -> tuple[RunResult | None, Unmeasured | None]:
-    """Trains, judges and reports: what `cdmpp train` and `cdmpp.train` do.
+    """Trains, evaluates and reports; used by `cdmpp train` and `cdmpp.train`.
 
     Args:
         read: returns the samples that options ask for; called once the options are checked.

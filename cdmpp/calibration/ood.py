@@ -1,4 +1,4 @@
-"""Which programs are unlike everything a model was trained on, and what they are least unlike."""
+"""Out-of-distribution programs, and the training tasks nearest to a program."""
 
 from __future__ import annotations
 

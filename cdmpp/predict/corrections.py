@@ -1,4 +1,4 @@
-"""Steps that make a model's estimates better: by machine code, by times on another device."""
+"""Corrections of a model's estimates: machine code, and measurements on another device."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FloatArray = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class MachineCodeCorrection:
-    """What a compiler made of the programs.
+    """Corrects estimates by the machine code of the programs.
 
     The mean is then the likely latency: sums of it err less than sums of a higher mean (held-out
     networks, `docs/lab/experiments.md`). An out-of-distribution program has an interval
@@ -44,7 +44,7 @@ class MachineCodeCorrection:
     in_network: bool = False
 
     def apply(self, trained: TrainedModel, samples: Samples, found: Estimates) -> Estimates:
-        """Returns estimates that the machine code counts in."""
+        """Returns estimates corrected by machine code."""
         reader = trained.gpu_code if self.kind == "gpu" else trained.code
         assert reader is not None
         check_schema(reader.feature_schema, samples)
@@ -80,7 +80,7 @@ class MachineCodeCorrection:
 
 @dataclass(frozen=True, eq=False)
 class SourceDeviceCorrection:
-    """What the same programs take on another device, the source device.
+    """Corrects estimates by measurements of the same programs on another device.
 
     What is out of distribution keeps the width of its interval, as everything does where too few
     tasks were measured on two such devices: nobody knows how far the other one speaks for it.
@@ -94,7 +94,7 @@ class SourceDeviceCorrection:
     device: DeviceSpec
 
     def apply(self, trained: TrainedModel, samples: Samples, found: Estimates) -> Estimates:
-        """Returns estimates that the times on the source device count in.
+        """Returns estimates corrected by the times on the source device.
 
         Raises:
             UsageError: the model was not trained on it, or was never evaluated on programs of two

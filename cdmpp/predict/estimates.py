@@ -30,7 +30,7 @@ NEW_DEVICE_FACTOR = 1.75
 
 @dataclass(frozen=True)
 class Estimates:
-    """Predictions of N samples; none below what the program takes at the least on its device.
+    """Predictions of N samples. None is below the lower bound of its program on its device.
 
     Attributes:
         latency_s: float64 [N], seconds.
@@ -41,10 +41,9 @@ class Estimates:
         is_far: bool [N], whether the program is unlike every training task; None where the model
             does not know its training tasks.
         is_new_device: bool [N], whether the device was not trained on.
-        is_floor: bool [N], whether latency_s is what the device needs at the least: the model says
-            less.
+        is_floor: bool [N], whether latency_s is the lower bound, because the model predicts less.
         nearest: for each sample the nearest training tasks, nearest first; None as `is_far`.
-        is_compiled: bool [N], whether its machine code counts in; None where none does.
+        is_compiled: bool [N], whether machine code was used; None where it was for none.
     """
 
     latency_s: FloatArray

@@ -91,7 +91,7 @@ class Prediction:
         return self
 
     def explain(self, *, machine_code: bool = False) -> ExplainedAnswer:
-        """Returns why it takes as long as predicted, as `cdmpp explain` says it.
+        """Explains the prediction, as `cdmpp explain` does.
 
         Args:
             machine_code: whether the program is compiled, and it is said what the compiler made of
@@ -172,7 +172,7 @@ def misfit(device: DeviceSpec, *, is_gpu: bool) -> str | None:
 
 
 def reads_no_code(trained: TrainedModel, names: Collection[str]) -> UsageError:
-    """Returns what is said where a model reads the machine code of none of the asked devices."""
+    """Returns the error for devices whose machine code the model cannot read."""
     can = sorted(label for reader in trained.readers for label in reader.targets)
     return UsageError(
         f"--machine-code: the model reads the machine code of {', '.join(can) or 'no device'}, not "
@@ -189,7 +189,7 @@ def estimated(
     name: str | None = None,
     is_record: bool = False,
 ) -> Prediction:
-    """Returns the row of the asked program at one place of a model's estimates.
+    """Returns the row of a program at one place of a model's estimates.
 
     Args:
         name: None = by its task.
@@ -204,7 +204,7 @@ def estimated(
 
 
 def estimated_samples(samples: Samples, found: Estimates) -> list[Prediction]:
-    """Returns what a model says of every sample, in their order."""
+    """Returns the predictions of samples, in their order."""
     programs = samples.programs
     answers = []
     for place, (program, device) in enumerate(zip(samples.program, samples.device, strict=True)):
