@@ -195,10 +195,10 @@ def test_what_was_learned_fades_beyond_the_largest_call(fitted):
         assert beyond == pytest.approx(within * np.exp(power - 1.0))
 
 
-def test_judging_finds_the_rule_where_it_was_not_fitted(folder, tmp_path, capsys):
+def test_judging_finds_the_rule_where_it_was_not_fitted(folder, tmp_path, capfd):
     arguments = ["analytic", "kernels", "evaluate", "--data", str(folder), "--seeds", "0", "--json"]
     assert main([*arguments, "--out", str(tmp_path)]) == 0
-    rows = json.loads(capsys.readouterr().out)
+    rows = json.loads(capfd.readouterr().out)
     means = mean_over_seeds([Score(**row) for row in rows])
     for family in ("gemm", "prefill", "decode", "collective"):
         own = means["device-left-out", family, "h100", "all", "cdmpp"]
