@@ -6,13 +6,20 @@ python -m tests.code_structure lines
 
 from __future__ import annotations
 
+import ast
+import io
 import sys
+import tokenize
 from collections import Counter
 
 from tests import house
 from tests.paths import ROOT
 
 PAGE = ROOT / "docs" / "code-structure.md"
+_NO_CODE = {
+    tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT,
+    tokenize.ENDMARKER,
+}  # fmt: skip
 _SOURCES = (".py", ".hpp", ".cc", ".h")
 _HEAD = """# Code structure
 
@@ -70,6 +77,21 @@ def lines() -> dict[str, int]:
     return dict(sorted(counts.items()))
 
 
+def code_lines(source: str) -> int:
+    """Returns the lines of Python that are neither blank, comment nor docstring."""
+    docstrings: set[int] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            first = node.body[0] if node.body and ast.get_docstring(node, clean=False) else None
+            if first is not None:
+                docstrings.update(range(first.lineno, (first.end_lineno or first.lineno) + 1))
+    code: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type not in _NO_CODE:
+            code.update(range(token.start[0], token.end[0] + 1))
+    return len(code - docstrings)
+
+
 def main(command: str) -> None:
     """Writes the page, or prints the lines."""
     if command == "write":
@@ -80,6 +102,8 @@ def main(command: str) -> None:
         print(f"{count:7,}  {name}")
     lab = sum(count for name, count in counts.items() if name.split("/")[0] == "lab")
     print(f"{sum(counts.values()) - lab:7,}  the product\n{lab:7,}  the laboratory")
+    code = sum(code_lines(path.read_text("utf-8")) for path in house.modules().values())
+    print(f"{code:7,}  the product's Python without blanks, comments and docstrings")
 
 
 if __name__ == "__main__":

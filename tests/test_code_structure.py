@@ -18,6 +18,11 @@ def test_every_module_has_a_line() -> None:
     assert text.count("\n- `") == count
 
 
+def test_code_lines_leave_out_blanks_comments_and_docstrings() -> None:
+    source = '"""Doc."""\n\n# a\ndef f():\n    """Doc\n    more.\n    """\n    return """a\nb"""\n'
+    assert code_structure.code_lines(source) == 3
+
+
 def test_lines_are_those_of_the_files() -> None:
     counts = code_structure.lines()
     assert counts["cdmpp"] == sum(
