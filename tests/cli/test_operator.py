@@ -157,7 +157,7 @@ def test_roofline_of_a_program(
 
 
 @pytest.mark.slow
-def test_fit_and_evaluate(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_fit_and_evaluate(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     source = shared("neusight")
     data, few = tmp_path / "data", tmp_path / "train"
     few.mkdir()
@@ -172,7 +172,7 @@ def test_fit_and_evaluate(capsys: pytest.CaptureFixture[str], tmp_path: Path) ->
     out = tmp_path / "results"
     words = ["analytic", "operator", "evaluate", "--data", str(data), "--model", str(model)]
     assert main([*words, "--out", str(out)]) == 0
-    assert "Whole models" in capsys.readouterr().out
+    assert "Whole models" in capfd.readouterr().out
     lines = (out / "operators.csv").read_text("utf-8").splitlines()
     assert lines[0] == "suite,dataset,split,device,group,model,seed,metric,value,n"
     assert (out / "operators.md").exists()
