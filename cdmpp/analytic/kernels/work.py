@@ -12,7 +12,8 @@ from cdmpp.analytic.kernels.call import Call
 Shape = Sequence[int]
 WorkKind = Literal["gemm", "conv", "embedding", "elementwise", "softmax", "layer_norm"]
 
-_DTYPE_BYTES = {
+#: Bytes of an element, by the name of its type as torch writes it.
+DTYPE_BYTES = {
     "float": 4, "tf32": 4, "double": 8, "c10::Half": 2, "c10::BFloat16": 2, "int8": 1, "uint8": 1,
     "signed char": 1, "unsigned char": 1, "long int": 8, "long": 8, "int": 4, "bool": 1,
 }  # fmt: skip
@@ -223,9 +224,7 @@ def _work(
     if any(size < 0 for size in sizes.values()) or elements <= 0:
         raise ValueError("a size below 1")
     dtype = call.dtypes[place] if place < len(call.dtypes) else "float"
-    return Work(
-        kind, name, flop, elements * _DTYPE_BYTES.get(dtype, 4), dtype, tuple(sizes.items())
-    )
+    return Work(kind, name, flop, elements * DTYPE_BYTES.get(dtype, 4), dtype, tuple(sizes.items()))
 
 
 def _pair(values: tuple[int, ...] | None, default: int) -> tuple[int, int]:

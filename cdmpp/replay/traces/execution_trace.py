@@ -3,122 +3,212 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from cdmpp.analytic.kernels.work import operator_flop
+from cdmpp.analytic.kernels.work import DTYPE_BYTES, operator_flop
 from cdmpp.errors import DataError
 from cdmpp.files.json_stream import array_batches
 from cdmpp.replay.graph import Operator, OperatorGraph
 from cdmpp.replay.traces.host_operators import is_view, plain_name
+from cdmpp.replay.traces.trace_events import STEP, is_operator_annotation
 
-_ROOTS = ("[pytorch|profiler|execution_trace|", "ProfilerStep#")
+#: Begins the names of nodes that stand for a process or a thread, of every version of torch.
+_ROOTS = ("[pytorch|profiler|", "__ROOT_")
+#: torch's RecordScope of `record_function` in a user's program.
+_USER_SCOPE = 7
+#: Wrappers that hand a tensor on where no operator is below them.
+_HANDS_ON = frozenset({"AccumulateGrad"})
+_CPU = "cpu"
+
+#: Storage, device, bytes.
+Tensor = tuple[int, str, float]
 
 
 @dataclass(frozen=True)
-class _Node:
-    """A call; tensors are (storage, device, bytes)."""
+class TracedCall:
+    """A call of an operator with those that it made.
+
+    Attributes:
+        id: of its node.
+        name: without namespace.
+        function: number of the record function; -1 = unknown.
+        inputs, outputs: its own tensors.
+        shapes: of its inputs, lists of tensors looked into.
+        is_operator: whether torch's dispatcher ran it; else it wraps calls, or is a user's own.
+        calls: what it called, in order.
+    """
 
     id: int
-    parent: int
     name: str
     function: int
-    inputs: tuple[tuple[int, str, float], ...]
-    outputs: tuple[tuple[int, str, float], ...]
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
     shapes: tuple[tuple[int, ...], ...]
+    is_operator: bool = True
+    calls: list[TracedCall] = field(default_factory=list)
+
+    @property
+    def shape_texts(self) -> tuple[str, ...]:
+        """Its shapes as `2048x512`."""
+        return tuple("x".join(map(str, shape)) for shape in self.shapes)
+
+    def everything(self) -> Iterator[TracedCall]:
+        """Yields this call and all below it."""
+        yield self
+        for one in self.calls:
+            yield from one.everything()
+
+    def has_tensors(self) -> bool:
+        """Whether it or a call below it has a tensor."""
+        return any(one.inputs or one.outputs for one in self.everything())
+
+    def computing(self) -> list[TracedCall]:
+        """Returns the calls that stand for its work, views left out: an operator of torch itself,
+        and those below whatever wraps operators (a backward function, an optimiser's step).
+
+        A wrapper with nothing below that computes stands for itself, since only its name is known.
+        """
+        if self.is_operator:
+            return [] if is_view(self.name) else [self]
+        below = [one for call in self.calls for one in call.computing()]
+        if below or is_view(self.name) or (self.name in _HANDS_ON and self.has_tensors()):
+            return below
+        return [self]
+
+
+def read_calls(path: Path) -> list[TracedCall]:
+    """Returns the calls that no other operator made, in order.
+
+    Ranges that a program marks (`record_function`, `ProfilerStep`) are looked through, as in
+    profiles.
+
+    Raises:
+        DataError: unreadable, cut off, or without operators.
+    """
+    path = Path(path)
+    calls: dict[int, TracedCall] = {}
+    parents: dict[int, int] = {}
+    hidden: set[int] = set()
+    count = 0
+    for count, value in enumerate(chain.from_iterable(array_batches(path, "nodes")), start=1):
+        call, parent, is_hidden = _node(value, f"{path}: node {count}")
+        calls[call.id], parents[call.id] = call, parent
+        if is_hidden:
+            hidden.add(call.id)
+    top = []
+    for identity in sorted(calls):
+        if identity in hidden:
+            continue
+        parent = parents[identity]
+        while parent in hidden and parents[parent] != parent:
+            parent = parents[parent]
+        if parent in calls and parent not in hidden:
+            calls[parent].calls.append(calls[identity])
+        else:
+            top.append(calls[identity])
+    if not top:
+        raise DataError(
+            f"{path}: {count} nodes, none of them an operator; expected what an "
+            "ExecutionTraceObserver wrote between start() and stop()"
+        )
+    return top
 
 
 def read_execution_trace(path: Path, times_s: Mapping[int, float] | None = None) -> OperatorGraph:
     """Reads the top-level operators of an execution trace and the tensors that pass between them.
 
-    An operator comes after the last one that wrote a storage which it reads. Its bytes are those of
-    its tensors, its operations follow from its name and shapes where they are known; views compute
-    nothing, and are left out together with operators that touch no tensor.
+    An operator comes after the last one that wrote a storage which it reads. A wrapper (a backward
+    function, an optimiser's step) has the tensors of the operators below it; without a measured
+    time these stand in its place. Bytes are those of tensors, of which a lookup reads no more than
+    it writes; operations follow from names and shapes where they are known; views compute nothing.
 
     Args:
         times_s: number of the record function -> measured seconds, from a chrome trace of the same
             run.
 
     Raises:
-        DataError: unreadable, cut off, or without operators.
+        DataError: as `read_calls`.
     """
     path = Path(path)
-    nodes: dict[int, _Node] = {}
-    count = 0
-    for count, value in enumerate(chain.from_iterable(array_batches(path, "nodes")), start=1):
-        node = _node(value, f"{path}: node {count}")
-        nodes[node.id] = node
-    top = [node for node in nodes.values() if _is_top(node, nodes)]
-    top.sort(key=lambda node: node.id)
-    operators = _operators(top, times_s or {})
+    operators = _operators(read_calls(path), times_s or {})
     if not operators:
-        raise DataError(
-            f"{path}: {count} nodes, none of them an operator with tensors; expected what an "
-            "ExecutionTraceObserver wrote between start() and stop()"
-        )
+        raise DataError(f"{path}: all its operators are views; expected some that compute")
     return OperatorGraph(name=path.name.partition(".")[0], operators=operators, source=str(path))
 
 
-def _operators(top: Sequence[_Node], times_s: Mapping[int, float]) -> tuple[Operator, ...]:
+def _operators(top: Sequence[TracedCall], times_s: Mapping[int, float]) -> tuple[Operator, ...]:
     writer: dict[tuple[int, str], str] = {}
     found = []
-    for node in top:
-        name = plain_name(node.name)
-        tensors = (*node.inputs, *node.outputs)
-        if not tensors or (is_view(name) and node.function not in times_s):
-            continue
-        identity = str(node.id)
-        after = dict.fromkeys(
-            writer[storage, device] for storage, device, _ in node.inputs
-            if (storage, device) in writer
-        )  # fmt: skip
-        device = next((place for _, place, _ in node.outputs), tensors[0][1])
-        distinct = {(storage, place): size for storage, place, size in tensors}
+    usual = next((one[1] for one in _tensors_of(top)), _CPU)
+    kept = [
+        one for call in top for one in ([call] if call.function in times_s else call.computing())
+    ]
+    for call in kept:
+        inside = list(call.everything()) if not (call.inputs or call.outputs) else [call]
+        inputs = [tensor for one in inside for tensor in one.inputs]
+        outputs = [tensor for one in inside for tensor in one.outputs]
+        outputs += [one.inputs[0] for one in inside if one.name.endswith("_") and one.inputs]
+        after = dict.fromkeys(writer[one[:2]] for one in inputs if one[:2] in writer)
+        device = next((place for _, place, _ in (*outputs, *inputs)), usual)
+        most = sum(one[2] for one in call.outputs) if _is_lookup(call.name) else math.inf
+        distinct = {one[:2]: min(one[2], most) for one in inputs}
+        distinct |= {one[:2]: one[2] for one in outputs}
         found.append(
             Operator(
-                id=identity, name=name, kind=name, after=tuple(after), device=device,
-                shapes=tuple("x".join(map(str, shape)) or "scalar" for shape in node.shapes),
-                flop=operator_flop(name, node.shapes), bytes=sum(distinct.values()) or None,
-                time_s=times_s.get(node.function),
+                id=str(call.id), name=call.name, kind=call.name, after=tuple(after), device=device,
+                shapes=call.shape_texts, flop=operator_flop(call.name, call.shapes),
+                bytes=sum(distinct.values()) or None, time_s=times_s.get(call.function),
             )
         )  # fmt: skip
-        for storage, place, _ in node.outputs:
-            writer[storage, place] = identity
-        if name.endswith("_") and node.inputs:  # in place: it writes its first tensor
-            writer[node.inputs[0][:2]] = identity
+        writer |= dict.fromkeys(distinct.keys() & {one[:2] for one in outputs}, str(call.id))
     return tuple(found)
 
 
-def _is_top(node: _Node, nodes: Mapping[int, _Node]) -> bool:
-    if node.name.startswith(_ROOTS):
-        return False
-    parent = nodes.get(node.parent)
-    return parent is None or parent.name.startswith(_ROOTS)
+def _is_lookup(name: str) -> bool:
+    """Whether an operator reads some rows of a table."""
+    low = name.lower()
+    is_forward = "backward" not in low
+    return is_forward and any(word in low for word in ("embedding", "lookup", "index", "gather"))
 
 
-def _node(value: Any, where: str) -> _Node:
-    """Reads a node of the present schema or of the older one with flat fields."""
+def _tensors_of(calls: Iterable[TracedCall]) -> Iterator[Tensor]:
+    for call in calls:
+        for one in call.everything():
+            yield from (*one.outputs, *one.inputs)
+
+
+def _node(value: Any, where: str) -> tuple[TracedCall, int, bool]:
+    """Reads a node of the present schema or of the older one with flat fields.
+
+    Returns:
+        The call, the id of its parent, and whether it is only a range around others.
+    """
     try:
         inputs, outputs = value["inputs"], value["outputs"]
         if isinstance(inputs, dict):
             read = _tensors(inputs["values"], inputs["shapes"], inputs["types"])
             written = _tensors(outputs["values"], outputs["shapes"], outputs["types"])
-            shapes = inputs["shapes"]
             attributes = {entry["name"]: entry["value"] for entry in value.get("attrs", [])}
-            parent, function = value["ctrl_deps"], attributes.get("rf_id", -1)
+            parent = value["ctrl_deps"]
         else:
-            shapes = value["input_shapes"]
-            read = _tensors(inputs, shapes, value["input_types"])
+            read = _tensors(inputs, value["input_shapes"], value["input_types"])
             written = _tensors(outputs, value["output_shapes"], value["output_types"])
-            parent, function = value["parent"], value.get("rf_id", -1)
-        return _Node(
-            int(value["id"]), int(parent), str(value["name"]), int(function), read, written,
-            tuple(tuple(int(n) for n in shape) for shape in shapes if _is_shape(shape)),
+            attributes, parent = value, value["parent"]
+        name = str(value["name"])
+        is_range = name.startswith((*_ROOTS, STEP)) or (
+            attributes.get("scope") == _USER_SCOPE and not is_operator_annotation(name)
+        )
+        call = TracedCall(
+            int(value["id"]), plain_name(name), int(attributes.get("rf_id", -1)),
+            tuple(tensor for tensor, _ in read), tuple(tensor for tensor, _ in written),
+            tuple(shape for _, shape in read if shape), "::" in name and "autograd::" not in name,
         )  # fmt: skip
-    except (KeyError, TypeError, ValueError, IndexError) as error:
+        return call, int(parent), is_range
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise DataError(
             f"{where}: {type(error).__name__} {error}; expected id, name, ctrl_deps or parent, "
             "inputs and outputs as ExecutionTraceObserver writes them"
@@ -127,24 +217,27 @@ def _node(value: Any, where: str) -> _Node:
 
 def _tensors(
     values: Sequence[Any], shapes: Sequence[Any], types: Sequence[Any]
-) -> tuple[tuple[int, str, float], ...]:
-    """Returns (storage, device, bytes) of the tensors among some arguments, lists looked into."""
-    found: list[tuple[int, str, float]] = []
+) -> list[tuple[Tensor, tuple[int, ...]]]:
+    """Returns the tensors among some arguments with their shapes, lists looked into."""
+    found: list[tuple[Tensor, tuple[int, ...]]] = []
     for value, shape, kind in zip(values, shapes, types, strict=False):
-        if not isinstance(value, list) or not isinstance(kind, str):
+        if not isinstance(kind, str):
             continue
-        if kind.startswith("Tensor"):
-            # tensor, storage, offset, elements, bytes of one, device
-            size = float(value[3]) * float(value[4])
-            device = str(value[5]) if len(value) > 5 else "cpu"
-            found.append((int(value[1]), device, size))
-        elif kind.startswith("GenericList["):
-            inner = kind[len("GenericList[") : -1].split(",")
-            found += _tensors(value, shape, inner)
-    return tuple(found)
+        if kind.startswith("GenericList[") and isinstance(value, list):
+            found += _tensors(value, shape, kind[len("GenericList[") : -1].split(","))
+        elif kind.startswith("Tensor"):
+            sizes = tuple(int(n) for n in shape) if _is_shape(shape) else ()
+            if isinstance(value, list):  # tensor, storage, offset, elements, bytes of one, device
+                device = str(value[5]) if len(value) > 5 else _CPU
+                tensor = int(value[1]), device, float(value[3]) * float(value[4])
+            elif isinstance(value, int):  # of older versions of torch: a number alone
+                size = DTYPE_BYTES.get(kind.removeprefix("Tensor(").removesuffix(")"), 4)
+                tensor = value, _CPU, float(size * math.prod(sizes))
+            else:
+                continue
+            found.append((tensor, sizes))
+    return found
 
 
 def _is_shape(shape: Any) -> bool:
-    return isinstance(shape, list) and bool(shape) and all(
-        isinstance(n, int) and 0 <= n < math.inf for n in shape
-    )  # fmt: skip
+    return isinstance(shape, list) and all(isinstance(n, int) and 0 <= n < math.inf for n in shape)

@@ -16,7 +16,9 @@ _COMMUNICATION_WORDS = ("nccl", "rccl", "allreduce", "alltoall")
 _VIEWS = frozenset({
     "t", "transpose", "view", "reshape", "expand", "as_strided", "permute", "detach", "detach_",
     "squeeze", "unsqueeze", "slice", "select", "narrow", "alias", "flatten", "unflatten", "split",
-    "chunk", "resolve_conj", "resolve_neg", "TBackward0", "ViewBackward0", "empty", "empty_like",
+    "chunk", "resolve_conj", "resolve_neg", "TBackward0", "ViewBackward0",
+    "TransposeBackward0", "PermuteBackward0", "UnsafeViewBackward0", "ReshapeAliasBackward0",
+    "SqueezeBackward1", "UnsqueezeBackward0", "empty", "empty_like",
     "empty_strided", "lift_fresh",
 })  # fmt: skip
 

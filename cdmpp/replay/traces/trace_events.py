@@ -16,9 +16,8 @@ from cdmpp.profiling.formats.chrome_trace import EVENTS, KINDS
 _ANNOTATION = "user_annotation"
 _LAUNCH_WORDS = ("launch", "memcpyasync", "memsetasync")
 _SYNC_WORDS = ("synchronize",)
-_STEP = "ProfilerStep#"
-#: Annotations that count as operators: what an optimiser does is one of them.
-_WHOLE = "Optimizer."
+#: Begins the marks of iterations.
+STEP = "ProfilerStep#"
 
 
 @dataclass
@@ -95,6 +94,11 @@ class TraceEvents:
     events: int = 0
 
 
+def is_operator_annotation(name: str) -> bool:
+    """Whether a marked range counts as an operator: what an optimiser does is one."""
+    return name.startswith("Optimizer.")
+
+
 def read_trace_events(path: Path) -> TraceEvents:
     """Returns what a replay needs of a chrome trace of torch.profiler.
 
@@ -135,9 +139,9 @@ def _keep(event: dict[str, Any], trace: TraceEvents) -> None:
     thread = names.number(f"{event.get('pid')}/{event.get('tid')}")
     where = (float(start), float(duration))
     if kind == "cpu_op" or category == _ANNOTATION:
-        if name.startswith(_STEP):
+        if name.startswith(STEP):
             trace.steps.append((where[0], where[0] + where[1]))
-        elif category != _ANNOTATION or name.startswith(_WHOLE):
+        elif category != _ANNOTATION or is_operator_annotation(name):
             shapes = arguments.get("Input Dims", arguments.get("Input dims", ""))
             detail = names.number(str(shapes))
             link = _integer(arguments.get("Record function id"))

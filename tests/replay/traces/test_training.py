@@ -1,12 +1,9 @@
-"""Kernel models by name, training presets, execution traces and Tenset networks."""
+"""Kernel models by name, training presets and Tenset networks."""
 
 from __future__ import annotations
 
-import json
 import pickle
-import warnings
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,7 +17,7 @@ from cdmpp.datasets.tenset.task_index import load_tasks
 from cdmpp.devices.registry import get_device
 from cdmpp.errors import DataError, UsageError
 from cdmpp.replay.engine import replay
-from cdmpp.replay.kernels import KernelCosts, torch_kernel
+from cdmpp.replay.kernels import torch_kernel
 from cdmpp.replay.tenset_network import read_tenset_network
 from cdmpp.replay.traces.dlrm import (
     dlrm_iteration,
@@ -28,7 +25,6 @@ from cdmpp.replay.traces.dlrm import (
     load_dlrm,
     walked_iteration,
 )
-from cdmpp.replay.traces.execution_trace import read_execution_trace
 from tests.paths import ROOT
 
 CONFIGS = ROOT / "configs" / "replay"
@@ -127,81 +123,6 @@ def test_framework_operators_have_kernels() -> None:
     assert torch_kernel("softmax", ("4x8",)) == KernelCall("softmax", {"rows": 4.0, "cols": 8})
     assert torch_kernel("cat", ("4x8", "4x2")) == KernelCall("concat", {"bytes": 160.0})
     assert torch_kernel("sort", ("4x8",)) is None
-
-
-@pytest.fixture(scope="module")
-def execution_trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What torch writes for a small network's iteration."""
-    torch = pytest.importorskip("torch")
-    from torch.profiler import ExecutionTraceObserver
-
-    path = tmp_path_factory.mktemp("trace") / "et.json"
-    torch.manual_seed(0)
-    network = torch.nn.Sequential(
-        torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 2), torch.nn.Sigmoid()
-    )
-    sample = torch.randn(4, 8)
-    observer = ExecutionTraceObserver()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        observer.register_callback(str(path))
-        observer.start()
-        (network(sample) + network(sample)).sum().backward()
-        observer.stop()
-        observer.unregister_callback()
-    return path
-
-
-def test_execution_traces_have_data_edges(execution_trace: Path) -> None:
-    graph = read_execution_trace(execution_trace)
-    names = [one.name for one in graph.operators]
-    assert names[:4] == ["linear", "relu", "linear", "sigmoid"]
-    first = graph.operators
-    assert first[1].after == (first[0].id,)
-    addition = next(one for one in first if one.name == "add")
-    sigmoids = [one.id for one in first if one.name == "sigmoid"]
-    assert addition.after == tuple(sigmoids)  # both branches, which are independent
-    assert first[0].flop == 2.0 * 4 * 8 * 16
-    assert (first[0].bytes or 0) >= 4 * (4 * 8 + 8 * 16 + 16 + 4 * 16)
-    times = {one.id: 1.0 for one in first}
-    assert replay(graph.scaled(times)).longest_path_s < len(first)
-    found = KernelCosts({"cpu": "v100"}).costs(graph)
-    assert {one.id for one in first if one.name in ("linear", "relu", "sigmoid", "add")} <= set(
-        found
-    )
-
-
-def test_the_older_schema_reads_alike(execution_trace: Path, tmp_path: Path) -> None:
-    value = json.loads(execution_trace.read_text())
-
-    def older(node: dict[str, Any]) -> dict[str, Any]:
-        attributes = {entry["name"]: entry["value"] for entry in node["attrs"]}
-        flat = {f"{side[:-1]}_{what}": node[side][what]
-                for side in ("inputs", "outputs") for what in ("shapes", "types")}  # fmt: skip
-        return {
-            "id": node["id"], "name": node["name"], "parent": node["ctrl_deps"],
-            "rf_id": attributes["rf_id"], "inputs": node["inputs"]["values"],
-            "outputs": node["outputs"]["values"], **flat,
-        }  # fmt: skip
-
-    path = tmp_path / "et.json"
-    path.write_text(json.dumps({"schema": "1.0.1", "nodes": [older(n) for n in value["nodes"]]}))
-    assert read_execution_trace(path).operators == read_execution_trace(execution_trace).operators
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ('{"schema": "1.1.1", "nodes": []}', "0 nodes, none of them"),
-        ('{"nodes": [{"id": 1}]}', "node 1: KeyError"),
-        ('{"nodes": [{"id": 1, "name": "a"', "cut off"),
-    ],
-)
-def test_bad_execution_traces(tmp_path: Path, text: str, words: str) -> None:
-    path = tmp_path / "et.json"
-    path.write_text(text)
-    with pytest.raises(DataError, match=words):
-        read_execution_trace(path)
 
 
 NETWORK = "bert_tiny,[(1,128)]"

@@ -1,0 +1,183 @@
+"""Execution traces of torch: every operator of a training step, of every version of torch."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cdmpp.errors import DataError
+from cdmpp.replay.engine import replay
+from cdmpp.replay.inputs import execution_graph, read_traces, trace_graph
+from cdmpp.replay.kernels import KernelCosts
+from cdmpp.replay.traces.execution_trace import read_execution_trace
+from cdmpp.replay.traces.host_operators import host_iterations
+from cdmpp.replay.traces.trace_events import read_trace_events
+
+
+@pytest.fixture(scope="module")
+def execution_trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What torch writes for a small network's iteration."""
+    torch = pytest.importorskip("torch")
+    from torch.profiler import ExecutionTraceObserver
+
+    path = tmp_path_factory.mktemp("trace") / "et.json"
+    torch.manual_seed(0)
+    network = torch.nn.Sequential(
+        torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 2), torch.nn.Sigmoid()
+    )
+    sample = torch.randn(4, 8)
+    observer = ExecutionTraceObserver()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        observer.register_callback(str(path))
+        observer.start()
+        (network(sample) + network(sample)).sum().backward()
+        observer.stop()
+        observer.unregister_callback()
+    return path
+
+
+def test_execution_traces_have_data_edges(execution_trace: Path) -> None:
+    graph = read_execution_trace(execution_trace)
+    names = [one.name for one in graph.operators]
+    assert names[:4] == ["linear", "relu", "linear", "sigmoid"]
+    first = graph.operators
+    assert first[1].after == (first[0].id,)
+    addition = next(one for one in first if one.name == "add")
+    sigmoids = [one.id for one in first if one.name == "sigmoid"]
+    assert addition.after == tuple(sigmoids)  # both branches, which are independent
+    assert first[0].flop == 2.0 * 4 * 8 * 16
+    assert (first[0].bytes or 0) >= 4 * (4 * 8 + 8 * 16 + 16 + 4 * 16)
+    times = {one.id: 1.0 for one in first}
+    assert replay(graph.scaled(times)).longest_path_s < len(first)
+    found = KernelCosts({"cpu": "v100"}).costs(graph)
+    assert {one.id for one in first if one.name in ("linear", "relu", "sigmoid", "add")} <= set(
+        found
+    )
+
+
+@pytest.fixture(scope="module")
+def training_step(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Execution trace and profile of one training step."""
+    torch = pytest.importorskip("torch")
+    from torch.profiler import ExecutionTraceObserver, ProfilerActivity, profile, record_function
+
+    folder = tmp_path_factory.mktemp("step")
+    observed, profiled = folder / "et.json", folder / "trace.json"
+    torch.manual_seed(0)
+    network = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 1))
+    table = torch.nn.EmbeddingBag(50, 8, mode="sum")
+    parameters = [*network.parameters(), *table.parameters()]
+    optimiser = torch.optim.SGD(parameters, 0.1)
+    indices = torch.randint(0, 50, (4, 3))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        observer = ExecutionTraceObserver().register_callback(str(observed))
+        with profile(
+            activities=[ProfilerActivity.CPU], record_shapes=True, execution_trace_observer=observer
+        ) as profiler:
+            optimiser.zero_grad()
+            with record_function("## forward ##"):
+                result = network(table(indices))
+            result.square().mean().backward()
+            optimiser.step()
+    profiler.export_chrome_trace(str(profiled))
+    return observed, profiled
+
+
+def test_a_training_step_keeps_its_backward_pass(training_step: tuple[Path, Path]) -> None:
+    observed, profiled = training_step
+    pair = execution_graph([observed, profiled])
+    alone = trace_graph(read_traces([profiled]), [profiled])
+    names = Counter(one.name for one in pair.operators)
+    assert names == Counter(one.name for one in alone.operators)
+    assert names["AddmmBackward0"] == 2
+    assert names["AccumulateGrad"] == 5
+    assert names["Optimizer.step"] == names["Optimizer.zero_grad"] == 1
+    host_s = sum(
+        (one.end_us - one.start_us) * 1e-6
+        for one in host_iterations(read_trace_events(profiled))[0]
+    )
+    assert sum(one.time_s or 0.0 for one in pair.operators) == pytest.approx(host_s)
+
+
+def test_wrappers_without_a_time_stand_for_what_they_call(training_step: tuple[Path, Path]) -> None:
+    names = Counter(one.name for one in read_execution_trace(training_step[0]).operators)
+    assert names["mm"] == 4  # gradients of two products and their inputs
+    assert names["add_"] == 5  # the optimiser's, one a parameter
+    assert not names["AddmmBackward0"]
+    assert not names["AccumulateGrad"]  # handed on, not added up
+    assert names["Optimizer.zero_grad"] == 1  # of which nothing but the name is known
+
+
+def _flat(name: str, number: int, parent: int, **tensors: Any) -> dict[str, Any]:
+    """A node of the older schema; a tensor is (its value, its shape)."""
+    node: dict[str, Any] = {"name": name, "id": number, "parent": parent, "scope": 0}
+    for side in ("inputs", "outputs"):
+        found = tensors.get(side, ())
+        node |= {
+            side: [value for value, _ in found],
+            f"{side[:-1]}_shapes": [shape for _, shape in found],
+            f"{side[:-1]}_types": ["Tensor(float)" for _ in found],
+        }
+    return node
+
+
+@pytest.mark.parametrize(
+    ("process", "thread"),
+    [
+        ("[pytorch|profiler|execution_graph|process]", "[pytorch|profiler|execution_graph|thread]"),
+        ("__ROOT_PROCESS__", "__ROOT_THREAD__"),
+    ],
+)
+def test_traces_of_older_torch(tmp_path: Path, process: str, thread: str) -> None:
+    path = tmp_path / "et.json"
+    a, b, c = (7, [4, 8]), (8, [8, 2]), (9, [4, 2])
+    table, looked_up = (10, [1000, 8]), (11, [4, 8])
+    nodes = [
+        _flat(process, 1, 1), _flat(thread, 2, 1), _flat("AddmmBackward", 3, 2),
+        _flat("aten::mm", 4, 3, inputs=[a, b], outputs=[c]),
+        _flat("LookupFunction", 5, 2, inputs=[table], outputs=[looked_up]),
+    ]  # fmt: skip
+    path.write_text(json.dumps({"schema": "1.0.0", "nodes": nodes}))
+    product, lookup = read_execution_trace(path).operators
+    assert (product.name, product.flop, product.bytes) == ("mm", 128.0, 4.0 * (32 + 16 + 8))
+    assert lookup.bytes == 2 * 4.0 * 32  # rows that it writes, not the table
+
+
+def test_the_older_schema_reads_alike(execution_trace: Path, tmp_path: Path) -> None:
+    value = json.loads(execution_trace.read_text())
+
+    def older(node: dict[str, Any]) -> dict[str, Any]:
+        attributes = {entry["name"]: entry["value"] for entry in node["attrs"]}
+        flat = {f"{side[:-1]}_{what}": node[side][what]
+                for side in ("inputs", "outputs") for what in ("shapes", "types")}  # fmt: skip
+        return {
+            "id": node["id"], "name": node["name"], "parent": node["ctrl_deps"],
+            "rf_id": attributes["rf_id"], "inputs": node["inputs"]["values"],
+            "outputs": node["outputs"]["values"], **flat,
+        }  # fmt: skip
+
+    path = tmp_path / "et.json"
+    path.write_text(json.dumps({"schema": "1.0.1", "nodes": [older(n) for n in value["nodes"]]}))
+    assert read_execution_trace(path).operators == read_execution_trace(execution_trace).operators
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('{"schema": "1.1.1", "nodes": []}', "0 nodes, none of them an operator"),
+        ('{"nodes": [{"id": 1}]}', "node 1: KeyError"),
+        ('{"nodes": [{"id": 1, "name": "a"', "cut off"),
+    ],
+)
+def test_bad_execution_traces(tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "et.json"
+    path.write_text(text)
+    with pytest.raises(DataError, match=words):
+        read_execution_trace(path)
