@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
+from cdmpp.arrays import BoolArray, FloatArray, IntArray
 
 #: A group's scale counts as if this many owners with the scale of all had been seen in it too.
 _PRIOR_OWNERS = 10.0
@@ -138,7 +137,7 @@ class _ErrorTable:
         mean = np.where(count > 0, total / np.maximum(count, 1), np.nan)
         return cls(mean.reshape(owners, columns), kind, kinds)
 
-    def scales(self, chosen: NDArray[np.bool_]) -> _Scales:
+    def scales(self, chosen: BoolArray) -> _Scales:
         """Returns the scales from the chosen owners."""
         mean = self.mean[chosen]
         is_there = np.isfinite(mean)

@@ -9,10 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
+from cdmpp.arrays import BoolArray, FloatArray, IntArray
 
 #: Keys of one metrics object, in the order of tables; the JSON names of `cdmpp evaluate`.
 METRIC_NAMES = (
@@ -42,7 +40,7 @@ class Judged:
     device: IntArray
     task_weight: FloatArray
 
-    def take(self, index: NDArray[np.bool_]) -> Judged:
+    def take(self, index: BoolArray) -> Judged:
         """Returns the chosen samples."""
         return Judged(
             self.measured_s[index],

@@ -14,7 +14,7 @@ from tests.paths import ROOT
 PACKAGES = ("cdmpp", "tvm_helper")
 #: Lowest first: a module imports from its own line or from lines above it.
 LAYERS = (
-    "errors records config metrics conformal extras machine text renames "
+    "arrays errors records config metrics conformal extras machine text renames "
     "files processes timing pretrained",
     "devices programs",
     "datasets",

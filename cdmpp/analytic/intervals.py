@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
+from cdmpp.arrays import BoolArray, FloatArray, TextArray
 
 #: (lower end, upper end) of a value; None = unknown.
 Ends = tuple[float, float] | tuple[None, None]
@@ -67,7 +66,7 @@ class LogErrors:
         """Returns (lower end, upper end) of a predicted value, in its unit."""
         return value * math.exp(self.low), value * math.exp(self.high)
 
-    def holds(self, errors: FloatArray) -> NDArray[np.bool_]:
+    def holds(self, errors: FloatArray) -> BoolArray:
         """Returns bool [N], which errors log(measured / predicted) lie between the ends."""
         return np.asarray((self.low <= errors) & (errors <= self.high), np.bool_)
 
@@ -120,8 +119,8 @@ class ErrorSamples:
 
     def add_rows(
         self,
-        device: NDArray[np.str_],
-        name: NDArray[np.str_],
+        device: TextArray,
+        name: TextArray,
         measured: FloatArray,
         predicted: FloatArray,
         *,

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cdmpp.analytic.kernels.times import KernelTimes
 from cdmpp.analytic.roofline.programs import bound_s, leaf_work, leaves_of
+from cdmpp.arrays import FloatArray, IntArray
 from cdmpp.datasets.samples import ProgramArrays, Samples
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DeviceError
@@ -26,8 +26,6 @@ PriorSource = Literal["roofline", "conv", "embedding"]
 #: In the order of `PriorTimes.source`.
 PRIOR_SOURCES: tuple[PriorSource, ...] = get_args(PriorSource)
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 #: No program takes less; keeps the logarithm of an empty program finite.
 _LEAST_S = 1e-9

@@ -19,15 +19,14 @@ from functools import lru_cache
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cdmpp.analytic.conv.shapes import ConvShapes
 from cdmpp.analytic.embedding.shapes import EmbeddingShape, default_rows_per_block
+from cdmpp.arrays import BoolArray, FloatArray, IntArray
 from cdmpp.datasets.samples import ProgramArrays
 from cdmpp.programs.added_columns import LEAF_EXTRA_COUNT, LEAF_EXTRA_NAMES
 from cdmpp.programs.schema import ACCESS_SLOT_COUNT, LEAF_FEATURE_NAMES
 
-FloatArray = NDArray[np.float64]
 #: Why a program is not one of the two: `other` = neither a sum of products of two buffers nor a
 #: copy through an index; `no-fit` = such a sum, but no square convolution has its sizes;
 #: `pointwise` = a 1x1 convolution or a matrix product; `no-columns` = without the added columns.
@@ -83,7 +82,7 @@ class Recognised:
     reason: dict[int, Unrecognised]
 
 
-def recognise(programs: ProgramArrays, rows: NDArray[np.int64]) -> Recognised:
+def recognise(programs: ProgramArrays, rows: IntArray) -> Recognised:
     """Returns what the given programs are.
 
     Args:
@@ -193,7 +192,7 @@ def _is_whole(value: float) -> bool:
     return value >= 0.5 and abs(value - round(value)) <= max(1e-4, _ROUNDING * value)
 
 
-def _near(values: FloatArray, wanted: float) -> NDArray[np.bool_]:
+def _near(values: FloatArray, wanted: float) -> BoolArray:
     return np.asarray(np.abs(values - wanted) <= _ROUNDING * wanted)
 
 

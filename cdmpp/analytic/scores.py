@@ -7,11 +7,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from cdmpp.arrays import FloatArray
 from cdmpp.metrics import absolute_percentage_error, spearman
-
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)

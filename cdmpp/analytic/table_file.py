@@ -8,12 +8,10 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
+from cdmpp.arrays import FloatArray
 from cdmpp.errors import CdmppError, DataError
 from cdmpp.files.open_text import csv_rows, read_text
-
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from optuna.trial import Trial
 
+from cdmpp.arrays import FloatArray
 from cdmpp.autotune.leases import Lease
 from cdmpp.autotune.options import AutotuneOptions, trial_options
 from cdmpp.autotune.settings import MODEL, chosen_values, with_values
@@ -24,8 +24,6 @@ from cdmpp.models.loop.progress import TrainProgress
 from cdmpp.models.parts.labels import least_mape_factor
 from cdmpp.training.options import TrainOptions
 from cdmpp.training.run import new_model, split_samples
-
-FloatArray = NDArray[np.float64]
 
 #: Times a model predicts the validation part; the quickest counts, as other processes only delay.
 _TIMED_PREDICTIONS = 3

@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cdmpp.arrays import FloatArray
 from cdmpp.conformal import half_widths, least_owners, owner_means
 from cdmpp.datasets.samples import Samples
 from cdmpp.datasets.tenset.operator_kinds import operator_kind
-
-FloatArray = NDArray[np.float64]
 
 DEFAULT_COVERAGE = 0.9
 

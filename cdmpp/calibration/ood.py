@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
+from cdmpp.arrays import BoolArray, FloatArray, IntArray
 from cdmpp.datasets.samples import ProgramArrays, Samples
 from cdmpp.errors import DataError
 from cdmpp.files.checked_tensors import read_tensors, write_tensors
@@ -22,9 +23,6 @@ from cdmpp.files.json_text import parse_json
 from cdmpp.models.parts.pooling import pooled_features
 from cdmpp.programs.added_columns import LEAF_EXTRA_NAMES
 from cdmpp.programs.schema import LEAF_FEATURE_NAMES
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 FILE_NAME = "training_tasks.safetensors"
 #: In format 1 the centres were float16 without steps, in format 2 the steps were not packed, in
@@ -90,7 +88,7 @@ class Familiarity:
     """
 
     distance: FloatArray
-    is_far: NDArray[np.bool_]
+    is_far: BoolArray
     nearest: list[list[NearTask]]
 
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from typing import Literal, cast
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import minimize
 
+from cdmpp.arrays import FloatArray, IntArray
 from cdmpp.calibration.intervals import LatencyCalibration, calibrate
 from cdmpp.datasets.samples import Samples
 from cdmpp.devices.spec import DeviceSpec, architecture_of
@@ -26,9 +26,6 @@ Relation = Literal[
 
 #: So many tasks are the fewest that a share, or a pair's numbers, are taken from.
 LEAST_TASKS = 5
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 
 #: What a pair of devices is held to where a budget says little: so much of the ratio that a model

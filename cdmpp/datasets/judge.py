@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from cdmpp.arrays import FloatArray
 from cdmpp.datasets.samples import Samples
 from cdmpp.metrics import (
     Judged,
@@ -15,8 +15,6 @@ from cdmpp.metrics import (
     task_weights,
     top1_regret,
 )
-
-FloatArray = NDArray[np.float64]
 
 
 def judged(samples: Samples, predicted_s: FloatArray) -> Judged:

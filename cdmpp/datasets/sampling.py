@@ -7,16 +7,14 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
+from cdmpp.arrays import FloatArray, IntArray
 from cdmpp.datasets.samples import ProgramArrays, Samples
 from cdmpp.datasets.splits import workload_of
 from cdmpp.errors import UsageError
 
 SamplingMethod = Literal["kmeans", "random", "k-center"]
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 #: More programs of one task are thinned out before clustering: it bounds time and memory, and
 #: keeps a task with thousands of schedules from owning every cluster.

@@ -7,16 +7,14 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from cdmpp.arrays import FloatArray
 from cdmpp.datasets.samples import Samples
 from cdmpp.errors import UsageError
 from cdmpp.files.atomic import make_folder
 from cdmpp.models.base import CostModel
 from cdmpp.models.loop.progress import OnTrain
 from cdmpp.models.parts.checks import state_value
-
-FloatArray = NDArray[np.float64]
 
 _BASE_FOLDER, _TUNED_FOLDER = "base", "tuned"
 

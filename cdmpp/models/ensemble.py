@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from cdmpp.arrays import BoolArray, FloatArray
 from cdmpp.config import from_dict, to_dict
 from cdmpp.datasets.samples import Samples
 from cdmpp.devices.spec import DeviceSpec
@@ -23,8 +23,6 @@ from cdmpp.models.options import EnsembleOptions
 from cdmpp.models.parts.checks import state_value
 from cdmpp.models.parts.labels import least_mape_factor
 from cdmpp.models.transformer import TransformerCostModel
-
-FloatArray = NDArray[np.float64]
 
 #: What a rank correlation lost counts beside an error of the same size, when shares are chosen.
 _ORDER_WEIGHT = 0.5
@@ -223,7 +221,7 @@ class EnsembleCostModel(CostModel):
                 devices[index], factors[1:, index] = known.device, known.factors
         return replace(samples, devices=tuple(devices)), factors[:, samples.device]
 
-    def _has_trees(self, samples: Samples) -> NDArray[np.bool_]:
+    def _has_trees(self, samples: Samples) -> BoolArray:
         known = np.array([spec.name in self._tree_devices for spec in samples.devices], bool)
         return np.asarray(known[samples.device], bool)
 
@@ -254,7 +252,7 @@ def _badness(samples: Samples, log_latency: FloatArray) -> float:
     return float(error) + _ORDER_WEIGHT * (1.0 - (spearman_by_task(judged) or 0.0))
 
 
-def _mixed(parts: FloatArray, shares: Sequence[float], has_trees: NDArray[np.bool_]) -> FloatArray:
+def _mixed(parts: FloatArray, shares: Sequence[float], has_trees: BoolArray) -> FloatArray:
     """Returns float64 [N], the weighted mean; where there are no trees, that of the others."""
     weights = np.broadcast_to(np.array(shares)[:, None], parts.shape).copy()
     weights[-1, ~has_trees] = 0.0

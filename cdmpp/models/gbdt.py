@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from cdmpp.arrays import FloatArray, IntArray
 from cdmpp.config import from_dict, to_dict
 from cdmpp.datasets.samples import Samples
 from cdmpp.devices.vector import device_vector
@@ -39,8 +40,6 @@ _OBJECTIVES: dict[GbdtObjective, str] = {
     "huber_log": "reg:pseudohubererror",
     "rank": "rank:pairwise",
 }
-
-FloatArray = NDArray[np.float64]
 
 
 class GbdtCostModel(CostModel):
@@ -200,7 +199,7 @@ class GbdtRankCostModel(GbdtCostModel):
 
 
 def _totals(
-    samples: Samples, rows: NDArray[np.int64], blocks: tuple[str, ...] | None
+    samples: Samples, rows: IntArray, blocks: tuple[str, ...] | None
 ) -> NDArray[np.float32]:
     """Returns float32 [len(rows), F], the sum over the leaves of what a column stands for.
 

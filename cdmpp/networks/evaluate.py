@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from cdmpp.arrays import FloatArray
 from cdmpp.metrics import absolute_percentage_error, spearman
 from cdmpp.networks.dataset.samples import TARGETS, TIMES, NetworkSamples
 from cdmpp.networks.intervals import interval_metrics
-
-FloatArray = NDArray[np.float64]
 
 #: Numbers of one target; fractions, not percent.
 METRICS = (

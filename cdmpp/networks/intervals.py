@@ -10,12 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from cdmpp.arrays import FloatArray
 from cdmpp.conformal import half_widths, least_owners, owner_means
 from cdmpp.networks.dataset.samples import TARGETS, UTILISATIONS, NetworkSamples
-
-FloatArray = NDArray[np.float64]
 
 DEFAULT_COVERAGE = 0.9
 #: Sizes, by equal shares of the calibration samples.

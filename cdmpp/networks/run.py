@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from cdmpp.arrays import FloatArray
 from cdmpp.config import dump_text, to_dict
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError
@@ -30,7 +31,7 @@ from cdmpp.networks.dataset.store import NetworkData
 from cdmpp.networks.domain import Domain
 from cdmpp.networks.evaluate import NOISE_FLOOR, judge, noise_floor
 from cdmpp.networks.intervals import NetworkIntervals, calibrate_networks
-from cdmpp.networks.models.base import DEFAULT_MODEL, FloatArray, NetworkModel, new_model
+from cdmpp.networks.models.base import DEFAULT_MODEL, NetworkModel, new_model
 from cdmpp.networks.models.options import NetworkOptions
 
 MODEL_FORMAT = "networks-1"

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from cdmpp.arrays import FloatArray
 from cdmpp.calibration.transfer import on_device, relation
 from cdmpp.datasets.samples import Samples
 from cdmpp.devices.spec import DeviceSpec
@@ -15,8 +16,6 @@ from cdmpp.models.parts.checks import check_schema
 from cdmpp.predict.estimates import STRANGE_FACTOR, Estimates, TrainedModel, interval_s
 from cdmpp.predict.machine_code.model import CodeRows
 from cdmpp.programs.code_layout import CodeKind
-
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cdmpp.analytic.roofline.floor import sample_floor_s
+from cdmpp.arrays import BoolArray, FloatArray
 from cdmpp.calibration.ood import NearTask, TrainingTasks
 from cdmpp.datasets.samples import Samples
 from cdmpp.devices.registry import as_described_now
@@ -18,9 +18,6 @@ from cdmpp.devices.spec import DeviceSpec, family
 from cdmpp.models.base import CostModel
 from cdmpp.predict.machine_code.model import CodeModel
 from cdmpp.predict.saved_model import ModelCard, load_model
-
-FloatArray = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
 
 STRANGE_FACTOR = 2.0
 #: Of a device whose family the model knows, over what the worst device of that family needs: the

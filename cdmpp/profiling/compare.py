@@ -8,8 +8,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from cdmpp.arrays import FloatArray
 from cdmpp.profiling.merge import group_rows, join_rows
-from cdmpp.profiling.schema import FloatArray, Kind, Profile
+from cdmpp.profiling.schema import Kind, Profile
 
 #: Chance of calling one of all differences real though none is.
 SIGNIFICANCE: Final = 0.05

@@ -6,13 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
 from cdmpp.analytic.kernels.call import Call
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
+from cdmpp.arrays import FloatArray, IntArray
 
 #: What a row is about. `operator` ran on an accelerator that is no GPU; `range` is a name that the
 #: program itself gave to a stretch; `python` is a traced function.

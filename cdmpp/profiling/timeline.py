@@ -8,10 +8,11 @@ from typing import Any, Final
 
 import numpy as np
 
+from cdmpp.arrays import FloatArray, IntArray
 from cdmpp.errors import DataError
 from cdmpp.files.atomic import write_text
 from cdmpp.files.places import package_folder
-from cdmpp.profiling.schema import DEVICE_KINDS, FloatArray, IntArray, Profile
+from cdmpp.profiling.schema import DEVICE_KINDS, Profile
 
 #: Events on a page at most; a page of more is slow to open.
 MOST_EVENTS: Final = 150_000

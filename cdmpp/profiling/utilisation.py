@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cdmpp.profiling.schema import DEVICE_KINDS, FloatArray, Profile
+from cdmpp.arrays import FloatArray
+from cdmpp.profiling.schema import DEVICE_KINDS, Profile
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
+
+from cdmpp.arrays import FloatArray, IntArray
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-FloatArray = NDArray[np.float64]
 
 _INK = "#1f2933"
 _GRID = "#e4e7eb"
@@ -29,7 +29,7 @@ _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 def predicted_against_measured(
     measured_s: FloatArray,
     predicted_s: FloatArray,
-    device: NDArray[np.int64],
+    device: IntArray,
     labels: Sequence[str],
 ) -> str:
     """Returns a log-log scatter plot with the lines of no error and of a factor of two."""

@@ -10,13 +10,12 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
+from cdmpp.arrays import FloatArray
 from cdmpp.models.assemble import AskedProgram, assemble_samples
 from cdmpp.predict.estimates import Estimates
 from cdmpp.serve.hot_models import HotModel
 
-FloatArray = NDArray[np.float64]
 #: Padded stores, squared, that a model looks at together: its attention needs memory for each.
 _MOST_WORK = 20_000_000
 _PROGRAMS_TOGETHER = 512

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from cdmpp.arrays import FloatArray
 from cdmpp.calibration.intervals import interval_metrics
 from cdmpp.calibration.transfer import on_device
 from cdmpp.datasets.samples import Samples
@@ -21,8 +21,6 @@ from cdmpp.models.parts.labels import least_mape_factor
 from cdmpp.predict.corrections import SourceDeviceCorrection
 from cdmpp.predict.estimates import Estimates, TrainedModel
 from cdmpp.predict.saved_model import task_digests
-
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
+from cdmpp.arrays import FloatArray, IntArray
 from cdmpp.calibration.intervals import (
     LatencyCalibration,
     calibrate,
@@ -43,8 +43,6 @@ LEFT_OUT = "left-out"
 PROGRAMS_PER_DEVICE = 2000
 #: Last file of such a folder: what every line predicts for the devices that were left out.
 _PREDICTED = "left_out.parquet"
-
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -83,7 +81,7 @@ class _LeftOut:
     """
 
     labels: tuple[str, ...]
-    rows: NDArray[np.int64]
+    rows: IntArray
     predicted_s: dict[str, FloatArray]
     train: dict[str, int]
 

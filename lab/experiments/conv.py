@@ -30,7 +30,7 @@ from cdmpp.analytic.conv.layers.model import (
 from cdmpp.analytic.conv.layers.table import LayerTable, device_rows, read_layers
 from cdmpp.analytic.conv.seer.evaluate import time_errors
 from cdmpp.analytic.conv.seer.splits import family_split, octave_split
-from cdmpp.analytic.conv.shapes import FloatArray, IntArray
+from cdmpp.arrays import FloatArray, IntArray
 from cdmpp.files.atomic import sha256_file
 from cdmpp.metrics import mean_and_interval
 from cdmpp.text import markdown_table

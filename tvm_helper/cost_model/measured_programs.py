@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
+from cdmpp.arrays import FloatArray
 from cdmpp.datasets.samples import Samples
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.files.json_text import parse_json
@@ -20,8 +20,6 @@ from cdmpp.models.ensemble import EnsembleCostModel
 from cdmpp.programs.compact_ast import CompactAst
 from cdmpp.training.finetune.few_shot import finetune_in_detail
 from cdmpp.training.finetune.options import FinetuneOptions
-
-FloatArray = NDArray[np.float64]
 
 #: A search waits for this, so it is short; what is held out decides, so the rate may be bold.
 SEARCH_TUNING = FinetuneOptions(

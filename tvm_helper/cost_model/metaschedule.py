@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from cdmpp.arrays import FloatArray
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import UsageError
 from cdmpp.predict.estimates import TrainedModel
@@ -24,8 +24,6 @@ from tvm_helper.cost_model.scoring import SearchCore
 from tvm_helper.cost_model.state_file import load_for_search, read_state, write_state
 from tvm_helper.cost_model.usage import Usage
 from tvm_helper.cost_model.xgb_peer import XgbPeer
-
-FloatArray = NDArray[np.float64]
 
 #: Score of a candidate that has no features. Every other score is above it.
 UNSUPPORTED_SCORE = 0.0

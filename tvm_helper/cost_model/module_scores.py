@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from cdmpp.arrays import FloatArray, IntArray
 from cdmpp.datasets.samples import Samples
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import ReplayError
@@ -19,9 +19,6 @@ from cdmpp.models.base import CostModel
 from cdmpp.programs.compact_ast import CompactAst
 from tvm_helper.compat import Target
 from tvm_helper.tir.features import featurise_modules
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from cdmpp.arrays import FloatArray
 from cdmpp.datasets.samples import Samples
 from cdmpp.models.parts.pooling import pooled_features
-
-FloatArray = NDArray[np.float64]
 
 #: Measured programs of a task that tell at most, the newest: telling takes their number cubed.
 MOST_NEIGHBOURS = 512

@@ -8,11 +8,10 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from cdmpp.arrays import FloatArray
 from cdmpp.metrics import spearman
 
-FloatArray = NDArray[np.float64]
 _log = logging.getLogger("cdmpp")
 
 #: Batches that count: the last ones, in which both models were asked before they were told.

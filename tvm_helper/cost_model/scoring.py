@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
+from cdmpp.arrays import FloatArray
 from cdmpp.datasets.samples import Samples
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import UsageError
@@ -29,7 +29,6 @@ from tvm_helper.cost_model.usage import Usage
 if TYPE_CHECKING:  # it imports TVM, which a process of Ansor's scorer need not have
     from tvm_helper.cost_model.xgb_peer import XgbPeer
 
-FloatArray = NDArray[np.float64]
 _log = logging.getLogger("cdmpp")
 
 

@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cdmpp.arrays import FloatArray
 from cdmpp.files.json_text import parse_json
 from tvm_helper.compat import meta_schedule
-
-FloatArray = NDArray[np.float64]
 
 
 class XgbPeer:

@@ -6,12 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from cdmpp.arrays import FloatArray
 from cdmpp.datasets.judge import judge
 from cdmpp.datasets.samples import Samples
-
-FloatArray = NDArray[np.float64]
 
 #: Share of the way from the error without measurements to the least one, reached at the knee.
 KNEE_SHARE = 0.9

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from cdmpp.arrays import FloatArray, IntArray
 from cdmpp.calibration.ood import TrainingTasks
 from cdmpp.datasets.budget import hold_out, of_tasks
 from cdmpp.datasets.extraction.machine_code import MachineCode
@@ -27,8 +27,6 @@ from cdmpp.training.finetune.options import FinetuneOptions
 from cdmpp.training.options import TrainOptions
 from cdmpp.training.run import new_model
 from cdmpp.training.run_folder import save_trained
-
-FloatArray = NDArray[np.float64]
 
 PRETRAINED, ONE_FACTOR, SCRATCH, TREES = "pretrained", "one_factor", "scratch", "trees"
 CURVE_FOLDER = "curve"
@@ -63,7 +61,7 @@ class Fits:
     card: ModelCard
     model_dir: Path
     learn: Samples
-    order: NDArray[np.int64]
+    order: IntArray
     test: Samples
     seed: int
     reader: CodeModel | None = None

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from cdmpp.arrays import FloatArray, IntArray
 from cdmpp.calibration.intervals import add_interval_metrics
 from cdmpp.config import dump_text
 from cdmpp.datasets.budget import of_tasks
@@ -70,7 +70,6 @@ CURVE_FILE = "curve.json"
 _PLAN_FILE, _CONFIG_FILE = "plan.json", "config.yaml"
 _LEAST_TASKS = 2
 
-FloatArray = NDArray[np.float64]
 #: (what is being done, how far it is or "")
 AddProgress = Callable[[str, str], None]
 
@@ -258,7 +257,7 @@ def _measured_samples(folder: Path, spec: DeviceSpec) -> Samples:
     return replace(samples, devices=(spec,))
 
 
-def _of_names(samples: Samples, names: Sequence[str]) -> tuple[Samples, NDArray[np.int64]]:
+def _of_names(samples: Samples, names: Sequence[str]) -> tuple[Samples, IntArray]:
     """Returns the samples of the named tasks, and int64, those that were measured, in order."""
     place = {str(name): index for index, name in enumerate(samples.programs.tasks)}
     present = set(np.unique(samples.task_id).tolist())

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
+from cdmpp.arrays import FloatArray
 
 #: Trials over which the trend is taken, and measured programs on which the scores are scaled.
 WINDOW = 32

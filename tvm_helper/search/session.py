@@ -19,7 +19,6 @@ from types import FrameType
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cdmpp.processes.campaign import SameFailures
 from tvm_helper.compat import meta_schedule, shash2hex
@@ -40,7 +39,6 @@ from tvm_helper.search.store import FAILED_S, SearchStore
 from tvm_helper.search.tasks import SearchTask
 from tvm_helper.search.verifier import Verifier
 
-FloatArray = NDArray[np.float64]
 #: Rounds in a row in which TVM proposes nothing that was not measured before.
 _EMPTY_ROUNDS = 5
 #: Drafts that a task keeps for when TVM proposes too little.

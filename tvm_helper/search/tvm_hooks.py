@@ -6,12 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from cdmpp.arrays import FloatArray
 from tvm_helper.compat import derived_object, meta_schedule
 from tvm_helper.search.session import SearchSession, runner_result
-
-FloatArray = NDArray[np.float64]
 
 
 @derived_object

@@ -6,16 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from cdmpp.arrays import FloatArray
 from cdmpp.errors import UsageError
 from cdmpp.predict.corrections import MachineCodeCorrection
 from cdmpp.predict.estimates import TrainedModel
 from cdmpp.predict.requested_device import asked_device
 from tvm_helper.cost_model.module_scores import module_samples
 from tvm_helper.tasks.machine_code import reads_code
-
-FloatArray = NDArray[np.float64]
 
 
 class Verifier:

@@ -9,7 +9,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from cdmpp.analytic.conv.shapes import ConvShapes, IntArray
+from cdmpp.analytic.conv.shapes import ConvShapes
+from cdmpp.arrays import IntArray
 from cdmpp.errors import DataError
 
 AlgoConvention = Literal["cudnn", "readme"]

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from cdmpp.analytic.conv.algorithms import ConvVariant, nonfused_tile
-from cdmpp.analytic.conv.shapes import ConvShapes, IntArray
+from cdmpp.analytic.conv.shapes import ConvShapes
 from cdmpp.analytic.rows import Rows
+from cdmpp.arrays import IntArray
 from cdmpp.devices.occupancy import device_occupancy_limits, occupancy
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DeviceError

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from cdmpp.analytic.conv.shapes import FloatArray
+from cdmpp.arrays import FloatArray
 from cdmpp.errors import DataError
 
 

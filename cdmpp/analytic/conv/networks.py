@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from cdmpp.analytic.conv.shapes import ConvShapes, IntArray
+from cdmpp.analytic.conv.shapes import ConvShapes
+from cdmpp.arrays import IntArray
 from cdmpp.errors import UsageError
 
 #: (in channels, width, out channels, kernel, stride, padding, how often)

@@ -16,8 +16,9 @@ from cdmpp.analytic.conv.layers.model import (
 )
 from cdmpp.analytic.conv.layers.table import NO_ALGORITHM, LayerTable
 from cdmpp.analytic.conv.seer.model import SeerModel, type_name
-from cdmpp.analytic.conv.shapes import ConvShapes, IntArray
+from cdmpp.analytic.conv.shapes import ConvShapes
 from cdmpp.analytic.intervals import Ends, Evidence, LogErrors, ends_of
+from cdmpp.arrays import IntArray
 from cdmpp.devices.registry import get_device
 from cdmpp.errors import UsageError
 from cdmpp.pretrained import PRETRAINED

@@ -6,13 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from cdmpp.analytic.rows import Rows
+from cdmpp.arrays import FloatArray, IntArray
 from cdmpp.errors import DataError
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 #: Names of the eight columns, in the order of the original's tables.
 SHAPE_NAMES = (

@@ -5,10 +5,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
+from cdmpp.arrays import FloatArray, IntArray
 
 #: Spreads the popular rows over the table; prime, so it is coprime to most row counts.
 _SPREAD = 2_654_435_761

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cdmpp.analytic.embedding.access import draw_rows
 from cdmpp.analytic.embedding.shapes import EmbeddingShape, Pass
@@ -17,7 +16,6 @@ from cdmpp.errors import UsageError
 if TYPE_CHECKING:
     import torch
 
-FloatArray = NDArray[np.float64]
 
 #: Calls take sets of indices in turn; before a set comes again, the calls have read this many bytes
 #: of rows (or every call has a set of its own). With one set, a call would find in the cache what

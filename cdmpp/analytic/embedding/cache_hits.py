@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
+from cdmpp.arrays import FloatArray
 from cdmpp.errors import DataError
 
-FloatArray = NDArray[np.float64]
 _EXACT_RANKS = 128
 _CLASSES = 96
 _MOST_REQUESTS = 1e18

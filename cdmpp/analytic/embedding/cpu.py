@@ -14,17 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cdmpp.analytic.contract import AnalyticModel
 from cdmpp.analytic.embedding.cache_hits import Popularity, TableVisits, zipf_popularity
 from cdmpp.analytic.embedding.shapes import EmbeddingShape, Pass
 from cdmpp.analytic.intervals import LogErrors
+from cdmpp.arrays import FloatArray
 from cdmpp.errors import DataError, UsageError
 from cdmpp.files.atomic import write_json
 from cdmpp.files.stored import read_model
-
-FloatArray = NDArray[np.float64]
 
 CONSTANTS_SCHEMA = "embedding-cpu-1"
 _LINE_BYTES = 64

@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
+from cdmpp.arrays import FloatArray
 from cdmpp.errors import DataError
-
-FloatArray = NDArray[np.float64]
 
 #: Percent, each bucket without its right end; the last bucket has no end.
 HISTOGRAM_EDGES = (0, 5, 10, 15, 20, 25, 30, 40, 50, 60, 80, 100, 150, 200, 300, 400)

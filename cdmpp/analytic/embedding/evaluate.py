@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cdmpp.analytic.embedding.campaign import CampaignRow, LookupCampaign, best_of_rounds
 from cdmpp.analytic.embedding.cpu import CountedWork, CpuCaches, CpuConstants, CpuPoint, fit_cpu
@@ -20,10 +19,9 @@ from cdmpp.analytic.embedding.gpu_fit import calibrate, predict_gpu
 from cdmpp.analytic.embedding.intervals import with_errors
 from cdmpp.analytic.embedding.kernel_table import KernelTable
 from cdmpp.analytic.embedding.shapes import Pass
+from cdmpp.arrays import FloatArray, IntArray
 from cdmpp.errors import DataError, UsageError
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 Split = Literal["shape", "table", "rows"]
 SPLITS: tuple[Split, ...] = ("shape", "table", "rows")
 

@@ -7,15 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cdmpp.analytic.embedding.cache_hits import zipf_popularity
 from cdmpp.analytic.embedding.cpu import CpuPoint
 from cdmpp.analytic.embedding.devices import KernelDevice
 from cdmpp.analytic.embedding.gpu import KernelOptions, LookupEstimate, estimate
+from cdmpp.arrays import FloatArray
 from cdmpp.errors import DataError
-
-FloatArray = NDArray[np.float64]
 
 _LEAST_SHARE, _MOST_SHARE = 0.005, 2.0
 _LEAST_LAUNCH_S, _MOST_LAUNCH_S = 1e-8, 1e-3

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cdmpp.analytic.embedding.cpu import CountedWork, CpuConstants, CpuPoint, fit_cpu
 from cdmpp.analytic.embedding.devices import KernelDevice
@@ -16,8 +15,7 @@ from cdmpp.analytic.embedding.gpu_fit import predict_gpu
 from cdmpp.analytic.embedding.kernel_table import KernelTable
 from cdmpp.analytic.embedding.shapes import Pass
 from cdmpp.analytic.intervals import LEAST_ERRORS, ErrorSamples, Evidence, LogErrors
-
-FloatArray = NDArray[np.float64]
+from cdmpp.arrays import FloatArray
 
 _FOLDS = 5
 _CPU = "cpu"

@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cdmpp.analytic.embedding.shapes import EmbeddingShape
 from cdmpp.analytic.table_file import TableFile
+from cdmpp.arrays import FloatArray
 from cdmpp.errors import DataError
 
-FloatArray = NDArray[np.float64]
 KernelFilter = Literal["embedding", "none"]
 
 _EMBEDDING_KERNEL = "batched_embedding"

@@ -7,13 +7,13 @@ import numpy as np
 from cdmpp.analytic.gpu_kernels.work import (
     ChipRows,
     Columns,
-    FloatArray,
     KernelWork,
     is_word,
     logs,
     memory_limits,
     number,
 )
+from cdmpp.arrays import FloatArray
 
 #: Queries and keys of a thread block's tile.
 _TILE = 128.0

@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 
 from cdmpp.analytic.device_numbers import numbers_of
 from cdmpp.analytic.roofline.floor import least_kernel_s
+from cdmpp.arrays import FloatArray
 from cdmpp.devices.spec import DeviceSpec
-
-FloatArray = NDArray[np.float64]
 
 #: Bytes that the L2 gives a core in a clock at most. Source: NVIDIA's A100 white paper (5,120 bytes
 #: a clock for 108 multiprocessors, each with a port of 64 bytes).

@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 
 from cdmpp.analytic.gpu_kernels.calls import SOFTWARE
 from cdmpp.analytic.gpu_kernels.work import KernelWork, flags, logs
+from cdmpp.arrays import FloatArray, TextArray
 from cdmpp.files.boosted_trees import grow_trees, tree_rows
-
-FloatArray = NDArray[np.float64]
 
 #: Least squares that are weighted anew, and the relative error that counts as none.
 _REWEIGHTINGS = 6
@@ -74,7 +73,7 @@ class Efficiency:
     weights: Mapping[str, float]
     largest: float
 
-    def latency_s(self, work: KernelWork, software: NDArray[np.str_]) -> FloatArray:
+    def latency_s(self, work: KernelWork, software: TextArray) -> FloatArray:
         """Returns float64 [N], seconds; never below the floor, so that the floor over it, the
         efficiency, is in (0, 1].
 
@@ -94,7 +93,7 @@ class Efficiency:
 
 def fit_efficiency(
     work: KernelWork,
-    software: NDArray[np.str_],
+    software: TextArray,
     latency_s: FloatArray,
     *,
     seed: int,
@@ -147,15 +146,13 @@ def _nominal_weights(
     return np.asarray(weights, np.float64)
 
 
-def _columns(work: KernelWork, software: NDArray[np.str_], names: Sequence[str]) -> FloatArray:
+def _columns(work: KernelWork, software: TextArray, names: Sequence[str]) -> FloatArray:
     """Returns float64 [N, software + terms], what the nominal time is a weighted sum of."""
     launches = [np.asarray(software == name, np.float64) for name in names]
     return np.stack([*launches, *work.terms.values()], axis=1)
 
 
-def _matrix(
-    work: KernelWork, software: NDArray[np.str_], nominal_s: FloatArray
-) -> NDArray[np.float32]:
+def _matrix(work: KernelWork, software: TextArray, nominal_s: FloatArray) -> NDArray[np.float32]:
     times = {**work.terms, **work.times}
     columns: Sequence[FloatArray] = [
         *logs(**{name: time / nominal_s for name, time in times.items()}).values(),

@@ -8,17 +8,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cdmpp.analytic.gpu_kernels.calls import FAMILIES, Family
 from cdmpp.analytic.gpu_kernels.measured import Measured, read_measured
 from cdmpp.analytic.gpu_kernels.references import best_factor, nearest_device, neighbour_s
 from cdmpp.analytic.gpu_kernels.unseen import errors_of, left_out_errors
 from cdmpp.analytic.scores import Score
+from cdmpp.arrays import BoolArray, FloatArray
 from cdmpp.devices.registry import get_device
 
-FloatArray = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
 logger = logging.getLogger(__name__)
 
 #: Settings were chosen by the errors on these devices, each left out in turn, with seed 0.

@@ -8,7 +8,6 @@ from cdmpp.analytic.gpu_kernels.calls import GEMM_DTYPES
 from cdmpp.analytic.gpu_kernels.work import (
     ChipRows,
     Columns,
-    FloatArray,
     KernelWork,
     flags,
     is_word,
@@ -16,6 +15,7 @@ from cdmpp.analytic.gpu_kernels.work import (
     memory_limits,
     number,
 )
+from cdmpp.arrays import FloatArray
 
 #: Rows and columns of a thread block's tile that a library may choose.
 _TILES = (

@@ -7,17 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cdmpp.analytic.gpu_kernels.calls import Family
 from cdmpp.analytic.gpu_kernels.efficiency import Efficiency, EfficiencyOptions, fit_efficiency
 from cdmpp.analytic.gpu_kernels.families import error_groups, whose_kernels, work_of_rows
 from cdmpp.analytic.gpu_kernels.table import GpuKernelTable, read_kernels
 from cdmpp.analytic.gpu_kernels.work import KernelWork
+from cdmpp.arrays import BoolArray, FloatArray, TextArray
 from cdmpp.devices.registry import get_device
-
-FloatArray = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
 
 #: A device with more rows than this below its floor was not timed right: none of them counts.
 _MOST_IMPOSSIBLE = 0.04
@@ -41,8 +38,8 @@ class Measured:
     family: Family
     table: GpuKernelTable
     work: KernelWork
-    software: NDArray[np.str_]
-    groups: NDArray[np.str_]
+    software: TextArray
+    groups: TextArray
     left_out: Mapping[str, int]
 
     @property

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cdmpp.analytic.contract import AnalyticModel
 from cdmpp.analytic.gpu_kernels.calls import FAMILIES, SOFTWARE, Family, GpuCall, family_of
@@ -17,13 +16,12 @@ from cdmpp.analytic.gpu_kernels.efficiency import Efficiency
 from cdmpp.analytic.gpu_kernels.families import columns_of, error_groups, whose_kernels, work_on
 from cdmpp.analytic.gpu_kernels.unseen import errors_of
 from cdmpp.analytic.intervals import DeviceErrors
+from cdmpp.arrays import FloatArray, TextArray
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError, UsageError
 from cdmpp.files.atomic import make_folder, read_json, write_json
 from cdmpp.files.boosted_trees import load_booster, save_booster
 from cdmpp.files.stored import from_json, to_json
-
-FloatArray = NDArray[np.float64]
 
 FORMAT = "gpu-kernels-2"
 MODEL_FILE = "kernels.json"
@@ -118,7 +116,7 @@ class GpuKernels(AnalyticModel):
         )
 
     def _ends(
-        self, family: Family, groups: NDArray[np.str_], device: DeviceSpec, latency_s: FloatArray
+        self, family: Family, groups: TextArray, device: DeviceSpec, latency_s: FloatArray
     ) -> tuple[FloatArray, FloatArray]:
         names, place = np.unique(groups, return_inverse=True)
         spread = np.array([self._errors_of(str(name), family, device) for name in names])[place]

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cdmpp.analytic.gpu_kernels.chip import chip_of
 from cdmpp.analytic.gpu_kernels.measured import Measured
+from cdmpp.arrays import FloatArray
 from cdmpp.devices.registry import get_device
 
-FloatArray = NDArray[np.float64]
 #: Factors that are tried, relative to the median ratio.
 _FACTORS = np.exp(np.linspace(-1.0, 1.0, 401))
 

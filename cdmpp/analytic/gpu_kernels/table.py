@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from cdmpp.analytic.gpu_kernels.calls import Family
 from cdmpp.analytic.gpu_kernels.work import Columns
 from cdmpp.analytic.rows import Rows
+from cdmpp.arrays import FloatArray, TextArray
 from cdmpp.devices.registry import get_device
 from cdmpp.errors import DataError
 
-FloatArray = NDArray[np.float64]
 FILES: Mapping[Family, str] = {
     "gemm": "gemm.parquet",
     "prefill": "context_attention.parquet",
@@ -55,9 +55,9 @@ class GpuKernelTable(Rows):
     """
 
     columns: Columns
-    device: NDArray[np.str_]
-    software: NDArray[np.str_]
-    version: NDArray[np.str_]
+    device: TextArray
+    software: TextArray
+    version: TextArray
     latency_s: FloatArray
 
 

@@ -14,7 +14,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from cdmpp.analytic.intervals import UNSEEN, DeviceErrors, FloatArray, LogErrors
+from cdmpp.analytic.intervals import UNSEEN, DeviceErrors, LogErrors
+from cdmpp.arrays import FloatArray
 from cdmpp.devices.registry import get_device
 from cdmpp.devices.spec import DeviceSpec, architecture_of
 

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cdmpp.analytic.rows import Rows
+from cdmpp.arrays import BoolArray, FloatArray
 
-FloatArray = NDArray[np.float64]
 #: Columns of calls: numbers int64 or float64 [N], words text [N].
 Columns = Mapping[str, NDArray[np.generic]]
 #: Field of `Chip` -> float64 [N].
@@ -64,7 +64,7 @@ def number(columns: Columns, name: str) -> FloatArray:
     return np.asarray(columns[name], np.float64)
 
 
-def is_word(columns: Columns, name: str, *words: str) -> NDArray[np.bool_]:
+def is_word(columns: Columns, name: str, *words: str) -> BoolArray:
     """Returns bool [N], whether a column of words has one of these."""
     return np.isin(columns[name], words)
 

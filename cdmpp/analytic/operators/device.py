@@ -6,12 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cdmpp.analytic.device_numbers import numbers_of
+from cdmpp.arrays import FloatArray, TextArray
 from cdmpp.devices.spec import DeviceSpec
-
-FloatArray = NDArray[np.float64]
 
 #: L2 bytes a core and clock, where the registry has no L2 bandwidth: about what published
 #: measurements of Volta and Turing give (2,155 GB/s on a V100, 1,270 GB/s on a T4: 19.5 and 20).
@@ -63,7 +61,7 @@ def hardware(device: DeviceSpec) -> Hardware:
     )
 
 
-def hardware_rows(labels: NDArray[np.str_], known: Mapping[str, Hardware]) -> dict[str, FloatArray]:
+def hardware_rows(labels: TextArray, known: Mapping[str, Hardware]) -> dict[str, FloatArray]:
     """Returns field of `Hardware` -> float64 [N] for the labels of N rows."""
     names, place = np.unique(labels, return_inverse=True)
     table = [asdict(known[str(name)]) for name in names]

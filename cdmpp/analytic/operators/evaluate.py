@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cdmpp.analytic.operators.model import Context, OperatorModel, known_hardware
 from cdmpp.analytic.operators.tables import (
@@ -20,8 +19,7 @@ from cdmpp.analytic.operators.tables import (
 )
 from cdmpp.analytic.operators.training import table_path
 from cdmpp.analytic.scores import Score
-
-FloatArray = NDArray[np.float64]
+from cdmpp.arrays import BoolArray, FloatArray
 
 #: Our predictions of an instance: behind other operators, and as a call of its own.
 OURS: Mapping[str, Context] = {"cdmpp": "queued", "cdmpp-isolated": "isolated"}
@@ -113,7 +111,7 @@ def _whole_model_scores(
 def _by_device(
     measured: FloatArray,
     predicted: FloatArray,
-    devices: Mapping[str, NDArray[np.bool_]],
+    devices: Mapping[str, BoolArray],
     *,
     seed: str,
     **place: str,
@@ -126,7 +124,7 @@ def _by_device(
             )
 
 
-def _device_groups(model: OperatorModel, table: OperatorTable) -> dict[str, NDArray[np.bool_]]:
+def _device_groups(model: OperatorModel, table: OperatorTable) -> dict[str, BoolArray]:
     seen = np.isin(table.device, list(model.known))
     groups = {"all": np.ones(len(table), np.bool_), "seen": seen, "unseen": ~seen}
     groups |= {str(name): table.device == name for name in np.unique(table.device)}

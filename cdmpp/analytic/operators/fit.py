@@ -13,7 +13,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
+from cdmpp.arrays import FloatArray
+
 Scope = Literal["all", "class", "device", "class_device"]
 #: Parameter -> its value in each row, float64 [N].
 RowValues = Mapping[str, FloatArray]

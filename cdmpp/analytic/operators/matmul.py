@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from cdmpp.analytic.operators.fit import Parameter, RowValues
 from cdmpp.analytic.operators.operators import Operators
 from cdmpp.analytic.operators.rows import soft_max
+from cdmpp.arrays import FloatArray
 
-FloatArray = NDArray[np.float64]
 Inputs = Mapping[str, FloatArray]
 
 # Tiles of the output that kernels compute in one thread block; both orientations of a size share

@@ -23,11 +23,11 @@ from cdmpp.analytic.operators.errors import OperatorErrors
 from cdmpp.analytic.operators.fit import Layout, Parameter, fit_parameters
 from cdmpp.analytic.operators.operators import MATMUL_KINDS, Operators
 from cdmpp.analytic.operators.tables import OperatorTable
+from cdmpp.arrays import FloatArray, TextArray
 from cdmpp.errors import DataError, UsageError
 from cdmpp.files.atomic import write_json
 from cdmpp.files.stored import read_model, to_json
 
-FloatArray = NDArray[np.float64]
 #: `isolated`: one call that waits for the host, as a microbenchmark times it. `queued`: behind
 #: other operators, so the host's dispatch is hidden.
 Context = Literal["isolated", "queued"]
@@ -84,7 +84,7 @@ class OperatorModel(AnalyticModel):
     def predict(
         self,
         operators: Operators,
-        device: NDArray[np.str_],
+        device: TextArray,
         hardware: Mapping[str, Hardware],
         *,
         context: Context = "isolated",
@@ -144,7 +144,7 @@ class OperatorModel(AnalyticModel):
         fit: FamilyFit,
         family: str,
         operators: Operators,
-        device: NDArray[np.str_],
+        device: TextArray,
         hardware: Mapping[str, Hardware],
         *,
         context: Context,
@@ -210,7 +210,7 @@ def form_of(family: str) -> Form:
     )
 
 
-def family_of(operators: Operators) -> NDArray[np.str_]:
+def family_of(operators: Operators) -> TextArray:
     """Returns text [N], the family of each operator."""
     kinds, place = np.unique(operators.kind, return_inverse=True)
     return np.array([_family(str(kind)) for kind in kinds])[place]
@@ -263,7 +263,7 @@ def fit_family(
     return FamilyFit(values, tuple(str(name) for name in devices))
 
 
-def _evenly(rows: NDArray[np.intp], device: NDArray[np.str_]) -> NDArray[np.intp]:
+def _evenly(rows: NDArray[np.intp], device: TextArray) -> NDArray[np.intp]:
     """Returns the rows in another order: first one of each device, then another of each."""
     turn = np.empty(len(rows), np.intp)
     for label in np.unique(device[rows]):

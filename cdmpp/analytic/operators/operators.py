@@ -7,13 +7,10 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cdmpp.analytic.rows import Rows
+from cdmpp.arrays import BoolArray, FloatArray, TextArray
 from cdmpp.errors import UsageError
-
-FloatArray = NDArray[np.float64]
-TextArray = NDArray[np.str_]
 
 #: Matrix products: (batch, m, k) x (batch, k, n); `linear` has one weight for all and a bias.
 MATMUL_KINDS: Final = ("bmm", "linear")
@@ -63,7 +60,7 @@ class Operators(Rows):
         return np.where(is_matmul(self.kind), products, each * self.rows * self.cols)
 
 
-def is_matmul(kind: TextArray) -> NDArray[np.bool_]:
+def is_matmul(kind: TextArray) -> BoolArray:
     """Returns bool [N], which kinds are matrix products."""
     return np.isin(kind, MATMUL_KINDS)
 

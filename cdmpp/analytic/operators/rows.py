@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from cdmpp.analytic.operators.fit import Parameter, RowValues
 from cdmpp.analytic.operators.operators import Operators
+from cdmpp.arrays import FloatArray
 
-FloatArray = NDArray[np.float64]
 Inputs = Mapping[str, FloatArray]
 
 #: Longest row that a warp of the softmax kernel keeps in its registers.

@@ -11,15 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cdmpp.analytic.operators.operators import MATMUL_KINDS, Operators, make_operators
 from cdmpp.analytic.rows import Rows
 from cdmpp.analytic.table_file import TableFile
+from cdmpp.arrays import FloatArray, TextArray
 from cdmpp.errors import CdmppError, DataError
-
-FloatArray = NDArray[np.float64]
-TextArray = NDArray[np.str_]
 
 #: Operator family -> its table.
 TABLES = ("bmm", "linear", "elementwise", "softmax", "ln")

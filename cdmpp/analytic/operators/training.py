@@ -24,9 +24,9 @@ from cdmpp.analytic.operators.model import (
 )
 from cdmpp.analytic.operators.operators import MATMUL_KINDS, is_matmul
 from cdmpp.analytic.operators.tables import TABLES, OperatorTable, read_table
+from cdmpp.arrays import BoolArray
 from cdmpp.errors import DataError
 
-FloatArray = NDArray[np.float64]
 logger = logging.getLogger(__name__)
 
 #: How fast the say of a device may fall with distance; None = all devices alike.
@@ -207,7 +207,7 @@ def _spread(count: int, most: int) -> NDArray[np.intp]:
     return np.unique(np.linspace(0, count - 1, min(count, most)).astype(np.intp))
 
 
-def large_shapes(table: OperatorTable) -> NDArray[np.bool_]:
+def large_shapes(table: OperatorTable) -> BoolArray:
     """Returns bool [N], the shapes with the most work: operations of matrix products, else bytes,
     each kind by its own scale.
     """

@@ -14,13 +14,12 @@ from numpy.typing import NDArray
 
 from cdmpp.analytic.operators.operators import Operators, is_matmul
 from cdmpp.analytic.roofline.programs import leaves_of
+from cdmpp.arrays import FloatArray, IntArray
 from cdmpp.datasets.samples import ProgramArrays, Samples
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.programs.added_columns import LEAF_EXTRA_NAMES
 from cdmpp.programs.schema import ACCESS_SLOT_COUNT, LEAF_FEATURE_NAMES
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 #: What can set a floor, in the order of `Floor.terms`.
 FloorTerm = Literal["launch", "compute", "dram", "l2"]
 FLOOR_TERMS: tuple[FloorTerm, ...] = get_args(FloorTerm)

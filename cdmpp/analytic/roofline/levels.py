@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from cdmpp.analytic.operators.device import L2_BYTES_PER_CLOCK
 from cdmpp.analytic.roofline.programs import _BUFFER_SLOTS, device_rates, leaf_work
+from cdmpp.arrays import FloatArray
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.programs.schema import LEAF_FEATURE_NAMES
 
-FloatArray = NDArray[np.float64]
 #: What can bound a leaf; `launch` belongs to the program.
 Level = Literal["compute", "dram", "l2", "launch"]
 

@@ -7,12 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from cdmpp.arrays import FloatArray, IntArray
 from cdmpp.datasets.samples import ProgramArrays
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.programs.schema import LEAF_FEATURE_NAMES
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 #: Stand-in for an unknown arithmetic peak; models that use it fit a factor per device on top.
 NOMINAL_FLOP_PER_S = 1.0e11

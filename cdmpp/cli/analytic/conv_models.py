@@ -19,7 +19,7 @@ from cdmpp.analytic.conv.seer.fitting import SeerOptions
 from cdmpp.analytic.conv.seer.folder import ConvFolder, read_folder
 from cdmpp.analytic.conv.seer.model import SeerModel
 from cdmpp.analytic.conv.seer.validation import fit_validated_seer
-from cdmpp.analytic.conv.shapes import FloatArray, IntArray
+from cdmpp.arrays import FloatArray, IntArray
 from cdmpp.cli.analytic.conv import add_model_option
 from cdmpp.cli.shared.option_table import add_table
 from cdmpp.cli.shared.options import add_output_options

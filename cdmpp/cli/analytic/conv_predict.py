@@ -20,8 +20,9 @@ from cdmpp.analytic.conv.predict import (
     predict_layers,
 )
 from cdmpp.analytic.conv.seer.model import type_name
-from cdmpp.analytic.conv.shapes import ConvShapes, IntArray
+from cdmpp.analytic.conv.shapes import ConvShapes
 from cdmpp.analytic.intervals import Evidence
+from cdmpp.arrays import IntArray
 from cdmpp.cli.analytic.conv import add_layer_options, add_model_option, given_layers
 from cdmpp.cli.shared.option_table import add_table
 from cdmpp.cli.shared.options import add_output_options

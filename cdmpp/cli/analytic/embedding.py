@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cdmpp.analytic.embedding.campaign import (
     ROWS_FILE,
@@ -42,6 +41,7 @@ from cdmpp.analytic.embedding.shapes import (
     load_preset,
 )
 from cdmpp.analytic.intervals import Evidence, LogErrors, ends_of
+from cdmpp.arrays import FloatArray
 from cdmpp.cli.shared.lab import run_experiment
 from cdmpp.cli.shared.option_table import add_table
 from cdmpp.cli.shared.options import add_output_options
@@ -49,8 +49,6 @@ from cdmpp.errors import UsageError
 from cdmpp.files.atomic import make_folder, write_text
 from cdmpp.report.plots import COLOURS, new_figure, predicted_against_measured, svg_text
 from cdmpp.text import interval_text, seconds_text
-
-FloatArray = NDArray[np.float64]
 
 _time = partial(seconds_text, digits=5)
 _SIZES = ("batch", "rows", "tables", "lookups", "width", "rows_per_block")

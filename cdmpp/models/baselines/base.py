@@ -11,9 +11,9 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from cdmpp.arrays import FloatArray, IntArray
 from cdmpp.config import from_dict, to_dict
 from cdmpp.datasets.judge import judged
 from cdmpp.datasets.samples import Samples
@@ -34,8 +34,6 @@ from cdmpp.models.parts.ranking import best_over_latency, log_rates, task_device
 
 _PREDICT_PROGRAMS = 256
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 Options = TypeVar("Options", bound=TorchPeerOptions)
 
 

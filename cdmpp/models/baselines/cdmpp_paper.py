@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from cdmpp.arrays import Float32Array, IntArray
 from cdmpp.datasets.samples import Samples
 from cdmpp.devices.vector import DEVICE_VECTOR_NAMES, device_vector
 from cdmpp.errors import DataError
@@ -18,9 +19,8 @@ from cdmpp.models.nets.leaf_count_net import LeafCountBatch, LeafCountNet
 from cdmpp.models.nets.options import CdmppPaperOptions
 from cdmpp.models.nets.positional import encode_position
 from cdmpp.models.parts.labels import BoxCoxLabels
-from cdmpp.models.parts.normalise import FloatArray
 from cdmpp.models.parts.pooling import leaf_matrix, leaf_rows
-from cdmpp.models.parts.program_groups import IntArray, ProgramGroups
+from cdmpp.models.parts.program_groups import ProgramGroups
 
 #: Added to the range of a column, as the original does.
 _RANGE_FLOOR = 1e-6
@@ -37,8 +37,8 @@ class RangeCoder:
         extra_blocks: blocks of added leaf columns that are used; None = all.
     """
 
-    low: FloatArray
-    span: FloatArray
+    low: Float32Array
+    span: Float32Array
     leaf_counts: tuple[int, ...]
     extra_blocks: tuple[str, ...] | None
 

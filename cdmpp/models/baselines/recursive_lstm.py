@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from cdmpp.arrays import IntArray
 from cdmpp.datasets.samples import Samples
 from cdmpp.files.stored import from_json, to_json
 from cdmpp.models.baselines.base import TorchPeer
@@ -17,7 +18,6 @@ from cdmpp.models.baselines.tree_shape import TreeShape, tree_shape
 from cdmpp.models.nets.recursive_lstm import RecursiveLstm, TreeBatch, TreeLevel
 from cdmpp.models.options import RecursiveLstmOptions
 from cdmpp.models.parts.leaf_coder import LeafCoder, LeafInputs
-from cdmpp.models.parts.program_groups import IntArray
 
 
 class RecursiveLstmCostModel(TorchPeer[RecursiveLstmOptions]):

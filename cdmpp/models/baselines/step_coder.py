@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 import torch
 
+from cdmpp.arrays import Float32Array, IntArray
 from cdmpp.datasets.samples import ProgramArrays, Samples
 from cdmpp.errors import NotApplicableError
 from cdmpp.models.nets.step_transformer import StepBatch
 from cdmpp.models.parts.leaf_coder import device_rows, fit_devices
-from cdmpp.models.parts.normalise import FloatArray, Normalisation
+from cdmpp.models.parts.normalise import Normalisation
 from cdmpp.models.parts.pooling import leaf_matrix, leaf_rows
-from cdmpp.models.parts.program_groups import IntArray, ProgramGroups
+from cdmpp.models.parts.program_groups import ProgramGroups
 
 #: Codes of Ansor's transform steps.
 STEP_CODES = (
@@ -98,7 +99,7 @@ class StepInputs:
         )
 
 
-def step_rows(programs: ProgramArrays, rows: IntArray, crop: tuple[int, int]) -> FloatArray:
+def step_rows(programs: ProgramArrays, rows: IntArray, crop: tuple[int, int]) -> Float32Array:
     """Returns float32 [len(rows), step, 14 + numbers]: which code the step has, then its arguments.
 
     Arguments are flattened to numbers in their order; scopes are 1 local, 2 shared, 3 global, an
@@ -132,7 +133,7 @@ def step_rows(programs: ProgramArrays, rows: IntArray, crop: tuple[int, int]) ->
 
 def pooled_extra(
     programs: ProgramArrays, rows: IntArray, extra_blocks: tuple[str, ...] | None
-) -> FloatArray:
+) -> Float32Array:
     """Returns float32 [len(rows), 2E]: sum and maximum over the leaves of each added column."""
     counts = np.diff(programs.leaf_offset)[rows]
     leaves = leaf_matrix(programs, leaf_rows(programs, rows), extra_blocks)

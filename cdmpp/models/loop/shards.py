@@ -12,10 +12,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, distributed
 
-IntArray = NDArray[np.int64]
+from cdmpp.arrays import IntArray
 
 
 def process_count() -> int:

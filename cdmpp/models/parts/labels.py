@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
+from cdmpp.arrays import FloatArray
 
 #: Least slope of a calibration: log seconds for each standard deviation of the score.
 _LEAST_SLOPE = 1e-4

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from cdmpp.analytic.roofline.programs import device_rates, leaf_work
+from cdmpp.arrays import IntArray
 from cdmpp.datasets.samples import Samples
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.devices.vector import device_vector
@@ -19,7 +20,7 @@ from cdmpp.models.nets.latency_net import LeafBatch
 from cdmpp.models.parts.normalise import Normalisation
 from cdmpp.models.parts.pooling import columns_of, leaf_matrix, leaf_rows
 from cdmpp.models.parts.prior import Prior
-from cdmpp.models.parts.program_groups import IntArray, ProgramGroups, cut
+from cdmpp.models.parts.program_groups import ProgramGroups, cut
 from cdmpp.programs.added_columns import CAPACITIES, TRAFFIC_COLUMNS
 
 #: Work below one operation or byte counts as one, so that its logarithm is finite.

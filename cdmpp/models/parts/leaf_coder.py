@@ -8,12 +8,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from cdmpp.arrays import Float32Array, IntArray
 from cdmpp.datasets.samples import Samples
 from cdmpp.devices.vector import device_vector
 from cdmpp.models.nets.segment_mlp import SegmentBatch
-from cdmpp.models.parts.normalise import FloatArray, Normalisation
+from cdmpp.models.parts.normalise import Normalisation
 from cdmpp.models.parts.pooling import leaf_matrix, leaf_rows
-from cdmpp.models.parts.program_groups import IntArray, ProgramGroups
+from cdmpp.models.parts.program_groups import ProgramGroups
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class LeafInputs:
         self._coder = coder
         self._device = device_rows(samples, coder.device)
 
-    def leaves(self, programs: IntArray) -> FloatArray:
+    def leaves(self, programs: IntArray) -> Float32Array:
         """Returns float32 [leaf, feature], standardised, program after program."""
         arrays = self._samples.programs
         rows = leaf_rows(arrays, self.groups.program_rows[programs])

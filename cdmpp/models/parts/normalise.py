@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float32]
+from cdmpp.arrays import Float32Array
 
 
 @dataclass(frozen=True)
@@ -23,13 +22,13 @@ class Normalisation:
             it.
     """
 
-    low: FloatArray
-    high: FloatArray
-    mean: FloatArray
-    scale: FloatArray
+    low: Float32Array
+    high: Float32Array
+    mean: Float32Array
+    scale: Float32Array
 
     @classmethod
-    def fit(cls, values: FloatArray) -> Normalisation:
+    def fit(cls, values: Float32Array) -> Normalisation:
         """Returns the statistics of float32 [N, F], N ≥ 1."""
         exact = values.astype(np.float64)
         deviation = exact.std(axis=0)
@@ -42,7 +41,7 @@ class Normalisation:
             scale.astype(np.float32),
         )
 
-    def apply(self, values: FloatArray) -> FloatArray:
+    def apply(self, values: Float32Array) -> Float32Array:
         """Returns float32 [N, F], zero mean and unit deviation on the training part."""
         clipped = np.clip(values, self.low, self.high)
         return np.asarray((clipped - self.mean) * self.scale, np.float32)

@@ -8,10 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cdmpp.analytic.prior import PRIOR_SOURCES, PriorModelName, PriorTimes, prior_times
+from cdmpp.arrays import FloatArray
 from cdmpp.datasets.samples import Samples
 from cdmpp.models.nets.options import PriorKind
-
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

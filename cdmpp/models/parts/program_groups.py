@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from cdmpp.arrays import IntArray
 from cdmpp.datasets.samples import Samples
-
-IntArray = NDArray[np.int64]
 
 
 class ProgramGroups:

@@ -6,17 +6,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cdmpp.analytic.roofline.programs import device_rates
+from cdmpp.arrays import FloatArray, IntArray
 from cdmpp.datasets.samples import Samples
 
-FloatArray = NDArray[np.float64]
 
-
-def task_device_groups(samples: Samples) -> NDArray[np.int64]:
+def task_device_groups(samples: Samples) -> IntArray:
     """Returns int64 [N], equal for samples of one task on one device."""
     return samples.task_id * len(samples.devices) + samples.device
 
 
-def best_over_latency(latency_s: FloatArray, group: NDArray[np.int64]) -> NDArray[np.float32]:
+def best_over_latency(latency_s: FloatArray, group: IntArray) -> NDArray[np.float32]:
     """Returns float32 [N] in (0, 1], the least latency of the group over each latency."""
     _, member = np.unique(group, return_inverse=True)
     best = np.full(int(member.max(initial=0)) + 1, np.inf)

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
+from cdmpp.arrays import FloatArray
 
 #: Matrix products inside the L2 cache, a copy that passes through the L3 cache, small operators
 #: inside the L1 cache, first touches of fresh pages.

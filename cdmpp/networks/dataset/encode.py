@@ -9,16 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from cdmpp.arrays import FloatArray, IntArray
 from cdmpp.networks.graph.canonical import canonical_order, renumbered
 from cdmpp.networks.graph.convolution_memory import convolution_kinds
 from cdmpp.networks.graph.features import graph_features
 from cdmpp.networks.graph.graph import KINDS, NetworkGraph
 from cdmpp.networks.graph.live_memory import live_memory, packed_bytes
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 #: Version of the columns below; a saved model refuses any other.
 ENCODING_VERSION = 3

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from cdmpp.arrays import FloatArray, IntArray
 from cdmpp.devices.registry import resolve_devices
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError
@@ -18,9 +18,6 @@ from cdmpp.networks.dataset.store import NetworkData
 from cdmpp.networks.graph.graph import NetworkGraph
 from cdmpp.networks.graph.live_memory import operator_seconds
 from cdmpp.networks.graph.mode import MODES
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 #: What is predicted: seconds of one iteration (one batch), bytes above the empty process, share of
 #: the threads' time.

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
+from cdmpp.arrays import IntArray
 from cdmpp.datasets.splits import uniform_draw
 from cdmpp.errors import DataError
 
@@ -16,8 +16,6 @@ SplitKind = Literal["architecture", "random"]
 SPLITS: tuple[SplitKind, ...] = get_args(SplitKind)
 #: Training, validation and test part, as published.
 FRACTIONS = (0.5, 0.25, 0.25)
-
-IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from cdmpp.arrays import BoolArray, FloatArray
 from cdmpp.networks.graph.graph import NetworkGraph
-
-FloatArray = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
 
 #: Convolutions that torch runs by its own code: at batch 1 those with at most so many input
 #: elements and a kernel of at most so many pixels a side; 1x1 below this batch.

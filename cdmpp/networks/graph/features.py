@@ -8,11 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from cdmpp.arrays import FloatArray
 from cdmpp.networks.graph.graph import ARGUMENTS, KINDS, NetworkGraph
-
-FloatArray = NDArray[np.float64]
 
 NODE_FEATURES = (
     *(f"is_{kind}" for kind in KINDS), *ARGUMENTS, "log_flops", "log_bytes", "log_weight_size",

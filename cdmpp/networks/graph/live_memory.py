@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cdmpp.analytic.roofline.floor import LeastWork, floor_on
+from cdmpp.arrays import FloatArray
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError
 from cdmpp.networks.graph.convolution_memory import (
@@ -15,8 +15,6 @@ from cdmpp.networks.graph.convolution_memory import (
 )
 from cdmpp.networks.graph.graph import NetworkGraph
 from cdmpp.networks.graph.mode import MODES, Mode
-
-FloatArray = NDArray[np.float64]
 
 #: Operators whose output is their input's memory seen otherwise.
 _VIEWS = frozenset({"Flatten"})

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
+from cdmpp.arrays import FloatArray
 from cdmpp.config import from_dict, to_dict
 from cdmpp.errors import DataError
 from cdmpp.files.stored import from_json, to_json
@@ -24,7 +24,6 @@ from cdmpp.networks.models.options import GraphTreeOptions, NetworkOptions
 if TYPE_CHECKING:  # it takes a second to import
     from torch import nn
 
-FloatArray = NDArray[np.float64]
 
 #: Our model, the one that is trained unless another is asked for.
 DEFAULT_MODEL = "residual"

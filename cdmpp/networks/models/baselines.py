@@ -7,8 +7,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from cdmpp.arrays import FloatArray
 from cdmpp.networks.dataset.samples import TARGETS, UTILISATIONS, NetworkSamples
-from cdmpp.networks.models.base import Fitting, FloatArray, NetworkModel
+from cdmpp.networks.models.base import Fitting, NetworkModel
 from cdmpp.networks.models.boosters import Boosters
 from cdmpp.networks.models.prices import OperatorPrices, fit_memory_prices, memory_bytes
 

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-FloatArray = NDArray[np.float64]
+from cdmpp.arrays import FloatArray
 
 
 @dataclass(frozen=True)

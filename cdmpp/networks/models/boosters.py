@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from cdmpp.arrays import FloatArray
 from cdmpp.files.boosted_trees import (
     grow_trees,
     load_booster,
@@ -18,8 +18,6 @@ from cdmpp.files.boosted_trees import (
     tree_rows,
 )
 from cdmpp.networks.models.options import GraphTreeOptions
-
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from cdmpp.arrays import FloatArray
 from cdmpp.networks.dataset.samples import TARGETS, NetworkSamples
-from cdmpp.networks.models.base import Fitting, FloatArray, NetworkModel
+from cdmpp.networks.models.base import Fitting, NetworkModel
 from cdmpp.networks.models.baselines import network_rows
 from cdmpp.networks.models.batch import Standard
 from cdmpp.networks.models.fit import GraphPart, fit_network, squared_losses

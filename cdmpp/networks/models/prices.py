@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from cdmpp.arrays import FloatArray, IntArray
 from cdmpp.networks.dataset.encode import FAMILIES, EncodedGraph
 from cdmpp.networks.dataset.samples import MEMORIES, TIMES, NetworkSamples
-
-FloatArray = NDArray[np.float64]
 
 #: What an operator is charged for: the call, its operations, the bytes that it moves.
 _CHARGES = 3
@@ -132,7 +130,7 @@ def _rows(samples: NetworkSamples) -> list[tuple[EncodedGraph, FloatArray]]:
     return list(zip(samples.encoded, rates[samples.device], strict=True))
 
 
-def _charges(graph: EncodedGraph, rates: FloatArray) -> tuple[FloatArray, NDArray[np.int64]]:
+def _charges(graph: EncodedGraph, rates: FloatArray) -> tuple[FloatArray, IntArray]:
     """Returns float64 [nodes, 3], seconds that a price of 1 charges, and the families."""
     work = graph.graph.flops / rates[0]
     traffic = graph.graph.column("bytes") / rates[1]

@@ -17,9 +17,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from cdmpp.arrays import FloatArray
 from cdmpp.networks.dataset.samples import MEMORIES, TARGETS, TIMES, UTILISATIONS, NetworkSamples
 from cdmpp.networks.models.additive_net import HoldNet, TimeNet
-from cdmpp.networks.models.base import Fitting, FloatArray, NetworkModel
+from cdmpp.networks.models.base import Fitting, NetworkModel
 from cdmpp.networks.models.batch import GraphBatch, GraphTensors, collate, segment_sum
 from cdmpp.networks.models.boosters import Boosters
 from cdmpp.networks.models.fit import (

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from cdmpp.arrays import FloatArray
 from cdmpp.networks.dataset.encode import FAMILIES, TOTAL_COLUMNS
 from cdmpp.networks.dataset.samples import (
     DEVICE_COLUMNS,
@@ -19,8 +19,6 @@ from cdmpp.networks.dataset.samples import (
 )
 from cdmpp.networks.models.batch import GraphTensors, Standard
 from cdmpp.networks.models.prices import OperatorPrices, fit_memory_prices, memory_bytes
-
-FloatArray = NDArray[np.float64]
 
 #: First columns of `network_rows`: what every operator sees of the whole network.
 CONTEXT_COLUMNS = len(TOTAL_COLUMNS) + len(DEVICE_COLUMNS)

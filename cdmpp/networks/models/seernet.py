@@ -10,10 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from cdmpp.arrays import FloatArray
 from cdmpp.networks.dataset.encode import EncodedGraph
 from cdmpp.networks.dataset.samples import TARGETS, NetworkSamples
 from cdmpp.networks.graph.graph import KINDS
-from cdmpp.networks.models.base import Fitting, FloatArray, NetworkModel
+from cdmpp.networks.models.base import Fitting, NetworkModel
 from cdmpp.networks.models.batch import GraphTensors, Standard
 from cdmpp.networks.models.fit import GraphPart, fit_network, run_graphs, squared_losses
 from cdmpp.networks.models.options import SeerNetOptions

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
+from cdmpp.arrays import FloatArray, TextArray
 from cdmpp.datasets.extraction.machine_code import IN_NETWORK
 from cdmpp.errors import DataError
 from cdmpp.files.atomic import read_json, write_json
@@ -22,8 +22,6 @@ FORMAT = 1
 LEAST_S = 1e-5
 #: Up to ten nanoseconds a hundred bytes, in steps of a two hundredth of that.
 _TRIED = np.arange(201) * 5e-13
-
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -104,7 +102,7 @@ def network_widths(
     alone_s: FloatArray,
     argument_bytes: FloatArray,
     in_network_s: FloatArray,
-    task: NDArray[np.str_],
+    task: TextArray,
     *,
     cold_s_per_byte: float,
 ) -> CodeWidths:

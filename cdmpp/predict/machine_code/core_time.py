@@ -10,10 +10,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from cdmpp.arrays import FloatArray, IntArray
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.programs.machine_code.columns import BOUNDS, MACHINE_CODE_NAMES
-
-FloatArray = NDArray[np.float64]
 
 #: Cycles a second of a core of which nothing is known.
 NOMINAL_HZ = 2.5e9
@@ -24,7 +23,7 @@ _BOUNDS = [MACHINE_CODE_NAMES.index(f"bound.{name}") for name in BOUNDS]
 
 
 def core_log_s(
-    code: NDArray[np.float32], devices: Sequence[DeviceSpec], device: NDArray[np.int64]
+    code: NDArray[np.float32], devices: Sequence[DeviceSpec], device: IntArray
 ) -> FloatArray:
     """Returns float64 [N, 1 + len(BOUNDS)], logarithms of seconds: by the slowest of the bounds of
     each block, then by each bound alone.

@@ -10,10 +10,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from cdmpp.arrays import FloatArray, IntArray
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.programs.gpu_code.columns import GPU_CODE_NAMES
-
-FloatArray = NDArray[np.float64]
 
 #: Cycles a second of a multiprocessor of which nothing is known.
 NOMINAL_HZ = 1.5e9
@@ -23,7 +22,7 @@ _CYCLES = [GPU_CODE_NAMES.index(f"cycles.{name}") for name in _TIMES]
 
 
 def gpu_log_s(
-    code: NDArray[np.float32], devices: Sequence[DeviceSpec], device: NDArray[np.int64]
+    code: NDArray[np.float32], devices: Sequence[DeviceSpec], device: IntArray
 ) -> FloatArray:
     """Returns float64 [N, len(_TIMES)], logarithms of seconds of the multiprocessor with most
     blocks: by the slowest of its bounds, by each alone, and by their sum.

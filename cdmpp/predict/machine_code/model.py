@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cdmpp.arrays import BoolArray, FloatArray, TextArray
 from cdmpp.calibration.intervals import operator_kinds
 from cdmpp.datasets.samples import Samples
 from cdmpp.devices.vector import device_vector
@@ -59,8 +60,6 @@ _PARAMETERS = {
 _MOST_TREES, _PATIENCE = 1200, 60
 _HINT = "train it again with `cdmpp train-code`"
 
-FloatArray = NDArray[np.float64]
-
 
 @dataclass(frozen=True)
 class CodeRows:
@@ -81,10 +80,10 @@ class CodeRows:
     core_log_s: FloatArray
     model_log_s: FloatArray
     log_s: FloatArray
-    task: NDArray[np.str_]
-    kind: NDArray[np.str_]
-    is_record: NDArray[np.bool_]
-    device: NDArray[np.str_]
+    task: TextArray
+    kind: TextArray
+    is_record: BoolArray
+    device: TextArray
 
     @classmethod
     def of(
@@ -137,7 +136,7 @@ class CodeRows:
             np.concatenate([part.device for part in parts]),
         )
 
-    def take(self, where: NDArray[np.bool_]) -> CodeRows:
+    def take(self, where: BoolArray) -> CodeRows:
         """Returns some of the rows."""
         return CodeRows(
             self.columns[where], self.core_log_s[where], self.model_log_s[where],

@@ -12,10 +12,9 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 from torch import Tensor, nn
 
+from cdmpp.arrays import FloatArray, IntArray
 from cdmpp.errors import DataError
 from cdmpp.files.checked_tensors import read_tensors, write_tensors
-
-FloatArray = NDArray[np.float64]
 
 _WIDTH, _LAYERS, _DROPOUT = 384, 3, 0.1
 _EPOCHS, _BATCH = 60, 64
@@ -37,7 +36,7 @@ class CodeNet:
         network: standardised columns -> standardised label; its weights are float16 numbers.
     """
 
-    kept: NDArray[np.int64]
+    kept: IntArray
     mean: NDArray[np.float32]
     deviation: NDArray[np.float32]
     label: tuple[float, float]

@@ -7,14 +7,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from cdmpp.arrays import FloatArray, IntArray, TextArray
 from cdmpp.conformal import half_widths, least_owners
 
 COVERAGE = 0.9
 _BANDS_LOG_S = np.log([1e-5, 1e-4, 1e-3, 1e-2])
-
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -36,8 +34,8 @@ class CodeWidths:
         cls,
         error: FloatArray,
         log_s: FloatArray,
-        task: NDArray[np.str_],
-        kind: NDArray[np.str_],
+        task: TextArray,
+        kind: TextArray,
     ) -> CodeWidths:
         """Returns the half widths that errors ask for.
 
@@ -66,7 +64,7 @@ class CodeWidths:
             ),
         )
 
-    def half_width(self, log_s: FloatArray, kind: NDArray[np.str_]) -> FloatArray:
+    def half_width(self, log_s: FloatArray, kind: TextArray) -> FloatArray:
         """Returns float64 [N], the half width of each program.
 
         Args:
@@ -81,5 +79,5 @@ class CodeWidths:
         )
 
 
-def _band(log_s: FloatArray) -> NDArray[np.int64]:
+def _band(log_s: FloatArray) -> IntArray:
     return np.searchsorted(_BANDS_LOG_S, log_s)

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from cdmpp.analytic.kernels.call import Call
+from cdmpp.arrays import FloatArray, IntArray
 from cdmpp.profiling.formats.names import short_name
-from cdmpp.profiling.schema import Events, FloatArray, IntArray, Kind, Launch, ProfileRow
+from cdmpp.profiling.schema import Events, Kind, Launch, ProfileRow
 
 #: Kinds whose events nest in one another on a lane; their rows get a time of their own.
 _NESTING = frozenset({"cpu_op", "range", "python"})

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from cdmpp.arrays import FloatArray
 from cdmpp.datasets.samples import Samples
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.models.adapted import AdaptedCostModel
@@ -25,8 +25,6 @@ from cdmpp.training.finetune.folds import budget_folds
 from cdmpp.training.finetune.one_factor import as_device, fit_one_factor, with_devices
 from cdmpp.training.finetune.options import FinetuneOptions
 from cdmpp.training.finetune.tuning_trainee import error
-
-FloatArray = NDArray[np.float64]
 
 #: The transformer's share in an ensemble is a multiple of one over this.
 _SHARE_STEPS = 10

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
+from cdmpp.arrays import FloatArray
 from cdmpp.conformal import least_owners
 from cdmpp.datasets.extraction.machine_code import MachineCode
 from cdmpp.datasets.samples import Samples
@@ -26,8 +26,6 @@ from cdmpp.predict.machine_code.model import (
 from cdmpp.predict.machine_code.widths import COVERAGE, CodeWidths
 from cdmpp.training.finetune.adapt import Adapted
 from cdmpp.training.finetune.choice import centred_factor, shrunken_factor, task_errors
-
-FloatArray = NDArray[np.float64]
 
 
 def adapted_code(

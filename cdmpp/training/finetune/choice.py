@@ -8,12 +8,9 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
+from cdmpp.arrays import FloatArray, IntArray
 from cdmpp.models.parts.labels import least_mape_factor
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 #: What may be kept, the most cautious first: the model as it was, with one factor, half way to the
 #: full fit, the full fit.

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from cdmpp.arrays import BoolArray, FloatArray
 from cdmpp.calibration.transfer import LEAST_TASKS, PairTransfer, fit_pairs, on_device
 from cdmpp.datasets.samples import Samples
 from cdmpp.datasets.selection import of_devices, times_on
@@ -17,8 +17,6 @@ from cdmpp.models.base import CostModel
 from cdmpp.predict.corrections import SourceDeviceCorrection
 from cdmpp.predict.estimates import TrainedModel
 from cdmpp.predict.saved_model import ModelCard
-
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +31,7 @@ class Elsewhere:
     device: DeviceSpec
     latency_s: FloatArray
 
-    def known(self, samples: Samples) -> NDArray[np.bool_]:
+    def known(self, samples: Samples) -> BoolArray:
         """Returns bool [N], which programs were measured on the device."""
         return np.asarray(np.isfinite(self.latency_s[samples.program]), bool)
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Literal, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
+from cdmpp.arrays import FloatArray
 from cdmpp.datasets.samples import Samples
 from cdmpp.errors import UsageError
 from cdmpp.models.base import CostModel
@@ -22,7 +22,6 @@ from cdmpp.training.finetune.tuning_trainee import error
 #: What was kept: the model as it was, with one factor, or tuned.
 Kept = Literal["unchanged", "shifted", "tuned"]
 
-FloatArray = NDArray[np.float64]
 
 #: No log of seconds is farther from 0.
 _FAR = 50.0

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from cdmpp.arrays import FloatArray, IntArray
 from cdmpp.calibration.ood import TrainingTasks
 from cdmpp.calibration.transfer import Transfer
 from cdmpp.config import dump_text
@@ -53,9 +53,6 @@ ZERO_SHOT = "zero-shot"
 ONE_FACTOR = "one-factor"
 SCRATCH = "from scratch"
 TREES = "trees on the budget"
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cdmpp.calibration.ood import TrainingTasks
 from cdmpp.datasets.budget import hold_out
@@ -31,8 +30,6 @@ NOTHING = "nothing"
 SAMPLES_TO_CHOOSE_ON = 2000
 #: Kinds that are trained from nothing where the shipped model is no better.
 STARTING_KINDS = ("transformer", "ensemble")
-
-FloatArray = NDArray[np.float64]
 
 
 def may_start_from(card: ModelCard, samples: Samples) -> bool:

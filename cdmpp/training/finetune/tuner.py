@@ -11,9 +11,9 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from cdmpp.arrays import FloatArray
 from cdmpp.datasets.samples import Samples
 from cdmpp.models.loop.loop import train_loop
 from cdmpp.models.loop.progress import OnTrain
@@ -21,8 +21,6 @@ from cdmpp.models.nets.options import LoopOptions
 from cdmpp.models.parts.leaf_batches import samples_digest
 from cdmpp.training.finetune.options import FinetuneOptions
 from cdmpp.training.finetune.tuning_trainee import HeldOut, TuningTrainee, select_parameters
-
-FloatArray = NDArray[np.float64]
 
 
 @runtime_checkable

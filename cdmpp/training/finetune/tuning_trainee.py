@@ -7,12 +7,10 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from cdmpp.arrays import FloatArray, IntArray
 from cdmpp.errors import UsageError
-
-FloatArray = NDArray[np.float64]
 
 #: A percentage error counts at most so much, so that one program cannot decide.
 _MOST_RELATIVE_ERROR = 3.0
@@ -21,10 +19,10 @@ _MOST_RELATIVE_ERROR = 3.0
 class HeldOut(Protocol):
     """A trainee (see `cdmpp.models.loop.loop.Trainee`) that also tells what it predicts."""
 
-    def batches(self, epoch: int) -> list[NDArray[np.int64]]:
+    def batches(self, epoch: int) -> list[IntArray]:
         """Returns the batches of an epoch."""
 
-    def loss(self, network: nn.Module, batch: NDArray[np.int64]) -> tuple[Tensor, int]:
+    def loss(self, network: nn.Module, batch: IntArray) -> tuple[Tensor, int]:
         """Returns the loss and the number of samples in the batch."""
 
     def centre(self, network: Any) -> None:
@@ -67,11 +65,11 @@ class TuningTrainee:
         self.predicted: list[FloatArray] = []
         self._looks = 0
 
-    def batches(self, epoch: int) -> list[NDArray[np.int64]]:
+    def batches(self, epoch: int) -> list[IntArray]:
         """Returns the budget's batches of an epoch."""
         return self._trainee.batches(epoch)
 
-    def loss(self, network: nn.Module, batch: NDArray[np.int64]) -> tuple[Tensor, int]:
+    def loss(self, network: nn.Module, batch: IntArray) -> tuple[Tensor, int]:
         """Returns the loss on the budget, on source samples, and for moving away."""
         loss, count = self._trainee.loss(network, batch)
         if self._source is not None:

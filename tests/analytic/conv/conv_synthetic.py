@@ -18,7 +18,8 @@ from cdmpp.analytic.conv.algorithms import (
 )
 from cdmpp.analytic.conv.blocks import BlockLaunch, fft_tiles, launched_blocks, resident_blocks
 from cdmpp.analytic.conv.seer.table import ConvTable, KernelType
-from cdmpp.analytic.conv.shapes import ConvShapes, FloatArray
+from cdmpp.analytic.conv.shapes import ConvShapes
+from cdmpp.arrays import FloatArray
 from cdmpp.devices.registry import get_device
 
 DEVICE = get_device("titan-xp")

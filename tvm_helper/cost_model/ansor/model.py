@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from cdmpp.arrays import FloatArray
 from cdmpp.errors import UsageError
 from cdmpp.serve.client import Client
 from tvm_helper.cost_model.ansor.client import AnsorClient
@@ -34,8 +34,6 @@ except (ImportError, OSError) as error:
         "an environment that has one: python -m tvm_helper.legacy.setup; and run your script "
         "there: python -m tvm_helper.cost_model.ansor.run SCRIPT"
     ) from None
-
-FloatArray = NDArray[np.float64]
 
 
 class CdmppPythonModel(PythonBasedModel):  # type: ignore[misc]

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
+from cdmpp.arrays import FloatArray, IntArray
 from cdmpp.datasets.tenset.record_line import parse_record
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError, ReplayError, UsageError
@@ -23,8 +23,6 @@ from cdmpp.records import MeasureRecord, TensetTask, program_id_of_text
 from tvm_helper.cost_model.safety_net import SafetyNet
 from tvm_helper.cost_model.scoring import SearchCore
 from tvm_helper.cost_model.state_file import read_state, write_state
-
-FloatArray = NDArray[np.float64]
 
 #: What Ansor expects of a state that cannot be scored; every other score is positive.
 INVALID_SCORE = float("-inf")
@@ -44,7 +42,7 @@ class StateFeatures:
 
     records: list[MeasureRecord]
     asts: list[CompactAst]
-    supported: NDArray[np.int64]
+    supported: IntArray
     unsupported: Counter[str]
     seconds: float
 

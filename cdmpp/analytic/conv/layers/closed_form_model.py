@@ -21,7 +21,8 @@ from cdmpp.analytic.conv.layers.closed_forms import (
 )
 from cdmpp.analytic.conv.layers.table import LayerTable, device_rows
 from cdmpp.analytic.conv.seer.regimes import SmoothTimes, fit_smooth_columns
-from cdmpp.analytic.conv.shapes import ConvShapes, FloatArray, IntArray
+from cdmpp.analytic.conv.shapes import ConvShapes
+from cdmpp.arrays import FloatArray, IntArray
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError
 from cdmpp.files.stored import from_json, to_json

@@ -18,7 +18,8 @@ from cdmpp.analytic.conv.algorithms import (
     nonfused_tile,
 )
 from cdmpp.analytic.conv.blocks import BlockLaunch, fft_tiles, launch
-from cdmpp.analytic.conv.shapes import ConvShapes, FloatArray
+from cdmpp.analytic.conv.shapes import ConvShapes
+from cdmpp.arrays import FloatArray
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DeviceError
 

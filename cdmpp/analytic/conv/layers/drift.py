@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cdmpp.analytic.conv.least_squares import relative_fit
-from cdmpp.analytic.conv.shapes import FloatArray
+from cdmpp.arrays import FloatArray
 
 #: Straight pieces of the drift.
 _PIECES = 8

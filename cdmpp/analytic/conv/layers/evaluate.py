@@ -12,7 +12,7 @@ from cdmpp.analytic.conv.layers.model import LayerModel, remove_drifts
 from cdmpp.analytic.conv.layers.table import LayerTable, device_rows
 from cdmpp.analytic.conv.seer.evaluate import time_errors
 from cdmpp.analytic.conv.seer.splits import SplitKind, divide
-from cdmpp.analytic.conv.shapes import FloatArray
+from cdmpp.arrays import FloatArray
 
 
 def split_layers(

@@ -14,7 +14,8 @@ from cdmpp.analytic.conv.layers.closed_forms import (
     usual_variants,
 )
 from cdmpp.analytic.conv.layers.table import LayerTable, device_rows
-from cdmpp.analytic.conv.shapes import ConvShapes, FloatArray
+from cdmpp.analytic.conv.shapes import ConvShapes
+from cdmpp.arrays import FloatArray
 from cdmpp.devices.spec import DeviceSpec
 
 _TERMS = ("waves_ms", "tail_ms", "compulsory_ms", "tiles_ms", "helpers_ms", "waves")

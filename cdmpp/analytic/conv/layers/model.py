@@ -15,7 +15,7 @@ from cdmpp.analytic.conv.layers.closed_forms import roofline_ms
 from cdmpp.analytic.conv.layers.drift import Drift, fit_drift, no_drift
 from cdmpp.analytic.conv.layers.features import layer_features
 from cdmpp.analytic.conv.layers.table import LayerTable, device_rows
-from cdmpp.analytic.conv.shapes import FloatArray, IntArray
+from cdmpp.arrays import FloatArray, IntArray
 from cdmpp.files.atomic import make_folder, write_bytes, write_json
 from cdmpp.files.boosted_trees import grow_trees, load_booster, tree_rows
 from cdmpp.files.stored import read_model, to_json

@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 
 from cdmpp.analytic.conv.algorithms import ConvAlgorithm
-from cdmpp.analytic.conv.shapes import ConvShapes, FloatArray, IntArray
+from cdmpp.analytic.conv.shapes import ConvShapes
 from cdmpp.analytic.rows import Rows
 from cdmpp.analytic.table_file import TableFile
+from cdmpp.arrays import FloatArray, IntArray
 from cdmpp.devices.registry import get_device
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError

@@ -10,8 +10,9 @@ from cdmpp.analytic.conv.algorithms import ConvVariant
 from cdmpp.analytic.conv.least_squares import LinearFit, relative_fit
 from cdmpp.analytic.conv.seer.table import ConvTable
 from cdmpp.analytic.conv.seer.trees import SmallTree, TreeOptions, fit_tree
-from cdmpp.analytic.conv.shapes import ConvShapes, FloatArray, IntArray
+from cdmpp.analytic.conv.shapes import ConvShapes
 from cdmpp.analytic.rows import Rows
+from cdmpp.arrays import FloatArray, IntArray
 
 _GEMM_FEATURES = ("in_channels", "in_width", "out_channels", "out_width", "kernel", "stride")
 _GEMM_PRODUCTS = ("reduction", "reduction_by_channels", "reduction_by_pixels")

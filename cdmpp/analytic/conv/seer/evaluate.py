@@ -13,7 +13,7 @@ import numpy as np
 from cdmpp.analytic.conv.seer.folder import ConvFolder
 from cdmpp.analytic.conv.seer.model import SeerModel
 from cdmpp.analytic.conv.seer.table import ConvTable, KernelType, PickTable
-from cdmpp.analytic.conv.shapes import FloatArray, IntArray
+from cdmpp.arrays import FloatArray, IntArray
 from cdmpp.metrics import absolute_percentage_error
 
 #: A pick is wrong when its measured time is more than this above the measured best.

@@ -33,7 +33,8 @@ from cdmpp.analytic.conv.seer.polynomials import (
 from cdmpp.analytic.conv.seer.table import KernelType
 from cdmpp.analytic.conv.seer.trees import SmallTree
 from cdmpp.analytic.conv.seer.variant_model import VariantModel
-from cdmpp.analytic.conv.shapes import ConvShapes, FloatArray, IntArray
+from cdmpp.analytic.conv.shapes import ConvShapes
+from cdmpp.arrays import FloatArray, IntArray
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError
 from cdmpp.files.atomic import write_json

@@ -9,7 +9,8 @@ import numpy as np
 
 from cdmpp.analytic.conv.blocks import fft_tiles
 from cdmpp.analytic.conv.least_squares import LinearFit, relative_fit
-from cdmpp.analytic.conv.shapes import ConvShapes, FloatArray
+from cdmpp.analytic.conv.shapes import ConvShapes
+from cdmpp.arrays import FloatArray
 from cdmpp.errors import DataError
 from cdmpp.files.stored import from_json, to_json
 

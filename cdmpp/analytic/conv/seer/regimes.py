@@ -11,7 +11,7 @@ from cdmpp.analytic.conv.blocks import BlockLaunch
 from cdmpp.analytic.conv.least_squares import LinearFit, relative_fit
 from cdmpp.analytic.conv.seer.counters import Counters
 from cdmpp.analytic.conv.seer.table import KernelType
-from cdmpp.analytic.conv.shapes import FloatArray, IntArray
+from cdmpp.arrays import FloatArray, IntArray
 from cdmpp.errors import DataError
 
 TimeForm = Literal["original", "smooth"]

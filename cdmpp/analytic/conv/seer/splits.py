@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from cdmpp.analytic.conv.shapes import ConvShapes, FloatArray
+from cdmpp.analytic.conv.shapes import ConvShapes
+from cdmpp.arrays import BoolArray, FloatArray
 from cdmpp.errors import DataError
 
 SplitKind = Literal["family", "octave", "original"]
-BoolArray = NDArray[np.bool_]
 
 _DIMENSIONS = ("in_channels", "out_channels", "in_width")
 _SHORTEST_MS = 1.0

@@ -11,12 +11,9 @@ from numpy.typing import NDArray
 
 from cdmpp.analytic.conv.algorithms import ALGORITHM_COUNT
 from cdmpp.analytic.conv.blocks import BlockLaunch
-from cdmpp.analytic.conv.shapes import (
-    ConvShapes,
-    FloatArray,
-    IntArray,
-)
+from cdmpp.analytic.conv.shapes import ConvShapes
 from cdmpp.analytic.rows import Rows
+from cdmpp.arrays import FloatArray, IntArray
 
 #: Level (0 to 10) from which a pipe counts as saturated.
 SATURATED_LEVEL = 8

@@ -17,8 +17,8 @@ from cdmpp.analytic.conv.seer.model import SeerModel
 from cdmpp.analytic.conv.seer.polynomials import fft_tiling_columns
 from cdmpp.analytic.conv.seer.splits import family_split
 from cdmpp.analytic.conv.seer.table import ConvTable
-from cdmpp.analytic.conv.shapes import FloatArray
 from cdmpp.analytic.intervals import ErrorSamples
+from cdmpp.arrays import FloatArray
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError
 

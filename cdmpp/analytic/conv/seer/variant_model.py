@@ -22,7 +22,8 @@ from cdmpp.analytic.conv.seer.regimes import (
 )
 from cdmpp.analytic.conv.seer.table import ConvTable
 from cdmpp.analytic.conv.seer.trees import SmallTree, TreeOptions, fit_tree
-from cdmpp.analytic.conv.shapes import ConvShapes, FloatArray, IntArray
+from cdmpp.analytic.conv.shapes import ConvShapes
+from cdmpp.arrays import FloatArray, IntArray
 from cdmpp.errors import DataError
 
 _TYPE_FEATURES = ("in_channels", "in_width", "out_channels", "out_width", "kernel", "stride")

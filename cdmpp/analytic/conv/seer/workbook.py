@@ -25,7 +25,8 @@ from cdmpp.analytic.conv.algorithms import (
     to_cudnn,
 )
 from cdmpp.analytic.conv.seer.table import ConvTable, PickTable
-from cdmpp.analytic.conv.shapes import SHAPE_NAMES, ConvShapes, FloatArray
+from cdmpp.analytic.conv.shapes import SHAPE_NAMES, ConvShapes
+from cdmpp.arrays import FloatArray
 from cdmpp.errors import DataError, UsageError
 from cdmpp.extras import require
 from cdmpp.files.atomic import write_atomic, write_text
