@@ -6,13 +6,11 @@ import contextlib
 import os
 import platform
 import re
-import subprocess
 from pathlib import Path
 from typing import Any
 
 from cdmpp import __version__
 from cdmpp.errors import UsageError
-from cdmpp.files.places import is_checkout, package_folder
 
 _CPU = Path("/sys/devices/system/cpu/cpu0")
 CACHE_FOLDER = _CPU / "cache"
@@ -27,29 +25,6 @@ def versions() -> dict[str, str]:
         with contextlib.suppress(PackageNotFoundError):
             found[name] = version(name)
     return found
-
-
-def commit() -> str | None:
-    """Returns the commit of the checkout that this package is in, if it is in one."""
-    if not is_checkout():  # an installed package may lie in the checkout of something else
-        return None
-    return git_output("rev-parse", "HEAD")
-
-
-def git_output(*arguments: str) -> str | None:
-    """Returns what git prints in the folder of this package; None where it fails."""
-    try:
-        done = subprocess.run(
-            ["git", *arguments],
-            cwd=package_folder("cdmpp"),
-            capture_output=True,
-            text=True,
-            timeout=10,
-            check=True,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.strip()
 
 
 def machine() -> dict[str, str]:

@@ -9,7 +9,6 @@ import re
 import shutil
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 
@@ -205,14 +204,6 @@ def _plain_cell(cell: object) -> object:
     except ValueError:
         return f"'{cell}" if cell.startswith(_FORMULA) else cell
     return cell
-
-
-def tidy_csv(rows: Iterable[Sequence[Any]]) -> str:
-    """Returns rows of `TIDY_COLUMNS` as CSV, values with seven significant digits."""
-    return csv_text(
-        TIDY_COLUMNS,
-        ((*place, None if value is None else f"{value:.7g}", n) for *place, value, n in rows),
-    )
 
 
 def _unit(seconds: float) -> tuple[float, str]:

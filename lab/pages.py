@@ -19,7 +19,7 @@ import yaml
 from cdmpp.errors import DataError
 from cdmpp.files.atomic import make_folder, write_json, write_text
 from cdmpp.report.page import Page, page_html, page_markdown
-from cdmpp.text import tidy_csv
+from cdmpp.text import TIDY_COLUMNS, csv_text
 from lab.paths import RESULTS
 from lab.stamp import stamp_rows
 
@@ -79,6 +79,14 @@ def write_page(
         write_text(folder / f"{name}.csv", tidy_csv(rows))
     keep(name, folder)
     return text
+
+
+def tidy_csv(rows: Iterable[Sequence[Any]]) -> str:
+    """Returns rows of `TIDY_COLUMNS` as CSV, values with seven significant digits."""
+    return csv_text(
+        TIDY_COLUMNS,
+        ((*place, None if value is None else f"{value:.7g}", n) for *place, value, n in rows),
+    )
 
 
 def keep(name: str, folder: Path = RESULTS) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,8 @@ from typing import Any
 from cdmpp.devices.vector import DEVICE_VECTOR_SCHEMA_VERSION
 from cdmpp.errors import DataError
 from cdmpp.files.atomic import sha256_file
-from cdmpp.files.places import package_folder
-from cdmpp.machine import commit, git_output, machine, versions
+from cdmpp.files.places import is_checkout, package_folder
+from cdmpp.machine import machine, versions
 from cdmpp.networks.dataset.rows import SCHEMA_VERSION
 from cdmpp.pretrained import DEFAULT, PRETRAINED
 from cdmpp.programs.compact_ast import LEAF_EXTRA_SCHEMA_VERSION, LEAF_SCHEMA_VERSION
@@ -68,6 +69,29 @@ def stamp(
     }
     distinct = {str(short): short for short in map(_short, parts)}
     return found | ({"parts": list(distinct.values())} if distinct else {})
+
+
+def commit() -> str | None:
+    """Returns the commit of the checkout that this package is in, if it is in one."""
+    if not is_checkout():  # an installed package may lie in the checkout of something else
+        return None
+    return git_output("rev-parse", "HEAD")
+
+
+def git_output(*arguments: str) -> str | None:
+    """Returns what git prints in the folder of this package; None where it fails."""
+    try:
+        done = subprocess.run(
+            ["git", *arguments],
+            cwd=package_folder("cdmpp"),
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
 
 
 def _short(part: Mapping[str, Any] | None) -> dict[str, Any] | None:

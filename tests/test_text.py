@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cdmpp.text import (
-    TIDY_COLUMNS,
     aligned,
     csv_text,
     interval_text,
@@ -17,7 +16,6 @@ from cdmpp.text import (
     percent_text,
     seconds_text,
     short_task,
-    tidy_csv,
 )
 
 
@@ -121,10 +119,8 @@ def test_markdown_keeps_bars_inside_their_cell():
     assert markdown_table(["a"], []).splitlines()[1] == "| --- |"
 
 
-def test_csv_leaves_none_empty_and_tidy_rows_are_rounded():
+def test_csv_leaves_none_empty():
     assert csv_text(["a", "b"], [[1 / 3, None]]) == f"a,b\n{1 / 3},\n"
-    row = ["s", "d", "p", "x", "g", "m", 0, "mape", 1 / 3, 7]
-    assert tidy_csv([row]) == ",".join(TIDY_COLUMNS) + "\ns,d,p,x,g,m,0,mape,0.3333333,7\n"
 
 
 def test_a_task_is_cut():

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from cdmpp.analytic.embedding.campaign import ROWS_FILE, read_folder, round_spread
+from cdmpp.analytic.embedding.campaign import ROWS_FILE, CampaignRow, read_folder
 from cdmpp.analytic.embedding.errors import histogram_labels
-from cdmpp.analytic.embedding.evaluate import LINES, SPLITS, Judgement, judge_campaign
+from cdmpp.analytic.embedding.evaluate import Judgement, Split, judge_campaign
 from cdmpp.analytic.embedding.shapes import Pass
 from cdmpp.cli.shared.options import parse_seeds
 from cdmpp.files.atomic import sha256_file
@@ -24,6 +24,17 @@ from lab.pages import write_page
 from lab.paths import RESULTS, ROOT
 from lab.stamp import stamp
 
+SPLITS: tuple[Split, ...] = ("shape", "table", "rows")
+#: Line of the results -> what it is.
+LINES = {
+    "cpu": "counted work, costs fitted per pass",
+    "lru-calibrated": "as `lru`; two bandwidth shares and a launch time fitted per pass",
+    "trees": "gradient-boosted trees on the logarithms of the shape, fitted per pass",
+    "lru": "the GPU formula with Che's hit rate; bandwidths of a memory sweep, nothing fitted",
+    "resident": "the original's first cache model, nothing fitted",
+    "cold-start": "the original's later cache model (forward only), nothing fitted",
+    "plain": "no cache, nothing fitted",
+}
 _METRICS = ("gmae", "mean", "std", "median", "signed_mean", "spearman")
 #: Group -> (pass, least rows of a table); None = every pass.
 _GROUPS: dict[str, tuple[Pass | None, int]] = {
@@ -239,6 +250,14 @@ def _histogram(rows: Sequence[ResultRow]) -> Table:
         shares = (found.get((line, f"share {label}")) for label in histogram_labels())
         lines.append([f"`{line}`", *(f"{100 * np.mean(v):.1f}" if v else "-" for v in shares)])
     return plain_table(["line", *histogram_labels()], lines)
+
+
+def round_spread(rows: Iterable[CampaignRow]) -> list[float]:
+    """Returns, of each point measured at least twice, (slowest - fastest) / fastest round."""
+    found: dict[tuple[str, int, int, int, int, int, float], list[float]] = {}
+    for row in rows:
+        found.setdefault(row.key, []).append(row.latency_s)
+    return [max(times) / min(times) - 1.0 for times in found.values() if len(times) > 1]
 
 
 def _spearman(judged: Judgement, which: Pass | None, least_rows: int) -> float | None:

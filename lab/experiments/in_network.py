@@ -17,9 +17,10 @@ from cdmpp.predict.machine_code.cold_memory import (
 )
 from tvm_helper.measure.sources import module_task
 from tvm_helper.replay.costs import ScheduleChoice, choose_schedules
-from tvm_helper.replay.graph import read_network_graph
+from tvm_helper.replay.graph import network_graph
 from tvm_helper.replay.measure import measure_network
 from tvm_helper.search.folder_files import SEARCH_FILE
+from tvm_helper.tasks.network_tasks import load_network
 from tvm_helper.tasks.target import device_target
 
 _TURNS = 3
@@ -50,7 +51,9 @@ def _measured(path: Path, search: Path, label: str) -> list[KernelInNetwork]:
     """Returns the timings of a network's kernels, with the fastest programs of its search."""
     device = get_device(label)
     target = device_target(device)
-    network = read_network_graph(path, target, device=device.name)
+    network = network_graph(
+        load_network(path), target, name=path.stem, source=str(path), device=device.name
+    )
     chosen = choose_schedules(network, target, ScheduleChoice("database", database=search))
     timed = measure_network(network, chosen, target, turns=_TURNS)
     sizes = {one.task: one.bytes or 0 for one in network.graph.operators}

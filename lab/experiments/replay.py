@@ -40,9 +40,10 @@ from lab.shell import cdmpp
 from lab.stamp import COMPILED, stamp
 from tvm_helper.predict.predictor import Predictor
 from tvm_helper.replay.costs import ProgramCosts, ScheduleChoice, choose_schedules
-from tvm_helper.replay.graph import DEVICE, read_network_graph
+from tvm_helper.replay.graph import DEVICE, network_graph
 from tvm_helper.replay.measure import MeasuredNetwork, measure_network
 from tvm_helper.replay.outcome import measured_times, measured_values
+from tvm_helper.tasks.network_tasks import load_network, network_tasks
 from tvm_helper.tasks.target import device_target
 
 #: Candidates that TVM evolves for a round of a search: its 512 take most of the time on one core.
@@ -94,7 +95,7 @@ def searched(path: Path, device: DeviceSpec, asked: Replays) -> Path:
     """Returns the database of a network's search; continues it where it was."""
     done = _done(path, asked)
     if not done.is_file():
-        tasks = len(read_network_graph(path, device_target(device)).tasks.tasks)
+        tasks = len(network_tasks(load_network(path), device_target(device)).tasks)
         added = Path(asked.model) / "devices"
         cdmpp(
             "search", "-q", network=path, device=asked.device, model=asked.model, seed=0,
@@ -124,7 +125,9 @@ def judged(
     """
     (device,) = predictor.devices
     target = device_target(device)
-    network = read_network_graph(path, target, device=device.name)
+    network = network_graph(
+        load_network(path), target, name=path.stem, source=str(path), device=device.name
+    )
     chosen = choose_schedules(network, target, choice)
     programs = ProgramCosts(predictor, network, chosen, device)
     costs = gather_costs(network.graph, [programs], {DEVICE: device})

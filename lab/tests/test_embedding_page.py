@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from lab.experiments.embedding import experiment
+from cdmpp.analytic.embedding.campaign import CampaignRow
+from lab.experiments.embedding import experiment, round_spread
 from lab.paths import ROOT
 
 CAMPAIGN = ROOT / "data" / "embedding-cpu"
@@ -34,3 +35,13 @@ def test_page_table_and_facts_are_written(
     assert f"{(tmp_path / 'out' / 'embedding.md').read_text()}\n" == page
     table = (tmp_path / "out" / "embedding.csv").read_text()
     assert {row["device"] for row in csv.DictReader(io.StringIO(table))} == {"cpu-1t"}
+
+
+def test_the_spread_of_rounds() -> None:
+    rows = [
+        CampaignRow(
+            "forward", 8, rows, 2, 1, 4, 0.0, number, 1, "thread-cpu", time_s, 0.01, 8, 1.0, 0
+        )
+        for rows, number, time_s in ((100, 0, 2e-3), (100, 1, 3e-3), (200, 0, 1e-3))
+    ]
+    assert round_spread(rows) == pytest.approx([0.5])

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from cdmpp.errors import DataError
+from cdmpp.text import TIDY_COLUMNS
 from lab import pages
 
 _PAGE = """# Title
@@ -21,6 +22,11 @@ Prose.
 
 - commit: 1
 """
+
+
+def test_tidy_rows_are_rounded() -> None:
+    row = ["s", "d", "p", "x", "g", "m", 0, "mape", 1 / 3, 7]
+    assert pages.tidy_csv([row]) == ",".join(TIDY_COLUMNS) + "\ns,d,p,x,g,m,0,mape,0.3333333,7\n"
 
 
 def test_marks_are_filled_and_the_prose_stays(

@@ -18,7 +18,7 @@ from cdmpp.errors import DataError, DeviceError, UsageError
 from cdmpp.networks.dataset.samples import assemble
 from cdmpp.networks.dataset.store import read_dataset, write_dataset
 from cdmpp.networks.graph.factory import load_factory
-from cdmpp.networks.predict import NetworkPredictor, predict_network
+from cdmpp.networks.predict import NetworkPredictor
 from cdmpp.networks.run import NetworkRun, train_run
 from tests.networks.synthetic import DEVICE, convolutions, data
 from tests.paths import ROOT
@@ -69,6 +69,12 @@ def folder(tmp_path_factory):
     return folder
 
 
+def predicted(folder, module, input_shapes, *, batches=(1,), name="net", devices=(), limit=None):
+    predictor = NetworkPredictor.load(folder / "run")
+    graphs = predictor.graphs(module, input_shapes, batches, name=name)
+    return predictor.predict(graphs, devices, memory_limit_bytes=limit)
+
+
 def _predict(folder, *words):
     model = ["--model", str(folder / "run"), "--way", "torch-eager", "-q"]
     return main(["predict", "--torch", *map(str, words), *model])
@@ -94,10 +100,8 @@ def test_every_batch_and_mode_has_a_row(folder, capsys):
 def test_the_command_says_the_same_as_python(folder, capsys):
     _predict(folder, f"{folder}/nets.py:net", "--input", "3x32x32", "--json")
     rows = json.loads(capsys.readouterr().out)
-    found = predict_network(
-        load_factory(f"{folder}/nets.py:net"), [(3, 32, 32)], name=rows[0]["network"],
-        model=folder / "run",
-    )  # fmt: skip
+    net = load_factory(f"{folder}/nets.py:net")
+    found = predicted(folder, net, [(3, 32, 32)], name=rows[0]["network"])
     assert [one.time_s.value for one in found] == [row["latency_s"] for row in rows]
     assert [one.memory_bytes.high for one in found] == [row["memory_high_bytes"] for row in rows]
 
@@ -113,7 +117,7 @@ def test_the_table_is_for_people(folder, capsys):
 def test_a_module_does_and_stays_as_it_is(folder):
     module = convolutions([8], 3, has_branch=False)
     before = {name: value.clone() for name, value in module.state_dict().items()}
-    predict_network(module, [(3, 16, 16)], batches=(2,), model=folder / "run")
+    predicted(folder, module, [(3, 16, 16)], batches=(2,))
     assert module.training
     for name, value in module.state_dict().items():
         assert torch.equal(value, before[name])
@@ -125,7 +129,7 @@ def test_nothing_is_run(folder):
             assert not isinstance(values, torch.Tensor) or values.device.type == "meta"
             return super().forward(values)
 
-    found = predict_network(Loud(8, 8), [(8,)], model=folder / "run")
+    found = predicted(folder, Loud(8, 8), [(8,)])
     assert found[0].time_s.value > 0
 
 
@@ -134,7 +138,7 @@ def test_nothing_is_run(folder):
 )
 def test_whether_it_fits(folder, limit, fits):
     module = convolutions([8, 16], 3, has_branch=False)
-    found = predict_network(module, [(3, 16, 16)], model=folder / "run", memory_limit_bytes=limit)
+    found = predicted(folder, module, [(3, 16, 16)], limit=limit)
     assert {one.fits for one in found} == {fits}
 
 
@@ -164,13 +168,13 @@ def test_no_answer_is_below_what_the_kernels_take(folder):
 
 def test_another_device_is_a_guess_within_what_its_hardware_allows(folder):
     module = convolutions([8, 16], 3, has_branch=False)
-    found = predict_network(module, [(3, 16, 16)], model=folder / "run", devices=["a10"])
+    found = predicted(folder, module, [(3, 16, 16)], devices=["a10"])
     assert found[0].out_of_distribution
     for one in found:
         assert one.time_s.low < one.time_s.value < one.time_s.high
         assert one.time_s.low >= least_kernel_s(get_device("h100"))
     with pytest.raises(DeviceError, match="unknown device"):
-        predict_network(module, [(3, 16, 16)], model=folder / "run", devices=["tt4"])
+        predicted(folder, module, [(3, 16, 16)], devices=["tt4"])
 
 
 def test_what_was_measured_lies_within_what_a_device_never_measured_is_told():
@@ -272,9 +276,6 @@ def test_bad_input_of_train_is_one_sentence(folder, tmp_path, capsys):
 
 def test_a_bad_limit_is_refused(folder):
     with pytest.raises(UsageError, match="above 0"):
-        predict_network(
-            convolutions([8], 3, has_branch=False), [(3, 16, 16)], model=folder / "run",
-            memory_limit_bytes=-1.0,
-        )  # fmt: skip
+        predicted(folder, convolutions([8], 3, has_branch=False), [(3, 16, 16)], limit=-1.0)
     with pytest.raises(DataError, match="no model"):
         NetworkPredictor.load(folder)

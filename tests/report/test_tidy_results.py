@@ -9,7 +9,7 @@ import pytest
 
 from cdmpp.errors import DataError, UsageError
 from cdmpp.report.tidy_results import FACETS, ResultsFolder
-from cdmpp.text import tidy_csv
+from cdmpp.text import TIDY_COLUMNS, csv_text
 from tests.report.run_folders import unpack_results
 
 
@@ -25,7 +25,7 @@ def write_results(folder: Path) -> None:
     ]
     rows.append((*rows[-1][:6], "all", "mape", 9.0, 40))  # gbdt's, over the seeds
     rows[0] = (*rows[0][:8], None, 40)  # undefined
-    (folder / "board.csv").write_text(tidy_csv(rows))
+    (folder / "board.csv").write_text(csv_text(TIDY_COLUMNS, rows))
     (folder / "board.md").write_text("# Leaderboard: board\n")
     (folder / "board.html").write_text("<!doctype html><title>board</title>")
     facts = {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from cdmpp.errors import DataError
@@ -15,7 +14,6 @@ from tvm_helper.tasks.network_tasks import (
     NetworkTask,
     NetworkTasks,
     fused_network,
-    load_network,
     network_tasks,
 )
 
@@ -49,28 +47,18 @@ class KernelGraph:
         return next((one for one in self.tasks.tasks if one.workload_key == key), None)
 
 
-def read_network_graph(path: Path, target: Target, *, device: str = "") -> KernelGraph:
-    """Reads a network.
-
-    Args:
-        path: an ONNX file or what torch.export.save wrote.
-        target: what it is compiled for.
-        device: name of the DeviceSpec it runs on; empty = none.
-
-    Raises:
-        DataError: it cannot be read or imported, or a shape is not known before run time.
-        UsageError: the package that reads such files is not installed.
-    """
-    path = Path(path)
-    return network_graph(
-        load_network(path), target, name=path.stem, source=str(path), device=device
-    )
-
-
 def network_graph(
     module: Any, target: Target, *, name: str, source: str = "", device: str = ""
 ) -> KernelGraph:
-    """Returns the graph of a relax module; see `read_network_graph`.
+    """Returns the graph of a relax module.
+
+    Args:
+        target: what it is compiled for.
+        source: the file that it is from, if any.
+        device: name of the DeviceSpec it runs on; empty = none.
+
+    Raises:
+        DataError: a shape is not known before run time.
 
     Reshapes that the compiled network does without (they become views) are no operators; what
     comes after one comes after what is before it.

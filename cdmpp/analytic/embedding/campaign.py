@@ -270,14 +270,6 @@ def best_of_rounds(rows: Iterable[CampaignRow]) -> list[CampaignRow]:
     return [best[key] for key in sorted(best)]
 
 
-def round_spread(rows: Iterable[CampaignRow]) -> list[float]:
-    """Returns, of each point measured at least twice, (slowest - fastest) / fastest round."""
-    found: dict[tuple[str, int, int, int, int, int, float], list[float]] = {}
-    for row in rows:
-        found.setdefault(row.key, []).append(row.latency_s)
-    return [max(times) / min(times) - 1.0 for times in found.values() if len(times) > 1]
-
-
 def _measure(
     bench: EmbeddingBench, point: CampaignPoint, threads: int, budget_s: float
 ) -> CampaignRow:

@@ -23,18 +23,6 @@ from cdmpp.arrays import FloatArray, IntArray
 from cdmpp.errors import DataError, UsageError
 
 Split = Literal["shape", "table", "rows"]
-SPLITS: tuple[Split, ...] = ("shape", "table", "rows")
-
-#: Line of the results -> what it is.
-LINES = {
-    "cpu": "counted work, costs fitted per pass",
-    "lru-calibrated": "as `lru`; two bandwidth shares and a launch time fitted per pass",
-    "trees": "gradient-boosted trees on the logarithms of the shape, fitted per pass",
-    "lru": "the GPU formula with Che's hit rate; bandwidths of a memory sweep, nothing fitted",
-    "resident": "the original's first cache model, nothing fitted",
-    "cold-start": "the original's later cache model (forward only), nothing fitted",
-    "plain": "no cache, nothing fitted",
-}
 _TEST_SHARE = 0.3
 
 

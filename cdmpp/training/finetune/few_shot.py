@@ -51,30 +51,6 @@ class FinetuneResult:
     held_out_s: FloatArray | None
 
 
-def finetune(
-    model: CostModel,
-    train: Samples,
-    validation: Samples,
-    *,
-    options: FinetuneOptions | None = None,
-    seed: int,
-    source: Samples | None = None,
-    run_dir: Path | None = None,
-    on_progress: OnTrain | None = None,
-) -> CostModel:
-    """Returns `finetune_in_detail(...).model`."""
-    return finetune_in_detail(
-        model,
-        train,
-        validation,
-        options=options,
-        seed=seed,
-        source=source,
-        run_dir=run_dir,
-        on_progress=on_progress,
-    ).model
-
-
 def finetune_in_detail(
     model: CostModel,
     train: Samples,

@@ -13,7 +13,6 @@ from cdmpp.analytic.embedding.campaign import (
     campaign_points,
     read_campaign,
     read_folder,
-    round_spread,
     run_campaign,
     write_campaign,
 )
@@ -191,13 +190,12 @@ def test_campaign_is_measured_once_and_continued(tmp_path):
     assert [row.key for row in read_campaign(path)] == [row.key for row in rows]
 
 
-def test_rounds_and_their_spread(tmp_path):
+def test_the_best_of_rounds(tmp_path):
     points = some_points(4)
     rows = [
         *rows_of(points, np.full(4, 2e-3)),
         *rows_of(points, np.array([1e-3, 2e-3, 3e-3, 4e-3]), 1),
     ]
-    assert sorted(round_spread(rows)) == pytest.approx([0.0, 0.5, 1.0, 1.0])
     best = {row.key: row.latency_s for row in best_of_rounds(rows)}
     assert sorted(best.values()) == pytest.approx([1e-3, 2e-3, 2e-3, 2e-3])
     path = tmp_path / "rows.csv"

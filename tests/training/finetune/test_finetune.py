@@ -20,7 +20,6 @@ from cdmpp.models.transformer import TransformerCostModel
 from cdmpp.testing.synthetic import VECTOR_LENGTH, make_samples
 from cdmpp.training.finetune.few_shot import (
     FinetuneResult,
-    finetune,
     finetune_in_detail,
     try_tuning,
 )
@@ -95,6 +94,10 @@ def parts(target):
     return of_tasks(target, chosen), target.take(np.zeros(0, np.int64)), test
 
 
+def finetuned(*samples, **options):
+    return finetune_in_detail(*samples, **options).model
+
+
 @pytest.fixture(scope="module")
 def result(base, parts):
     return finetune_in_detail(base, parts[0], parts[1], options=QUICK, seed=0)
@@ -126,7 +129,7 @@ def test_given_model_is_untouched(base, parts):
     budget, nothing, test = parts
     before = base.predict(test)
     weights = {k: v.clone() for k, v in base.tuning_network().state_dict().items()}
-    finetune(base, budget, nothing, options=replace(QUICK, what="all"), seed=1)
+    finetuned(base, budget, nothing, options=replace(QUICK, what="all"), seed=1)
     assert np.array_equal(base.predict(test), before)
     for name, value in base.tuning_network().state_dict().items():
         assert torch.equal(value, weights[name])
@@ -135,7 +138,7 @@ def test_given_model_is_untouched(base, parts):
 
 def test_another_seed_other_predictions(base, parts, result):
     budget, nothing, test = parts
-    other = finetune(base, budget, nothing, options=QUICK, seed=1)
+    other = finetuned(base, budget, nothing, options=QUICK, seed=1)
     assert not np.array_equal(other.predict(test), result.model.predict(test))
 
 
@@ -143,7 +146,7 @@ def test_split_into_training_and_validation_is_pooled(base, parts, result):
     budget, _, test = parts
     order = np.argsort(budget.task_id % 3 == 0, kind="stable")
     count = int((budget.task_id % 3 != 0).sum())
-    shuffled = finetune(
+    shuffled = finetuned(
         base, budget.take(order[:count]), budget.take(order[count:]), options=QUICK, seed=0
     )
     assert np.allclose(shuffled.predict(test), result.model.predict(test), rtol=1e-3)
@@ -266,9 +269,9 @@ def test_source_samples_are_rehearsed(base, parts, samples, tuned):
 
 def test_same_seed_same_predictions_also_of_a_tuning_that_continues(base, parts, tmp_path, result):
     """A run folder holds log and checkpoints; a second call ends with the same model."""
-    first = finetune(base, parts[0], parts[1], options=QUICK, seed=0, run_dir=tmp_path)
+    first = finetuned(base, parts[0], parts[1], options=QUICK, seed=0, run_dir=tmp_path)
     assert (tmp_path / "tuning-adapters" / "log.jsonl").exists()
-    second = finetune(base, parts[0], parts[1], options=QUICK, seed=0, run_dir=tmp_path)
+    second = finetuned(base, parts[0], parts[1], options=QUICK, seed=0, run_dir=tmp_path)
     for model in (first, second):
         assert np.array_equal(model.predict(parts[2]), result.model.predict(parts[2]))
 
@@ -276,41 +279,41 @@ def test_same_seed_same_predictions_also_of_a_tuning_that_continues(base, parts,
 def test_of_an_ensemble_the_transformer_is_tuned(base, parts, result):
     ensemble = EnsembleCostModel()
     ensemble.transformer = base
-    tuned = finetune(ensemble, *parts[:2], options=QUICK, seed=0)
+    tuned = finetuned(ensemble, *parts[:2], options=QUICK, seed=0)
     assert tuned.kind == "transformer"
     assert np.array_equal(tuned.predict(parts[2]), result.model.predict(parts[2]))
 
 
 def test_trees_cannot_be_fine_tuned(samples, parts):
     with pytest.raises(UsageError, match="model kind 'gbdt' cannot be fine-tuned"):
-        finetune(GbdtCostModel(), parts[0], parts[1], seed=0)
+        finetuned(GbdtCostModel(), parts[0], parts[1], seed=0)
 
 
 def test_untrained_model_is_refused(parts):
     with pytest.raises(UsageError, match="not been trained"):
-        finetune(TransformerCostModel(), parts[0], parts[1], options=QUICK, seed=0)
+        finetuned(TransformerCostModel(), parts[0], parts[1], options=QUICK, seed=0)
 
 
 def test_empty_budget_is_refused(base, parts):
     with pytest.raises(DataError, match="training part is empty"):
-        finetune(base, parts[1], parts[1], seed=0)
+        finetuned(base, parts[1], parts[1], seed=0)
 
 
 def test_other_features_are_refused(base):
     newer = make_samples(4, 4, leaf_schema=2)
     with pytest.raises(DataError, match=r"leaf v1.*leaf v2"):
-        finetune(base, newer, newer.take(np.zeros(0, np.int64)), options=QUICK, seed=0)
+        finetuned(base, newer, newer.take(np.zeros(0, np.int64)), options=QUICK, seed=0)
 
 
 def test_replay_without_source_samples_is_refused(base, parts):
     with pytest.raises(UsageError, match="replay needs samples"):
-        finetune(base, parts[0], parts[1], options=replace(QUICK, replay=0.5), seed=0)
+        finetuned(base, parts[0], parts[1], options=replace(QUICK, replay=0.5), seed=0)
 
 
 def test_parts_of_different_data_are_refused(base, parts):
     other = make_samples(4, 4, seed=8)
     with pytest.raises(UsageError, match="different data sets"):
-        finetune(base, parts[0], other, options=QUICK, seed=0)
+        finetuned(base, parts[0], other, options=QUICK, seed=0)
 
 
 @pytest.mark.parametrize(
@@ -324,7 +327,7 @@ def test_parts_of_different_data_are_refused(base, parts):
 )
 def test_options_out_of_range_are_named(base, parts, change, text):
     with pytest.raises(UsageError, match=text):
-        finetune(base, parts[0], parts[1], options=replace(QUICK, **change), seed=0)
+        finetuned(base, parts[0], parts[1], options=replace(QUICK, **change), seed=0)
 
 
 def test_folds_are_whole_tasks_and_cover_the_budget(parts):

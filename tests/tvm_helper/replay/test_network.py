@@ -27,11 +27,12 @@ from cdmpp.replay.engine import ReplayOptions, replay
 from cdmpp.replay.graph import Operator, OperatorGraph
 from cdmpp.replay.summary import replay_costs
 from tests.tvm_helper.tasks.test_network_tasks import onnx_file
-from tvm_helper.compat import tvm
+from tvm_helper.compat import Target, tvm
 from tvm_helper.replay.costs import ProgramCosts, ScheduleChoice, choose_schedules
-from tvm_helper.replay.graph import DEVICE, KernelGraph, read_network_graph
+from tvm_helper.replay.graph import DEVICE, KernelGraph, network_graph
 from tvm_helper.replay.measure import _calls, _deeper, _Kernel, measure_network
 from tvm_helper.replay.outcome import measured_values, replay_network
+from tvm_helper.tasks.network_tasks import load_network
 from tvm_helper.tasks.sampling import valid_schedules
 from tvm_helper.tasks.target import device_target
 
@@ -64,6 +65,10 @@ def network_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
         program = torch.export.export(Branches().eval(), (torch.zeros(1, 4, 4, 4),))
         torch.export.save(program, path)
     return path
+
+
+def read_network_graph(path: Path, target: Target, *, device: str = "") -> KernelGraph:
+    return network_graph(load_network(path), target, name=path.stem, device=device)
 
 
 @pytest.fixture(scope="module")

@@ -26,7 +26,6 @@ from tests.paths import ROOT
 from tests.tvm_helper.replay.test_network import Branches
 from tests.tvm_helper.search.fixtures import train_into
 from tests.tvm_helper.tasks.test_network_tasks import onnx_file
-from tvm_helper.replay.graph import read_network_graph
 from tvm_helper.replay.ways import network_answers
 from tvm_helper.tasks import network_tasks
 from tvm_helper.tasks.network_tasks import load_network
@@ -66,7 +65,7 @@ def database(network_file: Path, tmp_path: Path) -> Path:
     folder = tmp_path / "tuned"
     folder.mkdir()
     database = meta_schedule.database.JSONDatabase(work_dir=str(folder))
-    for task in read_network_graph(network_file, target).tasks.tasks:
+    for task in network_tasks.network_tasks(load_network(network_file), target).tasks:
         schedule = next(valid_schedules(task.module["main"], target, seed=3))
         workload = database.commit_workload(task.module)
         info = meta_schedule.arg_info.ArgInfo.from_entry_func(task.module, remove_preproc=False)
