@@ -9,26 +9,26 @@ from pathlib import Path
 from cdmpp.analytic.conv.algorithms import ConvAlgorithm
 from cdmpp.analytic.conv.collect.cudnn_collect import read_layer_list
 from cdmpp.analytic.conv.shapes import ConvShapes
+from cdmpp.cli.shared.option_table import add_table
 from cdmpp.errors import UsageError
-from cdmpp.pretrained import PRETRAINED
 
 LAYER_HELP = "BATCH,CIN,WIDTH,COUT,KERNEL[,STRIDE[,PADDING]]"
 
 
 def add_model_option(parser: argparse.ArgumentParser) -> None:
     """Adds --model."""
-    parser.add_argument(
-        "--model", type=Path, default=Path(PRETRAINED), metavar="PATH",
-        help="what `fit` wrote (default: pretrained, the packaged model of layers on NVIDIA GPUs)",
-    )  # fmt: skip
+    add_table(parser, """
+        --model PATH: Path = pretrained  what `fit` wrote (default: pretrained, the packaged model
+            of layers on NVIDIA GPUs)
+    """)  # fmt: skip
 
 
 def add_layer_options(group: argparse._ActionsContainer) -> None:
     """Adds --layer and --list."""
-    group.add_argument(
-        "--layer", action="append", metavar="SIZES", help=f"{LAYER_HELP}; repeatable"
-    )
-    group.add_argument("--list", type=Path, metavar="FILE", help="file of layers (a count, lines)")
+    add_table(group, f"""
+        --layer SIZES...   {LAYER_HELP}; repeatable
+        --list FILE: Path  file of layers (a count, lines)
+    """)  # fmt: skip
 
 
 def given_layers(layers: Sequence[str], layer_list: Path | None) -> ConvShapes:

@@ -16,11 +16,9 @@ from cdmpp.devices.registry import get_device
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `analytic conv from-nvprof`."""
-    add_table(parser, """
+    add_table(parser, f"""
         --trace CSV...: Path required  of nvprof --print-gpu-trace --csv; repeatable, times are
             averaged
-    """)  # fmt: skip
-    add_table(parser, f"""
         --metrics CSV: Path required  of the same with --metrics {",".join(NVPROF_METRICS)}
     """)  # fmt: skip
     group = parser.add_mutually_exclusive_group(required=True)

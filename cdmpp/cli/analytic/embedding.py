@@ -292,19 +292,14 @@ def run_report(args: argparse.Namespace) -> int:
 
 def _add_shape(parser: argparse.ArgumentParser) -> None:
     add_table(parser, """
-        --preset YAML: Path  e.g. configs/embedding/dlrm-default.yaml
+        --preset YAML: Path      e.g. configs/embedding/dlrm-default.yaml
+        --batch N: int           samples
+        --rows N: int            rows of a table
+        --tables N: int          tables
+        --lookups N: int         rows that a sample takes from a table
+        --width N: int           values of a row
+        --rows-per-block N: int  samples of a thread block (default: 256 / width)
     """)  # fmt: skip
-    helps = {
-        "batch": "samples",
-        "rows": "rows of a table",
-        "tables": "tables",
-        "lookups": "rows that a sample takes from a table",
-        "width": "values of a row",
-        "rows_per_block": "samples of a thread block (default: 256 / width)",
-    }
-    for name in _SIZES:
-        option = f"--{name.replace('_', '-')}"
-        parser.add_argument(option, type=int, metavar="N", help=helps[name])
 
 
 def _add_kernel(parser: argparse.ArgumentParser) -> None:

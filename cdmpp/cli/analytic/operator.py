@@ -43,9 +43,7 @@ def add_evaluate_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `analytic operator evaluate`."""
     add_table(parser, """
         --data DIR: Path required  folder with peers/op_instances and, if wanted, test/
-    """)  # fmt: skip
-    _add_model(parser)
-    add_table(parser, """
+        --model JSON: Path = pretrained  a fitted model (default: pretrained, the packaged one)
         --out DIR: Path  also write operators.md, .csv and .json there
     """)  # fmt: skip
     add_output_options(parser)
@@ -60,8 +58,8 @@ def add_predict_options(parser: argparse.ArgumentParser) -> None:
         --device LABEL[,LABEL]... required  GPUs
         --context isolated|queued = isolated  a call of its own, or behind other operators, so that
             dispatch is hidden
+        --model JSON: Path = pretrained  a fitted model (default: pretrained, the packaged one)
     """)  # fmt: skip
-    _add_model(parser)
     add_output_options(parser)
 
 
@@ -177,9 +175,3 @@ def gpu_labels(values: Iterable[str]) -> list[str]:
         DeviceError: one is not known.
     """
     return [get_device(name).name for name in labels_of(values)]
-
-
-def _add_model(parser: argparse.ArgumentParser) -> None:
-    add_table(parser, """
-        --model JSON: Path = pretrained  a fitted model (default: pretrained, the packaged one)
-    """)  # fmt: skip

@@ -40,11 +40,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         --device LABEL...  device; several one after another
     """)  # fmt: skip
     add_device_spec_option(parser)
-    add_table(parser, """
+    add_table(parser, f"""
         --machine-code  compile the programs, half a second each: say what the compiler made of
             them
-    """)  # fmt: skip
-    add_table(parser, f"""
         --kernels N: int   --network: how many kernels are explained, dearest first (default:
             {_KERNELS})
         --html PAGE: Path  write it as a page too

@@ -22,11 +22,9 @@ from cdmpp.text import aligned, percent_text
 
 def add_train_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `networks train`."""
-    add_table(parser, """
+    add_table(parser, f"""
         --dataset DIR: Path required  data set
         --out RUN: Path required      run folder; one of the same options is written anew
-    """)  # fmt: skip
-    add_table(parser, f"""
         --model {"|".join(NETWORK_CLASSES)}  what to fit (default: residual)
         --seed N: int                of split and model (default: 0)
         --split architecture|random  what the parts are drawn by (default: architecture; random

@@ -61,7 +61,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
             each record, of the model's only device, or of the networks that were measured)
     """)  # fmt: skip
     add_device_spec_option(parser)
-    add_table(parser, """
+    add_table(parser, f"""
         --machine-code           programs, records: compile them (half a second each) and read
             their machine code where the model can: smaller errors. Networks: fail where the model
             cannot
@@ -69,8 +69,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
             correct the predictions for the devices of --device
         --server URL             ask a `cdmpp serve`, which has the model loaded: programs, records
         --token-file FILE: Path  --server: file of the server's token
-    """)  # fmt: skip
-    add_table(parser, f"""
         options of --network and --torch:
         --way {"|".join(WAYS)}...  way of running that is asked about; repeat it (default: all that
             there are)
