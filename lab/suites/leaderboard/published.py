@@ -41,7 +41,13 @@ def published_section(board: Board, scores: ModelScores) -> Section:
     table a device.
     """
     means = {
-        line: [_mean_of_devices(value) for value in seeds.values() if _has_networks(value)]
+        line: [
+            mean_metrics(
+                [{n: v for n, v in one.items() if n != "networks"} for one in found.values()]
+            )
+            for value in seeds.values()
+            if (found := value["metrics"].get(NETWORKS))
+        ]
         for line, seeds in scores.results.items()
     }
     tables = [
@@ -56,7 +62,13 @@ def published_section(board: Board, scores: ModelScores) -> Section:
         lines = {
             line: found
             for line, seeds in scores.results.items()
-            if (found := [v for value in seeds.values() if (v := _of_device(value, label))])
+            if (
+                found := [
+                    one
+                    for value in seeds.values()
+                    if (one := value["metrics"].get(NETWORKS, {}).get(label))
+                ]
+            )
         }
         if lines:
             tables.append(
@@ -66,21 +78,6 @@ def published_section(board: Board, scores: ModelScores) -> Section:
                 )
             )  # fmt: skip
     return Section(f"{scores.dataset}: scores of the test networks", _NOTE, tables=tables)
-
-
-def _has_networks(value: Mapping[str, Any]) -> bool:
-    return bool(value["metrics"].get(NETWORKS))
-
-
-def _mean_of_devices(value: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the unweighted mean of every score; `n` and `tasks` are sums."""
-    devices = value["metrics"][NETWORKS].values()
-    return mean_metrics([{n: v for n, v in one.items() if n != "networks"} for one in devices])
-
-
-def _of_device(value: Mapping[str, Any], label: str) -> dict[str, Any] | None:
-    found: dict[str, Any] | None = value["metrics"].get(NETWORKS, {}).get(label)
-    return found
 
 
 def _networks_text(lines: Mapping[str, list[dict[str, Any]]]) -> str:

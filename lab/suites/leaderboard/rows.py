@@ -35,17 +35,13 @@ def tidy_rows(board: Board) -> Iterator[Row]:
     `/latency:DECADE`.
     """
     if board.suite.protocol == "cross-model":
-        yield from _model_rows(board)
+        for scores in model_scores(board):
+            for line, seeds in scores.results.items():
+                for seed, value in seeds.items():
+                    yield from _cell_rows(board.suite.name, scores, line, seed, value)
     # A cross-model suite may leave devices out as well.
-    for scores in family_scores(board):
-        yield from _family_rows(board, scores)
-
-
-def _model_rows(board: Board) -> Iterator[Row]:
-    for scores in model_scores(board):
-        for line, seeds in scores.results.items():
-            for seed, value in seeds.items():
-                yield from _cell_rows(board.suite.name, scores, line, seed, value)
+    for family in family_scores(board):
+        yield from _family_rows(board, family)
 
 
 def _cell_rows(
@@ -89,12 +85,10 @@ def _family_rows(board: Board, scores: FamilyScores) -> Iterator[Row]:
                         at = place(target, f"{group}/{name}")
                         yield from _rows(at, line, seed, found, _GROUP_METRICS)
             targets = scores.targets_with(budget)
-            if targets:
-                means = scores.mean_over_targets(line, budget, targets)
-                for seed, found in means.items():
-                    yield from _rows(place("mean", f"budget:{budget}"), line, seed, found)
-        headline = scores.targets_with(None)
-        for seed, found in scores.mean_over_targets(line, None, headline).items():
+            for seed, found in scores.mean_over_targets(line, budget, targets).items():
+                yield from _rows(place("mean", f"budget:{budget}"), line, seed, found)
+        means = scores.mean_over_targets(line, None, scores.targets_with(None))
+        for seed, found in means.items():
             yield from _rows(place("mean", "budget:headline"), line, seed, found)
 
 
