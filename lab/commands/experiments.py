@@ -69,14 +69,16 @@ def add_stale_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `python -m lab stale`."""
     parser.description = "Lists the pages that are not of today's code, why, and their commands."
     parser.add_argument("pages", nargs="*", metavar="PAGE", help="only these")
-    parser.add_argument("--run", action="store_true", help="make them again, one after the other")
+    parser.add_argument(
+        "--run", dest="is_run", action="store_true", help="make them again, one after the other"
+    )
 
 
 def run_stale(args: argparse.Namespace) -> int:
     """Runs the command; returns the exit code: 1 where `--run` leaves a page stale."""
     from lab import stale
 
-    return stale.rerun(args.pages) if args.run else stale.show(args.pages)
+    return stale.rerun(args.pages) if args.is_run else stale.show(args.pages)
 
 
 def add_claims_options(parser: argparse.ArgumentParser) -> None:

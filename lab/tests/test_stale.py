@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from lab import registry, stale
+from lab.__main__ import main
 from lab.pages import kept, write_page
 from lab.paths import RESULTS
 from lab.registry import EXPERIMENTS, Experiment
@@ -75,6 +76,19 @@ def test_stale_pages_are_made_again(
     assert stale.rerun(["good"]) == 0, "nothing is left to do there"
     assert stale.show([]) == 0
     assert "1 of 2 pages are stale" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("words", "expected"), [([], "shown"), (["--run"], "made again")])
+def test_only_run_makes_stale_pages_again(
+    words: list[str],
+    expected: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name, text in (("show", "shown"), ("rerun", "made again")):
+        monkeypatch.setattr(stale, name, lambda wanted, text=text: print(text, wanted) or 0)
+    assert main(["stale", *words, "conv"]) == 0
+    assert capsys.readouterr().out == f"{expected} ['conv']\n"
 
 
 def test_a_page_keeps_its_stamp_and_the_numbers_of_claims(tmp_path: Path) -> None:
