@@ -116,8 +116,6 @@ EXPERIMENTS = (
                place="suites:ablation"),
     Experiment("priors", "an analytic model inside the transformer", "15 min",
                place="suites:priors"),
-    Experiment("data-by-name", "trainings by the names of devices on a fresh clone", "30 min"),
-    Experiment("autotune", "the auto-tuner beside random search", "4 h"),
     Experiment("peer-tuning", "the trials that choose the peers' settings", "70 min", pages=()),
     # Searches and replays.
     Experiment("search", "schedule searches under our model and TVM's, on a CPU that the model "
@@ -125,11 +123,8 @@ EXPERIMENTS = (
     Experiment("search-elsewhere", "the same on a CPU that nobody measured",
                "100 min, a quiet core", place="search", options=("page=search-elsewhere",),
                is_pinned=True),
-    Experiment("search-verify", "searches that build four times what they run, beside those that "
-               "run all", "50 min, a quiet core", is_pinned=True),
     Experiment("scoring", "candidates scored per second, beside TVM's model",
                "10 min, a quiet core", is_pinned=True),
-    Experiment("ansor", "Ansor's searches under our model and its own", "3 h, a quiet core"),
     Experiment("replay", "known networks on an added CPU, replayed beside measured",
                "90 min, a quiet core", options=("device=measured-here",), is_pinned=True),
     Experiment("replay-drawn", "the same of networks that were drawn after the model was fixed",
@@ -162,29 +157,16 @@ EXPERIMENTS = (
                "its intervals hold there", "25 min"),
     Experiment("compiled", "what reading the compiled code is worth on programs of unseen tasks",
                "8 min"),
-    Experiment("compiled-only", "whether programs that are compiled and never run teach a model "
-               "that sees no code", "45 min"),
     Experiment("sealed", "the shipped model on kernels of networks that no choice has seen, with "
                "and without machine code", "2 min"),
-    Experiment("ranked-together", "whether candidates ranked together, or the measured programs "
-               "of their task, pick better", "10 min"),
     Experiment("measured-elsewhere", "what a program's time on another device is worth", "7 min"),
-    Experiment("metaschedule-a100", "programs of MetaSchedule on an A100, workloads held out, with "
-               "and without the A100's other workloads", "15 min"),
-    Experiment("gpu-code", "what the machine code of GPU programs says of their time, workloads "
-               "held out", "40 min"),
     # Records, speed and robustness.
-    Experiment("autotvm", "AutoTVM's logs of nine devices: what is read, has features, is rejected",
-               "12 min"),
     Experiment("golden", "features beside the original toolchain's, record by record", "1 min"),
     Experiment("cross-check", "the native replay beside the real Ansor", "1 min"),
     Experiment("extract-speed", "records read per second, and what became of them", "2 min",
                pages=("extract-speed", "ansor-gpu"), is_one_thread=False),
     Experiment("model-speed", "training and prediction speed of all models", "8 min"),
     Experiment("tvm-releases", "which releases of TVM and tvm-ffi work", "20 min", pages=()),
-    Experiment("module-speed", "features of modules in TVM's hands, per second", "5 min",
-               is_one_thread=False),
-    Experiment("native-speed", "the native featuriser beside its Python reference", "1 min"),
     Experiment("profiling", "speed of the profiling tools", "3 min", is_one_thread=False),
     Experiment("serve", "a server under load, and under attack", "10 min, two quiet cores"),
     Experiment("faults", "commands that are killed, ended, starved of disk, robbed of their folder "
