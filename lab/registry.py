@@ -110,12 +110,6 @@ EXPERIMENTS = (
     Experiment("cross-device-autotvm", "the same on five GPUs and four CPUs of AutoTVM's logs",
                "100 min", place="suites:cross_device_autotvm"),
     Experiment("by-task", "the transformer on the shipped data", "4 min", place="suites:by_task"),
-    Experiment("tenset", "five networks held out as Tenset and TLP do, both definitions of top-k, "
-               "beside published lines", "12 min", place="suites:tenset"),
-    Experiment("ablation", "what each part of the transformer is worth", "20 min",
-               place="suites:ablation"),
-    Experiment("priors", "an analytic model inside the transformer", "15 min",
-               place="suites:priors"),
     Experiment("peer-tuning", "the trials that choose the peers' settings", "70 min", pages=()),
     # Searches and replays.
     Experiment("search", "schedule searches under our model and TVM's, on a CPU that the model "
@@ -159,15 +153,12 @@ EXPERIMENTS = (
                "8 min"),
     Experiment("sealed", "the shipped model on kernels of networks that no choice has seen, with "
                "and without machine code", "2 min"),
-    Experiment("measured-elsewhere", "what a program's time on another device is worth", "7 min"),
     # Records, speed and robustness.
     Experiment("golden", "features beside the original toolchain's, record by record", "1 min"),
-    Experiment("cross-check", "the native replay beside the real Ansor", "1 min"),
     Experiment("extract-speed", "records read per second, and what became of them", "2 min",
                pages=("extract-speed", "ansor-gpu"), is_one_thread=False),
     Experiment("model-speed", "training and prediction speed of all models", "8 min"),
     Experiment("tvm-releases", "which releases of TVM and tvm-ffi work", "20 min", pages=()),
-    Experiment("profiling", "speed of the profiling tools", "3 min", is_one_thread=False),
     Experiment("serve", "a server under load, and under attack", "10 min, two quiet cores"),
     Experiment("faults", "commands that are killed, ended, starved of disk, robbed of their folder "
                "or the time, or run twice at once", "2 h", place="robustness:faults"),
@@ -179,10 +170,7 @@ EXPERIMENTS = (
     Experiment("in-network", "kernels of searched networks, timed in their network", pages=()),
     Experiment("pack-campaign", "measured programs as data/ keeps them", pages=()),
     Experiment("kernel-intervals", "the intervals of the packaged operator model", pages=()),
-    Experiment("transfer-shares", "what the shipped model says of two devices", pages=(),
-               place="measured_elsewhere:package"),
-    Experiment("replay-speed", "speed of the replay engine, memory of reading a trace", pages=(),
-               is_one_thread=False),
+    Experiment("transfer-shares", "what the shipped model says of two devices", pages=()),
 )  # fmt: skip
 
 

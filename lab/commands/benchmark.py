@@ -29,9 +29,8 @@ from lab.suites.suite import report_suite, run_suite
 
 #: Suites of one --dataset, a model and its baselines.
 ONE_DATASET_SUITES = ("by-task", "by-network")
-#: The default data set: what no --dataset stands for, and a suite of any in Tenset's layout.
+#: The default data set: what no --dataset stands for.
 _SHIPPED = "tenset-cpu"
-_TENSET = "tenset"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -39,15 +38,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Trains and judges models and writes SUITE.csv, .json, .md and .html with means and 95 % "
         "intervals. by-task and by-network: one dataset, the model and its baselines. "
-        "cross-model, cross-device, cross-device-autotvm, tenset or a YAML file: the grid of "
+        "cross-model, cross-device, cross-device-autotvm or a YAML file: the grid of "
         "configs/suites. Finished cells are kept: run it again to continue."
     )
     parser.add_argument(
         "--suite",
         default="by-task",
         metavar="SUITE",
-        help="by-task (default), by-network, cross-model, cross-device, cross-device-autotvm, "
-        "tenset or a YAML file",
+        help="by-task (default), by-network, cross-model, cross-device, cross-device-autotvm "
+        "or a YAML file",
     )
     parser.add_argument(
         "--seeds", metavar="N,N,...", help="seeds (default: 0,1,2, or those of the YAML file)"
@@ -76,7 +75,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=DIR",
-        help="folder of a data set of a suite in configs/suites (tenset-cpu, tenset and ansor-gpu "
+        help="folder of a data set of a suite in configs/suites (tenset-cpu and ansor-gpu "
         "are shipped); those without a folder are left out; a suite of one data set takes a DIR",
     )
     grid.add_argument(
@@ -165,7 +164,7 @@ def _given_places(suite: SuiteOptions, data: Sequence[str]) -> dict[str, Path | 
     """
     names = [entry.name for entry in suite.datasets]
     given: dict[str, Path | None] = {one.path.name: one.path for one in shipped_folders()}
-    given[_SHIPPED] = given[_TENSET] = None
+    given[_SHIPPED] = None
     for text in data:
         name, separator, place = text.partition("=")
         if not separator and len(names) == 1:

@@ -28,8 +28,7 @@ from cdmpp.predict.machine_code.known import code_columns
 from cdmpp.predict.saved_model import task_digest
 from cdmpp.pretrained import PRETRAINED, model_folder
 from cdmpp.text import markdown_table, percent_text
-from lab.experiments.compiled import CHIPS, without_chip
-from lab.experiments.measured_elsewhere import SEEDS
+from lab.experiments.compiled import CHIPS, SEEDS, without_chip
 from lab.pages import filled, write_page
 from lab.paths import ROOT
 from lab.stamp import PROGRAMS, stamp

@@ -30,21 +30,6 @@ def by_task(jobs: int = 1) -> None:
     _run("by-task", jobs)
 
 
-def tenset(jobs: int = 1) -> None:
-    """Runs the suite's missing cells on the shipped records and writes the page."""
-    _run("tenset", jobs)
-
-
-def ablation(jobs: int = 2) -> None:
-    """Runs the suite's missing cells, on development seeds, and writes the page."""
-    _run("ablation", jobs)
-
-
-def priors(jobs: int = 2) -> None:
-    """Runs the suite's missing cells and writes the page."""
-    _run("priors", jobs)
-
-
 def _run(suite: str, jobs: int, autotvm: Path | None = None) -> None:
     data = autotvm is not None and (autotvm / "manifest.json").is_file()
     words = ["benchmark", "--suite", suite, "--jobs", str(jobs)]

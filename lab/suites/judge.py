@@ -1,4 +1,4 @@
-"""Metrics of leaderboards: by device, operator and latency, of networks, by unit of a split."""
+"""Metrics of leaderboards: by device, operator and latency, by unit of a split."""
 
 from __future__ import annotations
 
@@ -10,14 +10,12 @@ from numpy.typing import NDArray
 
 from cdmpp.datasets.judge import judge_in_detail, judged
 from cdmpp.datasets.samples import Samples
-from cdmpp.datasets.splits import network_family, plain_network, workload_of
+from cdmpp.datasets.splits import network_family, workload_of
 from cdmpp.datasets.tenset.operator_kinds import operator_kind
 from cdmpp.metrics import (
-    Judged,
     absolute_percentage_error,
     mean_metrics,
     summarise,
-    top_k_latencies,
 )
 
 FloatArray = NDArray[np.float64]
@@ -53,61 +51,6 @@ def judge_everywhere(
         "by_device": by_device,
         "by_group": _by_group(samples, predicted_s),
     }
-
-
-def judge_networks(
-    samples: Samples, predicted_s: FloatArray, networks: Sequence[str]
-) -> dict[str, dict[str, Any]]:
-    """Returns the top-k scores of whole networks, by device label, in both definitions in use.
-
-    Keys of a device: `n` and `tasks` (of the networks that are there), `mean_top1` and `mean_top5`
-    (unweighted mean of the networks' scores, as Tenset), `pooled_top1` and `pooled_top5` (one sum
-    of latencies over all networks above, one below, as TLP), and `networks` (name -> `tasks`,
-    `top1`, `top5`). A network's score is that of `cdmpp.metrics.top_k_score` with its own weights.
-
-    Args:
-        networks: full names; those without a measured task on a device are left out there.
-    """
-    weights = {
-        name: np.array(
-            [
-                sum(weight for other, weight in entry if plain_network(other) == name)
-                for entry in samples.programs.networks
-            ],
-            np.float64,
-        )
-        for name in map(plain_network, networks)
-    }
-    everything = judged(samples, predicted_s)
-    found: dict[str, dict[str, Any]] = {}
-    for index, spec in enumerate(samples.devices):
-        part = everything.take(samples.device == index)
-        there = {name: weight for name, weight in weights.items() if weight[part.task].any()}
-        if there:
-            is_tested = np.sum(list(there.values()), axis=0)[part.task] > 0
-            found[spec.name] = {
-                "n": int(is_tested.sum()),
-                "tasks": len(np.unique(part.task[is_tested])),
-                **_network_scores(part, there),
-            }
-    return found
-
-
-def _network_scores(part: Judged, weights: dict[str, FloatArray]) -> dict[str, Any]:
-    scores: dict[str, Any] = {
-        "networks": {
-            name: {"tasks": int((weight[np.unique(part.task)] > 0).sum())}
-            for name, weight in weights.items()
-        }
-    }
-    for k in (1, 5):
-        sums = {name: top_k_latencies(part, weight, k) for name, weight in weights.items()}
-        for name, (best, chosen) in sums.items():
-            scores["networks"][name][f"top{k}"] = best / chosen
-        scores[f"mean_top{k}"] = float(np.mean([best / chosen for best, chosen in sums.values()]))
-        all_best, all_chosen = np.sum(list(sums.values()), axis=0).tolist()
-        scores[f"pooled_top{k}"] = all_best / all_chosen
-    return scores
 
 
 def ranks_only(metrics: dict[str, Any]) -> dict[str, Any]:

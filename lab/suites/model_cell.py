@@ -30,7 +30,6 @@ from cdmpp.training.run_folder import part_sizes, write_predictions
 from lab.suites.judge import (
     errors_by_unit,
     judge_everywhere,
-    judge_networks,
     mean_devices,
     ranks_only,
 )
@@ -184,7 +183,9 @@ def judge_predictions(
         "training_cpu_s": training.cpu_s,
         "training_wall_s": training.wall_s,
         "predictions_per_cpu_s": len(test) / max(prediction.cpu_s, 1e-9),
-        "metrics": _metrics(cell, test, predicted_s, int(cell.key["few_workloads"])),
+        "metrics": judge_everywhere(
+            test, predicted_s, few_workloads=int(cell.key["few_workloads"])
+        ),
         "errors": errors_by_unit(test, predicted_s, networks),
     }
 
@@ -195,15 +196,8 @@ def reference_metrics(cell: SuiteCell, test: Samples, few_workloads: int) -> dic
         return {"metrics": noise_metrics(test, mean_devices(test, few_workloads))}
     if cell.line == RANDOM_LINE:
         scores = np.random.default_rng(cell.seed).uniform(0.5, 1.0, len(test))
-        return {"metrics": ranks_only(_metrics(cell, test, scores, few_workloads))}
+        return {"metrics": ranks_only(judge_everywhere(test, scores, few_workloads=few_workloads))}
     assert cell.line == ORACLE_LINE
-    return {"metrics": _metrics(cell, test, oracle_task_median(test), few_workloads)}
-
-
-def _metrics(
-    cell: SuiteCell, test: Samples, predicted_s: FloatArray, few_workloads: int
-) -> dict[str, Any]:
-    metrics = judge_everywhere(test, predicted_s, few_workloads=few_workloads)
-    if cell.split == "test-tasks":
-        metrics["test_networks"] = judge_networks(test, predicted_s, cell.key["test_networks"])
-    return metrics
+    return {
+        "metrics": judge_everywhere(test, oracle_task_median(test), few_workloads=few_workloads)
+    }

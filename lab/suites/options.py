@@ -83,14 +83,13 @@ class SuiteDataset:
         name: by which `--data NAME=DIR` gives its extracted folder.
         devices: labels (cross-model); empty = all.
         splits: cross-model only.
-        test_networks: networks held out by the split by network (empty = drawn by the seed) or by
-            `test-tasks`.
-        families: devices that are left out; cross-model: each line is also trained without them.
+        test_networks: networks held out by the split by network (empty = drawn by the seed).
+        families: cross-device only: devices that are left out.
     """
 
     name: str
     devices: tuple[str, ...] = ()
-    splits: tuple[Literal["task", "network", "test-tasks"], ...] = ("task",)
+    splits: tuple[Literal["task", "network"], ...] = ("task",)
     test_networks: tuple[str, ...] = ()
     families: tuple[SuiteFamily, ...] = ()
 
@@ -116,7 +115,7 @@ class SuiteOptions:
 
     Attributes:
         name: of the suite and of its result files.
-        protocol: `cross-model` (split by task, network or test tasks) or `cross-device` (a device
+        protocol: `cross-model` (split by task or network) or `cross-device` (a device
             left out).
         subject: the line that is compared with its peers (cross-model) and the kind that is
             pre-trained and fine-tuned (cross-device).
@@ -142,8 +141,6 @@ class SuiteOptions:
         budget_settings: cross-device: further overrides for trainings on a budget, which are so
             small that the usual number of epochs would starve them.
         goals: what the verdict compares with.
-        is_ablation: cross-model: whether the lines are variants of the subject, and the verdict is
-            about their paired differences to it.
     """
 
     name: str
@@ -165,7 +162,6 @@ class SuiteOptions:
     settings: tuple[str, ...] = ()
     budget_settings: tuple[str, ...] = ()
     goals: SuiteGoals = field(default_factory=SuiteGoals)
-    is_ablation: bool = False
 
 
 def configs_dir() -> Path:

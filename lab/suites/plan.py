@@ -147,11 +147,6 @@ class _Planner:
                 for split in dataset.splits:
                     for line in lines:
                         yield self._model_cell(dataset, split, line, seed)
-                for family in dataset.families:
-                    for target in family.targets:
-                        for line in lines:
-                            if line.name not in REFERENCES:
-                                yield self._left_out_cell(dataset, family, target, line, seed)
 
     def cross_device(self) -> Iterator[SuiteCell]:
         suite = self.suite
@@ -175,17 +170,6 @@ class _Planner:
                 "devices": list(dataset.devices), "fractions": list(self.suite.fractions),
                 "test_networks": [] if split == "task" else list(dataset.test_networks),
             },
-        )  # fmt: skip
-
-    def _left_out_cell(
-        self, dataset: SuiteDataset, family: SuiteFamily, target: str, line: SuiteModel, seed: int
-    ) -> SuiteCell:
-        """Returns a line of a cross-model suite trained on all devices of a family but one."""
-        return self._cell(
-            dataset, f"{family.name}-{target}-s{seed}-{line.name}", line.name,
-            line.kind or line.name, line.settings, self.suite.cpu_s_per_cell * line.cpu_factor,
-            seed=seed, target=target, family=family.name, sources=family.sources_of(target),
-            key={"is_zero_shot": True},
         )  # fmt: skip
 
     def _target_cells(

@@ -57,7 +57,7 @@ def run_transfer_cell(
     facts: dict[str, Any] = {"parts": part_sizes(candidates=parts.candidates, test=parts.test)}
     if cell.line in REFERENCES:
         return {**facts, **reference_metrics(cell, parts.test, 0)}
-    if cell.line.endswith(ZERO_SHOT_SUFFIX) or cell.key.get("is_zero_shot"):
+    if cell.line.endswith(ZERO_SHOT_SUFFIX):
         train, validation = _source_parts(cell, samples)
         return {**facts, **fit_and_judge(cell, train, validation, parts.test, cell_dir)}
     if cell.line == "zero-shot":

@@ -99,7 +99,7 @@ class ModelScores:
 
     Attributes:
         dataset: its name.
-        split: `task`, `network` or `test-tasks`.
+        split: `task` or `network`.
         results: line -> seed -> what cell.json holds.
     """
 

@@ -12,11 +12,9 @@ from lab.suites.leaderboard.board import (
     family_scores,
     model_scores,
 )
-from lab.suites.leaderboard.published import NETWORKS
 
 #: Metrics of operator kinds and latency decades.
 _GROUP_METRICS = ("mape", "median_ape", "within_20pct", "spearman_by_task", "top1_score")
-_NETWORK_METRICS = ("mean_top1", "mean_top5", "pooled_top1", "pooled_top5")
 #: No metrics: counts have a column of their own.
 _COUNTS = ("n", "tasks")
 _COSTS = ("training_cpu_s", "predictions_per_cpu_s")
@@ -28,8 +26,7 @@ def tidy_rows(board: Board) -> Iterator[Row]:
     """Yields rows in the columns of `TIDY_COLUMNS`; an undefined value is None.
 
     Cross-model: `device` is a label, `all` (pooled) or `mean` (each device counts the same);
-    `group` is `test`, `operator:KIND`, `latency:DECADE`, `networks` (scores of all test networks),
-    `network:NAME` or `cost`. Cross-device: `split` is
+    `group` is `test`, `operator:KIND`, `latency:DECADE` or `cost`. Cross-device: `split` is
     `leave-one-out:FAMILY`, `device` the target or `mean`, `group` is `budget:TASKS`, where
     `budget:headline` is each target's headline budget, also with `/operator:KIND` or
     `/latency:DECADE`.
@@ -39,7 +36,6 @@ def tidy_rows(board: Board) -> Iterator[Row]:
             for line, seeds in scores.results.items():
                 for seed, value in seeds.items():
                     yield from _cell_rows(board.suite.name, scores, line, seed, value)
-    # A cross-model suite may leave devices out as well.
     for family in family_scores(board):
         yield from _family_rows(board, family)
 
@@ -56,11 +52,6 @@ def _cell_rows(
         yield from _rows(place(device, "test"), line, seed, found)
     for group, found in metrics["by_group"].items():
         yield from _rows(place("all", group), line, seed, found, _GROUP_METRICS)
-    for device, found in metrics.get(NETWORKS, {}).items():
-        yield from _rows(place(device, "networks"), line, seed, found, _NETWORK_METRICS)
-        for name, own in found["networks"].items():
-            values = {**own, "n": found["n"]}
-            yield from _rows(place(device, f"network:{name}"), line, seed, values)
     if "training_cpu_s" in value:
         costs = {"n": value["parts"]["train"]["samples"], **{name: value[name] for name in _COSTS}}
         yield from _rows(place("all", "cost"), line, seed, costs)

@@ -12,8 +12,6 @@ from cdmpp.report.tables import plain_table
 from lab.pages import write_page
 from lab.stamp import PROGRAMS, stamp
 from lab.suites.leaderboard.board import Board, family_scores, model_scores
-from lab.suites.leaderboard.paired import paired_section
-from lab.suites.leaderboard.published import TEST_TASKS, published_section
 from lab.suites.leaderboard.rows import tidy_rows
 from lab.suites.leaderboard.sections import family_section, model_section, overall_section
 from lab.suites.leaderboard.verdict import (
@@ -89,12 +87,10 @@ def leaderboard(board: Board) -> Leaderboard:
     suite = board.suite
     if suite.protocol == "cross-model":
         for scores in model_scores(board):
-            found = [] if suite.is_ablation else peer_findings(board, scores)
+            found = peer_findings(board, scores)
             section = model_section(board, scores, found)
             sections.append(section)
             findings[section.title] = found
-            if scores.split == TEST_TASKS:
-                sections.insert(0, published_section(board, scores))
     else:
         families = family_scores(board)
         for family in families:
@@ -109,10 +105,6 @@ def leaderboard(board: Board) -> Leaderboard:
             findings["All families"] = found
     if suite.protocol == "cross-model" and len(findings) > 1:
         sections.insert(0, overall_section(board))
-    if suite.protocol == "cross-model" and suite.is_ablation:
-        section, found = paired_section(board)
-        sections.insert(0, section)
-        findings[section.title] = found
     page = Page(
         title=f"Leaderboard: {suite.name}",
         lead=_lead(board),

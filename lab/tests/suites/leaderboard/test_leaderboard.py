@@ -10,13 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from cdmpp.devices.registry import get_device
 from cdmpp.metrics import METRIC_NAMES
 from cdmpp.text import TIDY_COLUMNS
 from lab.suites.cell_store import CellResult
 from lab.suites.leaderboard.board import Board, family_scores, model_scores
 from lab.suites.leaderboard.plots import line_bars
-from lab.suites.leaderboard.published import published_lines
 from lab.suites.leaderboard.rows import tidy_rows
 from lab.suites.leaderboard.verdict import (
     overall_transfer_findings,
@@ -24,7 +22,7 @@ from lab.suites.leaderboard.verdict import (
     transfer_findings,
 )
 from lab.suites.leaderboard.write import leaderboard, write_leaderboard
-from lab.suites.options import SuiteModel, SuiteOptions, load_suite
+from lab.suites.options import SuiteModel, SuiteOptions
 from lab.suites.plan import dataset_facts
 from lab.suites.run import run_cells
 from lab.tests.suites.suites import CROSS_DEVICE, CROSS_MODEL, load_synthetic, plan
@@ -287,55 +285,3 @@ def test_scores_are_never_cut_and_errors_are() -> None:
     ends = [max(map(float, re.findall(r">(\d\.\d)<", svg))) for svg in found]
     assert ends[0] == 1.0
     assert ends[1] < 0.5
-
-
-def test_the_test_networks_stand_beside_the_published_lines(tmp_path):
-    suite = load_suite("tenset", seeds=[0])
-    (dataset,) = suite.datasets
-    assert len(dataset.test_networks) == 5
-    lines = tuple(m for m in suite.models if m.name in ("gbdt", "roofline", "constant"))
-    small = replace(
-        suite,
-        subject="gbdt",
-        datasets=(
-            replace(dataset, name="synthetic", test_networks=("net_a", "bert_base,[(1,128)]")),
-        ),
-        models=lines,
-        fractions=(0.5, 0.5, 0.0),
-        settings=("gbdt.trees=5", "gbdt.threads=1"),
-    )
-    board = board_of(small, tmp_path / "runs")
-    found = leaderboard(board)
-    first = found.page.sections[0]
-    assert first.title == "synthetic: scores of the test networks"
-    means, published, *devices = first.tables
-    assert [row.name for row in means.rows] == [
-        "gbdt",
-        "roofline",
-        "constant",
-        "random-score",
-        "oracle-task-median",
-    ]
-    assert {row.name for row in published.rows} >= {"TLP", "Tenset's MLP"}
-    assert [table.title for table in devices] == ["Networks on fast", "Networks on slow"]
-    assert devices[0].note.startswith("net_a (")
-    groups = {row[4] for row in tidy_rows(board)}
-    assert {"networks", "network:net_a"} <= groups
-    constant = {
-        row[7]: row[8] for row in tidy_rows(board) if row[3:6] == ("fast", "networks", "constant")
-    }
-    oracle = {
-        row[7]: row[8]
-        for row in tidy_rows(board)
-        if row[3:6] == ("fast", "networks", "oracle-task-median")
-    }
-    assert constant == oracle  # both rank at random: the same expectation
-    assert 0 < constant["mean_top1"] < constant["mean_top5"] <= 1
-
-
-def test_published_lines_name_their_source():
-    for line in published_lines():
-        assert 0 < line["top1"] < line.get("top5", 1) <= 1
-        assert line["source"]
-        assert line.get("definition") in (None, "pooled")
-        assert get_device(line["device"]).name

@@ -28,10 +28,6 @@ from cdmpp.programs.loops.expr import Expr
 from cdmpp.programs.loops.loop_tree import Condition, Loop, LoopTree, Node, Store, stores_with_path
 from cdmpp.programs.schema import LEAF_FEATURE_NAMES
 from cdmpp.records import MeasureRecord, TensetTask
-from cdmpp.text import markdown_table
-from lab.pages import filled, write_page
-from lab.paths import shared
-from lab.stamp import stamp
 from tests.programs.reference.lower import lower_record
 from tvm_helper.legacy.ansor import replay_trees
 from tvm_helper.legacy.client import LegacyTvm
@@ -75,15 +71,6 @@ class CrossCheck:
     differences: Counter[str] = field(default_factory=Counter)
     extra_differences: Counter[str] = field(default_factory=Counter)
     examples: list[tuple[str, str]] = field(default_factory=list)
-
-    def to_json(self) -> dict[str, Any]:
-        """Returns the counters as JSON values."""
-        return {
-            **vars(self),
-            "differences": dict(self.differences.most_common()),
-            "extra_differences": dict(self.extra_differences.most_common()),
-            "examples": [list(example) for example in self.examples],
-        }
 
 
 def crosscheck(
@@ -226,16 +213,6 @@ def _sample(files: Iterable[Path], count: int) -> list[MeasureRecord]:
     return [record for _, record in drawn]
 
 
-def _record_files(places: Iterable[Path]) -> list[Path]:
-    found: list[Path] = []
-    for place in places:
-        is_file = place.is_file()
-        found += [place] if is_file else [p for p in place.rglob("*.json*") if p.is_file()]
-    if not found:
-        raise DataError("no record files there; expected *.json or *.json.gz")
-    return sorted(found)
-
-
 def program_difference(ours: LoopTree, theirs: LoopTree, *, seed: int = 0) -> str | None:
     """Returns what two programs differ in first, None when they do the same.
 
@@ -310,54 +287,3 @@ def _value(expr: Expr, values: dict[str, int]) -> Any:
         return args[1 - args.index(1.0)]
     name = expr.value if expr.op == "call" else None
     return (expr.op, name, *args)
-
-
-#: Sample of the page -> (its records, the folder with their tasks).
-SAMPLES = {
-    "llvm (Xeon, avx2, two threads)": ("tenset-cpu/measure_records/xeon-avx2-2c", "tenset-cpu"),
-    "cuda (T4 target, random schedules)": ("tenset-cuda/to_measure_programs", "tenset-cuda"),
-}
-
-
-def page(results: Mapping[str, CrossCheck]) -> str:
-    """Returns the counts of some samples as Markdown."""
-    kinds: dict[str, Callable[[CrossCheck], int]] = {
-        "A: structure, the serialised tree and the leaf positions": lambda one: one.same_structure,
-        "B: A, validity, and all 164 values of every leaf but the counts of integer operations "
-        "(`int_*`, `bool_op`, `select_op`), while both programs do the same at every sampled "
-        "point": lambda one: one.same + one.same_but_index_arithmetic,
-        "C: A, validity, and all 164 values of every leaf (to 1e-6)": lambda one: one.same,
-        "D: C, and all additional values (`leaf_extra`)": lambda one: one.same_with_extra,
-    }
-    rows = [
-        [what, *(f"{count_of(one)} of {one.records}" for one in results.values())]
-        for what, count_of in kinds.items()
-    ]
-    found = [
-        [sample.split()[0], str(times), what, (text[:177] + "...") if len(text) > 180 else text]
-        for sample, one in results.items()
-        for what, counts in (
-            ("not C", one.differences), ("C but not D", one.extra_differences),
-        )
-        for text, times in counts.most_common()
-    ]  # fmt: skip
-    return filled(
-        "cross-check",
-        table=markdown_table(["equal", *results], rows),
-        differences=markdown_table(["sample", "records", "", "first difference"], found, "lrll"),
-    )
-
-
-def experiment(count: int = 300) -> None:
-    """Compares `count` records of each sample (records beside this checkout, ../shared/data) in the
-    side environment, and writes the page.
-    """
-    results = {
-        name: crosscheck(
-            _record_files([shared(records)]), [shared(f"{tasks}/network_info")], count=count
-        )
-        for name, (records, tasks) in SAMPLES.items()
-    }
-    found = stamp("python -m lab run cross-check", schemas=["leaf", "leaf_extra"])
-    values = {name: one.to_json() for name, one in results.items()}
-    print(write_page("cross-check", page(results), values, found))
