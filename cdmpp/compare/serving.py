@@ -81,7 +81,9 @@ def serving_cell(
     except CdmppError as error:
         return replace(cell, reasons=(str(error),))
     floor_s = least_pass_s(model, one, device)
-    latency_s, low_s, high_s = (max(end, floor_s) for end in sums.total())
+    value_s, low_s, high_s = sums.total()
+    latency_s = max(value_s, floor_s)
+    low_s, high_s = max(low_s, floor_s), high_s * latency_s / value_s
     doubt = f"not all kinds of its kernels were measured on {device.name}"
     return replace(
         cell, latency_s=latency_s, low_s=low_s, high_s=high_s, method=METHOD,
@@ -130,5 +132,8 @@ def _sums(
         sums.add(_WORDS[family_of(launch.call)], (value, low, high), launch.count)
     for move in moves:
         elements = move.moved_bytes / _BYTES_PER_ELEMENT
-        sums.add(_MOVES, times.interval_s(KernelCall(_MOVING, {"elements": elements})), move.count)
+        seconds, low_s, high_s = times.interval_s(KernelCall(_MOVING, {"elements": elements}))
+        assert low_s is not None  # kernels that move were measured
+        assert high_s is not None
+        sums.add(_MOVES, (seconds, low_s, high_s), move.count)
     return sums, found.is_seen_device

@@ -28,7 +28,7 @@ class OperatorCost:
 
     Attributes:
         latency_s: above 0 unless it was given as 0.
-        low_s, high_s: its interval; equal to `latency_s` where the source has none.
+        low_s, high_s: its interval; both equal to `latency_s` where the source has none.
         source: who says so.
         reason: why it is only a bound, else empty; for other sources a remark.
         draws_s: seconds under each draw of its schedule; empty without draws.
@@ -43,6 +43,16 @@ class OperatorCost:
     reason: str = ""
     draws_s: tuple[float, ...] = ()
     own_width: float = 0.0
+
+    @property
+    def has_interval(self) -> bool:
+        """Whether the error of its source is known."""
+        return self.low_s < self.high_s
+
+    @property
+    def ends_s(self) -> tuple[float, float] | tuple[None, None]:
+        """Its interval; None where it has none."""
+        return (self.low_s, self.high_s) if self.has_interval else (None, None)
 
     @property
     def shared_low_s(self) -> float:

@@ -10,7 +10,7 @@ from cdmpp.analytic.kernels.data_movement import element_wise_operators
 from cdmpp.analytic.kernels.times import ELEMENT_BYTES, KernelCall, KernelTimes
 from cdmpp.analytic.kernels.work import product_sizes
 from cdmpp.devices.registry import get_device
-from cdmpp.replay.costs import CostSource, OperatorCost
+from cdmpp.replay.costs import CostSource, OperatorCost, exact
 from cdmpp.replay.graph import OperatorGraph
 
 
@@ -30,7 +30,7 @@ class KernelCosts(CostSource):
     def costs(self, graph: OperatorGraph) -> dict[str, OperatorCost]:
         """Returns operator id -> cost of those whose kernels are known."""
         found = {}
-        known: dict[tuple[str, str, tuple[str, ...]], tuple[float, float, float]] = {}
+        known: dict[tuple[str, str, tuple[str, ...]], OperatorCost] = {}
         for one in graph.operators:
             times = self._times.get(one.device)
             call = None if times is None else torch_kernel(one.kind, one.shapes)
@@ -38,8 +38,13 @@ class KernelCosts(CostSource):
                 continue
             key = (one.device, one.kind, one.shapes)
             if key not in known:
-                known[key] = times.interval_s(call)
-            found[one.id] = OperatorCost(*known[key], "analytic")
+                seconds, low_s, high_s = times.interval_s(call)
+                known[key] = (
+                    exact(seconds, "analytic")
+                    if low_s is None or high_s is None
+                    else OperatorCost(seconds, low_s, high_s, "analytic")
+                )
+            found[one.id] = known[key]
         return found
 
 

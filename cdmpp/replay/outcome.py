@@ -26,6 +26,7 @@ def replay_graph(
     times: Mapping[str, float] | None = None,
     scales: Mapping[str, float] | None = None,
     graph_source: Source = "given",
+    notes: tuple[str, ...] = (),
 ) -> ReplayOutcome:
     """Returns the replay of a graph.
 
@@ -34,6 +35,7 @@ def replay_graph(
         times: seconds of operators by id, name, task or kind.
         scales: factors of `replay_costs`.
         graph_source: who says the times that stand in the graph.
+        notes: what was assumed of them.
 
     Raises:
         DeviceError: a device is not known.
@@ -47,7 +49,7 @@ def replay_graph(
     if gpus and any(one.time_s is None for one in graph.operators):
         sources.append(KernelCosts(gpus))
     costs = gather_costs(graph, sources, specs)
-    return replay_costs(costs, options, device=device, scales=scales)
+    return replay_costs(costs, options, device=device, scales=scales, notes=notes)
 
 
 def read_times(path: Path) -> dict[str, float]:

@@ -22,23 +22,36 @@ class ReplayOutcome:
         schedule: which programs its kernels are; empty where that makes no sense.
         costs: of the operators.
         expected: the replay of the latencies.
-        low_s, high_s: totals of the intervals' ends, as if all operators erred alike.
+        low_s, high_s: totals of the intervals' ends, as if all operators erred alike; None where
+            no operator has an interval.
         draws_s: totals under each draw of the schedules.
         what_if: the replay with scaled operators; None without.
         scales: its factors.
         measured: what was measured beside it; None where nothing was.
+        notes: what was assumed.
     """
 
     device: str
     schedule: str
     costs: GraphCosts
     expected: Replay
-    low_s: float
-    high_s: float
+    low_s: float | None
+    high_s: float | None
     draws_s: tuple[float, ...] = ()
     what_if: Replay | None = None
     scales: Mapping[str, float] = field(default_factory=dict)
     measured: dict[str, Any] | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def without_interval(self) -> tuple[str, ...]:
+        """Kinds of operators with calls whose error is not known, the most expensive first."""
+        seconds: dict[str, float] = {}
+        for one, cost in zip(self.costs.graph.operators, self.costs.costs, strict=True):
+            if not cost.has_interval:
+                kind = one.kind or one.label
+                seconds[kind] = seconds.get(kind, 0.0) + cost.latency_s
+        return tuple(sorted(seconds, key=lambda kind: -seconds[kind]))
 
 
 def replay_costs(
@@ -48,6 +61,7 @@ def replay_costs(
     device: str = "",
     schedule: str = "",
     scales: Mapping[str, float] | None = None,
+    notes: tuple[str, ...] = (),
 ) -> ReplayOutcome:
     """Returns the replay of a graph with costs: expected, both ends of the interval, every draw.
 
@@ -57,13 +71,18 @@ def replay_costs(
     """
     graph, times = costs.graph, costs.times_s
     scales = dict(scales or {})
+    expected = replay(graph, times, options=options)
+    low_s = high_s = None
+    if any(cost.has_interval for cost in costs.costs):  # shorter operators may end later in all
+        low_s = min(replay(graph, costs.low_s, options=options).total_s, expected.total_s)
+        high_s = max(replay(graph, costs.high_s, options=options).total_s, expected.total_s)
     return ReplayOutcome(
         device=device,
         schedule=schedule,
         costs=costs,
-        expected=replay(graph, times, options=options),
-        low_s=replay(graph, costs.low_s, options=options).total_s,
-        high_s=replay(graph, costs.high_s, options=options).total_s,
+        expected=expected,
+        low_s=low_s,
+        high_s=high_s,
         draws_s=tuple(
             replay(graph, costs.drawn_s(draw), options=options).total_s
             for draw in range(costs.draw_count())
@@ -72,6 +91,7 @@ def replay_costs(
         if scales
         else None,
         scales=scales,
+        notes=notes,
     )
 
 
@@ -84,6 +104,7 @@ def outcome_values(outcome: ReplayOutcome) -> dict[str, Any]:
         "has_edges": graph.has_edges, "policy": run.options.policy,
         "launch_s": run.options.launch_s, "gap_s": run.options.gap_s,
         "total_s": run.total_s, "low_s": outcome.low_s, "high_s": outcome.high_s,
+        "without_interval": list(outcome.without_interval), "notes": list(outcome.notes),
         "sum_s": run.sum_s, "longest_path_s": run.longest_path_s,
         "queues": [
             {"device": place[0], "queue": place[1], "busy_s": busy,
@@ -136,6 +157,9 @@ def by_kind(outcome: ReplayOutcome) -> list[dict[str, Any]]:
         row["high_s"] += cost.high_s
         row["sources"].add(cost.source)
     total = outcome.expected.sum_s or 1.0
+    for row in rows.values():
+        if row["low_s"] >= row["high_s"]:
+            row["low_s"] = row["high_s"] = None
     found = [
         {"kind": kind, **row, "sources": sorted(row["sources"]), "share": row["time_s"] / total}
         for kind, row in rows.items()

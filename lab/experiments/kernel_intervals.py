@@ -115,7 +115,7 @@ def instance_errors(
             call = kernel_call(one, place)
             bound = operator_bound(one, place, known[label], launch_s=launch_s[label])
             said: tuple[tuple[CardEntry, str, float], ...] = (
-                ("log_errors", error_group(call.kernel), times[label].latency_s(call)),
+                ("log_errors", error_group(call.kernel) or "", times[label].latency_s(call)),
                 ("queued_log_errors", judged_as(kind), float(queued_s[place])),
                 ("roofline_log_errors", judged_as(kind), bound.seconds),
             )

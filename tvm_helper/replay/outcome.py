@@ -125,7 +125,9 @@ def measured_values(outcome: ReplayOutcome, timed: MeasuredNetwork) -> dict[str,
         "total_s": total, "costs_s": list(timed.costs_s), "predicted_s": predicted,
         "error": predicted / total - 1, "predicted_sum_s": outcome.expected.sum_s,
         "predicted_sum_error": outcome.expected.sum_s / total - 1,
-        "is_in_interval": outcome.low_s <= total <= outcome.high_s,
+        "is_in_interval": None
+        if outcome.low_s is None or outcome.high_s is None
+        else outcome.low_s <= total <= outcome.high_s,
         "replayed_s": replayed.total_s, "replay_error": replayed.total_s / total - 1,
         "unmeasured": sum(one.task not in timed.kernel_s for one in graph.operators),
         "without_gaps_s": bare.total_s, "breakdown": _breakdown(costs, timed),
@@ -147,7 +149,7 @@ def _breakdown(costs: GraphCosts, timed: MeasuredNetwork) -> list[dict[str, Any]
         row = rows.setdefault(
             one.task or one.name,
             {"name": one.name, "kind": one.kind, "calls": 0, "predicted_s": cost.latency_s,
-             "low_s": cost.low_s, "high_s": cost.high_s, "source": cost.source,
+             "low_s": cost.ends_s[0], "high_s": cost.ends_s[1], "source": cost.source,
              "measured_s": seconds,
              "error": None if seconds is None else cost.latency_s / seconds - 1,
              "reason": timed.unmeasured.get(one.task)

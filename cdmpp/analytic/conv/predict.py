@@ -17,9 +17,11 @@ from cdmpp.analytic.conv.layers.model import (
 from cdmpp.analytic.conv.layers.table import NO_ALGORITHM, LayerTable
 from cdmpp.analytic.conv.seer.model import SeerModel, type_name
 from cdmpp.analytic.conv.shapes import ConvShapes
+from cdmpp.analytic.device_numbers import as_fitted
 from cdmpp.analytic.intervals import Ends, Evidence, LogErrors, ends_of
 from cdmpp.arrays import IntArray
 from cdmpp.devices.registry import get_device
+from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import UsageError
 from cdmpp.pretrained import PRETRAINED
 
@@ -53,13 +55,17 @@ def predict_layers(
         return LayerPrediction(found.layer_ms, found.pick, found.time_ms, found.pick_type)
     if device is None:
         raise UsageError("no device: give --device NAME; list them: cdmpp device list --kind gpu")
-    size = len(shapes)
+    spec, size = _as_fitted(model, device), len(shapes)
     unknown = np.full(size, NO_ALGORITHM, np.int64)
     table = LayerTable(
-        shapes, (get_device(device),), np.zeros(size, np.int64), np.ones(size), unknown,
+        shapes, (spec,), np.zeros(size, np.int64), np.ones(size), unknown,
         np.zeros(size),
     )  # fmt: skip
     return model.predict(table)
+
+
+def _as_fitted(model: LayerModel, device: str) -> DeviceSpec:
+    return as_fitted(get_device(device), model.closed.forms)
 
 
 @dataclass(frozen=True)
@@ -103,7 +109,7 @@ def layer_intervals(
     A model of layers was judged on whole layers, one of kernels on each algorithm: its layers have
     the interval of the algorithm picked.
     """
-    label = model.device if isinstance(model, SeerModel) else get_device(device or "").name
+    label = model.device if isinstance(model, SeerModel) else _as_fitted(model, device or "").name
     errors = {} if model.errors is None else model.errors.of(label)
     layer: list[Ends] = []
     closed: list[dict[ConvAlgorithm, Ends]] = []

@@ -13,6 +13,9 @@ from cdmpp.analytic.embedding.memory_curve import MemoryCurve
 from cdmpp.devices.spec import DeviceSpec
 
 _MEBI = 1024 * 1024
+#: Copies between host and device where nobody measured them: the rate of the a100-40 and the v100,
+#: the fastest that were measured.
+_HOST_BYTES_PER_S = 8.1e9
 
 
 @dataclass(frozen=True)
@@ -25,7 +28,7 @@ class KernelDevice:
         l2_bytes: L2 cache.
         shared_mem_bytes: shared memory of one multiprocessor; None = unknown.
         dram_bytes_per_s, l2_bytes_per_s, flop_per_s: reached by large kernels.
-        host_bytes_per_s: between host and device; None = unknown.
+        host_bytes_per_s: between host and device; None = not measured.
         dram_curve: time over size of DRAM traffic; None = `dram_bytes_per_s` at every size.
         source: where the values are from.
     """
@@ -40,6 +43,20 @@ class KernelDevice:
     host_bytes_per_s: float | None = None
     dram_curve: MemoryCurve | None = None
     source: str = ""
+
+    @property
+    def copy_bytes_per_s(self) -> float:
+        """Bytes a second between host and device; the assumed ones where nobody measured them."""
+        return self.host_bytes_per_s or _HOST_BYTES_PER_S
+
+    @property
+    def assumption(self) -> str:
+        """What is assumed of copies from the host, as a clause; empty where they were measured."""
+        if self.host_bytes_per_s:
+            return ""
+        return (
+            f"host link assumed: {_HOST_BYTES_PER_S / 1e9:g} GB/s, as measured on a100-40 and v100"
+        )
 
     def dram_time_s(self, size_bytes: float) -> float:
         """Returns the seconds that this DRAM traffic takes."""
@@ -70,7 +87,7 @@ def measured_devices() -> dict[str, KernelDevice]:
         KernelDevice("p100", 56, 4 * _MEBI, 64 * 1024, 543.406e9, 1591.259e9, 9343.711e9,
                      7.62e9, None, source),
         KernelDevice("v100-reference", 80, 4 * 6 * _MEBI, None, 809e9, 2888e9, 12200e9,
-                     None, None, "first version of ml_perf_model; L2 four times the real size"),
+                     source="first version of ml_perf_model; L2 four times the real size"),
     )  # fmt: skip
     return {device.name: device for device in devices}
 

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from cdmpp.analytic.embedding.devices import KernelDevice
-from cdmpp.errors import DeviceError
 
+#: A copy from the host.
+HOST_COPY = "memcpy"
 #: Kernels that only move; their sizes are those of `movement_s`.
-MOVEMENTS = ("concat", "memcpy", "transpose", "tril")
+MOVEMENTS = ("concat", HOST_COPY, "transpose", "tril")
 
 _ELEMENT_BYTES = 4
 #: Share of the DRAM bandwidth that a concatenation reaches.
@@ -65,17 +66,8 @@ def concat_s(size_bytes: float, device: KernelDevice) -> float:
 
 
 def host_copy_s(size_bytes: float, device: KernelDevice) -> float:
-    """Returns the seconds of a copy between host and device.
-
-    Raises:
-        DeviceError: the rate is not known.
-    """
-    if device.host_bytes_per_s is None:
-        raise DeviceError(
-            f"device {device.name!r}: the rate between host and device is not known; use one of "
-            "the measured devices (a100-40, v100, gv100, titan-xp, p100)"
-        )
-    return size_bytes / device.host_bytes_per_s
+    """Returns the seconds of a copy between host and device."""
+    return size_bytes / device.copy_bytes_per_s
 
 
 def transpose_s(batch: float, m: float, n: float, device: KernelDevice) -> float:

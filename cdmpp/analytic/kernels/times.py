@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cdmpp.analytic.device_numbers import as_fitted
 from cdmpp.analytic.embedding.devices import KernelDevice, rates_of
 from cdmpp.analytic.embedding.gpu import estimate
 from cdmpp.analytic.embedding.shapes import EmbeddingShape, Pass
 from cdmpp.analytic.gpu_kernels.calls import Gemm
 from cdmpp.analytic.gpu_kernels.model import GpuKernels
-from cdmpp.analytic.kernels.data_movement import MOVEMENTS, element_wise_operators, movement_s
+from cdmpp.analytic.kernels.data_movement import (
+    HOST_COPY,
+    MOVEMENTS,
+    element_wise_operators,
+    movement_s,
+)
 from cdmpp.analytic.operators.device import Hardware, hardware
 from cdmpp.analytic.operators.intervals import JudgedOperators, packaged_operators
 from cdmpp.analytic.operators.operators import make_operators
 from cdmpp.analytic.roofline.floor import least_kernel_s
-from cdmpp.devices.registry import load_registry
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError, UsageError
 
@@ -67,10 +72,13 @@ def kernel_names() -> tuple[str, ...]:
     return ("gemm", *_ROW_WISE, "batch-norm", *_EMBEDDINGS, *MOVEMENTS, *element_wise_operators())
 
 
-def error_group(kernel: str) -> str:
+def error_group(kernel: str) -> str | None:
     """Returns the kernels that a kernel's error is judged with: `gemm`, `softmax`, `layer-norm`, or
-    `element-wise` for all that move or combine elements.
+    `element-wise` for all that move or combine elements on the device; None for lookups and copies
+    from the host, whose error nobody measured.
     """
+    if kernel in _EMBEDDINGS or kernel == HOST_COPY:
+        return None
     return kernel if kernel == "gemm" or kernel in _ROW_WISE else "element-wise"
 
 
@@ -109,16 +117,18 @@ class KernelTimes:
                 f"{', '.join(call.sizes) or 'none'}"
             ) from None
 
-    def interval_s(self, call: KernelCall) -> tuple[float, float, float]:
+    def interval_s(self, call: KernelCall) -> tuple[float, float | None, float | None]:
         """Returns (seconds, lower end, upper end) of a kernel by name; the ends hold 90 % of
         measured kernels of its group (`log_errors` in the operator model's card), on GPUs that the
-        model was fitted on or on others.
+        model was fitted on or on others; None where no kernel of its group was measured.
 
         Raises:
             UsageError, DataError: as `latency_s`.
         """
         seconds = self.latency_s(call)
         group, label = error_group(call.kernel), self._operators.measured_as(self.device)
+        if group is None:
+            return seconds, None, None
         errors = self._operators.errors_of(_LIKE[group], label, "log_errors", group=group)
         low_s, high_s = errors.ends(seconds)
         return seconds, max(low_s, least_kernel_s(self.device)), high_s
@@ -190,16 +200,4 @@ class KernelTimes:
     @cached_property
     def _as_fitted(self) -> DeviceSpec:
         """The GPU under the label of the same chip that the convolutions were fitted on, if any."""
-        known = load_registry()
-        for label in self._conv_model.forms:
-            other = known.get(label)
-            if other is not None and _chip(other) == _chip(self.device):
-                return replace(self.device, name=label)
-        return self.device
-
-
-def _chip(spec: DeviceSpec) -> tuple[object, ...]:
-    return (
-        spec.architecture, spec.core_count, spec.clock_hz, spec.peak_fp32_flop_per_s,
-        spec.mem_bandwidth_bytes_per_s, spec.l2_bytes,
-    )  # fmt: skip
+        return as_fitted(self.device, self._conv_model.forms)

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+from cdmpp.analytic.embedding.devices import rates_of
 from cdmpp.analytic.kernels.times import KernelTimes
 from cdmpp.cli.replay.output import show_outcomes, show_statistics, show_walk
 from cdmpp.cli.shared.option_table import add_table
@@ -188,6 +189,7 @@ def run(args: argparse.Namespace) -> int:
             replay_graph(
                 graph, links, options, device=label, times=times, scales=scales,
                 graph_source="analytic" if kind == "dlrm" else "given",
+                notes=_assumed(labels) if kind == "dlrm" else (),
             )
             for label in labels or [""]
         ]  # fmt: skip
@@ -244,6 +246,11 @@ def _walks(
             "replay TRACE --save-overheads FILE"
         )
     return [walk(operators, overheads, options=options) for operators in ranks]
+
+
+def _assumed(labels: list[str]) -> tuple[str, ...]:
+    note = rates_of(get_device(labels[0])).assumption
+    return (note,) if note else ()
 
 
 def _graph(

@@ -16,7 +16,7 @@ from cdmpp.replay.traces.iteration_walk import Walk
 from cdmpp.replay.traces.op_statistics import OperatorStatistics, cleaned
 from cdmpp.report.page import page_html
 from cdmpp.report.replay_page import timeline_page
-from cdmpp.text import aligned, interval_text, percent_text, seconds_text, shortened
+from cdmpp.text import aligned, interval_text, listed, percent_text, seconds_text, shortened
 
 _KINDS, _CHAIN, _UNCOVERED = 12, 8, 8
 _KIND_WIDTH = 40
@@ -107,6 +107,11 @@ def _print_outcome(outcome: ReplayOutcome, values: dict[str, Any]) -> None:
     heading = values["name"] + (f" on {values['device']}" if values["device"] else "")
     total = interval_text(values["total_s"], values["low_s"], values["high_s"])
     print(f"{heading}: {total}")
+    lacking = outcome.without_interval
+    if lacking:
+        print(_without_interval(lacking, has_interval=outcome.low_s is not None))
+    for note in outcome.notes:
+        print(note)
     if values["schedule"]:
         print(f"schedules: {values['schedule']}")
     print(
@@ -171,6 +176,16 @@ def _print_outcome(outcome: ReplayOutcome, values: dict[str, Any]) -> None:
             print(f"and {len(uncovered) - _UNCOVERED} more (--json has all)")
 
 
+def _without_interval(kinds: Sequence[str], *, has_interval: bool) -> str:
+    """Returns the line that says which parts of a total have no known error."""
+    if not has_interval:
+        return "no interval: the error of these times is not known"
+    more = len(kinds) - _KINDS
+    shown = [*kinds[:_KINDS], f"{more} more kinds"] if more > 1 else kinds
+    verb = "has" if len(kinds) == 1 else "have"
+    return f"lower bound of the width: {listed(shown)} {verb} none"
+
+
 def _print_measured(measured: dict[str, Any]) -> None:
     """Prints predicted beside measured."""
     print()
@@ -186,8 +201,9 @@ def _print_measured(measured: dict[str, Any]) -> None:
              f"{100 * measured['replay_error']:+.1f} %"],
         ],
     )  # fmt: skip
-    inside = "in" if measured["is_in_interval"] else "outside"
-    print(f"the measured time is {inside} the predicted interval")
+    if measured["is_in_interval"] is not None:
+        inside = "in" if measured["is_in_interval"] else "outside"
+        print(f"the measured time is {inside} the predicted interval")
     if measured["unmeasured"]:
         print(
             f"{measured['unmeasured']} operators could not be timed; their predicted times stand in"

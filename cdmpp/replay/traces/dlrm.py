@@ -166,10 +166,11 @@ def iteration_graph(
     for one in operators:
         for kernel in one.kernels:
             after = (found[-1].id,) if found else ()
+            time_s, low_s, high_s = times.interval_s(kernel)
             found.append(
                 Operator(
                     id=str(len(found) + 1), name=f"{one.name}: {kernel.kernel}", kind=kernel.kernel,
-                    after=after, device="gpu0", time_s=times.latency_s(kernel),
+                    after=after, device="gpu0", time_s=time_s, low_s=low_s, high_s=high_s,
                 )
             )  # fmt: skip
     return OperatorGraph(name=name, operators=tuple(found), devices={"gpu0": device}, source=name)
