@@ -45,7 +45,14 @@ def test_an_example_is_short_and_says_what_it_shows(path: Path) -> None:
         assert len(path.read_text("utf-8").splitlines()) < 60
 
 
-@pytest.mark.parametrize("name", SAYS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        # Its search builds and runs programs; `tests/tvm_helper/search` holds a smaller one.
+        pytest.param(name, marks=[pytest.mark.exhaustive] * (name == "tune_with_our_model"))
+        for name in SAYS
+    ],
+)
 def test_an_example_runs(
     name: str,
     tmp_path: Path,

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 import shlex
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from cdmpp.cli.main import main
 from tests.paths import ROOT
 
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.M | re.S)
@@ -29,19 +28,12 @@ def _shown() -> Iterator[tuple[str, str]]:
                     yield command, output
 
 
-def _ran(command: str, cwd: Path) -> str:
-    words = [sys.executable, "-m", "cdmpp.cli.main", *shlex.split(command)[1:]]
-    done = subprocess.run(words, cwd=cwd, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-@pytest.fixture
-def clone(tmp_path: Path) -> Path:
-    """A folder in which the README's commands find their files, and write their own."""
+@pytest.fixture(autouse=True)
+def _clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs in a folder in which the README's commands find their files, and write their own."""
     for name in ("examples", "configs", "data", "cdmpp", "tvm_helper"):
         (tmp_path / name).symlink_to(ROOT / name)
-    return tmp_path
+    monkeypatch.chdir(tmp_path)
 
 
 @pytest.mark.slow
@@ -49,9 +41,12 @@ def clone(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("command", "output"), [pytest.param(*one, id=one[0].split()[1]) for one in _shown()]
 )
-def test_a_command_prints_what_is_shown(command: str, output: str, clone: Path) -> None:
+def test_a_command_prints_what_is_shown(
+    command: str, output: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     pytest.importorskip("tvm", reason="apache-tvm is not installed")
-    printed = _ran(command, clone)
+    assert main(shlex.split(command)[1:]) == 0
+    printed = capsys.readouterr().out
     if command.split()[1] in _MEASURES:
         assert [line.split()[:1] for line in _words(printed)] == [
             line.split()[:1] for line in _words(output)
@@ -70,13 +65,11 @@ def _words(text: str) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.tvm
-def test_the_python_of_the_readme_runs(clone: Path) -> None:
+def test_the_python_of_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("tvm", reason="apache-tvm is not installed")
     code = [text for language, text in _BLOCK.findall((ROOT / "README.md").read_text("utf-8"))
             if language == "python"]  # fmt: skip
     assert len(code) == 1
-    done = subprocess.run([sys.executable, "-c", code[0]], cwd=clone, capture_output=True,
-                          text=True, check=False)  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    latency_s, low_s, high_s = map(float, done.stdout.split())
+    exec(compile(code[0], "README.md", "exec"), {"__name__": "__main__"})
+    latency_s, low_s, high_s = map(float, capsys.readouterr().out.split())
     assert 0 < low_s < latency_s < high_s < 1

@@ -8,11 +8,14 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.datasets.tiny import write_tiny_dataset
 from tests.paths import ROOT
+
+pytestmark = pytest.mark.training
 
 _SCRIPT = """
     import sys
@@ -38,16 +41,14 @@ def run(commands: list[list[str]], folder: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a tiny dataset in Tenset's layout, `tiny`."""
+def printed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
+    """A folder with a tiny dataset in Tenset's layout, and what the commands printed there."""
     folder = tmp_path_factory.mktemp("without")
     write_tiny_dataset(folder / "tiny")
-    return folder
-
-
-def test_datasets(folder: Path) -> None:
     extract = ["dataset", "extract", "--dataset", "tiny", "--jobs", "1", "--json"]
-    printed = run(
+    data = ["--dataset", "tiny", "--jobs", "1", "--device", "xeon-avx2-1c"]
+    words = [*data, "--split", "record", "--model", "gbdt", "--set", "gbdt.trees=10"]
+    text = run(
         [
             [*extract, "--device", "epyc-avx2-1c", "--out", "a"],
             [*extract, "--device", "xeon-avx2-1c", "--out", "b"],
@@ -55,28 +56,24 @@ def test_datasets(folder: Path) -> None:
             ["dataset", "stats", "both", "--json"],
             ["dataset", "audit", "both", "--json"],
             ["dataset", "export", "both", "--out", "npz", "--json"],
+            ["train", *words, "--set", "baselines=[constant]", "--out", "run", "--json"],
+            ["evaluate", "--model", "run", *data, "--json"],
         ],
         folder,
     )
-    first, second, merged, stats, audit, export = map(json.loads, printed.splitlines())
+    return folder, [json.loads(line) for line in text.splitlines()]
+
+
+def test_datasets(printed: tuple[Path, list[dict[str, Any]]]) -> None:
+    first, second, merged, stats, audit, export, *_ = printed[1]
     assert first["featurised"] == second["featurised"] == merged["featurised"] > 0
     assert merged["measurements"] == first["measurements"] + second["measurements"]
     assert set(stats["devices"]) == set(audit["devices"]) == {"epyc-avx2-1c", "xeon-avx2-1c"}
     assert sum(export["samples"].values()) > 0
 
 
-@pytest.mark.training
-def test_training_evaluation_and_report(folder: Path) -> None:
-    data = ["--dataset", "tiny", "--jobs", "1", "--device", "xeon-avx2-1c"]
-    words = [*data, "--split", "record", "--model", "gbdt", "--set", "gbdt.trees=10"]
-    printed = run(
-        [
-            ["train", *words, "--set", "baselines=[constant]", "--out", "run", "--json"],
-            ["evaluate", "--model", "run", *data, "--json"],
-        ],
-        folder,
-    )
-    trained, evaluated = map(json.loads, printed.splitlines())
+def test_training_evaluation_and_report(printed: tuple[Path, list[dict[str, Any]]]) -> None:
+    folder, (*_, trained, evaluated) = printed
     assert "gbdt" in json.dumps(trained)
     assert evaluated["n"] > 0
     assert (folder / "run" / "report.html").stat().st_size > 1000

@@ -66,7 +66,9 @@ def start(place: str, log: Path, first_trial_s: float, other_trial_s: float):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["journal", "postgresql"])
+@pytest.mark.parametrize(
+    "kind", ["journal", pytest.param("postgresql", marks=pytest.mark.exhaustive)]
+)
 def test_a_killed_worker_loses_nothing_and_doubles_nothing(kind, tmp_path):
     log = tmp_path / "begun.txt"
     log.touch()

@@ -123,6 +123,7 @@ def test_split_by_record_is_marked_as_leaking(dataset, cache, tmp_path, capsys):
     assert json.loads((tmp_path / "run" / "model.json").read_text())["split"]["leaks"] is True
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_two_processes_write_one_run_folder_and_one_finds_it(dataset, cache, tmp_path, capsys):
     words = [

@@ -7,18 +7,22 @@ import os
 import subprocess
 import sys
 import urllib.request
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
 
 import pytest
+import torch
 
 from tests.cli.conftest import DEVICES, QUICK
 from tests.paths import ROOT
 
 pytestmark = pytest.mark.training
 
+#: Code, output and errors of a command.
+Done = tuple[int, str, str]
 _HIDING = Path(__file__).parent / "without_tvm"
 _COMMANDS = """
 import contextlib, io, json, sys
@@ -44,7 +48,7 @@ def _environment(*hidden: str) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": path, "CDMPP_TEST_HIDE": " ".join(hidden)}
 
 
-def _run(commands: Sequence[Sequence[str]], *hidden: str) -> list[tuple[int, str, str]]:
+def _run(commands: Sequence[Sequence[str]], *hidden: str) -> list[Done]:
     """Returns code, output and errors of commands that run one after the other in one process."""
     done = subprocess.run(
         [sys.executable, "-c", _COMMANDS, json.dumps(commands)],
@@ -59,23 +63,46 @@ def records(dataset: Path) -> Path:
     return sorted((dataset / "measure_records" / DEVICES[0]).iterdir())[0]
 
 
-def test_train_evaluate_finetune_and_predict(dataset, tmp_path, records):
-    data = ["--dataset", str(dataset), "--cache", str(tmp_path / "cache"), "--jobs", "1"]
-    run, tuned = tmp_path / "run", tmp_path / "tuned"
+@pytest.fixture(scope="module")
+def without(dataset, records, tmp_path_factory) -> tuple[Path, dict[str, Done]]:
+    """A folder with runs, and what commands said in one process without TVM."""
+    folder = tmp_path_factory.mktemp("without")
+    data = ["--dataset", str(dataset), "--cache", str(folder / "cache"), "--jobs", "1"]
+    run, tuned = folder / "run", folder / "tuned"
     tuning = ["--set", "finetune.steps=6", "--set", "finetune.validate_every=3"]
-    found = _run([
-        ["train", *data, *QUICK, "--device", DEVICES[0], "--set", "baselines=[constant]",
-         "--out", str(run), "--json"],
-        ["evaluate", "--model", str(run), *data, "--device", DEVICES[0], "--json"],
-        ["finetune", "--from", str(run), "--device", DEVICES[1], "--budget", "4tasks", *data,
-         *tuning, "--set", "finetune.folds=2", "--out", str(tuned), "--json"],
-        ["predict", "--records", str(records), "--model", str(tuned), "--json"],
-        ["predict", "--records", str(records), "--device", DEVICES[1],
-         "--measured-on", DEVICES[0], "--json"],
-    ])  # fmt: skip
-    assert [code for code, _, _ in found] == [0] * len(found), found
-    assert (tuned / "report.html").is_file()
-    evaluated, predicted = json.loads(found[1][1]), json.loads(found[3][1])
+    (folder / "nets.py").write_text("from torch import nn\n\n\ndef net():\n    return nn.ReLU()\n")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        network = torch.export.export(torch.nn.ReLU().eval(), (torch.zeros(2, 64),))
+        torch.export.save(network, folder / "net.pt2")
+    program = ["--program", str(ROOT / "examples" / "kernel.py"), "--device", "v100"]
+    factory = ["predict", "--torch", f"{folder / 'nets.py'}:net", "--input", "64", "--json"]
+    commands = {
+        "train": ["train", *data, *QUICK, "--device", DEVICES[0], "--set", "baselines=[constant]",
+                  "--out", str(run), "--json"],
+        "evaluate": ["evaluate", "--model", str(run), *data, "--device", DEVICES[0], "--json"],
+        "finetune": ["finetune", "--from", str(run), "--device", DEVICES[1], "--budget", "4tasks",
+                     *data, *tuning, "--set", "finetune.folds=2", "--out", str(tuned), "--json"],
+        "predict": ["predict", "--records", str(records), "--model", str(tuned), "--json"],
+        "measured on": ["predict", "--records", str(records), "--device", DEVICES[1],
+                        "--measured-on", DEVICES[0], "--json"],
+        "program": ["predict", *program],
+        "machine code": ["predict", "--records", str(records), "--machine-code"],
+        "explain": ["explain", *program],
+        "records": ["predict", "--records", str(records), "--json"],
+        "eager": [*factory, "--device", "v100", "--way", "torch-eager"],
+        "factory": [*factory, "-q"],
+        "file": ["predict", "--network", str(folder / "net.pt2"), "--json", "-q"],
+    }  # fmt: skip
+    return folder, dict(zip(commands, _run(list(commands.values())), strict=True))
+
+
+def test_train_evaluate_finetune_and_predict(without):
+    folder, found = without
+    names = ("train", "evaluate", "finetune", "predict", "measured on")
+    assert [found[name][0] for name in names] == [0] * len(names), found
+    assert (folder / "tuned" / "report.html").is_file()
+    evaluated, predicted = (json.loads(found[name][1]) for name in ("evaluate", "predict"))
     assert evaluated["overlap_with_training"] > 0
     assert all(row["latency_s"] > 0 and row["device"] == DEVICES[0] for row in predicted)
 
@@ -96,25 +123,28 @@ def test_records_and_comparisons_need_nothing_of_tvm_helper(records):
     assert {row["device"] for row in json.loads(found[2][1])} == {"h100", "a100-40gb"}
 
 
-def test_what_needs_tvm_says_so_in_one_sentence(records):
-    machine_code = ["predict", "--records", str(records), "--machine-code"]
-    program = ["predict", "--program", str(ROOT / "examples" / "kernel.py"), "--device", "v100"]
-    explain = ["explain", *program[1:]]
-    for code, out, err in _run([program, machine_code, explain]):
-        assert code == 2
-        assert out == ""
-        assert err.count("\n") == 1
-        assert "Cannot use TVM: got apache-tvm not installed" in err
+@pytest.mark.parametrize("command", ["program", "machine code", "explain"])
+def test_what_needs_tvm_says_so_in_one_sentence(without, command):
+    code, out, err = without[1][command]
+    assert code == 2
+    assert out == ""
+    assert err.count("\n") == 1
+    assert "Cannot use TVM: got apache-tvm not installed" in err
 
 
-def test_torch_runs_a_network_without_tvm(tmp_path):
-    (tmp_path / "nets.py").write_text(
-        "from torch import nn\n\n\ndef net():\n    return nn.ReLU()\n"
-    )
-    command = ["predict", "--torch", f"{tmp_path / 'nets.py'}:net", "--input", "64", "--json"]
-    ((code, out, err),) = _run([[*command, "--device", "v100", "--way", "torch-eager"]])
+def test_torch_runs_a_network_without_tvm(without):
+    code, out, err = without[1]["eager"]
     assert code == 0, err
     assert {row["way"] for row in json.loads(out)} == {"torch-eager"}
+
+
+@pytest.mark.parametrize("form", ["factory", "file"])
+def test_torch_is_answered_where_tvm_is_asked_too(without, form):
+    code, out, err = without[1][form]
+    assert code == 0, err
+    rows = {(row["way"], row["mode"]): row for row in json.loads(out)}
+    assert "Cannot use TVM" in rows["tvm-untuned", "infer"]["reasons"][0]
+    assert rows["torch-eager", "infer"]["latency_s"] > 0
 
 
 @pytest.fixture(scope="module")
@@ -138,13 +168,12 @@ def _answer(url: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         return error.code, json.load(error)
 
 
-def test_a_server_reads_records(server, records):
+def test_a_server_reads_records(server, records, without):
     programs = [{"records": records.read_text().splitlines()}]
     body = {"programs": programs, "devices": [DEVICES[0]]}
     status, answer = _answer(f"{server}/v1/predict", body)
     assert status == 200, answer
-    ((_, out, _),) = _run([["predict", "--records", str(records), "--json"]])
-    here = {row["program_id"]: row["latency_s"] for row in json.loads(out)}
+    here = {row["program_id"]: row["latency_s"] for row in json.loads(without[1]["records"][1])}
     there = {row["program_id"]: row["latency_s"] for row in answer["predictions"]}
     assert there == pytest.approx(here, rel=1e-5)
 

@@ -392,6 +392,7 @@ def test_it_works_in_relax_tuning(run_folder: Path, tmp_path: Path) -> None:
     assert model.usage.predicted > 0
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_real_search_on_this_machine_with_the_real_builder(
     run_folder: Path, tmp_path: Path

@@ -265,6 +265,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+@pytest.mark.exhaustive
 def test_through_the_rpc_tracker(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for module in ("tornado", "psutil", "cloudpickle"):
         pytest.importorskip(module, reason=f"TVM's RPC tracker needs {module}")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -22,7 +20,6 @@ from cdmpp.devices.registry import get_device
 from cdmpp.errors import DataError, UsageError
 from cdmpp.networks.predict import NetworkPredictor
 from cdmpp.predict.networks import NetworkQuestion
-from tests.paths import ROOT
 from tests.tvm_helper.replay.test_network import Branches
 from tests.tvm_helper.search.fixtures import train_into
 from tests.tvm_helper.tasks.test_network_tasks import onnx_file
@@ -222,24 +219,3 @@ def test_a_network_is_read_once_for_both_ways_of_tvm(
     )  # fmt: skip
     assert len(network_answers(question)) == 2
     assert read == [network_file]
-
-
-@pytest.mark.parametrize("form", ["factory", "file"])
-def test_without_tvm_torch_is_still_answered(form: str, network_file: Path, tmp_path: Path) -> None:
-    (tmp_path / "net.py").write_text(FACTORY)
-    code = (
-        "import sys\nfrom importlib import metadata\n"
-        "def version(name):\n    raise metadata.PackageNotFoundError(name)\n"
-        "metadata.version = version\n"
-        "from cdmpp.cli.main import main\nsys.exit(main(sys.argv[1:]))\n"
-    )
-    factory = ["--torch", f"{tmp_path}/net.py:net", "--input", "3x8x8"]
-    source = factory if form == "factory" else ["--network", str(network_file)]
-    words = ["predict", *source, "--json", "-q"]
-    done = subprocess.run(
-        [sys.executable, "-c", code, *words], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    rows = {(row["way"], row["mode"]): row for row in json.loads(done.stdout)}
-    assert "Cannot use TVM" in rows["tvm-untuned", "infer"]["reasons"][0]
-    assert rows["torch-eager", "infer"]["latency_s"] > 0

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from cdmpp.analytic.roofline.programs import leaf_work
+from cdmpp.datasets.samples import Samples
 from cdmpp.devices.registry import load_registry
 from cdmpp.models.assemble import AskedProgram, assemble_samples
 from cdmpp.models.nets.options import LoopOptions, NetOptions
@@ -80,14 +81,21 @@ def asked_programs() -> tuple[AskedProgram, ...]:
     return tuple(asked)
 
 
-def train_into(folder: Path) -> Path:
-    """Writes a run folder with a small model of the invented machine; returns it."""
+@lru_cache(maxsize=1)
+def _trained() -> tuple[Samples, tuple[Samples, Samples], TransformerCostModel]:
+    """Returns all programs, the two parts and the model that the test files of a process share."""
     import_tensor_intrinsics("llvm")  # before TVM does it, at its own pace
     samples = assemble_samples(asked_programs())
     is_validation = samples.task_id % 2 == 1
     train, validation = samples.take(~is_validation), samples.take(is_validation)
     model = TransformerCostModel(_OPTIONS)
     model.fit(train, validation, seed=0)
+    return samples, (train, validation), model
+
+
+def train_into(folder: Path) -> Path:
+    """Writes a run folder with a small model of the invented machine; returns it."""
+    samples, (train, validation), model = _trained()
     card = ModelCard(
         kind=model.kind,
         feature_schema=samples.programs.feature_schema,
