@@ -51,7 +51,7 @@ test: $(STAMP) ## run all tests, TEST_JOBS at a time (default: the cores; 9 minu
 check: lint ## ruff, mypy and the quick tests: no TVM, no training (2 minutes)
 	$(PYTEST) -m "not exhaustive and not slow and not training and not tvm" $(TEST_ARGS)
 
-exhaustive: $(STAMP) ## the tests that make test samples, on everything (10 minutes)
+exhaustive: $(STAMP) ## what make test samples, on everything, and what is too heavy for it (over 10 minutes)
 	$(PYTEST) -m exhaustive $(TEST_ARGS)
 
 lines: $(STAMP) ## count the lines of the product, package by package

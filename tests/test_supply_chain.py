@@ -86,16 +86,20 @@ def _unsafe_calls(tree: ast.AST) -> Iterator[str]:
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call):
             continue
-        name, text = ast.unparse(node.func), ast.unparse(node)
-        values = {one.arg: ast.unparse(one.value) for one in node.keywords}
+        name = ast.unparse(node.func)
+        values = {
+            one.arg: ast.unparse(one.value)
+            for one in node.keywords
+            if one.arg in ("shell", "allow_pickle", "weights_only")
+        }
         if (
             name in _RUNS
             or values.get("shell", "False") != "False"
             or values.get("allow_pickle", "False") != "False"
-            or (name == "yaml.load" and "SafeLoader" not in text)
+            or (name == "yaml.load" and "SafeLoader" not in ast.unparse(node))
             or (name == "torch.load" and values.get("weights_only") != "True")
         ):
-            yield text[:100]
+            yield ast.unparse(node)[:100]
 
 
 def test_nothing_is_run_that_is_data() -> None:
