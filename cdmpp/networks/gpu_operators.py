@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from cdmpp.analytic.conv.errors import LAYER, ConvErrors
 from cdmpp.analytic.conv.layers.model import LayerModel
 from cdmpp.analytic.intervals import LogErrors
 from cdmpp.analytic.kernels.predictor import ROOFLINE, KernelPredictor
-from cdmpp.analytic.kernels.sums import KindSums
+from cdmpp.analytic.kernels.sums import Ends, KindSums
 from cdmpp.analytic.kernels.times import KernelTimes
 from cdmpp.analytic.kernels.work import Work, WorkKind
 from cdmpp.analytic.operators.intervals import JudgedOperators, packaged_operators
 from cdmpp.analytic.roofline.floor import LEAST_SHARE, least_kernel_s
 from cdmpp.devices.registry import find_device, get_device
 from cdmpp.devices.spec import DeviceSpec
+from cdmpp.networks.graph.account import Account, Product
 from cdmpp.networks.graph.graph import NetworkGraph
+from cdmpp.networks.least_time import accounts_of, operator_floor_s
 
 #: What answers for the time of a network.
 MEASURED = "whole-network model"
@@ -31,8 +34,8 @@ RATES = ("peak_fp32_flop_per_s", "mem_bandwidth_bytes_per_s")
 _FLOAT_BYTES = 4
 #: No operator is taken to be so many times faster than its roofline.
 _MOST_SHARE = 4.0
-#: Operators that make nothing: their output is their input seen otherwise.
-_VIEWS = frozenset({"Flatten"})
+_FUSED = {"attention": "attention", "recurrent": "recurrent layers"}
+_FORMS = {**_FUSED, "convolution": "convolutions"}
 #: What the operators without a model of their own are timed as, and judged as.
 _ELEMENT_WISE = "relu"
 _WORDS = {
@@ -58,7 +61,8 @@ def without_measurements(graph: NetworkGraph, device: DeviceSpec) -> str:
         _WORDS[work.name]: label in _convolution_errors().by_device
         if work.kind == "conv"
         else operators.model.is_fitted(work.name, label)
-        for work in _works(graph)
+        for task in _tasks(graph)
+        for work, _ in task.works
     }
     without = sorted(words for words, is_known in is_measured.items() if not is_known)
     if len(without) == len(is_measured):
@@ -82,41 +86,124 @@ def network_sums(
 
     Small operators take what a call took where it was measured, about 20 us, as eager torch calls
     them one by one. Products, convolutions, softmax and layer norm have models on NVIDIA GPUs;
-    everything else is timed as an element-wise operator that moves as many bytes. Where no model
-    takes a shape or a GPU its roofline stands in, but no less than a call takes elsewhere; from a
-    quarter of it (other units and algorithms may do its work) to a twentieth of its rates.
+    everything else is timed as an element-wise operator that moves as many bytes, and takes no less
+    than its operations at peak. Attention is its two products and a softmax, a recurrent layer a
+    product and a launch a token. Where no model takes a shape or a GPU its roofline stands in, but
+    no less than a call takes elsewhere; from a quarter of it (other units and algorithms may do its
+    work) to a twentieth of its rates. No end is below what the operator takes at the least
+    (`operator_floor_s`); one whose work is not known has an upper end at a twentieth of the rates.
 
     Args:
         operators: model of the operators; None = the packaged one.
     """
-    operators = operators or packaged_operators()
-    predictor, sums = KernelPredictor(device, operators), KindSums()
-    label = _label(device, operators)
-    for work, count in Counter(_works(graph)).items():
-        found = predictor.predict(work)
-        if found is None:
-            continue
-        if found.model == ROOFLINE:
-            low_s = max(found.seconds / _MOST_SHARE, least_kernel_s(device))
-            seconds = max(found.seconds, _smallest_call_s())
-            ends = seconds, low_s, max(seconds, found.seconds / LEAST_SHARE)
-        else:
-            low_s, high_s = _errors(work, label, operators).ends(found.seconds)
-            ends = found.seconds, max(low_s, least_kernel_s(device)), high_s
-        sums.add(_WORDS[work.name], ends, count)
+    pricer, sums = _Pricer(device, operators or packaged_operators()), KindSums()
+    floors = operator_floor_s(graph, device).tolist()
+    for (task, floor_s), count in Counter(zip(_tasks(graph), floors, strict=True)).items():
+        if task.works:
+            sums.add(task.words, pricer.ends(task, floor_s), count)
     return sums
 
 
-def _works(graph: NetworkGraph) -> list[Work]:
-    """Returns the work of every operator that makes something."""
-    found = []
-    for node, kind in enumerate(graph.kinds):
-        if kind in _VIEWS:
-            continue
-        row = _Row(graph, node)
-        make = _MAKERS.get(kind)
-        found.append((make(row) if make else None) or _moving(row))
-    return found
+@dataclass(frozen=True)
+class _Task:
+    """What one operator runs.
+
+    Attributes:
+        words: its kind, for people.
+        works: kernels and how often each runs.
+        steps: dependent ones, each with a launch of its own.
+        other_flop: operations that no model of its kernels knows.
+        least_share: of its operations, what no algorithm saves.
+        is_covered: whether all of its work is known.
+    """
+
+    words: str
+    works: tuple[tuple[Work, int], ...]
+    steps: int = 1
+    other_flop: float = 0.0
+    least_share: float = 1.0
+    is_covered: bool = True
+
+
+class _Pricer:
+    """Seconds of operators on one GPU, with their ends."""
+
+    def __init__(self, device: DeviceSpec, operators: JudgedOperators) -> None:
+        self._device, self._operators = device, operators
+        self._predictor = KernelPredictor(device, operators)
+        self._label = _label(device, operators)
+
+    def ends(self, task: _Task, floor_s: float) -> Ends:
+        """Returns the seconds of an operator and their ends, none below its floor."""
+        total = [0.0, 0.0, 0.0]
+        for work, times in task.works:
+            for place, seconds in enumerate(self._kernel_ends(work)):
+                total[place] += times * seconds
+        seconds, low_s, high_s = total
+        if task.steps > 1:
+            launches_s = task.steps * least_kernel_s(self._device)
+            seconds, high_s = seconds + launches_s, high_s + launches_s
+        operations_s = task.other_flop / (self._device.peak_fp32_flop_per_s or math.inf)
+        if operations_s > seconds:
+            seconds, high_s = operations_s, max(high_s, operations_s / LEAST_SHARE)
+        if not task.is_covered:
+            high_s = max(high_s, seconds / LEAST_SHARE)
+        if task.words in _FUSED.values():  # one kernel may do all, without the tensors in between
+            low_s = floor_s
+        low_s = max(task.least_share * low_s, floor_s)
+        seconds = max(seconds, low_s)
+        return seconds, low_s, max(high_s, seconds)
+
+    def _kernel_ends(self, work: Work) -> Ends:
+        found = self._predictor.predict(work)
+        if found is None:
+            return 0.0, 0.0, 0.0
+        if found.model == ROOFLINE:
+            low_s = max(found.seconds / _MOST_SHARE, least_kernel_s(self._device))
+            seconds = max(found.seconds, _smallest_call_s())
+            return seconds, low_s, max(seconds, found.seconds / LEAST_SHARE)
+        low_s, high_s = _errors(work, self._label, self._operators).ends(found.seconds)
+        return found.seconds, max(low_s, least_kernel_s(self._device)), high_s
+
+
+def _tasks(graph: NetworkGraph) -> list[_Task]:
+    """Returns what every operator runs; nothing for one that makes nothing."""
+    return [
+        _task(_Row(graph, node), kind, account)
+        for node, (kind, account) in enumerate(zip(graph.kinds, accounts_of(graph), strict=True))
+    ]
+
+
+def _task(row: _Row, kind: str, account: Account) -> _Task:
+    if account.form == "view":
+        return _Task("", ())
+    make = _MAKERS.get(kind)
+    own = make(row) if make else None
+    is_product = kind == "Conv" and account.products and not _is_for_convolutions(row)
+    if own is not None and not is_product:
+        return _Task(_WORDS[own.name], ((own, 1),))
+    products = [(_product(one), one.times) for one in account.products]
+    others = account.other_flop
+    if not products:
+        moved = _moving(row)
+        others = others or row.flop
+        return _Task(
+            _WORDS[moved.name], ((moved, 1),), account.steps, others,
+            is_covered=account.is_covered,
+        )  # fmt: skip
+    words = _FORMS.get(account.form, _WORDS[products[0][0].name])
+    if account.form == "attention":
+        scores = account.products[0]
+        sizes = {"rows": scores.batch * scores.m, "cols": scores.n}
+        moved_bytes = 2.0 * _FLOAT_BYTES * math.prod(sizes.values())
+        softmax = Work(
+            "softmax", "softmax", 4.0 * math.prod(sizes.values()), moved_bytes, "float",
+            tuple(sizes.items()),
+        )  # fmt: skip
+        products.append((softmax, 1))
+    return _Task(
+        words, tuple(products), account.steps, others, account.least_share, account.is_covered,
+    )  # fmt: skip
 
 
 class _Row:
@@ -154,21 +241,23 @@ def _convolution(row: _Row) -> Work | None:
     )  # fmt: skip
 
 
-def _linear(row: _Row) -> Work | None:
-    columns, inner = row["linear_out_features"], row["linear_in_features"]
-    if not columns or not inner:
-        return None
-    rows = row["output_size"] // (_FLOAT_BYTES * columns)
-    return row.work("gemm", "linear", batch=1, m=rows, n=columns, k=inner)
-
-
-def _product(row: _Row) -> Work | None:
-    m, n = row["output_h"], row["output_w"]
+def _is_for_convolutions(row: _Row) -> bool:
+    """Returns whether a convolution has images and windows as high as they are wide, which have a
+    model, or groups, whose roofline stands in. Any other is the product that it amounts to.
+    """
+    window = row["conv_kernel_size"] ** 2 * row["input_channels"]
     outputs = row["output_size"] // _FLOAT_BYTES
-    if not outputs or outputs % (m * n):
-        return None
-    inner = round(row.flop / (2 * outputs))
-    return row.work("gemm", "bmm", batch=outputs // (m * n), m=m, n=n, k=inner)
+    is_of_two_axes = row.flop in (2 * outputs * window, outputs * (2 * window + 1))
+    return row["conv_groups"] > 1 or (is_of_two_axes and row["input_w"] == row["input_h"])
+
+
+def _product(product: Product) -> Work:
+    """Returns a product by its sizes, its tensors moved once."""
+    batch, m, n, k = product.batch, product.m, product.n, product.k
+    moved = float(_FLOAT_BYTES * batch * (m * k + k * n + m * n))
+    name = "linear" if batch == 1 else "bmm"
+    sizes = (("batch", batch), ("m", m), ("n", n), ("k", k))
+    return Work("gemm", name, product.flop / product.times, moved, "float", sizes)
 
 
 def _softmax(row: _Row) -> Work | None:
@@ -184,8 +273,7 @@ def _layer_norm(row: _Row) -> Work | None:
 
 
 _MAKERS: Mapping[str, Callable[[_Row], Work | None]] = {
-    "Conv": _convolution, "Gemm": _linear, "MatMul": _product, "Softmax": _softmax,
-    "LayerNorm": _layer_norm,
+    "Conv": _convolution, "Softmax": _softmax, "LayerNorm": _layer_norm,
 }  # fmt: skip
 
 

@@ -28,9 +28,9 @@ from cdmpp.networks.gpu_operators import (
     without_measurements,
 )  # fmt: skip
 from cdmpp.networks.graph.graph import NetworkGraph
-from cdmpp.networks.graph.live_memory import least_seconds
 from cdmpp.networks.graph.mode import MODES, Mode
 from cdmpp.networks.graph.torch_graph import made_module, torch_graph
+from cdmpp.networks.least_time import least_seconds, uncovered
 from cdmpp.networks.packaged import model_folder
 from cdmpp.networks.run import TrainedNetworks, load_run
 from cdmpp.pretrained import PRETRAINED
@@ -266,6 +266,9 @@ class NetworkPredictor:
         has_rates = all(getattr(spec, name) is not None for name in RATES)
         if spec.kind == "gpu" and has_rates and not is_measured:
             found["infer"] = _by_operators(found["infer"], graph, spec, floor_s)
+        unknown = uncovered(graph)
+        if unknown:
+            found = {mode: _with_unknown(one, unknown) for mode, one in found.items()}
         least = found["infer"].time_s  # a training step goes forward too
         found["train"] = replace(found["train"], time_s=found["train"].time_s.not_below(least))
         return [found[mode] for mode in MODES]
@@ -293,13 +296,19 @@ def _along_roofline(time_s: Estimate, roofline_s: float, floor_s: float) -> Esti
     return Estimate(time_s.value, low_s, time_s.value + roofline_s / LEAST_SHARE)
 
 
+def _with_unknown(found: TorchPrediction, unknown: str) -> TorchPrediction:
+    """Returns a prediction marked, with an interval as wide as that of what no model covers."""
+    time_s = found.time_s
+    if time_s.value is not None and time_s.high is not None:
+        time_s = replace(time_s, high=max(time_s.high, time_s.value / LEAST_SHARE))
+    return replace(found, time_s=time_s, reasons=(*found.reasons, unknown))
+
+
 def _by_operators(
     found: TorchPrediction, graph: NetworkGraph, device: DeviceSpec, floor_s: float
 ) -> TorchPrediction:
     """Returns the prediction with the time of a GPU's operators, one after the other."""
     sums, has_models = network_sums(graph, device), is_modelled(device)
-    if not has_models:  # its matrix units may do float32 beyond the peak that is known
-        floor_s = 0.0
     doubt = without_measurements(graph, device)
     return replace(
         found, time_s=Estimate(*sums.total()).at_least(floor_s), parts=sums.by_kind,

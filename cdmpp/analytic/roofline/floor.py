@@ -220,7 +220,7 @@ def _last_cache(device: DeviceSpec) -> float | None:
     not known.
     """
     if device.kind == "gpu":
-        return None if device.l2_bytes is None else float(device.l2_bytes)
+        return None if device.l2_bytes is None else float(device.l2_bytes + (device.l3_bytes or 0))
     if device.l3_bytes is None:
         return None
     return float(device.l3_bytes + (device.l2_bytes or 0) * (device.core_count or 1))

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from cdmpp.arrays import FloatArray, IntArray
-from cdmpp.networks.graph.canonical import canonical_order, renumbered
+from cdmpp.networks.dataset.canonical import canonical_order, renumbered
+from cdmpp.networks.dataset.features import graph_features
 from cdmpp.networks.graph.convolution_memory import convolution_kinds
-from cdmpp.networks.graph.features import graph_features
 from cdmpp.networks.graph.graph import KINDS, NetworkGraph
 from cdmpp.networks.graph.live_memory import live_memory, packed_bytes
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cdmpp.errors import DataError
+from cdmpp.networks.graph.account import Account
 from cdmpp.networks.graph.graph import ARGUMENTS, MEMORY, NetworkGraph
 from cdmpp.networks.graph.operator import CHANNELS_SECOND, OperatorCall, describe, layout, parts_of
 from cdmpp.networks.graph.torch_names import refine
@@ -31,6 +32,7 @@ class Assembler:
     _arguments: list[list[float]] = field(default_factory=list)
     _memory: list[list[float]] = field(default_factory=list)
     _flops: list[float] = field(default_factory=list)
+    _accounts: list[Account] = field(default_factory=list)
     _edges: set[tuple[int, int]] = field(default_factory=set)
     _scopes: list[tuple[str, ...]] = field(default_factory=list)
     _until: dict[int, int] = field(default_factory=dict)
@@ -52,6 +54,7 @@ class Assembler:
         self._arguments.append(arguments)
         self._memory.append(_memory_row(operator, self.batch))
         self._flops.append(described.flops)
+        self._accounts.append(described.account)
         self._scopes.append(tuple(scopes))
         self._edges.update((source, node) for source in sources)
         return node
@@ -97,6 +100,7 @@ class Assembler:
             flops=np.array(self._flops, dtype=np.float64),
             edges=edges,
             holds=self._holds(),
+            accounts=tuple(self._accounts),
         )
 
     def _holds(self) -> NDArray[np.int64]:

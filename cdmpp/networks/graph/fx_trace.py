@@ -6,6 +6,7 @@ Shapes are plain numbers while the module is followed, so code that asks for the
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -13,9 +14,16 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from cdmpp.networks.graph.account import Account
 from cdmpp.networks.graph.assemble import Assembler
+from cdmpp.networks.graph.dispatch import Recorder
 from cdmpp.networks.graph.fx_shapes import function_shape, module_shape
-from cdmpp.networks.graph.operator import OperatorCall, TensorInfo, tensor_infos
+from cdmpp.networks.graph.operator import (
+    OperatorCall,
+    TensorInfo,
+    needs_record,
+    tensor_infos,
+)
 from cdmpp.networks.graph.torch_names import (
     call_options,
     function_name,
@@ -69,6 +77,7 @@ class ShapeTracer(fx.Tracer):
         self._scopes: list[str] = []
         self._leaf: nn.Module | None = None
         self._is_evaluating = False
+        self._account: Account | None = None
 
     def create_args_for_root(
         self, root_fn: Any, is_module: bool, concrete_args: Any = None
@@ -162,6 +171,7 @@ class ShapeTracer(fx.Tracer):
         return kept[1]
 
     def _evaluate(self, node: fx.Node, module: nn.Module | None) -> Any:
+        self._account = None
         args = _materialise(node.args, self.values)
         kwargs = _materialise(node.kwargs, self.values)
         if module is not None:
@@ -171,15 +181,18 @@ class ShapeTracer(fx.Tracer):
             known = function_shape(node.target, args, kwargs) if is_function else None
         if known is not None:
             return known
+        recorder = Recorder() if needs_record(_name(node, module)) else None
         self._is_evaluating = True
         try:
-            if module is not None:
-                return _run_module(module, args, kwargs)
-            if node.op == "call_method":
-                return getattr(args[0], str(node.target))(*args[1:], **kwargs)
-            return node.target(*args, **kwargs)  # type: ignore[operator]
+            with recorder or contextlib.nullcontext():
+                if module is not None:
+                    return _run_module(module, args, kwargs)
+                if node.op == "call_method":
+                    return getattr(args[0], str(node.target))(*args[1:], **kwargs)
+                return node.target(*args, **kwargs)  # type: ignore[operator]
         finally:
             self._is_evaluating = False
+            self._account = None if recorder is None else recorder.account()
 
     def _record(self, node: fx.Node, module: nn.Module | None) -> None:
         """Adds the node to the graph, or passes it through."""
@@ -192,17 +205,24 @@ class ShapeTracer(fx.Tracer):
             [info for source in group for info in tensor_infos(self.values[source])]
             for group in (active, [source for source in sources if source in self._weights])
         )
+        name = _name(node, module)
         if module is None:
-            name = function_name(node.target, node.args)
             options = call_options(name, node.args, node.kwargs)
         else:
-            name, options = module_name(type(module).__name__), module_options(module)
+            options = module_options(module)
             weights += _weight_infos(module)
         outputs = tuple(tensor_infos(self.values[node]))
-        call = OperatorCall(name, tuple(inputs), tuple(weights), outputs, options)
+        call = OperatorCall(name, tuple(inputs), tuple(weights), outputs, options, self._account)
         origins = dict.fromkeys(origin for source in active for origin in self._origins[source])
         made_by, own = self._assembler.record(call, tuple(origins), self._scopes)
         self._origins[node], self.operators[node] = made_by, own
+
+
+def _name(node: fx.Node, module: nn.Module | None) -> str:
+    """Returns the canonical name of what a node calls."""
+    if module is not None:
+        return module_name(type(module).__name__)
+    return function_name(node.target, node.args)
 
 
 def _materialise(value: Any, values: dict[fx.Node, Any]) -> Any:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cdmpp.errors import DataError
+from cdmpp.networks.graph.account import Account
 
 #: Kinds of operators with a place of their own, in the published order; all others are `OTHER`.
 KINDS = (
@@ -46,6 +47,7 @@ class NetworkGraph:
         edges: [edges, 2] int64, source and target node of every tensor, sorted.
         holds: [holds, 2] int64, sorted: the code keeps what the first node made until the second
             has run, though nothing reads it any more (the caller of a module keeps its input).
+        accounts: [nodes] of their work; empty = nobody kept them (graphs of a data set).
 
     Raises:
         DataError: arrays that do not belong together, an edge to no node or against the order.
@@ -59,6 +61,7 @@ class NetworkGraph:
     flops: NDArray[np.float64]
     edges: NDArray[np.int64]
     holds: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 2), np.int64))
+    accounts: tuple[Account, ...] = ()
 
     def __post_init__(self) -> None:
         count = len(self.kinds)
@@ -72,6 +75,8 @@ class NetworkGraph:
         for what, (got, expected) in shapes.items():
             if got != expected:
                 raise DataError(f"{self.name}: `{what}` has shape {got}, expected {expected}")
+        if len(self.accounts) not in (0, count):
+            raise DataError(f"{self.name}: {len(self.accounts)} accounts for {count} operators")
         if count == 0:
             raise DataError(f"{self.name}: a network without operators; expected at least one")
         if self.batch < 1:
@@ -86,8 +91,8 @@ class NetworkGraph:
 
     @property
     def graph_id(self) -> str:
-        """Hash of the content: equal graphs have equal ids. Names and `holds` do not count: they
-        are how the code is written, not what it computes.
+        """Hash of the content: equal graphs have equal ids. Names, `holds` and `accounts` do
+        not count: the first are how the code is written, the last follow from what it computes.
         """
         text = json.dumps([self.batch, *self.kinds])
         content = hashlib.sha256(text.encode())

@@ -1,10 +1,9 @@
-"""What can be said of a network without a model: peak memory by live ranges, time by rooflines."""
+"""Peak memory of a network by live ranges, and the rooflines of its operators."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from cdmpp.analytic.roofline.floor import LeastWork, floor_on
 from cdmpp.arrays import FloatArray
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError
@@ -37,7 +36,6 @@ _SCALES = frozenset({"Mul", "Div"})
 _PASSES_GRADIENTS = frozenset({"Add", "Sub", "Concat", "Flatten"})
 #: See `packed_bytes`.
 _PACKED_ROWS, _FEW_ROWS = 192.0, 2.0
-_PRODUCTS, _CONVOLUTIONS = ("Gemm", "MatMul"), ("Conv", "ConvTranspose")
 _ELEMENT_BYTES = 4
 #: Max pooling makes an 8-byte place for every 4-byte value, and keeps it for the backward pass.
 _POOL_INDEX_FACTOR = 2.0
@@ -85,22 +83,6 @@ def roofline_seconds(graph: NetworkGraph, device: DeviceSpec, mode: Mode) -> flo
         DataError: as `operator_seconds`.
     """
     return float(np.sort(operator_seconds(graph, device, mode)).sum())
-
-
-def least_seconds(graph: NetworkGraph, device: DeviceSpec) -> float:
-    """Returns seconds that no iteration of either mode goes below (`floor_on`): a kernel for every
-    product and convolution, the products at peak (convolutions have faster algorithms), the weights
-    of both at the memory bandwidth.
-    """
-    is_product = np.isin(graph.kinds, _PRODUCTS)
-    is_counted = is_product | np.isin(graph.kinds, _CONVOLUTIONS)
-    work = LeastWork(
-        wide_flop=graph.flops[is_product].sum(keepdims=True),
-        narrow_flop=np.zeros(1),
-        bytes=graph.column("weight_size")[is_counted].sum(keepdims=True),
-        kernels=np.array([max(1.0, is_counted.sum())]),
-    )
-    return float(floor_on(device, work).seconds[0])
 
 
 def live_memory(graph: NetworkGraph, mode: Mode) -> float:

@@ -8,8 +8,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
+
+from cdmpp.networks.graph.account import (
+    Account,
+    Product,
+    attention_account,
+    convolution_account,
+    recurrent_account,
+)
+from cdmpp.networks.graph.torch_names import VIEWS
 
 #: Shape of a tensor.
 Shape = tuple[int, ...]
@@ -17,10 +26,15 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """Shape and element size of a tensor that is never there."""
+    """Shape and element size of a tensor that is never there.
+
+    Attributes:
+        stored: elements in memory, fewer than `count` of an expanded tensor; None = all.
+    """
 
     shape: Shape
     itemsize: int = 4
+    stored: int | None = None
 
     @property
     def count(self) -> int:
@@ -32,6 +46,11 @@ class TensorInfo:
         """Bytes."""
         return self.count * self.itemsize
 
+    @property
+    def stored_size(self) -> int:
+        """Bytes in memory."""
+        return (self.count if self.stored is None else self.stored) * self.itemsize
+
 
 def tensor_infos(value: Any) -> list[TensorInfo]:
     """Returns what tensors there are in a value of torch: a tensor, real or not, or a tuple, list
@@ -42,8 +61,20 @@ def tensor_infos(value: Any) -> list[TensorInfo]:
     if isinstance(value, (tuple, list)):
         return [info for item in value for info in tensor_infos(item)]
     if hasattr(value, "shape") and hasattr(value, "itemsize"):
-        return [TensorInfo(tuple(int(side) for side in value.shape), value.itemsize)]
+        shape = tuple(int(side) for side in value.shape)
+        return [TensorInfo(shape, value.itemsize, _stored(value, shape))]
     return []
+
+
+def _stored(tensor: Any, shape: Shape) -> int | None:
+    """Returns the elements that an expanded tensor has in memory; None = it is not expanded."""
+    try:
+        strides = tensor.stride()
+    except (AttributeError, RuntimeError):  # a sparse tensor, or none of torch
+        return None
+    if 0 not in strides:
+        return None
+    return math.prod(side for side, stride in zip(shape, strides, strict=True) if stride)
 
 
 @dataclass(frozen=True)
@@ -56,6 +87,7 @@ class OperatorCall:
         weights: parameters and buffers that it reads.
         outputs: what it makes.
         options: values by the names of `torch.nn.functional` (`stride`, `padding`, ...).
+        account: of what torch dispatches, where it was recorded (`needs_record`).
     """
 
     name: str
@@ -63,6 +95,7 @@ class OperatorCall:
     weights: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
     options: dict[str, Any] = field(default_factory=dict)
+    account: Account | None = None
 
 
 @dataclass(frozen=True)
@@ -73,23 +106,50 @@ class Described:
         kind: a published kind or a name of its own.
         arguments: columns of `ARGUMENTS` that are not 0.
         flops: floating-point operations; a multiply-add is two.
+        account: of its work.
     """
 
     kind: str
     arguments: dict[str, float]
     flops: float
+    account: Account = field(default_factory=Account)
 
 
 def describe(operator: OperatorCall) -> Described:
-    """Returns kind, arguments and operations of an operator.
+    """Returns kind, arguments, operations and account of an operator.
 
-    A name that is not in the tables keeps its own name as kind and counts one operation an element.
+    A name that is not in the tables keeps its own name as kind. It counts the operations of what
+    torch dispatches, or one an element where that has no products.
     """
     known = _KNOWN.get(operator.name)
     if known is not None:
-        return known(operator)
-    flops = _PER_ELEMENT.get(operator.name, 1.0) * _output_count(operator)
-    return Described(kind_name(operator.name), {}, flops)
+        found = known(operator)
+    else:
+        account = operator.account or Account()
+        flops = _PER_ELEMENT.get(operator.name, 1.0) * _output_count(operator)
+        found = Described(kind_name(operator.name), {}, account.flop or flops, account)
+    account = replace(found.account, least_bytes=_least_bytes(operator, found))
+    return replace(found, account=account)
+
+
+def needs_record(name: str) -> bool:
+    """Returns whether the account of a name is that of what torch dispatches for it."""
+    is_known = name in _KNOWN or name in _PER_ELEMENT or name in VIEWS
+    return name in _RECORDED or not is_known
+
+
+def _least_bytes(operator: OperatorCall, described: Described) -> float:
+    """Returns the bytes of tensors that an operator cannot but read and write."""
+    if described.account.form == "view" or described.kind == "Flatten":
+        return 0.0
+    read = float(sum(info.stored_size for info in operator.inputs))
+    outputs = float(sum(info.stored_size for info in operator.outputs))
+    weights = float(sum(info.stored_size for info in operator.weights))
+    stride = max(described.arguments.get(f"{part}_stride", 1.0) for part in ("conv", "pool"))
+    window = max(described.arguments.get(f"{part}_kernel_size", 0.0) for part in ("conv", "pool"))
+    if operator.name in _SELECTS:
+        return min(read + weights, outputs) + outputs
+    return read * (_SKIPPED_SHARE if 0 < window < stride else 1.0) + weights + outputs
 
 
 def parts_of(operator: OperatorCall) -> list[OperatorCall]:
@@ -194,7 +254,8 @@ def _convolution(operator: OperatorCall) -> Described:
         "conv_groups": float(operator.options.get("groups", 1)),
         "conv_bias": float(has_bias),
     }
-    return Described("Conv", arguments, out * (2.0 * per_output + has_bias))
+    account = _convolution_account(operator, weight, is_transposed=False)
+    return Described("Conv", arguments, out * (2.0 * per_output + has_bias), account)
 
 
 def _transposed(operator: OperatorCall) -> Described:
@@ -202,39 +263,43 @@ def _transposed(operator: OperatorCall) -> Described:
     per_input = weight.shape[1] * math.prod(weight.shape[2:])
     has_bias = len(operator.weights) > 1
     flops = 2.0 * per_input * operator.inputs[0].count + has_bias * operator.outputs[0].count
-    return Described("ConvTranspose", {}, flops)
+    account = _convolution_account(operator, weight, is_transposed=True)
+    return Described("ConvTranspose", {}, flops, account)
+
+
+def _convolution_account(
+    operator: OperatorCall, weight: TensorInfo, *, is_transposed: bool
+) -> Account:
+    options = operator.options
+    return convolution_account(
+        operator.inputs[0].shape, weight.shape, operator.outputs[0].count,
+        groups=int(options.get("groups", 1) or 1), stride=mean_side(options.get("stride", 1) or 1),
+        is_transposed=is_transposed,
+    )  # fmt: skip
 
 
 def _linear(operator: OperatorCall) -> Described:
     """`linear`, or a product with one matrix of weights."""
     out = operator.outputs[0]
     columns = out.shape[-1] if out.shape else 1
-    depth = operator.inputs[0].shape[-1]
+    products = operator.account.products if operator.account else ()
+    depth = products[0].k if len(products) == 1 else operator.inputs[0].shape[-1]
+    if not products:
+        products = (Product(1, out.count // max(columns, 1), columns, depth),)
     has_bias = len(operator.weights) > 1
     arguments = {
         "linear_in_features": float(depth),
         "linear_out_features": float(columns),
         "linear_bias": float(has_bias),
     }
-    return Described("Gemm", arguments, out.count * (2.0 * depth + has_bias))
+    flops = out.count * (2.0 * depth + has_bias)
+    return Described("Gemm", arguments, flops, Account(tuple(products)))
 
 
 def _product(operator: OperatorCall) -> Described:
-    """A product of two activations."""
-    depth = operator.inputs[0].shape[-1] if operator.inputs and operator.inputs[0].shape else 1
-    return Described("MatMul", {}, 2.0 * depth * _output_count(operator))
-
-
-def _einsum(operator: OperatorCall) -> Described:
-    """Every combination of the equation's letters is one multiply-add."""
-    operands = str(operator.options.get("equation", "")).replace(" ", "").split("->")[0].split(",")
-    tensors = (*operator.inputs, *operator.weights)
-    sizes: dict[str, int] = {}
-    for letters, info in zip(operands, tensors, strict=False):
-        if len(letters) != len(info.shape) or "." in letters:
-            return _product(operator)
-        sizes.update(zip(letters, info.shape, strict=True))
-    return Described("MatMul", {}, 2.0 * math.prod(sizes.values()))
+    """A product of two activations, or an einsum: what torch makes of it."""
+    account = operator.account or Account(is_covered=False)
+    return Described("MatMul", {}, account.flop or float(_output_count(operator)), account)
 
 
 def _pool(kind: str) -> Callable[[OperatorCall], Described]:
@@ -282,7 +347,9 @@ def _attention(operator: OperatorCall) -> Described:
     key = operator.inputs[min(1, len(operator.inputs) - 1)].shape  # one tensor may be all three
     scores = math.prod(query[:-1]) * key[-2]
     flops = 4.0 * scores * query[-1] + 5.0 * scores
-    return Described("ScaledDotProductAttention", {}, flops)
+    is_causal = bool(operator.options.get("is_causal", False))
+    account = attention_account(query, key, operator.outputs[0].shape[-1], is_causal=is_causal)
+    return Described("ScaledDotProductAttention", {}, flops, account)
 
 
 def _multi_head(operator: OperatorCall) -> Described:
@@ -292,9 +359,8 @@ def _multi_head(operator: OperatorCall) -> Described:
     projections = 2.0 * batch * width * width * (2 * tokens + 2 * key_tokens)
     heads = int(operator.options.get("heads", 1))
     scores = batch * tokens * key_tokens
-    return Described(
-        "MultiHeadAttention", {}, projections + 4.0 * scores * width + 5.0 * scores * heads
-    )
+    flops = projections + 4.0 * scores * width + 5.0 * scores * heads
+    return Described("MultiHeadAttention", {}, flops, operator.account or Account())
 
 
 def _sequence(operator: OperatorCall, place: int) -> tuple[int, int, int]:
@@ -310,7 +376,10 @@ def _recurrent(operator: OperatorCall) -> Described:
     """Every weight is used once a token."""
     tokens = operator.inputs[0].count // operator.inputs[0].shape[-1]
     flops = 2.0 * tokens * sum(weight.count for weight in operator.weights)
-    return Described(kind_name(operator.name), {}, flops)
+    batch, steps, _ = _sequence(operator, 0)
+    matrices = [weight.shape for weight in operator.weights if len(weight.shape) == 2]
+    account = recurrent_account(steps, batch, matrices)
+    return Described(kind_name(operator.name), {}, flops, account)
 
 
 def _fixed(kind: str, per_output: float) -> Callable[[OperatorCall], Described]:
@@ -327,6 +396,18 @@ def _addmm(operator: OperatorCall) -> Described:
     return _product(operator)
 
 
+#: Products of activations.
+_PRODUCTS = ("matmul", "bmm", "baddbmm", "mm", "dot", "mv", "einsum")
+#: Known names whose sizes do not follow from the shapes of different tensors alone: an operand may
+#: be there twice, or be the weight.
+_RECORDED = frozenset({*_PRODUCTS, "addmm", "linear", "multi_head_attention"})
+#: What reads no more of its inputs than it makes.
+_SELECTS = frozenset(
+    {"embedding", "embedding_bag", "gather", "index_select", "index", "take", "take_along_dim",
+     "grid_sample", "interpolate", "upsample", "searchsorted", "bucketize", "one_hot"}
+)  # fmt: skip
+#: A window that is narrower than its stride reads at least this share of its input.
+_SKIPPED_SHARE = 0.25
 #: Operations an output element of operators that have no place of their own.
 _PER_ELEMENT = {
     "softmax": 5.0, "log_softmax": 5.0, "layer_norm": 8.0, "group_norm": 8.0,
@@ -350,13 +431,12 @@ _KNOWN: dict[str, Callable[[OperatorCall], Described]] = {
     "flatten": _fixed("Flatten", 0.0),
     "linear": _linear,
     "addmm": _addmm,
-    **dict.fromkeys(("matmul", "bmm", "baddbmm", "mm", "dot", "mv"), _product),
+    **dict.fromkeys(_PRODUCTS, _product),
     **{f"max_pool{rank}d": _pool("MaxPool") for rank in (1, 2, 3)},
     **{f"avg_pool{rank}d": _pool("AveragePool") for rank in (1, 2, 3)},
     **{f"adaptive_avg_pool{rank}d": _adaptive_pool("AveragePool") for rank in (1, 2, 3)},
     **{f"adaptive_max_pool{rank}d": _adaptive_pool("MaxPool") for rank in (1, 2, 3)},
     "global_mean": _global_mean,
-    "einsum": _einsum,
     "scaled_dot_product_attention": _attention,
     "multi_head_attention": _multi_head,
     **dict.fromkeys(("lstm", "gru", "rnn"), _recurrent),

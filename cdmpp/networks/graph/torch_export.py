@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cdmpp.errors import DataError, first_line
+from cdmpp.networks.graph.account import Account
 from cdmpp.networks.graph.assemble import Assembler
 from cdmpp.networks.graph.graph import NetworkGraph
-from cdmpp.networks.graph.operator import OperatorCall, TensorInfo, tensor_infos
+from cdmpp.networks.graph.operator import (
+    OperatorCall,
+    TensorInfo,
+    needs_record,
+    tensor_infos,
+)
 from cdmpp.networks.graph.torch_names import call_options, function_name
 from cdmpp.processes.native_stderr import hidden_python_output
 
@@ -84,10 +90,24 @@ def _add(
     )
     name = function_name(node.target, node.args)
     options = call_options(name, node.args, node.kwargs)
-    call = OperatorCall(name, inputs, read, tuple(outputs), options)
+    account = _account(node) if needs_record(name) else None
+    call = OperatorCall(name, inputs, read, tuple(outputs), options, account)
     came_from = dict.fromkeys(origin for source in active for origin in origins[source])
     scopes = node.meta.get("nn_module_stack", ())
     origins[node], _ = assembler.record(call, tuple(came_from), scopes)
+
+
+def _account(node: fx.Node) -> Account:
+    """Returns the account of what torch dispatches for a call."""
+    from torch.fx.node import map_aggregate
+
+    from cdmpp.networks.graph.dispatch import recorded
+
+    def value(argument: Any) -> Any:
+        return argument.meta.get("val") if hasattr(argument, "meta") else argument
+
+    args, kwargs = map_aggregate((node.args, node.kwargs), value)
+    return recorded(node.target, args, kwargs)  # type: ignore[arg-type]
 
 
 def _infos(node: fx.Node) -> list[TensorInfo]:

@@ -35,17 +35,31 @@ _FUNCTIONS = {
     "native_layer_norm": "layer_norm", "native_batch_norm": "batch_norm",
     "native_group_norm": "group_norm", "cudnn_batch_norm": "batch_norm",
     "native_batch_norm_legit_no_training": "batch_norm", "special_expit": "sigmoid",
-    "safe_softmax": "softmax",
+    "safe_softmax": "softmax", "rnn_tanh": "rnn", "rnn_relu": "rnn",
 }  # fmt: skip
 #: Names of positional arguments; only those that `_operator` reads matter.
 _CONVOLUTION = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
 _MAX_POOL = ("input", "kernel_size", "stride", "padding", "dilation", "ceil_mode")
 _AVERAGE_POOL = ("input", "kernel_size", "stride", "padding", "ceil_mode")
+_TRANSPOSED = (
+    "input", "weight", "bias", "stride", "padding", "output_padding", "groups", "dilation",
+)  # fmt: skip
+_ATTENTION = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
+_RECURRENT = (
+    "input", "hx", "params", "has_biases", "num_layers", "dropout", "train", "bidirectional",
+    "batch_first",
+)  # fmt: skip
+_TENSORS = frozenset(
+    {"input", "weight", "bias", "query", "key", "value", "attn_mask", "hx", "params"}
+)
 _SIGNATURES: dict[str, tuple[str, ...]] = {
     **{f"conv{rank}d": _CONVOLUTION for rank in (1, 2, 3)},
     **{f"max_pool{rank}d": _MAX_POOL for rank in (1, 2, 3)},
     **{f"avg_pool{rank}d": _AVERAGE_POOL for rank in (1, 2, 3)},
+    **{f"conv_transpose{rank}d": _TRANSPOSED for rank in (1, 2, 3)},
     "einsum": ("equation",),
+    "scaled_dot_product_attention": _ATTENTION,
+    **dict.fromkeys(("lstm", "gru", "rnn"), _RECURRENT),
 }
 #: Attributes of modules that `_operator` reads.
 _OPTIONS = ("kernel_size", "stride", "padding", "dilation", "groups", "ceil_mode", "batch_first")
@@ -89,7 +103,7 @@ def call_options(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> d
     if signature is None:
         return {}
     given = {**dict(zip(signature, args, strict=False)), **kwargs}
-    return {key: value for key, value in given.items() if key not in ("input", "weight", "bias")}
+    return {key: value for key, value in given.items() if key not in _TENSORS}
 
 
 def refine(

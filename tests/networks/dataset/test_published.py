@@ -17,10 +17,10 @@ import numpy as np
 import pytest
 
 from cdmpp.errors import DataError
+from cdmpp.networks.dataset.features import graph_features
 from cdmpp.networks.dataset.published import convert_published, read_published, write_published
 from cdmpp.networks.dataset.rows import GraphRow, LabelRow
 from cdmpp.networks.dataset.store import NetworkData, read_dataset
-from cdmpp.networks.graph.features import graph_features
 from cdmpp.networks.graph.graph import ARGUMENTS, MEMORY
 from tests.networks.graph.example_graphs import rows_and_labels
 

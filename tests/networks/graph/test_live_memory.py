@@ -12,9 +12,9 @@ from torch import nn
 
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError
+from cdmpp.networks.graph.account import Account, Product
 from cdmpp.networks.graph.graph import ARGUMENTS, MEMORY, NetworkGraph
 from cdmpp.networks.graph.live_memory import (
-    least_seconds,
     live_memory,
     operator_seconds,
     packed_bytes,
@@ -22,6 +22,7 @@ from cdmpp.networks.graph.live_memory import (
 )
 from cdmpp.networks.graph.mode import Mode
 from cdmpp.networks.graph.torch_graph import Method, torch_graph
+from cdmpp.networks.least_time import least_seconds
 from tests.networks.allocations import peak_allocated
 from tests.networks.graph.example_graphs import random_graph, renumbered
 
@@ -55,12 +56,16 @@ def test_rooflines_by_hand() -> None:
 
 
 def test_the_floor_by_hand() -> None:
-    graph = _chain(("Conv", "Gemm", "Relu"), [30, 50, 50, 50], [400, 400, 0])
-    gpu = replace(DEVICE, kind="gpu", launch_s=2.0, l2_bytes=100)
-    assert least_seconds(graph, gpu) == pytest.approx(70.0), "800 - 100 bytes"
-    assert least_seconds(graph, replace(gpu, l2_bytes=800)) == pytest.approx(10.0), "1000 flops"
-    fast = replace(gpu, l2_bytes=800, peak_fp32_flop_per_s=1e9)
+    graph = _chain(("Conv", "MatMul", "Flatten"), [30, 50, 50, 50], [400, 400, 0])
+    accounts = (Account(least_bytes=480.0), Account((Product(1, 5, 10, 10),)), Account())
+    graph = replace(graph, accounts=accounts)
+    gpu = replace(DEVICE, kind="gpu", vendor="NVIDIA", launch_s=2.0, l2_bytes=100)
+    assert least_seconds(graph, gpu) == pytest.approx(38.0 + 40.0), "480 and 500, less 100 bytes"
+    cached = replace(gpu, l2_bytes=800)
+    assert least_seconds(graph, cached) == pytest.approx(2.0 + 10.0), "a kernel, and 1000 flops"
+    fast = replace(cached, peak_fp32_flop_per_s=1e9)
     assert least_seconds(graph, fast) == pytest.approx(4.0), "two kernels"
+    assert least_seconds(graph, replace(cached, vendor="AMD")) == pytest.approx(2.0 + 2.5)
     assert 0 < least_seconds(graph, DeviceSpec("unknown", "gpu")) < 1e-4
 
 

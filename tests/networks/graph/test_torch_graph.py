@@ -230,7 +230,7 @@ def test_bad_arguments() -> None:
 
 def test_importing_the_package_loads_no_torch() -> None:
     code = (
-        "import sys, cdmpp.networks.graph.torch_graph, cdmpp.networks.graph.features, "
+        "import sys, cdmpp.networks.graph.torch_graph, cdmpp.networks.dataset.features, "
         "cdmpp.networks.graph.live_memory, cdmpp.networks.graph.torch_export; "
         "assert not {'torch', 'networkx', 'pyarrow'} & set(sys.modules); "
         "import cdmpp.networks.dataset.published, cdmpp.networks.dataset.statistics; "

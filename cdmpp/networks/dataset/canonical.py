@@ -64,6 +64,7 @@ def renumbered(graph: NetworkGraph, order: NDArray[np.int64]) -> NetworkGraph:
         flops=graph.flops[order],
         edges=edges[np.lexsort((edges[:, 1], edges[:, 0]))],
         holds=holds[np.lexsort((holds[:, 1], holds[:, 0]))],
+        accounts=tuple(graph.accounts[node] for node in order.tolist()) if graph.accounts else (),
     )
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cdmpp.networks.graph.features import (
+from cdmpp.networks.dataset.features import (
     EDGE_FEATURES,
     GRAPH_FEATURES,
     NODE_FEATURES,

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cdmpp.errors import DataError
+from cdmpp.networks.dataset.canonical import canonical_order
+from cdmpp.networks.dataset.canonical import renumbered as reorder
 from cdmpp.networks.dataset.encode import FAMILIES, encode, family_of
-from cdmpp.networks.graph.canonical import canonical_order
-from cdmpp.networks.graph.canonical import renumbered as reorder
 from tests.networks.graph.example_graphs import random_graph, renumbered
 
 

@@ -1,0 +1,272 @@
+"""The account of any operator of torch from the aten operators that it dispatches to."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from cdmpp.networks.graph.account import (
+    Account,
+    Product,
+    attention_account,
+    convolution_account,
+)
+
+#: Aten operators without a tag whose work is one of their elements, or a copy.
+_MOVES = frozenset(
+    {"_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "_embedding_bag",
+     "_embedding_bag_forward_only", "_linalg_check_errors", "_log_softmax",
+     "_native_batch_norm_legit_no_training", "_pack_padded_sequence", "_safe_softmax", "_softmax",
+     "_to_copy", "_unsafe_index", "_unsafe_view", "adaptive_avg_pool1d", "adaptive_avg_pool2d",
+     "adaptive_avg_pool3d", "adaptive_max_pool2d", "adaptive_max_pool3d", "affine_grid_generator",
+     "arange", "argsort", "avg_pool1d", "avg_pool2d", "avg_pool3d", "batch_norm", "bernoulli",
+     "bincount", "bucketize", "cat", "channel_shuffle", "clone", "col2im", "constant_pad_nd",
+     "copy", "count_nonzero", "cross", "cummax", "cummin", "cumprod", "cumsum", "detach",
+     "diag_embed", "embedding", "embedding_bag", "empty", "empty_like", "empty_permuted",
+     "empty_strided", "eye", "fill", "flip", "frac", "full", "full_like", "gather", "glu",
+     "grid_sampler_2d", "grid_sampler_3d", "group_norm", "histc", "im2col", "index", "index_add",
+     "index_copy", "index_fill", "index_put", "index_reduce", "index_select", "instance_norm",
+     "kthvalue", "layer_norm", "linalg_cross", "linalg_vector_norm", "linspace",
+     "local_scalar_dense", "log_softmax", "logcumsumexp", "logspace", "logsumexp", "masked_fill",
+     "masked_scatter", "max_pool1d", "max_pool2d_with_indices", "max_pool3d_with_indices",
+     "median", "mode", "native_batch_norm", "native_dropout", "native_group_norm",
+     "native_layer_norm", "new_empty", "new_full", "new_ones", "new_zeros", "nll_loss2d_forward",
+     "nll_loss_forward", "nonzero", "norm", "normal", "one_hot", "ones", "ones_like",
+     "pixel_shuffle", "pixel_unshuffle", "put", "rand", "rand_like", "randint", "randn",
+     "randn_like", "randperm", "reflection_pad1d", "reflection_pad2d", "reflection_pad3d",
+     "renorm", "repeat", "repeat_interleave", "replication_pad1d", "replication_pad2d",
+     "replication_pad3d", "resize", "rms_norm", "_fused_rms_norm", "roll", "rot90",
+     "scalar_tensor", "scatter", "scatter_add", "scatter_reduce", "searchsorted", "segment_reduce",
+     "select_scatter", "set_", "slice_scatter", "softmax", "sort", "split_with_sizes_copy",
+     "stack", "std_mean", "take", "topk", "trace", "tril", "tril_indices", "triu", "triu_indices",
+     "unfold", "uniform", "unique_consecutive", "unique_dim", "unsafe_split",
+     "unsafe_split_with_sizes", "unsafe_chunk", "upsample_bicubic2d", "upsample_bilinear2d",
+     "upsample_linear1d", "upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d",
+     "upsample_trilinear3d", "_upsample_bicubic2d_aa", "_upsample_bilinear2d_aa", "var_mean",
+     "vander", "zero", "zeros", "zeros_like"}
+)  # fmt: skip
+
+_Count = Callable[[Sequence[Any], Any], Account]
+
+
+class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Adds up what is dispatched while it is active."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._found: list[Account] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Runs an aten operator and notes it."""
+        del types
+        out = func(*args, **(kwargs or {}))
+        found = account_of(func, args, out)
+        if found is not None:
+            self._found.append(found)
+        return out
+
+    def account(self) -> Account:
+        """Returns the account of everything that ran."""
+        if not self._found:
+            return Account(form="view")
+        products = tuple(product for one in self._found for product in one.products)
+        flop = sum(product.flop for product in products)
+        kept = sum(one.least_share * one.product_flop for one in self._found)
+        forms = {one.form for one in self._found if one.products}
+        return Account(
+            products,
+            other_flop=sum(one.other_flop for one in self._found),
+            form=forms.pop() if len(forms) == 1 else "plain",
+            least_share=kept / flop if flop else 1.0,
+            is_covered=all(one.is_covered for one in self._found),
+        )
+
+
+def recorded(function: Callable[..., Any], args: Sequence[Any], kwargs: Any) -> Account:
+    """Returns the account of a call on the meta device; not covered where torch cannot follow it.
+
+    Args:
+        args, kwargs: tensors of any device, or other values.
+    """
+    moved, named = torch.utils._pytree.tree_map_only(
+        torch.Tensor,
+        lambda one: torch.empty_strided(one.shape, one.stride(), dtype=one.dtype, device="meta"),
+        (tuple(args), dict(kwargs)),
+    )
+    recorder = Recorder()
+    try:
+        with recorder:
+            function(*moved, **named)
+    except Exception:  # a kernel without shapes on the meta device, whatever it raises
+        return Account(is_covered=False)
+    return recorder.account()
+
+
+def account_of(func: Any, args: Sequence[Any], out: Any) -> Account | None:
+    """Returns the account of one aten operator; None = a view, which does nothing.
+
+    Args:
+        out: what it made.
+    """
+    packet = getattr(func, "overloadpacket", func)
+    name = packet.__name__
+    tags = getattr(func, "tags", ())
+    if getattr(func, "is_view", False) or name in ("detach", "lift_fresh", "alias", "empty"):
+        return None
+    count = _COUNTS.get(name)
+    if getattr(func, "namespace", "") != "aten":
+        return Account(is_covered=False)
+    if count is not None:
+        return count(args, out)
+    is_simple = torch.Tag.pointwise in tags or torch.Tag.reduction in tags
+    is_known = is_simple or name in _MOVES or name.rstrip("_") in _MOVES
+    return Account(is_covered=is_known or _is_in_place_of_pointwise(func))
+
+
+def _is_in_place_of_pointwise(func: Any) -> bool:
+    """Returns whether `add_` is the in-place form of a pointwise or moving operator."""
+    name = func.overloadpacket.__name__
+    other = getattr(torch.ops.aten, name.rstrip("_"), None) if name.endswith("_") else None
+    if other is None:
+        return False
+    return any(torch.Tag.pointwise in getattr(other, one).tags for one in other.overloads())
+
+
+def _mm(left: torch.Tensor, right: torch.Tensor) -> Account:
+    """Returns the account of a product of tensors of one to three axes."""
+    batch = left.shape[0] if left.dim() == 3 else 1
+    m = left.shape[-2] if left.dim() > 1 else 1
+    n = right.shape[-1] if right.dim() > 1 else 1
+    return Account((Product(batch, m, n, left.shape[-1]),))
+
+
+def _added(args: Sequence[Any], out: Any) -> Account:
+    del out
+    return _mm(args[1], args[2])
+
+
+def _plain(args: Sequence[Any], out: Any) -> Account:
+    del out
+    return _mm(args[0], args[1])
+
+
+def _convolution(args: Sequence[Any], out: Any) -> Account:
+    data, weight, _, stride, _, _, is_transposed, _, groups = args[:9]
+    mean = sum(stride) / max(len(stride), 1)
+    return convolution_account(
+        data.shape, weight.shape, out.numel(), groups=groups, stride=mean,
+        is_transposed=is_transposed,
+    )  # fmt: skip
+
+
+def _attention(args: Sequence[Any], out: Any) -> Account:
+    query, key, value = args[:3]
+    del out
+    return attention_account(query.shape, key.shape, value.shape[-1], is_causal=False)
+
+
+def _trilinear(args: Sequence[Any], out: Any) -> Account:
+    """`out[b, o] = sum over i and j of x[b, i] w[o, i, j] y[b, j]` with its axes spread out."""
+    sides: list[int] = []
+    for tensor, axes in zip(args[:3], args[3:6], strict=True):
+        shape = list(tensor.shape)
+        for axis in sorted(axes):
+            shape.insert(axis, 1)
+        sides = [max(a, b) for a, b in zip(sides or shape, shape, strict=True)]
+    depth = math.prod(sides[axis] for axis in args[6])
+    rows = sides[0]
+    return Account((Product(1, rows, max(1, out.numel() // max(rows, 1)), depth),))
+
+
+def _distances(args: Sequence[Any], out: Any) -> Account:
+    """Differences, their powers and sums: three operations a pair and column."""
+    left, depth = args[0], args[0].shape[-1]
+    rows, columns = left.shape[-2], out.shape[-1]
+    batch = out.numel() // max(rows * columns, 1)
+    product = Product(batch, rows, columns, depth)
+    return Account((product,), other_flop=product.flop / 2)
+
+
+def _pair_distances(args: Sequence[Any], out: Any) -> Account:
+    return Account(other_flop=3.0 * out.numel() * args[0].shape[-1])
+
+
+def _fourier(args: Sequence[Any], out: Any) -> Account:
+    """5 n log2 n a complex transform of n elements, half of that where one side is real."""
+    whole = args[0] if args[0].is_complex() is False or out.is_complex() else out
+    length = math.prod(whole.shape[axis] for axis in args[1])
+    is_real = not (args[0].is_complex() and out.is_complex())
+    factor = 2.5 if is_real else 5.0
+    return Account(other_flop=factor * whole.numel() * math.log2(max(length, 2)))
+
+
+def _of_matrix(flop: Callable[[int, int], float]) -> _Count:
+    """Returns the count of a decomposition from the sides m >= n of its matrix."""
+
+    def count(args: Sequence[Any], out: Any) -> Account:
+        del out
+        *batch, rows, columns = args[0].shape
+        m, n = max(rows, columns), min(rows, columns)
+        return Account(other_flop=math.prod(batch) * flop(m, n))
+
+    return count
+
+
+def _solved(args: Sequence[Any], out: Any) -> Account:
+    """A factorisation, then two triangular systems a column."""
+    n, columns = args[0].shape[-1], _columns(args[0], args[1])
+    batch = math.prod(args[0].shape[:-2])
+    del out
+    return Account(other_flop=batch * (2.0 * n**3 / 3.0 + 2.0 * n * n * columns))
+
+
+def _triangular(args: Sequence[Any], out: Any) -> Account:
+    n, columns = args[0].shape[-1], _columns(args[0], args[1])
+    del out
+    return Account(other_flop=math.prod(args[0].shape[:-2]) * float(n * n * columns))
+
+
+def _columns(matrix: torch.Tensor, right: torch.Tensor) -> int:
+    return right.shape[-1] if right.dim() >= matrix.dim() else 1
+
+
+def _lu(m: int, n: int) -> float:
+    return m * n * n - n**3 / 3.0
+
+
+#: Aten operator -> its account. Operations of decompositions: Golub and Van Loan, Matrix
+#: Computations; those of iterative ones (SVD, eigenvalues) are for usual convergence.
+_COUNTS: dict[str, _Count] = {
+    **dict.fromkeys(("mm", "bmm", "mv", "dot", "vdot"), _plain),
+    **dict.fromkeys(("addmm", "baddbmm", "addmv", "addbmm", "_addmm_activation"), _added),
+    **dict.fromkeys(("convolution", "_convolution", "convolution_overrideable"), _convolution),
+    **dict.fromkeys(
+        (
+            "scaled_dot_product_attention", "_scaled_dot_product_efficient_attention",
+            "_scaled_dot_product_flash_attention", "_scaled_dot_product_cudnn_attention",
+            "_scaled_dot_product_flash_attention_for_cpu",
+            "_scaled_dot_product_fused_attention_overrideable",
+        ), _attention,
+    ),
+    "_trilinear": _trilinear,
+    **dict.fromkeys(("_cdist_forward", "_euclidean_dist"), _distances),
+    "_pdist_forward": _pair_distances,
+    **dict.fromkeys(("_fft_r2c", "_fft_c2c", "_fft_c2r"), _fourier),
+    "linalg_cholesky_ex": _of_matrix(lambda m, n: n**3 / 3.0),
+    "linalg_qr": _of_matrix(lambda m, n: 4.0 * m * n * n - 4.0 * n**3 / 3.0),
+    "linalg_lu_factor_ex": _of_matrix(_lu),
+    "linalg_lu": _of_matrix(_lu),
+    "_linalg_det": _of_matrix(_lu),
+    "_linalg_slogdet": _of_matrix(_lu),
+    "linalg_inv_ex": _of_matrix(lambda m, n: 2.0 * n**3),
+    "_linalg_svd": _of_matrix(lambda m, n: 14.0 * m * n * n + 8.0 * n**3),
+    "_linalg_eigh": _of_matrix(lambda m, n: 9.0 * n**3),
+    "_linalg_solve_ex": _solved,
+    "linalg_solve_triangular": _triangular,
+}  # fmt: skip
