@@ -6,7 +6,7 @@ Only `cdmpp.api` and `cdmpp.cli` import `tvm_helper`, inside the functions that 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -256,7 +256,8 @@ class Model:
         ways: Sequence[Way] = (),
         database: str | Path | None = None,
         machine_code: bool | None = None,
-        batches: Sequence[int] = (1,),
+        batches: Sequence[int] | None = None,
+        input_shapes: Mapping[str, Sequence[int]] | None = None,
         shapes: Sequence[tuple[int, ...]] = ((3, 224, 224),),
         dtypes: Sequence[torch.dtype] | None = None,
         method: Method = "fx",
@@ -272,7 +273,10 @@ class Model:
             ways: of running: `tvm-untuned` (as TVM compiles it by default), `tvm-tuned` (with the
                 programs of `database`), `torch-eager`; none = all that there are.
             database: folder of a MetaSchedule database, such as that of `cdmpp search --network`.
-            batches: samples of an iteration; of a file it says so itself.
+            batches: samples of an iteration; None = 1, of a file as it says itself. Of an ONNX
+                file: the size of every first axis that it leaves open.
+            input_shapes: whole shapes of an ONNX file's inputs by name, where it leaves some open;
+                the name `""` stands for its only input.
             shapes, dtypes: of a torch module's inputs, without the batch; no types = float32, or
                 int64 where the first layer looks up.
             method: how a torch module is followed: `fx`, or `export`, which is slower and
@@ -290,12 +294,12 @@ class Model:
         question = self._question(network, device, name=name, machine_code=machine_code)
         question = replace(
             question, ways=ways, database=None if database is None else Path(database),
-            memory_limit_bytes=memory_limit_bytes,
+            memory_limit_bytes=memory_limit_bytes, input_shapes=input_shapes or {},
         )  # fmt: skip
+        if batches is not None:
+            question = replace(question, batches=batches)
         if not isinstance(question.source, Path):
-            question = replace(
-                question, batches=batches, shapes=shapes, dtypes=dtypes, method=method
-            )
+            question = replace(question, shapes=shapes, dtypes=dtypes, method=method)
         return Predictions(
             replace(one, _explain=self._explains_network(question, one))
             for one in network_answers(question, on_step=on_step or (lambda step: None))
@@ -308,6 +312,8 @@ class Model:
         *,
         machine_code: bool = False,
         kernels: int = 5,
+        batch: int | None = None,
+        input_shapes: Mapping[str, Sequence[int]] | None = None,
     ) -> list[ExplainedAnswer]:
         """Explains the predictions of programs or networks, in the order of `predict`.
 
@@ -317,6 +323,7 @@ class Model:
             machine_code: whether programs are compiled, and it is said what the compiler made of
                 them.
             kernels: number of kernels of a network to explain, most expensive first.
+            batch, input_shapes: of an ONNX file, as of `network`.
 
         Raises:
             UsageError: it is a record or sample, which has no text.
@@ -329,6 +336,7 @@ class Model:
             from tvm_helper.replay.explain import explain_network
 
             question = self._question(source, device, name="", machine_code=None)
+            question = replace(question, input_shapes=input_shapes or {}, batches=(batch,))
             found = explain_network(question, compiles=machine_code, most_kernels=kernels)
             return [ExplainedAnswer(one.row()) for one in found]
         from cdmpp.predict.prediction import check_predicted

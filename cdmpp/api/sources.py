@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
+from cdmpp.datasets.metaschedule.databases import is_metaschedule_database
 from cdmpp.datasets.samples import Samples
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DataError, UsageError
+from cdmpp.replay.file_kind import file_kind
 
 if TYPE_CHECKING:
     from tvm_helper.tasks.program_file import NamedProgram
@@ -19,11 +21,8 @@ Device = str | Path | DeviceSpec
 Source = Any
 
 SourceKind = Literal["program", "records", "network", "samples"]
-_SUFFIXES: dict[str, SourceKind] = {
-    ".py": "program",
-    ".json": "records", ".gz": "records",
-    ".onnx": "network", ".pt2": "network",
-}  # fmt: skip
+#: Files that can be predicted.
+_FILES: tuple[Literal["program", "records", "network"], ...] = ("program", "records", "network")
 _EXPECTED = (
     "expected TVMScript or a PrimFunc, a Python file with them (.py), a record file (.json, "
     ".json.gz), a network (.onnx, .pt2), samples, or a list of these"
@@ -31,23 +30,22 @@ _EXPECTED = (
 
 
 def source_kind(source: Source) -> SourceKind:
-    """Returns what a source is; nothing is read.
+    """Returns what a source is; of a file its name and first keys say so.
 
     Raises:
         UsageError: it is nothing that can be predicted.
+        DataError: there is no such file.
     """
     if isinstance(source, str | Path):
         if is_script(source):
             return "program"
-        kind = _SUFFIXES.get(Path(source).suffix.lower())
-        if kind is not None:
-            return kind
-        if Path(source).is_dir():
+        path = Path(source)
+        if path.is_dir() and not is_metaschedule_database(path):
             raise UsageError(
                 f"{source} is a folder; expected a file of it, or its samples: "
                 "cdmpp.Dataset.read(FOLDER).samples"
             )
-        raise UsageError(f"cannot tell what {str(source)!r} is; {_EXPECTED}")
+        return cast(SourceKind, file_kind(path, _FILES))
     if isinstance(source, Samples):
         return "samples"
     if is_of(source, "tvm"):

@@ -31,6 +31,7 @@ from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import UsageError
 from cdmpp.files.atomic import write_text
 from cdmpp.networks.graph.network_file import onnx_batch
+from cdmpp.replay.file_kind import file_kind
 from cdmpp.report.page import page_html
 from cdmpp.text import aligned
 
@@ -137,8 +138,10 @@ def _networks(texts: Sequence[str], method: str) -> list[TorchNetwork]:
 
 
 def _network(text: str, method: str) -> TorchNetwork:
-    if text.endswith(_FILES):
-        return TorchNetwork(Path(text).stem, Path(text))
+    path = Path(text)
+    if text.endswith(_FILES) or (path.is_file() and path.suffix != ".py"):
+        file_kind(path, ("network",))
+        return TorchNetwork(path.stem, path)
     from cdmpp.cli.predict.torch import parse_inputs
     from cdmpp.networks.graph.factory import load_factory
 

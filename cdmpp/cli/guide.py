@@ -7,11 +7,11 @@ import textwrap
 
 #: What people ask, and the command that answers.
 QUESTIONS = (
-    ("How long does my program take?", "predict --program FILE.py"),
-    ("How long does my network take?", "predict --network FILE.onnx"),
-    ("Where does the time go, line by line?", "explain --program FILE.py"),
-    ("What is the fastest that is possible?", "roofline --program ID"),
-    ("What is a fast schedule?", "search --network FILE.onnx"),
+    ("How long does my program take?", "predict FILE.py"),
+    ("How long does my network take?", "predict FILE.onnx"),
+    ("Where does the time go, line by line?", "explain FILE.py"),
+    ("What is the fastest that is possible?", "roofline FILE.py"),
+    ("What is a fast schedule?", "search FILE.onnx"),
     ("How do operators add up to that time?", "replay FILE.onnx"),
     ("Which device should I rent or buy?", "compare FILE.onnx"),
     ("What does my own machine take?", "device add NAME"),
@@ -63,13 +63,13 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "--model runs/mine --dataset DIR --json",
     ),
     "predict": (
-        "--program kernel.py --device epyc-avx2-1c --device v100",
+        "kernel.py --device epyc-avx2-1c --device v100",
         "--records records.json --model runs/mine",
-        "--network model.onnx --device epyc-avx2-1c",
+        "model.onnx --device epyc-avx2-1c",
         "--torch nets.py:model --input 3x224x224 --batch 1,8",
     ),
     "explain": (
-        "--program kernel.py --device epyc-avx2-1c",
+        "kernel.py --device epyc-avx2-1c",
         "--network model.onnx --device epyc-avx2-1c --html page.html",
     ),
     "compare": (
@@ -86,8 +86,8 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "search": (
         "--task dense:m=128,n=256,k=256 --device epyc-avx2-1c --trials 64 --out found",
         "--network model.onnx --device epyc-avx2-1c --minutes 30 --out found",
+        "show found",
     ),
-    "search show": ("found",),
     "replay": (
         "model.onnx --device epyc-avx2-1c",
         "configs/replay/dlrm-default.yaml --device v100",

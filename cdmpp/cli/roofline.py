@@ -4,25 +4,33 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from cdmpp.analytic.intervals import Evidence
 from cdmpp.analytic.roofline.bounds import operator_bounds, program_bounds
 from cdmpp.cli.analytic.operator import gpu_labels, parse_shape
+from cdmpp.cli.shared.files import add_file, taken_file
 from cdmpp.cli.shared.option_table import add_table
-from cdmpp.cli.shared.options import add_data_options, add_output_options
+from cdmpp.cli.shared.options import add_data_options, add_output_options, labels_of
 from cdmpp.cli.shared.samples import asked_labels, samples_of
+from cdmpp.devices.registry import get_device
 from cdmpp.errors import UsageError
+from cdmpp.replay.file_kind import FileKind
 from cdmpp.text import interval_text, seconds_text
+
+_FILES: dict[FileKind, str] = {"program": "program"}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of `cdmpp roofline`."""
     what = parser.add_mutually_exclusive_group(required=True)
+    add_file(what, _FILES)
     add_table(what, """
-        --op KIND     an operator, e.g. linear, softmax, add
-        --program ID  a program of the dataset, by the start of its id
+        --op KIND          an operator, e.g. linear, softmax, add
+        --program FILE|ID  a Python file with tensor programs, or a program of the dataset by the
+            start of its id
     """)  # fmt: skip
     add_table(parser, """
         --shape NAME=N,...  shape of the operator: batch=1,m=512,n=1024,k=1024 or
@@ -34,7 +42,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Runs `cdmpp roofline`; returns the exit code."""
-    if not args.op:
+    vars(args).update(taken_file(args.file, _FILES))
+    if args.program and str(args.program).endswith(".py"):
+        rows = _file_bounds(Path(args.program), labels_of(args.device))
+    elif not args.op:
         samples = samples_of(
             args.dataset, asked_labels(args.dataset, args.device), cache_dir=args.cache,
             network_info=args.network_info, jobs=args.jobs, may_install=not args.no_install,
@@ -53,8 +64,9 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(rows))
         return 0
     for row in rows:
+        what = f"{row['name']} on {row['device']}" if "name" in row else row["device"]
         print(
-            f"{row['device']}: {seconds_text(row['least_s'])} at the least ({row['least_why']})\n"
+            f"{what}: {seconds_text(row['least_s'])} at the least ({row['least_why']})\n"
             f"  roofline    {_roofline(row):>14}, an estimate; {row['why']}"
         )
         for name, seconds in row["levels"].items():
@@ -71,6 +83,27 @@ def run(args: argparse.Namespace) -> int:
             )
             print(f"  leaf {leaf['leaf']:<4} {leaf['level']:8} ({times})")
     return 0
+
+
+def _file_bounds(path: Path, labels: Sequence[str]) -> list[dict[str, Any]]:
+    """Returns `program_bounds` of every program of a file on every device.
+
+    Raises:
+        UsageError: no device is named.
+        DataError: the file cannot be read, or a device cannot run a program of it.
+    """
+    from tvm_helper.predict.predictor import program_samples  # TVM takes a second
+    from tvm_helper.tasks.program_file import read_programs
+
+    if not labels:
+        raise UsageError(f"{path}: no device is named; expected --device LABEL")
+    devices = [get_device(label) for label in labels]
+    return [
+        {"name": program.name, **row}
+        for program in read_programs(path)
+        for device in devices
+        for row in program_bounds(program_samples(program, device), "")
+    ]
 
 
 def _roofline(row: Mapping[str, Any]) -> str:

@@ -1,48 +1,82 @@
-"""Reading files of profilers: text with one clear error for everything that can go wrong."""
+"""Reading files of profilers and logs: text with one clear error for what can go wrong."""
 
 from __future__ import annotations
 
 import csv
 import gzip
+import importlib
 import io
+import lzma
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Any, cast
 
-from cdmpp.errors import DataError
+from cdmpp.errors import DataError, UsageError
 
-_GZIP = b"\x1f\x8b"
+#: What a packed file's name ends with.
+PACKED_SUFFIXES = (".gz", ".xz", ".zst")
+#: What a damaged packed stream raises.
+UNPACK_ERRORS = (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError)
+
+_GZIP, _XZ, _ZSTD = b"\x1f\x8b", b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfd"
+#: Modules that read zstd: the standard library's, its backport, and the older package.
+_ZSTD_MODULES = ("compression.zstd", "backports.zstd", "zstandard")
 #: Most bytes of a table of text: tables are small, timelines are not read this way.
 _MOST_TABLE_BYTES = 1 << 30
 
 
+def open_unpacked(path: Path) -> IO[bytes]:
+    """Returns the bytes of a file, unpacked where its content is gzip, xz or zstd.
+
+    Raises:
+        OSError: it cannot be opened; reading it raises this or one of `UNPACK_ERRORS`.
+        UsageError: it is zstd, which nothing that is installed reads.
+    """
+    with path.open("rb") as plain:
+        start = plain.read(len(_XZ))
+    if start.startswith(_GZIP):
+        return cast(IO[bytes], gzip.open(path, "rb"))
+    if start.startswith(_XZ):
+        return cast(IO[bytes], lzma.open(path, "rb"))
+    if start.startswith(_ZSTD):
+        return cast(IO[bytes], _zstd(path).open(path, "rb"))
+    return path.open("rb")
+
+
+def _zstd(path: Path) -> Any:
+    for name in _ZSTD_MODULES:
+        try:
+            return importlib.import_module(name)
+        except ImportError:
+            continue
+    raise UsageError(
+        f"{path} is packed with zstd, which this Python cannot read; expected plain, gzip or xz. "
+        "Run: pip install zstandard, or unpack it: zstd -d FILE"
+    )
+
+
 @contextmanager
 def open_binary(path: Path, *, expected: str = "a profile, trace or graph") -> Iterator[IO[bytes]]:
-    """Opens a file, unpacked if it is gzipped.
+    """Opens a file, unpacked as `open_unpacked`.
 
     Args:
         expected: what it is to be, for the message where there is none.
 
     Raises:
-        DataError: missing, a folder, unreadable, or a gzip stream that ends too early.
+        DataError: missing, a folder, unreadable, or a packed stream that ends too early.
+        UsageError: as `open_unpacked`.
     """
     try:
-        with path.open("rb") as plain:
-            is_gzip = plain.read(2) == _GZIP
-            plain.seek(0)
-            if not is_gzip:
-                yield plain
-                return
-            with gzip.GzipFile(fileobj=plain) as unpacked:
-                yield unpacked  # type: ignore[misc]
+        with open_unpacked(path) as stream:
+            yield stream
     except EOFError:
         raise DataError(
-            f"{path}: the gzip stream ends too early, so the file is truncated; copy it again"
+            f"{path}: the packed stream ends too early, so the file is truncated; copy it again"
         ) from None
-    except (gzip.BadGzipFile, zlib.error) as error:
-        raise DataError(f"{path}: damaged gzip stream ({error}); copy the file again") from None
+    except UNPACK_ERRORS as error:
+        raise DataError(f"{path}: damaged packed stream ({error}); copy the file again") from None
     except IsADirectoryError:
         raise DataError(f"{path}: is a folder, expected a file; name one in it") from None
     except FileNotFoundError:

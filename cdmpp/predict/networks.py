@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -60,7 +60,8 @@ class NetworkQuestion:
         database: folder of a MetaSchedule database: the programs of `tvm-tuned`.
         compiles: whether kernels are compiled where the model can read their machine code.
         must_compile: whether a model that cannot is an error.
-        batches: samples of an iteration; of a file `(None,)`, as the file says.
+        batches: samples of an iteration; None = as a file says, of others 1.
+        input_shapes: of an ONNX file, whole, by name; what the file leaves open has to be there.
         shapes, dtypes: of a torch module's inputs, without the batch; no types = as `torch_graph`
             guesses.
         method: how a torch module is followed for eager running.
@@ -77,7 +78,8 @@ class NetworkQuestion:
     database: Path | None = None
     compiles: bool = True
     must_compile: bool = False
-    batches: Sequence[int | None] = (1,)
+    batches: Sequence[int | None] = (None,)
+    input_shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
     shapes: Sequence[tuple[int, ...]] = ()
     dtypes: Sequence[torch.dtype] | None = None
     method: Method = "fx"

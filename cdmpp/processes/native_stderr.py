@@ -48,12 +48,16 @@ def hidden_native_stderr() -> Iterator[None]:
 
 
 @contextmanager
-def hidden_python_output() -> Iterator[None]:
+def hidden_python_output(printed: io.StringIO | None = None) -> Iterator[None]:
     """Hides what Python code prints, logs and warns of.
 
     For libraries that print what they then raise.
+
+    Args:
+        printed: gets what is printed.
     """
-    manager, nowhere = logging.root.manager, io.StringIO()
+    manager = logging.root.manager
+    nowhere = io.StringIO() if printed is None else printed
     level = manager.disable
     logging.disable()
     try:

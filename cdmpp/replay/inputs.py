@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 
-from cdmpp.config import read_yaml
 from cdmpp.errors import DataError, UsageError
-from cdmpp.files.json_stream import top_level_keys
+from cdmpp.replay.file_kind import FileKind, file_kind
 from cdmpp.replay.graph import OperatorGraph
-from cdmpp.replay.graph_file import FORMAT
-from cdmpp.replay.tenset_network import is_tenset_network
-from cdmpp.replay.traces.dlrm import FORMAT as DLRM
 from cdmpp.replay.traces.execution_trace import read_execution_trace
 from cdmpp.replay.traces.host_operators import HostOperator, host_iterations
 from cdmpp.replay.traces.overheads import HostOverheads, extract_overheads, merged
@@ -25,11 +20,8 @@ from cdmpp.replay.traces.trace_graph import (
     mean_of_iterations,
 )
 
-Kind = Literal["network", "tenset", "graph", "chrome", "execution", "dlrm"]
-_WHAT = (
-    "a network (.onnx, .pt2), Tenset's ((NETWORK),KIND).task.pkl, a graph (.json, .yaml), a trace "
-    "of torch.profiler or ExecutionTraceObserver (.json, .json.gz), or a training preset (.yaml)"
-)
+#: Kinds of files that are replayed.
+REPLAYED: tuple[FileKind, ...] = ("network", "tenset", "graph", "chrome", "execution", "dlrm")
 
 
 @dataclass
@@ -45,42 +37,14 @@ class TraceInput:
     names: list[str] = field(default_factory=list)
 
 
-def kind_of(path: Path) -> Kind:
-    """Returns what a file is, from its name and its first keys.
-
-    Raises:
-        DataError: there is no such file, or it is none of these.
-    """
-    if not path.is_file():
-        what = "is a folder" if path.is_dir() else "there is no such file"
-        raise DataError(f"{path}: {what}; expected {_WHAT}")
-    suffixes = [part.lower() for part in path.suffixes]
-    if suffixes[-1:] in ([".onnx"], [".pt2"]):
-        return "network"
-    if is_tenset_network(path):
-        return "tenset"
-    if suffixes[-1:] in ([".yaml"], [".yml"]):
-        return _yaml_kind(path)
-    if suffixes[-1:] == [".json"] or suffixes[-2:] == [".json", ".gz"]:
-        keys = top_level_keys(path)
-        if "traceEvents" in keys or keys == ["[]"]:
-            return "chrome"
-        if "nodes" in keys or {"schema", "pid"} <= set(keys):
-            return "execution"
-        if "operators" in keys or "format" in keys:
-            return "graph"
-        raise DataError(f"{path}: its keys are {', '.join(keys) or 'none'}; expected {_WHAT}")
-    raise DataError(f"{path}: cannot tell what this is; expected {_WHAT}")
-
-
-def one_kind(paths: list[Path]) -> Kind:
+def one_kind(paths: list[Path]) -> FileKind:
     """Returns the kind of all files.
 
     Raises:
         DataError: a file is unreadable or of no known kind.
-        UsageError: several files that do not belong together.
+        UsageError: several files that do not belong together, or one for another command.
     """
-    kinds = [kind_of(path) for path in paths]
+    kinds = [file_kind(path, REPLAYED) for path in paths]
     found = set(kinds)
     if len(paths) == 1 or found == {"chrome"}:
         return kinds[0]
@@ -157,7 +121,7 @@ def trace_overheads(traces: TraceInput, paths: list[Path]) -> HostOverheads:
 def execution_graph(paths: list[Path]) -> OperatorGraph:
     """Returns the graph of an execution trace, with the times of profiler traces beside it."""
 
-    (observed,) = (path for path in paths if kind_of(path) == "execution")
+    (observed,) = (path for path in paths if file_kind(path) == "execution")
     times: dict[int, list[float]] = {}
     for path in paths:
         if path == observed:
@@ -169,16 +133,3 @@ def execution_graph(paths: list[Path]) -> OperatorGraph:
     return read_execution_trace(
         observed, {link: float(np.mean(found)) for link, found in times.items()}
     )
-
-
-def _yaml_kind(path: Path) -> Kind:
-
-    try:
-        name = read_yaml(path).get("format")
-    except UsageError as error:
-        raise DataError(str(error)) from None
-    if name == DLRM:
-        return "dlrm"
-    if name == FORMAT:
-        return "graph"
-    raise DataError(f"{path}: format {name!r}; expected format: {FORMAT}, or format: {DLRM}")

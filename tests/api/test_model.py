@@ -171,7 +171,8 @@ def test_samples_of_a_dataset(model, tiny_dataset, tmp_path):
 @pytest.mark.parametrize(
     ("source", "device", "error", "text"),
     [
-        ("kernel.txt", DEVICE, UsageError, "cannot tell what 'kernel.txt' is"),
+        ("kernel.txt", DEVICE, DataError, r"kernel.txt: there is no such file"),
+        (str(ROOT / "Makefile"), DEVICE, DataError, "cannot tell what this is"),
         ("no-such.py", DEVICE, DataError, "there is no such file"),
         ("no-such.json", DEVICE, DataError, "no-such.json"),
         (".", DEVICE, UsageError, r"is a folder.*Dataset\.read"),

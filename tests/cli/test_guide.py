@@ -31,7 +31,7 @@ def test_cdmpp_alone_says_which_command_answers_which_question(
     assert main([]) == 0
     text = capsys.readouterr().out
     assert "How long does my program take?" in text
-    assert "cdmpp predict --program FILE.py" in text
+    assert "cdmpp predict FILE.py" in text
     assert max(map(len, text.splitlines())) <= 80
     known = commands()
     for _question, command in QUESTIONS:
@@ -66,8 +66,8 @@ def test_a_group_shows_an_example_of_each_part_and_lines_are_short() -> None:
 
 def test_the_help_ends_with_the_examples(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        main(["search", "show", "--help"])
-    assert capsys.readouterr().out.endswith("examples:\n  cdmpp search show found\n")
+        main(["doctor", "--help"])
+    assert capsys.readouterr().out.endswith("cdmpp doctor --live --seconds 30\n")
 
 
 @pytest.mark.parametrize("shell", SHELLS)

@@ -2,7 +2,7 @@
 made of them, what they resemble, and what they might be instead.
 
 from tvm_helper.predict.explain import explain_programs
-from tvm_helper.predict.predictor import Predictor
+from tvm_helper.predict.predictor import Predictor, program_samples
 
 for one in explain_programs(Predictor("pretrained", ["epyc-avx512-1c"]), "my_kernel.py"):
     print(one.row())
@@ -24,7 +24,7 @@ from cdmpp.programs.machine_code.columns import machine_code_columns
 from cdmpp.programs.machine_code.summary import CodeSummary, summary_of
 from tvm_helper.predict.counterfactuals import Counterfactual, counterfactuals
 from tvm_helper.predict.painted import PaintedScript, painted_script
-from tvm_helper.predict.predictor import Predictor
+from tvm_helper.predict.predictor import Predictor, program_samples
 from tvm_helper.tasks.machine_code import code_of
 from tvm_helper.tasks.program_file import NamedProgram, read_programs
 from tvm_helper.tasks.target import device_target
@@ -167,7 +167,7 @@ def _near(
     tasks = predictor.trained.tasks
     if tasks is None:
         return ()
-    samples = predictor.samples(program, device)
+    samples = program_samples(program, device)
     return tuple((one, tuple(tasks.differences(samples, one.task))) for one in prediction.nearest)
 
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from cdmpp.datasets.samples import Samples
 from cdmpp.devices.spec import DeviceSpec
-from cdmpp.errors import ReplayError
+from cdmpp.errors import DataError, ReplayError
 from cdmpp.models.assemble import AskedProgram, assemble_samples
 from cdmpp.predict.corrections import MachineCodeCorrection
 from cdmpp.predict.estimates import Correction, TrainedModel, load_trained
@@ -164,14 +164,6 @@ class Predictor:
             self.trained, [device], compiles=self._compiles, must_compile=self._must_compile
         )
 
-    def samples(self, program: NamedProgram, device: DeviceSpec) -> Samples:
-        """Returns a program that can be predicted on a device as the model reads it, one sample."""
-        target = device_target(device)
-        ast = features_of(program.module, target)
-        assert isinstance(ast, CompactAst)
-        question = _question(program, look_at(program.module), device, target)
-        return assemble_samples([_asked(question, ast)])
-
     def scheduled(
         self,
         task: NetworkTask,
@@ -250,6 +242,22 @@ def _code(question: _Question) -> NDArray[np.float32] | None:
     if question.device.kind == "gpu":
         return gpu_code_columns(gpu_launches(question.module, question.device))
     return machine_code_columns(code_of(question.module, question.target))
+
+
+def program_samples(program: NamedProgram, device: DeviceSpec) -> Samples:
+    """Returns a program on a device as models read it, one sample.
+
+    Raises:
+        DataError: the device cannot run it, or it has no features.
+        DeviceError: TVM has no target for the device.
+    """
+    target, looks = device_target(device), look_at(program.module)
+    ast = misfit(device, is_gpu=looks.is_gpu) or features_of(program.module, target)
+    if isinstance(ast, str):
+        raise DataError(
+            f"{program.name} on {device.name}: {ast}; expected a program that the device can run"
+        )
+    return assemble_samples([_asked(_question(program, looks, device, target), ast)])
 
 
 def new_predictor(

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from cdmpp.errors import DataError
+from cdmpp.networks.onnx_files.cut import CutOperator
 from cdmpp.replay.graph import Operator, OperatorGraph
 from tvm_helper.compat import Target, meta_schedule, relax, tvm
 from tvm_helper.tasks.network_tasks import (
     NetworkTask,
     NetworkTasks,
+    cut_operators,
     fused_network,
     network_tasks,
 )
@@ -36,11 +38,13 @@ class KernelGraph:
         graph: one operator a call of a kernel; its task is the key of the kernel.
         tasks: the kernels that TVM can schedule, with how often each is called.
         module: the relax module of the fused network.
+        cut: operator id -> what is known of an operator that is not in the module.
     """
 
     graph: OperatorGraph
     tasks: NetworkTasks
     module: Any
+    cut: Mapping[str, CutOperator] = field(default_factory=dict)
 
     def task(self, key: str) -> NetworkTask | None:
         """Returns the task of a key; None for what is no tensor program."""
@@ -68,12 +72,15 @@ def network_graph(
     views = relax.transform.RewriteDataflowReshape()(fused)
     keys: dict[str, str] = {}
     known = {task.workload_key: task for task in tasks.tasks}
+    cut = cut_operators(module)
     walker = _Walker(views, keys, known)
-    operators = walker.operators(source or name)
+    operators = walker.operators(source or name, cut)
     graph = OperatorGraph(
         name=name, operators=operators, devices={DEVICE: device} if device else {}, source=source
     )
-    return KernelGraph(graph, tasks, fused)
+    added = operators[len(operators) - len(cut) :]
+    named = {one.id: other for one, other in zip(added, cut, strict=True)}
+    return KernelGraph(graph, tasks, fused, named)
 
 
 class _Walker:
@@ -84,11 +91,20 @@ class _Walker:
         self._producers: dict[Any, tuple[str, ...]] = {}
         self._found: list[Operator] = []
 
-    def operators(self, source: str) -> tuple[Operator, ...]:
+    def operators(self, source: str, cut: Sequence[CutOperator]) -> tuple[Operator, ...]:
+        """Returns the operators of `main`, then those that were cut out of it."""
         main = self._module["main"]
         for block in main.body.blocks if isinstance(main.body, relax.SeqExpr) else ():
             for binding in block.bindings:
                 self._bind(binding.var, binding.value)
+        for one in cut:
+            identity = str(len(self._found) + 1)
+            self._found.append(
+                Operator(
+                    identity, one.name, one.kind, device=DEVICE, flop=one.flop, bytes=one.bytes,
+                    shapes=one.shapes,
+                )
+            )  # fmt: skip
         if not self._found:
             raise DataError(
                 f"{source}: the network calls no kernel; expected at least one operator"

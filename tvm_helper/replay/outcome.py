@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from cdmpp.devices.spec import DeviceSpec
+from cdmpp.errors import DataError
+from cdmpp.networks.onnx_files.sizes import InputSizes
+from cdmpp.predict.cut_costs import CutCosts
 from cdmpp.predict.prediction import Prediction
 from cdmpp.processes.native_stderr import hidden_native_stderr
 from cdmpp.replay.calibration import fitted_gap_s, write_gap
@@ -39,6 +42,7 @@ def replay_network(
     is_measured: bool = False,
     is_forced: bool = False,
     gap_file: Path | None = None,
+    sizes: InputSizes | None = None,
 ) -> list[ReplayOutcome]:
     """Returns the replay of a network on each device of a predictor.
 
@@ -50,6 +54,7 @@ def replay_network(
         is_measured: whether the network is compiled and timed on this machine too.
         is_forced: whether devices whose description is not this machine's are measured too.
         gap_file: where the gap that makes the replay of measured operators right is written.
+        sizes: see `load_network`.
 
     Raises:
         DataError: the network or a database of schedules cannot be read.
@@ -58,7 +63,7 @@ def replay_network(
     """
     for device in predictor.devices if is_measured else ():
         check_machine(device.name, device_target(device), device, is_forced=is_forced)
-    module = load_network(path)
+    module = load_network(path, sizes)
     found = []
     for device in predictor.devices:
         known = network_costs(
@@ -67,6 +72,9 @@ def replay_network(
         outcome = replay_costs(
             known.costs, options, device=device.name, schedule=known.schedule, scales=scales
         )
+        if is_measured and known.network.cut:
+            kinds = ", ".join(sorted({one.kind for one in known.network.cut.values()}))
+            raise DataError(f"{path}: TVM cannot compile {kinds}; leave --measure out")
         if is_measured:
             timed = measure_network(known.network, known.chosen, device_target(device))
             outcome = replace(outcome, measured=measured_values(outcome, timed))
@@ -108,7 +116,8 @@ def network_costs(
     network = network_graph(module, target, name=name, source=source, device=device.name)
     chosen = choose_schedules(network, target, choice)
     programs = ProgramCosts(predictor, network, chosen, device)
-    costs = gather_costs(network.graph, [GivenTimes(times), programs], {DEVICE: device})
+    sources = [GivenTimes(times), programs, CutCosts(network.cut, device)]
+    costs = gather_costs(network.graph, sources, {DEVICE: device})
     is_compiled = predictor.reads_code_of(device, of_fastest=choice.kind == "database")
     schedule = choice.text + (", compiled" if is_compiled else "")
     return NetworkCosts(network, chosen, costs, schedule, programs.predictions)

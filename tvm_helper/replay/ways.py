@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 from cdmpp.devices.spec import DeviceSpec
 from cdmpp.errors import DeviceError, UsageError
 from cdmpp.networks.graph.torch_graph import example_inputs
+from cdmpp.networks.onnx_files.sizes import InputSizes
+from cdmpp.predict.cut_costs import UNKNOWN_WORK
 from cdmpp.predict.estimates import TrainedModel
 from cdmpp.predict.networks import (
     WAYS,
@@ -116,7 +118,7 @@ def _relax_module(question: NetworkQuestion, batch: int | None) -> Any:
     from tvm_helper.tasks.network_tasks import load_network, network_of_module
 
     if isinstance(question.source, Path):
-        return load_network(question.source)
+        return load_network(question.source, InputSizes(question.input_shapes, batch))
     name = question.name
     inputs = example_inputs(question.source, question.shapes, batch or 1, name, question.dtypes)
     return network_of_module(*inputs, name)
@@ -180,6 +182,7 @@ def _doubts(kernels: Sequence[NetworkKernel], device: str) -> tuple[str, ...]:
             f"no model covers {_kernels_text(len(bounds))} ({names}): a roofline stands in, "
             f"{percent_text(share(bounds), 0)} of the time"
         )
+    found += dict.fromkeys(one.reason for one in bounds if one.reason.endswith(UNKNOWN_WORK))
     return tuple(found)
 
 

@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
+import io
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cdmpp.errors import DataError, last_line
+from cdmpp.errors import DataError, UsageError, last_line
 from cdmpp.extras import require
 from cdmpp.networks.graph.network_file import EXPECTED, network_format, read_exported
+from cdmpp.networks.onnx_files.cut import (
+    CONTROL_FLOW,
+    CutOperator,
+    cut_out,
+    from_text,
+    to_text,
+)
+from cdmpp.networks.onnx_files.fold import contradicts_itself, fold
+from cdmpp.networks.onnx_files.sizes import InputSizes, has_open_sizes, set_sizes
 from cdmpp.processes.native_stderr import hidden_native_stderr, hidden_python_output
 from tvm_helper.compat import Target, meta_schedule, relax, tvm
 from tvm_helper.tasks.operator_name import operator_of
 
+#: Attribute of a relax module: the operators that were cut out.
+_CUT = "cdmpp_cut_operators"
+#: How often operators are cut out before a network is given up.
+_MOST_CUTS = 16
 #: Relax operators that compute nothing at run time.
 _FREE_OPERATORS = frozenset({
     "relax.call_tir", "relax.shape_of", "relax.memory.alloc_tensor", "relax.builtin.alloc_tensor",
@@ -58,17 +73,31 @@ class NetworkTasks:
 
 
 @hidden_native_stderr()
-def load_network(path: Path) -> Any:
+def load_network(path: Path, sizes: InputSizes | None = None) -> Any:
     """Returns the relax module of an ONNX file or of a saved `torch.export` program.
 
+    Operators of ONNX that TVM cannot import are cut out; `cut_operators` has them.
+
+    Args:
+        sizes: of the inputs of an ONNX file, all of which have to be known then; None = as the
+            file has them.
+
     Raises:
-        DataError: the file cannot be read, or has operators that TVM cannot import (they are
-            named).
-        UsageError: the package that reads such files is not installed.
+        DataError: the file cannot be read, a size is not known, or nothing that TVM can import is
+            left.
+        UsageError: the package that reads such files is not installed, or sizes do not fit.
     """
     if network_format(path) == "onnx":
-        return network_of_onnx(read_onnx(path), str(path))
+        return _network_of_onnx_file(read_onnx(path), str(path), sizes)
+    if sizes is not None and (sizes.shapes or sizes.batch is not None):
+        raise UsageError(f"{path} has its own sizes; --input and --batch are for ONNX files")
     return network_of_program(read_exported(path), str(path))
+
+
+def cut_operators(module: Any) -> list[CutOperator]:
+    """Returns the operators of a network that TVM cannot import, which are not in its module."""
+    text = (module.attrs or {}).get(_CUT)
+    return [] if text is None else from_text(str(text))
 
 
 def fused_network(module: Any, target: Target) -> Any:
@@ -102,6 +131,7 @@ def network_tasks(module: Any, target: Target) -> NetworkTasks:
     Raises:
         DataError: TVM cannot turn the network into tensor programs, or there is nothing in it.
     """
+    whole = module
     try:
         fused = fused_network(module, target)
         extracted = meta_schedule.relax_integration.extract_tasks(fused, target=target)
@@ -111,6 +141,7 @@ def network_tasks(module: Any, target: Target) -> NetworkTasks:
             "static shapes and operators that relax can legalise"
         ) from None
     unknown = Counter(_unknown_operators(fused))
+    unknown.update(one.kind for one in cut_operators(whole))
     tasks: list[NetworkTask] = []
     for found in extracted:
         module = _main_module(found.dispatched[0])
@@ -146,19 +177,86 @@ def read_onnx(path: Path, *, has_files: bool = True) -> Any:
         ) from None
 
 
+def _network_of_onnx_file(model: Any, name: str, sizes: InputSizes | None) -> Any:
+    """Returns the relax module of an ONNX model: as it is where TVM can import that, else with its
+    shape arithmetic computed and what TVM lacks cut out.
+    """
+    given = sizes or InputSizes()
+    if sizes is not None and (has_open_sizes(model) or given.shapes or given.batch is not None):
+        set_sizes(model, given, name)
+        fold(model)
+    has_branches = any(node.op_type in CONTROL_FLOW for node in model.graph.node)
+    if not has_branches:
+        try:
+            return network_of_onnx(model, name)
+        except DataError:
+            if has_open_sizes(model):
+                raise
+    elif has_open_sizes(model):
+        raise DataError(f"{name}: control flow ({', '.join(_branches(model))}) is not followed")
+    fold(model)
+    return _without_lacking(model, name)
+
+
+def _without_lacking(model: Any, name: str) -> Any:
+    """Returns the relax module of an ONNX model without the operators that TVM cannot import."""
+    lacking = set(CONTROL_FLOW)
+    cut: list[CutOperator] = []
+    for _ in range(_MOST_CUTS):
+        cut += cut_out(model, lambda node: _is_lacking(node) or node.op_type in lacking, name)
+        if not model.graph.node and all(one.flop is None for one in cut):
+            break
+        failing: list[str] = []
+        try:
+            module = network_of_onnx(model, name, failing)
+        except DataError:
+            if not failing or contradicts_itself(model):
+                raise
+            lacking.add(failing[-1])
+        else:
+            return module.with_attr(_CUT, to_text(cut)) if cut else module
+    kinds = list(dict.fromkeys(one.kind for one in cut))
+    branches = [kind for kind in kinds if kind in CONTROL_FLOW]
+    if branches:
+        raise DataError(
+            f"{name}: control flow ({', '.join(branches)}) is not followed, and nothing else is "
+            "left; export the network without it, e.g. for one branch"
+        )
+    raise DataError(
+        f"{name}: TVM cannot import {', '.join(kinds)}; export the network with other operators"
+    )
+
+
+def _branches(model: Any) -> list[str]:
+    found = (node.op_type for node in model.graph.node if node.op_type in CONTROL_FLOW)
+    return list(dict.fromkeys(found))
+
+
+def _is_lacking(node: Any) -> bool:
+    from tvm.relax.frontend.onnx.onnx_frontend import _get_convert_map
+
+    return node.op_type != "Constant" and node.op_type not in _get_convert_map()
+
+
 @hidden_native_stderr()
-def network_of_onnx(model: Any, name: str) -> Any:
+def network_of_onnx(model: Any, name: str, failing: list[str] | None = None) -> Any:
     """Returns the relax module of an ONNX model.
+
+    Args:
+        failing: gets the type of the operator at which the importer fails, where it says so.
 
     Raises:
         DataError: TVM cannot import it.
     """
     from tvm.relax.frontend.onnx import from_onnx
 
+    printed = io.StringIO()
     try:
-        with hidden_python_output():
+        with hidden_python_output(printed):
             return from_onnx(model, keep_params_in_input=False)
     except Exception as error:  # TVM raises whatever its importer does
+        if failing is not None:
+            failing += re.findall(r"Error converting operator (\w+)", printed.getvalue())
         operators = sorted({str(node.op_type) for node in model.graph.node})
         raise DataError(
             f"{name}: TVM cannot import the network ({last_line(error)}); its operators are "

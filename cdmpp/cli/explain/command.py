@@ -7,19 +7,24 @@ import json
 import sys
 
 from cdmpp.api.model import load
+from cdmpp.cli.shared.files import add_file, taken_file
 from cdmpp.cli.shared.option_table import add_table
 from cdmpp.cli.shared.options import (
     add_device_spec_option,
     add_model_option,
     add_output_options,
+    check_goes_with,
     labels_of,
 )
+from cdmpp.cli.shared.sizes import parse_input_shapes
 from cdmpp.errors import UsageError
 from cdmpp.files.atomic import write_text
+from cdmpp.replay.file_kind import FileKind
 from cdmpp.report.explain_page import explain_page
 from cdmpp.report.page import page_html
 
 _KERNELS = 5
+_FILES: dict[FileKind, str] = {"program": "program", "network": "network"}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -30,6 +35,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "would take if a loop were vectorised, unrolled or tiled. Nothing is measured."
     )
     source = parser.add_mutually_exclusive_group(required=True)
+    add_file(source, _FILES)
     add_table(source, """
         --program FILE.py: Path  Python file with TVMScript, PrimFuncs or IRModules; it is run
         --network FILE: Path     ONNX file, or .pt2 as torch.export.save writes it: its kernels,
@@ -45,6 +51,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
             them
         --kernels N: int   --network: how many kernels are explained, dearest first (default:
             {_KERNELS})
+        --batch N: int     ONNX: size of every first axis that the file leaves open
+        --input NAME=SHAPE...  ONNX: whole shape of an input whose sizes the file leaves open
         --html PAGE: Path  write it as a page too
     """)  # fmt: skip
     add_output_options(parser)
@@ -52,13 +60,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Runs the command; returns the exit code."""
+    vars(args).update(taken_file(args.file, _FILES))
     if args.kernels is not None and (args.program is not None or args.kernels < 1):
         raise UsageError(
             f"--kernels {args.kernels}: expected at least 1, and --network FILE to take them from"
         )
+    check_goes_with("a network", args.network, args.program, batch=args.batch, input=args.input)
     found = load(args.model).explain(
         args.network or args.program, [*labels_of(args.device), *(args.device_spec or [])],
         machine_code=args.machine_code, kernels=args.kernels or _KERNELS,
+        batch=args.batch, input_shapes=parse_input_shapes(args.input or ()),
     )  # fmt: skip
     rows = [dict(one.row) for one in found]
     if args.html is not None:

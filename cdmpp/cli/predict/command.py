@@ -8,12 +8,14 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from cdmpp.api.model import load
 from cdmpp.api.served import served_programs, served_records
 from cdmpp.api.sources import Device
 from cdmpp.cli.predict.network import print_networks
 from cdmpp.cli.predict.text import ModelFacts, print_predictions
+from cdmpp.cli.shared.files import add_file, taken_file
 from cdmpp.cli.shared.option_table import add_table
 from cdmpp.cli.shared.options import (
     add_device_spec_option,
@@ -21,17 +23,20 @@ from cdmpp.cli.shared.options import (
     check_goes_with,
     labels_of,
 )
+from cdmpp.cli.shared.sizes import parse_batches, parse_input_shapes
 from cdmpp.errors import UsageError
 from cdmpp.networks.graph.factory import load_factory
 from cdmpp.predict.networks import WAYS
 from cdmpp.pretrained import PRETRAINED
+from cdmpp.replay.file_kind import FileKind
 from cdmpp.serve.client import Client, read_token
 
 _DEFAULT_MODEL = Path(PRETRAINED)
+_FILES: dict[FileKind, str] = {"program": "program", "records": "records", "network": "network"}
 _DEFAULT_INPUT = "3x224x224"
-_TORCH_OPTIONS = ("batch", "input", "memory", "export")
+_TORCH_OPTIONS = ("memory", "export")
 _NOT_SERVED = ("device_spec", "machine_code", "measured_on", "network_info")
-_NETWORK_OPTIONS = ("way", "database", "no_machine_code")
+_NETWORK_OPTIONS = ("way", "database", "no_machine_code", "batch", "input")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -48,6 +53,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
             networks (default: pretrained; with --server: the server's first)
     """)  # fmt: skip
     source = parser.add_mutually_exclusive_group(required=True)
+    add_file(source, _FILES)
     add_table(source, """
         --records FILE: Path     record file, .json or .json.gz
         --program FILE.py: Path  Python file with TVMScript, PrimFuncs or IRModules; it is run
@@ -75,10 +81,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         --database DIR: Path  MetaSchedule database, such as the folder of `cdmpp search --network
             FILE`: adds tvm-tuned
         --no-machine-code     do not compile the network's kernels
+        --batch N[,N] = None  samples of one iteration (default: 1; ONNX: as the file says, needed
+            where it leaves the batch open)
+        --input SHAPE...      repeat it for several inputs. --torch: SHAPE[:TYPE] without the batch
+            (default: {_DEFAULT_INPUT}; TYPE e.g. int64); ONNX: NAME=SHAPE with the batch, for sizes
+            that the file leaves open
         options of --torch:
-        --batch N[,N] = None  samples of one iteration (default: 1)
-        --input SHAPE[:TYPE]...  shape of an input without the batch (default: {_DEFAULT_INPUT});
-            repeat it for several inputs; TYPE e.g. int64
         --memory SIZE  memory that there is, e.g. 8GiB (default: the device's)
         --export       follow the network with torch.export: slower, understands more code than
             torch.fx
@@ -88,6 +96,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Runs the command; returns the exit code."""
+    vars(args).update(taken_file(args.file, _FILES))
     is_network = args.torch is not None or args.network is not None
     values = vars(args)
     check_goes_with(
@@ -134,13 +143,16 @@ def run_programs(args: argparse.Namespace, devices: Sequence[Device]) -> int:
 
 def run_network(args: argparse.Namespace, devices: Sequence[Device]) -> int:
     """Predicts a network; returns the exit code."""
-    options = {}
+    options: dict[str, Any] = {}
     if args.torch is not None:
         from cdmpp.cli.predict.torch import torch_options
 
         options = torch_options(
             args.batch or "1", args.input or [_DEFAULT_INPUT], args.memory, is_export=args.export
         )
+    else:
+        options["batches"] = None if args.batch is None else parse_batches(args.batch)
+        options["input_shapes"] = parse_input_shapes(args.input or ())
     found = load(args.model).network(
         args.network or load_factory(args.torch), devices, name=args.torch or "",
         ways=args.way or (), database=args.database,

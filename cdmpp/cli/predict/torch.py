@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from cdmpp.cli.shared.sizes import parse_batches
 from cdmpp.errors import UsageError
 
 _MEMORY = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*([kmgt]?)(i?)b?\s*", re.IGNORECASE)
@@ -42,18 +43,6 @@ def parse_memory(text: str) -> float:
         raise UsageError(f"--memory {text!r}, expected a size such as 8GiB or 800MB")
     is_decimal = text.strip().lower().endswith("b") and not match[3]
     return float(value * (1000 if is_decimal else 1024) ** _POWERS[match[2].lower()])
-
-
-def parse_batches(text: str) -> list[int]:
-    """Returns batches such as those of `1,8,32`.
-
-    Raises:
-        UsageError: something else.
-    """
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() and int(part) >= 1 for part in parts):
-        raise UsageError(f"--batch {text!r}, expected whole numbers from 1 up, e.g. 1,8,32")
-    return list(dict.fromkeys(int(part) for part in parts))
 
 
 def parse_inputs(

@@ -18,18 +18,20 @@ from cdmpp.cli.shared.options import (
     check_goes_with,
     labels_of,
 )
+from cdmpp.cli.shared.sizes import parse_input_shapes
 from cdmpp.devices.registry import get_device
 from cdmpp.errors import UsageError
 from cdmpp.files.places import given_or_shipped
+from cdmpp.networks.onnx_files.sizes import InputSizes
 from cdmpp.predict.estimates import load_trained
 from cdmpp.predict.record_costs import RecordChoice, replay_records
 from cdmpp.pretrained import model_folder
 from cdmpp.replay.calibration import gap_of
 from cdmpp.replay.engine import ReplayOptions
+from cdmpp.replay.file_kind import FileKind
 from cdmpp.replay.graph import OperatorGraph
 from cdmpp.replay.graph_file import read_graph
 from cdmpp.replay.inputs import (
-    Kind,
     TraceInput,
     execution_graph,
     one_kind,
@@ -83,6 +85,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
             network_info)
         --records-of LABEL              whose records (default: those of --device)
         --recorded                      take the recorded times instead of predicted ones
+        --batch N: int                  ONNX: size of every first axis that the file leaves open
+        --input NAME=SHAPE...           ONNX: whole shape of an input whose sizes are open
         --no-machine-code               do not compile a network's kernels, where the model can
             read machine code
         --measure                       compile and time the same network on this machine's CPU,
@@ -132,6 +136,7 @@ def run(args: argparse.Namespace) -> int:
         "--walk", args.walk, path, overheads=args.overheads,
         pooled_overheads=args.pooled_overheads,
     )  # fmt: skip
+    check_goes_with("a network", kind == "network", path, batch=args.batch, input=args.input)
     if kind == "dlrm":
         _check_preset(labels, is_of_trace=args.save_overheads or args.statistics == "full")
     traces = read_traces(paths, args.iterations) if kind == "chrome" else None
@@ -165,6 +170,7 @@ def run(args: argparse.Namespace) -> int:
         outcomes = replay_network(
             path, predictor, choice, options, times=times, scales=scales,
             is_measured=args.measure, is_forced=args.force, gap_file=args.calibrate_gap,
+            sizes=InputSizes(parse_input_shapes(args.input or ()), args.batch),
         )  # fmt: skip
     elif kind == "tenset":
         records = RecordChoice.of(args.schedule or "best", args.seed)
@@ -202,7 +208,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check(
-    path: Path, kind: Kind, *, is_measured: bool, gap_file: Path | None, walk: str | None
+    path: Path, kind: FileKind, *, is_measured: bool, gap_file: Path | None, walk: str | None
 ) -> None:
     if kind != "network" and (is_measured or gap_file):
         raise UsageError(f"--measure compiles a network (.onnx, .pt2), got {path}; leave it out")
@@ -254,7 +260,7 @@ def _assumed(labels: list[str]) -> tuple[str, ...]:
 
 
 def _graph(
-    paths: list[Path], kind: Kind, traces: TraceInput | None, labels: list[str]
+    paths: list[Path], kind: FileKind, traces: TraceInput | None, labels: list[str]
 ) -> tuple[OperatorGraph, Links]:
     if traces is not None:
         return trace_graph(traces, paths), Links()

@@ -6,7 +6,7 @@ import argparse
 import contextlib
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from cdmpp.cli.shared.options import (
 from cdmpp.cli.shared.progress import progress
 from cdmpp.config import given_fields, load_config
 from cdmpp.errors import UsageError
+from cdmpp.replay.file_kind import file_kind
 from cdmpp.text import percent_text, seconds_text
 from tvm_helper.search.options import SearchOptions
 from tvm_helper.search.progress import SearchProgress
@@ -35,18 +36,27 @@ _ROWS = 20
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of the command, and `search show`."""
+    """Adds the options of the command."""
     parser.description = (
         "Lets TVM's MetaSchedule draw schedules, measures those that the cost model thinks "
         "best, saves the best as DIR/module.so and times it beside the untuned module. Run "
-        "the same command again to continue."
+        "the same command again to continue. `search show DIR` prints what a search has found; "
+        "it works while the search runs."
+    )
+    parser.add_argument(
+        "what",
+        nargs="*",
+        metavar="FILE | show DIR",
+        help="Python files with TVMScript, or a network (.onnx, .pt2); or `show` and a search's "
+        "folder",
     )
     add_table(parser, """
         --out DIR: Path  database, journal and module
         what to search:
-        --task TASK+ = []  KIND:SIZE=N,... (see `cdmpp measure --list-tasks`) or a Python file with
-            TVMScript
-        --network FILE     a network (.onnx, .pt2) instead of tasks
+        --task TASK+ = []       KIND:SIZE=N,... (see `cdmpp measure --list-tasks`) or a Python file
+            with TVMScript
+        --program FILE.py... = []  as --task FILE.py
+        --network FILE          a network (.onnx, .pt2) instead of tasks
         how:
         --cost-model cdmpp|xgb|random  who chooses (default: cdmpp)
         --model RUN                    run folder of `cdmpp train` (default: pretrained)
@@ -66,19 +76,18 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         parser, config="all of it in a file", setting="run_timeout_s=30 or timing.spread=0.01"
     )
     add_output_options(parser)
-    parts = parser.add_subparsers(dest="search_command", metavar="show")
-    show = parts.add_parser(
-        "show",
-        help="print what a search has found",
-        description="Prints the summary of a search's folder again; works while it runs.",
-    )
-    show.add_argument("folder", type=Path, metavar="DIR", help="what --out was")
-    add_output_options(show)
-    show.set_defaults(run=run_show)
 
 
 def run(args: argparse.Namespace) -> int:
     """Runs `cdmpp search`; returns the exit code."""
+    if args.what[:1] == ["show"]:
+        return _show(args.what[1:], as_json=args.json)
+    programs, networks = _files(args.what)
+    args.task = [*args.task, *args.program, *programs]
+    networks += [] if args.network is None else [args.network]
+    if len(networks) > 1:
+        raise UsageError(f"got {len(networks)} networks ({', '.join(networks)}); expected one")
+    args.network = next(iter(networks), None)
     if args.out is None:
         raise UsageError("where does the search go? give --out DIR")
     options = search_options(vars(args))
@@ -95,11 +104,20 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def run_show(args: argparse.Namespace) -> int:
-    """Runs `cdmpp search show`; returns the exit code."""
-    summary = search_summary(args.folder)
-    print(json.dumps(summary, allow_nan=False) if args.json else summary_text(summary))
+def _show(folders: Sequence[str], *, as_json: bool) -> int:
+    if len(folders) != 1:
+        raise UsageError(f"search show: got {len(folders)} folders; expected one: what --out was")
+    summary = search_summary(Path(folders[0]))
+    print(json.dumps(summary, allow_nan=False) if as_json else summary_text(summary))
     return 0
+
+
+def _files(texts: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Returns bare files apart: those with programs, and networks."""
+    kinds = [file_kind(Path(text), ("program", "network")) for text in texts]
+    programs = [text for text, kind in zip(texts, kinds, strict=True) if kind == "program"]
+    networks = [text for text, kind in zip(texts, kinds, strict=True) if kind == "network"]
+    return programs, networks
 
 
 def search_options(values: Mapping[str, Any]) -> SearchOptions:

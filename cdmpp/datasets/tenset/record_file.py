@@ -1,10 +1,8 @@
-"""Reads files of measure records, one JSON object a line, plain or gzipped."""
+"""Reads files of measure records, one JSON object a line, plain or packed (gzip, xz, zstd)."""
 
 from __future__ import annotations
 
-import gzip
 import io
-import zlib
 from collections.abc import Container, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,11 +11,11 @@ from typing import BinaryIO, Protocol, cast
 from cdmpp.datasets.read_report import ReadReport
 from cdmpp.datasets.tenset.record_line import RecordLineError, parse_record
 from cdmpp.errors import DataError
+from cdmpp.files.open_text import UNPACK_ERRORS, open_unpacked
 from cdmpp.records import MeasureRecord
 
 #: A longer line is no measure record (the longest in Tenset have some ten thousand bytes).
 MAX_LINE_BYTES = 4 << 20
-_GZIP_MAGIC = b"\x1f\x8b"
 _BUFFER_BYTES = 256 << 10
 
 
@@ -50,7 +48,7 @@ def read_records(
     `#` are comments.
 
     Args:
-        path: `.json` or `.json.gz` (told apart by content).
+        path: `.json`, or packed with gzip, xz or zstd (told apart by content).
         report: counters, updated while reading.
         device: label for all records; None takes it from the target (`-model=`), else the folder's
             name.
@@ -123,17 +121,15 @@ def _read_lines(path: Path, report: ReadReport) -> Iterator[tuple[int, bytes]]:
     """Yields (line number from 1, bytes); an overlong line is cut and its rest passed over."""
     number = 0
     try:
-        with path.open("rb") as raw:
-            zipped = raw.read(2) == _GZIP_MAGIC
-        with gzip.open(path, "rb") if zipped else path.open("rb") as file:
+        with open_unpacked(path) as file:
             # A gzip file's own buffer is 8 KB, which makes half of its lines slow.
             stream = io.BufferedReader(cast(io.RawIOBase, file), _BUFFER_BYTES)
             while line := _read_line(stream):
                 number += 1
                 yield number, line
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+    except UNPACK_ERRORS as error:
         detail = str(error).splitlines()[0] if str(error) else type(error).__name__
-        report.skip(path.name, number + 1, "truncated or damaged gzip", detail=detail)
+        report.skip(path.name, number + 1, "truncated or damaged file", detail=detail)
     except OSError as error:
         raise DataError(f"{path}: cannot read ({error.strerror or error})") from None
 

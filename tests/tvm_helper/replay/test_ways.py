@@ -211,7 +211,9 @@ def test_a_network_is_read_once_for_both_ways_of_tvm(
 ) -> None:
     read: list[Path] = []
     monkeypatch.setattr(
-        network_tasks, "load_network", lambda path: (read.append(path), load_network(path))[1]
+        network_tasks,
+        "load_network",
+        lambda path, sizes: (read.append(path), load_network(path))[1],
     )
     question = NetworkQuestion(
         network_file, "branches", ways=["tvm-untuned", "tvm-tuned"], batches=(None,),

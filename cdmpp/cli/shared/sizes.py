@@ -1,0 +1,40 @@
+"""`--batch` and `--input` of networks in ONNX files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cdmpp.errors import UsageError
+
+
+def parse_batches(text: str) -> list[int]:
+    """Returns batches such as those of `1,8,32`.
+
+    Raises:
+        UsageError: something else.
+    """
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and int(part) >= 1 for part in parts):
+        raise UsageError(f"--batch {text!r}, expected whole numbers from 1 up, e.g. 1,8,32")
+    return list(dict.fromkeys(int(part) for part in parts))
+
+
+def parse_input_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """Returns name -> whole shape of inputs such as `images=1x3x224x224`; without a name the empty
+    one.
+
+    Raises:
+        UsageError: something else, or a name twice.
+    """
+    found: dict[str, tuple[int, ...]] = {}
+    for text in texts:
+        name, _, shape = text.rpartition("=")
+        parts = shape.lower().split("x")
+        if not all(part.isdecimal() and int(part) >= 1 for part in parts):
+            raise UsageError(
+                f"--input {text!r}, expected NAME=SHAPE with the batch, e.g. images=1x3x224x224"
+            )
+        if name in found:
+            raise UsageError(f"--input {text!r}: the input is named twice; expected it once")
+        found[name] = tuple(int(part) for part in parts)
+    return found

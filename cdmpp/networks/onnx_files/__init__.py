@@ -1,0 +1,1 @@
+"""ONNX files as people have them: sizes that are set, shape arithmetic, operators TVM lacks."""

@@ -1,0 +1,196 @@
+"""Operators that an importer lacks, cut out of an ONNX model: the rest stays a network.
+
+The outputs of such an operator become inputs of the rest, its inputs become outputs. What is known
+of its work goes with it, so that it has a roofline.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from cdmpp.errors import DataError
+from cdmpp.networks.onnx_files.fold import shapes_of
+
+Shape = Sequence[int]
+#: Operators whose graphs are chosen or repeated at run time.
+CONTROL_FLOW = frozenset({"If", "Loop", "Scan"})
+#: Their result is like their first input; all that they do is to read and write.
+_LIKE_INPUT = frozenset({
+    "BiasGelu", "FastGelu", "QuickGelu", "Gelu", "SkipLayerNormalization",
+    "SkipSimplifiedLayerNormalization", "SimplifiedLayerNormalization", "LayerNormalization",
+    "RMSNormalization", "RotaryEmbedding", "QLinearAdd", "QLinearMul", "QLinearSigmoid",
+    "QLinearLeakyRelu", "QLinearSoftmax", "DynamicQuantizeLinear", "QuantizeLinear",
+    "DequantizeLinear", "GroupNormalization", "InstanceNormalization", "LpNormalization",
+    "MeanVarianceNormalization", "Swish", "Mish", "Celu", "HardSwish", "BiasAdd", "Bernoulli",
+})  # fmt: skip
+#: They move what they take or make, and compute next to nothing.
+_MOVES = _LIKE_INPUT | {
+    "Pad", "Resize", "Upsample", "GridSample", "Compress", "NonZero", "Unique", "TopK", "OneHot",
+    "ReverseSequence", "TensorScatter", "QLinearConcat", "QLinearGlobalAveragePool",
+    "QLinearAveragePool", "GlobalLpPool", "LpPool", "MaxUnpool", "Col2Im", "CenterCropPad",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class CutOperator:
+    """An operator that was cut out.
+
+    Attributes:
+        name: of its node.
+        kind: its ONNX type.
+        flop: operations, a product and its sum are two; None = its work is not known.
+        bytes: its inputs and outputs, each once.
+        steps: how many times it computes on its own result (`LSTM`: the length of the sequence).
+        dtype: of the operations: `float32`, `float16`, `int8`, ...
+        shapes: of its inputs and outputs.
+    """
+
+    name: str
+    kind: str
+    flop: float | None
+    bytes: float
+    steps: int = 1
+    dtype: str = "float32"
+    shapes: tuple[str, ...] = ()
+
+
+def to_text(cut: Iterable[CutOperator]) -> str:
+    """Returns operators as JSON."""
+    return json.dumps([asdict(one) for one in cut])
+
+
+def from_text(text: str) -> list[CutOperator]:
+    """Returns what `to_text` wrote."""
+    return [CutOperator(**{**row, "shapes": tuple(row["shapes"])}) for row in json.loads(text)]
+
+
+def cut_out(model: Any, is_lacking: Callable[[Any], bool], name: str) -> list[CutOperator]:
+    """Cuts operators out of a model whose input sizes are known, in place.
+
+    Args:
+        is_lacking: whether a node is to be cut.
+        name: of the file, for messages.
+
+    Raises:
+        DataError: the shape of a result is not known.
+    """
+    graph = model.graph
+    found: list[CutOperator] = []
+    shapes = shapes_of(model)
+    weights = {one.name for one in graph.initializer}
+    for node in [one for one in graph.node if is_lacking(one)]:
+        if any(key and key not in shapes for key in node.output):
+            _add_known_shape(graph, node, shapes)
+            shapes = shapes_of(model)
+        found.append(_cut(graph, node, shapes, weights, name))
+    return found
+
+
+def _cut(
+    graph: Any, node: Any, shapes: Mapping[str, Any], weights: set[str], name: str
+) -> CutOperator:
+    from onnx import helper
+
+    ends = [key for key in node.output if key]
+    unknown = [key for key in ends if key not in shapes]
+    if unknown:
+        if node.op_type in CONTROL_FLOW:
+            raise DataError(
+                f"{name}: control flow ({node.op_type}) is not followed, and the shape of its "
+                "result is not known; export the network without it, e.g. for one branch"
+            )
+        raise DataError(
+            f"{name}: TVM cannot import {node.op_type}, and the shape of its result "
+            f"{unknown[0]!r} is not known, so the rest cannot be predicted either; export the "
+            "network with constant shapes or without this operator"
+        )
+    graph.node.remove(node)
+    results = {one.name for one in graph.output}
+    inputs = {one.name for one in graph.input}
+    for key in node.input:  # what makes them is needed although nothing of the rest may read them
+        if key and key in shapes and key not in weights | results | inputs:
+            graph.output.append(helper.make_tensor_value_info(key, *shapes[key]))
+            results.add(key)
+    for key in ends:
+        graph.input.append(helper.make_tensor_value_info(key, *shapes[key]))
+    return _account(node, shapes)
+
+
+def _add_known_shape(graph: Any, node: Any, shapes: Mapping[str, Any]) -> None:
+    """Adds the shape of a result that `onnx` cannot infer: of operators of other domains."""
+    from onnx import helper
+
+    first = shapes.get(node.input[0]) if node.input else None
+    if first is None:
+        return
+    kind, shape = first
+    if node.op_type == "FusedMatMul" and node.input[1] in shapes:
+        attrs = {one.name: one.i for one in node.attribute}
+        a, b = list(shape), list(shapes[node.input[1]][1])
+        if attrs.get("transA"):
+            a[-2:] = a[:-3:-1]
+        if attrs.get("transB"):
+            b[-2:] = b[:-3:-1]
+        batch = a[:-2] if len(a) >= len(b) else b[:-2]
+        shape = (*batch, a[-2], b[-1])
+    elif node.op_type not in _LIKE_INPUT:
+        return
+    graph.value_info.append(helper.make_tensor_value_info(node.output[0], kind, shape))
+
+
+def _account(node: Any, shapes: Mapping[str, Any]) -> CutOperator:
+    """Returns an operator with its account of work."""
+    from onnx import helper
+
+    known = [(key, *shapes[key]) for key in (*node.input, *node.output) if key in shapes]
+    moved = 0.0
+    for _, kind, shape in known:
+        moved += math.prod(shape) * helper.tensor_dtype_to_np_dtype(kind).itemsize
+    sizes = {key: shape for key, _, shape in known}
+    dtype = "float32"
+    if node.input and node.input[0] in shapes:
+        dtype = str(helper.tensor_dtype_to_np_dtype(shapes[node.input[0]][0]))
+    ins = [sizes.get(key) for key in node.input]
+    outs = [sizes[key] for key in node.output if key in sizes]
+    try:
+        flop = _flop(node, ins, outs)
+    except (IndexError, TypeError, ValueError):  # inputs that are left out or do not fit
+        flop = None
+    is_recurrent = node.op_type in ("LSTM", "GRU", "RNN") and ins[0]
+    return CutOperator(
+        node.name or node.op_type, node.op_type, flop, moved,
+        steps=max(1, int(ins[0][0])) if is_recurrent and ins[0] else 1,
+        dtype="int8" if dtype in ("int8", "uint8") else dtype,
+        shapes=tuple("x".join(map(str, shape)) or "scalar" for _, _, shape in known),
+    )  # fmt: skip
+
+
+def _flop(node: Any, ins: Sequence[Any], outs: Sequence[Shape]) -> float | None:
+    """Returns the operations of sums and products; None where they are not known."""
+    kind = node.op_type
+    if kind in ("LSTM", "GRU", "RNN"):  # x [T, B, I], W [D, G H, I], R [D, G H, H]
+        length, batch = ins[0][:2]
+        return float(2 * length * batch * (math.prod(ins[1]) + math.prod(ins[2])))
+    if kind in ("QLinearConv", "ConvInteger", "FusedConv", "Conv", "NhwcConv"):
+        weights = ins[3] if kind == "QLinearConv" else ins[1]
+        return float(2 * math.prod(outs[0]) * math.prod(weights[1:]))
+    if kind in ("ConvTranspose", "FusedConvTranspose"):
+        return float(2 * math.prod(ins[0]) * math.prod(ins[1][1:]))
+    if kind in (
+        "QLinearMatMul", "MatMulInteger", "FusedMatMul", "MatMul", "DynamicQuantizeMatMul",
+        "MatMulIntegerToFloat",
+    ):  # fmt: skip
+        # a [.., m, k] (or [.., k, m]) times b gives [.., m, n].
+        inner = math.prod(ins[0][-2:]) / outs[0][-2]
+        return float(2 * math.prod(outs[0]) * inner)
+    if kind == "Attention":  # q [.., S, E], k [.., L, E], v [.., L, V]
+        is_causal = any(one.name == "is_causal" and one.i for one in node.attribute)
+        products = math.prod(ins[0]) * ins[1][-2] + math.prod(outs[0]) * ins[1][-2]
+        return float((1 if is_causal else 2) * products)
+    if kind in _MOVES:
+        return float(math.prod(outs[0]))
+    return None
