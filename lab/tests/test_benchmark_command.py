@@ -36,6 +36,7 @@ def arguments(suite_file, dataset, cache, folder) -> list[str]:
     ]  # fmt: skip
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_suite_runs_resumes_and_reports(suite_file, dataset, cache, tmp_path, capsys):
     command = arguments(suite_file, dataset, cache, tmp_path)
@@ -91,6 +92,7 @@ def test_a_suite_may_be_like_another(tmp_path):
             load_suite(str(path))
 
 
+@pytest.mark.exhaustive
 def test_by_task_is_the_suite_of_one_dataset(dataset, cache, tmp_path, capsys):
     command = [
         "benchmark", "--suite", "by-task", "--dataset", str(dataset), "--cache", str(cache),

@@ -16,6 +16,7 @@ from lab.paths import ROOT
 CAMPAIGN = ROOT / "data" / "embedding-cpu"
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_page_table_and_facts_are_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

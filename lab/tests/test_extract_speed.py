@@ -16,7 +16,7 @@ from lab.experiments.extract_speed import (
 )
 from lab.shell import in_process
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.exhaustive
 
 
 @pytest.fixture(scope="module")

@@ -20,17 +20,21 @@ from lab.experiments import networks as network_models
 from lab.experiments.networks import OUTSIDE_FILE, fit_cells, measure_outside, write_report
 from tests.networks.synthetic import DEVICE, QUICK, data
 
-pytestmark = pytest.mark.training
-
 KINDS = ["residual", "operator-linear", "roofline"]
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
+def whole(tmp_path_factory):
+    """The data set."""
+    folder = tmp_path_factory.mktemp("data")
+    write_dataset(folder, data().graphs, data().labels, note={})
+    return read_dataset(folder)
+
+
+@pytest.fixture(scope="module")
+def made(whole, tmp_path_factory):
     """The data set, the folder of its cells and the packaged model."""
     folder = tmp_path_factory.mktemp("benchmark")
-    write_dataset(folder / "data", data().graphs, data().labels, note={})
-    whole = read_dataset(folder / "data")
     _fit(whole, folder / "cells")
     train_run(whole, folder / "run", NetworkRun(model="operator-linear"), versions={})
     packaged.package_run(folder / "run", command="c", licence="l", out=folder / "packaged")
@@ -54,6 +58,7 @@ def _fit(whole, cells):
     )
 
 
+@pytest.mark.exhaustive
 def test_fitted_cells_are_kept(made):
     whole, folder = made
     cells = folder / "cells"
@@ -63,6 +68,7 @@ def test_fitted_cells_are_kept(made):
     assert {path: path.stat().st_mtime_ns for path in cells.iterdir()} == before
 
 
+@pytest.mark.exhaustive
 def test_the_page_says_what_the_cells_say(made, speeds, monkeypatch):
     whole, folder = made
     monkeypatch.setattr(packaged, "packaged_folder", lambda: folder / "packaged")
@@ -89,6 +95,7 @@ def test_the_page_says_what_the_cells_say(made, speeds, monkeypatch):
     assert about["outside"][0]["predicted"]["time_s"] > 0
 
 
+@pytest.mark.exhaustive
 def test_a_goal_is_judged_by_an_interval_over_architectures(made, speeds, monkeypatch, tmp_path):
     whole, folder = made
     monkeypatch.setattr(packaged, "packaged_folder", lambda: folder / "packaged")
@@ -127,11 +134,12 @@ def test_networks_that_were_measured_are_not_measured_again(tmp_path):
     assert json.loads(path.read_text()) == kept
 
 
-def test_without_cells_there_is_no_page(made, tmp_path):
+def test_without_cells_there_is_no_page(whole, tmp_path):
     with pytest.raises(DataError, match="step `fit`"):
-        write_report(made[0], tmp_path, tmp_path / OUTSIDE_FILE, speed={}, folder=tmp_path)
+        write_report(whole, tmp_path, tmp_path / OUTSIDE_FILE, speed={}, folder=tmp_path)
 
 
+@pytest.mark.exhaustive
 def test_the_page_tells_noise_with_and_without_the_machines_speed(
     made, speeds, monkeypatch, tmp_path
 ):

@@ -18,12 +18,11 @@ from tests.tvm_helper.search.search_runs import search
 from tvm_helper.measure.journal import read_journal
 from tvm_helper.measure.tables import write_tables
 
-pytestmark = pytest.mark.tvm
+pytestmark = [pytest.mark.tvm, pytest.mark.exhaustive]
 
 OTHER = "matmul:m=16,n=48,k=32"
 
 
-@pytest.mark.slow
 def test_searches_become_one_dataset(tmp_path: Path) -> None:
     first, second, packed = tmp_path / "first", tmp_path / "second", tmp_path / "packed"
     search(first, trials=4, machine_code=True)

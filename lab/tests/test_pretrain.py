@@ -45,6 +45,7 @@ def installed(packaged, monkeypatch):
     monkeypatch.setattr(cdmpp.pretrained, "package_folder", lambda name: packaged / "models")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.training
 def test_without_package_the_installed_weights_stay(dataset, tmp_path, monkeypatch, capsys):
     """Was: `python -m lab pretrain` replaced them, with no question and no copy."""
@@ -59,6 +60,7 @@ def test_without_package_the_installed_weights_stay(dataset, tmp_path, monkeypat
     assert after == before
 
 
+@pytest.mark.exhaustive
 def test_with_package_they_are_replaced(packaged, dataset, tmp_path, monkeypatch):
     monkeypatch.setattr("cdmpp.datasets.sources.default_dataset_dir", lambda: dataset)
     monkeypatch.setattr("lab.commands.pretrain.package_folder", lambda name: tmp_path / "package")

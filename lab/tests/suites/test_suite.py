@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from cdmpp.models.roofline import RooflineCostModel
 from cdmpp.testing.synthetic import FLOAT_ADD, make_samples
 from cdmpp.training.finetune.one_factor import fit_one_factor
 from cdmpp.training.options import TrainOptions
-from lab.suites.cell_store import read_cells, read_facts, write_facts
+from lab.suites.cell_store import CellResult, read_cells, read_facts, write_facts
 from lab.suites.judge import errors_by_unit, judge_everywhere
 from lab.suites.model_cell import add_intervals
 from lab.suites.options import (
@@ -46,6 +47,18 @@ def run(suite: SuiteOptions, runs: Path, **options):
     return run_cells(plan(suite), FOLDERS, runs, load=load_synthetic, **{"jobs": 0, **options})
 
 
+@pytest.fixture(scope="module")
+def progress() -> list[SuiteProgress]:
+    return []
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory, progress) -> tuple[Path, dict[str, CellResult]]:
+    """The folder of a suite that has run, and its results."""
+    runs = tmp_path_factory.mktemp("finished")
+    return runs, run(CROSS_MODEL, runs, on_progress=progress.append)
+
+
 def test_the_mean_over_devices_has_the_coverage_of_the_devices():
     samples = make_samples(40, 4)
     model = ConstantCostModel()
@@ -61,12 +74,11 @@ def test_the_mean_over_devices_has_the_coverage_of_the_devices():
     assert metrics["all"]["interval_coverage"] == pytest.approx(0.9, abs=0.08)
 
 
-def test_every_cell_is_judged_and_kept(tmp_path):
-    progress: list[SuiteProgress] = []
-    results = run(CROSS_MODEL, tmp_path, on_progress=progress.append)
+def test_every_cell_is_judged_and_kept(finished, progress):
+    folder, results = finished
     assert len(results) == 2 * 6 == len(progress)
     assert {result.status for result in results.values()} == {"ok"}
-    value = json.loads((tmp_path / "synthetic-task-s0-gbdt" / "cell.json").read_text())
+    value = json.loads((folder / "synthetic-task-s0-gbdt" / "cell.json").read_text())
     metrics = value["metrics"]
     assert set(metrics["by_device"]) == {"fast", "slow"}
     assert {name.partition(":")[0] for name in metrics["by_group"]} == {"operator", "latency"}
@@ -75,13 +87,13 @@ def test_every_cell_is_judged_and_kept(tmp_path):
     assert metrics["mean"]["mape"] == pytest.approx(np.mean(devices))
     assert value["training_cpu_s"] > 0
     assert value["predictions_per_cpu_s"] > 0
-    assert (tmp_path / "synthetic-task-s0-gbdt" / "predictions.parquet").exists()
+    assert (folder / "synthetic-task-s0-gbdt" / "predictions.parquet").exists()
     assert progress[-1].done == progress[-1].total
     assert progress[-1].left_s == 0
 
 
-def test_a_random_score_has_ranks_near_chance_and_no_times(tmp_path):
-    results = run(CROSS_MODEL, tmp_path)
+def test_a_random_score_has_ranks_near_chance_and_no_times(finished):
+    _, results = finished
     metrics = results["synthetic-task-s0-random-score"].value["metrics"]
     places = [metrics["all"], metrics["mean"], *metrics["by_device"].values()]
     for found in [*places, *metrics["by_group"].values()]:
@@ -95,8 +107,8 @@ def test_a_random_score_has_ranks_near_chance_and_no_times(tmp_path):
     assert other["spearman_by_task"] != metrics["all"]["spearman_by_task"]
 
 
-def test_errors_by_workload_add_up_to_the_error_of_a_device(tmp_path):
-    value = run(CROSS_MODEL, tmp_path)["synthetic-task-s0-constant"].value
+def test_errors_by_workload_add_up_to_the_error_of_a_device(finished):
+    value = finished[1]["synthetic-task-s0-constant"].value
     for device, found in value["metrics"]["by_device"].items():
         n, ape = np.sum(list(value["errors"][device].values()), axis=0)
         assert n == found["n"]
@@ -131,8 +143,9 @@ def test_a_page_of_the_transformer_has_a_line_without_its_encoder():
     assert ZERO_LAYERS not in one_dataset_suite("by-task", "x", gbdt, [0]).models
 
 
-def test_finished_cells_are_used_again_and_a_lost_one_is_run(tmp_path, monkeypatch):
-    first = run(CROSS_MODEL, tmp_path)
+def test_finished_cells_are_used_again_and_a_lost_one_is_run(finished, tmp_path, monkeypatch):
+    folder, first = finished
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     (tmp_path / "synthetic-task-s1-constant" / "cell.json").unlink()
     fitted = []
     fit = ConstantCostModel.fit
@@ -149,10 +162,9 @@ def test_finished_cells_are_used_again_and_a_lost_one_is_run(tmp_path, monkeypat
     }
 
 
-def test_other_options_run_only_the_cells_that_they_change(tmp_path):
-    run(CROSS_MODEL, tmp_path)
+def test_other_options_run_only_the_cells_that_they_change(finished):
     changed = replace(CROSS_MODEL, settings=(*CROSS_MODEL.settings, "gbdt.trees=6"))
-    kept = read_cells(tmp_path, plan(changed))
+    kept = read_cells(finished[0], plan(changed))
     assert len(kept) == 10
     assert not any("gbdt" in name for name in kept)
 
@@ -193,6 +205,7 @@ def test_predictions_that_no_metric_is_defined_on_fail_the_cell(tmp_path, monkey
     assert "not positive finite" in results["synthetic-task-s0-roofline"].reason
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_processes_give_what_one_process_gives(tmp_path):
     here = run(CROSS_MODEL, tmp_path / "here")
@@ -202,6 +215,7 @@ def test_processes_give_what_one_process_gives(tmp_path):
     }
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_process_that_dies_loses_only_its_cell(tmp_path):
     suite = replace(CROSS_MODEL, seeds=(0,), models=(SuiteModel("gbdt"),))
@@ -254,6 +268,7 @@ def test_budgets_above_half_of_the_tasks_are_left_out():
     assert headline_budget(suite, facts, "tiny") == 0
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_cross_device_cells_run(tmp_path):
     results = run(CROSS_DEVICE, tmp_path)
@@ -357,6 +372,7 @@ def test_trainings_on_a_budget_have_settings_of_their_own():
     assert pretrain.key["options"]["loop"]["epochs"] == 1
 
 
+@pytest.mark.exhaustive
 def test_fine_tuning_cells_say_what_was_kept(tmp_path):
     suite = replace(
         CROSS_DEVICE,

@@ -216,6 +216,7 @@ def test_nothing_finished_is_a_page_too(tmp_path):
         assert "cells are missing" in paths[2].read_text()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_devices_page_has_curves_and_every_budget(devices):
     board, paths = devices
