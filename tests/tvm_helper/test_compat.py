@@ -74,12 +74,24 @@ FACTS = (
 )
 
 
+#: Those of CPUs come alone, and the others later.
+INTRINSICS = (
+    "import inspect; before = inspect.stack;"
+    "from tvm_helper.compat import import_tensor_intrinsics as load;"
+    "from tvm.s_tir import TensorIntrin; load('llvm'); TensorIntrin.get('dot_16x4_vnni');"
+    "import tvm.s_tir.tensor_intrin as found; assert not hasattr(found, 'cuda'); load();"
+    "TensorIntrin.get('wmma_sync_16x16x16_f16f16f32'); assert found.cuda;"
+    "assert inspect.stack is before;"
+)
+
+
 @pytest.mark.slow
-def test_the_quick_import_leaves_tvm_as_the_slow_one_does_and_torch_for_later() -> None:
+def test_the_quick_import_leaves_tvm_as_the_slow_one_does_and_the_rest_for_later() -> None:
     slow = "import sys; sys.modules['torch'] = None; import tvm;" + FACTS
     quick = (
         "import sys; from tvm_helper.compat import tvm; assert 'torch' not in sys.modules;"
         + FACTS
+        + INTRINSICS
         + "import gc; assert gc.isenabled(); assert 'tvm.runtime.disco' not in sys.modules;"
         "assert 'get_operator' not in repr(tvm.ir._ffi_api.GetOp);"
         "import torch, numpy; t = tvm.runtime.tensor(torch.ones(3).numpy());"
@@ -90,16 +102,3 @@ def test_the_quick_import_leaves_tvm_as_the_slow_one_does_and_torch_for_later() 
         for code in (slow, quick)
     ]
     assert said[0] == said[1]
-
-
-@pytest.mark.slow
-def test_intrinsics_of_cpus_come_alone_and_the_others_later() -> None:
-    code = (
-        "import inspect; before = inspect.stack;"
-        "from tvm_helper.compat import import_tensor_intrinsics as load;"
-        "from tvm.s_tir import TensorIntrin; load('llvm'); TensorIntrin.get('dot_16x4_vnni');"
-        "import tvm.s_tir.tensor_intrin as found; assert not hasattr(found, 'cuda'); load();"
-        "TensorIntrin.get('wmma_sync_16x16x16_f16f16f32'); assert found.cuda;"
-        "assert inspect.stack is before"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
