@@ -11,7 +11,7 @@ import time
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -291,22 +291,6 @@ def test_the_micro_benchmarks_run_on_this_cpu() -> None:
 # All of it, with programs that are not run.
 
 
-class Killed(NamedTuple):
-    """What a killed process left.
-
-    Attributes:
-        folder: its run folder.
-        measured: the programs that it had measured.
-        without_code: those whose machine code it had not saved; code is saved every few batches.
-        probed: the description of the device.
-    """
-
-    folder: Path
-    measured: list[str]
-    without_code: set[str]
-    probed: bytes
-
-
 @pytest.fixture(scope="module")
 def setting(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small dataset in Tenset's layout, a small model, and a machine."""
@@ -314,35 +298,11 @@ def setting(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def killed(setting: Path) -> Killed:
-    """A process that was killed when it had measured three programs."""
+def added(setting: Path) -> tuple[Path, Any, dict[str, Any]]:
     folder = setting / "runs" / "my-box"
-    environment = {
-        **os.environ, "PYTHONPATH": str(ROOT), "CDMPP_FAKE": json.dumps({"pause": "0.3"})
-    }  # fmt: skip
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.tvm_helper.device_add.child", str(setting), str(folder)],
-        env=environment, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    deadline = time.monotonic() + 300
-    while len(measured_ids(folder / MEASUREMENTS)) < 3:
-        assert process.poll() is None, "ended before it was killed"
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    probed = (folder / "devices" / "my-box.yaml").read_bytes()
-    measured = measured_ids(folder / MEASUREMENTS)
-    saved = {name for table in read_machine_code(folder / MEASUREMENTS) for name in table.columns}
-    return Killed(folder, measured, set(measured) - saved, probed)
-
-
-@pytest.fixture(scope="module")
-def added(setting: Path, killed: Killed) -> tuple[Path, Any, dict[str, Any]]:
-    """The run folder that the same command finishes, on what would be probed as another machine."""
     with pytest.MonkeyPatch.context() as patch:
-        result, curve = child.add(setting, killed.folder, patch.setattr, peak=1e9)
-    return killed.folder, result, curve
+        result, curve = child.add(setting, folder, patch.setattr)
+    return folder, result, curve
 
 
 def test_it_leaves_a_run_folder_that_knows_the_device(
@@ -384,7 +344,7 @@ def test_the_curve_has_every_start_and_no_judging_task_was_learned_from(
 
 
 def test_what_reads_machine_code_is_adapted_too(
-    killed: Killed, added: tuple[Path, Any, dict[str, Any]], capsys: pytest.CaptureFixture[str]
+    added: tuple[Path, Any, dict[str, Any]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     from cdmpp.cli.main import main
 
@@ -395,8 +355,7 @@ def test_what_reads_machine_code_is_adapted_too(
     assert json.loads(reader.targets["my-box"])["num-cores"] == 2
     assert {RECORDED, "my-box"} == set(reader.targets)
     (table,) = read_machine_code(folder / MEASUREMENTS)
-    measured = set(measured_ids(folder / MEASUREMENTS))
-    assert sorted(table.columns) == sorted(measured - killed.without_code)
+    assert sorted(table.columns) == sorted(measured_ids(folder / MEASUREMENTS))
     assert curve["compiled"]["mape"] >= 0.0
     known_s = result.predicted_s[COMPILED]
     assert np.isfinite(known_s).all()
@@ -434,15 +393,33 @@ def test_page_table_and_plot(
     assert curve_svg(curve).startswith("<svg")
 
 
-def test_after_a_kill_the_same_command_goes_on(
-    killed: Killed, added: tuple[Path, Any, dict[str, Any]]
-) -> None:
-    folder, result, curve = added
+@pytest.mark.slow
+def test_after_a_kill_the_same_command_goes_on(setting: Path) -> None:
+    folder = setting / "runs" / "killed"
+    environment = {
+        **os.environ, "PYTHONPATH": str(ROOT), "CDMPP_FAKE": json.dumps({"pause": "0.3"})
+    }  # fmt: skip
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.tvm_helper.device_add.child", str(setting), str(folder)],
+        env=environment, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    journal = folder / MEASUREMENTS
+    deadline = time.monotonic() + 300
+    while len(measured_ids(journal)) < 3:
+        assert process.poll() is None, "ended before it was killed"
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    before = measured_ids(journal)
+    probed = (folder / "devices" / "my-box.yaml").read_bytes()
+    with pytest.MonkeyPatch.context() as patch:
+        result, curve = child.add(setting, folder, patch.setattr, peak=1e9)
     assert result is not None
-    after = measured_ids(folder / MEASUREMENTS)
-    assert after[: len(killed.measured)] == killed.measured, "nothing is measured twice or lost"
-    assert len(after) == len(set(after)) > len(killed.measured)
-    assert (folder / "devices" / "my-box.yaml").read_bytes() == killed.probed
+    after = measured_ids(journal)
+    assert after[: len(before)] == before, "nothing is measured twice or lost"
+    assert len(after) == len(set(after)) > len(before)
+    assert (folder / "devices" / "my-box.yaml").read_bytes() == probed
     assert curve["rows"][-1]["pretrained"] is not None
 
 
