@@ -24,10 +24,17 @@ _FAULT_DISTANCE = 1 << 16
 _SPACE = re.compile(r"[ \t\r\n]*")
 _BETWEEN = re.compile(r"\}\s*,\s*(?=\{)")
 _TRIED_CUTS = 4
+#: The value of a name that ends where a text breaks: at a quotation mark that is not escaped.
+_NAME_BEFORE = re.compile(r'"name"\s*:\s*"[^"]*"\s*,?\s*\Z')
+_NEAR_NAME = 4096
 
 
 def array_batches(
-    path: Path, key: str, *, on_value: Callable[[str, Any], None] | None = None
+    path: Path,
+    key: str,
+    *,
+    on_value: Callable[[str, Any], None] | None = None,
+    on_note: Callable[[str], None] | None = None,
 ) -> Iterator[list[Any]]:
     """Yields the elements of an array, many at a time; the file is never in memory as a whole.
 
@@ -35,12 +42,22 @@ def array_batches(
         path: a JSON object with that key, or an array, whose elements are yielded then; may be
             gzipped.
         on_value: is told every other (key, value) of the object as it is met.
+        on_note: is told what was left out: an array as the whole file may lack its end (the trace
+            event format allows it), and text may follow the JSON value. None = such a file is
+            refused.
 
     Raises:
         DataError: unreadable, not JSON, cut off, or without the array.
     """
     with open_binary(path) as stream:
-        yield from _Reader(stream, path, _CHUNK_BYTES).batches(key, on_value)
+        reader = _Reader(stream, path, _CHUNK_BYTES)
+        yield from reader.batches(key, on_value, on_note)
+        rest = reader.rest()
+    if rest:
+        note = f"after its JSON value it goes on ({rest!r}), which is left out"
+        if on_note is None:
+            raise DataError(f"{path}: {note}; expected one value, write each to a file of its own")
+        on_note(f"{note}; save each trace to a file of its own")
 
 
 def top_level_keys(path: Path, *, most: int = 12) -> list[str]:
@@ -53,18 +70,38 @@ def top_level_keys(path: Path, *, most: int = 12) -> list[str]:
         return _Reader(stream, path, _HEAD_BYTES).first_keys(most)
 
 
+class _CutOffError(DataError):
+    """The file ends before its value does."""
+
+
 class _Reader:
     def __init__(self, stream: IO[bytes], path: Path, first_bytes: int) -> None:
         self._stream, self._path = stream, path
         self._utf8 = codecs.getincrementaldecoder("utf-8-sig")(errors="replace")
-        self._decoder = json.JSONDecoder()
+        # Not strict: a line break in a text has one meaning.
+        self._decoder = json.JSONDecoder(strict=False)
         self._text, self._place = "", 0
         self._count = 0
         self._fill(first_bytes)
 
-    def batches(self, key: str, on_value: Callable[[str, Any], None] | None) -> Iterator[list[Any]]:
+    def batches(
+        self,
+        key: str,
+        on_value: Callable[[str, Any], None] | None,
+        on_note: Callable[[str], None] | None,
+    ) -> Iterator[list[Any]]:
         if self._begin() == "[":
-            yield from self._elements()
+            try:
+                yield from self._elements()
+            except _CutOffError:
+                if on_note is None or not self._count:
+                    raise
+                cut = " and one is cut off" if self._place < len(self._text) else ""
+                on_note(
+                    f"the list of events has no end: its writer was stopped; {self._count:,} are "
+                    f"whole{cut}"
+                )
+                self._place = len(self._text)
             return
         has_found, others = False, []
         while (name := self._key()) is not None:
@@ -84,6 +121,10 @@ class _Reader:
                 f"{self._path}: no {key!r} in it (it has {', '.join(others[:6]) or 'nothing'}); "
                 "expected an object with that list"
             )
+
+    def rest(self) -> str:
+        """Returns the beginning of what follows the value; empty = nothing."""
+        return self._text[self._place : self._place + 20] if self._reach_character() else ""
 
     def first_keys(self, most: int) -> list[str]:
         if self._begin() == "[":
@@ -205,13 +246,19 @@ class _Reader:
 
     def _next_character(self) -> str:
         """Returns the next character that is no space, where the place then is."""
+        if not self._reach_character():
+            raise self._cut_off()
+        return self._text[self._place]
+
+    def _reach_character(self) -> bool:
+        """Moves to the next character that is no space; returns whether there is one."""
         while True:
             found = _SPACE.match(self._text, self._place)
             self._place = found.end() if found else self._place
             if self._place < len(self._text):
-                return self._text[self._place]
+                return True
             if self._is_end:
-                raise self._cut_off()
+                return False
             self._forget()
             self._fill()
 
@@ -225,7 +272,7 @@ class _Reader:
         self._place = 0
 
     def _cut_off(self) -> DataError:
-        return DataError(
+        return _CutOffError(
             f"{self._path}: cut off after {self._count} complete elements, so the file is "
             "truncated; write it again, e.g. a trace with export_chrome_trace"
         )
@@ -233,9 +280,16 @@ class _Reader:
     def _broken(self, what: str, *, at: int | None = None) -> DataError:
         place = self._place if at is None else at
         near = self._text[max(place - 20, 0) : place + 20]
+        before = self._text[max(place - _NEAR_NAME, 0) : place]
+        is_unescaped = "escape" in what or _NAME_BEFORE.search(before) is not None
+        hint = (
+            "a text in it is not escaped; torch writes such names with with_stack=True: leave it "
+            "out, or take a newer torch"
+            if is_unescaped
+            else "write the file again"
+        )
         return DataError(
-            f"{self._path}: not JSON after {self._count} elements: {what} near {near!r}; write the "
-            "file again"
+            f"{self._path}: not JSON after {self._count} elements: {what} near {near!r}; {hint}"
         )
 
 

@@ -74,7 +74,7 @@ def read_profile(path: Path) -> Profile:
 
 
 def _read_trace(path: Path) -> Profile:
-    first = next(array_batches(path, EVENTS), [])
+    first = next(array_batches(path, EVENTS, on_note=lambda _: None), [])  # the reader says it
     return read_hl100_trace(path) if is_hl100_trace(first) else read_chrome_trace(path)
 
 

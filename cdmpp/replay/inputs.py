@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -31,10 +32,12 @@ class TraceInput:
     Attributes:
         ranks: iterations of each process, each a list of top-level operators.
         names: of the processes.
+        notes: what was left out of the files, one sentence each.
     """
 
     ranks: list[list[list[HostOperator]]] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
 
 def one_kind(paths: list[Path]) -> FileKind:
@@ -75,6 +78,7 @@ def read_traces(paths: list[Path], iterations: str | None = None) -> TraceInput:
             )
         found.ranks.append(chosen)
         found.names.append(f"rank{rank}")
+        found.notes += [f"{path.name}: {note}" for note in trace.notes]
     return found
 
 
@@ -118,15 +122,23 @@ def trace_overheads(traces: TraceInput, paths: list[Path]) -> HostOverheads:
     )
 
 
-def execution_graph(paths: list[Path]) -> OperatorGraph:
-    """Returns the graph of an execution trace, with the times of profiler traces beside it."""
+def execution_graph(
+    paths: list[Path], *, on_note: Callable[[str], None] = lambda _: None
+) -> OperatorGraph:
+    """Returns the graph of an execution trace, with the times of profiler traces beside it.
 
+    Args:
+        on_note: is told what was left out of the profiler traces.
+    """
     (observed,) = (path for path in paths if file_kind(path) == "execution")
     times: dict[int, list[float]] = {}
     for path in paths:
         if path == observed:
             continue
-        columns = read_trace_events(path).operators
+        trace = read_trace_events(path)
+        for note in trace.notes:
+            on_note(f"{path.name}: {note}")
+        columns = trace.operators
         for link, duration in zip(columns.link, columns.duration_us, strict=True):
             if link >= 0:
                 times.setdefault(link, []).append(1e-6 * duration)

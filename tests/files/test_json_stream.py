@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import random
+import re
 import tracemalloc
 from itertools import chain
 from pathlib import Path
@@ -84,6 +85,14 @@ def test_a_file_cut_off_is_one_sentence(tmp_path, kept):
         ('{"list": 5}', "list is no list"),
         ('{"list" [', "expected a name and a colon"),
         ('{"list": [{"a": 1}, {"b": nope}, {}]}', "not JSON after 1 elements: .* near '"),
+        (
+            '[{"name": "torch\\cuda"}]',
+            "is not escaped; torch writes such names with with_stack=True",
+        ),
+        ('[{"name": "L("my", 1)", "a": 1}]', "is not escaped; torch writes such names"),
+        ('[{"name": "a", "b": nope}, {}]', "not JSON after 0 elements: .*write the file again"),
+        ('{"list": [{"a": 1}]} {"list": []}', "it goes on .'{.*, which is left out; expected one"),
+        ('[{"a": 1}, {"a"', "truncated"),
         ('[{"ph" "X", "name": "a"}, {"ph": "M"}]', "not JSON after 0 elements"),
         ("[" * 100_000, "nest too deep"),
         ("hello", "begins with 'h'"),
@@ -93,6 +102,30 @@ def test_one_clear_error(tmp_path, text, words):
     with pytest.raises(DataError, match=words) as caught:
         read(write(tmp_path, text))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("chunk", [3, 1 << 18])
+@pytest.mark.parametrize(
+    ("text", "note"),
+    [
+        ('[{"a": 1}, {"a": 2},\n', "has no end: .* 2 are whole$"),
+        ('[{"a": 1}, {"a": 2}', "has no end: .* 2 are whole$"),
+        ('[{"a": 1}, {"a": 2}, {"b": "}, {"', "has no end: .* 2 are whole and one is cut off$"),
+        ('[{"a": 1}, {"a": 2}]\n{"a": 3}', "it goes on ..{.*, which is left out"),
+        ('{"list": [{"a": 1}, {"a": 2}]} x', "it goes on .'x'., which is left out"),
+    ],
+)
+def test_what_is_left_out_is_said(tmp_path, monkeypatch, text, note, chunk):
+    monkeypatch.setattr("cdmpp.files.json_stream._CHUNK_BYTES", chunk)
+    notes: list[str] = []
+    found = array_batches(write(tmp_path, text), "list", on_note=notes.append)
+    assert list(chain.from_iterable(found)) == [{"a": 1}, {"a": 2}]
+    assert len(notes) == 1
+    assert re.search(note, notes[0])
+
+
+def test_a_line_break_within_a_text(tmp_path):
+    assert read(write(tmp_path, '[{"name": "a\n(1): b"}]'))[0] == [{"name": "a\n(1): b"}]
 
 
 def test_bytes_that_are_no_text(tmp_path):

@@ -140,6 +140,9 @@ def run(args: argparse.Namespace) -> int:
     if kind == "dlrm":
         _check_preset(labels, is_of_trace=args.save_overheads or args.statistics == "full")
     traces = read_traces(paths, args.iterations) if kind == "chrome" else None
+    notes = list(traces.notes) if traces is not None else []
+    if notes and (args.walk or args.statistics):
+        print("\n".join(notes), file=sys.stderr)
     if traces is not None and args.statistics:
         rows = trace_statistics(one for iterations in traces.ranks for one in iterations)
         show_statistics(rows, args.statistics, as_json=args.json)
@@ -185,7 +188,7 @@ def run(args: argparse.Namespace) -> int:
             for label in labels
         ]  # fmt: skip
     else:
-        graph, links = _graph(paths, kind, traces, labels)
+        graph, links = _graph(paths, kind, traces, labels, notes)
         if args.schedule:
             raise UsageError(
                 f"--schedule {args.schedule}: the operators of {graph.source} are no tensor "
@@ -195,7 +198,7 @@ def run(args: argparse.Namespace) -> int:
             replay_graph(
                 graph, links, options, device=label, times=times, scales=scales,
                 graph_source="analytic" if kind == "dlrm" else "given",
-                notes=_assumed(labels) if kind == "dlrm" else (),
+                notes=(*notes, *(_assumed(labels) if kind == "dlrm" else ())),
             )
             for label in labels or [""]
         ]  # fmt: skip
@@ -260,12 +263,16 @@ def _assumed(labels: list[str]) -> tuple[str, ...]:
 
 
 def _graph(
-    paths: list[Path], kind: FileKind, traces: TraceInput | None, labels: list[str]
+    paths: list[Path],
+    kind: FileKind,
+    traces: TraceInput | None,
+    labels: list[str],
+    notes: list[str],
 ) -> tuple[OperatorGraph, Links]:
     if traces is not None:
         return trace_graph(traces, paths), Links()
     if kind == "execution":
-        return execution_graph(paths), Links()
+        return execution_graph(paths, on_note=notes.append), Links()
     if kind == "graph":
         file = read_graph(paths[0])
         return file.graph, file.links

@@ -5,6 +5,7 @@ Source: the Trace Event Format; what libkineto writes.
 
 from __future__ import annotations
 
+import math
 from array import array
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,25 @@ _SETTINGS = {
 }
 
 
+def has_no_time(event: dict[str, Any]) -> bool:
+    """Whether an event starts at 0 and takes 0: the profiler may not have timed it."""
+    return event.get("ts") == 0 and event.get("dur") == 0
+
+
+def untimed_note(count: int, first: float, end: float) -> str | None:
+    """Returns the note that leaves events without a time out; None = they belong to the trace.
+
+    A trace begins at 0, or its clock began long before: 0 is no time of it then.
+
+    Args:
+        count: of events that start at 0 and take 0.
+        first, end: from when to when the other events are.
+    """
+    if not count or first <= end - first:
+        return None
+    return f"{count:,} events have time 0 and duration 0, which nobody measured: left out"
+
+
 def read_chrome_trace(path: Path) -> Profile:
     """Returns what a trace tells; time is that of whole events, and nested ones are taken out of
     the operators around them for their own time.
@@ -53,7 +73,9 @@ def read_chrome_trace(path: Path) -> Profile:
     reader = _Reader(path)
     head: dict[str, Any] = {}
     with without_collector():
-        for batch in array_batches(path, EVENTS, on_value=head.__setitem__):
+        for batch in array_batches(
+            path, EVENTS, on_value=head.__setitem__, on_note=reader.notes.append
+        ):
             for event in batch:
                 reader.add(event)
         return reader.finish(head)
@@ -64,7 +86,10 @@ class _Reader:
 
     def __init__(self, path: Path) -> None:
         self.builder = EventBuilder()
+        self.notes: list[str] = []
         self._path = path
+        self._first, self._end = math.inf, -math.inf
+        self._untimed: list[dict[str, Any]] = []
         self._open: dict[tuple[Any, Any], list[dict[str, Any]]] = {}
         self._processes: dict[Any, str] = {}
         self._threads: dict[tuple[Any, Any], str] = {}
@@ -86,7 +111,10 @@ class _Reader:
         try:
             phase = event["ph"]
             if phase == "X":
-                self._complete(event)
+                if has_no_time(event):
+                    self._untimed.append(event)
+                else:
+                    self._complete(event)
             elif phase == "B":
                 self._open.setdefault((event.get("pid"), event.get("tid")), []).append(event)
             elif phase == "E":
@@ -107,6 +135,12 @@ class _Reader:
             DataError: no event with a duration.
         """
         builder = self.builder
+        note = untimed_note(len(self._untimed), self._first, self._end)
+        if note is not None and len(builder):
+            self.notes.append(note)
+        else:
+            for untimed in self._untimed:
+                self._complete(untimed)
         for event, external in zip(*self._waiting, strict=True):
             if external in self._call_of:
                 builder.set_call(event, self._call_of[external])
@@ -126,14 +160,15 @@ class _Reader:
         if type(base) is not int or not 0 <= base < 2**63:
             base = None
         left = sum(len(stack) for stack in self._open.values()) + self._unmatched
-        notes = [f"{left} events have a beginning or an end only and are left out"] if left else []
+        if left:
+            self.notes.append(f"{left} events have a beginning or an end only and are left out")
         marks = ("schemaVersion", "deviceProperties", "baseTimeNanoseconds")
         is_torch = any(mark in head for mark in marks)
         return Profile(
             str(self._path), f"{FORMAT} ({'torch' if is_torch else 'events'})", rows, events,
             device_name=names.pop() if len(names) == 1 else None,
             epoch_s=base / _NS_PER_S + builder.origin if base is not None else None,
-            notes=tuple(notes),
+            notes=tuple(self.notes),
         )  # fmt: skip
 
     def _complete(self, event: dict[str, Any]) -> None:
@@ -160,7 +195,9 @@ class _Reader:
         lane = self._lanes.get(place)
         if lane is None:
             lane = self._lanes[place] = self.builder.lane(place, f"{place[0]} {place[1]}")
-        self.builder.add(row, float(event["ts"]), duration, lane, moved_bytes=moved)
+        start = float(event["ts"])
+        self._first, self._end = min(self._first, start), max(self._end, start + duration)
+        self.builder.add(row, start, duration, lane, moved_bytes=moved)
 
     def _plain_row(self, kind: Kind, name: str) -> int:
         row = self._rows.get((kind, name))

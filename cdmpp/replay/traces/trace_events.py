@@ -11,7 +11,7 @@ from typing import Any, TypeGuard
 
 from cdmpp.errors import DataError
 from cdmpp.files.json_stream import array_batches
-from cdmpp.profiling.formats.chrome_trace import EVENTS, KINDS
+from cdmpp.profiling.formats.chrome_trace import EVENTS, KINDS, has_no_time, untimed_note
 
 _ANNOTATION = "user_annotation"
 _LAUNCH_WORDS = ("launch", "memcpyasync", "memsetasync")
@@ -82,6 +82,7 @@ class TraceEvents:
         kernels: what ran on devices.
         steps: (start, end) of each marked iteration, µs.
         events: events in the file, those that are not kept included.
+        notes: what was left out, one sentence each.
     """
 
     source: str
@@ -92,6 +93,7 @@ class TraceEvents:
     kernels: EventColumns = field(default_factory=EventColumns)
     steps: list[tuple[float, float]] = field(default_factory=list)
     events: int = 0
+    notes: list[str] = field(default_factory=list)
 
 
 def is_operator_annotation(name: str) -> bool:
@@ -110,9 +112,19 @@ def read_trace_events(path: Path) -> TraceEvents:
     """
     path = Path(path)
     trace = TraceEvents(str(path))
-    for event in chain.from_iterable(array_batches(path, EVENTS)):
+    untimed = []
+    for event in chain.from_iterable(array_batches(path, EVENTS, on_note=trace.notes.append)):
         trace.events += 1
         if isinstance(event, dict) and event.get("ph") == "X":
+            if has_no_time(event):
+                untimed.append(event)
+            else:
+                _keep(event, trace)
+    note = untimed_note(len(untimed), *_first_and_end(trace))
+    if note is not None:
+        trace.notes.append(note)
+    else:
+        for event in untimed:
             _keep(event, trace)
     if not len(trace.operators):
         raise DataError(
@@ -120,6 +132,21 @@ def read_trace_events(path: Path) -> TraceEvents:
             "torch.profiler wrote with export_chrome_trace and activity CPU"
         )
     return trace
+
+
+def _first_and_end(trace: TraceEvents) -> tuple[float, float]:
+    """Returns when the first kept event starts and the last one ends; (0, 0) without any."""
+    columns = [
+        one for one in (trace.operators, trace.launches, trace.syncs, trace.kernels) if len(one)
+    ]
+    if not columns:
+        return 0.0, 0.0
+    ends = (
+        start + duration
+        for one in columns
+        for start, duration in zip(one.start_us, one.duration_us, strict=True)
+    )
+    return min(min(one.start_us) for one in columns), max(ends)
 
 
 def _keep(event: dict[str, Any], trace: TraceEvents) -> None:

@@ -11,6 +11,7 @@ from cdmpp.errors import DataError
 from cdmpp.profiling.formats.hl100_trace import read_symbols
 from cdmpp.profiling.merge import group_rows, join_rows
 from cdmpp.profiling.read import read_profile
+from cdmpp.replay.traces.trace_events import read_trace_events
 
 US = 1e6
 
@@ -147,6 +148,31 @@ def test_bare_list_begin_and_end_events_and_nan(tmp_path):
     assert {row.name: row.total_s * US for row in profile.rows} == pytest.approx({"a": 10, "b": 3})
     assert {row.name: row.self_s * US for row in profile.rows} == pytest.approx({"a": 7, "b": 3})
     assert profile.notes == ("1 events have a beginning or an end only and are left out",)
+
+
+def test_events_without_a_time_beside_absolute_times(tmp_path):
+    begin = 1.7e15
+    events = [
+        {"ph": "X", "cat": "cpu_op", "name": "mm", "pid": 1, "tid": 1, "ts": begin, "dur": 50},
+        {"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": begin + 40, "dur": 220},
+        *[{"ph": "X", "cat": "cpu_op", "name": "add", "pid": 1, "tid": 1, "ts": 0.0, "dur": 0.0}]
+        * 3,
+    ]  # fmt: skip
+    profile = read_profile(write(tmp_path, {"traceEvents": events}))
+    assert [row.name for row in profile.rows] == ["mm", "k"]
+    end_s = float((profile.events.start_s + profile.events.duration_s).max())
+    assert end_s * US == pytest.approx(260)
+    assert profile.notes == (
+        "3 events have time 0 and duration 0, which nobody measured: left out",
+    )
+    trace = read_trace_events(tmp_path / "t.json")
+    assert (len(trace.operators), len(trace.kernels), trace.notes) == (1, 1, list(profile.notes))
+    for event in events[:2]:  # a clock that begins with the trace
+        event["ts"] -= begin
+    profile = read_profile(write(tmp_path, {"traceEvents": events}))
+    assert {row.name: row.calls for row in profile.rows} == {"mm": 1, "k": 1, "add": 3}
+    assert profile.notes == ()
+    assert len(read_trace_events(tmp_path / "t.json").operators) == 4
 
 
 def test_tensorflow_trace_goes_by_the_names_of_processes(tmp_path):
